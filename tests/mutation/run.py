@@ -40,7 +40,7 @@ say = partial(print, flush=True)
 
 # Modules and the tests that are run against each of them; of both, paths with blanks between.
 TABLE = {
-    "broker/protocol/decoder.py": "tests/unit/wire tests/property/test_wire.py tests/property/test_decoders.py",
+    "broker/protocol/decoder.py": "tests/unit/protocol tests/property/test_wire.py tests/property/test_decoders.py",
     "broker/conversation/outbound.py broker/conversation/frames.py broker/conversation/window.py": (
         "tests/unit/conversation tests/property/test_conversation.py"
     ),

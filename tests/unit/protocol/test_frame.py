@@ -23,6 +23,8 @@ from broker.protocol.frame import (
     ProbeReply,
     Rejected,
     Stored,
+    TraceParent,
+    are_bounded,
     checksum,
     decode_dialog,
     decode_envelope,
@@ -34,8 +36,10 @@ from broker.protocol.frame import (
     encode_fault,
     encode_link,
     encode_stored,
+    header_bytes,
+    maybe_trace_parent,
 )
-from broker.protocol.layout import HEARTBEAT_MS, MAX_FRAME, NO_GUID, Flag, Kind
+from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, HEARTBEAT_MS, MAX_FRAME, NO_GUID, Flag, Kind
 
 SHOP = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11").bytes
 BILLING = UUID("c7d2a9e4-10b6-4c3f-9d08-6f1e52ab7730").bytes
@@ -377,3 +381,67 @@ def test_broken_ack_is_malformed() -> None:
 def test_checksum_is_crc_32() -> None:
     """The check value of the CRC catalogue."""
     assert checksum(b"123456789") == 0xCBF43926
+
+
+# --- test_headers ---
+# The bounds of headers, to the byte.
+
+
+@pytest.mark.parametrize(("headers", "count"), [({}, 0), ({"a": "bc"}, 3), ({"ä": "€"}, 5)])
+def test_bytes_are_those_of_names_and_values_in_utf_8(headers: dict[str, str], count: int) -> None:
+    assert count == header_bytes(headers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_bounded"),
+    [
+        ({str(number): "" for number in range(HEADERS_MAX)}, True),
+        ({str(number): "" for number in range(HEADERS_MAX + 1)}, False),
+        ({"a": "x" * (HEADERS_MAX_BYTES - 1)}, True),
+        ({"a": "x" * HEADERS_MAX_BYTES}, False),
+    ],
+)
+def test_a_message_may_have_so_many_and_no_more(headers: dict[str, str], is_bounded: bool) -> None:  # noqa: FBT001
+    assert is_bounded == are_bounded(headers)
+
+
+# --- test_trace_context ---
+# What is understood of a `traceparent`.
+
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_sampled"),
+    [
+        (f"00-{TRACE}-{SPAN}-01", True),
+        (f"00-{TRACE}-{SPAN}-00", False),
+        (f"00-{TRACE}-{SPAN}-03", True),
+        (f"00-{TRACE}-{SPAN}-02", False),
+        (f"01-{TRACE}-{SPAN}-01", True),
+        (f"01-{TRACE}-{SPAN}-01-what-comes-later", True),
+    ],
+)
+def test_span_of_the_sender_is_told(text: str, is_sampled: bool) -> None:  # noqa: FBT001 - a column of the table
+    assert TraceParent(bytes.fromhex(TRACE), bytes.fromhex(SPAN), is_sampled) == maybe_trace_parent(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "00",
+        f"00-{TRACE}-{SPAN}",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f" 00-{TRACE}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01\n",
+    ],
+)
+def test_what_is_no_trace_parent_is_none(text: str | None) -> None:
+    assert maybe_trace_parent(text) is None

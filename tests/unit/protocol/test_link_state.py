@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from broker.errors import FrameMalformedError, HandshakeRefusedError, OutOfSequenceError, PeerSilentError
 from broker.protocol.frame import (
@@ -21,9 +22,10 @@ from broker.protocol.frame import (
     decode_link,
     encode_link,
 )
-from broker.protocol.layout import HANDSHAKE_TIMEOUT, Kind
+from broker.protocol.layout import HANDSHAKE_TIMEOUT, NO_GUID, Kind
 from broker.protocol.link_state import (
     TRANSITIONS,
+    Agreement,
     Connection,
     Ended,
     Event,
@@ -35,6 +37,7 @@ from broker.protocol.link_state import (
     Reply,
     State,
     agree,
+    stays,
 )
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=65536, heartbeat_ms=2000)
@@ -322,3 +325,96 @@ def test_fatal_tells_code_and_sentence_and_closes(state: State) -> None:
 
     assert decode_link(frame) == Fatal(28041, "malformed frame: unknown link kind 0x09")
     assert connection.state is State.CLOSED
+
+
+# --- test_handshake ---
+# What two HELLOs lead to, and which of two connections stays.
+
+
+LOW, HIGH = b"\x01" + b"\xff" * 15, b"\x02" + b"\x00" * 15
+OWN_of_handshake = Hello(instance=b"o" * 16, arbitration=LOW, name="own", max_frame=65536, heartbeat_ms=1000)
+PEER_of_handshake = Hello(instance=b"p" * 16, arbitration=HIGH, name="peer", max_frame=131072, heartbeat_ms=2500)
+
+
+def test_agreement_takes_the_limits_of_the_peer() -> None:
+    expected = Agreement(version=1, send_max_frame=131072, peer_heartbeat=2.5, peer=PEER_of_handshake, is_self=False)
+
+    assert expected == agree(OWN_of_handshake, PEER_of_handshake)
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "version"), [((1,), (1,), 1), ((1, 2), (2, 1), 2), ((1, 2, 3), (7, 2), 2), ((3, 1), (1, 1), 1)]
+)
+def test_highest_common_version_is_spoken(own: tuple[int, ...], peer: tuple[int, ...], version: int) -> None:
+    assert version == agree(replace(OWN_of_handshake, versions=own), replace(PEER_of_handshake, versions=peer)).version
+    assert version == agree(replace(PEER_of_handshake, versions=peer), replace(OWN_of_handshake, versions=own)).version
+
+
+@pytest.mark.parametrize("max_frame", [4096, 16 * 1024 * 1024])
+def test_max_frame_may_be_at_either_end_of_its_range(max_frame: int) -> None:
+    assert max_frame == agree(OWN_of_handshake, replace(PEER_of_handshake, max_frame=max_frame)).send_max_frame
+
+
+@pytest.mark.parametrize(
+    ("heartbeat_ms", "seconds"),
+    [(-1, 0.1), (0, 0.1), (100, 0.1), (15_000, 15.0), (3_600_000, 3600.0), (3_600_001, 3600.0), (2**64 - 1, 3600.0)],
+)
+def test_heartbeat_is_clamped(heartbeat_ms: int, seconds: float) -> None:
+    assert seconds == agree(OWN_of_handshake, replace(PEER_of_handshake, heartbeat_ms=heartbeat_ms)).peer_heartbeat
+
+
+@pytest.mark.parametrize(
+    ("peer", "problem"),
+    [
+        (replace(PEER_of_handshake, protocol="amqp"), "the peer speaks 'amqp', not 'sbrk'"),
+        (replace(PEER_of_handshake, protocol="x" * 10_000), "the peer speaks 'xxxxxxxx', not 'sbrk'"),
+        (replace(PEER_of_handshake, versions=(2, 3)), "no version in common: the peer speaks 2, 3, this instance 1"),
+        (replace(PEER_of_handshake, versions=()), "no version in common: the peer speaks none, this instance 1"),
+        (
+            replace(PEER_of_handshake, versions=tuple(range(2, 1000))),
+            "no version in common: the peer speaks 2, 3, 4, 5, 6, 7, 8, 9, ..., this instance 1",
+        ),
+        (replace(PEER_of_handshake, max_frame=4095), "max_frame of 4095 bytes, not 4096 .. 16777216"),
+        (replace(PEER_of_handshake, max_frame=16_777_217), "max_frame of 16777217 bytes, not 4096 .. 16777216"),
+        (replace(PEER_of_handshake, max_frame=-1), "max_frame of -1 bytes, not 4096 .. 16777216"),
+    ],
+)
+def test_hello_that_cannot_be_agreed_with_is_refused(peer: Hello, problem: str) -> None:
+    with pytest.raises(HandshakeRefusedError) as caught:
+        agree(OWN_of_handshake, peer)
+
+    assert problem == caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "is_self"), [(LOW, LOW, True), (LOW, HIGH, False), (NO_GUID, NO_GUID, False), (LOW, NO_GUID, False)]
+)
+def test_same_arbitration_id_is_this_very_process(own: bytes, peer: bytes, *, is_self: bool) -> None:
+    assert (
+        is_self
+        is agree(replace(OWN_of_handshake, arbitration=own), replace(PEER_of_handshake, arbitration=peer)).is_self
+    )
+
+
+@pytest.mark.parametrize(("instance", "is_self"), [(b"o" * 16, True), (NO_GUID, False)])
+def test_same_instance_is_another_process_of_it(instance: bytes, *, is_self: bool) -> None:
+    assert (
+        is_self
+        is agree(replace(OWN_of_handshake, instance=instance), replace(PEER_of_handshake, instance=instance)).is_self
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "opened_here", "expected"),
+    [(LOW, HIGH, True, True), (LOW, HIGH, False, False), (HIGH, LOW, True, False), (HIGH, LOW, False, True)],
+)
+def test_connection_opened_by_the_lower_id_stays(own: bytes, peer: bytes, *, opened_here: bool, expected: bool) -> None:
+    assert expected is stays(own, peer, opened_here=opened_here)
+
+
+@pytest.mark.parametrize("opened_by_low", [True, False])
+def test_both_sides_decide_alike(*, opened_by_low: bool) -> None:
+    seen_by_low = stays(LOW, HIGH, opened_here=opened_by_low)
+    seen_by_high = stays(HIGH, LOW, opened_here=not opened_by_low)
+
+    assert seen_by_low is seen_by_high
