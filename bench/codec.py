@@ -14,9 +14,9 @@ from functools import partial
 from uuid import uuid4
 
 from broker.bench.result import Row, row_of
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
-from broker.protocol.layout import HEADER, MAX_FRAME, Flag, Kind
+from broker.protocol.layout import HEADER, MAX_FRAME, Flag, FrameKind
 from broker.security.key_packet import Direction, Mode
 from broker.security.seal import ECHO_BYTES, NO_ECHO, Box, frame_key, open_frame, read_box
 from broker.security.session import Credentials, Sealer, Secured
@@ -36,7 +36,7 @@ def measure(payloads: tuple[int, ...] = PAYLOADS, *, round_seconds: float = ROUN
         body = os.urandom(payload)
         frame = encode_dialog(header, body)
         fields = HEADER.unpack_from(frame)
-        decoder = Decoder(MAX_FRAME)
+        decoder = FrameDecoder(MAX_FRAME)
         subjects: dict[str, dict[str, Callable[[], object]]] = {
             "encode": {"header and body": partial(encode_dialog, header, body)},
             "decode": {"header and body": partial(decode_dialog, frame), "split only": partial(decoder.feed, frame)},
@@ -51,7 +51,7 @@ def measure(payloads: tuple[int, ...] = PAYLOADS, *, round_seconds: float = ROUN
 
 def _header() -> Header:
     return Header(
-        kind=int(Kind.MESSAGE),
+        kind=int(FrameKind.MESSAGE),
         flags=int(Flag.LAST_FRAGMENT),
         message_id=uuid4().bytes,
         conversation_id=uuid4().bytes,

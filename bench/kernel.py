@@ -28,7 +28,7 @@ from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Nobody, Origin, Way, WayOf
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import NO_GUID, Kind
+from broker.protocol.layout import NO_GUID, FrameKind
 
 PAYLOAD = 256
 DESTINATIONS = (1, 1000, 100_000)
@@ -108,7 +108,7 @@ def reads_of(destinations: int) -> tuple[list[bytes], int]:
     for number in range(count):
         to = number if destinations == count else int.from_bytes(sha256(b"%d" % number).digest()[:8], "big")
         header = Header(
-            kind=Kind.MESSAGE,
+            kind=FrameKind.MESSAGE,
             flags=0,
             message_id=number.to_bytes(16, "big"),
             conversation_id=sha256(b"%d" % (to % destinations)).digest()[:16],

@@ -138,6 +138,15 @@ def rename(text: str, old: str, new: str) -> str:
     for index, token in enumerate(tokens):
         if token.type == tokenize.NAME and token.string == old and (not index or tokens[index - 1].string != "."):
             out.append((token.start[0], token.start[1], token.end[1]))
+        elif (
+            token.type == tokenize.STRING
+            and token.string[:2].lower() in {'f"', "f'", "rf", "fr"}
+            and token.start[0] == token.end[0]
+        ):
+            for part in re.finditer(r"\{[^{}]*\}", token.string):  # Python 3.11 does not take f-strings apart
+                for name in re.finditer(rf"(?<![\w.]){old}\b", part[0]):
+                    at = token.start[1] + part.start() + name.start()
+                    out.append((token.start[0], at, at + len(old)))
     lines = text.splitlines(keepends=True)
     for row, start, stop in reversed(out):
         lines[row - 1] = lines[row - 1][:start] + new + lines[row - 1][stop:]

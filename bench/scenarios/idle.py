@@ -26,7 +26,7 @@ from struct import Struct
 from broker.bench.traffic import hello
 from broker.errors import BrokerError
 from broker.protocol.frame import Pong, encode_link
-from broker.protocol.layout import PRELUDE_BYTES, Kind
+from broker.protocol.layout import PRELUDE_BYTES, FrameKind
 
 SOURCES = 20  # addresses of loopback, so that no single one needs all ports
 AT_ONCE = 100  # connections whose HELLO is awaited together
@@ -117,10 +117,10 @@ class Crowd:
             length, kind = _HEAD.unpack_from(data)
             if len(data) < length:
                 break
-            if kind == Kind.PING:
+            if kind == FrameKind.PING:
                 answers += encode_link(Pong(data[PRELUDE_BYTES:length]))
                 self.pings[int(time.monotonic() / BIN_SECONDS)] += 1
-            self._greeted += kind == Kind.HELLO
+            self._greeted += kind == FrameKind.HELLO
             data = data[length:]
         if data:
             self._rests[descriptor] = data

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from broker.protocol.frame import Header, Hello, encode_dialog, encode_link
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 
 STAMP_BYTES = 8  # of the body, where the generator writes when the message was due
 SET_BYTES = 2 * 1024 * 1024  # of different frames, at least: about what stays in the processor's own cache
@@ -72,7 +72,7 @@ def _frames(services: Sequence[str], payload: int, count: int) -> list[bytes]:
     return [
         encode_dialog(
             Header(
-                kind=Kind.MESSAGE,
+                kind=FrameKind.MESSAGE,
                 flags=Flag.LAST_FRAGMENT,
                 message_id=(number + 1).to_bytes(16, "big"),
                 conversation_id=conversation,

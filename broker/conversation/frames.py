@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header, Stored, checksum, encode_dialog, encode_fault, encode_stored
-from broker.protocol.layout import HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, Kind
+from broker.protocol.layout import HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, FrameKind
 from broker.routing.decide import RoutingFacts
 from broker.security.key_packet import Direction
 from broker.security.session import Sealer, Secured
@@ -51,7 +51,11 @@ def after(place: tuple[int, int], flags: int) -> tuple[int, int]:
 # How one side of a dialog is addressed on the wire, and the frames it makes: MESSAGE, ACK, FAULT. Pure.
 
 
-_MESSAGE, _ACK, _FAULT = int(Kind.MESSAGE), int(Kind.ACK), int(Kind.FAULT)  # an enum's operators are slow
+_MESSAGE, _ACK, _FAULT = (
+    int(FrameKind.MESSAGE),
+    int(FrameKind.ACK),
+    int(FrameKind.FAULT),
+)  # an enum's operators are slow
 _FROM_TARGET, _SEALED = int(Flag.FROM_TARGET), int(Flag.SEALED)
 
 

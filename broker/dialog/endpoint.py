@@ -32,7 +32,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.hop import Times
 from broker.forwarding.way import Buffer, Origin, Way
 from broker.protocol.frame import Header
-from broker.protocol.layout import KIND_AT, Kind
+from broker.protocol.layout import KIND_AT, FrameKind
 from broker.routing.decide import Pass, RoutingFacts, decide
 from broker.routing.route import SERVICE_BROKER
 from broker.security.session import Credentials
@@ -126,7 +126,7 @@ TURN_SECONDS = 0.004  # behind a turn with work for several: what comes meanwhil
 KEEP_SECONDS = 1.0  # between two looks for what is past its lifetime or has served
 FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
 
-_ACK = int(Kind.ACK)  # an enum's operators are slow
+_ACK = int(FrameKind.ACK)  # an enum's operators are slow
 
 log = structlog.get_logger(__name__)
 
@@ -411,14 +411,14 @@ class Endpoint:
         now = self._loop.time()
         frames: list[tuple[Way, Buffer | None]] = []
         for contact, place in receipt.closed:
-            way = self._forwarder.way_for(transmitter.decide(contact), Kind.ACK)
+            way = self._forwarder.way_for(transmitter.decide(contact), FrameKind.ACK)
             frames.append((way, framing.ack(contact, way, place)))
         for contact, is_certain in receipt.strangers:
             if self._strangers.may_tell(contact, now, is_certain=is_certain):
                 receipt.faults.append((contact, GONE))
         for contact, fault in receipt.faults:
             # Nobody sends it again, and the best address may lead to another target: a copy to each.
-            ways = [self._forwarder.way_for(one, Kind.FAULT) for one in alternatives(transmitter.decide(contact))]
+            ways = [self._forwarder.way_for(one, FrameKind.FAULT) for one in alternatives(transmitter.decide(contact))]
             frames += [(way, framing.fault(contact, way, fault)) for way in ways]
         for endpoint_id in receipt.finished:
             transmitter.finish(endpoint_id)
@@ -429,7 +429,7 @@ class Endpoint:
         transmitter = self.transmitter
         frames: list[tuple[Way, Buffer | None]] = []
         for endpoint_id, standing in stored.items():
-            way, _ = transmitter.way(endpoint_id, standing.contact, Kind.ACK)
+            way, _ = transmitter.way(endpoint_id, standing.contact, FrameKind.ACK)
             contact, place, held, is_urgent = standing.contact, standing.place, standing.held, standing.is_urgent
             frames.append((way, transmitter.framing.ack(contact, way, place, held, is_urgent=is_urgent)))
         self._submit(frames, self._loop.time())

@@ -35,7 +35,7 @@ from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.sink import DatabaseSink
 from broker.forwarding.way import Buffer, Way, rejected
 from broker.protocol.frame import Fault, Rejected, decode_envelope, encode_envelope
-from broker.protocol.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, Kind
+from broker.protocol.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, decide
 from broker.routing.table import RouteTable
@@ -409,7 +409,7 @@ class Transmitter:
         By its binding that is its principal, or the secret of an anonymous dialog. Any other frame says neither.
         """
         sender = None
-        if frame[KIND_AT] == Kind.MESSAGE and frame[SEQUENCE_AT:PLACE_END] == _BEGINNING:
+        if frame[KIND_AT] == FrameKind.MESSAGE and frame[SEQUENCE_AT:PLACE_END] == _BEGINNING:
             sender = self._by_conversation.get((bytes(frame[CONVERSATION_AT:SEQUENCE_AT]), True))
         secured = None if sender is None else sender.contact.secured
         if secured is None or secured.mode is None:
@@ -448,7 +448,7 @@ class Transmitter:
 
     # --- ways ---
 
-    def way(self, endpoint_id: int, contact: Contact, kind: Kind) -> tuple[Way, Decision]:
+    def way(self, endpoint_id: int, contact: Contact, kind: FrameKind) -> tuple[Way, Decision]:
         """The way that frames of this kind take now."""
         if self._generation != self.forwarder.generation or len(self._decisions) > DECISIONS_MAX:
             self._generation = self.forwarder.generation
@@ -545,7 +545,7 @@ class Transmitter:
     def _open_way(self, sender: Sender) -> tuple[Way | None, Seal | None]:
         """The way of a sender when it leads on now, and how it seals there; else a link is asked for, and it waits."""
         sender.hindrance = ""
-        way, decision = self.way(sender.endpoint_id, sender.contact, Kind.MESSAGE)
+        way, decision = self.way(sender.endpoint_id, sender.contact, FrameKind.MESSAGE)
         outlet: object = way.sink
         if isinstance(way.sink, Outbox):
             outlet = way.sink.outlet

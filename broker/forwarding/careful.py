@@ -29,10 +29,10 @@ from broker.protocol.layout import (
     ROUTE_KEY_AT,
     TO_SERVICE_AT,
     Flag,
-    Kind,
+    FrameKind,
 )
 
-_LAST = (Kind.FATAL, Kind.HELLO)  # a HELLO that comes here is the second one, which no peer may say
+_LAST = (FrameKind.FATAL, FrameKind.HELLO)  # a HELLO that comes here is the second one, which no peer may say
 FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond
 
 REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # all remembered ways; past it the cache starts anew: a peer may invent names

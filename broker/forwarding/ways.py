@@ -18,11 +18,11 @@ from broker.forwarding.pairs import AskPrincipal, Pairs
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
 from broker.forwarding.way import Sink, Way
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import Decision
 
-OTHER_KIND = max(Kind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
+OTHER_KIND = max(FrameKind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
 INVENTED_MAX = 4096  # outboxes for addresses that no route names
 _TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})  # where a mirrored route may lead
 

@@ -31,7 +31,7 @@ from broker.net.owner import Owner
 from broker.net.permissions import EVERYTHING
 from broker.net.transport import Transport
 from broker.protocol.frame import decode_link
-from broker.protocol.link_state import PEER_NAME_MAX, Agreement, Connection, Online, Reply
+from broker.protocol.link_state import PEER_NAME_MAX, Agreement, LinkStateMachine, Online, Reply
 
 if TYPE_CHECKING:
     from broker.net.meter import Meter
@@ -58,7 +58,7 @@ class Link:
     """
 
     def __init__(
-        self, transport: Transport, address: str, *, is_accept: bool, connection: Connection, forwarder: Forwarder
+        self, transport: Transport, address: str, *, is_accept: bool, connection: LinkStateMachine, forwarder: Forwarder
     ) -> None:
         self.number = next(_numbers)
         self.address = address

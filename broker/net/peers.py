@@ -50,10 +50,10 @@ from broker.protocol.frame import Hello, Rejected
 from broker.protocol.layout import ADDRESSES_MAX
 from broker.protocol.link_state import (
     Agreement,
-    Connection,
     Ended,
     Event,
-    Leaving,
+    LinkStateMachine,
+    PeerLeaving,
     ProbeAnswered,
     Probed,
     RejectedBy,
@@ -205,7 +205,7 @@ class Peers:
         self._departures.look()
 
     def _open(self, opening: Opening, dialled: NetworkAddress | None) -> None:
-        connection = Connection(self.hello, now=opening.begun_at, handshake_timeout=self.timeouts.handshake)
+        connection = LinkStateMachine(self.hello, now=opening.begun_at, handshake_timeout=self.timeouts.handshake)
         link = Link(*opening.ends, is_accept=dialled is None, connection=connection, forwarder=self.forwarder)
         self.links[link.number] = link
         if dialled is not None:
@@ -296,7 +296,7 @@ class Peers:
             self.watcher.on_answered(link, event.reply)
         elif isinstance(event, Probed):
             self._askers.answer(link, event.probe)
-        elif isinstance(event, Leaving):
+        elif isinstance(event, PeerLeaving):
             self._leave(link, min(event.goaway.deadline_ms / 1000, LEAVING_MAX), event.goaway.reason)
         elif isinstance(event, Ended):
             log.warning("peer ended the link", link=link.number, peer=link.address, reason=event.fatal.text)

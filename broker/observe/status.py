@@ -30,10 +30,10 @@ from broker.observe.instance import Running
 from broker.observe.mirror import mirror_status, read_mirrors
 from broker.observe.next_hop import next_hop_status
 from broker.observe.transport import transport_status
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from broker.store.stock import Backlog
 
-_KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
+_KIND_NAMES: dict[int, str] = {FrameKind.MESSAGE: "message", FrameKind.ACK: "ack", FrameKind.FAULT: "fault"}
 OTHER_KIND = "other"
 UNTRIED_MAX = 100  # next hops told of that nobody has dialled yet: a table may name ten thousand
 _UNTRIED = {"health": "untried", "problem": "", "held": 0, "held_bytes": 0, "over_share": 0, "peer": ""}

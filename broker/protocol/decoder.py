@@ -26,7 +26,7 @@ from broker.protocol.layout import (
     PASS,
     PING_BYTES,
     PRELUDE_BYTES,
-    Kind,
+    FrameKind,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -36,14 +36,14 @@ _LENGTH_AND_KIND = Struct(">IB")
 _ANY_BODY = (PRELUDE_BYTES, PRELUDE_BYTES + LINK_BODY_MAX_BYTES)
 _EIGHT_BYTES = (PRELUDE_BYTES + PING_BYTES, PRELUDE_BYTES + PING_BYTES)
 _LINK_LENGTHS: dict[int, tuple[int, int]] = {
-    Kind.HELLO: _ANY_BODY,
-    Kind.PING: _EIGHT_BYTES,
-    Kind.PONG: _EIGHT_BYTES,
-    Kind.PROBE: _ANY_BODY,
-    Kind.PROBE_REPLY: _ANY_BODY,
-    Kind.REJECTED: _ANY_BODY,
-    Kind.GOAWAY: _ANY_BODY,
-    Kind.FATAL: _ANY_BODY,
+    FrameKind.HELLO: _ANY_BODY,
+    FrameKind.PING: _EIGHT_BYTES,
+    FrameKind.PONG: _EIGHT_BYTES,
+    FrameKind.PROBE: _ANY_BODY,
+    FrameKind.PROBE_REPLY: _ANY_BODY,
+    FrameKind.REJECTED: _ANY_BODY,
+    FrameKind.GOAWAY: _ANY_BODY,
+    FrameKind.FATAL: _ANY_BODY,
 }
 # Read as a length, each of these is above the largest max_frame there is, so no frame can begin with one.
 _STRANGERS: tuple[tuple[tuple[bytes, ...], str], ...] = (
@@ -137,10 +137,10 @@ def _check_kind(length: int, kind: int) -> None:
         raise FrameMalformedError(f"unknown link kind 0x{kind:02x}")
     shortest, longest = lengths
     if not shortest <= length <= longest:
-        raise FrameMalformedError(f"{Kind(kind).name} of {length} bytes, not {shortest} .. {longest}")
+        raise FrameMalformedError(f"{FrameKind(kind).name} of {length} bytes, not {shortest} .. {longest}")
 
 
-class Decoder:
+class FrameDecoder:
     """
     Splits what arrives on one connection into whole frames, link and dialog alike, and keeps the one that has begun.
 

@@ -34,7 +34,7 @@ from broker.protocol.layout import (
     PROTOCOL,
     TIME_TO_LIVE_MS,
     Flag,
-    Kind,
+    FrameKind,
 )
 
 _T = TypeVar("_T")
@@ -116,25 +116,25 @@ class Pong:
 
 LinkMessage = Hello | Ping | Pong | Probe | ProbeReply | Rejected | GoAway | Fatal
 
-KIND_OF: dict[type[LinkMessage], Kind] = {
-    Hello: Kind.HELLO,
-    Ping: Kind.PING,
-    Pong: Kind.PONG,
-    Probe: Kind.PROBE,
-    ProbeReply: Kind.PROBE_REPLY,
-    Rejected: Kind.REJECTED,
-    GoAway: Kind.GOAWAY,
-    Fatal: Kind.FATAL,
+KIND_OF: dict[type[LinkMessage], FrameKind] = {
+    Hello: FrameKind.HELLO,
+    Ping: FrameKind.PING,
+    Pong: FrameKind.PONG,
+    Probe: FrameKind.PROBE,
+    ProbeReply: FrameKind.PROBE_REPLY,
+    Rejected: FrameKind.REJECTED,
+    GoAway: FrameKind.GOAWAY,
+    Fatal: FrameKind.FATAL,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: dict[int, msgspec.msgpack.Decoder[LinkMessage]] = {
     kind: msgspec.msgpack.Decoder(form) for form, kind in KIND_OF.items() if issubclass(form, msgspec.Struct)
 }
 _GUID_FIELDS = {
-    Kind.HELLO: ("instance", "arbitration"),
-    Kind.PROBE: ("broker_instance",),
-    Kind.PROBE_REPLY: ("broker_instance",),
-    Kind.REJECTED: ("message", "conversation"),
+    FrameKind.HELLO: ("instance", "arbitration"),
+    FrameKind.PROBE: ("broker_instance",),
+    FrameKind.PROBE_REPLY: ("broker_instance",),
+    FrameKind.REJECTED: ("message", "conversation"),
 }
 
 
@@ -155,17 +155,17 @@ def decode_link(frame: bytes | bytearray | memoryview) -> LinkMessage:
         raise FrameMalformedError(f"link frame of {len(frame)} bytes")
     kind = frame[4]
     body = bytes(frame[PRELUDE_BYTES:])
-    if kind in (Kind.PING, Kind.PONG):
+    if kind in (FrameKind.PING, FrameKind.PONG):
         if len(body) != PING_BYTES:
-            raise FrameMalformedError(f"{Kind(kind).name} with a body of {len(body)} bytes, not {PING_BYTES}")
-        return Ping(body) if kind == Kind.PING else Pong(body)
+            raise FrameMalformedError(f"{FrameKind(kind).name} with a body of {len(body)} bytes, not {PING_BYTES}")
+        return Ping(body) if kind == FrameKind.PING else Pong(body)
     decoder = _DECODER.get(kind)
     if decoder is None:
         raise FrameMalformedError(f"unknown link kind 0x{kind:02x}")
-    message = _decode(decoder, body, f"body of {Kind(kind).name}")
-    for field in _GUID_FIELDS.get(Kind(kind), ()):
+    message = _decode(decoder, body, f"body of {FrameKind(kind).name}")
+    for field in _GUID_FIELDS.get(FrameKind(kind), ()):
         if len(getattr(message, field)) != len(NO_GUID):
-            raise FrameMalformedError(f"body of {Kind(kind).name}: {field} is not a GUID of 16 bytes")
+            raise FrameMalformedError(f"body of {FrameKind(kind).name}: {field} is not a GUID of 16 bytes")
     return message
 
 

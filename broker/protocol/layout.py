@@ -26,7 +26,7 @@ VERSION = 1
 # --- link frames ---
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """The kinds this version knows; 0x13 .. 0xFF are dialog frames of later versions and are routed unread."""
 
     HELLO = 0x01

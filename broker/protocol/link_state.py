@@ -40,7 +40,7 @@ from broker.protocol.layout import (
     PRELUDE_BYTES,
     PROTOCOL,
     SILENCE_FACTOR,
-    Kind,
+    FrameKind,
 )
 
 PEER_NAME_MAX = 128  # characters of a peer's names that are kept; what a configuration may say
@@ -147,7 +147,7 @@ def _render(versions: tuple[int, ...]) -> str:
 # Source: docs/protocol.md, "Connection".
 
 
-class State(StrEnum):
+class LinkPhase(StrEnum):
     """How far a connection is; the value is the word used in errors and views."""
 
     AWAIT_HELLO = "waiting for HELLO"
@@ -157,23 +157,23 @@ class State(StrEnum):
 
 
 # (state, kind received) -> next state; a missing key is out of sequence.
-TRANSITIONS: dict[tuple[State, int], State] = {
-    (State.AWAIT_HELLO, Kind.HELLO): State.ONLINE,
-    (State.AWAIT_HELLO, Kind.FATAL): State.CLOSED,
-    (State.ONLINE, Kind.PING): State.ONLINE,
-    (State.ONLINE, Kind.PONG): State.ONLINE,
-    (State.ONLINE, Kind.PROBE): State.ONLINE,
-    (State.ONLINE, Kind.PROBE_REPLY): State.ONLINE,
-    (State.ONLINE, Kind.REJECTED): State.ONLINE,
-    (State.ONLINE, Kind.GOAWAY): State.DRAINING,
-    (State.ONLINE, Kind.FATAL): State.CLOSED,
-    (State.DRAINING, Kind.PING): State.DRAINING,
-    (State.DRAINING, Kind.PONG): State.DRAINING,
-    (State.DRAINING, Kind.PROBE): State.DRAINING,
-    (State.DRAINING, Kind.PROBE_REPLY): State.DRAINING,
-    (State.DRAINING, Kind.REJECTED): State.DRAINING,
-    (State.DRAINING, Kind.GOAWAY): State.DRAINING,
-    (State.DRAINING, Kind.FATAL): State.CLOSED,
+TRANSITIONS: dict[tuple[LinkPhase, int], LinkPhase] = {
+    (LinkPhase.AWAIT_HELLO, FrameKind.HELLO): LinkPhase.ONLINE,
+    (LinkPhase.AWAIT_HELLO, FrameKind.FATAL): LinkPhase.CLOSED,
+    (LinkPhase.ONLINE, FrameKind.PING): LinkPhase.ONLINE,
+    (LinkPhase.ONLINE, FrameKind.PONG): LinkPhase.ONLINE,
+    (LinkPhase.ONLINE, FrameKind.PROBE): LinkPhase.ONLINE,
+    (LinkPhase.ONLINE, FrameKind.PROBE_REPLY): LinkPhase.ONLINE,
+    (LinkPhase.ONLINE, FrameKind.REJECTED): LinkPhase.ONLINE,
+    (LinkPhase.ONLINE, FrameKind.GOAWAY): LinkPhase.DRAINING,
+    (LinkPhase.ONLINE, FrameKind.FATAL): LinkPhase.CLOSED,
+    (LinkPhase.DRAINING, FrameKind.PING): LinkPhase.DRAINING,
+    (LinkPhase.DRAINING, FrameKind.PONG): LinkPhase.DRAINING,
+    (LinkPhase.DRAINING, FrameKind.PROBE): LinkPhase.DRAINING,
+    (LinkPhase.DRAINING, FrameKind.PROBE_REPLY): LinkPhase.DRAINING,
+    (LinkPhase.DRAINING, FrameKind.REJECTED): LinkPhase.DRAINING,
+    (LinkPhase.DRAINING, FrameKind.GOAWAY): LinkPhase.DRAINING,
+    (LinkPhase.DRAINING, FrameKind.FATAL): LinkPhase.CLOSED,
 }
 
 
@@ -215,7 +215,7 @@ class RejectedBy:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class PeerLeaving:
     """The peer drains: nothing new to it after the deadline."""
 
     goaway: GoAway
@@ -228,16 +228,16 @@ class Ended:
     fatal: Fatal
 
 
-Event = Online | Reply | Probed | ProbeAnswered | RejectedBy | Leaving | Ended
+Event = Online | Reply | Probed | ProbeAnswered | RejectedBy | PeerLeaving | Ended
 
 
-_ANSWERING = (State.ONLINE, State.DRAINING)
-_PONG = PRELUDE.pack(PRELUDE_BYTES + PING_BYTES, Kind.PONG, 0, 0, 0)
+_ANSWERING = (LinkPhase.ONLINE, LinkPhase.DRAINING)
+_PONG = PRELUDE.pack(PRELUDE_BYTES + PING_BYTES, FrameKind.PONG, 0, 0, 0)
 
 # --- the machine --------------------------------------------------------------------------------------------
 
 
-class Connection:
+class LinkStateMachine:
     """
     The protocol state of one connection.
 
@@ -265,7 +265,7 @@ class Connection:
     )
 
     def __init__(self, own: Hello, *, now: float, handshake_timeout: float = HANDSHAKE_TIMEOUT) -> None:
-        self.state = State.AWAIT_HELLO
+        self.state = LinkPhase.AWAIT_HELLO
         self.agreement: Agreement | None = None
         self.handshake_timeout = handshake_timeout
         self.last_heard = now
@@ -328,7 +328,7 @@ class Connection:
 
     def maybe_pong(self, frame: bytes) -> bytes | None:
         """The answer to a whole PING, as `receive` gives it but cheaper; None for another frame, or one too early."""
-        if frame[4] == Kind.PING and self.state in _ANSWERING and len(frame) == PRELUDE_BYTES + PING_BYTES:
+        if frame[4] == FrameKind.PING and self.state in _ANSWERING and len(frame) == PRELUDE_BYTES + PING_BYTES:
             return _PONG + frame[PRELUDE_BYTES:]
         return None
 
@@ -345,7 +345,7 @@ class Connection:
             HandshakeRefusedError: no HELLO within `handshake_timeout`.
             PeerSilentError: nothing heard for three of the heartbeats that the peer announced.
         """
-        if self.state is State.CLOSED:
+        if self.state is LinkPhase.CLOSED:
             return []
         if self.agreement is None:
             if now >= self._hello_due:
@@ -363,7 +363,7 @@ class Connection:
 
     def fatal(self, error: PeerError) -> bytes:
         """The last words to a peer that broke the rules: FATAL with the error's code and sentence. Closes."""
-        self.state = State.CLOSED
+        self.state = LinkPhase.CLOSED
         return encode_link(Fatal(code=error.code, text=str(error)))
 
     def _ping_at(self) -> float:
@@ -392,7 +392,7 @@ class Connection:
             case Rejected():
                 events.append(RejectedBy(message))
             case GoAway():
-                events.append(Leaving(message))
+                events.append(PeerLeaving(message))
             case Fatal():
                 events.append(Ended(message))
             case _:
@@ -418,4 +418,4 @@ def _share(own: Hello, peer: Hello) -> float:
 
 
 def _name(kind: int) -> str:
-    return next((known.name for known in Kind if known == kind), f"a frame of kind 0x{kind:02x}")
+    return next((known.name for known in FrameKind if known == kind), f"a frame of kind 0x{kind:02x}")

@@ -19,7 +19,7 @@ from broker.conversation.message_types import DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, Header, decode_envelope
-from broker.protocol.layout import NAME_MAX_BYTES, Kind
+from broker.protocol.layout import NAME_MAX_BYTES, FrameKind
 from broker.security.session import Secured
 from broker.store.gate import Batch
 from broker.store.receipt import Receipt
@@ -57,7 +57,7 @@ class Arrived(NamedTuple):
 def throw_away(db: sqlite3.Connection, group: Group, tombstone: Tombstone, receipt: Receipt) -> None:
     """Frames for a side that has ended: messages are acknowledged and thrown away. Inside the batch's transaction."""
     contact = tombstone.contact
-    messages = [one for one, _ in group if receipt.takes(contact, one) and one.kind == Kind.MESSAGE]
+    messages = [one for one, _ in group if receipt.takes(contact, one) and one.kind == FrameKind.MESSAGE]
     expected = _after(messages, tombstone.expected, receipt)
     if expected != tombstone.expected:
         tombstone.move(db, expected)
@@ -81,7 +81,7 @@ def open_side(db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch:
     """
     group = arrived.group
     header = group[0][0]
-    first = next((pair for pair in group if pair[0].kind == Kind.MESSAGE and pair[0].place == (0, 0)), None)
+    first = next((pair for pair in group if pair[0].kind == FrameKind.MESSAGE and pair[0].place == (0, 0)), None)
     if first is None or header.is_from_target:
         receipt.drop(Disposition.UNKNOWN_CONVERSATION, *_headers(group))
         _strange(arrived, receipt)
@@ -116,7 +116,7 @@ def _after(messages: list[Header], expected: Place, receipt: Receipt) -> Place:
 def _strange(arrived: Arrived, receipt: Receipt) -> None:
     """Whether the far side has to be told that nothing is known here of what it names."""
     instance = arrived.instance
-    named = [one for one, _ in arrived.group if one.kind == Kind.MESSAGE and one.to_broker_instance == instance]
+    named = [one for one, _ in arrived.group if one.kind == FrameKind.MESSAGE and one.to_broker_instance == instance]
     if named:
         # What begins a dialog may come after what follows it, as long as its sender has heard nothing from here.
         is_certain = any(one.is_from_target or (one.ack_sequence, one.ack_fragment) > (0, 0) for one in named)

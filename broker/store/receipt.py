@@ -9,7 +9,7 @@ from typing import NamedTuple
 from broker.conversation.frames import Contact, Place
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 
 Run = tuple[int, int, int]
 """(sequence, first fragment, last fragment): what is held out of order."""
@@ -94,7 +94,7 @@ class Receipt:
             return True
         if objection is Disposition.OTHER_INSTANCE:
             self.drop(objection, header)
-            if contact.is_initiator and header.kind in (Kind.MESSAGE, Kind.ACK):
+            if contact.is_initiator and header.kind in (FrameKind.MESSAGE, FrameKind.ACK):
                 fault = Fault(-8495, "another instance of the service has this conversation")
                 self.faults.append((contact.bound_to(header.from_broker_instance), fault))
         else:

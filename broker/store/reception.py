@@ -28,7 +28,7 @@ from broker.protocol.frame import (
     decode_fault,
     decode_stored,
 )
-from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, Kind
+from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, FrameKind
 from broker.store.assembly import Assembly, Kept, Large
 from broker.store.delivery import Delivery
 from broker.store.ledger import Reason, fail
@@ -69,11 +69,11 @@ class Reception:
             self._header = header
             if self._is_from_far_side(header, body):
                 is_believed = self._acknowledge(header)
-                if header.kind == Kind.MESSAGE:
+                if header.kind == FrameKind.MESSAGE:
                     self._message(header, body)
-                elif header.kind == Kind.FAULT:
+                elif header.kind == FrameKind.FAULT:
                     self._fault(body)
-                elif header.kind == Kind.ACK:
+                elif header.kind == FrameKind.ACK:
                     self._ack(header, body, is_believed=is_believed)
                 else:
                     self._drop(Disposition.MALFORMED)
@@ -103,7 +103,7 @@ class Reception:
         side = self._side
         if not self._receipt.takes(side.contact, header):
             return False
-        if side.contact.is_open and header.kind in (Kind.MESSAGE, Kind.ACK):
+        if side.contact.is_open and header.kind in (FrameKind.MESSAGE, FrameKind.ACK):
             objection = self._objection(header, body)
             if objection is not None:
                 self._drop(objection)
@@ -116,7 +116,7 @@ class Reception:
         """Why a frame cannot be the first answer: such a frame binds nothing and does nothing."""
         if not self._is_believable(header):
             return Disposition.OUT_OF_SEQUENCE
-        if header.kind == Kind.ACK:
+        if header.kind == FrameKind.ACK:
             try:
                 decode_stored(body)
             except FrameMalformedError:
@@ -146,7 +146,7 @@ class Reception:
         if acknowledged == (0, 0):
             return True
         if not self._is_believable(header):
-            if header.kind == Kind.ACK:
+            if header.kind == FrameKind.ACK:
                 self._drop(Disposition.OUT_OF_SEQUENCE)
             else:  # what it brings beside is judged by itself
                 self._receipt.count(Disposition.OUT_OF_SEQUENCE, header)

@@ -28,7 +28,7 @@ from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, Taken
 from broker.forwarding.way import Arrival, Queued, Way
 from broker.journal.batch import Batch
 from broker.protocol.frame import maybe_trace_parent
-from broker.protocol.layout import HEADER, HEADER_BYTES, Flag, Kind
+from broker.protocol.layout import HEADER, HEADER_BYTES, Flag, FrameKind
 from broker.tracing import semantic
 from broker.tracing.identity import Role, parent_id, span_id, trace_id
 
@@ -39,7 +39,7 @@ _ENDS_WELL = {
     Disposition.DUPLICATE: Outcome.DUPLICATE,
 }
 _TRACE, _LAST, _FROM_TARGET = int(Flag.TRACE), int(Flag.LAST_FRAGMENT), int(Flag.FROM_TARGET)
-_MESSAGE = int(Kind.MESSAGE)
+_MESSAGE = int(FrameKind.MESSAGE)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _NANOSECONDS = 1_000_000_000
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from broker.errors import PeerError
 from broker.flow import NUMBER
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
     Fatal,
     Fault,
@@ -30,7 +30,7 @@ from broker.protocol.frame import (
     decode_link,
     encode_link,
 )
-from broker.protocol.layout import FIRST_DIALOG_KIND, Flag, Kind
+from broker.protocol.layout import FIRST_DIALOG_KIND, Flag, FrameKind
 from tests.fuzz.spoken import SILENT, Line, Script
 
 SECONDS = 30.0  # for the last word of a link
@@ -168,13 +168,13 @@ def judge(script: Script, answers: dict[int, Heard]) -> Counter[str]:
 
 
 def _judge_link(script: Script, number: int, heard: Heard, last: Line) -> Counter[str]:
-    decoder = Decoder(1 << 24)
+    decoder = FrameDecoder(1 << 24)
     frames = [bytes(frame) for frame in decoder.feed(bytes(heard.data))]
     decoder.feed(b"")  # tells what is wrong behind the frames that were whole
     is_quiet = bool(last.ends or last.is_last or number in script.leaving or number in script.restless)
     was_left = is_quiet and not last.ends  # perhaps before the answer came
     assert frames or heard.was_reset or was_left, "nothing was said, not even HELLO"
-    assert not frames or frames[0][4] == Kind.HELLO, "HELLO does not come first"
+    assert not frames or frames[0][4] == FrameKind.HELLO, "HELLO does not come first"
     counts: Counter[str] = Counter()
     messages = [decode_link(frame) for frame in frames if frame[4] < FIRST_DIALOG_KIND]
     for frame in frames:
@@ -207,9 +207,9 @@ def _judge_dialog(script: Script, frame: bytes) -> None:
     header, body = decode_dialog(frame)
     assert header.conversation_id in script.dialogs, f"a dialog of nobody: {header}"
     # An error answers whatever side a frame said it was of; all else is of the target.
-    assert header.flags & Flag.FROM_TARGET or header.kind == Kind.FAULT, f"it is no answer: {header}"
+    assert header.flags & Flag.FROM_TARGET or header.kind == FrameKind.FAULT, f"it is no answer: {header}"
     said = script.sent.get(header.conversation_id, (0, 0))
     assert (header.ack_sequence, header.ack_fragment) <= said, f"it acknowledges what was not said, {said}: {header}"
-    if header.kind == Kind.FAULT:
+    if header.kind == FrameKind.FAULT:
         fault: Fault = decode_fault(body)
         assert fault.code in FAULTS, f"an undocumented error: {fault}"

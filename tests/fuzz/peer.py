@@ -10,7 +10,7 @@ from broker.dialog.route_requests import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.way import Way
-from broker.protocol.decoder import Decoder, check_frame
+from broker.protocol.decoder import FrameDecoder, check_frame
 from broker.protocol.frame import (
     Envelope,
     Fatal,
@@ -36,8 +36,8 @@ from broker.protocol.frame import (
     encode_link,
     encode_stored,
 )
-from broker.protocol.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES, Kind
-from broker.protocol.link_state import Connection
+from broker.protocol.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES, FrameKind
+from broker.protocol.link_state import LinkStateMachine
 from broker.routing.address import parse_address, transport_address
 from broker.security.key_packet import WRAPPED_BYTES, Direction, read_packet
 from broker.security.refusal import SealRefusedError
@@ -47,7 +47,7 @@ from tests.support.kernel import MAX_FRAME, Walker
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=MAX_FRAME)
 HEADER = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=0,
     message_id=b"m" * 16,
     conversation_id=b"c" * 16,
@@ -103,7 +103,7 @@ def link_frame(kind: int, body: bytes) -> bytes:
 def _stream(data: bytes) -> None:
     """A link from its first byte on: split, check, decode, follow; the first byte says in which pieces it comes."""
     pieces, data = (data[0] % 64) + 1, data[1:]
-    decoder, connection = Decoder(MAX_FRAME), Connection(OWN, now=0.0)
+    decoder, connection = FrameDecoder(MAX_FRAME), LinkStateMachine(OWN, now=0.0)
     step = max(1, len(data) // pieces)
     for at in range(0, len(data), step):
         for frame in decoder.feed(data[at : at + step]):
@@ -128,7 +128,7 @@ def _stream_seeds() -> list[bytes]:
     dialog = encode_dialog(HEADER, encode_envelope(Envelope(type="t")) + b"body")
     return [
         *(bytes([cut]) + stream for cut in (0, 7) for stream in (hello, talk, hello + dialog * 3)),
-        *(b"\0" + link_frame(Kind.HELLO, body) for body in hostile_maps()),
+        *(b"\0" + link_frame(FrameKind.HELLO, body) for body in hostile_maps()),
         b"\0\x16\x03\x01\x02\x00\x01",
         b"\0GET / HTTP/1.1\r\n\r\n",
         b"\0" + b"\xff" * 64,
@@ -146,7 +146,7 @@ def _message(data: bytes) -> None:
     message = decode_link(link_frame(kind, data[1:]))
     assert message == decode_link(encode_link(message)), "it does not read back"
     if isinstance(message, Hello):
-        Connection(OWN, now=0.0).receive(message, now=1.0)
+        LinkStateMachine(OWN, now=0.0).receive(message, now=1.0)
         for address in message.addresses:
             _address(address)
 
@@ -163,7 +163,7 @@ def _address(text: str) -> None:
 
 def _message_seeds() -> list[bytes]:
     good = [encode_link(message) for message in MESSAGES]
-    hostile = [bytes([kind]) + body for kind in (Kind.HELLO, Kind.REJECTED) for body in hostile_maps()]
+    hostile = [bytes([kind]) + body for kind in (FrameKind.HELLO, FrameKind.REJECTED) for body in hostile_maps()]
     return [*(frame[4:5] + frame[PRELUDE_BYTES:] for frame in good), *hostile]
 
 

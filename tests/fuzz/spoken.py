@@ -38,7 +38,7 @@ from broker.protocol.frame import (
     encode_link,
     encode_stored,
 )
-from broker.protocol.layout import FIRST_DIALOG_KIND, LINK_BODY_MAX_BYTES, PRELUDE, PRELUDE_BYTES, Flag, Kind
+from broker.protocol.layout import FIRST_DIALOG_KIND, LINK_BODY_MAX_BYTES, PRELUDE, PRELUDE_BYTES, Flag, FrameKind
 from tests.fuzz.peer import hostile_maps, link_frame
 
 REFUSED, MALFORMED, TOO_LARGE, OUT_OF_SEQUENCE, SILENT = 28034, 28041, 28042, 28043, 9760
@@ -206,16 +206,18 @@ class _Author:
     def _wrong(self) -> tuple[bytes, int]:
         """Bytes that end the link, and the code that they end it with."""
         good = self._message()
-        link = self._any.choice([Kind.PROBE, Kind.PROBE_REPLY, Kind.REJECTED, Kind.GOAWAY, Kind.FATAL])
+        link = self._any.choice(
+            [FrameKind.PROBE, FrameKind.PROBE_REPLY, FrameKind.REJECTED, FrameKind.GOAWAY, FrameKind.FATAL]
+        )
         wrong: Sequence[tuple[bytes, int]] = [
             (encode_link(Hello(arbitration=self._guid())), OUT_OF_SEQUENCE),
-            (PRELUDE.pack(7, Kind.PING, 0, 0, 0), MALFORMED),
+            (PRELUDE.pack(7, FrameKind.PING, 0, 0, 0), MALFORMED),
             (PRELUDE.pack(0, 0, 0, 0, 0), MALFORMED),
             (PRELUDE.pack(16, self._any.choice([0, *range(9, 16)]), 0, 0, 0), MALFORMED),
-            (PRELUDE.pack(2**32 - 1, Kind.MESSAGE, 0, 0, 0), TOO_LARGE),
-            (PRELUDE.pack(17, Kind.PING, 0, 0, 0) + bytes(9), MALFORMED),
+            (PRELUDE.pack(2**32 - 1, FrameKind.MESSAGE, 0, 0, 0), TOO_LARGE),
+            (PRELUDE.pack(17, FrameKind.PING, 0, 0, 0) + bytes(9), MALFORMED),
             (PRELUDE.pack(LINK_BODY_MAX_BYTES + 9, link, 0, 0, 0), MALFORMED),
-            (PRELUDE.pack(115, Kind.MESSAGE, 0, 0, 0), MALFORMED),
+            (PRELUDE.pack(115, FrameKind.MESSAGE, 0, 0, 0), MALFORMED),
             (good[:76] + b"\0\0" + good[78:], MALFORMED),
             (good[:112] + b"\2\1" + good[114:], MALFORMED),
             (good[:76] + b"\2\0" + good[78:112] + b"\2\0" + good[114:150].ljust(36, b"\0"), MALFORMED),
@@ -251,7 +253,7 @@ class _Author:
         message = os.urandom(16)
         self._script.messages.add(message)
         header = Header(
-            kind=Kind.MESSAGE,
+            kind=FrameKind.MESSAGE,
             flags=0,
             message_id=message,
             conversation_id=conversation,
@@ -292,7 +294,7 @@ class _Author:
         is_answer = any_.random() < 0.4
         header = self._header(
             aim.steady,
-            kind=any_.choice([Kind.MESSAGE, Kind.ACK, Kind.FAULT]),
+            kind=any_.choice([FrameKind.MESSAGE, FrameKind.ACK, FrameKind.FAULT]),
             flags=any_.randrange(64) & ~1 | is_answer,
             sequence_number=any_.choice([0, 1, 5, 2**63]),
             ack_sequence=any_.choice([0, 1, 99, 2**63]),
@@ -321,8 +323,8 @@ class _Author:
         any_ = self._any
         changes: Sequence[dict[str, Any]] = [
             {"kind": any_.randrange(0x13, 0x100)},
-            {"kind": Kind.ACK, "ack_sequence": 2**64 - 1, "ack_fragment": 2**32 - 1},
-            {"kind": Kind.FAULT},
+            {"kind": FrameKind.ACK, "ack_sequence": 2**64 - 1, "ack_fragment": 2**32 - 1},
+            {"kind": FrameKind.FAULT},
             {"flags": any_.randrange(256)},
             {"flags": int(Flag.SEALED | Flag.LAST_FRAGMENT)},
             {"flags": int(Flag.FROM_TARGET | Flag.LAST_FRAGMENT)},

@@ -20,7 +20,7 @@ from broker.bench import dialogs, forwarding
 from broker.bench.forwarding import FLOOD, PING, Scenario
 from broker.bench.generator import Generator, GeneratorError, compiler, make_generator, speaks_tls
 from broker.bench.traffic import service_names, traffic
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import FIRST_DIALOG_KIND, MAX_FRAME
 from examples.demo.topology import free_port, wait_for
@@ -74,7 +74,7 @@ def test_no_frame_of_a_generator_is_a_copy_of_an_earlier_one(command: Sequence[s
     ) as generator:
         told = generator.flood(count)
 
-    frames = [frame for frame in Decoder(MAX_FRAME).feed(tap.moved) if frame[4] >= FIRST_DIALOG_KIND]
+    frames = [frame for frame in FrameDecoder(MAX_FRAME).feed(tap.moved) if frame[4] >= FIRST_DIALOG_KIND]
     headers = [decode_dialog(frame)[0] for frame in frames]
     assert count == told["messages"] == len(frames)
     assert count == len({(header.conversation_id, header.sequence_number) for header in headers})

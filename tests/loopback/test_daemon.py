@@ -22,7 +22,7 @@ import pytest
 
 import broker
 from broker.forwarding.kernel_choice import KERNELS
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Hello, LinkMessage, Probe, ProbeReply, decode_link, encode_link
 from examples.demo.topology import Daemon, Topology, wait_for
 
@@ -468,7 +468,7 @@ def test_a_probe_is_answered_for_what_is_hosted_here_and_for_what_is_not(net: To
     billing = net.add("billing", databases=["billing"])
     billing.start()
     hosted = uuid.UUID(billing.status()["databases"]["billing"]["broker_instance"]).bytes
-    decoder = Decoder(1 << 20)
+    decoder = FrameDecoder(1 << 20)
     replies: list[LinkMessage] = []
 
     with socket.create_connection(("127.0.0.1", billing.port), timeout=10) as sock:

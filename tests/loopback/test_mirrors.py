@@ -19,7 +19,7 @@ from broker.daemon import serve
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
 from broker.protocol.frame import GoAway, Probe, ProbeReply, Rejected
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRouteState
 from broker.routing.route import MirroredPair, Route
@@ -133,7 +133,7 @@ async def test_principal_gets_everything_and_its_partner_nothing(pair: Pair) -> 
     await pair.send(20)
 
     assert list(range(1, 22)) == await pair.first.numbers(21)
-    assert [] == [frame for frame in pair.second.link.frames if frame[4] != Kind.HELLO]
+    assert [] == [frame for frame in pair.second.link.frames if frame[4] != FrameKind.HELLO]
     assert pair.gateway.mirrors.probes == 2
 
 

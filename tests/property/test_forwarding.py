@@ -33,7 +33,7 @@ from broker.protocol.frame import (
     encode_dialog,
     encode_link,
 )
-from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, Kind
+from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import Route
@@ -115,7 +115,7 @@ def hopped(frame: bytes) -> bytes:
 
 HEADERS = st.builds(
     Header,
-    kind=st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.ACK, Kind.FAULT, 0x13, 0xFF]),
+    kind=st.sampled_from([FrameKind.MESSAGE, FrameKind.MESSAGE, FrameKind.ACK, FrameKind.FAULT, 0x13, 0xFF]),
     flags=st.sampled_from([0, 0, 1, 2, 3, 0x3F, 0xFF]),
     message_id=st.binary(min_size=16, max_size=16),
     conversation_id=st.sampled_from([bytes([n]) * 16 for n in range(4)]),
@@ -137,7 +137,7 @@ MAYBE_BROKEN = st.builds(
     st.sampled_from([0, 1, 2, 3, 4, 76, 77, 112, 113, 114, 115]),
     st.integers(0, 255),
 )
-LAST_WORDS = (Kind.HELLO, Kind.FATAL)  # behind which nothing counts
+LAST_WORDS = (FrameKind.HELLO, FrameKind.FATAL)  # behind which nothing counts
 LAST_FRAMES = st.sampled_from([encode_link(Hello()), encode_link(Fatal(code=1, text="over"))])
 ENDINGS = st.builds(lambda last, rest: last + rest, LAST_FRAMES, st.one_of(st.binary(max_size=40), DIALOG_FRAMES))
 TAILS = st.one_of(
@@ -170,16 +170,16 @@ def refusal(data: bytes) -> type[Exception] | None:
     if len(data) < 5:
         return None
     kind = data[4]
-    if kind >= Kind.MESSAGE:
+    if kind >= FrameKind.MESSAGE:
         is_right = length >= 116
-    elif kind in (Kind.PING, Kind.PONG):
+    elif kind in (FrameKind.PING, FrameKind.PONG):
         is_right = length == 16
     else:
-        is_right = 1 <= kind <= Kind.FATAL
-    if is_right and kind >= Kind.MESSAGE and len(data) >= length:
+        is_right = 1 <= kind <= FrameKind.FATAL
+    if is_right and kind >= FrameKind.MESSAGE and len(data) >= length:
         names = int.from_bytes(data[76:78], "big"), int.from_bytes(data[112:114], "big")
         is_right = all(1 <= name <= 512 for name in names) and 114 + sum(names) <= length
-    if is_right and kind < Kind.MESSAGE and kind not in LAST_WORDS and len(data) >= length:
+    if is_right and kind < FrameKind.MESSAGE and kind not in LAST_WORDS and len(data) >= length:
         try:
             decode_link(data[:length])
         except FrameMalformedError:
@@ -234,7 +234,7 @@ def read_slowly(data: bytes) -> Outcome:
             outcome.link_frames.append(frame)
             outcome.consumed = len(data)  # what comes behind counts for nothing
             return outcome
-        if frame[4] < Kind.MESSAGE:
+        if frame[4] < FrameKind.MESSAGE:
             outcome.link_frames.append(frame)
         else:
             judge_slowly(frame, outcome)

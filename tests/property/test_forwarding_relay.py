@@ -24,7 +24,7 @@ from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer, Origin
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
-from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, Kind
+from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
@@ -39,7 +39,7 @@ ROUTES = (Route("North", NORTH, remote_service_name="//north"), Route("South", S
 POOL_BYTES = 5 * (HELD_OVERHEAD + 200)
 SHARE_PERCENT = 60
 PLAIN = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=0,
     message_id=NO_GUID,
     conversation_id=NO_GUID,
@@ -53,7 +53,7 @@ SOME_FRAMES = st.lists(
         st.sampled_from(["//north", "//north", "//south", "//nobody"]),
         st.fixed_dictionaries(
             {
-                "kind": st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.ACK]),
+                "kind": st.sampled_from([FrameKind.MESSAGE, FrameKind.MESSAGE, FrameKind.ACK]),
                 "flags": st.sampled_from([0, 0, 1]),
                 "message_id": st.binary(min_size=16, max_size=16),
                 "conversation_id": st.sampled_from([bytes([n]) * 16 for n in range(2)]),

@@ -9,14 +9,14 @@ from unittest import mock
 
 from broker.forwarding.way import Nobody
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
-from broker.protocol.layout import NO_GUID, Kind
+from broker.protocol.layout import NO_GUID, FrameKind
 from tests.support.network import Network, Node, Weather, Wire
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
 CONVERSATIONS = 20
 FRAMES = 6
 PLAIN = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=0,
     message_id=NO_GUID,
     conversation_id=NO_GUID,

@@ -24,7 +24,7 @@ from broker.forwarding.kernel import Kernel
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Nobody, Way
 from broker.protocol.frame import Header, Ping, Rejected, encode_dialog, encode_link
-from broker.protocol.layout import NO_GUID, Flag, Kind
+from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from tests.support.kernel import MAX_FRAME, Shelf
 from tests.support.tiers import examples
 
@@ -34,7 +34,7 @@ MAX_HOPS = 8
 SHELVES = 3
 MEMORIES = [0, 2000, careful.REMEMBERED_MAX_BYTES]
 PLAIN = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=0,
     message_id=NO_GUID,
     conversation_id=NO_GUID,
@@ -44,7 +44,7 @@ PLAIN = Header(
 )
 
 
-ANY_WAY = Way(Shelf(None), Disposition.FORWARDED, kind=Kind.MESSAGE)
+ANY_WAY = Way(Shelf(None), Disposition.FORWARDED, kind=FrameKind.MESSAGE)
 
 
 class Side:
@@ -117,7 +117,18 @@ FRAMES = st.builds(
     st.sampled_from([1, 1, 2, 512]),
     st.fixed_dictionaries(
         {
-            "kind": st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.MESSAGE, Kind.ACK, Kind.FAULT, 0x13, 0x42, 0xFF]),
+            "kind": st.sampled_from(
+                [
+                    FrameKind.MESSAGE,
+                    FrameKind.MESSAGE,
+                    FrameKind.MESSAGE,
+                    FrameKind.ACK,
+                    FrameKind.FAULT,
+                    0x13,
+                    0x42,
+                    0xFF,
+                ]
+            ),
             "flags": st.sampled_from([0, 0, 2, 1, Flag.TRACE, 0xFF]),
             "conversation_id": st.sampled_from([bytes([n]) * 16 for n in range(4)]),
             "to_broker_instance": st.sampled_from([NO_GUID, NO_GUID, b"\1" * 16]),

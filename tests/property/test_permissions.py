@@ -15,7 +15,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import NO_GUID, Kind
+from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
 from broker.routing.explain import DisplayNames, explain, with_permissions
@@ -76,7 +76,9 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
         slab = bytearray()
         for place, service in enumerate(services):
             conversation = (1000 * number + place).to_bytes(16, "big")
-            slab += encode_dialog(Header(Kind.MESSAGE, 0, conversation, conversation, service, "from", bytes(16)), b"")
+            slab += encode_dialog(
+                Header(FrameKind.MESSAGE, 0, conversation, conversation, service, "from", bytes(16)), b""
+            )
             told = explain(RoutingFacts(service, NO_GUID, conversation), forwarder.here, DisplayNames())
             is_permitted = with_permissions(told, who_is(peer), grants).permissions[1].is_permitted
             expected += [told.disposition if is_permitted else "not permitted"]

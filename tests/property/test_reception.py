@@ -21,7 +21,7 @@ from broker.application.receiving import receive
 from broker.conversation.frames import Contact
 from broker.conversation.message_types import END_DIALOG, ERROR, LIFETIME_MAX
 from broker.protocol.frame import Envelope, Header, decode_dialog, encode_dialog, encode_envelope
-from broker.protocol.layout import NO_GUID, Flag, Kind
+from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from broker.store.database import broker_instance
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt
@@ -58,20 +58,20 @@ class Model:
     def batch(self, frames: list[tuple[Header, bytes]]) -> bool:
         """Frames of one batch, those with a wrong checksum left out; whether a message was among those heard."""
         if not self.state:
-            if not any(header.kind == Kind.MESSAGE and header.place == (0, 0) for header, _ in frames):
+            if not any(header.kind == FrameKind.MESSAGE and header.place == (0, 0) for header, _ in frames):
                 return False
             self.state = "SI"
         has_tombstone, has_come = self.state == "CD", False
         for header, body in frames:
             if not (has_tombstone or self.hears(header)):
                 continue
-            has_come |= header.kind == Kind.MESSAGE
+            has_come |= header.kind == FrameKind.MESSAGE
             self.acknowledge(header)
-            if header.kind == Kind.MESSAGE and has_tombstone:
+            if header.kind == FrameKind.MESSAGE and has_tombstone:
                 self.throw_away(header.place, header.flags)
-            elif header.kind == Kind.MESSAGE:
+            elif header.kind == FrameKind.MESSAGE:
                 self.message(header.place, header.flags, body)
-            elif header.kind == Kind.FAULT:
+            elif header.kind == FrameKind.FAULT:
                 self.fail()
         if self.state == "DO" and self.end_sequence is not None and self.acknowledged > self.end_sequence:
             self.close()
@@ -79,10 +79,10 @@ class Model:
 
     def hears(self, header: Header) -> bool:
         """The first answer fixes the target, unless it cannot be true."""
-        if self.is_target or self.is_bound or header.kind == Kind.FAULT:
+        if self.is_target or self.is_bound or header.kind == FrameKind.FAULT:
             return True
         is_true = (header.ack_sequence, header.ack_fragment) <= (self.sent, 0)
-        is_near = header.kind != Kind.MESSAGE or header.sequence_number < self.expected[0] + 4096
+        is_near = header.kind != FrameKind.MESSAGE or header.sequence_number < self.expected[0] + 4096
         self.is_bound = is_true and is_near
         return self.is_bound
 
@@ -362,7 +362,7 @@ def junk(draw: st.DrawFn, conversation_id: bytes, instance: bytes) -> bytes:
     flags = draw(st.sampled_from([0, LAST, LAST | Flag.END_DIALOG, LAST | Flag.ERROR, 0x3F & ~Flag.SEALED]))
     changed = replace(
         header,
-        kind=draw(st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.ACK, Kind.FAULT, 0x20])),
+        kind=draw(st.sampled_from([FrameKind.MESSAGE, FrameKind.MESSAGE, FrameKind.ACK, FrameKind.FAULT, 0x20])),
         flags=(header.flags & Flag.FROM_TARGET) | flags,
         sequence_number=draw(numbers),
         fragment_number=draw(halves),

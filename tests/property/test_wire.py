@@ -19,7 +19,7 @@ from broker.errors import (
     PeerError,
     PeerSilentError,
 )
-from broker.protocol.decoder import Decoder, check_frame
+from broker.protocol.decoder import FrameDecoder, check_frame
 from broker.protocol.frame import (
     Envelope,
     Fatal,
@@ -45,7 +45,7 @@ from broker.protocol.frame import (
     encode_link,
     encode_stored,
 )
-from broker.protocol.link_state import Connection, Reply, State, agree
+from broker.protocol.link_state import LinkPhase, LinkStateMachine, Reply, agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +131,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 
 def split(data: list[bytes]) -> tuple[list[bytes], PeerError | None]:
     """What a decoder makes of the pieces; it never keeps more than one frame, whatever comes."""
-    decoder = Decoder(MAX_FRAME)
+    decoder = FrameDecoder(MAX_FRAME)
     given_out: list[bytes] = []
     for piece in data:
         with contextlib.suppress(FrameMalformedError, FrameTooLargeError):
@@ -265,13 +265,13 @@ class ConnectionMachine(RuleBasedStateMachine):
     @initialize(own_beat=st.integers(100, 20_000), peer_beat=st.integers(100, 20_000))
     def connect(self, own_beat: int, peer_beat: int) -> None:
         self.now = 0.0
-        self.sides = [Connection(Hello(heartbeat_ms=beat), now=0.0) for beat in (own_beat, peer_beat)]
+        self.sides = [LinkStateMachine(Hello(heartbeat_ms=beat), now=0.0) for beat in (own_beat, peer_beat)]
         self.wires: list[list[bytes]] = [[self.sides[1].hello()], [self.sides[0].hello()]]
 
     @rule(side=st.integers(0, 1))
     def hear(self, side: int) -> None:
         connection, wire = self.sides[side], self.wires[side]
-        while wire and connection.state is not State.CLOSED:
+        while wire and connection.state is not LinkPhase.CLOSED:
             message = decode_link(wire.pop(0))
             try:
                 events = connection.receive(message, self.now)

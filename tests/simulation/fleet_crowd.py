@@ -23,7 +23,7 @@ from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.flow import Disposition
 from broker.forwarding.way import Origin
 from broker.protocol.frame import Hello, decode_dialog, encode_link
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 from broker.routing.decide import Hosted, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import RouteProperties
 from tests.simulation.instance import Instance, Part
@@ -275,7 +275,7 @@ async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random,
         here = RoutingContext(near.own_routes, Hosted(), near.peers.health_of, is_forwarding=False)
         frames = []
         for sequence in range(start, min(messages, start + batch)):
-            way = near.forwarder.way_for(decide(facts, here), Kind.MESSAGE)
+            way = near.forwarder.way_for(decide(facts, here), FrameKind.MESSAGE)
             fragment = Fragment((sequence, 0), Flag.LAST_FRAGMENT, b"x" * 200, (0, 0))
             frames.append((way, message_frame(contact, Travel(), chance.randbytes(16), fragment)))
         near.process.context.run(near.forwarder.submit, frames, asyncio.get_running_loop().time(), origin)

@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.errors import PeerSilentError
 from broker.protocol.frame import Hello
-from broker.protocol.link_state import Connection
+from broker.protocol.link_state import LinkStateMachine
 from broker.routing.mirrored import MirroredRoute
 from tests.simulation.mirror_world import Clock
 
@@ -103,7 +103,7 @@ def failover(gateways: int, seed: int = 1, *, is_silent: bool) -> dict[str, Any]
 
 def silent_at(phase: float) -> float:
     """When a link with nothing but heartbeats finds its peer silent, which it last heard `phase` seconds before."""
-    connection = Connection(Hello(heartbeat_ms=HEARTBEAT_MS), now=GONE_AT - phase)
+    connection = LinkStateMachine(Hello(heartbeat_ms=HEARTBEAT_MS), now=GONE_AT - phase)
     connection.receive(Hello(heartbeat_ms=HEARTBEAT_MS, instance=b"p" * 16), GONE_AT - phase)
     now = GONE_AT
     while True:

@@ -25,7 +25,7 @@ from broker.conversation.state import State
 from broker.dialog.endpoint import KEEP_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from tests.simulation.story import DAY
 from tests.support.dialog import QUEUE, rows
 from tests.support.network import Network, Node, Weather, Wire
@@ -253,7 +253,7 @@ async def ended(world: Played) -> bytes:
         (end,) = await world.received(world.shop, 1)
         end.dialog.end()
         await world.network.until(lambda: not rows(world.bank, "SELECT 1 FROM broker_conversation"), seconds=SOON)
-    return next(frame for frame in frames if decode_dialog(frame)[0].kind == Kind.MESSAGE)
+    return next(frame for frame in frames if decode_dialog(frame)[0].kind == FrameKind.MESSAGE)
 
 
 @pytest.mark.parametrize("jumps", [(-DAY,), (DAY, -DAY), (-DAY, DAY)], ids=str)

@@ -23,7 +23,7 @@ from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fau
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header, decode_dialog, encode_dialog
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 from tests.support.dialog import QUEUE, rows
 from tests.support.identities import credentials
 from tests.support.network import Network, Node
@@ -267,7 +267,7 @@ def test_no_plain_text_is_in_what_the_gateway_sees(tmp_path: Path, mode: str) ->
         assert len(stage.hostile.seen) > 4 * MESSAGES
         assert not any(SECRET in frame or b"answer" in frame for frame in stage.hostile.seen)
         assert all(decode_dialog(frame)[0].flags & Flag.SEALED for frame in stage.hostile.seen)
-        assert {Kind.MESSAGE, Kind.ACK} == {decode_dialog(frame)[0].kind for frame in stage.hostile.seen}
+        assert {FrameKind.MESSAGE, FrameKind.ACK} == {decode_dialog(frame)[0].kind for frame in stage.hostile.seen}
 
     tell(tmp_path, 1, mode, story)
 

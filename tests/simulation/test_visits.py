@@ -9,7 +9,7 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding.ring import Record
-from broker.protocol.layout import CONVERSATION_AT, MESSAGE_ID_AT, Flag, Kind
+from broker.protocol.layout import CONVERSATION_AT, MESSAGE_ID_AT, Flag, FrameKind
 from tests.simulation.application import Side
 from tests.simulation.play import Outcome, play
 from tests.simulation.story import DAY, SIDES, Story, draw
@@ -36,7 +36,7 @@ def place(record: Record) -> Place:
 
 
 def messages(records: list[Record]) -> list[Record]:
-    return [record for record in records if record.header.kind == Kind.MESSAGE]
+    return [record for record in records if record.header.kind == FrameKind.MESSAGE]
 
 
 def left(life: list[Record]) -> list[Record]:

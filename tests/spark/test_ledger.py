@@ -23,7 +23,7 @@ from broker.pipeline import inventory
 from broker.pipeline.paths import paths
 from broker.pipeline.reconcile import reconcile
 from broker.protocol.frame import Header
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from examples.demo.cast import QUEUE
 from examples.demo.topology import Topology, wait_for
 from examples.demo.workload import Plan, Workload, connection
@@ -167,7 +167,7 @@ def test_the_ledger_finds_what_was_lost_and_that_it_all_arrived(leaky: Run, visi
     total, rows = ledger(visits)
 
     places = PLAN.dialogs * (SENT[False] + SENT[True])
-    lost = [header for header in leaky.lost if header.kind == Kind.MESSAGE]
+    lost = [header for header in leaky.lost if header.kind == FrameKind.MESSAGE]
     assert [] == leaky.faults
     assert lost
     assert (leaky.resent, leaky.duplicates) == (total.resent, total.duplicates)

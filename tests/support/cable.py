@@ -18,14 +18,14 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import ProbeReply, decode_link
-from broker.protocol.layout import FIRST_DIALOG_KIND, Kind
+from broker.protocol.layout import FIRST_DIALOG_KIND, FrameKind
 from examples.demo.topology import free_port
 
 MAX_FRAME = 1 << 20
 RESET = struct.pack("ii", 1, 0)
-WANTED = frozenset({Kind.PROBE, Kind.PROBE_REPLY, Kind.REJECTED})
+WANTED = frozenset({FrameKind.PROBE, FrameKind.PROBE_REPLY, FrameKind.REJECTED})
 
 
 class Cut(Enum):
@@ -135,7 +135,7 @@ class Cable:
                 thread.start()
 
     def _move(self, near: socket.socket, far: socket.socket, is_onward: bool, link: int) -> None:  # noqa: FBT001 - of a thread
-        decoder = Decoder(MAX_FRAME)
+        decoder = FrameDecoder(MAX_FRAME)
         with contextlib.suppress(OSError):
             far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while data := near.recv(1 << 16):
@@ -165,7 +165,7 @@ class Cable:
         now = time.monotonic()
         for frame in frames:
             kind = frame[4]
-            if kind == Kind.PROBE_REPLY:
+            if kind == FrameKind.PROBE_REPLY:
                 reply = decode_link(frame)
                 assert isinstance(reply, ProbeReply)
                 self.passed.append(Passage(now, link, is_onward, kind, reply.role, reply.epoch))

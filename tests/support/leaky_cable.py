@@ -6,7 +6,7 @@ import contextlib
 import random
 import socket
 
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Header, decode_dialog
 from broker.protocol.layout import FIRST_DIALOG_KIND
 from tests.support.cable import MAX_FRAME, Cable
@@ -28,7 +28,7 @@ class LeakyCable(Cable):
         super().__init__()
 
     def _move(self, near: socket.socket, far: socket.socket, is_onward: bool, link: int) -> None:  # noqa: FBT001 - as Cable calls it
-        decoder, passed = Decoder(MAX_FRAME), set()
+        decoder, passed = FrameDecoder(MAX_FRAME), set()
         with contextlib.suppress(OSError):
             far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while data := near.recv(1 << 16):

@@ -13,9 +13,9 @@ from broker.forwarding.limits import Limits
 from broker.net.link import Link
 from broker.net.link_state import LinkState
 from broker.net.transport import PlainTransport
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Header, Hello, LinkMessage, Ping, decode_link, encode_dialog, encode_link
-from broker.protocol.link_state import Connection, Event
+from broker.protocol.link_state import Event, LinkStateMachine
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
@@ -61,7 +61,7 @@ class LinkEnds:
             hosted=hosted({HERE: ["//here"]}),
             is_forwarding=True,
         )
-        connection = Connection(OWN, now=loop.time(), handshake_timeout=HANDSHAKE)
+        connection = LinkStateMachine(OWN, now=loop.time(), handshake_timeout=HANDSHAKE)
         sock: Any = self.sock
         self.link = Link(
             PlainTransport(sock), "tcp://peer:1", is_accept=True, connection=connection, forwarder=self.forwarder
@@ -80,7 +80,7 @@ class LinkEnds:
 
     def said(self) -> list[LinkMessage]:
         """The link frames that were written whole."""
-        return [decode_link(frame) for frame in Decoder(MAX_FRAME).feed(self.sock.written) if frame[4] < 0x10]
+        return [decode_link(frame) for frame in FrameDecoder(MAX_FRAME).feed(self.sock.written) if frame[4] < 0x10]
 
     def on_online(self, link: Link) -> None:
         self.told.append("online")

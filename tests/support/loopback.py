@@ -24,7 +24,7 @@ from broker.net.listener import Listener, bind
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.net.tls import NO_SECURITY, Security
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
     Header,
     Hello,
@@ -178,7 +178,7 @@ class Raw:
         self.has_ended = False
         self._sock = sock
         self._loop = asyncio.get_running_loop()
-        self._decoder = Decoder(1 << 20)
+        self._decoder = FrameDecoder(1 << 20)
 
     async def say(self, *messages: LinkMessage | bytes) -> None:
         """Send link messages, or any bytes."""

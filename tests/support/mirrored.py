@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.cable import Cable, Cut, Passage
 from tests.support.traffic import Traffic
@@ -118,7 +118,7 @@ class Mirrored:
         """Wait until so many more PROBEs have gone to each of these partners."""
 
         def asked(daemon: Daemon) -> int:
-            return sum(one.kind == Kind.PROBE for one in self.to_partner(daemon))
+            return sum(one.kind == FrameKind.PROBE for one in self.to_partner(daemon))
 
         goals = [asked(daemon) + times for daemon in daemons]
         names = " and ".join(daemon.name for daemon in daemons)
@@ -153,7 +153,7 @@ class Mirrored:
                 if one.role:
                     (has_denied.discard if one.role == "principal" else has_denied.add)(one.link)
                     is_known.discard(one.link)
-                elif one.is_onward is is_onward and one.kind == Kind.PROBE and one.link in has_denied:
+                elif one.is_onward is is_onward and one.kind == FrameKind.PROBE and one.link in has_denied:
                     is_known.add(one.link)
                 found += one.is_onward is is_onward and one.is_dialog and one.link in is_known
         return found

@@ -10,9 +10,9 @@ from broker.forwarding.held import copy_key, hold
 from broker.forwarding.pack import Lane, Pack
 from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Way
-from broker.protocol.layout import CONVERSATION_AT, PLACE_END, Kind
+from broker.protocol.layout import CONVERSATION_AT, PLACE_END, FrameKind
 
-WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=Kind.MESSAGE)
+WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE)
 
 
 def pack_of(frames: Sequence[bytes], now: float, *, name: bytes = b"12345678", ways: Sequence[Way] = ()) -> Pack:

@@ -16,7 +16,7 @@ from broker.net.housekeeping import Housekeeping
 from broker.net.limits import Timeouts
 from broker.net.link import Link
 from broker.net.peers import Peers
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
     Header,
     Hello,
@@ -141,12 +141,12 @@ class Neighbourhood:
 
 def said(sock: PlayedSocket) -> list[LinkMessage]:
     """The link frames that were written to a neighbour."""
-    return [decode_link(frame) for frame in Decoder(1 << 20).feed(sock.written) if frame[4] < 0x10]
+    return [decode_link(frame) for frame in FrameDecoder(1 << 20).feed(sock.written) if frame[4] < 0x10]
 
 
 def sent(sock: PlayedSocket) -> bytes:
     """The dialog frames that were written to a neighbour, without the time they waited."""
-    frames = [frame for frame in Decoder(1 << 20).feed(sock.written) if frame[4] >= 0x10]
+    frames = [frame for frame in FrameDecoder(1 << 20).feed(sock.written) if frame[4] >= 0x10]
     return b"".join(frame[:12] + bytes(4) + frame[16:] for frame in frames)
 
 

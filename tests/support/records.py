@@ -11,12 +11,12 @@ from broker.forwarding.ring import Ring, Taken
 from broker.forwarding.way import Arrival, Queued, Sink, Way
 from broker.journal.batch import Batch
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import HOP_COUNT_AT, Kind
+from broker.protocol.layout import HOP_COUNT_AT, FrameKind
 from broker.routing.address import NetworkAddress
 
 EAST = NetworkAddress("east")
 HEADER = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=0,
     message_id=bytes(range(16)),
     conversation_id=b"c" * 16,
@@ -38,7 +38,7 @@ def outbox(address: NetworkAddress = EAST) -> Outbox:
 
 
 def way(disposition: Disposition = Disposition.FORWARDED, *, route: str = "ToEast", sink: Sink | None = None) -> Way:
-    return Way(sink or outbox(), disposition, kind=Kind.MESSAGE, route=route)
+    return Way(sink or outbox(), disposition, kind=FrameKind.MESSAGE, route=route)
 
 
 def frame(**fields: object) -> bytes:

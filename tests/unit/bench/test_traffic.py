@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.bench.traffic import FRAMES_A_CONNECTION, SET_BYTES, STAMP_BYTES, frames, service_names, traffic
-from broker.protocol.decoder import Decoder
+from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Hello, decode_dialog, decode_link
 from broker.protocol.layout import MAX_FRAME
 
@@ -14,7 +14,7 @@ def test_every_service_gets_equally_many_frames_of_one_length() -> None:
     services = service_names(7)
 
     made = traffic(services, 64, connections=1, listeners=1)
-    whole = Decoder(MAX_FRAME).feed(made.frames)
+    whole = FrameDecoder(MAX_FRAME).feed(made.frames)
 
     headers = [decode_dialog(frame)[0] for frame in whole]
     assert {made.frame_bytes} == {len(frame) for frame in whole}
@@ -22,7 +22,7 @@ def test_every_service_gets_equally_many_frames_of_one_length() -> None:
 
 
 def test_no_frame_is_a_copy_of_another() -> None:
-    whole = Decoder(MAX_FRAME).feed(traffic(service_names(3), 64, connections=2, listeners=1).frames)
+    whole = FrameDecoder(MAX_FRAME).feed(traffic(service_names(3), 64, connections=2, listeners=1).frames)
 
     headers = [decode_dialog(frame)[0] for frame in whole]
 
@@ -49,11 +49,11 @@ def test_there_is_enough_for_every_connection_and_for_the_smallest_set() -> None
 def test_every_connection_says_hello_as_somebody_else() -> None:
     made = traffic(service_names(1), 64, connections=2, listeners=3)
 
-    said = [decode_link(frame) for frame in Decoder(MAX_FRAME).feed(made.greetings)]
+    said = [decode_link(frame) for frame in FrameDecoder(MAX_FRAME).feed(made.greetings)]
 
     assert made.greeting_bytes * 5 == len(made.greetings)
     assert 5 == len({hello.instance for hello in said if isinstance(hello, Hello)})
 
 
 def test_so_many_frames_as_asked_for() -> None:
-    assert 10 == len(Decoder(MAX_FRAME).feed(frames(service_names(3), 16, count=10)))
+    assert 10 == len(FrameDecoder(MAX_FRAME).feed(frames(service_names(3), 16, count=10)))

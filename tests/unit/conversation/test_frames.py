@@ -20,7 +20,7 @@ from broker.conversation.frames import (
     place,
 )
 from broker.protocol.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
-from broker.protocol.layout import NO_GUID, Flag, Kind
+from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from broker.routing.decide import RoutingFacts
 
 LAST = int(Flag.LAST_FRAGMENT)
@@ -71,7 +71,7 @@ INITIATOR = Contact(CONVERSATION, True, "Orders", OURS, "Billing")
 TARGET = Contact(CONVERSATION, False, "Orders", OURS, "Billing", THEIRS)
 
 
-def header(kind: Kind, flags: int = 0, **more: Any) -> Header:
+def header(kind: FrameKind, flags: int = 0, **more: Any) -> Header:
     """What every frame of the initiator says."""
     common = Header(
         kind=kind,
@@ -107,13 +107,13 @@ def test_message_frame_says_where_it_belongs_and_what_is_stored_here() -> None:
 
     flags = Flag.LAST_FRAGMENT | Flag.END_DIALOG
     place = {"sequence_number": 5, "fragment_number": 2, "ack_sequence": 7, "ack_fragment": 1}
-    assert (header(Kind.MESSAGE, flags, body_checksum=checksum(b"body"), **place), b"body") == decode_dialog(frame)
+    assert (header(FrameKind.MESSAGE, flags, body_checksum=checksum(b"body"), **place), b"body") == decode_dialog(frame)
 
 
 def test_ack_frame_carries_nothing_but_the_place() -> None:
     frame = ack_frame(INITIATOR, TRAVEL, MESSAGE_ID, (7, 1))
 
-    assert (header(Kind.ACK, ack_sequence=7, ack_fragment=1), b"") == decode_dialog(frame)
+    assert (header(FrameKind.ACK, ack_sequence=7, ack_fragment=1), b"") == decode_dialog(frame)
 
 
 def test_ack_frame_tells_what_is_held_out_of_order() -> None:
@@ -121,7 +121,7 @@ def test_ack_frame_tells_what_is_held_out_of_order() -> None:
 
     head, body = decode_dialog(frame)
     assert ((7, 3, 4), (9, 0, 0)) == decode_stored(body).stored
-    assert header(Kind.ACK, ack_sequence=7, ack_fragment=1, body_checksum=checksum(body)) == head
+    assert header(FrameKind.ACK, ack_sequence=7, ack_fragment=1, body_checksum=checksum(body)) == head
 
 
 def test_fault_frame_acknowledges_nothing() -> None:
@@ -129,7 +129,7 @@ def test_fault_frame_acknowledges_nothing() -> None:
 
     head, body = decode_dialog(frame)
     assert Fault(-8490, "not here") == decode_fault(body)
-    assert header(Kind.FAULT, body_checksum=checksum(body)) == head
+    assert header(FrameKind.FAULT, body_checksum=checksum(body)) == head
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.protocol.frame import Header, decode_dialog, decode_fault
-from broker.protocol.layout import NO_GUID, Kind
+from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.route import RouteProperties, create_route
@@ -132,11 +132,11 @@ class Link:
     def finish(self, rest: Buffer) -> None:
         raise AssertionError("takes everything at once")
 
-    def headers(self, kind: Kind = Kind.MESSAGE) -> list[Header]:
+    def headers(self, kind: FrameKind = FrameKind.MESSAGE) -> list[Header]:
         return [header for header, _ in map(decode_dialog, self.frames) if header.kind == kind]
 
     def acks(self) -> list[tuple[int, int]]:
-        return [(header.ack_sequence, header.ack_fragment) for header in self.headers(Kind.ACK)]
+        return [(header.ack_sequence, header.ack_fragment) for header in self.headers(FrameKind.ACK)]
 
 
 class Peer:
@@ -411,7 +411,7 @@ async def test_absent_service_is_answered_with_a_fault(path: Path) -> None:
         await asyncio.sleep(SOON)
 
         ((header, body),) = map(decode_dialog, shop.link.frames)
-        assert (header.kind, decode_fault(body).code) == (Kind.FAULT, -8490)
+        assert (header.kind, decode_fault(body).code) == (FrameKind.FAULT, -8490)
         assert shop.endpoint.dropped == Counter({Disposition.SERVICE_NOT_FOUND: 1})
 
 
@@ -426,8 +426,8 @@ async def test_fault_goes_to_every_address_as_nobody_sends_it_again(path: Path) 
         shop.arrive(far_initiator("Nobody", far_broker_instance=shop.endpoint.broker_instance).message(0))
         await asyncio.sleep(SOON)
 
-        faults = shop.link.headers(Kind.FAULT) + other.headers(Kind.FAULT)
-        assert [1, 1] == [len(link.headers(Kind.FAULT)) for link in (shop.link, other)]
+        faults = shop.link.headers(FrameKind.FAULT) + other.headers(FrameKind.FAULT)
+        assert [1, 1] == [len(link.headers(FrameKind.FAULT)) for link in (shop.link, other)]
         assert 2 == len({header.message_id for header in faults})
 
 
@@ -795,7 +795,7 @@ async def test_what_is_stored_and_sent_leaves_only_while_the_role_is_confirmed(
 
         kinds = {frame[4] for frame in shop.link.frames}
         assert 1 == len(queued(shop.application))
-        assert ({Kind.ACK, Kind.MESSAGE} if is_confirmed else set()) == kinds
+        assert ({FrameKind.ACK, FrameKind.MESSAGE} if is_confirmed else set()) == kinds
 
 
 @virtual_time
@@ -810,7 +810,7 @@ async def test_database_is_at_rest_when_all_that_came_is_stored_and_acknowledged
         await asyncio.sleep(SOON)
 
         assert shop.endpoint.is_at_rest
-        assert [Kind.ACK] == [frame[4] for frame in shop.link.frames]
+        assert [FrameKind.ACK] == [frame[4] for frame in shop.link.frames]
 
 
 # --- test_wall_clock ---

@@ -18,7 +18,7 @@ from broker.dialog.arrivals import DELAY
 from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, SETTLE_SECONDS, TURN_SECONDS
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from broker.store import sqlite_store
 from broker.store.turn import Turn, turn_in_writer
 from tests.support.dialog import far_initiator, queued, rows, states
@@ -151,7 +151,7 @@ async def test_what_is_held_out_of_order_is_told_at_once(path: Path) -> None:
         await asyncio.sleep(DELAY / 2)
 
         ((header, body),) = [decode_dialog(frame) for frame in shop.link.frames]
-        assert (Kind.ACK, (1, 0)) == (header.kind, (header.ack_sequence, header.ack_fragment))
+        assert (FrameKind.ACK, (1, 0)) == (header.kind, (header.ack_sequence, header.ack_fragment))
         assert ((2, 0, 0), (3, 0, 0), (5, 0, 0)) == decode_stored(body).stored
 
 
@@ -212,7 +212,7 @@ async def test_far_side_of_a_dialog_that_is_gone_hears_of_it_and_not_too_often(p
             await asyncio.sleep(SOON)
 
         ((header, body),) = map(decode_dialog, shop.link.frames)
-        assert (Kind.FAULT, -8462) == (header.kind, decode_fault(body).code)
+        assert (FrameKind.FAULT, -8462) == (header.kind, decode_fault(body).code)
         assert Counter({Disposition.UNKNOWN_CONVERSATION: 3}) == shop.endpoint.dropped
 
 
@@ -225,7 +225,7 @@ async def test_messages_that_overtake_the_beginning_are_no_strangers(path: Path)
         shop.arrive(far.message(0), far.message(1))
         await asyncio.sleep(SOON)
 
-        assert [] == shop.link.headers(Kind.FAULT)
+        assert [] == shop.link.headers(FrameKind.FAULT)
         assert ["CO"] == states(shop.application)
 
 

@@ -25,7 +25,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
@@ -129,13 +129,13 @@ async def test_every_arrival_has_a_verdict_after_the_commit(tmp_path: Path) -> N
 
     delivered = Disposition.DELIVERED
     fates = [(one.header.kind, one.header.sequence_number, one.disposition) for one in records]
-    message = int(Kind.MESSAGE)
+    message = int(FrameKind.MESSAGE)
     assert [
         (message, 0, delivered),
         (message, 0, Disposition.DUPLICATE),
         (message, 1, Disposition.CORRUPTED),
         (message, 2, delivered),  # early, but stored
-        (int(Kind.FAULT), 0, delivered),
+        (int(FrameKind.FAULT), 0, delivered),
     ] == fates
     assert {0} == {one.header.hop_count for one in records}
     assert all(one.left > began for one in records)
@@ -148,7 +148,7 @@ async def test_frames_between_two_databases_are_sent_and_delivered_here(tmp_path
             dialog = begin_dialog(db, from_service="Orders", to_service="Billing")
             dialog.send(b"x")
         await asyncio.sleep(1.0)
-        records = [record for record in instance.records() if record.header.kind == Kind.MESSAGE]
+        records = [record for record in instance.records() if record.header.kind == FrameKind.MESSAGE]
 
     sent, delivered, acknowledged = records
     assert (True, Disposition.DELIVERED) == (sent.way is not None, sent.disposition)

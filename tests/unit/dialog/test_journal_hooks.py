@@ -14,7 +14,7 @@ from broker.flow import Disposition
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Queued
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 
 
 class Peer:
@@ -49,7 +49,7 @@ class Desk:
 
 
 def make_frame(number: int, hop_count: int) -> bytes:
-    header = Header(Kind.MESSAGE, 0, b"m" * 16, b"c" * 16, "Orders", "Far", b"f" * 16, sequence_number=number)
+    header = Header(FrameKind.MESSAGE, 0, b"m" * 16, b"c" * 16, "Orders", "Far", b"f" * 16, sequence_number=number)
     header.hop_count = hop_count
     return encode_dialog(header, b"body")
 

@@ -54,7 +54,7 @@ from broker.protocol.frame import (
     decode_stored,
     encode_envelope,
 )
-from broker.protocol.layout import NO_GUID, Flag, Kind
+from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
@@ -166,8 +166,8 @@ def test_links_to_addresses_that_were_not_tried_are_asked_for() -> None:
 # Frames are sealed where they leave the instance, and it is said why one cannot be.
 
 
-INSIDE = Way(DatabaseSink(b"b" * 16, lambda *_: None, lambda *_: None), Disposition.DELIVERED, kind=Kind.MESSAGE)
-OUTSIDE = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.FORWARDED, kind=Kind.MESSAGE)
+INSIDE = Way(DatabaseSink(b"b" * 16, lambda *_: None, lambda *_: None), Disposition.DELIVERED, kind=FrameKind.MESSAGE)
+OUTSIDE = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.FORWARDED, kind=FrameKind.MESSAGE)
 FULL = Secured(Mode.FULL, "billing")
 NONE = Secured(None)
 FRAGMENT = Fragment((0, 0), 2, b"text", (0, 0))
@@ -537,7 +537,7 @@ async def test_messages_are_sent_in_order_and_each_once() -> None:
     assert stage.link.places() == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
     assert stage.transmitter.sent == Counter(Orders=3)
     assert stage.transmitter.resent == Counter()
-    assert stage.transmitter.received == Counter({Kind.MESSAGE: 5})
+    assert stage.transmitter.received == Counter({FrameKind.MESSAGE: 5})
 
 
 @virtual_time
@@ -1171,7 +1171,7 @@ async def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch)
     stage = Stage()
 
     for endpoint_id in range(100):
-        stage.transmitter.way(endpoint_id, contact(endpoint_id), Kind.ACK)
+        stage.transmitter.way(endpoint_id, contact(endpoint_id), FrameKind.ACK)
 
     assert len(stage.transmitter._decisions) <= 11
 

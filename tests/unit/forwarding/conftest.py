@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 
 PLAIN = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=0,
     message_id=b"m" * 16,
     conversation_id=b"c" * 16,

@@ -13,7 +13,7 @@ from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.way import Way
 from broker.protocol.frame import Fatal, Hello, Ping, encode_link
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import Walker, hopped
 
 MakeFrame = Callable[..., bytes]
@@ -67,7 +67,7 @@ def test_every_frame_is_judged_by_itself(make_frame: MakeFrame) -> None:
         Disposition.LIFETIME_EXCEEDED: [spent],
         Disposition.HOPS_EXHAUSTED: [looping],
     } == shelves
-    assert ([PING], {Kind.MESSAGE: 4}, None) == (batch.link_frames, batch.received, batch.error)
+    assert ([PING], {FrameKind.MESSAGE: 4}, None) == (batch.link_frames, batch.received, batch.error)
     assert [2, 1, 1] == list(walker.taken().values())
 
 
@@ -89,7 +89,7 @@ def test_way_is_asked_for_once_and_after_forgetting_again(*, is_by_conversation:
     ways.append(walker.kernel.way_of(memoryview(frame)))
 
     key = bytes(16) + len("//test/Target").to_bytes(2, "big") + b"//test/Target"
-    assert [(key, b"c" * 16, Kind.MESSAGE, True)] * 2 == walker.asked
+    assert [(key, b"c" * 16, FrameKind.MESSAGE, True)] * 2 == walker.asked
     assert ways == [*walker.ways.values()] * 3
 
 
@@ -105,7 +105,7 @@ def test_past_the_bound_remembering_starts_anew(make_frame: MakeFrame, monkeypat
 
 def test_what_holds_for_one_frame_only_is_not_remembered(make_frame: MakeFrame) -> None:
     walker = Walker(make=Notebook)
-    walker.ways["A", Kind.MESSAGE] = walker.way(Disposition.ASKING_FOR_ROUTE, Kind.MESSAGE)
+    walker.ways["A", FrameKind.MESSAGE] = walker.way(Disposition.ASKING_FOR_ROUTE, FrameKind.MESSAGE)
 
     walker.walk(make_frame(to_service="A") * 3)
 
@@ -125,14 +125,14 @@ def test_nothing_counts_behind_what_ends_the_connection(
 
     batch, shelves = walker.walk(data)
 
-    assert ([PING, last], None, {Kind.MESSAGE: 1}) == (batch.link_frames, batch.error, batch.received)
+    assert ([PING, last], None, {FrameKind.MESSAGE: 1}) == (batch.link_frames, batch.error, batch.received)
     assert ({"A": [hopped(frame)]}, len(data)) == (shelves, batch.consumed)
 
 
 def test_the_walk_ends_before_a_link_frame_whose_body_is_none(make_frame: MakeFrame) -> None:
     walker = Walker(make=Notebook)
     frame = make_frame(to_service="A")
-    probe = b"\0\0\0\x09" + bytes([Kind.PROBE, 0, 0, 0]) + b"\xff"
+    probe = b"\0\0\0\x09" + bytes([FrameKind.PROBE, 0, 0, 0]) + b"\xff"
 
     batch, shelves = walker.walk(PING + frame + probe + frame)
 

@@ -19,7 +19,7 @@ from broker.forwarding.columns import (
 )
 from broker.forwarding.decoder_choice import DECODERS
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 from tests.support.records import frame
 
 ENDING = (2, 3, 4, 5, 6, 7, 8)  # outcome here, elsewhere, reason, code, route, route_table, adjacent_out
@@ -45,7 +45,7 @@ def numbers(columns: Columns, name: str, code: str = "i") -> list[int]:
 @EVERY_DECODER
 def test_row_has_what_the_header_says(make: type[PlainDecoder]) -> None:
     data = frame(
-        kind=Kind.FAULT,
+        kind=FrameKind.FAULT,
         flags=Flag.FROM_TARGET,
         hop_count=2,
         hop_limit=9,

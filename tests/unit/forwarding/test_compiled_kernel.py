@@ -14,7 +14,7 @@ from broker.forwarding import careful
 from broker.forwarding.way import Way
 from broker.protocol import layout
 from broker.protocol.frame import Ping, encode_link
-from broker.protocol.layout import NAME_MAX_BYTES, Flag, Kind
+from broker.protocol.layout import NAME_MAX_BYTES, Flag, FrameKind
 from tests.support.kernel import MAX_FRAME, Shelf, Walker, hopped
 
 module = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")
@@ -50,7 +50,7 @@ def test_keys_that_differ_in_one_thing_are_told_apart(hash_bits: int, make_frame
         for name in ("A", "B")
         for instance in (0, 1)
         for flags in (0, Flag.FROM_TARGET)
-        for kind in (Kind.MESSAGE, Kind.ACK, 0xFF)
+        for kind in (FrameKind.MESSAGE, FrameKind.ACK, 0xFF)
     ]
     data = b"".join(make_frame(**variant) for variant in variants)
 
@@ -58,7 +58,9 @@ def test_keys_that_differ_in_one_thing_are_told_apart(hash_bits: int, make_frame
         walker.walk(data)
 
     assert len(variants) == len(walker.asked) == len(set(walker.asked))
-    assert {(name, kind): 8 for name in ("A", "B") for kind in (Kind.MESSAGE, Kind.ACK, 0xFF)} == walker.taken()
+    assert {
+        (name, kind): 8 for name in ("A", "B") for kind in (FrameKind.MESSAGE, FrameKind.ACK, 0xFF)
+    } == walker.taken()
 
 
 @pytest.mark.usefixtures("is_patient")
@@ -74,7 +76,7 @@ def test_conversations_keep_their_ways_while_the_table_grows(hash_bits: int, cou
         assert {guid: [hopped(frame)] for guid, frame in zip(guids, frames, strict=True)} == shelves
 
     assert count == len(walker.asked)
-    assert {(guid, Kind.MESSAGE): 3 for guid in guids} == walker.taken()
+    assert {(guid, FrameKind.MESSAGE): 3 for guid in guids} == walker.taken()
 
 
 def test_neighbours_leave_as_a_slice_of_the_slab_and_others_as_one_copy(make_frame: MakeFrame) -> None:
@@ -99,7 +101,7 @@ def test_runs_of_careful_and_of_plain_frames_keep_the_order_of_arrival(make_fram
     walker = walker_of()
     walker.walk(make_frame(to_service="A"))
     ping = encode_link(Ping(b"12345678"))
-    walker.ways["new", Kind.MESSAGE] = walker.way("A", Kind.MESSAGE)
+    walker.ways["new", FrameKind.MESSAGE] = walker.way("A", FrameKind.MESSAGE)
     frames = [make_frame(bytes([n]), to_service=name) for n, name in enumerate(["A", "new", "A", "B", "A", "new", "A"])]
 
     _, shelves = walker.walk(b"".join([*frames[:3], ping, *frames[3:]]))
@@ -114,13 +116,13 @@ def test_more_runs_than_there_was_room_for(make_frame: MakeFrame) -> None:
     batch, shelves = walker.walk(b"".join(frames))
 
     assert {"A": [hopped(*frames[::2])], "B": [hopped(*frames[1::2])]} == shelves
-    assert {Kind.MESSAGE: 1000} == batch.received
+    assert {FrameKind.MESSAGE: 1000} == batch.received
 
 
 def test_counts_are_told_once_and_before_they_are_forgotten(make_frame: MakeFrame) -> None:
     walker = walker_of()
     walker.walk(make_frame(to_service="A") * 3)
-    way = walker.way("A", Kind.MESSAGE)
+    way = walker.way("A", FrameKind.MESSAGE)
     before = way.frames
     walker.kernel.tally()
     walker.kernel.tally()
@@ -151,14 +153,14 @@ def test_forgetting_in_the_middle_of_a_walk_loses_nothing(
 
     changes = sum(one != other for one, other in pairwise(names))
     assert len(set(names)) < len(walker.asked) <= 2 * changes + 2
-    assert {(name, Kind.MESSAGE): 2 * count for name, count in Counter(names).items()} == walker.taken()
+    assert {(name, FrameKind.MESSAGE): 2 * count for name, count in Counter(names).items()} == walker.taken()
 
 
 def test_sinks_that_are_no_more_are_let_go(make_frame: MakeFrame) -> None:
     walker = walker_of()
     walker.walk(make_frame(to_service="A"))
     walker.shelves["A"] = other = Shelf("A")
-    walker.ways["A", Kind.MESSAGE] = Way(other, Disposition.FORWARDED, kind=Kind.MESSAGE)
+    walker.ways["A", FrameKind.MESSAGE] = Way(other, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
 
     walker.kernel.forget()
     batch, _ = walker.walk(make_frame(to_service="A"))
@@ -176,13 +178,13 @@ def test_walk_that_failed_leaves_nothing_to_the_next(make_frame: MakeFrame) -> N
         walker.walk(good + bad)
     batch, shelves = walker.walk(good)
 
-    assert ({"A": [hopped(good)]}, {Kind.MESSAGE: 1}) == (shelves, batch.received)
-    assert {("A", Kind.MESSAGE): 3} == walker.taken()
+    assert ({"A": [hopped(good)]}, {FrameKind.MESSAGE: 1}) == (shelves, batch.received)
+    assert {("A", FrameKind.MESSAGE): 3} == walker.taken()
 
 
 def test_nobody_can_move_the_slab_during_a_walk(make_frame: MakeFrame) -> None:
     walker = walker_of()
-    way = walker.way("A", Kind.MESSAGE)
+    way = walker.way("A", FrameKind.MESSAGE)
 
     def resolve(*_: object) -> tuple[Way, bool]:
         walker.slab.extend(bytes(1 << 20))

@@ -15,7 +15,7 @@ from broker.forwarding.outbox import Ports
 from broker.forwarding.places import Places, key_of
 from broker.forwarding.pool import Pool
 from broker.forwarding.ways import Ways
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, Route
@@ -49,7 +49,7 @@ class Station:
         return AddressHealth.SUPPRESSED if address in self.dead else AddressHealth.UNTRIED
 
     def resolve(self, service: str) -> tuple[Any, bool | None]:
-        way, is_by_conversation = self.decider.resolve(key(service), CONVERSATION, Kind.MESSAGE, False)
+        way, is_by_conversation = self.decider.resolve(key(service), CONVERSATION, FrameKind.MESSAGE, False)
         return getattr(way.sink, "address", way.disposition), is_by_conversation
 
     def wait_at(self, address: NetworkAddress, service: str = "//far") -> None:

@@ -24,7 +24,7 @@ from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.way import Buffer, Origin, Outlet, frame_bounds
 from broker.forwarding.ways import OTHER_KIND
 from broker.protocol.frame import Header, Ping, decode_dialog, encode_link
-from broker.protocol.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, Kind
+from broker.protocol.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route
@@ -155,7 +155,7 @@ def test_frames_leave_for_their_next_hops(make_frame: MakeFrame) -> None:
 
 def test_kinds_of_a_dialog_leave_in_the_order_in_which_they_came(make_frame: MakeFrame) -> None:
     station = Station()
-    kinds = [Kind.MESSAGE, Kind.ACK, Kind.MESSAGE, Kind.FAULT, Kind.MESSAGE]
+    kinds = [FrameKind.MESSAGE, FrameKind.ACK, FrameKind.MESSAGE, FrameKind.FAULT, FrameKind.MESSAGE]
     frames = [make_frame(bytes([n]), to_service="//north", kind=kind) for n, kind in enumerate(kinds)]
 
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_frames_for_a_database_here_are_delivered_in_order(make_frame: MakeFrame
     station = Station(is_forwarding=False)
     frames = [
         make_frame(to_service="//here"),
-        make_frame(to_service="//here", kind=Kind.ACK),
+        make_frame(to_service="//here", kind=FrameKind.ACK),
         make_frame(to_service="//gone", to_broker_instance=HERE, flags=Flag.FROM_TARGET),
         make_frame(to_service="//here", sequence_number=1),
     ]
@@ -225,11 +225,11 @@ def test_drop_without_an_origin_is_only_counted(make_frame: MakeFrame) -> None:
 
 def test_frames_are_counted_by_kind_at_their_origin_too(make_frame: MakeFrame) -> None:
     station = Station()
-    kinds = [Kind.MESSAGE, Kind.ACK, Kind.MESSAGE, 0x42, 0xFF, Kind.FAULT]
+    kinds = [FrameKind.MESSAGE, FrameKind.ACK, FrameKind.MESSAGE, 0x42, 0xFF, FrameKind.FAULT]
 
     station.take(*(make_frame(to_service="//north", kind=kind) for kind in kinds), encode_link(Ping(b"12345678")))
 
-    assert station.forwarder.received == {Kind.MESSAGE: 2, Kind.ACK: 1, Kind.FAULT: 1, OTHER_KIND: 2}
+    assert station.forwarder.received == {FrameKind.MESSAGE: 2, FrameKind.ACK: 1, FrameKind.FAULT: 1, OTHER_KIND: 2}
     assert station.forwarder.received == station.sender.received
 
 
@@ -266,12 +266,14 @@ def test_submitted_frames_take_the_ways_given_for_them_and_keep_their_hops(make_
     station = Station()
     forwarder, sender = station.forwarder, Sender()
     frames = [make_frame(to_service=service, sequence_number=n) for n, service in enumerate(["//north", "//here"])]
-    ways = [forwarder.way_for(decide(facts_of(frame, database=HERE), forwarder.here), Kind.MESSAGE) for frame in frames]
+    ways = [
+        forwarder.way_for(decide(facts_of(frame, database=HERE), forwarder.here), FrameKind.MESSAGE) for frame in frames
+    ]
 
     forwarder.submit(zip(ways, frames, strict=True), NOW, sender)
 
     assert (frames[0], [(HERE, [frames[1]], sender)]) == (station.wires[NORTH].written, station.delivered)
-    assert (sender.received, forwarder.unaccounted) == ({Kind.MESSAGE: 2}, 0)
+    assert (sender.received, forwarder.unaccounted) == ({FrameKind.MESSAGE: 2}, 0)
 
 
 def test_time_here_is_told_of_frames_from_outside_alone(make_frame: MakeFrame) -> None:
@@ -281,7 +283,9 @@ def test_time_here_is_told_of_frames_from_outside_alone(make_frame: MakeFrame) -
     station.wires[SOUTH].can_send = False
     frame = make_frame(to_service="//south")
 
-    forwarder.submit([(forwarder.way_for(decide(facts_of(frame), forwarder.here), Kind.MESSAGE), frame)], NOW, Sender())
+    forwarder.submit(
+        [(forwarder.way_for(decide(facts_of(frame), forwarder.here), FrameKind.MESSAGE), frame)], NOW, Sender()
+    )
     station.wires[SOUTH].can_send = True
     forwarder.outbox(SOUTH).drain(NOW + 1)
 
@@ -296,7 +300,7 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
         make_frame(message_id=bytes([n]) * 16, to_service=service, sequence_number=n)
         for n, service in enumerate(["//north", "//north/too", "//north"])
     ]
-    ways = [forwarder.way_for(decide(facts_of(frame), forwarder.here), Kind.MESSAGE) for frame in frames]
+    ways = [forwarder.way_for(decide(facts_of(frame), forwarder.here), FrameKind.MESSAGE) for frame in frames]
 
     forwarder.submit(zip(ways, frames, strict=True), NOW, station.sender)
     assert ([way.frames for way in ways[:2]], forwarder.pool.frames, forwarder.unaccounted) == ([0, 0], 3, 0)
@@ -309,7 +313,7 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
 def test_dialog_that_is_delayed_has_a_way_that_drops(make_frame: MakeFrame) -> None:
     station = Station()
     frame = make_frame(to_service="//nobody")
-    way = station.forwarder.way_for(decide(facts_of(frame), station.forwarder.here), Kind.MESSAGE)
+    way = station.forwarder.way_for(decide(facts_of(frame), station.forwarder.here), FrameKind.MESSAGE)
 
     station.forwarder.submit([(way, frame)], NOW, station.sender)
 
@@ -344,7 +348,7 @@ def test_instance_that_does_not_forward_drops_what_is_not_for_it(make_frame: Mak
 def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way(make_frame: MakeFrame) -> None:
     station = Station(wired=[SOUTH])
     came, sent = make_frame(to_service="//north"), make_frame(to_service="//north", sequence_number=1)
-    way = station.forwarder.way_for(decide(facts_of(sent), station.forwarder.here), Kind.MESSAGE)
+    way = station.forwarder.way_for(decide(facts_of(sent), station.forwarder.here), FrameKind.MESSAGE)
     station.take(came)
     station.forwarder.submit([(way, sent)], NOW, station.sender)
 
@@ -506,7 +510,7 @@ def test_frames_of_a_database_here_stay_when_their_way_breaks(make_frame: MakeFr
     station = Crossing()
     station.connect(WEST).can_send = False
     frame = make_frame(to_service="//far")
-    way = station.forwarder.way_for(decide(facts_of(frame), station.forwarder.here), Kind.MESSAGE)
+    way = station.forwarder.way_for(decide(facts_of(frame), station.forwarder.here), FrameKind.MESSAGE)
     station.forwarder.submit([(way, frame)], NOW, station.sender)
     station.take(make_frame(to_service="//far", sequence_number=1))
 
@@ -662,7 +666,7 @@ def test_frames_for_a_mirrored_pair_wait_together_and_have_one_share(make_frame:
     station = Station()
     frames = [
         make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, kind=kind, sequence_number=n)
-        for n, kind in enumerate([Kind.MESSAGE, Kind.ACK, Kind.MESSAGE])
+        for n, kind in enumerate([FrameKind.MESSAGE, FrameKind.ACK, FrameKind.MESSAGE])
     ]
     station.surround(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
     station.forwarder.pool.limit_bytes = 4 * (len(frames[0]) + HELD_OVERHEAD)
@@ -718,7 +722,7 @@ def test_what_passed_lately_is_remembered_the_latest_last(
     by_key = make_frame(to_service="//north")
     by_conversation = make_frame(to_service="//two ways", conversation_id=b"c" * 16, flags=Flag.FROM_TARGET)
 
-    station.take(by_key, by_conversation, make_frame(kind=Kind.ACK, to_service="//north"))
+    station.take(by_key, by_conversation, make_frame(kind=FrameKind.ACK, to_service="//north"))
     kept = [
         RoutingFacts("//two ways", NO_GUID, b"c" * 16, is_from_target=True),
         RoutingFacts("//north", NO_GUID, NO_GUID),

@@ -12,12 +12,12 @@ from broker.forwarding.held import TIME_MAX, copy_key, hold, message_id
 from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Way
 from broker.protocol.frame import decode_dialog
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 
 MakeFrame = Callable[..., bytes]
 
 NOW = 1000.0
-WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=Kind.MESSAGE)
+WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_time_consumed_stops_at_what_its_field_can_say(make_frame: MakeFrame) ->
         ({"conversation_id": b"d" * 16}, False),
         ({"sequence_number": 1}, False),
         ({"fragment_number": 1}, False),
-        ({"kind": Kind.ACK}, False),
+        ({"kind": FrameKind.ACK}, False),
         ({"flags": Flag.FROM_TARGET}, False),
         ({"to_service": "//shop/Public"}, False),
         ({"from_service": "//shop/Other"}, False),

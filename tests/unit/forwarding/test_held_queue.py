@@ -14,7 +14,7 @@ from broker.forwarding.held import TIME_MAX, Held, copy_key, hold
 from broker.forwarding.held_queue import HeldQueue
 from broker.forwarding.pack import Pack
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import NO_GUID, Kind
+from broker.protocol.layout import NO_GUID, FrameKind
 from tests.support.pack import WAY, pack_of
 from tests.support.tiers import examples
 
@@ -176,7 +176,7 @@ def test_frame_of_a_pack_that_is_replaced_keeps_its_place(make_frame: MakeFrame)
 
 
 PLAIN = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=0,
     message_id=NO_GUID,
     conversation_id=NO_GUID,

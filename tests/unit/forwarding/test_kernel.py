@@ -14,7 +14,7 @@ from broker.forwarding import kernel as module
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.way import Origin, Way
 from broker.protocol.frame import Ping, Pong, encode_link
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import EVERY_KERNEL, MAX_FRAME, Walker, hopped
 
 MakeFrame = Callable[..., bytes]
@@ -42,13 +42,13 @@ def test_neighbours_for_one_sink_are_one_run(make_frame: MakeFrame) -> None:
     batch, shelves = walker.walk(b"".join(frames))
 
     assert shelves == {"A": [hopped(*frames)]}
-    assert ({Kind.MESSAGE: 4}, sum(map(len, frames))) == (batch.received, batch.consumed)
-    assert walker.taken() == {("A", Kind.MESSAGE): 5}
+    assert ({FrameKind.MESSAGE: 4}, sum(map(len, frames))) == (batch.received, batch.consumed)
+    assert walker.taken() == {("A", FrameKind.MESSAGE): 5}
 
 
 def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFrame) -> None:
     walker = Walker()
-    variants = [{}, {"kind": Kind.ACK}, {"flags": Flag.FROM_TARGET}, {"to_broker_instance": b"b" * 16}]
+    variants = [{}, {"kind": FrameKind.ACK}, {"flags": Flag.FROM_TARGET}, {"to_broker_instance": b"b" * 16}]
     frames = [make_frame(**variant) for variant in variants]  # type: ignore[arg-type]
 
     walker.walk(b"".join(frames * 3))
@@ -57,10 +57,10 @@ def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFram
     key = bytes(16) + len("//test/Target").to_bytes(2, "big") + b"//test/Target"
     named = b"b" * 16 + key[16:]
     asked = [
-        (key, Kind.MESSAGE, False),
-        (key, Kind.ACK, False),
-        (key, Kind.MESSAGE, True),
-        (named, Kind.MESSAGE, False),
+        (key, FrameKind.MESSAGE, False),
+        (key, FrameKind.ACK, False),
+        (key, FrameKind.MESSAGE, True),
+        (named, FrameKind.MESSAGE, False),
     ]
     assert [(k, b"c" * 16, kind, side) for k, kind, side in asked] == walker.asked
 
@@ -82,14 +82,22 @@ def test_frames_of_several_sinks_are_gathered_in_the_order_of_arrival(make_frame
 
 def test_kinds_for_one_sink_keep_their_order_and_are_counted_apart(make_frame: MakeFrame) -> None:
     walker = Walker()
-    kinds = [Kind.MESSAGE, Kind.ACK, Kind.MESSAGE, Kind.MESSAGE, Kind.FAULT, 0x42, Kind.MESSAGE]
+    kinds = [
+        FrameKind.MESSAGE,
+        FrameKind.ACK,
+        FrameKind.MESSAGE,
+        FrameKind.MESSAGE,
+        FrameKind.FAULT,
+        0x42,
+        FrameKind.MESSAGE,
+    ]
     frames = [make_frame(bytes([n]), to_service="A", kind=kind) for n, kind in enumerate(kinds)]
     walker.walk(b"".join(frames))
 
     batch, shelves = walker.walk(b"".join(frames))
 
     assert b"".join(shelves["A"]) == hopped(*frames)
-    assert batch.received == {Kind.MESSAGE: 4, Kind.ACK: 1, Kind.FAULT: 1, 0x42: 1}
+    assert batch.received == {FrameKind.MESSAGE: 4, FrameKind.ACK: 1, FrameKind.FAULT: 1, 0x42: 1}
 
 
 @pytest.mark.parametrize("turns", [1, 2])
@@ -174,7 +182,7 @@ def test_frame_without_hops_or_lifetime_is_dropped_unchanged(
     batch, shelves = walker.walk(good + bad + good)
 
     assert (shelves[disposition], b"".join(shelves["A"])) == ([bad], hopped(good, good))
-    assert batch.received == {Kind.MESSAGE: 3}
+    assert batch.received == {FrameKind.MESSAGE: 3}
 
 
 def test_last_hop_and_last_millisecond_are_still_forwarded(make_frame: MakeFrame) -> None:
@@ -198,7 +206,7 @@ def test_walk_takes_care_of_so_many_frames_and_leaves_the_rest_for_another(
     batch, _ = walker.walk(PING + plain * 50 + spent * 3 + PING + plain * 7 + PING + plain + spent)
 
     assert len(PING + plain * 50 + spent * 3 + PING + plain * 7) == batch.consumed
-    assert ([PING, PING], {Kind.MESSAGE: 60}, None) == (batch.link_frames, batch.received, batch.error)
+    assert ([PING, PING], {FrameKind.MESSAGE: 60}, None) == (batch.link_frames, batch.received, batch.error)
 
 
 def test_link_frames_are_copied_out_in_order_and_not_counted(make_frame: MakeFrame) -> None:
@@ -209,7 +217,7 @@ def test_link_frames_are_copied_out_in_order_and_not_counted(make_frame: MakeFra
     walker.slab[:] = bytes(len(walker.slab))
 
     assert batch.link_frames == [PING, PONG, PING]
-    assert ({Kind.MESSAGE: 2}, hopped(frame, frame)) == (batch.received, b"".join(shelves["A"]))
+    assert ({FrameKind.MESSAGE: 2}, hopped(frame, frame)) == (batch.received, b"".join(shelves["A"]))
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -257,7 +265,7 @@ def test_walk_stops_before_bytes_that_are_no_frame(
 
     assert (len(good), error) == (batch.consumed, type(batch.error))
     assert shelves == {"A": [hopped(good)]}
-    assert batch.received == {Kind.MESSAGE: 1}
+    assert batch.received == {FrameKind.MESSAGE: 1}
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -348,7 +356,7 @@ def test_way_that_stands_for_choices_is_never_taken(make_frame: MakeFrame) -> No
     assert isinstance(walker.kernel, Kernel)
     (stand_in,) = (way for ways in walker.kernel._ways.values() for way in ways.values())
 
-    assert {b"c" * 16: walker.way(b"c" * 16, Kind.MESSAGE)} == stand_in.choices
+    assert {b"c" * 16: walker.way(b"c" * 16, FrameKind.MESSAGE)} == stand_in.choices
     assert stand_in.frames == 0
     with pytest.raises(AssertionError, match="a way that has choices was taken"):
         stand_in.sink.flush(0.0, cast("Origin", object()), walker.kernel.way_of)
@@ -366,7 +374,7 @@ def test_what_is_remembered_has_a_bound(
 
     batch, shelves = walker.walk(b"".join(frames))
 
-    assert (batch.received[Kind.MESSAGE], len(shelves)) == (100, 100)
+    assert (batch.received[FrameKind.MESSAGE], len(shelves)) == (100, 100)
     assert [1] * 100 == list(walker.taken().values())
     remembered = walker.kernel._remembered_bytes // each
     assert 1 <= remembered <= 11
@@ -386,19 +394,19 @@ def test_verdicts_on_the_prelude_have_a_bound(make_frame: MakeFrame, monkeypatch
 
     assert isinstance(walker.kernel, Kernel)
     assert len(walker.kernel._words) <= 4
-    assert ({Kind.MESSAGE: 32}, hopped(*frames, *frames)) == (batch.received, b"".join(shelves["A"]))
+    assert ({FrameKind.MESSAGE: 32}, hopped(*frames, *frames)) == (batch.received, b"".join(shelves["A"]))
 
 
 def test_a_way_of_what_is_asked_for_is_not_remembered(make_frame: MakeFrame) -> None:
     """Each such frame is a reason to ask again, as soon as that is allowed."""
     walker = Walker()
-    asking = walker.way(Disposition.ASKING_FOR_ROUTE, Kind.MESSAGE)
-    walker.ways["A", Kind.MESSAGE] = asking
+    asking = walker.way(Disposition.ASKING_FOR_ROUTE, FrameKind.MESSAGE)
+    walker.ways["A", FrameKind.MESSAGE] = asking
 
     walker.walk(make_frame(to_service="A") * 3)
-    walker.ways["A", Kind.MESSAGE] = walker.way("A found", Kind.MESSAGE)
+    walker.ways["A", FrameKind.MESSAGE] = walker.way("A found", FrameKind.MESSAGE)
     walker.walk(make_frame(to_service="A") * 3)
 
     walker.kernel.tally()
-    assert (3, 3) == (asking.frames, walker.way("A found", Kind.MESSAGE).frames)
+    assert (3, 3) == (asking.frames, walker.way("A found", FrameKind.MESSAGE).frames)
     assert 4 == len(walker.asked)

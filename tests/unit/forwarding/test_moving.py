@@ -15,7 +15,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
-from broker.protocol.layout import NO_GUID, Kind
+from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
@@ -85,7 +85,7 @@ class Station:
         frames = []
         for dialog in dialogs:
             header = Header(
-                kind=Kind.MESSAGE,
+                kind=FrameKind.MESSAGE,
                 flags=0,
                 message_id=NO_GUID,
                 conversation_id=bytes([dialog]) * 16,

@@ -15,7 +15,7 @@ from broker.forwarding.places import Places, place_key
 from broker.forwarding.pool import FED_SECONDS, HELD_OVERHEAD, Pool, forget_feeders
 from broker.forwarding.way import Buffer, Origin, Outlet, Way
 from broker.protocol.frame import decode_dialog
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 from broker.routing.address import NetworkAddress
 
 MakeFrame = Callable[..., bytes]
@@ -89,7 +89,7 @@ class Station:
                 places=self.places,
             ),
         )
-        self.way = Way(self.outbox, Disposition.FORWARDED, kind=Kind.MESSAGE)
+        self.way = Way(self.outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
 
     def drop(self, frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
         self.dropped.append((bytes(frame), disposition, origin))
@@ -150,7 +150,7 @@ def test_link_that_comes_when_asked_for_takes_the_frame_at_once(make_frame: Make
         outbox.drain(NOW)
 
     outbox = Outbox(ADDRESS, pool=station.pool, want=want, ports=Ports(drop=station.drop))
-    way = Way(outbox, Disposition.FORWARDED, kind=Kind.MESSAGE)
+    way = Way(outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
     frame = make_frame()
 
     outbox.runs.append(frame)
@@ -247,7 +247,7 @@ def test_second_copy_of_a_held_frame_is_dropped(make_frame: MakeFrame) -> None:
         {"conversation_id": b"d" * 16},
         {"sequence_number": 1},
         {"fragment_number": 1},
-        {"kind": Kind.ACK},
+        {"kind": FrameKind.ACK},
         {"flags": Flag.FROM_TARGET},
     ],
     ids=str,

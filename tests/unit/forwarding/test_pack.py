@@ -12,7 +12,7 @@ from broker.forwarding.pack import Lane
 from broker.forwarding.places import Place
 from broker.forwarding.pool import Payer, Pool
 from broker.forwarding.way import Arrival, Way
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from tests.support.kernel import Shelf
 from tests.support.pack import WAY, pack_of
 
@@ -28,7 +28,7 @@ def frames(make_frame: MakeFrame) -> list[bytes]:
 
 
 def test_each_frame_is_told_of_as_if_it_were_held_alone(frames: list[bytes]) -> None:
-    ways = [Way(Shelf(n), Disposition.FORWARDED, kind=Kind.MESSAGE) for n in range(3)]
+    ways = [Way(Shelf(n), Disposition.FORWARDED, kind=FrameKind.MESSAGE) for n in range(3)]
     place, arrival, payer = Place(1, Shelf("here")), Arrival(NOW, "near", is_from_here=False), Payer(Pool(1), 50)
     pack = pack_of(frames, NOW, ways=ways)._replace(arrival=arrival, payer=payer)
     pack.lanes[1].place = place

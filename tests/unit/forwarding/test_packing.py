@@ -22,7 +22,7 @@ from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool, Share
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Nobody, Origin, Way
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, Kind
+from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, FrameKind
 from tests.support.kernel import Shelf
 from tests.support.tiers import examples
 
@@ -43,7 +43,9 @@ class Station:
         self.pool = Pool(pool_bytes, share_percent=share_percent)
         self.share, self.queue, self.places, self.hop = Share(self.pool), HeldQueue(), Places(), HopTimes()
         self.shelf, self.sender = Shelf("here"), Nobody()
-        self.ways = {kind: Way(self.shelf, Disposition.FORWARDED, kind=kind) for kind in (Kind.MESSAGE, Kind.ACK)}
+        self.ways = {
+            kind: Way(self.shelf, Disposition.FORWARDED, kind=kind) for kind in (FrameKind.MESSAGE, FrameKind.ACK)
+        }
         self.asked = 0
         self.refused: list[tuple[bytes, Way, Disposition, float, Origin]] = []
         self.packing = Packing(
@@ -58,11 +60,11 @@ class Station:
 
     def way_of(self, frame: Buffer) -> Way:
         self.asked += 1
-        return self.ways[Kind(frame[4])]
+        return self.ways[FrameKind(frame[4])]
 
     def hold(self, *runs: Sequence[bytes], is_again: bool = False) -> list[Piece]:
         for frame in (frame for run in runs for frame in run):
-            self.ways[Kind(frame[4])].frames += 1
+            self.ways[FrameKind(frame[4])].frames += 1
             self.hop.pending += 1
         joined = [memoryview(b"".join(run)) for run in runs]
         return list(self.packing.hold(joined, NOW, self.sender, self.way_of, is_again=is_again))
@@ -81,7 +83,7 @@ def test_frames_of_a_run_wait_as_one_piece_and_a_lone_one_by_itself(make_frame: 
     assert (Pack, Held) == (type(pack), type(alone))
     assert [b"".join(frames[:3]), frames[3]] == [pack.data, alone.data]
     assert (frames, 1) == ([held.frame for held in station.queue], station.asked)
-    assert (0, 0, 4) == (station.ways[Kind.MESSAGE].frames, station.hop.pending, station.pool.frames)
+    assert (0, 0, 4) == (station.ways[FrameKind.MESSAGE].frames, station.hop.pending, station.pool.frames)
 
 
 def test_few_frames_are_held_by_themselves(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +111,7 @@ def test_each_dialog_direction_and_kind_has_its_way_and_place(make_frame: MakeFr
     station = Station()
     frames = [
         make_frame(hop_count=1),
-        make_frame(hop_count=1, kind=Kind.ACK),
+        make_frame(hop_count=1, kind=FrameKind.ACK),
         make_frame(hop_count=1, conversation_id=b"d" * 16),
         make_frame(hop_count=1, to_service="//other", sequence_number=1),
         make_frame(hop_count=0, conversation_id=b"o" * 16),
@@ -119,7 +121,7 @@ def test_each_dialog_direction_and_kind_has_its_way_and_place(make_frame: MakeFr
     station.hold(frames)
 
     helds = list(station.queue)
-    assert [station.ways[Kind(frame[4])] for frame in frames] == [held.way for held in helds]
+    assert [station.ways[FrameKind(frame[4])] for frame in frames] == [held.way for held in helds]
     assert [place_key(f) if f[HOP_COUNT_AT] else None for f in frames] == [h.place and h.place.key for h in helds]
     [place] = {held.place for held in helds if held.frame in (frames[0], frames[5])}
     assert place is not None
@@ -178,7 +180,7 @@ def test_records_of_what_waits_are_taken_back_and_its_arrival_kept(make_frame: M
     frames = [make_frame(sequence_number=n, hop_count=0) for n in range(3)]
     ring.begin(NOW, cast("Origin", station.sender), is_from_here=True)
     for frame in frames:
-        ring.enter(frame, 0, station.ways[Kind.MESSAGE], 0)
+        ring.enter(frame, 0, station.ways[FrameKind.MESSAGE], 0)
     arrival = ring.arrival
 
     station.hold(frames)
@@ -190,7 +192,7 @@ def test_records_of_what_waits_are_taken_back_and_its_arrival_kept(make_frame: M
 # --- against one that looks at each frame by itself ---
 
 PLAIN = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=0,
     message_id=NO_GUID,
     conversation_id=NO_GUID,
@@ -214,7 +216,7 @@ FRAMES = st.builds(
         ),
         b"x" * body,
     ),
-    st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.ACK]),
+    st.sampled_from([FrameKind.MESSAGE, FrameKind.MESSAGE, FrameKind.ACK]),
     st.integers(0, 3),
     st.integers(0, 5),
     st.integers(0, 1),
@@ -246,7 +248,7 @@ def test_frames_are_held_and_refused_as_one_by_one(
                 refused.append((frame, Disposition.POOL_LIMIT))
             else:
                 used += len(frame) + HELD_OVERHEAD
-                held[copy_key(frame)] = hold(frame, NOW, station.ways[Kind(frame[4])])
+                held[copy_key(frame)] = hold(frame, NOW, station.ways[FrameKind(frame[4])])
 
     assert [one._replace(place=None) for one in station.queue] == list(held.values())
     assert refused == [(frame, why) for frame, _, why, _, _ in station.refused]

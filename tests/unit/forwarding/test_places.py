@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.forwarding.places import Place, Places, key_of, place_key
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import Shelf
 from tests.support.tiers import examples
 
@@ -22,7 +22,7 @@ MakeFrame = Callable[..., bytes]
     [
         ({}, True),
         ({"sequence_number": 5, "fragment_number": 2, "message_id": b"n" * 16}, True),
-        ({"kind": Kind.ACK, "hop_count": 3, "flags": Flag.TRACE}, True),
+        ({"kind": FrameKind.ACK, "hop_count": 3, "flags": Flag.TRACE}, True),
         ({"conversation_id": b"d" * 16}, False),
         ({"to_service": "//other"}, False),
         ({"to_broker_instance": b"i" * 16}, False),

@@ -22,7 +22,7 @@ from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Record, Ring, decode, hea
 from broker.forwarding.sample import Sample
 from broker.forwarding.way import Arrival, Buffer, Nobody, Origin, Queued, Way
 from broker.protocol.frame import decode_dialog
-from broker.protocol.layout import HEADER_BYTES, Flag, Kind
+from broker.protocol.layout import HEADER_BYTES, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import Route
@@ -246,7 +246,7 @@ def test_what_a_database_here_sends_has_spent_no_hop(make_frame: MakeFrame, *, i
     wire = station.connect(NORTH, 1 << 20 if is_served else 0)
     way = forwarder.way_for(
         decide(RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE), forwarder.here),
-        Kind.MESSAGE,
+        FrameKind.MESSAGE,
     )
 
     forwarder.submit([(way, frame)], NOW, Sender("database"))
@@ -536,7 +536,7 @@ def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_take
     ring = Ring(1 << 20, sample=1)
 
     def enter(name: str) -> Way:
-        way = walker.way(name, Kind.MESSAGE)
+        way = walker.way(name, FrameKind.MESSAGE)
         ring.enter(make_frame(to_service=name), 0, way, 0)
         return way
 
@@ -557,10 +557,10 @@ def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_take
 @pytest.mark.parametrize("sample", [0.0, 0.999, 1.0])
 def test_kernel_is_told_of_which_ways_it_need_not_look_at_the_dialog(sample: float) -> None:
     ring = Ring(1 << 20, sample=sample)
-    sink = Walker().way("name", Kind.MESSAGE).sink
+    sink = Walker().way("name", FrameKind.MESSAGE).sink
 
     marked = {
-        disposition: bool(ring.mark_of(Way(sink, disposition, kind=Kind.MESSAGE)) & ALWAYS)
+        disposition: bool(ring.mark_of(Way(sink, disposition, kind=FrameKind.MESSAGE)) & ALWAYS)
         for disposition in (Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN, Disposition.NO_ROUTE)
     }
 
@@ -571,7 +571,7 @@ def test_kernel_is_told_of_which_ways_it_need_not_look_at_the_dialog(sample: flo
 def test_kernel_counts_what_it_sheds_of_every_dialog(kernel: str, make_frame: MakeFrame) -> None:
     walker = Walker()
     ring = Ring(record_bytes(make_frame()), sample=1)
-    way = walker.way("name", Kind.MESSAGE)
+    way = walker.way("name", FrameKind.MESSAGE)
     walks = KERNELS[kernel](
         max_frame=1 << 16, max_hops=8, resolve=lambda *_: (way, False), drop_way=lambda *_: way, ring=ring
     )
@@ -691,7 +691,7 @@ def test_verdict_without_room_is_shed(make_frame: MakeFrame) -> None:
 def test_what_is_told_in_the_middle_of_a_pass_is_not_taken_back(make_frame: MakeFrame) -> None:
     ring = Ring(1000, sample=1)
     frame = make_frame(to_service="//here", hop_count=1)
-    way = Walker().way("x", Kind.MESSAGE)
+    way = Walker().way("x", FrameKind.MESSAGE)
     ring.begin(NOW, Sender("peer"), is_from_here=False)
     ring.enter(frame, 0, way, 0)
 
@@ -724,7 +724,7 @@ def test_how_long_frames_of_a_database_were_queued_goes_with_their_arrival(make_
     frame = make_frame(to_service="//north")
     queued = {decode_dialog(frame)[0].message_id: Queued(5.0, is_resend=True)}
     facts = RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE)
-    way = station.forwarder.way_for(decide(facts, station.forwarder.here), Kind.MESSAGE)
+    way = station.forwarder.way_for(decide(facts, station.forwarder.here), FrameKind.MESSAGE)
 
     station.forwarder.submit([(way, frame)], NOW, Sender("database"), queued)
     station.forwarder.submit([(way, frame)], NOW, Sender("database"))

@@ -10,7 +10,7 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.sink import DatabaseSink, DropSink
 from broker.forwarding.way import Buffer, Origin, Way
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 
 MakeFrame = Callable[..., bytes]
 
@@ -72,7 +72,7 @@ def test_what_a_database_did_not_take_is_dropped_and_counts_as_not_delivered(mak
         raise RuntimeError
 
     sink = DatabaseSink(DATABASE, deliver, lambda frame, why, whose: dropped.append((bytes(frame), why, whose)))
-    way = Way(sink, Disposition.DELIVERED, kind=Kind.MESSAGE)
+    way = Way(sink, Disposition.DELIVERED, kind=FrameKind.MESSAGE)
     way.frames = 5
     sink.runs += [frames[0], b"".join(frames[1:])]
 

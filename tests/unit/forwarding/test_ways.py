@@ -9,7 +9,7 @@ from broker.forwarding import ways as module
 from broker.forwarding.outbox import Ports
 from broker.forwarding.pool import Pool
 from broker.forwarding.ways import OTHER_KIND, Ways
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from broker.routing.address import TRANSPORT, Keyword, NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision
 from broker.routing.route import Route
@@ -31,21 +31,21 @@ def on(address: NetworkAddress, by: Keyword | None = None, *others: NetworkAddre
 
 
 def test_there_is_one_way_for_a_sink_a_route_and_a_kind(ways: Ways) -> None:
-    first = ways.of(on(NORTH), Kind.MESSAGE)
+    first = ways.of(on(NORTH), FrameKind.MESSAGE)
 
-    assert first is ways.of(on(NORTH), Kind.MESSAGE)
-    assert first is not ways.of(on(NORTH), Kind.ACK)
+    assert first is ways.of(on(NORTH), FrameKind.MESSAGE)
+    assert first is not ways.of(on(NORTH), FrameKind.ACK)
     assert ways.of(on(NORTH), 0x20) is ways.of(on(NORTH), 0xFF)
-    assert {("R", Kind.MESSAGE), ("R", Kind.ACK), ("R", OTHER_KIND)} == {key[1:] for key in ways.by_key}
+    assert {("R", FrameKind.MESSAGE), ("R", FrameKind.ACK), ("R", OTHER_KIND)} == {key[1:] for key in ways.by_key}
     assert {NORTH: first.sink} == ways.outboxes
 
 
 def test_another_candidate_may_be_asked_for(ways: Ways) -> None:
-    assert ways.outbox(SOUTH) is ways.of(on(NORTH, None, SOUTH), Kind.MESSAGE, SOUTH).sink
+    assert ways.outbox(SOUTH) is ways.of(on(NORTH, None, SOUTH), FrameKind.MESSAGE, SOUTH).sink
 
 
 def test_drops_are_by_reason(ways: Ways) -> None:
-    way = ways.of(Decision(Disposition.NO_ROUTE, 7), Kind.MESSAGE)
+    way = ways.of(Decision(Disposition.NO_ROUTE, 7), FrameKind.MESSAGE)
 
     assert (Disposition.NO_ROUTE, "", way) == (way.disposition, way.route, ways.drop(Disposition.NO_ROUTE, 0x10))
 
@@ -57,8 +57,8 @@ def test_invented_addresses_are_bounded_and_those_of_routes_are_not(
     invented = [NetworkAddress(f"10.0.0.{n}") for n in range(3)]
     named = [NetworkAddress(f"10.1.0.{n}") for n in range(5)]
 
-    found = [ways.of(on(address, TRANSPORT), Kind.MESSAGE).disposition for address in invented]
-    found += [ways.of(on(address), Kind.MESSAGE).disposition for address in named]
+    found = [ways.of(on(address, TRANSPORT), FrameKind.MESSAGE).disposition for address in invented]
+    found += [ways.of(on(address), FrameKind.MESSAGE).disposition for address in named]
 
     assert [Disposition.FORWARDED] * 2 + [Disposition.POOL_LIMIT] + [Disposition.FORWARDED] * 5 == found
     assert {*invented[:2], *named} == set(ways.outboxes)
@@ -69,10 +69,10 @@ def test_only_invented_addresses_that_are_idle_are_retired_and_only_at_the_bound
 ) -> None:
     monkeypatch.setattr(module, "INVENTED_MAX", 2)
     invented = [NetworkAddress(f"10.0.0.{n}") for n in range(2)]
-    ways.of(on(NORTH), Kind.MESSAGE)
-    ways.of(on(invented[0], TRANSPORT), Kind.MESSAGE)
+    ways.of(on(NORTH), FrameKind.MESSAGE)
+    ways.of(on(invented[0], TRANSPORT), FrameKind.MESSAGE)
     assert set() == ways.idle()
-    idle = ways.of(on(invented[1], TRANSPORT), Kind.MESSAGE)
+    idle = ways.of(on(invented[1], TRANSPORT), FrameKind.MESSAGE)
     ways.outboxes[invented[0]].outlet = Wire()
 
     assert {ways.outboxes[invented[1]]} == ways.idle()

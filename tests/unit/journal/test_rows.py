@@ -14,7 +14,7 @@ from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Queued, Way
 from broker.journal.rows import Rows
 from broker.journal.schema import JOURNAL
-from broker.protocol.layout import NO_GUID, Kind
+from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
 from tests.support.records import EAST, HEADER, Tape, frame, outbox, way
@@ -155,7 +155,7 @@ def test_route_of_what_a_database_here_sends_is_of_its_own_table(decoder: str) -
 
 def test_mirrored_pair_is_written_as_where_its_principal_was() -> None:
     tape, rows = Tape(), Rows("gw", make_decoder())
-    to_pair = Way(outbox(), Disposition.FORWARDED, kind=Kind.MESSAGE, route="Pair")
+    to_pair = Way(outbox(), Disposition.FORWARDED, kind=FrameKind.MESSAGE, route="Pair")
     to_pair.sink.address = PAIR  # type: ignore[attr-defined]
     for principals in ({}, {PAIR: EAST}, {PAIR: NetworkAddress("far")}):
         tape.enter(frame(), to_pair)

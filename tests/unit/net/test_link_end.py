@@ -11,7 +11,7 @@ from broker.errors import FrameMalformedError
 from broker.net.link import LINGER_BYTES, LINGER_SECONDS
 from broker.net.link_state import LinkState
 from broker.protocol.frame import Fatal, GoAway, Pong, encode_link
-from broker.protocol.link_state import Leaving
+from broker.protocol.link_state import PeerLeaving
 from tests.support.link import HANDSHAKE, PING, LinkEnds, message
 from tests.support.played import PlayedLoop
 
@@ -170,7 +170,7 @@ async def test_leaving_peer_is_heard_after_our_direction_is_closed_for_so_long(e
     ends.link.drain(5)
     ends.sock.feed(message() + PING)
 
-    assert [Leaving(GoAway(reason="upgrade", deadline_ms=500))] == ends.told
+    assert [PeerLeaving(GoAway(reason="upgrade", deadline_ms=500))] == ends.told
     assert (False, True, 1, []) == (ends.link.can_send, ends.sock.shut, len(ends.delivered), ends.said())
     await asyncio.sleep(4.9)
     assert LinkState.DRAINING is ends.link.state

@@ -15,11 +15,11 @@ from broker.net.permissions import Permissions
 from broker.observe.drop import read_drops
 from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import HEAD_MAX_BYTES, Kind
+from broker.protocol.layout import HEAD_MAX_BYTES, FrameKind
 from broker.routing.decide import AddressHealth
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-HEADER = Header(Kind.MESSAGE, 0, b"m" * 16, b"c" * 16, "//far", "//near", b"f" * 16, sequence_number=5)
+HEADER = Header(FrameKind.MESSAGE, 0, b"m" * 16, b"c" * 16, "//far", "//near", b"f" * 16, sequence_number=5)
 
 
 def instance(gone: dict[Disposition, int] | None = None, **endpoints: Any) -> Any:

@@ -21,7 +21,7 @@ from broker.observe.status import (
     read_status,
     show_guid,
 )
-from broker.protocol.layout import Kind
+from broker.protocol.layout import FrameKind
 from broker.store.stock import Backlog
 
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
@@ -172,7 +172,13 @@ async def test_files_to_ask_are_those_of_the_user_databases(start: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(Kind.MESSAGE, "message"), (Kind.ACK, "ack"), (Kind.FAULT, "fault"), (0x13, "other"), (0xFF, "other")],
+    [
+        (FrameKind.MESSAGE, "message"),
+        (FrameKind.ACK, "ack"),
+        (FrameKind.FAULT, "fault"),
+        (0x13, "other"),
+        (0xFF, "other"),
+    ],
 )
 def test_kinds_have_words(kind: int, name: str) -> None:
     assert name == kind_name(kind)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import FrameMalformedError, FrameTooLargeError, PeerError
-from broker.protocol.decoder import Buffer, Decoder, check_frame, maybe_length, recognise
-from broker.protocol.layout import Kind
+from broker.protocol.decoder import Buffer, FrameDecoder, check_frame, maybe_length, recognise
+from broker.protocol.layout import FrameKind
 
 MAX_FRAME = 4096
 
@@ -18,7 +18,7 @@ def prelude(length: int, kind: int) -> bytes:
 def dialog(length: int, *, to_length: int = 1, from_length: int = 1) -> bytes:
     """A dialog frame of zeros with these lengths in their fields."""
     frame = bytearray(length)
-    frame[:8] = prelude(length, Kind.MESSAGE)
+    frame[:8] = prelude(length, FrameKind.MESSAGE)
     frame[76:78] = from_length.to_bytes(2, "big")
     frame[112:114] = to_length.to_bytes(2, "big")
     return bytes(frame)
@@ -26,10 +26,10 @@ def dialog(length: int, *, to_length: int = 1, from_length: int = 1) -> bytes:
 
 # What begins a frame, how many of its bytes are enough to refuse it, and the refusal.
 REFUSED_BEGINNINGS = [
-    (prelude(0, Kind.PING), 4, "malformed frame: length field says 0, below the 8 of the prelude"),
-    (prelude(7, Kind.PING), 4, "malformed frame: length field says 7, below the 8 of the prelude"),
-    (prelude(4097, Kind.MESSAGE), 4, "frame of 4097 bytes is above max_frame 4096"),
-    (prelude(2**32 - 1, Kind.MESSAGE), 4, "frame of 4294967295 bytes is above max_frame 4096"),
+    (prelude(0, FrameKind.PING), 4, "malformed frame: length field says 0, below the 8 of the prelude"),
+    (prelude(7, FrameKind.PING), 4, "malformed frame: length field says 7, below the 8 of the prelude"),
+    (prelude(4097, FrameKind.MESSAGE), 4, "frame of 4097 bytes is above max_frame 4096"),
+    (prelude(2**32 - 1, FrameKind.MESSAGE), 4, "frame of 4294967295 bytes is above max_frame 4096"),
     (
         b"\x16\x03\x01\x02\0\1",
         4,
@@ -42,19 +42,19 @@ REFUSED_BEGINNINGS = [
     (prelude(8, 0x00), 5, "malformed frame: unknown link kind 0x00"),
     (prelude(8, 0x09), 5, "malformed frame: unknown link kind 0x09"),
     (prelude(8, 0x0F), 5, "malformed frame: unknown link kind 0x0f"),
-    (prelude(15, Kind.PING), 5, "malformed frame: PING of 15 bytes, not 16 .. 16"),
-    (prelude(17, Kind.PONG), 5, "malformed frame: PONG of 17 bytes, not 16 .. 16"),
-    (prelude(115, Kind.MESSAGE), 5, "malformed frame: dialog frame of 115 bytes, below 116"),
+    (prelude(15, FrameKind.PING), 5, "malformed frame: PING of 15 bytes, not 16 .. 16"),
+    (prelude(17, FrameKind.PONG), 5, "malformed frame: PONG of 17 bytes, not 16 .. 16"),
+    (prelude(115, FrameKind.MESSAGE), 5, "malformed frame: dialog frame of 115 bytes, below 116"),
     (prelude(115, 0xFF), 5, "malformed frame: dialog frame of 115 bytes, below 116"),
 ]
 
 REFUSED_FRAMES = [
     (b"\0\0\0\7\2\0\0", "frame of 7 bytes, below the 8 of its prelude"),
-    (prelude(9, Kind.HELLO), "length field says 9, the frame has 8 bytes"),
+    (prelude(9, FrameKind.HELLO), "length field says 9, the frame has 8 bytes"),
     (prelude(8, 0x0A), "unknown link kind 0x0a"),
-    (prelude(8, Kind.PING), "PING of 8 bytes, not 16 .. 16"),
-    (prelude(16393, Kind.FATAL) + bytes(16385), "FATAL of 16393 bytes, not 8 .. 16392"),
-    (prelude(115, Kind.ACK) + bytes(107), "dialog frame of 115 bytes, below 116"),
+    (prelude(8, FrameKind.PING), "PING of 8 bytes, not 16 .. 16"),
+    (prelude(16393, FrameKind.FATAL) + bytes(16385), "FATAL of 16393 bytes, not 8 .. 16392"),
+    (prelude(115, FrameKind.ACK) + bytes(107), "dialog frame of 115 bytes, below 116"),
     (dialog(116, to_length=0), "names of 0 and 1 bytes, not 1 .. 512"),
     (dialog(116, from_length=0), "names of 1 and 0 bytes, not 1 .. 512"),
     (dialog(800, to_length=513), "names of 513 and 1 bytes, not 1 .. 512"),
@@ -65,7 +65,7 @@ REFUSED_FRAMES = [
 SOUND_FRAMES = [
     *(prelude(8, kind) for kind in (1, 4, 5, 6, 7, 8)),
     *(prelude(16, kind) + b"12345678" for kind in (2, 3)),
-    prelude(16392, Kind.HELLO) + bytes(16384),
+    prelude(16392, FrameKind.HELLO) + bytes(16384),
     dialog(116),
     dialog(1138, to_length=512, from_length=512),
     dialog(MAX_FRAME),
@@ -104,12 +104,12 @@ def test_stranger_is_recognised_by_its_first_bytes(first_bytes: bytes, hint: str
 
 @pytest.mark.parametrize("size", range(5))
 def test_length_is_not_known_before_the_kind(size: int) -> None:
-    assert maybe_length(prelude(16, Kind.PING), 0, size, MAX_FRAME) is None
+    assert maybe_length(prelude(16, FrameKind.PING), 0, size, MAX_FRAME) is None
 
 
 @pytest.mark.parametrize("size", [5, 8, 16])
 def test_length_is_known_with_the_kind(size: int) -> None:
-    frame = b"before" + prelude(16, Kind.PING) + bytes(8)
+    frame = b"before" + prelude(16, FrameKind.PING) + bytes(8)
 
     assert maybe_length(frame, 6, 6 + size, MAX_FRAME) == 16
 
@@ -131,7 +131,7 @@ def test_bad_beginning_is_refused_by_its_fewest_bytes(beginning: bytes, enough: 
 
 def test_link_frame_above_its_bound_is_refused_whatever_max_frame_is() -> None:
     with pytest.raises(FrameMalformedError, match=r"HELLO of 16393 bytes, not 8 \.\. 16392"):
-        maybe_length(prelude(16393, Kind.HELLO), 0, 8, 2**20)
+        maybe_length(prelude(16393, FrameKind.HELLO), 0, 8, 2**20)
 
 
 # --- check_frame --------------------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ def test_broken_frame_is_malformed_wherever_it_lies(frame: bytes, problem: str) 
 
 
 def test_frames_come_out_whole_and_in_order() -> None:
-    frames = [prelude(8, Kind.HELLO), dialog(200), prelude(16, Kind.PING) + b"12345678", dialog(116)]
-    decoder = Decoder(MAX_FRAME)
+    frames = [prelude(8, FrameKind.HELLO), dialog(200), prelude(16, FrameKind.PING) + b"12345678", dialog(116)]
+    decoder = FrameDecoder(MAX_FRAME)
 
     assert frames == decoder.feed(b"".join(frames))
     assert decoder.buffered == 0
@@ -164,7 +164,7 @@ def test_frames_come_out_whole_and_in_order() -> None:
 
 @pytest.mark.parametrize("frame", [frame for frame in SOUND_FRAMES if len(frame) <= MAX_FRAME], ids=len)
 def test_frame_fed_byte_by_byte_comes_with_its_last_byte(frame: bytes) -> None:
-    decoder = Decoder(MAX_FRAME)
+    decoder = FrameDecoder(MAX_FRAME)
 
     given = [decoder.feed(frame[at : at + 1]) for at in range(len(frame))]
 
@@ -173,7 +173,7 @@ def test_frame_fed_byte_by_byte_comes_with_its_last_byte(frame: bytes) -> None:
 
 def test_beginning_of_a_frame_waits_for_its_rest() -> None:
     first, second = dialog(200), dialog(300)
-    decoder = Decoder(MAX_FRAME)
+    decoder = FrameDecoder(MAX_FRAME)
 
     assert [first] == decoder.feed(first + second[:120])
     assert decoder.buffered == 120
@@ -184,7 +184,7 @@ def test_beginning_of_a_frame_waits_for_its_rest() -> None:
 
 def test_frames_are_copies_of_a_buffer_that_is_used_again() -> None:
     slab = bytearray(dialog(200) + dialog(300)[:50])
-    decoder = Decoder(MAX_FRAME)
+    decoder = FrameDecoder(MAX_FRAME)
 
     frames = decoder.feed(memoryview(slab))
     slab[:] = b"\xff" * len(slab)
@@ -195,7 +195,7 @@ def test_frames_are_copies_of_a_buffer_that_is_used_again() -> None:
 
 @pytest.mark.parametrize(("beginning", "enough", "refusal"), REFUSED_BEGINNINGS)
 def test_bad_beginning_is_refused_while_it_comes(beginning: bytes, enough: int, refusal: str) -> None:
-    decoder = Decoder(MAX_FRAME)
+    decoder = FrameDecoder(MAX_FRAME)
     for at in range(enough - 1):
         assert decoder.feed(beginning[at : at + 1]) == []
 
@@ -209,7 +209,7 @@ def test_bad_beginning_is_refused_while_it_comes(beginning: bytes, enough: int, 
 @pytest.mark.parametrize("cut", [0, 5, 115])
 def test_frame_whose_inside_is_broken_is_refused_when_it_is_whole(cut: int) -> None:
     frame = dialog(116, to_length=0)
-    decoder = Decoder(MAX_FRAME)
+    decoder = FrameDecoder(MAX_FRAME)
     decoder.feed(frame[:cut])
 
     with pytest.raises(FrameMalformedError, match="names of 0 and 1 bytes"):
@@ -217,7 +217,7 @@ def test_frame_whose_inside_is_broken_is_refused_when_it_is_whole(cut: int) -> N
 
 
 def test_decoder_stays_in_error() -> None:
-    decoder = Decoder(MAX_FRAME)
+    decoder = FrameDecoder(MAX_FRAME)
     with pytest.raises(FrameTooLargeError) as first:
         decoder.feed(b"SSH-2.0-OpenSSH_9.2\r\n")
 
@@ -229,7 +229,7 @@ def test_decoder_stays_in_error() -> None:
 
 
 def test_frames_before_the_bad_bytes_are_not_lost() -> None:
-    decoder = Decoder(MAX_FRAME)
+    decoder = FrameDecoder(MAX_FRAME)
 
     assert [dialog(116)] == decoder.feed(dialog(116) + prelude(8, 0x0F))
 

@@ -39,7 +39,7 @@ from broker.protocol.frame import (
     header_bytes,
     maybe_trace_parent,
 )
-from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, HEARTBEAT_MS, MAX_FRAME, NO_GUID, Flag, Kind
+from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, HEARTBEAT_MS, MAX_FRAME, NO_GUID, Flag, FrameKind
 
 SHOP = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11").bytes
 BILLING = UUID("c7d2a9e4-10b6-4c3f-9d08-6f1e52ab7730").bytes
@@ -83,7 +83,7 @@ LINKS: list[tuple[str, LinkMessage]] = [
 ]
 
 TO_TARGET = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=Flag.LAST_FRAGMENT,
     message_id=message_id(1),
     conversation_id=CONVERSATION,
@@ -92,7 +92,7 @@ TO_TARGET = Header(
     from_broker_instance=SHOP,
 )
 TO_INITIATOR = Header(
-    kind=Kind.MESSAGE,
+    kind=FrameKind.MESSAGE,
     flags=Flag.FROM_TARGET | Flag.LAST_FRAGMENT,
     message_id=message_id(3),
     conversation_id=CONVERSATION,
@@ -102,7 +102,7 @@ TO_INITIATOR = Header(
     to_broker_instance=SHOP,
     ack_sequence=1,
 )
-ACK = replace(TO_INITIATOR, kind=Kind.ACK, flags=Flag.FROM_TARGET, message_id=message_id(2))
+ACK = replace(TO_INITIATOR, kind=FrameKind.ACK, flags=Flag.FROM_TARGET, message_id=message_id(2))
 INVOICE = (
     Envelope(
         type="//shop/Invoice", contract="//shop/Invoicing", sent_us=1_790_000_000_000_000, lifetime=3600, headers=None
@@ -144,7 +144,7 @@ ACKS = [
 FAULT = (
     replace(
         TO_INITIATOR,
-        kind=Kind.FAULT,
+        kind=FrameKind.FAULT,
         flags=Flag.FROM_TARGET,
         message_id=message_id(5),
         ack_sequence=0,
@@ -173,7 +173,7 @@ def test_golden_link_frame_is_understood(golden: dict[str, bytes], name: str, me
 
 
 def test_missing_keys_take_their_documented_defaults() -> None:
-    assert decode_link(link_frame(Kind.HELLO, b"\x80")) == Hello(
+    assert decode_link(link_frame(FrameKind.HELLO, b"\x80")) == Hello(
         protocol="sbrk",
         versions=(1,),
         instance=NO_GUID,
@@ -190,7 +190,7 @@ def test_missing_keys_take_their_documented_defaults() -> None:
 def test_unknown_keys_are_ignored() -> None:
     body = msgspec.msgpack.encode({"reason": "upgrade", "since": [1, {"a": None}], "deadline_ms": 10})
 
-    assert GoAway(reason="upgrade", deadline_ms=10) == decode_link(link_frame(Kind.GOAWAY, body))
+    assert GoAway(reason="upgrade", deadline_ms=10) == decode_link(link_frame(FrameKind.GOAWAY, body))
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,16 @@ def test_unknown_keys_are_ignored() -> None:
     [
         (b"\0\0\0\7\2\0\0", "link frame of 7 bytes"),
         (link_frame(0x09, b"\x80"), "unknown link kind 0x09"),
-        (link_frame(Kind.MESSAGE, b"\x80"), "unknown link kind 0x10"),
-        (link_frame(Kind.PING, bytes(7)), "PING with a body of 7 bytes, not 8"),
-        (link_frame(Kind.PONG, bytes(9)), "PONG with a body of 9 bytes, not 8"),
-        (link_frame(Kind.FATAL, b""), "body of FATAL: "),
-        (link_frame(Kind.FATAL, b"\x90"), "body of FATAL: "),
-        (link_frame(Kind.FATAL, b"\x80\x80"), "body of FATAL: "),
-        (link_frame(Kind.FATAL, b"\x81\xa4text\xa1\xff"), "body of FATAL: "),
-        (link_frame(Kind.FATAL, b"\x81\xa4code\xc0"), "body of FATAL: "),
-        (link_frame(Kind.FATAL, b"\x81\xa1x" + b"\x91" * 16_000), "body of FATAL: "),
-        (link_frame(Kind.HELLO, b"\x81\xa8versions\xdd\xff\xff\xff\xff"), "body of HELLO: "),
+        (link_frame(FrameKind.MESSAGE, b"\x80"), "unknown link kind 0x10"),
+        (link_frame(FrameKind.PING, bytes(7)), "PING with a body of 7 bytes, not 8"),
+        (link_frame(FrameKind.PONG, bytes(9)), "PONG with a body of 9 bytes, not 8"),
+        (link_frame(FrameKind.FATAL, b""), "body of FATAL: "),
+        (link_frame(FrameKind.FATAL, b"\x90"), "body of FATAL: "),
+        (link_frame(FrameKind.FATAL, b"\x80\x80"), "body of FATAL: "),
+        (link_frame(FrameKind.FATAL, b"\x81\xa4text\xa1\xff"), "body of FATAL: "),
+        (link_frame(FrameKind.FATAL, b"\x81\xa4code\xc0"), "body of FATAL: "),
+        (link_frame(FrameKind.FATAL, b"\x81\xa1x" + b"\x91" * 16_000), "body of FATAL: "),
+        (link_frame(FrameKind.HELLO, b"\x81\xa8versions\xdd\xff\xff\xff\xff"), "body of HELLO: "),
     ],
 )
 def test_link_frame_that_is_not_what_its_kind_asks_for_is_malformed(frame: bytes, problem: str) -> None:
@@ -220,15 +220,15 @@ def test_link_frame_that_is_not_what_its_kind_asks_for_is_malformed(frame: bytes
 @pytest.mark.parametrize(
     ("kind", "field"),
     [
-        (Kind.HELLO, "instance"),
-        (Kind.HELLO, "arbitration"),
-        (Kind.PROBE, "broker_instance"),
-        (Kind.PROBE_REPLY, "broker_instance"),
-        (Kind.REJECTED, "message"),
-        (Kind.REJECTED, "conversation"),
+        (FrameKind.HELLO, "instance"),
+        (FrameKind.HELLO, "arbitration"),
+        (FrameKind.PROBE, "broker_instance"),
+        (FrameKind.PROBE_REPLY, "broker_instance"),
+        (FrameKind.REJECTED, "message"),
+        (FrameKind.REJECTED, "conversation"),
     ],
 )
-def test_guid_of_another_length_is_malformed(kind: Kind, field: str) -> None:
+def test_guid_of_another_length_is_malformed(kind: FrameKind, field: str) -> None:
     frame = link_frame(kind, msgspec.msgpack.encode({field: bytes(15)}))
 
     with pytest.raises(FrameMalformedError, match=f"body of {kind.name}: {field} is not a GUID of 16 bytes"):
@@ -312,7 +312,7 @@ SMALLEST = encode_dialog(replace(TO_TARGET, to_service="t", from_service="f"))
     [
         (SMALLEST[:-1], "dialog frame of 115 bytes"),
         (changed(SMALLEST, 3, 117), "inner lengths do not add up"),
-        (changed(SMALLEST, 4, Kind.FATAL), "inner lengths do not add up"),
+        (changed(SMALLEST, 4, FrameKind.FATAL), "inner lengths do not add up"),
         (changed(SMALLEST, 113, 2), "inner lengths do not add up"),
         (changed(SMALLEST, 77, 2), "inner lengths do not add up"),
         (changed(SMALLEST, 113, 0), "names of 0 and 1 bytes, not 1 .. 512"),

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from broker.protocol import layout
-from broker.protocol.layout import HEADER, PASS, PRELUDE, TIMES, Flag, Kind
+from broker.protocol.layout import HEADER, PASS, PRELUDE, TIMES, Flag, FrameKind
 
 # Field: offset, size.
 FIELDS = {
@@ -103,8 +103,8 @@ def test_kinds_are_numbered_as_documented() -> None:
     names = ["HELLO", "PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED", "GOAWAY", "FATAL"]
     expected = {name: number for number, name in enumerate(names, 1)} | {"MESSAGE": 0x10, "ACK": 0x11, "FAULT": 0x12}
 
-    assert expected == {kind.name: kind.value for kind in Kind}
-    assert Kind.MESSAGE == layout.FIRST_DIALOG_KIND
+    assert expected == {kind.name: kind.value for kind in FrameKind}
+    assert FrameKind.MESSAGE == layout.FIRST_DIALOG_KIND
 
 
 def test_flags_are_single_bits_as_documented() -> None:

@@ -22,20 +22,20 @@ from broker.protocol.frame import (
     decode_link,
     encode_link,
 )
-from broker.protocol.layout import HANDSHAKE_TIMEOUT, NO_GUID, Kind
+from broker.protocol.layout import HANDSHAKE_TIMEOUT, NO_GUID, FrameKind
 from broker.protocol.link_state import (
     TRANSITIONS,
     Agreement,
-    Connection,
     Ended,
     Event,
-    Leaving,
+    LinkPhase,
+    LinkStateMachine,
     Online,
+    PeerLeaving,
     ProbeAnswered,
     Probed,
     RejectedBy,
     Reply,
-    State,
     agree,
     stays,
 )
@@ -57,14 +57,14 @@ ANY_OF_EACH: list[LinkMessage] = [
 NAMES = [KIND_OF[type(message)].name for message in ANY_OF_EACH]
 
 
-def connection_in(state: State) -> Connection:
+def connection_in(state: LinkPhase) -> LinkStateMachine:
     """A connection that came to `state` at START by what its peer said."""
-    connection = Connection(OWN, now=START)
-    said: dict[State, list[LinkMessage]] = {
-        State.AWAIT_HELLO: [],
-        State.ONLINE: [PEER],
-        State.DRAINING: [PEER, GoAway()],
-        State.CLOSED: [PEER, Fatal()],
+    connection = LinkStateMachine(OWN, now=START)
+    said: dict[LinkPhase, list[LinkMessage]] = {
+        LinkPhase.AWAIT_HELLO: [],
+        LinkPhase.ONLINE: [PEER],
+        LinkPhase.DRAINING: [PEER, GoAway()],
+        LinkPhase.CLOSED: [PEER, Fatal()],
     }
     for message in said[state]:
         connection.receive(message, START)
@@ -76,23 +76,23 @@ def connection_in(state: State) -> Connection:
 
 
 def test_first_words_are_its_hello() -> None:
-    assert decode_link(Connection(OWN, now=START).hello()) == OWN
+    assert decode_link(LinkStateMachine(OWN, now=START).hello()) == OWN
 
 
 def test_limits_are_those_it_was_made_with() -> None:
-    connection = Connection(OWN, now=START, handshake_timeout=3.0)
+    connection = LinkStateMachine(OWN, now=START, handshake_timeout=3.0)
 
     assert (connection.max_frame, connection.handshake_timeout) == (65536, 3.0)
-    assert Connection(OWN, now=START).handshake_timeout == HANDSHAKE_TIMEOUT
+    assert LinkStateMachine(OWN, now=START).handshake_timeout == HANDSHAKE_TIMEOUT
 
 
 def test_hello_brings_it_online() -> None:
-    connection = Connection(OWN, now=START)
+    connection = LinkStateMachine(OWN, now=START)
 
     events = connection.receive(PEER, START + 1)
 
     assert [Online(agree(OWN, PEER))] == events
-    assert connection.state is State.ONLINE
+    assert connection.state is LinkPhase.ONLINE
     assert connection.agreement == agree(OWN, PEER)
     assert connection.last_heard == START + 1
 
@@ -105,12 +105,12 @@ def test_hello_brings_it_online() -> None:
         (Probe(id=1), [Probed(Probe(id=1))]),
         (ProbeReply(id=1), [ProbeAnswered(ProbeReply(id=1))]),
         (Rejected(code=11289), [RejectedBy(Rejected(code=11289))]),
-        (GoAway(reason="upgrade"), [Leaving(GoAway(reason="upgrade"))]),
+        (GoAway(reason="upgrade"), [PeerLeaving(GoAway(reason="upgrade"))]),
         (Fatal(code=28041), [Ended(Fatal(code=28041))]),
     ],
 )
-@pytest.mark.parametrize("state", [State.ONLINE, State.DRAINING])
-def test_link_frame_leads_to_its_event(state: State, message: LinkMessage, expected: list[Event]) -> None:
+@pytest.mark.parametrize("state", [LinkPhase.ONLINE, LinkPhase.DRAINING])
+def test_link_frame_leads_to_its_event(state: LinkPhase, message: LinkMessage, expected: list[Event]) -> None:
     connection = connection_in(state)
 
     events = connection.receive(message, START + 1)
@@ -121,10 +121,10 @@ def test_link_frame_leads_to_its_event(state: State, message: LinkMessage, expec
     assert connection.last_heard == START + 1
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_ping_is_answered_without_being_decoded_where_it_may_come(state: State) -> None:
+@pytest.mark.parametrize("state", list(LinkPhase))
+def test_ping_is_answered_without_being_decoded_where_it_may_come(state: LinkPhase) -> None:
     connection = connection_in(state)
-    answer = encode_link(Pong(b"12345678")) if state in (State.ONLINE, State.DRAINING) else None
+    answer = encode_link(Pong(b"12345678")) if state in (LinkPhase.ONLINE, LinkPhase.DRAINING) else None
 
     assert answer == connection.maybe_pong(encode_link(Ping(b"12345678")))
     assert None is connection.maybe_pong(encode_link(Pong(b"12345678")))
@@ -132,26 +132,28 @@ def test_ping_is_answered_without_being_decoded_where_it_may_come(state: State) 
 
 
 def test_fatal_may_come_before_hello() -> None:
-    connection = Connection(OWN, now=START)
+    connection = LinkStateMachine(OWN, now=START)
 
     assert [Ended(Fatal(28034, "no"))] == connection.receive(Fatal(28034, "no"), START)
-    assert connection.state is State.CLOSED
+    assert connection.state is LinkPhase.CLOSED
 
 
 # What may be received, by state; all the rest is out of sequence.
 ALLOWED = {
-    State.AWAIT_HELLO: {"HELLO": State.ONLINE, "FATAL": State.CLOSED},
-    State.ONLINE: dict.fromkeys(["PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED"], State.ONLINE)
-    | {"GOAWAY": State.DRAINING, "FATAL": State.CLOSED},
-    State.DRAINING: dict.fromkeys(["PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED", "GOAWAY"], State.DRAINING)
-    | {"FATAL": State.CLOSED},
-    State.CLOSED: {},
+    LinkPhase.AWAIT_HELLO: {"HELLO": LinkPhase.ONLINE, "FATAL": LinkPhase.CLOSED},
+    LinkPhase.ONLINE: dict.fromkeys(["PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED"], LinkPhase.ONLINE)
+    | {"GOAWAY": LinkPhase.DRAINING, "FATAL": LinkPhase.CLOSED},
+    LinkPhase.DRAINING: dict.fromkeys(
+        ["PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED", "GOAWAY"], LinkPhase.DRAINING
+    )
+    | {"FATAL": LinkPhase.CLOSED},
+    LinkPhase.CLOSED: {},
 }
 
 
 @pytest.mark.parametrize("message", ANY_OF_EACH, ids=NAMES)
-@pytest.mark.parametrize("state", State)
-def test_each_state_takes_its_frames_and_no_other(state: State, message: LinkMessage) -> None:
+@pytest.mark.parametrize("state", LinkPhase)
+def test_each_state_takes_its_frames_and_no_other(state: LinkPhase, message: LinkMessage) -> None:
     connection = connection_in(state)
     name = KIND_OF[type(message)].name
 
@@ -166,21 +168,21 @@ def test_each_state_takes_its_frames_and_no_other(state: State, message: LinkMes
 
 
 def test_refused_hello_leaves_everything_as_it_was() -> None:
-    connection = Connection(OWN, now=START)
+    connection = LinkStateMachine(OWN, now=START)
 
     with pytest.raises(HandshakeRefusedError, match="no version in common"):
         connection.receive(Hello(versions=(9,)), START + 1)
 
-    assert (connection.state, connection.agreement, connection.last_heard) == (State.AWAIT_HELLO, None, START)
+    assert (connection.state, connection.agreement, connection.last_heard) == (LinkPhase.AWAIT_HELLO, None, START)
 
 
-@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.FATAL])
-def test_first_frame_is_expected_by_its_kind(kind: Kind) -> None:
-    connection = Connection(OWN, now=START)
+@pytest.mark.parametrize("kind", [FrameKind.HELLO, FrameKind.FATAL])
+def test_first_frame_is_expected_by_its_kind(kind: FrameKind) -> None:
+    connection = LinkStateMachine(OWN, now=START)
 
     connection.expect_link_frame(kind)
 
-    assert connection.state is State.AWAIT_HELLO
+    assert connection.state is LinkPhase.AWAIT_HELLO
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_first_frame_is_expected_by_its_kind(kind: Kind) -> None:
 )
 def test_other_first_frame_is_refused_by_its_kind(kind: int, name: str) -> None:
     with pytest.raises(OutOfSequenceError) as caught:
-        Connection(OWN, now=START).expect_link_frame(kind)
+        LinkStateMachine(OWN, now=START).expect_link_frame(kind)
 
     assert f"{name} is not allowed while the connection is waiting for HELLO" == str(caught.value)
 
@@ -197,7 +199,7 @@ def test_other_first_frame_is_refused_by_its_kind(kind: int, name: str) -> None:
 
 
 def test_hello_is_waited_for_until_its_timeout() -> None:
-    connection = Connection(OWN, now=START, handshake_timeout=2.5)
+    connection = LinkStateMachine(OWN, now=START, handshake_timeout=2.5)
 
     assert connection.tick(START + 2.4) == []
     with pytest.raises(HandshakeRefusedError) as caught:
@@ -206,8 +208,8 @@ def test_hello_is_waited_for_until_its_timeout() -> None:
     assert str(caught.value) == "handshake refused: no HELLO within 2.5 s"
 
 
-@pytest.mark.parametrize("state", [State.ONLINE, State.DRAINING])
-def test_first_ping_goes_out_within_own_heartbeat_and_others_a_heartbeat_later(state: State) -> None:
+@pytest.mark.parametrize("state", [LinkPhase.ONLINE, LinkPhase.DRAINING])
+def test_first_ping_goes_out_within_own_heartbeat_and_others_a_heartbeat_later(state: LinkPhase) -> None:
     connection = connection_in(state)
     first = START + 2 * first_ping(OWN.arbitration, PEER.arbitration)
 
@@ -220,7 +222,7 @@ def test_first_ping_goes_out_within_own_heartbeat_and_others_a_heartbeat_later(s
 
 def first_ping(own: bytes, peer: bytes) -> float:
     """Heartbeats until one side of a connection asks for the first time, in hundredths."""
-    connection = Connection(Hello(arbitration=own, heartbeat_ms=1000), now=0.0)
+    connection = LinkStateMachine(Hello(arbitration=own, heartbeat_ms=1000), now=0.0)
     connection.receive(Hello(arbitration=peer), 0.0)
     return next(hundredth / 100 for hundredth in range(1, 101) if connection.tick(hundredth / 100))
 
@@ -239,7 +241,7 @@ def test_connections_made_at_one_instant_do_not_ask_in_step() -> None:
 
 def test_who_sends_asks_once_a_heartbeat_all_the_same() -> None:
     """What was written to a peer that has stopped seems to leave; only an answer proves anything."""
-    connection = connection_in(State.ONLINE)
+    connection = connection_in(LinkPhase.ONLINE)
     connection.tick(START + 2)
     connection.last_sent = START + 3.9
 
@@ -248,7 +250,7 @@ def test_who_sends_asks_once_a_heartbeat_all_the_same() -> None:
 
 
 def test_what_was_sent_and_is_answered_postpones_the_ping() -> None:
-    connection = connection_in(State.ONLINE)
+    connection = connection_in(LinkPhase.ONLINE)
     connection.tick(START + 2)
     connection.last_sent = START + 2.5
 
@@ -259,7 +261,7 @@ def test_what_was_sent_and_is_answered_postpones_the_ping() -> None:
 
 
 def test_answer_tells_how_long_it_took() -> None:
-    connection = connection_in(State.ONLINE)
+    connection = connection_in(LinkPhase.ONLINE)
     connection.tick(START + 2)
     assert (connection.unanswered_since, connection.round_trip) == (START + 2, None)
 
@@ -270,7 +272,7 @@ def test_answer_tells_how_long_it_took() -> None:
 
 @pytest.mark.parametrize("payload", [b"\0\0\0\0\0\0\0\1", b"\0\0\0\0\0\0\0\3", bytes(8)])
 def test_answer_to_something_else_proves_nothing(payload: bytes) -> None:
-    connection = connection_in(State.ONLINE)
+    connection = connection_in(LinkPhase.ONLINE)
     connection.tick(START + 2)
     connection.tick(START + 4)
 
@@ -280,7 +282,7 @@ def test_answer_to_something_else_proves_nothing(payload: bytes) -> None:
 
 
 def test_answer_that_nobody_asked_for_is_nothing() -> None:
-    connection = connection_in(State.ONLINE)
+    connection = connection_in(LinkPhase.ONLINE)
 
     connection.receive(Pong(bytes(8)), START + 1)
 
@@ -288,7 +290,7 @@ def test_answer_that_nobody_asked_for_is_nothing() -> None:
 
 
 def test_peer_is_given_up_after_three_of_its_own_heartbeats() -> None:
-    connection = connection_in(State.ONLINE)
+    connection = connection_in(LinkPhase.ONLINE)
     connection.tick(START + 8.5)
 
     assert connection.tick(START + 8.9) == []
@@ -300,7 +302,7 @@ def test_peer_is_given_up_after_three_of_its_own_heartbeats() -> None:
 
 
 def test_traffic_that_was_heard_keeps_the_peer() -> None:
-    connection = connection_in(State.ONLINE)
+    connection = connection_in(LinkPhase.ONLINE)
     connection.tick(START + 8)
 
     connection.last_heard = START + 1
@@ -309,7 +311,7 @@ def test_traffic_that_was_heard_keeps_the_peer() -> None:
 
 
 def test_closed_connection_is_due_nothing() -> None:
-    connection = connection_in(State.CLOSED)
+    connection = connection_in(LinkPhase.CLOSED)
 
     assert connection.tick(START + 1e6) == []
 
@@ -317,14 +319,14 @@ def test_closed_connection_is_due_nothing() -> None:
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", State)
-def test_fatal_tells_code_and_sentence_and_closes(state: State) -> None:
+@pytest.mark.parametrize("state", LinkPhase)
+def test_fatal_tells_code_and_sentence_and_closes(state: LinkPhase) -> None:
     connection = connection_in(state)
 
     frame = connection.fatal(FrameMalformedError("unknown link kind 0x09"))
 
     assert decode_link(frame) == Fatal(28041, "malformed frame: unknown link kind 0x09")
-    assert connection.state is State.CLOSED
+    assert connection.state is LinkPhase.CLOSED
 
 
 # --- test_handshake ---

@@ -11,8 +11,8 @@ from broker.errors import PeerError
 from broker.flow import Disposition
 from broker.protocol import layout
 from broker.protocol.frame import KIND_OF
-from broker.protocol.layout import Flag, Kind
-from broker.protocol.link_state import TRANSITIONS, State
+from broker.protocol.layout import Flag, FrameKind
+from broker.protocol.link_state import TRANSITIONS, LinkPhase
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -32,7 +32,7 @@ def test_vectors_are_the_golden_ones(golden: dict[str, bytes]) -> None:
 
 
 def test_every_kind_has_a_vector(golden: dict[str, bytes]) -> None:
-    assert {kind.value for kind in Kind} == {frame[4] for frame in golden.values()}
+    assert {kind.value for kind in FrameKind} == {frame[4] for frame in golden.values()}
 
 
 def test_annotated_message_is_its_vector(golden: dict[str, bytes]) -> None:
@@ -56,21 +56,21 @@ def test_every_fatal_code_is_listed() -> None:
 def test_dialog_kinds_are_listed() -> None:
     listed = {name: int(number, 16) for number, name, _ in rows("5. Dialog frames")[1:]}
 
-    assert {kind.name: kind.value for kind in Kind if kind >= layout.FIRST_DIALOG_KIND} == listed
+    assert {kind.name: kind.value for kind in FrameKind if kind >= layout.FIRST_DIALOG_KIND} == listed
 
 
 @pytest.mark.parametrize(
     ("heading", "kind"),
     [
-        ("0x01 HELLO", Kind.HELLO),
-        ("0x04 PROBE", Kind.PROBE),
-        ("0x05 PROBE_REPLY", Kind.PROBE_REPLY),
-        ("0x06 REJECTED", Kind.REJECTED),
-        ("0x07 GOAWAY", Kind.GOAWAY),
-        ("0x08 FATAL", Kind.FATAL),
+        ("0x01 HELLO", FrameKind.HELLO),
+        ("0x04 PROBE", FrameKind.PROBE),
+        ("0x05 PROBE_REPLY", FrameKind.PROBE_REPLY),
+        ("0x06 REJECTED", FrameKind.REJECTED),
+        ("0x07 GOAWAY", FrameKind.GOAWAY),
+        ("0x08 FATAL", FrameKind.FATAL),
     ],
 )
-def test_keys_of_a_link_body_are_listed_with_their_defaults(heading: str, kind: Kind) -> None:
+def test_keys_of_a_link_body_are_listed_with_their_defaults(heading: str, kind: FrameKind) -> None:
     form = next(form for form, its_kind in KIND_OF.items() if its_kind is kind)
     words = {"": "empty", (): "empty", layout.NO_GUID: "zero", (1,): "[1]"}
     message = form()  # type: ignore[call-arg]
@@ -106,8 +106,8 @@ def test_states_are_those_of_the_connection() -> None:
         state = first or state
         listed |= {(state, kind): leads_to for kind in may_receive.split(", ") if kind.isupper()}
 
-    assert {(state.value, Kind(kind).name): after.value for (state, kind), after in TRANSITIONS.items()} == listed
-    assert set(State) >= {state for state, _ in listed}
+    assert {(state.value, FrameKind(kind).name): after.value for (state, kind), after in TRANSITIONS.items()} == listed
+    assert set(LinkPhase) >= {state for state, _ in listed}
 
 
 def test_numbers_of_drops_are_those_of_the_dispositions() -> None:

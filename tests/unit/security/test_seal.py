@@ -6,7 +6,7 @@ import pytest
 
 from broker.flow import Disposition
 from broker.protocol.frame import Header, decode_dialog, encode_head
-from broker.protocol.layout import HEADER_BYTES, SEAL_MAX_BYTES, Flag, Kind
+from broker.protocol.layout import HEADER_BYTES, SEAL_MAX_BYTES, Flag, FrameKind
 from broker.security.key_packet import PACKET_MAX, Direction
 from broker.security.refusal import SealRefusedError
 from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, clear_part, frame_key, open_frame, read_box, seal
@@ -20,7 +20,7 @@ KEY = frame_key(SECRET, DIRECTION, KEY_ID)
 
 def frame(body: bytes = BODY, *, count: int = 0, packet: bytes = b"") -> bytes:
     clear, nonce = clear_part(KEY_ID, NO_ECHO, count, packet)
-    header = Header(Kind.MESSAGE, Flag.SEALED, b"m" * 16, b"c" * 16, "B", "A", b"i" * 16)
+    header = Header(FrameKind.MESSAGE, Flag.SEALED, b"m" * 16, b"c" * 16, "B", "A", b"i" * 16)
     return seal(KEY, nonce, encode_head(header, len(clear) + len(body) + TAG_BYTES) + clear, body)
 
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from broker.flow import Disposition
 from broker.forwarding.way import Arrival, Queued
-from broker.protocol.layout import Flag, Kind
+from broker.protocol.layout import Flag, FrameKind
 from broker.tracing.identity import Role, span_id, trace_id
 from broker.tracing.span import Spans
 from tests.support.records import HEADER, Tape, frame, way
@@ -147,16 +147,16 @@ def test_acknowledgements_and_what_a_database_tells_itself_have_no_span() -> Non
 @pytest.mark.parametrize(
     ("flags", "kind", "number", "count"),
     [
-        (LAST, Kind.MESSAGE, 0, 0),
-        (TRACE, Kind.MESSAGE, 0, 1),
-        (TRACE, Kind.MESSAGE, 1, 0),
-        (ONE, Kind.MESSAGE, 2, 1),
-        (ONE, Kind.ACK, 0, 0),
-        (ONE, Kind.FAULT, 0, 0),
+        (LAST, FrameKind.MESSAGE, 0, 0),
+        (TRACE, FrameKind.MESSAGE, 0, 1),
+        (TRACE, FrameKind.MESSAGE, 1, 0),
+        (ONE, FrameKind.MESSAGE, 2, 1),
+        (ONE, FrameKind.ACK, 0, 0),
+        (ONE, FrameKind.FAULT, 0, 0),
     ],
 )
 def test_first_and_last_fragments_of_traced_messages_have_spans(
-    flags: int, kind: Kind, number: int, count: int
+    flags: int, kind: FrameKind, number: int, count: int
 ) -> None:
     tape = Tape()
     tape.enter(frame(flags=flags, kind=kind, fragment_number=number), way())
