@@ -90,7 +90,6 @@ def asked_of_a_daemon(daemon: Daemon, routes: Path) -> dict[str, list[str]]:
         "why (unknown)": ["why", *where, GUID],
         "top --once": ["top", *where, "--once"],
         "health live": ["health", "live", "-c", str(daemon.config)],
-        "log-level": ["log-level", "info", *where],
         "reload --dry-run": ["reload", *where, "--dry-run"],
         "drain --dry-run": ["drain", *where, "--dry-run"],
         "config show --running": ["config", "show", *where, "--running"],

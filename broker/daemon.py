@@ -53,7 +53,6 @@ from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.net.tls import Security
 from broker.observe.lag import LoopLag
-from broker.observe.log_level import LogLevels
 from broker.protocol.frame import Hello, Rejected
 from broker.protocol.layout import VERSION
 from broker.reloading import make_ready, swap_in
@@ -78,8 +77,7 @@ class Instance:
 
     Shape: `broker_instance` 16 bytes that name it to its peers; `started_at` UTC seconds; `listeners` with the ports
     that were bound; `endpoints` the databases at work, msdb once it asks for routes; `journal` where one is kept;
-    `is_ready` once everything serves, and until it begins to stop; `lag` of its loop; `log_levels` that differ from the
-    configuration.
+    `is_ready` once everything serves, and until it begins to stop; `lag` of its loop.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -91,7 +89,6 @@ class Instance:
         self.stopping = asyncio.Event()
         self.bound: list[tuple[ListenAddress, Listener]] = []  # with the address that each was configured by
         self.lag = LoopLag()
-        self.log_levels = LogLevels()
         self.drain = drain_of(self)
         self.supervision = Supervision()
         self.databases = Databases(

@@ -84,7 +84,6 @@ def _logging_is_as_before() -> Iterator[None]:
         logs.close_logging()
     logs._State.output.stream = sys.stderr
     logs._State.processors.clear()
-    logs._State.levels.clear()
     logs.set_log_level("info")
     root.setLevel(level)
     for handler in root.handlers[:]:

@@ -23,7 +23,6 @@ from broker.admin.configuration import ConfigAnswer, config_answer
 from broker.admin.draining import DrainAnswer, DrainQuestion, drain_now, drain_state
 from broker.admin.dropped import drops_of, read_dropped
 from broker.admin.explaining import answer, find_contact, running_place
-from broker.admin.log_level import LogLevelAnswer, LogLevelRequest, change_log_level, log_level_state
 from broker.admin.message import (
     CheckAnswer,
     ExplainAnswer,
@@ -209,20 +208,6 @@ class Api:
             AuditUnavailableError: it could not be written down; nothing has changed.
         """
         return await reload_now(self._instance.reloads, self._audit, request, caller)
-
-    async def log_level(self, request: LogLevelRequest, caller: Caller) -> LogLevelAnswer:
-        """
-        Another level of the log for a time.
-
-        Raises:
-            BadRequestError: there is no such component.
-            AuditUnavailableError: it could not be written down; nothing has changed.
-        """
-        return await change_log_level(self._instance.log_levels, self._audit, self._executor, request, caller)
-
-    async def log_levels(self, _: Nothing) -> LogLevelAnswer:
-        """The levels of the log in force."""
-        return log_level_state(self._instance.log_levels)
 
     async def config(self, _: Nothing) -> ConfigAnswer:
         """What the instance runs by."""

@@ -18,7 +18,6 @@ from broker.admin.census import CensusAnswer, CensusRequest
 from broker.admin.configuration import ConfigAnswer
 from broker.admin.draining import DrainAnswer, DrainQuestion
 from broker.admin.events import Events, EventsRequest
-from broker.admin.log_level import LogLevelAnswer, LogLevelRequest
 from broker.admin.message import (
     CheckAnswer,
     ExplainAnswer,
@@ -149,20 +148,6 @@ OPERATIONS = (
         refusals=(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE),
         role=AdminRole.OPERATOR,
         is_change=True,
-    ),
-    Operation(
-        "POST",
-        "/v1/log-level",
-        "Have a part of the program, or all of it, log more or less for a time",
-        Api.log_level,
-        request=LogLevelRequest,
-        answer=LogLevelAnswer,
-        refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
-        role=AdminRole.OPERATOR,
-        is_change=True,
-    ),
-    Operation(
-        "GET", "/v1/log-level", "The levels of the log, and until when they hold", Api.log_levels, answer=LogLevelAnswer
     ),
     Operation("GET", "/v1/status", "The state of the instance at a glance", Api.status),
     Operation(

@@ -91,7 +91,6 @@ class AdminServer:
         self._observe_threads = _threads(1, "observe", stack)
         instance.lag.start(stack, instance.supervision)
         instance.supervision.keep_within(stack, "log summary", tell_summaries)
-        stack.callback(instance.log_levels.close)
         stack.push_async_callback(self._retired.cancel)
         self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
         told = loopback_told(settings.admin)

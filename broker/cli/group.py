@@ -35,7 +35,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "reload": ("broker.cli.reload", "Have a running instance read its configuration again, as SIGHUP does."),
     "drain": ("broker.cli.draining", "Have an instance leave in good order, and follow it until it has gone."),
     "health": ("broker.cli.health", "Ask whether an instance is live, ready or started."),
-    "log-level": ("broker.cli.log_level", "Have an instance log more or less for a time."),
     "top": ("broker.cli.asking", "Show the state of a running instance again and again."),
     "routes": ("broker.cli.routes", "Plan a change of routes."),
     "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),

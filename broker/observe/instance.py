@@ -19,7 +19,6 @@ from broker.net.listener import Listener
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.observe.lag import LoopLag
-from broker.observe.log_level import LogLevels
 from broker.supervision import Supervision
 
 
@@ -35,7 +34,7 @@ class Running(Protocol):
     An instance as those who look at it see it. Loop-only; nobody here changes it.
 
     Shape: `broker_instance` 16 bytes; `started_at` UTC seconds; `endpoints` the user databases by name; `past` what
-    databases counted that are not at work any more; `lag` of its loop; `log_levels` that differ from the configuration.
+    databases counted that are not at work any more; `lag` of its loop.
     """
 
     name: str
@@ -50,7 +49,6 @@ class Running(Protocol):
     peers: Peers
     mirrors: Mirrors
     lag: LoopLag
-    log_levels: LogLevels
 
     @property
     def supervision(self) -> Supervision:

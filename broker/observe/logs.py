@@ -47,17 +47,17 @@ class LevelLogger(structlog.BoundLoggerBase):
 
     def debug(self, event: str, **fields: Any) -> None:
         """For whoever looks for a bug; the only level that may speak of one message."""
-        if self._logger.threshold <= _LEVELS["debug"]:
+        if _State.threshold <= _LEVELS["debug"]:
             self._proxy_to_logger("debug", event, **fields)
 
     def info(self, event: str, **fields: Any) -> None:
         """A change of state."""
-        if self._logger.threshold <= _LEVELS["info"]:
+        if _State.threshold <= _LEVELS["info"]:
             self._proxy_to_logger("info", event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
         """Something somebody should look at when there is time."""
-        if self._logger.threshold <= _LEVELS["warning"]:
+        if _State.threshold <= _LEVELS["warning"]:
             self._proxy_to_logger("warning", event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
@@ -91,7 +91,7 @@ class _Direct:
 
 class _Component:
     """
-    What the lines of one component go through: the logger that structlog wraps. Shape: `threshold` its least level.
+    What the lines of one component go through: the logger that structlog wraps.
 
     A component is what the second part of a module's name says: `net`, `dialog`, `control`. Whatever logs without a
     name, as an application that embeds an instance may, has an empty one.
@@ -99,7 +99,6 @@ class _Component:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.threshold = _State.level_of(name)
 
     def write(self, line: str) -> None:
         _State.output.write(line)
@@ -114,24 +113,10 @@ class _State:
     A logger that was made and kept before a change therefore follows it, and structlog may cache what it makes.
     """
 
-    base: LogLevel = "info"
-    levels: ClassVar[dict[str, LogLevel]] = {}  # of components, and under "" of all others, for a time
-    components: ClassVar[dict[str, _Component]] = {}
+    threshold: int = _LEVELS["info"]  # the least level that is logged
     processors: ClassVar[list[Any]] = []
     output: _Direct | LogWriter = _Direct(sys.stderr)
     repeats = RepeatFilter(time.monotonic)
-
-    @classmethod
-    def level_of(cls, component: str) -> int:
-        """The least level that a component logs."""
-        return _LEVELS[cls.levels.get(component, cls.levels.get("", cls.base))]
-
-    @classmethod
-    def apply(cls) -> None:
-        """The levels hold from now on."""
-        for component in cls.components.values():
-            component.threshold = cls.level_of(component.name)
-        logging.getLogger().setLevel(cls.level_of(""))
 
 
 class _StandardHandler(logging.Handler):
@@ -216,29 +201,9 @@ def close_logging() -> None:
 
 
 def set_log_level(level: LogLevel) -> None:
-    """Change the level at once, for every logger whose component has none of its own now."""
-    _State.base = level
-    _State.apply()
-
-
-def set_component_level(component: str, level: LogLevel | None) -> None:
-    """
-    Give a component a level of its own, at once.
-
-    Args:
-        component: Its name; empty for all that have none of their own.
-        level: None takes it away again.
-    """
-    if level is None:
-        _State.levels.pop(component, None)
-    else:
-        _State.levels[component] = level
-    _State.apply()
-
-
-def log_levels() -> dict[str, LogLevel]:
-    """The level in force, under an empty name, and those of components that have one of their own."""
-    return {"": _State.base, **_State.levels}
+    """Change the level at once, for every logger."""
+    _State.threshold = _LEVELS[level]
+    logging.getLogger().setLevel(_State.threshold)
 
 
 def dropped_lines() -> int:
@@ -278,10 +243,7 @@ def _encodable(value: object) -> object:
 
 def _component(name: str = "", *_: object) -> _Component:
     """What `get_logger(__name__)` writes to."""
-    component = [*name.split("."), ""][1] if name.startswith("broker.") else ""
-    if component not in _State.components:
-        _State.components[component] = _Component(component)
-    return _State.components[component]
+    return _Component([*name.split("."), ""][1] if name.startswith("broker.") else "")
 
 
 def _tell_gap(lines: int) -> None:

@@ -157,7 +157,7 @@ def _stores(status: Status) -> Iterator[Finding]:
         do = "make room: until then changes are refused, and what lies on that disk stores nothing"
         yield Finding(Level.BAD, "disk", status["room_problem"], do)
     if status.get("audit_problem"):
-        do = "put the file right; this goes with the next change that can be written, such as one by broker log-level"
+        do = "put the file right; this goes with the next change that can be written, such as broker reload"
         yield Finding(Level.BAD, "audit", status["audit_problem"], do)
     for name, database in status.get("databases", {}).items():
         if database.get("problem"):

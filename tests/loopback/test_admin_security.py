@@ -32,7 +32,6 @@ BODIES: Mapping[str, Any] = {
     "/v1/explain": {"to": "//far"},
     "/v1/plan": {"script": "DROP ROUTE AutoCreatedLocal", "database": "msdb"},
     "/v1/check": {},
-    "/v1/log-level": {"level": None},
 }
 GIVEN = list(AdminRole)[1:]
 DRAIN = ("POST", "/v1/drain")
