@@ -163,7 +163,7 @@ class _Module:
     def _places(self, number: int, kind: str) -> tuple[Place, ...]:
         if number < 0:
             return (Place.DIALOG,)
-        if kind == "Refusal" or self._module == "conversation/validation.py":
+        if kind == "Refusal" or self._module == "conversation/message_types.py":
             return (Place.APPLICATION, Place.DIALOG)  # told to the sender here, or, negative, to the far side
         return (next(place for start, place in _PLACES if self._module.startswith(start)),)
 

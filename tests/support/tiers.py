@@ -40,8 +40,6 @@ LONG = (
     "simulation/test_fleet",
     "simulation/test_stored_fleet",
     "spark/test_cluster",
-    "unit/bench/",
-    "unit/tools/",
 )
 # Tests that break the product to see that the simulation notices, and tests of its own tools.
 LONG_NAMES = ("found_out", "made_smaller", "tells_the_same_story", "everything_that_can_happen")
