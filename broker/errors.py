@@ -265,13 +265,14 @@ class NoJournalError(RequestError):
         return f"no journal in {self.where}: {self.problem}"
 
 
-class PairingError(RequestError):
-    """Two instances that cannot be paired: nobody is there, the token is wrong, or the other side is somebody else."""
+class PartnerFileError(RequestError):
+    """A partner file that is refused: damaged, or of a partner who would take what belongs to somebody else here."""
 
     problem: str
+    hint: str
 
     def __str__(self) -> str:
-        return self.problem
+        return f"{self.problem}; {self.hint}" if self.hint else self.problem
 
 
 class PipelineError(RequestError):

@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("broker.cli.run", "Run the readers of a Python module."),
     "quarantine": ("broker.cli.quarantine", "Look at dialogs whose message makes its reader fail, and settle them."),
     "certs": ("broker.cli.certs", "Make, show and renew keys and certificates."),
-    "pair": ("broker.cli.pair", "Let two instances know, reach and trust each other."),
+    "partner": ("broker.cli.partner", "Exchange partner files, so that two instances trust each other."),
     "why": ("broker.cli.why", "Tell where a conversation or message is, why, and what to do."),
     "dialogs": ("broker.cli.dialogs", "Look at all dialogs of a database together."),
     "flows": ("broker.cli.flows", "Look at journals: what became of dialog frames."),

@@ -15,7 +15,6 @@ from broker.security.session import Secured
 NONE = "NONE"  # `broker_session_key.security` without a mode
 
 _LOAD = "SELECT security, far_principal, secret FROM broker_session_key WHERE conversation_id = ? AND is_initiator = ?"
-_SECURITY = "SELECT security, far_certificate FROM broker_session_key WHERE conversation_id = ? AND is_initiator = ?"
 _PUT = (
     "INSERT OR REPLACE INTO broker_session_key (conversation_id, is_initiator, security, far_principal,"
     " far_certificate, security_timestamp, secret) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -37,12 +36,6 @@ def load_secured(db: sqlite3.Connection, conversation_id: bytes, *, is_initiator
     """How this side is secured, whether it is there or its tombstone."""
     row = db.execute(_LOAD, (conversation_id, is_initiator)).fetchone()
     return None if row is None else secured_of(*row)
-
-
-def find_security(db: sqlite3.Connection, conversation_id: bytes, *, is_initiator: bool) -> tuple[str, str]:
-    """(security, "sha256:..." of who signed what came) of a side; both empty where it is in clear."""
-    row = db.execute(_SECURITY, (conversation_id, is_initiator)).fetchone()
-    return (row[0], row[1] or "") if row else ("", "")
 
 
 def put_secured(

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Two instances of two owners: each makes its certificates, one token introduces them, then orders are billed, sealed.
+# Two instances of two owners: each makes its certificates and sends the other one file, then orders are billed, sealed.
 set -eu
 cd "$(dirname "$0")"
 . ../instances.sh
@@ -7,28 +7,22 @@ cd "$(dirname "$0")"
 for name in orders billing; do
     mkdir -p "state/$name"
     (
-        cd "state/$name" && mkdir -p tls/peers dialog/peers routes.d scripts.d
+        cd "state/$name" && mkdir -p tls/peers dialog/peers
         broker certs init --self-signed tls --name "$name" --host 127.0.0.1
         broker certs issue --database "$name" --out dialog
-        cp "tls/$name.pem" tls/peers/ # so that `trust` names somebody before there is a peer
+        cp "tls/$name.pem" tls/peers/ # `peers` has to name a certificate before there is a partner
     ) >"state/$name.certs.log"
     serve "$name"
 done
 ready orders
 ready billing
 
-# The token is a secret until it is used. Between two companies it travels by a way that both trust.
-(umask 077 && : >state/token)
-broker pair invite -c orders.toml --service //shop/Orders >state/token 2>state/invite.log &
-started="$started $!"
-inviting=$!
-until grep -q '^broker-pair-' state/token; do
-    kill -0 "$inviting" 2>/dev/null || { cat state/invite.log >&2; exit 1; }
-    sleep 0.1
-done
-grep '^broker-pair-' state/token | broker pair accept - -c billing.toml --service //shop/Billing >state/accept.log
-wait "$inviting"
-echo "paired"
+# The files hold no secret. Between two companies they travel by mail, and the fingerprints are compared by phone.
+broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing >state/orders.partner
+broker partner export -c billing.toml --service //shop/Billing --to //shop/Orders >state/billing.partner
+broker partner import state/billing.partner -c orders.toml --yes >state/orders.import.log
+broker partner import state/orders.partner -c billing.toml --yes >state/billing.import.log
+echo "partners"
 
 broker run -c billing.toml bill:app >state/bill.log 2>&1 &
 started="$started $!"

@@ -27,4 +27,3 @@ def inputs(target: Target) -> list[bytes]:
 def close() -> None:
     """End whatever targets have started."""
     live.close()
-    far.close()

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from broker.application.header import context_of, headers_of
 from broker.cli.typed_batch import is_blank, is_go, is_open, is_secret, is_whole, used_database
 from broker.control.admin_role import parse_holder
 from broker.control.listen import parse_listen
+from broker.control.partner import export, read_partner
 from broker.control.quantity import parse_duration, parse_size, render_duration, render_size
 from broker.conversation.message_types import error_body, error_parts
 from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
-from broker.errors import StatementError
+from broker.errors import PartnerFileError, StatementError
 from broker.observe.tsql import Statement
 from broker.protocol.frame import TRACE_PARENT, maybe_trace_parent
 from broker.routing.address import parse_address, transport_address
-from broker.security.pairing import Offer, Token, decode_token, encode_token, offer_bytes, partner_of, read_offer
 from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
 from tests.fuzz.target import KIB, Target
-from tests.support.certificates import make
-from tests.support.identities import issued
+from tests.support.partners import instance
 
 PLAIN = 64 * KIB  # as long as a body that is looked at as XML
 
@@ -125,27 +126,20 @@ def _told_seeds() -> list[bytes]:
     ]
 
 
-# --- pairing ---
+# --- a partner file ---
 
 
-def _pairing(data: bytes) -> None:
-    """A token that somebody was sent, and what the other side says of itself."""
-    _refused(lambda: _same_token(data.decode("utf-8", "replace")))
-    partner = partner_of(read_offer(data))
-    assert partner.certificate_pem
+def _partner(data: bytes) -> None:
+    """The file that a partner has sent."""
+    assert read_partner(data).endpoint
 
 
-def _same_token(text: str) -> None:
-    token = decode_token(text)
-    assert token == decode_token(encode_token(token))
-
-
-def _pairing_seeds() -> list[bytes]:
-    token = Token("192.0.2.7", 4023, "tcp://a.example:4022", b"c" * 32, b"i" * 32, b"s" * 32, 1_800_000_000)
-    text = encode_token(token).encode()
-    identity = issued("fuzzed").certificate_pem.decode()
-    offer = offer_bytes(Offer("a", "tcp://a.example", "//a", make("a", "a.example").pem.decode(), identity))
-    return [text, text[:40], b"broker-pair-\xc4", offer, offer[:99], offer.replace(b"BEGIN", b"")]
+def _partner_seeds() -> list[bytes]:
+    with TemporaryDirectory() as directory:
+        settings = instance(Path(directory) / "fuzzed")
+        text = export(settings, "fuzzed", ["//a"], ["//b"], ["tcp://a.example"]).encode()
+    unread = text.replace(b"-----END", b"AAAA-----END")
+    return [text, text[:900], text.replace(b"version = 1", b"version = 2"), unread, b"a = " + b"[" * 900]
 
 
 # --- a prompt ---
@@ -187,6 +181,6 @@ def targets() -> tuple[Target, ...]:
         Target("word", _word, (), lambda: [one.encode() for one in WORDS]),
         Target("trace", _trace, (), lambda: [trace.encode(), trace.replace("00-", "cc-").encode() + b"-x", b"{}"]),
         Target("told", _told, (ValueError,), _told_seeds, input_max=PLAIN),
-        Target("pairing", _pairing, (ValueError,), _pairing_seeds),
+        Target("partner", _partner, (PartnerFileError,), _partner_seeds, input_max=PLAIN),
         Target("typed", _typed, (), lambda: [one.encode() for one in TYPED]),
     )

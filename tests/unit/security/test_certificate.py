@@ -10,9 +10,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from broker.net.certificate import identify
 from broker.security.certificate import alternative_names, load_der, load_pem, reading
-from broker.security.pairing import Offer, OfferError, partner_of
 from tests.support.certificates import make
-from tests.support.identities import issued
 
 GOOD = make("gateway", "gateway.example")
 VERSION_3, VERSION_29 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x1c"
@@ -39,13 +37,6 @@ def test_one_of_a_version_that_there_is_not_is_a_value_error() -> None:
         load_pem(NONE_PEM.encode())
     with pytest.raises(ValueError, match="28 is not a valid X509 version"):
         identify(NONE)
-
-
-def test_other_side_of_a_pairing_cannot_end_it_by_a_certificate() -> None:
-    identity = issued("fuzzed").certificate_pem.decode()
-    for certificate, database in ((NONE_PEM, identity), (GOOD.pem.decode(), NONE_PEM)):
-        with pytest.raises(OfferError):
-            partner_of(Offer("a", "tcp://a.example", "//a", certificate, database))
 
 
 @pytest.mark.parametrize(

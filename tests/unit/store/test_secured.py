@@ -10,7 +10,7 @@ import pytest
 
 from broker.security.key_packet import Mode
 from broker.security.session import Secured
-from broker.store.secured import find_security, load_secured, note_certificate, note_own_certificate, put_secured
+from broker.store.secured import load_secured, note_certificate, note_own_certificate, put_secured
 from tests.support.dialog import open_database, rows
 
 ID = b"c" * 16
@@ -52,9 +52,9 @@ def test_how_a_side_is_secured_is_told_with_who_signed_what_came(db: sqlite3.Con
     put_secured(db, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
     put_secured(db, ID, Secured(Mode.ANONYMOUS, "billing"), 1.5, is_initiator=False)
 
-    assert ("FULL", "sha256:ab") == find_security(db, ID, is_initiator=True)
-    assert ("ANONYMOUS", "") == find_security(db, ID, is_initiator=False)
-    assert ("", "") == find_security(db, b"?" * 16, is_initiator=True)
+    assert [("FULL", "sha256:ab"), ("ANONYMOUS", None)] == rows(
+        db, "SELECT security, far_certificate FROM broker_session_key ORDER BY is_initiator DESC"
+    )
 
 
 def test_whose_certificate_the_database_has_is_written_when_it_changes(db: sqlite3.Connection) -> None:

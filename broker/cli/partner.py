@@ -1,0 +1,221 @@
+"""
+`broker partner`: two instances of different owners get to know each other by a file from each side.
+
+The commands run on the machine of the instance, as a user who may write the files that its configuration names.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from broker.admin.client import AdminClient
+from broker.cli.access import read_settings
+from broker.cli.exit_code import with_exit_code
+from broker.cli.option import config_option, confirm, examples, output_option
+from broker.cli.output import show_json
+from broker.control.catalog import MSDB
+from broker.control.certificate_file import store_files
+from broker.control.config import Settings
+from broker.control.partner import (
+    SIZE_MAX,
+    BindingRow,
+    Partner,
+    Plan,
+    Present,
+    RouteRow,
+    export,
+    is_sealed,
+    plan,
+    read_partner,
+)
+from broker.errors import PartnerFileError
+from broker.observe.glance import readable
+from broker.security.described import describe
+from broker.security.grants import Permission, Rule, State
+from broker.security.principal import parse_principal
+
+_SERVICES = "SELECT name FROM sys.services"
+_ROUTES = "SELECT name, remote_service_name, address, mirror_address FROM sys.routes"
+_BINDINGS = "SELECT name, remote_service_name, remote_principal_name FROM sys.remote_service_bindings"
+_CONNECT = "SELECT grantee_name, state_desc FROM sys.server_permissions"
+_SEND = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
+
+_database_option = click.option("-d", "--database", help="The database of the services; else the only one.")
+
+
+@examples("""
+broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
+broker partner import billing.partner -c orders.toml
+""")
+@click.group()
+def partner() -> None:
+    """
+    Exchange partner files, so that two instances trust each other.
+
+    Exit codes: as each of its commands tells.
+    """
+
+
+@examples("""
+broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
+broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing --address tcp://orders.example:4022
+""")
+@partner.command("export")
+@config_option
+@_database_option
+@click.option(
+    "--service",
+    "services",
+    required=True,
+    multiple=True,
+    metavar="NAME",
+    help="A service of this side; may be given several times.",
+)
+@click.option(
+    "--to",
+    "sends_to",
+    required=True,
+    multiple=True,
+    metavar="NAME",
+    help="A service of the other side to which this side sends or answers; may be given several times.",
+)
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    metavar="tcp://HOST:PORT",
+    help="Where the other side reaches this endpoint; else endpoint.advertise.",
+)
+@with_exit_code
+def export_file(
+    config: Path | None,
+    database: str | None,
+    services: tuple[str, ...],
+    sends_to: tuple[str, ...],
+    addresses: tuple[str, ...],
+) -> None:
+    """
+    Print the partner file of this instance.
+
+    The file is signed and holds no secret. The fingerprint on standard error is what the other side sees when it
+    imports the file. Exit codes: 0 printed, 1 something is missing, 4 daemon unreachable.
+    """
+    settings = read_settings(config)
+    name = _database(settings, database)
+    addresses = addresses or tuple(map(str, settings.endpoint.advertise))
+    if not addresses:
+        raise click.UsageError("say --address tcp://HOST:PORT, or set endpoint.advertise")
+    known = [row[0] for row in AdminClient(settings.admin.socket).sql(_SERVICES, name)["rows"]]
+    for service in services:
+        if service not in known:
+            hint = f"it has: {', '.join(sorted(known)) or 'none'}"
+            raise PartnerFileError(f"the database {name} has no service {service}", hint)
+    text = export(settings, name, services, sends_to, addresses)
+    click.echo(text, nl=False)
+    made = read_partner(text.encode())
+    click.echo(f"compare by phone: {made.fingerprint}", err=True)
+    if not made.database:
+        click.echo(f"dialogs will not be sealed: databases.{name}.certificate is not set", err=True)
+
+
+@examples("""
+broker partner import billing.partner -c orders.toml --dry-run
+broker partner import billing.partner -c orders.toml --yes
+""")
+@partner.command("import")
+@config_option
+@_database_option
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@click.argument("file", type=click.File("rb"))
+@with_exit_code
+def import_file(
+    config: Path | None, database: str | None, file: BinaryIO, output: str, *, dry_run: bool, yes: bool
+) -> None:
+    """
+    Show what a partner file changes here, and make it so.
+
+    Writes certificates beside those that endpoint.peers and databases.NAME.peers name, and carries out statements:
+    routes to the partner's services, bindings, and permissions for what the partner sends. A second import changes
+    nothing. Exit codes: 0 done or nothing to change, 1 refused or not confirmed, 2 neither --yes nor a terminal,
+    4 daemon unreachable.
+    """
+    settings, now = read_settings(config), datetime.now(UTC)
+    name = _database(settings, database)
+    found = read_partner(file.read(SIZE_MAX + 1))
+    client = AdminClient(settings.admin.socket)
+    change = plan(settings, name, found, _present(client, settings, name), now=now)
+    lines = _shown(settings, name, found, change)
+    is_change = bool(change.files or change.statements)
+    if output == "table":
+        click.echo("\n".join(map(readable, lines)))
+    if is_change and not dry_run:
+        if not yes:
+            confirm(f"make {found.file.instance} a partner?")
+        store_files(change.files, is_replacing=True)
+        if change.statements:
+            client.sql(change.script, name)
+    if output == "json":
+        show_json(
+            {
+                "instance": found.file.instance,
+                "fingerprint": found.fingerprint,
+                "is_changed": is_change and not dry_run,
+                "files": list(map(str, change.files)),
+                "statements": change.script.splitlines(),
+            }
+        )
+    elif not is_change:
+        click.echo("nothing to change")
+    elif not dry_run:
+        click.echo("done")
+
+
+def _database(settings: Settings, database: str | None) -> str:
+    """The one that was named, else the only one."""
+    name = database or next(iter(settings.databases), None)
+    if name is None or name not in settings.databases or (database is None and len(settings.databases) > 1):
+        known = ", ".join(settings.databases) or "there is none"
+        raise click.UsageError(f"name the --database of the services: {known}")
+    return name
+
+
+def _present(client: AdminClient, settings: Settings, database: str) -> Present:
+    def rows(question: str, where: str) -> list[list[str]]:
+        found: list[list[str]] = client.sql(question, where)["rows"]
+        return found
+
+    rules = [
+        (MSDB, Rule(Permission.CONNECT, "*", parse_principal(who), State(state))) for who, state in rows(_CONNECT, MSDB)
+    ]
+    rules += [
+        (where, Rule(Permission.SEND, securable, parse_principal(who), State(state)))
+        for where in (MSDB, database)
+        for who, state, securable in rows(_SEND, where)
+    ]
+    return Present(
+        services=[(where, row[0]) for where in settings.databases for row in rows(_SERVICES, where)],
+        routes=[RouteRow(where, *row) for where in (MSDB, *settings.databases) for row in rows(_ROUTES, where)],
+        bindings=[BindingRow(*row) for row in rows(_BINDINGS, database)],
+        rules=rules,
+    )
+
+
+def _shown(settings: Settings, database: str, found: Partner, change: Plan) -> list[str]:
+    """The partner, and what changes, a line each."""
+    certificate = describe(found.endpoint[0])
+    lines = [
+        f"partner {found.file.instance} at {', '.join(found.file.addresses)}",
+        f"certificate of {found.who.name}, valid until {certificate.ends:%Y-%m-%d}",
+        f"compare by phone: {found.fingerprint}",
+    ]
+    if not is_sealed(settings, database, found):
+        missing = f"databases.{database}.certificate is not set" if found.database else "the file has no [database]"
+        lines.append(f"dialogs will not be sealed: {missing}")
+    lines += [f"{'replace' if path.exists() else 'write'} {path}" for path in change.files]
+    return lines + change.script.splitlines()
