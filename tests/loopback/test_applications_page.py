@@ -109,7 +109,7 @@ def test_every_number_of_the_page_is_one_that_calls_give() -> None:
     given = {
         int(n) for n in re.findall(r"(?:ConversationError\(|, )(\d{3,5})[,)]", sources) if int(n) not in {256, 512}
     }
-    rules = (root / "conversation" / "validation.py").read_text(encoding="utf-8")
+    rules = (root / "conversation" / "message_types.py").read_text(encoding="utf-8")
     sent = {int(n) for n in re.findall(r"\b(8428|8430|8431|8432|8434|9616)\b", rules)}
 
     assert told == given | sent

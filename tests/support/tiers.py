@@ -18,7 +18,7 @@ EXAMPLES_MAX = 50  # of a property in the fast tier
 
 LONG = (
     "bench/",
-    "browser/test_status_page",
+    "browser/",
     "chaos/",  # real daemons under faults, and the tests of what judges them
     "docs/test_examples",
     "docs/test_pages",  # executes tutorial and how-tos
@@ -31,15 +31,25 @@ LONG = (
     "loopback/test_bench",
     "loopback/test_certs",
     "loopback/test_crowd",
+    "loopback/test_dynamic_routing",
     "loopback/test_handshake_memory",
+    "loopback/test_journal",
     "loopback/test_memory",
     "loopback/test_nothing_leaks",
+    "loopback/test_progress",
+    "loopback/test_rolling_restart",
+    "loopback/test_rotation",
+    "loopback/test_route_errors",
+    "loopback/test_tracing",
     "model/",  # spin, and gcc for each
     "prometheus/",
     "shipping/",  # wheels, images, charts
     "simulation/test_fleet",
     "simulation/test_stored_fleet",
+    "spark/report/test_page",
     "spark/test_cluster",
+    "spark/test_entry",
+    "spark/test_routes",
 )
 # Tests that break the product to see that the simulation notices, and tests of its own tools.
 LONG_NAMES = ("found_out", "made_smaller", "tells_the_same_story", "everything_that_can_happen")
