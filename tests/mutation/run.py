@@ -44,13 +44,11 @@ TABLE = {
     "broker/conversation/outbound.py broker/conversation/frames.py broker/conversation/window.py": (
         "tests/unit/conversation tests/property/test_conversation.py"
     ),
-    "broker/routing/decide.py broker/routing/decide.py broker/routing/decide.py": (
+    "broker/routing/decide.py": (
         "tests/unit/routing tests/property/test_routing.py tests/property/test_conformance_cases.py"
         " tests/property/test_explain.py tests/property/test_oracle.py"
     ),
-    "broker/routing/mirrored.py broker/routing/mirrored.py": (
-        "tests/unit/mirror tests/property/test_mirrored_route.py"
-    ),
+    "broker/routing/mirrored.py": "tests/unit/routing/test_mirrored.py tests/property/test_mirrored_route.py",
     "broker/forwarding/kernel.py broker/forwarding/careful.py": (
         "tests/unit/forwarding tests/property/test_kernels.py tests/property/test_forwarding.py"
         " tests/property/test_forwarding_relay.py tests/property/test_held_frames.py"
