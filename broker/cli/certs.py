@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.drilling import drill
 from broker.cli.exit_code import HARMFUL, fail, with_exit_code
 from broker.cli.option import config_option, examples, output_option
 from broker.cli.output import quoted_path, show_json, show_rows
@@ -61,9 +60,6 @@ def certs() -> None:
 
     Exit codes: as each of its commands tells.
     """
-
-
-certs.add_command(drill)
 
 
 @examples("""
