@@ -34,7 +34,9 @@ LONG = (
     "loopback/test_dynamic_routing",
     "loopback/test_handshake_memory",
     "loopback/test_journal",
+    "loopback/test_limits",
     "loopback/test_memory",
+    "loopback/test_multiple_routes",
     "loopback/test_nothing_leaks",
     "loopback/test_progress",
     "loopback/test_rolling_restart",
@@ -47,9 +49,12 @@ LONG = (
     "simulation/test_fleet",
     "simulation/test_stored_fleet",
     "spark/report/test_page",
+    "spark/report/test_paths",
     "spark/test_cluster",
     "spark/test_entry",
     "spark/test_routes",
+    "spark/test_stored",
+    "spark/test_truth",
 )
 # Tests that break the product to see that the simulation notices, and tests of its own tools.
 LONG_NAMES = ("found_out", "made_smaller", "tells_the_same_story", "everything_that_can_happen")
