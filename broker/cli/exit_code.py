@@ -8,6 +8,7 @@ error, 2 is wrong usage, told by click.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -34,6 +35,7 @@ def with_exit_code(call: Callable[..., Any]) -> Callable[..., Any]:
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader has gone; click ends quietly
+            _give_up_output()
             fail(str(error), 1)
         except Exception as error:
             told = _of_file(error)
@@ -42,6 +44,14 @@ def with_exit_code(call: Callable[..., Any]) -> Callable[..., Any]:
             fail(told, 1)
 
     return wrapper
+
+
+def _give_up_output() -> None:
+    """Drop what standard output did not take, else Python tries again at its end and exits with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: BrokerError) -> int:
