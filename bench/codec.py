@@ -19,7 +19,7 @@ from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import HEADER, MAX_FRAME, Flag, FrameKind
 from broker.security.key_packet import Direction, Mode
 from broker.security.seal import ECHO_BYTES, NO_ECHO, Box, frame_key, open_frame, read_box
-from broker.security.session import Credentials, Sealer, Secured
+from broker.security.session import DialogCredentials, Sealer, Secured
 
 PAYLOADS = (64, 256, 1024, 16 * 1024, 256 * 1024)
 REPEATS = 7
@@ -69,7 +69,7 @@ def _sealing(body: bytes) -> Callable[[], bytes]:
     header.flags |= int(Flag.SEALED)
     now = time.time()
     direction = _direction(header)
-    sealer = Sealer(Secured(Mode.ANONYMOUS, secret=SECRET), direction, Credentials(), os.urandom)
+    sealer = Sealer(Secured(Mode.ANONYMOUS, secret=SECRET), direction, DialogCredentials(), os.urandom)
     _, box = decode_dialog(sealer.seal(header, body, now))
     sealer.heard(read_box(box).key_id[:ECHO_BYTES], os.urandom(16))
     return partial(sealer.seal, header, body, now)

@@ -23,10 +23,10 @@ from hashlib import sha256
 from statistics import median
 
 from broker.flow import Disposition
-from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.careful import SlowPath
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Buffer, Nobody, Origin, Way, WayOf
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin, WayOf
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
 
@@ -39,7 +39,7 @@ RING_BYTES = 1024 * 1024
 RINGS = {"none": None, "0": (RING_BYTES, 0.0), "1": (RING_BYTES, 1.0), "shed": (0, 1.0)}  # capacity and sample
 RINGS_TOLD = {"none": "", "0": ", ring of sample 0", "1": ", ring of sample 1", "shed": ", ring that is full"}
 ROUNDS = 9
-NOBODY = Nobody()
+NOBODY = UnknownOrigin()
 
 
 class Sink:
@@ -48,13 +48,13 @@ class Sink:
     def __init__(self) -> None:
         self.runs: list[Buffer] = []
 
-    def flush(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+    def flush(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
         """Like an outbox that has a link."""
         data = self.runs[0] if len(self.runs) == 1 else b"".join(self.runs)
         assert data
         self.runs.clear()
 
-    def recover(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+    def recover(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
         """Nothing fails here."""
         raise AssertionError
 
@@ -62,7 +62,7 @@ class Sink:
 class Track:
     """One kernel that knows its destinations, and the reads that it walks round after round."""
 
-    def __init__(self, kernel: type[CarefulKernel], reads: list[bytes], ring: tuple[int, float] | None) -> None:
+    def __init__(self, kernel: type[SlowPath], reads: list[bytes], ring: tuple[int, float] | None) -> None:
         self._sinks = [Sink() for _ in range(SINKS)]
         self._ring = None if ring is None else Ring(ring[0], sample=ring[1])
         self._kernel = kernel(
@@ -93,11 +93,17 @@ class Track:
             assert self._ring is None or bool(self._ring.shed) != bool(self._ring.buffer)
         return spent
 
-    def _resolve(self, key: bytes, _conversation: bytes, kind: int, _is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001
+    def _resolve(
+        self,
+        key: bytes,
+        _conversation: bytes,
+        kind: int,
+        _is_from_target: bool,  # noqa: FBT001
+    ) -> tuple[ForwardingEntry, bool]:
         number = int(key[-6:])
-        return Way(self._sinks[number % SINKS], Disposition.FORWARDED, kind=kind, route=str(number)), False
+        return ForwardingEntry(self._sinks[number % SINKS], Disposition.FORWARDED, kind=kind, route=str(number)), False
 
-    def _drop(self, disposition: Disposition, _kind: int) -> Way:
+    def _drop(self, disposition: Disposition, _kind: int) -> ForwardingEntry:
         raise AssertionError(disposition)
 
 

@@ -25,7 +25,7 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.security.grants import OPEN, Grants, Permission, Profile, Rule, State
+from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState, Profile
 from broker.security.principal import Who, parse_principal
 
 PAYLOAD = 256
@@ -94,9 +94,12 @@ def measure(*, kernel: str = "", rounds: int = ROUNDS, repeats: int = REPEATS) -
 def _granted(services: list[str]) -> Profile:
     """What a peer may send by default deny: these by pattern, and a thousand others by name."""
     everybody = parse_principal("CN=*,O=shop")
-    rules = [Rule(Permission.SEND, f"//other/service-{number}", everybody, State.GRANT) for number in range(GRANTS)]
+    rules = [
+        PermissionRule(Permission.SEND, f"//other/service-{number}", everybody, PermissionState.GRANT)
+        for number in range(GRANTS)
+    ]
     prefix = services[0][: services[0].rindex("-")]
-    rules.append(Rule(Permission.SEND, f"{prefix}*", everybody, State.GRANT))
+    rules.append(PermissionRule(Permission.SEND, f"{prefix}*", everybody, PermissionState.GRANT))
     profile = Grants(rules, is_default_deny=True).profile(_PEER)
     assert not profile.is_open
     return profile

@@ -31,7 +31,7 @@ from broker.application.sending import Item
 from broker.application.stream import LargeBody
 from broker.application.worker import Connecting, Connection, check_awaited
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.store.quarantine import ATTEMPTS
 
 __all__ = [
@@ -87,7 +87,7 @@ class Dialog:
         return self._dialog.conversation_id
 
     @property
-    def state(self) -> Awaitable[State]:
+    def state(self) -> Awaitable[ConversationState]:
         """See `broker.Dialog`, as for all that follows."""
         return self._db.run(lambda: self._dialog.state)
 

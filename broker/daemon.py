@@ -28,7 +28,7 @@ from broker.admin.server import AdminServer
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
-from broker.control.databases import Databases, Past
+from broker.control.databases import Databases, EndpointTotals
 from broker.control.declared import run_declared
 from broker.control.leave import drain_of
 from broker.control.limits import pass_limits, peer_limits, timeouts_of
@@ -38,15 +38,15 @@ from broker.control.named_script import scripts_of
 from broker.control.permission import grants_of
 from broker.control.reload import CarryOut, Reloads
 from broker.control.reload_change import Difference
-from broker.control.role_keeper import OwnStanding
+from broker.control.role_keeper import OwnRoleStatus
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import Trouble
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.outbox import Destination
-from broker.forwarding.way import Origin
+from broker.forwarding.way import FrameOrigin
 from broker.journalling import open_journal
-from broker.net.housekeeping import Housekeeping
+from broker.net.housekeeping import DeferredWork
 from broker.net.link import Link
 from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
@@ -121,11 +121,11 @@ class Instance:
         return self.databases.endpoints
 
     @property
-    def past(self) -> Past:
+    def past(self) -> EndpointTotals:
         """What databases counted that have gone to a partner."""
         return self.databases.past
 
-    def standings(self) -> dict[str, OwnStanding]:
+    def standings(self) -> dict[str, OwnRoleStatus]:
         """What this instance is for each of its databases, by name."""
         return self.databases.standings()
 
@@ -224,7 +224,7 @@ class Instance:
             supervision=self.supervision,
         )
         self.mirrors = Mirrors(self.peers, self.databases.prove, on_room=self._on_room)
-        housekeeping = Housekeeping()
+        housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             pass_limits(self.settings, endpoint.max_frame),
             deliver=self.databases.deliver,
@@ -376,6 +376,6 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
         await instance.drain.end("the application is done with it")
 
 
-def _adjacent(origin: Origin) -> str:
+def _adjacent(origin: FrameOrigin) -> str:
     """What frames from there are recorded to come from: the peer's name, else its address; or the database here."""
     return origin.peer_name or origin.address if isinstance(origin, Link) else getattr(origin, "database", "")

@@ -98,7 +98,7 @@ NUMBER = {
 }
 
 
-class Outcome(StrEnum):
+class VisitOutcome(StrEnum):
     """How a visit ended, in one word; of a dropped frame the disposition says why."""
 
     SENT = "sent"
@@ -121,7 +121,7 @@ class Form(StrEnum):
     INT64 = "int64"
 
 
-class Column(NamedTuple):
+class FlowColumn(NamedTuple):
     """One column of a flow record."""
 
     name: str
@@ -134,30 +134,32 @@ JOURNAL_SCHEMA = 1
 """Version of `COLUMNS`, in the metadata of every file. Later versions add columns that may be null, and change none."""
 
 COLUMNS = (
-    Column("entered_at", Form.INSTANT, "arrival here; at the sender, when it was put in the transmission queue"),
-    Column("left_at", Form.INSTANT, "handed to the next hop, delivered, dropped, or acknowledged", is_nullable=True),
-    Column("instance", Form.WORD, "name of the instance"),
-    Column("outcome", Form.WORD, "how the visit ended"),
-    Column("reason", Form.WORD, "of a dropped frame: its disposition", is_nullable=True),
-    Column("code", Form.INT32, "of a dropped frame: the number of its disposition", is_nullable=True),
-    Column("kind", Form.WORD, "message, ack, fault; other for kinds of later versions"),
-    Column("message_id", Form.GUID, "one for each transmission: a resend has another"),
-    Column("conversation_id", Form.GUID, "the dialog"),
-    Column("from_target", Form.FLAG, "whether the target of the dialog sent it"),
-    Column("sequence_number", Form.INT64, "of the message in its direction, from 0"),
-    Column("fragment_number", Form.INT32, "of the fragment in its message, from 0"),
-    Column("hop_count", Form.INT32, "gateways behind it, as it arrived"),
-    Column("hop_limit", Form.INT32, "gateways it may pass"),
-    Column("time_to_live_ms", Form.INT64, "lifetime of this copy, milliseconds"),
-    Column("time_consumed_ms", Form.INT64, "lifetime it had spent as it left, milliseconds"),
-    Column("bytes", Form.INT32, "the whole frame"),
-    Column("to_service", Form.WORD, "for whom it is"),
-    Column("from_service", Form.WORD, "who sent it"),
-    Column("to_broker_instance", Form.GUID, "which database it is for", is_nullable=True),
-    Column("from_broker_instance", Form.GUID, "which database sent it", is_nullable=True),
-    Column("route", Form.WORD, "the route that was taken", is_nullable=True),
-    Column("route_table", Form.WORD, "the database whose route that is", is_nullable=True),
-    Column("adjacent_in", Form.WORD, "name or address of the peer that sent it", is_nullable=True),
-    Column("adjacent_out", Form.WORD, "address of the next hop", is_nullable=True),
+    FlowColumn("entered_at", Form.INSTANT, "arrival here; at the sender, when it was put in the transmission queue"),
+    FlowColumn(
+        "left_at", Form.INSTANT, "handed to the next hop, delivered, dropped, or acknowledged", is_nullable=True
+    ),
+    FlowColumn("instance", Form.WORD, "name of the instance"),
+    FlowColumn("outcome", Form.WORD, "how the visit ended"),
+    FlowColumn("reason", Form.WORD, "of a dropped frame: its disposition", is_nullable=True),
+    FlowColumn("code", Form.INT32, "of a dropped frame: the number of its disposition", is_nullable=True),
+    FlowColumn("kind", Form.WORD, "message, ack, fault; other for kinds of later versions"),
+    FlowColumn("message_id", Form.GUID, "one for each transmission: a resend has another"),
+    FlowColumn("conversation_id", Form.GUID, "the dialog"),
+    FlowColumn("from_target", Form.FLAG, "whether the target of the dialog sent it"),
+    FlowColumn("sequence_number", Form.INT64, "of the message in its direction, from 0"),
+    FlowColumn("fragment_number", Form.INT32, "of the fragment in its message, from 0"),
+    FlowColumn("hop_count", Form.INT32, "gateways behind it, as it arrived"),
+    FlowColumn("hop_limit", Form.INT32, "gateways it may pass"),
+    FlowColumn("time_to_live_ms", Form.INT64, "lifetime of this copy, milliseconds"),
+    FlowColumn("time_consumed_ms", Form.INT64, "lifetime it had spent as it left, milliseconds"),
+    FlowColumn("bytes", Form.INT32, "the whole frame"),
+    FlowColumn("to_service", Form.WORD, "for whom it is"),
+    FlowColumn("from_service", Form.WORD, "who sent it"),
+    FlowColumn("to_broker_instance", Form.GUID, "which database it is for", is_nullable=True),
+    FlowColumn("from_broker_instance", Form.GUID, "which database sent it", is_nullable=True),
+    FlowColumn("route", Form.WORD, "the route that was taken", is_nullable=True),
+    FlowColumn("route_table", Form.WORD, "the database whose route that is", is_nullable=True),
+    FlowColumn("adjacent_in", Form.WORD, "name or address of the peer that sent it", is_nullable=True),
+    FlowColumn("adjacent_out", Form.WORD, "address of the next hop", is_nullable=True),
 )
 """The columns of a flow record, in the order in which they are written."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from broker.control.config import Settings
 from broker.control.journal import journal_plan
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE
-from broker.forwarding.way import Origin
+from broker.forwarding.way import FrameOrigin
 
 if TYPE_CHECKING:
     from broker.journal.journal import Journal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DISABLED = "OTEL_SDK_DISABLED"  # of the environment: OpenTelemetry does nothing at all
 
 
-def open_journal(settings: Settings, adjacent_of: Callable[[Origin], str]) -> Journal | None:
+def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) -> Journal | None:
     """
     Where the pass records what it does, at work; None without one.
 

@@ -35,14 +35,14 @@ STATUS_SERVING = "serving"
 log = structlog.get_logger(__name__)
 
 
-class Telling(Protocol):
+class StateReporter(Protocol):
     """Whoever tells the state."""
 
     async def state(self) -> dict[str, Any]:
         """What `GET /v1/status` answers."""
 
 
-class Served(Protocol):
+class ManagedService(Protocol):
     """What runs in a process. Shape: `stopping` set once it shall end; `drain` how it leaves."""
 
     stopping: asyncio.Event
@@ -56,11 +56,11 @@ class Served(Protocol):
         """How it takes its configuration anew."""
 
     @property
-    def admin(self) -> Telling:
+    def admin(self) -> StateReporter:
         """Its admin interface."""
 
 
-Serving = Callable[[], AbstractAsyncContextManager[Served]]
+Serving = Callable[[], AbstractAsyncContextManager[ManagedService]]
 
 
 def run(serving: Serving) -> bool:
@@ -111,7 +111,7 @@ class _Life:
         self.has_been_told = False
         self._starting = starting
         self._notify = notify
-        self._served: Served | None = None
+        self._served: ManagedService | None = None
         self._hangups = 0  # not looked after yet
         self._reloading: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -121,7 +121,7 @@ class _Life:
         """Whether the start is over."""
         return self._served is not None
 
-    def begin(self, served: Served) -> None:
+    def begin(self, served: ManagedService) -> None:
         """It serves."""
         self._served = served
         served.drain.on_change = self._on_drain

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.admin.server import Change
+from broker.admin.server import PreparedListeners
 from broker.control.certificates import security_of
 from broker.control.config import Settings
 from broker.control.identities import credentials_of
@@ -26,7 +26,7 @@ from broker.net.listener import Listener
 from broker.net.retuning import Tuning, largest_frame, narrow, retune
 from broker.net.tls import Security
 from broker.observe.logs import reconfigure_logging
-from broker.security.session import Credentials
+from broker.security.session import DialogCredentials
 
 if TYPE_CHECKING:
     from broker.daemon import Instance
@@ -46,12 +46,12 @@ class Ready:
     """
 
     settings: Settings
-    admin: Change
+    admin: PreparedListeners
     security: Security | None = None
     listeners: list[tuple[ListenAddress, Listener]] = field(default_factory=list)
     new: list[Listener] = field(default_factory=list)
     plan: JournalPlan | None = None
-    credentials: dict[str, Credentials] = field(default_factory=dict)
+    credentials: dict[str, DialogCredentials] = field(default_factory=dict)
 
 
 async def make_ready(

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Kept:
+class SupervisedTask:
     """One task, made by `Supervision.keep`. Shape: `failures` how often it has died."""
 
     def __init__(self, supervision: Supervision, name: str, work: Work) -> None:
@@ -106,11 +106,11 @@ class Supervision:
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, SupervisedTask] = {}
 
-    def keep(self, name: str, work: Work) -> Kept:
+    def keep(self, name: str, work: Work) -> SupervisedTask:
         """Begin a task that is begun anew whenever it ends, until it is stopped. A name is for one task at a time."""
-        self._kept[name] = kept = Kept(self, name, work)
+        self._kept[name] = kept = SupervisedTask(self, name, work)
         self.failures.setdefault(name, 0)  # so that the first death is a change from 0
         return kept
 
@@ -122,7 +122,7 @@ class Supervision:
         """It has died once more."""
         self.failures[name] += 1
 
-    def forget(self, kept: Kept) -> None:
+    def forget(self, kept: SupervisedTask) -> None:
         """It is to end; for `Kept.stop`."""
         if self._kept.get(kept.name) is kept:
             del self._kept[kept.name]

@@ -20,8 +20,8 @@ from broker.control.catalog import MSDB, Borrow, Catalog, Database
 from broker.control.execute import execute
 from broker.ddl.parser import read_script
 from broker.errors import BrokerError
-from broker.numbers.catalogue import Place
-from broker.observe.query import SELF_MADE, Views
+from broker.numbers.catalogue import MessageChannel
+from broker.observe.query import SELF_MADE, SystemViews
 from broker.observe.view import MEMORY_VIEWS
 from broker.store.database import broker_instance, open_store
 
@@ -65,7 +65,9 @@ class Example:
         asyncio.run(execute(self._catalog, read_script(SETUP), database=MSDB))
         snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
         snapshots.pop("msdb.sys.routes", None)
-        self._views = Views(databases=self._paths, snapshots=snapshots, transmission_statuses=dict, mirrors=[MIRROR])
+        self._views = SystemViews(
+            databases=self._paths, snapshots=snapshots, transmission_statuses=dict, mirrors=[MIRROR]
+        )
         self._shop = self._open.enter_context(closing(sqlite3.connect(self._paths["shop"], isolation_level=None)))
         return self
 
@@ -74,14 +76,18 @@ class Example:
     ) -> None:
         self._open.close()
 
-    def told(self, place: Place, text: str) -> BrokerError:
+    def told(self, place: MessageChannel, text: str) -> BrokerError:
         """
         The error in which an example ends.
 
         Raises:
             ValueError: it ends in none.
         """
-        carry_out = {Place.STATEMENT: self._script, Place.SELECT: self.select, Place.APPLICATION: self._python}[place]
+        carry_out = {
+            MessageChannel.STATEMENT: self._script,
+            MessageChannel.SELECT: self.select,
+            MessageChannel.APPLICATION: self._python,
+        }[place]
         try:
             carry_out(text)
         except BrokerError as error:

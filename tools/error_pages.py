@@ -26,24 +26,24 @@ from broker.admin.why_remedy import remedy_of, remedy_of_error
 from broker.cli.exit_code import EX_CONFIG, exit_code
 from broker.errors import BrokerError, ConversationError, PeerError, RequestError, ResourceError, StatementError
 from broker.flow import Disposition
-from broker.numbers.catalogue import Entry, Place, catalogue
+from broker.numbers.catalogue import MessageChannel, MessageEntry, catalogue
 from tools.error_example import SETUP, Example, shown
 from tools.marked import renew
 from tools.raised import BROKER, Raised, raised, sentence_of
 
 PLACES = {
-    Place.STATEMENT: "Statements",
-    Place.SELECT: "SELECT",
-    Place.APPLICATION: "Applications and commands",
-    Place.DIALOG: "Error messages of dialogs",
-    Place.FRAME: "Frames",
-    Place.CONNECTION: "Connections",
-    Place.REQUEST: "Requests for routes",
-    Place.START: "Configuration and start",
+    MessageChannel.STATEMENT: "Statements",
+    MessageChannel.SELECT: "SELECT",
+    MessageChannel.APPLICATION: "Applications and commands",
+    MessageChannel.DIALOG: "Error messages of dialogs",
+    MessageChannel.FRAME: "Frames",
+    MessageChannel.CONNECTION: "Connections",
+    MessageChannel.REQUEST: "Requests for routes",
+    MessageChannel.START: "Configuration and start",
 }
-_LANGUAGES = {Place.STATEMENT: "sql", Place.SELECT: "sql", Place.APPLICATION: "python"}
+_LANGUAGES = {MessageChannel.STATEMENT: "sql", MessageChannel.SELECT: "sql", MessageChannel.APPLICATION: "python"}
 _FATAL = "FATAL with this code; the connection ends, what came before counts, and it is dialled again after a pause"
-_ANSWERED = frozenset({Place.STATEMENT, Place.SELECT})  # over HTTP, with the status of a problem
+_ANSWERED = frozenset({MessageChannel.STATEMENT, MessageChannel.SELECT})  # over HTTP, with the status of a problem
 _PARSED = {"RefusedError": "DdlSyntaxError", "PropertyError": "StatementError", "error": "StatementError"}
 _LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # to a page beside the page from which a text is taken
 
@@ -69,7 +69,7 @@ def pages(found: Iterable[Raised], example: Example) -> dict[str, str]:
     }
 
 
-def _page(entry: Entry, found: list[Raised], example: Example) -> Iterator[str]:
+def _page(entry: MessageEntry, found: list[Raised], example: Example) -> Iterator[str]:
     yield f"# {_heading(entry)}"
     yield ""
     yield "| Where | When |"
@@ -93,36 +93,36 @@ def _page(entry: Entry, found: list[Raised], example: Example) -> Iterator[str]:
     yield "[All numbers and reasons](index.md)"
 
 
-def _heading(entry: Entry) -> str:
+def _heading(entry: MessageEntry) -> str:
     return f"{', '.join(filter(None, [str(entry.number or ''), entry.reason]))}: {entry.title}"
 
 
-def _why(entry: Entry) -> Iterator[tuple[str, str]]:
+def _why(entry: MessageEntry) -> Iterator[tuple[str, str]]:
     """What `broker why` proposes, where it knows this cause, with names for what it fills in."""
     if entry.reason:
         told = remedy_of(entry.reason, instance="INSTANCE", service="SERVICE", table="DATABASE")
         if told != remedy_of("", instance="INSTANCE", service="SERVICE"):
             yield "frames that end so", told
-    if Place.DIALOG in entry.when:
+    if MessageChannel.DIALOG in entry.when:
         told = remedy_of_error(-entry.number, service="SERVICE")
         is_said = told.casefold().startswith(entry.remedy.casefold().rstrip("."))
         if told != remedy_of_error(None, service="SERVICE") and not is_said:
             yield "a dialog that failed so", told
 
 
-def _facts(entry: Entry, found: list[Raised]) -> Iterator[str]:
+def _facts(entry: MessageEntry, found: list[Raised]) -> Iterator[str]:
     """What machines get of it."""
     facts: list[tuple[str, str]] = []
     if _ANSWERED & entry.when.keys():
         facts.append(("Severity", str(StatementError.severity)))
         facts.append(("HTTP status", ", ".join(f"{one.value} {one.phrase}" for one in _statuses(found))))
-    if (_ANSWERED | {Place.APPLICATION}) & entry.when.keys():
+    if (_ANSWERED | {MessageChannel.APPLICATION}) & entry.when.keys():
         facts.append(("Exit code of a command", str(exit_code(ConversationError(entry.number, "")))))
-    if Place.START in entry.when:
+    if MessageChannel.START in entry.when:
         facts.append(("Exit code of `broker serve`", str(EX_CONFIG)))
-    if Place.CONNECTION in entry.when:
+    if MessageChannel.CONNECTION in entry.when:
         facts.append(("The peer is told", _FATAL))
-    if Place.DIALOG in entry.when:
+    if MessageChannel.DIALOG in entry.when:
         facts.append(("The dialog", f"fails: the application reads an Error message with the code -{entry.number}"))
     if entry.told:
         facts.append(("Who is told", entry.told))
@@ -159,7 +159,7 @@ def _sentences(found: list[Raised]) -> Iterator[str]:
             yield f"- {_code(sentence)}"
 
 
-def _examples(entry: Entry, example: Example) -> Iterator[str]:
+def _examples(entry: MessageEntry, example: Example) -> Iterator[str]:
     if entry.example:
         yield ""
         yield "## Example"
@@ -205,7 +205,7 @@ def index() -> dict[str, str]:
     }
 
 
-def _places(entry: Entry) -> str:
+def _places(entry: MessageEntry) -> str:
     return ", ".join(PLACES[place] for place in entry.when)
 
 
@@ -234,9 +234,9 @@ def _inherited(tree: ast.Module, node: ast.ClassDef) -> str:
 def statements() -> dict[str, str]:
     """The table of `docs/statements.md`."""
     rows = [
-        f"| {entry.number} | {entry.when[Place.STATEMENT]} |"
+        f"| {entry.number} | {entry.when[MessageChannel.STATEMENT]} |"
         for entry in catalogue().values()
-        if Place.STATEMENT in entry.when
+        if MessageChannel.STATEMENT in entry.when
     ]
     return {"numbers": "\n".join(["| Number | Raised when |", "|---|---|", *rows])}
 
@@ -245,7 +245,7 @@ def dispositions() -> dict[str, str]:
     """The table of `docs/dispositions.md`."""
     by_reason = {entry.reason: entry for entry in catalogue().values()}
     told = [by_reason[str(disposition)] for disposition in Disposition]
-    rows = [f"| {one.reason} | {one.number or ''} | {one.when[Place.FRAME]} | {one.remedy} |" for one in told]
+    rows = [f"| {one.reason} | {one.number or ''} | {one.when[MessageChannel.FRAME]} | {one.remedy} |" for one in told]
     lines = ["| Disposition | Number | What happened | What to do |", "|---|---|---|---|", *rows]
     return {"dispositions": "\n".join(lines)}
 

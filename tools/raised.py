@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.numbers.catalogue import Place
+from broker.numbers.catalogue import MessageChannel
 
 BROKER = Path(__file__).parents[1] / "broker"
 LEAST, MOST = 100, 99_999  # numbers of messages; what is below is an exit code, a count or an offset
@@ -31,15 +31,15 @@ _FORMATTED = re.compile(r"\{(?P<name>\w+)(?:!r)?\}")
 _NAMED = frozenset({"number", "code", "error"})
 _TOLD = re.compile(r"error (\d+): ")
 # The first that fits the path says where a positive number is told, unless the kind of the error does.
-_PLACES: Sequence[tuple[str, Place]] = (
-    ("admin/api.py", Place.SELECT),
-    ("admin/", Place.APPLICATION),
-    ("application/", Place.APPLICATION),
-    ("cli/", Place.APPLICATION),
-    ("observe/", Place.SELECT),
-    ("dialog/", Place.REQUEST),
-    ("conversation/", Place.APPLICATION),
-    ("", Place.STATEMENT),
+_PLACES: Sequence[tuple[str, MessageChannel]] = (
+    ("admin/api.py", MessageChannel.SELECT),
+    ("admin/", MessageChannel.APPLICATION),
+    ("application/", MessageChannel.APPLICATION),
+    ("cli/", MessageChannel.APPLICATION),
+    ("observe/", MessageChannel.SELECT),
+    ("dialog/", MessageChannel.REQUEST),
+    ("conversation/", MessageChannel.APPLICATION),
+    ("", MessageChannel.STATEMENT),
 )
 
 
@@ -53,7 +53,7 @@ class Raised:
     """
 
     number: int
-    places: tuple[Place, ...]
+    places: tuple[MessageChannel, ...]
     kind: str
     sentence: str
     module: str
@@ -117,7 +117,7 @@ class _Module:
                 text = rendered(node, self._constants)
                 told = _TOLD.match(text)
                 if told:
-                    yield Raised(int(told[1]), (Place.START,), "", text, self._module)
+                    yield Raised(int(told[1]), (MessageChannel.START,), "", text, self._module)
 
     def _of_classes(self, tree: ast.Module) -> Iterator[Raised]:
         """`code` of a class, with the sentence that its `__str__` makes."""
@@ -127,7 +127,11 @@ class _Module:
                     if isinstance(part, ast.AnnAssign) and _last_name(part.target) == "code" and part.value is not None:
                         for number in self._numbers(part.value):
                             yield Raised(
-                                number, (Place.CONNECTION,), node.name, sentence_of(node, self._constants), self._module
+                                number,
+                                (MessageChannel.CONNECTION,),
+                                node.name,
+                                sentence_of(node, self._constants),
+                                self._module,
                             )
 
     def _of_call(self, call: ast.Call) -> Iterator[Raised]:
@@ -160,11 +164,14 @@ class _Module:
         for number in self._numbers(value):
             yield Raised(abs(number), self._places(number, kind), kind, sentence, self._module)
 
-    def _places(self, number: int, kind: str) -> tuple[Place, ...]:
+    def _places(self, number: int, kind: str) -> tuple[MessageChannel, ...]:
         if number < 0:
-            return (Place.DIALOG,)
+            return (MessageChannel.DIALOG,)
         if kind == "Refusal" or self._module == "conversation/message_types.py":
-            return (Place.APPLICATION, Place.DIALOG)  # told to the sender here, or, negative, to the far side
+            return (
+                MessageChannel.APPLICATION,
+                MessageChannel.DIALOG,
+            )  # told to the sender here, or, negative, to the far side
         return (next(place for start, place in _PLACES if self._module.startswith(start)),)
 
     def _numbers(self, value: ast.expr) -> list[int]:

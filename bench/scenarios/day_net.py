@@ -19,7 +19,7 @@ from broker.bench.machine import resident_mib
 from broker.bench.tied import tied
 from broker.control.certificate_file import store_files
 from broker.control.renewal import Pair
-from broker.security.issue import Holder, Validity, certificates_pem, issue_endpoint, make_authority
+from broker.security.issue import CertificateSubject, Validity, certificates_pem, issue_endpoint, make_authority
 from examples.demo.topology import Daemon, Topology
 
 HOURS = 24
@@ -172,7 +172,7 @@ class DayNet:
         """A certificate for an instance, in the place of the one that it has."""
         now = datetime.now(UTC)
         validity = Validity(now - EARLY, now + max(LEAST_VALID, timedelta(seconds=VALID_HOURS * self._hour)))
-        issued = issue_endpoint(Holder(name, hosts=("127.0.0.1",)), validity, self._authority)
+        issued = issue_endpoint(CertificateSubject(name, hosts=("127.0.0.1",)), validity, self._authority)
         store_files(self._pair(name).files(issued), is_replacing=True)
         self._ends_at.append(validity.ends)
 

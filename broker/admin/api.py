@@ -47,9 +47,9 @@ from broker.admin.why_here import FORWARDED, answer_why, look
 from broker.control.admin_role import AdminRole
 from broker.control.catalog import MSDB
 from broker.control.check import check_running
-from broker.control.concern import Concern
+from broker.control.concern import Diagnostic
 from broker.control.execute import execute
-from broker.control.progress import Progress
+from broker.control.progress import ScriptProgress
 from broker.control.writable import room_problem
 from broker.ddl.parser import read_script
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError, UnknownNameError
@@ -57,7 +57,7 @@ from broker.observe.audit import AUDIT
 from broker.observe.backlog import read_backlog
 from broker.observe.instance import Running
 from broker.observe.ledger import add_ledgers, read_ledger
-from broker.observe.query import Snapshot, Views, find_name
+from broker.observe.query import Snapshot, SystemViews, find_name
 from broker.observe.snapshot import Snapshots
 from broker.observe.standstill import add_standstills, read_standstill
 from broker.observe.status import add_backlog, backlog_paths, read_status
@@ -92,11 +92,11 @@ class Api:
         self._statuses = snapshots.transmission_statuses
 
     @property
-    def _views(self) -> Views:
+    def _views(self) -> SystemViews:
         """The views of what is here now: databases come and go with their roles."""
         catalog = self._instance.catalog
         paths = {name: database.path for name, database in catalog.databases.items() if database.path is not None}
-        return Views(
+        return SystemViews(
             databases=paths,
             snapshots=self._snapshots,
             transmission_statuses=self._statuses,
@@ -129,7 +129,7 @@ class Api:
     async def _change(self, request: SqlRequest, caller: Caller, database: str) -> list[str]:
         """A script, wholly or not at all; what it did, and what was refused, is written down."""
         entry = self._audit.begin(caller, "POST /v1/sql", database)
-        progress = Progress(size=len(request.statement), seen_by=entry)
+        progress = ScriptProgress(size=len(request.statement), seen_by=entry)
         try:
             caller.expect(STATEMENT_LEAST, "a statement that changes something")
             statements = caller.permitted(read_script(request.statement, source=progress.source))
@@ -307,7 +307,7 @@ def _findings(errors: Iterable[SettingError]) -> list[Finding]:
     return [_finding(error.key, error) for error in errors]
 
 
-def _finding(key: str, found: SettingError | Concern) -> Finding:
+def _finding(key: str, found: SettingError | Diagnostic) -> Finding:
     span = found.span
     return Finding(
         key,

@@ -24,7 +24,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from broker.admin.api import Api
 from broker.admin.audit import Audit
 from broker.admin.caller import Caller
-from broker.admin.door import Door, origin_of
+from broker.admin.door import Authenticator, origin_of
 from broker.admin.events import Events
 from broker.admin.guard import check_content, check_fields, check_site, check_target
 from broker.admin.listening import secure
@@ -66,7 +66,7 @@ class Parts:
     """
 
     api: Api
-    door: Door
+    door: Authenticator
     audit: Audit
     executor: Executor
     version: str

@@ -62,7 +62,7 @@ class AuditUnavailableError(ResourceError):
         return f"audit {self.path}: {self.problem}; nothing is changed as long as no change can be written down"
 
 
-class Outcome(StrEnum):
+class AuditOutcome(StrEnum):
     """What became of a change."""
 
     DONE = "done"
@@ -82,9 +82,9 @@ class Audit:
         self._failed: AuditUnavailableError | None = None  # of the last append, for problems that opening does not show
         self._lock = threading.Lock()
 
-    def begin(self, caller: Caller, operation: str, database: str | None = None) -> Entry:
+    def begin(self, caller: Caller, operation: str, database: str | None = None) -> AuditEntry:
         """The record of one request, empty yet."""
-        return Entry(self, caller, operation, database)
+        return AuditEntry(self, caller, operation, database)
 
     def rows(self) -> list[tuple[object, ...]]:
         """The newest lines, as the view has them. Blocking; raises StoreUnavailableError."""
@@ -116,7 +116,7 @@ class Audit:
             return ""
         return f"audit {failed.path}: the last change could not be written down, and was not made: {failed.problem}"
 
-    def refuse(self, entry: Entry, problem: str) -> None:
+    def refuse(self, entry: AuditEntry, problem: str) -> None:
         """Record a refusal, in another thread, unless there were too many."""
         with self._lock:
             now = time.monotonic()
@@ -128,7 +128,7 @@ class Audit:
             self._refusals -= 1
             unsaid, self._unsaid = self._unsaid, 0
         more = {"unsaid": unsaid} if unsaid else {}
-        self.record(entry.line(Outcome.REFUSED, problem=problem[:TEXT_MAX], **more))
+        self.record(entry.line(AuditOutcome.REFUSED, problem=problem[:TEXT_MAX], **more))
 
     def record(self, line: Mapping[str, Any]) -> None:
         """Write a line about something that changes nothing, in another thread."""
@@ -145,7 +145,7 @@ class Audit:
             log.error("audit unavailable", path=error.path, problem=error.problem, outcome=line["outcome"])  # noqa: TRY400 - no bug
 
 
-class Entry:
+class AuditEntry:
     """One request that changes something, as `broker.control.progress.Auditing` asks."""
 
     def __init__(self, audit: Audit, caller: Caller, operation: str, database: str | None) -> None:
@@ -162,7 +162,7 @@ class Entry:
         """A statement was carried out; nothing is committed yet."""
         if len(self._lines) < LINES_MAX:
             text = render_statement(statement)[:STATEMENT_MAX]
-            line = self.line(Outcome.DONE, operation=words_of(statement), database=database, statement=text)
+            line = self.line(AuditOutcome.DONE, operation=words_of(statement), database=database, statement=text)
             self._lines.append(line)
 
     def seal(self, statements: int) -> None:
@@ -175,7 +175,7 @@ class Entry:
         lines = list(self._lines)
         more = statements - len(lines)
         if more > 0:
-            lines.append(self.line(Outcome.DONE, target=f"{more} more statements"))
+            lines.append(self.line(AuditOutcome.DONE, target=f"{more} more statements"))
         if lines:
             self._audit.append(lines)
             self.is_sealed = True
@@ -187,9 +187,9 @@ class Entry:
         Raises:
             AuditUnavailableError: it cannot be written.
         """
-        lines = [self.line(Outcome.DONE, target=target[:TEXT_MAX]) for target in targets[:LINES_MAX]]
+        lines = [self.line(AuditOutcome.DONE, target=target[:TEXT_MAX]) for target in targets[:LINES_MAX]]
         if more := len(targets) - len(lines):
-            lines.append(self.line(Outcome.DONE, target=f"{more} more"))
+            lines.append(self.line(AuditOutcome.DONE, target=f"{more} more"))
         self._audit.append(lines)
         self._target = targets[0] if len(targets) == 1 else None
         self.is_sealed = True
@@ -198,12 +198,12 @@ class Entry:
         """It was refused, or has failed."""
         if self.is_sealed:
             self._audit.record(
-                self.line(Outcome.FAILED, target=self._target, problem=problem_in_short(error)[:TEXT_MAX])
+                self.line(AuditOutcome.FAILED, target=self._target, problem=problem_in_short(error)[:TEXT_MAX])
             )
         else:
             self._audit.refuse(self, problem_in_short(error))
 
-    def line(self, outcome: Outcome, **more: Any) -> dict[str, Any]:
+    def line(self, outcome: AuditOutcome, **more: Any) -> dict[str, Any]:
         """A line about the request."""
         caller = self._caller
         known = {"request": self._request, "who": caller.who, "role": caller.role.word, "from": caller.origin}

@@ -48,7 +48,7 @@ class SocketNotPermittedError(BrokerError):
         return f"the socket {self.socket} may not be used: {self.problem}; {hint}"
 
 
-class Credentials(NamedTuple):
+class ClientCredentials(NamedTuple):
     """
     What a client shows, and whom it believes.
 
@@ -67,7 +67,7 @@ class Credentials(NamedTuple):
         return f"Credentials({files})"
 
 
-NO_CREDENTIALS = Credentials()
+NO_CREDENTIALS = ClientCredentials()
 
 
 class AdminClient:
@@ -88,7 +88,7 @@ class AdminClient:
         where: Path | str,
         *,
         timeout: float = TIMEOUT_SECONDS,
-        credentials: Credentials = NO_CREDENTIALS,
+        credentials: ClientCredentials = NO_CREDENTIALS,
     ) -> None:
         self.where = where
         self.credentials = credentials
@@ -248,7 +248,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _context(credentials: Credentials) -> ssl.SSLContext:
+def _context(credentials: ClientCredentials) -> ssl.SSLContext:
     """
     TLS 1.3, and the daemon proves its name.
 

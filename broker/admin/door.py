@@ -21,7 +21,7 @@ from aiohttp import web
 
 from broker.admin.caller import Caller
 from broker.admin.guard import FORWARDED
-from broker.admin.peer import Peer, peer_of
+from broker.admin.peer import SocketPeer, peer_of
 from broker.admin.problem import UnauthorizedError
 from broker.admin.token_store import TokenStore
 from broker.control.admin_role import AdminRole, role_of
@@ -35,7 +35,7 @@ _SCHEME = "bearer"
 log = structlog.get_logger(__name__)
 
 
-class Door:
+class Authenticator:
     """
     Who asks, for all listeners of an instance. Loop-only.
 
@@ -98,7 +98,7 @@ class Door:
         way = f'[admin.roles] "token:{token.name}" = "{{role}}" gives it, or a new token'
         return Caller(f"token:{token.name}", origin, token.role, way)
 
-    def _of_process(self, peer: Peer, origin: str) -> Caller:
+    def _of_process(self, peer: SocketPeer, origin: str) -> Caller:
         holders, name = self._holders, user_name(peer.uid)
         roles = [role for group, role in holders.groups.items() if group in peer.groups]
         roles += [
@@ -118,7 +118,7 @@ class Door:
         return Caller(f"certificate:{who.name}", origin, max(roles, default=AdminRole.NONE), way)
 
 
-def origin_of(request: web.Request) -> tuple[Peer | None, str, str]:
+def origin_of(request: web.Request) -> tuple[SocketPeer | None, str, str]:
     """
     Where a request comes from: the process, on a Unix socket; the user or the address; and both in words.
 

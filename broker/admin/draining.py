@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from broker.admin.audit import Audit
 from broker.admin.caller import Caller
-from broker.net.drain import Drain, Stage
+from broker.net.drain import Drain, DrainStage
 
 FOLLOW_SECONDS = 10.0  # at most, that an answer about the next change is waited for
 
@@ -70,7 +70,7 @@ async def drain_state(drain: Drain, question: DrainQuestion) -> DrainAnswer:
 
 async def _answer(drain: Drain) -> DrainAnswer:
     left = await drain.look()
-    is_serving = drain.stage is Stage.SERVING
+    is_serving = drain.stage is DrainStage.SERVING
     return DrainAnswer(
         stage=drain.stage.value,
         sentence=drain.sentence,
@@ -81,7 +81,7 @@ async def _answer(drain: Drain) -> DrainAnswer:
         by_hop=left.by_hop,
         busy=list(left.busy),
         remaining_s=None if is_serving else round(drain.remaining_s, 3),
-        clean=drain.is_clean if drain.stage is Stage.LEFT else None,
+        clean=drain.is_clean if drain.stage is DrainStage.LEFT else None,
         changes=drain.changes,
         process=drain.process,
     )

@@ -36,8 +36,8 @@ from broker.observe.count import Counts, read_counts
 from broker.observe.instance import Running
 from broker.observe.latency import Latency
 from broker.observe.mirror import carried_by_way
-from broker.observe.past import LATENCIES, PastRing
-from broker.observe.pulse import Facts, Pulse
+from broker.observe.past import LATENCIES, StatsHistory
+from broker.observe.pulse import InstanceSample, StatsStream
 from broker.observe.snapshot import Snapshots
 from broker.observe.status import backlog_paths, read_status
 from broker.observe.stock import Stock, read_stocks
@@ -113,14 +113,14 @@ class Events:
         self, instance: Running, executor: Executor, audit: Audit, *, cpu: Callable[[], float] = time.thread_time
     ) -> None:
         self.streams: set[Stream] = set()
-        self.past = PastRing()
+        self.past = StatsHistory()
         self._instance = instance
         self._executor = executor
         self._audit = audit
         self._dispositions = Snapshots(instance).by_view()[DISPOSITIONS]
         self._cpu = cpu
         self._run = f"{time.time_ns():x}"
-        self._pulse = Pulse()
+        self._pulse = StatsStream()
         self._hops, self._trips = Latency(), Latency()
         self._latency: dict[str, float | None] = dict.fromkeys(LATENCIES)
         self._drops: list[dict[str, Any]] = []
@@ -249,7 +249,7 @@ class Events:
         loop = asyncio.get_running_loop()
         self._look_into_files(loop.time())
         status = {**read_status(self._instance), **self._problems}
-        facts = Facts(
+        facts = InstanceSample(
             status=status,
             counts=read_counts(self._instance),
             now=loop.time(),
@@ -299,7 +299,7 @@ class Events:
     def _forget(self) -> None:
         """Nobody listens any more: who comes next begins anew."""
         self._asked.clear()
-        self._pulse, self._newest, self._stocks_due = Pulse(), b"", 0.0
+        self._pulse, self._newest, self._stocks_due = StatsStream(), b"", 0.0
 
 
 def _event(name: str, data: object, number: str = "") -> bytes:

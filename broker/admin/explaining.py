@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # slow to import, and an instance that does not run is asked 
     from broker.observe.instance import Running
 
 
-class Home(Struct, frozen=True):
+class SendingDatabase(Struct, frozen=True):
     """A database that messages are sent from. Shape: `broker_instance` 16 bytes; `path` its file, which may be none."""
 
     broker_instance: bytes
@@ -47,7 +47,7 @@ class Home(Struct, frozen=True):
     path: Path
 
 
-class Place(Struct, frozen=True):
+class InstanceView(Struct, frozen=True):
     """
     An instance that can be asked.
 
@@ -58,22 +58,22 @@ class Place(Struct, frozen=True):
     name: str
     broker_instance: bytes | None
     surroundings: RoutingContext
-    homes: Mapping[str, Home]
+    homes: Mapping[str, SendingDatabase]
     problem_of: Callable[[NetworkAddress], str] = lambda _: ""
     pair_told: Callable[[MirroredPair], str] = lambda _: ""
     grants: Grants = field(default_factory=Grants)
     principal: str | None = None
 
 
-def running_place(instance: Running) -> Place:
+def running_place(instance: Running) -> InstanceView:
     """A running instance as it is at this moment. Loop-only, and so is what asks for health, problems and pairs."""
     homes = {
-        name: Home(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
+        name: SendingDatabase(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
         for name, endpoint in instance.endpoints.items()
     }
     here = instance.forwarder.here
     told = instance.mirrors.told
-    return Place(
+    return InstanceView(
         instance.name,
         instance.broker_instance,
         here,
@@ -85,7 +85,7 @@ def running_place(instance: Running) -> Place:
     )
 
 
-def frozen_place(instance: Running) -> Place:
+def frozen_place(instance: Running) -> InstanceView:
     """The same for another thread, as it is at this moment. Loop-only."""
     place, peers = running_place(instance), instance.peers
     health = {address: peers.health_of(address) for address in peers.known_addresses}
@@ -105,7 +105,7 @@ def principal_of(own: Identity | None) -> str | None:
     return None if own is None else own.who.name
 
 
-def configured_place(settings: Settings, *, now: datetime) -> Place:
+def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
     """
     The instance that would start with these settings at this UTC instant: no address has been tried yet.
 
@@ -126,15 +126,15 @@ def configured_place(settings: Settings, *, now: datetime) -> Place:
         own=own | set(settings.endpoint.advertise),
     )
     homes = {
-        played.name: Home(played.broker_instance, tables[played.name], settings.databases[played.name].path)
+        played.name: SendingDatabase(played.broker_instance, tables[played.name], settings.databases[played.name].path)
         for played in rehearsal.users
     }
     instance = rehearsal.msdb.broker_instance if rehearsal.msdb.is_identified else None
     grants = grants_of(settings, rehearsal.msdb.permissions.values())
-    return Place(settings.instance.name, instance, here, homes, grants=grants)
+    return InstanceView(settings.instance.name, instance, here, homes, grants=grants)
 
 
-def find_contact(place: Place, request: ExplainRequest) -> Contact:
+def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:
     """
     The conversation that a question is about. Blocking.
 
@@ -156,7 +156,7 @@ def find_contact(place: Place, request: ExplainRequest) -> Contact:
     return contact
 
 
-def answer(place: Place, request: ExplainRequest, contact: Contact | None = None) -> ExplainAnswer:
+def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None = None) -> ExplainAnswer:
     """
     Why a message would go where it goes.
 
@@ -187,7 +187,7 @@ def answer(place: Place, request: ExplainRequest, contact: Contact | None = None
     )
 
 
-def _who(place: Place, peer: str) -> Who:
+def _who(place: InstanceView, peer: str) -> Who:
     """Who a peer is there: where nobody proves anything, all are alike."""
     try:
         who = who_is(peer)
@@ -196,7 +196,7 @@ def _who(place: Place, peer: str) -> Who:
     return who if place.grants.is_default_deny else NOBODY
 
 
-def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tuple[RoutingFacts, RouteTable]:
+def _facts(place: InstanceView, request: ExplainRequest, contact: Contact | None) -> tuple[RoutingFacts, RouteTable]:
     """What routing is told, and the table that it searches (R1.1)."""
     home = _home(place, request, contact)
     sender = None if home is None else home.broker_instance
@@ -212,7 +212,7 @@ def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tu
     return RoutingFacts(request.to, named or NO_GUID, conversation, request.from_target, sender), table
 
 
-def _home(place: Place, request: ExplainRequest, contact: Contact | None) -> Home | None:
+def _home(place: InstanceView, request: ExplainRequest, contact: Contact | None) -> SendingDatabase | None:
     """Where the message begins its way; None when it arrives from outside."""
     name = None if request.database is None else _home_name(place, request.database)
     is_incoming = request.incoming or request.peer is not None
@@ -227,7 +227,7 @@ def _home(place: Place, request: ExplainRequest, contact: Contact | None) -> Hom
     return place.homes[name]
 
 
-def _home_name(place: Place, name: str) -> str:
+def _home_name(place: InstanceView, name: str) -> str:
     """The database that is meant, in the spelling of the configuration."""
     from broker.observe.query import find_name  # noqa: PLC0415 - as above
 

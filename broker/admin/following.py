@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Meta
 
 from broker.admin.message import ExplainAnswer, ExplainRequest
-from broker.admin.through import Asking, End, follow
+from broker.admin.through import Asking, TraceEnd, follow
 
-_GOES_ROUND = frozenset({End.LOOP, End.TOO_FAR})
+_GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
 
 
-class Loop(msgspec.Struct, frozen=True):
+class RoutingLoop(msgspec.Struct, frozen=True):
     """Messages to one service that would never arrive."""
 
     to_service: str
@@ -31,7 +31,7 @@ class Loop(msgspec.Struct, frozen=True):
 class Followed(msgspec.Struct, frozen=True):
     """What was found. Shape: `unknown` one sentence for each way whose end nobody could tell."""
 
-    loops: list[Loop]
+    loops: list[RoutingLoop]
     unknown: list[str]
 
 
@@ -46,14 +46,14 @@ def follow_plan(
         ask_here: Gets its answer of now.
         ask_next: Gets that of the instance at an address; raises NotAskedError when it cannot.
     """
-    loops: list[Loop] = []
+    loops: list[RoutingLoop] = []
     unknown: dict[str, None] = {}
     for first in arrivals:
         way = follow(first, ask_next)
         if way.end in _GOES_ROUND:
             today = follow(ask_here(_question(first)), ask_next)
-            loops.append(Loop(first.explanation.to_service, way.sentence, was_there=today.end in _GOES_ROUND))
-        elif way.end is End.UNKNOWN:
+            loops.append(RoutingLoop(first.explanation.to_service, way.sentence, was_there=today.end in _GOES_ROUND))
+        elif way.end is TraceEnd.UNKNOWN:
             unknown[way.sentence] = None
     return Followed(loops, list(unknown))
 

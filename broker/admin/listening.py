@@ -113,7 +113,7 @@ def _unread(error: BaseException | None) -> web.Response:
     return refused_unread(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request, or one that could be read in two ways")
 
 
-class Served:
+class ListeningApp:
     """
     An application that is served. Loop-only. Made by `serve`.
 
@@ -204,7 +204,7 @@ class Served:
                 sock.shutdown(socket.SHUT_WR)
 
 
-async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContext | None = None) -> Served:
+async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContext | None = None) -> ListeningApp:
     """Serve an application; the socket, which listens, belongs to what is returned, and on failure to nobody."""
     runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     try:
@@ -212,4 +212,4 @@ async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContex
     except BaseException:
         sock.close()
         raise
-    return Served(runner, sock, tls)
+    return ListeningApp(runner, sock, tls)

@@ -23,7 +23,7 @@ _GROUP_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class SocketPeer:
     """A process. Shape: `groups` all of them, the first one included."""
 
     pid: int
@@ -31,7 +31,7 @@ class Peer:
     groups: frozenset[int]
 
 
-def peer_of(descriptor: int) -> Peer:
+def peer_of(descriptor: int) -> SocketPeer:
     """
     The process at the other end of a connected Unix socket.
 
@@ -40,7 +40,7 @@ def peer_of(descriptor: int) -> Peer:
     """
     with socket.socket(fileno=os.dup(descriptor)) as sock:
         pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        return Peer(pid, uid, frozenset({gid, *_groups(sock, uid, gid)}))
+        return SocketPeer(pid, uid, frozenset({gid, *_groups(sock, uid, gid)}))
 
 
 def _groups(sock: socket.socket, uid: int, gid: int) -> Sequence[int]:

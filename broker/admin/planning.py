@@ -20,7 +20,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from broker.admin.explaining import Home, Place, answer, frozen_place
+from broker.admin.explaining import InstanceView, SendingDatabase, answer, frozen_place
 from broker.admin.message import (
     Consequence,
     ExplainAnswer,
@@ -32,9 +32,9 @@ from broker.admin.message import (
     WhenExpired,
 )
 from broker.control.catalog import MSDB, Catalog
-from broker.control.execute import Outcome, ScriptStoppedError, preview
+from broker.control.execute import ScriptPreview, ScriptStoppedError, preview
 from broker.control.flows import flows_of_database, flows_of_passage
-from broker.control.progress import Progress
+from broker.control.progress import ScriptProgress
 from broker.ddl.parser import read_script
 from broker.errors import StoreUnavailableError
 from broker.observe.instance import Running
@@ -71,7 +71,7 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
         StoreUnavailableError: a file that cannot be read.
         ScriptStoppedError: the instance stops.
     """
-    progress = Progress(source=request.source, size=len(request.script))
+    progress = ScriptProgress(source=request.source, size=len(request.script))
     statements = read_script(request.script, source=request.source)
     outcomes = await preview(instance.catalog, statements, database=database, progress=progress)
     before, passed = frozen_place(instance), list(instance.forwarder.passed)
@@ -83,7 +83,7 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
         work.is_stopped = True  # if it still runs, nobody waits for it
 
 
-def _changed(place: Place, outcomes: Mapping[str, Outcome], catalog: Catalog) -> Place:
+def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], catalog: Catalog) -> InstanceView:
     """The place as the script would leave it."""
     here, homes = place.surroundings, dict(place.homes)
     services = dict(here.hosted.services_of)
@@ -103,10 +103,10 @@ def _changed(place: Place, outcomes: Mapping[str, Outcome], catalog: Catalog) ->
 class _Work:
     """Comparing the two, in a thread of its own. Whoever sets `is_stopped` has it end soon."""
 
-    before: Place
-    after: Place
+    before: InstanceView
+    after: InstanceView
     passed: list[RoutingFacts]
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, ScriptPreview]
     request: PlanRequest
     passing: int = 0
     is_stopped: bool = False
@@ -204,7 +204,7 @@ def _at(here: RoutingContext, instant: datetime | None) -> RoutingContext:
     return here if instant is None else replace(here, table=here.table.at(instant), msdb=here.msdb.at(instant))
 
 
-def _read(home: Home) -> Iterator[PlannedFlow]:
+def _read(home: SendingDatabase) -> Iterator[PlannedFlow]:
     """The conversations under way in the file of a database."""
     try:
         with closing(open_watch(home.path)) as db:

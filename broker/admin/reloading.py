@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from broker.admin.audit import Audit, Entry
+from broker.admin.audit import Audit, AuditEntry
 from broker.admin.caller import Caller
 from broker.control.admin_role import AdminRole
 from broker.control.reload import Reloaded, Reloads
@@ -58,9 +58,9 @@ class ReloadAnswer(msgspec.Struct, frozen=True):
 
 
 class ReloadSeen:
-    """A reload that somebody has asked for, as `broker.control.reload.Seen`."""
+    """A reload that somebody has asked for, as `broker.control.reload.ReloadObserver`."""
 
-    def __init__(self, entry: Entry, caller: Caller) -> None:
+    def __init__(self, entry: AuditEntry, caller: Caller) -> None:
         self._entry = entry
         self._caller = caller
 

@@ -26,11 +26,11 @@ import structlog
 from broker.admin.api import Api
 from broker.admin.app import Parts, admin_app
 from broker.admin.audit import Audit
-from broker.admin.door import Door
+from broker.admin.door import Authenticator
 from broker.admin.events import Events
 from broker.admin.guard import is_loopback
 from broker.admin.health import observe_app
-from broker.admin.listening import Served, serve
+from broker.admin.listening import ListeningApp, serve
 from broker.admin.message import Nothing
 from broker.admin.reloading import ReloadSeen, signalled
 from broker.admin.socket_file import SocketFile
@@ -47,7 +47,7 @@ from broker.control.certificate_use import trusted_files
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress
 from broker.net.listener import bind
-from broker.net.tasks import Tasks
+from broker.net.tasks import TaskGroup
 from broker.net.tls import Security
 from broker.observe.instance import Running
 from broker.observe.log_summary import tell_summaries
@@ -67,8 +67,8 @@ class AdminServer:
 
     def __init__(self, instance: Running) -> None:
         self._instance = instance
-        self._served: dict[str, Served] = {}
-        self._retired = Tasks()
+        self._served: dict[str, ListeningApp] = {}
+        self._retired = TaskGroup()
         self._file: SocketFile
         self._ways: _Ways
         self._parts: Parts
@@ -98,7 +98,7 @@ class AdminServer:
             log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
         audit = Audit(settings.admin.audit, admin_threads)
         api = Api(instance, Turns(questions, THREADS), admin_threads, audit)
-        door = Door(settings.admin, ways.holders, admin_threads, security=ways.security)
+        door = Authenticator(settings.admin, ways.holders, admin_threads, security=ways.security)
         self.events = Events(instance, _threads(EVENT_THREADS, "events", stack), audit)
         self.events.start(stack)
         self._parts = Parts(api, door, audit, admin_threads, instance.software, self.events)
@@ -109,7 +109,7 @@ class AdminServer:
         stack.callback(self.events.close)  # before the listeners wait for those who listen
         await self._begin(_OBSERVE, settings, stack)
 
-    async def prepare(self, settings: Settings, undo: AsyncExitStack) -> Change:
+    async def prepare(self, settings: Settings, undo: AsyncExitStack) -> PreparedListeners:
         """
         Listen where these settings say so, beside what listens now; what they say counts once it is carried out.
 
@@ -122,7 +122,7 @@ class AdminServer:
         """
         before, threads = self._instance.settings, self._parts.executor
         ways = await asyncio.get_running_loop().run_in_executor(threads, _ways_in, settings)
-        change = Change(settings, ways, self._file)
+        change = PreparedListeners(settings, ways, self._file)
         if settings.admin.socket != before.admin.socket:
             change.file = SocketFile(settings.admin.socket, group=ways.socket_group)
             undo.callback(change.file.close)
@@ -136,7 +136,7 @@ class AdminServer:
             await self._follow(change, _OBSERVE, before, undo)
         return change
 
-    def carry_out(self, change: Change) -> None:
+    def carry_out(self, change: PreparedListeners) -> None:
         """What was prepared counts from now on; those who are followed go when their requests have had their time."""
         self._ways = change.ways
         self._parts.door.use(change.settings.admin, change.ways.holders, change.ways.security)
@@ -183,7 +183,7 @@ class AdminServer:
         if served is not None:
             self._served[name] = served
 
-    async def _follow(self, change: Change, name: str, before: Settings, undo: AsyncExitStack) -> None:
+    async def _follow(self, change: PreparedListeners, name: str, before: Settings, undo: AsyncExitStack) -> None:
         """Begin what shall follow; on the same address with a copy of its socket."""
         old = self._served.get(name)
         is_same = name == _ADMIN and change.settings.admin.listen == before.admin.listen
@@ -195,7 +195,7 @@ class AdminServer:
 
     async def _serve(
         self, name: str, settings: Settings, ways: _Ways, file: SocketFile, sock: socket.socket | None = None
-    ) -> Served | None:
+    ) -> ListeningApp | None:
         """An application; None where the settings turn it off."""
         if name == _SOCKET:
             return await serve(admin_app(self._parts, answers_to=None), file.sock.dup())
@@ -256,7 +256,7 @@ def _digest(settings: Settings) -> bytes:
 
 
 @dataclass(slots=True)
-class Change:
+class PreparedListeners:
     """
     What was prepared for other settings.
 
@@ -266,7 +266,7 @@ class Change:
     settings: Settings
     ways: _Ways
     file: SocketFile
-    served: dict[str, Served | None] = field(default_factory=dict)
+    served: dict[str, ListeningApp | None] = field(default_factory=dict)
 
 
 def _answers_to(security: Security | None, host: str) -> bool:

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from broker.admin.client import NO_CREDENTIALS, AdminClient, Credentials, ProblemError
+from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.control.listen import ListenAddress
 from broker.errors import BrokerError, DaemonUnreachableError
@@ -28,7 +28,7 @@ HOPS_MAX = 255  # what the wire can count
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
 
 
-class End(StrEnum):
+class TraceEnd(StrEnum):
     """Why no further instance was asked."""
 
     DECIDED = "decided"  # the last one delivers, holds, delays or drops it
@@ -37,17 +37,17 @@ class End(StrEnum):
     TOO_FAR = "too far"
 
 
-class Way(msgspec.Struct, frozen=True):
+class TracedRoute(msgspec.Struct, frozen=True):
     """The way of a message, as far as it is known."""
 
     hops: Annotated[tuple[ExplainAnswer, ...], Meta(description="One answer for each instance, in order.")]
-    end: End
+    end: TraceEnd
     sentence: str
 
     @property
     def arrives(self) -> bool:
         """Whether the way is good as far as it is known; False when it leads nowhere, or on for ever."""
-        return self.end in {End.DECIDED, End.UNKNOWN} and self.hops[-1].explanation.has_way
+        return self.end in {TraceEnd.DECIDED, TraceEnd.UNKNOWN} and self.hops[-1].explanation.has_way
 
 
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
@@ -63,7 +63,7 @@ class NotAskedError(BrokerError):
         return f"{self.problem}; say where to ask with --admin {self.address}=http://HOST:PORT or =PATH of its socket"
 
 
-def follow(first: ExplainAnswer, ask: Asking) -> Way:
+def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
     """
     The way of a message from the instance that answered first.
 
@@ -75,18 +75,22 @@ def follow(first: ExplainAnswer, ask: Asking) -> Way:
     while True:
         told = hops[-1].explanation
         if told.next_hop is None:
-            return Way(tuple(hops), End.DECIDED, f"{_path(hops)}: {told.sentence}")
+            return TracedRoute(tuple(hops), TraceEnd.DECIDED, f"{_path(hops)}: {told.sentence}")
         if len(hops) > HOPS_MAX:
-            return Way(tuple(hops), End.TOO_FAR, f"{_path(hops)}: after {HOPS_MAX} hops a message is dropped (11285)")
+            return TracedRoute(
+                tuple(hops), TraceEnd.TOO_FAR, f"{_path(hops)}: after {HOPS_MAX} hops a message is dropped (11285)"
+            )
         address = parse_address(told.next_hop)
         assert isinstance(address, NetworkAddress), "a next hop is no keyword"
         try:
             answer = ask(address, _as_it_arrives(hops[-1]))
         except NotAskedError as error:
-            return Way(tuple(hops), End.UNKNOWN, f"{_path(hops)} -> {address}: not known from there on: {error}")
+            return TracedRoute(
+                tuple(hops), TraceEnd.UNKNOWN, f"{_path(hops)} -> {address}: not known from there on: {error}"
+            )
         if any(_is_same_arrival(hop, answer) for hop in hops):
             loop = f"{_path([*hops, answer])}: a loop, until the hops of the message are used up (11285)"
-            return Way(tuple(hops), End.LOOP, loop)
+            return TracedRoute(tuple(hops), TraceEnd.LOOP, loop)
         hops.append(answer)
 
 
@@ -102,7 +106,7 @@ class Directory:
     """
 
     def __init__(
-        self, where: Mapping[NetworkAddress, Path | str], *, credentials: Credentials = NO_CREDENTIALS
+        self, where: Mapping[NetworkAddress, Path | str], *, credentials: ClientCredentials = NO_CREDENTIALS
     ) -> None:
         self._where = where
         self._credentials = credentials
@@ -137,7 +141,7 @@ class Directory:
                 raise NotAskedError(address, str(error)) from error
         host = f"[{address.host}]" if ":" in address.host else address.host
         scheme = "http" if ListenAddress(address.host, 0).is_loopback else "https"
-        known = Credentials(authority=self._credentials.authority)
+        known = ClientCredentials(authority=self._credentials.authority)
         return AdminClient(f"{scheme}://{host}:{ADMIN_PORT}", timeout=TIMEOUT_SECONDS, credentials=known)
 
     def _ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:

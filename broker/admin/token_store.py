@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from broker.control.admin_role import AdminRole
-from broker.control.token_file import Token, TokenFileError, find_token, read_tokens
+from broker.control.token_file import AdminToken, TokenFileError, find_token, read_tokens
 
 log = structlog.get_logger(__name__)
 
@@ -29,11 +29,11 @@ class TokenStore:
     def __init__(self, path: Path, roles: Mapping[str, AdminRole]) -> None:
         self._path = path
         self._roles = roles
-        self._tokens: tuple[Token, ...] = ()
+        self._tokens: tuple[AdminToken, ...] = ()
         self._seen: tuple[int, ...] | None = None
         self._lock = threading.Lock()
 
-    def find(self, secret: str, *, now: datetime) -> Token | None:
+    def find(self, secret: str, *, now: datetime) -> AdminToken | None:
         """The token that this is, with the role that it has now; None for one that has expired as well. Blocking."""
         with self._lock:
             self._look()

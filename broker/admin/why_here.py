@@ -17,7 +17,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from broker.admin.explaining import Place, answer
+from broker.admin.explaining import InstanceView, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.why import ClosedShown, HeldShown, PoisonShown, Severity, SideShown, WhyAnswer, WhyFinding
 from broker.admin.why_side import Spot, messages, side_findings, when
@@ -29,14 +29,14 @@ from broker.observe.status import show_guid
 from broker.observe.view import MEMORY_VIEWS, UNTRIED
 from broker.store.database import broker_instance, open_watch
 from broker.store.fault import sentence
-from broker.store.whereabouts import Closed, Found, Poison, Whereabouts, find_whereabouts
+from broker.store.whereabouts import Closed, ConversationFacts, Poison, Whereabouts, find_whereabouts
 
 FORWARDED = "sys.dm_broker_forwarded_messages"
 _HIDDEN = "its text is shown to admins"
 
 
 @dataclass(slots=True)
-class Look:
+class WhyFacts:
     """
     What was found.
 
@@ -45,7 +45,7 @@ class Look:
     """
 
     conversation_id: bytes | None = None
-    found: dict[str, tuple[bytes, Found]] = field(default_factory=dict)
+    found: dict[str, tuple[bytes, ConversationFacts]] = field(default_factory=dict)
     held: list[Mapping[str, Any]] = field(default_factory=list)
     looked_in: list[str] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ def look(
     now: float,
     *,
     mirrors: Iterable[str] = (),
-) -> Look:
+) -> WhyFacts:
     """
     Search everywhere here. Blocking.
 
@@ -68,7 +68,7 @@ def look(
         now: UTC seconds since 1970.
         mirrors: Databases whose files another instance has.
     """
-    told = Look()
+    told = WhyFacts()
     rows = (
         None
         if forwarded is None
@@ -91,7 +91,7 @@ def look(
     return told
 
 
-def _look_into(told: Look, database: str, path: Path, guid: bytes, now: float) -> None:
+def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: float) -> None:
     if not path.is_file():
         told.looked_in.append(f"not in database {database}: it has no file yet")
         return
@@ -111,9 +111,9 @@ def _look_into(told: Look, database: str, path: Path, guid: bytes, now: float) -
 
 
 def answer_why(
-    place: Place,
+    place: InstanceView,
     guid: UUID,
-    told: Look,
+    told: WhyFacts,
     *,
     dropped: Mapping[str, int],
     is_running: bool,
@@ -171,7 +171,7 @@ def answer_why(
 # --- ways -----------------------------------------------------------------------------------------------------------
 
 
-def _way_of_side(place: Place, database: str, instance: bytes, side: Whereabouts) -> ExplainAnswer | None:
+def _way_of_side(place: InstanceView, database: str, instance: bytes, side: Whereabouts) -> ExplainAnswer | None:
     """Where messages of this side go; None for a database that the instance does not have at work now."""
     if database not in place.homes or place.homes[database].broker_instance != instance:
         return None
@@ -190,7 +190,7 @@ def _directions(held: Iterable[HeldShown]) -> Iterator[tuple[str, str | None, bo
     return iter(ways)
 
 
-def _way_of_frames(place: Place, told: Look, direction: tuple[str, str | None, bool]) -> ExplainAnswer:
+def _way_of_frames(place: InstanceView, told: WhyFacts, direction: tuple[str, str | None, bool]) -> ExplainAnswer:
     service, instance, from_target = direction
     assert told.conversation_id is not None, "frames were found"
     request = ExplainRequest(

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from broker.admin.client import AdminClient
 from broker.admin.message import ExplainAnswer, ExplainRequest
-from broker.admin.through import Directory, End, NotAskedError, follow
+from broker.admin.through import Directory, NotAskedError, TraceEnd, follow
 from broker.admin.why import Severity, WhyAnswer, WhyFinding
 from broker.admin.why_remedy import remedy_of
 from broker.errors import BrokerError, DaemonUnreachableError
@@ -55,7 +55,7 @@ class Trace(msgspec.Struct, frozen=True):
     answers: Annotated[list[WhyAnswer], Meta(description="What each instance answered.")]
 
 
-class Asking(Protocol):
+class WhyClient(Protocol):
     """Asks the instances at addresses."""
 
     def __call__(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
@@ -96,7 +96,7 @@ def ask_why(client: AdminClient, guid: UUID) -> WhyAnswer:
         raise DaemonUnreachableError(str(client.where), f"its answer is not understood: {error}") from error
 
 
-def trace(first: WhyAnswer, ask: Asking) -> Trace:
+def trace(first: WhyAnswer, ask: WhyClient) -> Trace:
     """
     Everything that can be known of what `first` knows something of.
 
@@ -129,7 +129,7 @@ def trace(first: WhyAnswer, ask: Asking) -> Trace:
 class _Chain:
     """The answers so far. Shape: `paths` and `not_asked` each sentence once."""
 
-    def __init__(self, first: WhyAnswer, conversation: UUID, ask: Asking) -> None:
+    def __init__(self, first: WhyAnswer, conversation: UUID, ask: WhyClient) -> None:
         self.answers = [first]
         self.paths: dict[str, None] = {}
         self.not_asked: dict[str, None] = {}
@@ -165,9 +165,9 @@ class _Chain:
             address = parse_address(before.explanation.next_hop or "")
             assert isinstance(address, NetworkAddress), "a next hop is no keyword"
             self._stations.append(_Station(hop, self._why(hop, address)))
-        if way.end is End.UNKNOWN:
+        if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None
-        elif way.end is not End.DECIDED:
+        elif way.end is not TraceEnd.DECIDED:
             self._stations[-1].loop.append(_loop(way.hops[-1], way.sentence))
 
     def _why(self, hop: ExplainAnswer, address: NetworkAddress) -> WhyAnswer | None:

@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from broker.application.ready import Choice, Scope, first_group, next_messages
+from broker.application.ready import QueueSelection, Scope, first_group, next_messages
 from broker.store.database import open_watch
 from broker.store.group_lock import Abandoned, rows_of_dead_slots
 from broker.store.quarantine import (
@@ -62,7 +62,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RetryRule:
     """What a reader says of failures. Shape: `attempts` until quarantine; `rest_first` seconds, see `note_failure`."""
 
     attempts: int = ATTEMPTS
@@ -95,10 +95,10 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
     queue = ask(db, "SELECT queue_id FROM broker_queue WHERE name = ? AND is_receive_enabled", (queue_name,)).fetchone()
     if queue is None:
         return None
-    group = first_group(db, Choice(queue[0], Scope(), now))
+    group = first_group(db, QueueSelection(queue[0], Scope(), now))
     if group is None:
         return None
-    waiting = next_messages(db, Choice(queue[0], Scope(group=group), now), _WEIGHT, top)
+    waiting = next_messages(db, QueueSelection(queue[0], Scope(group=group), now), _WEIGHT, top)
     locked = ask(
         db,
         "INSERT INTO broker_group_lock (conversation_group_id, reader, lock_time) VALUES (?1, ?2, ?3)"
@@ -151,7 +151,7 @@ def give_back(db: sqlite3.Connection, lock: Claim | Abandoned) -> bool:
     return ask(db, statement, (lock.conversation_group_id, lock.reader, lock.lock_time)).rowcount > 0
 
 
-def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int, Rule], now: float) -> list[Crash]:
+def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int, RetryRule], now: float) -> list[Crash]:
     """
     Count the death of readers as a failure of the messages they had, so that one that kills its reader is not for ever.
 
@@ -168,7 +168,7 @@ def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int,
         if message is not None:
             endpoint_id, sequence, queue_id = message
             what = Blame(endpoint_id, sequence, "the process of its reader died while it had it")
-            rule = rules.get(queue_id, Rule())
+            rule = rules.get(queue_id, RetryRule())
             verdict = note_failure(db, what, now=now, attempts=rule.attempts, rest_first=rule.rest_first)
             crashes.append(Crash(endpoint_id, sequence, verdict))
     return crashes

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from broker.application.ending import end, end_with_cleanup
 from broker.application.transaction import look, transaction
-from broker.conversation.state import TRANSITIONS, Happening, State
+from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.errors import ConversationError
 from broker.store.rows import ask
 
 SLICE = 500  # conversations ended in one transaction: some tens of milliseconds
-ENDABLE = tuple(state for state in State if (state, Happening.ENDED_HERE) in TRANSITIONS)
+ENDABLE = tuple(state for state in ConversationState if (state, Happening.ENDED_HERE) in TRANSITIONS)
 
 _WHERE = (
     " FROM broker_conversation c WHERE c.endpoint_id > ?1 AND c.create_date <= ?2"
@@ -32,7 +32,7 @@ _NEXT = f"SELECT c.endpoint_id, c.conversation_handle{_WHERE} ORDER BY c.endpoin
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class DialogSelection:
     """
     Which conversations.
 
@@ -40,7 +40,7 @@ class Crowd:
     latest.
     """
 
-    states: tuple[State, ...]
+    states: tuple[ConversationState, ...]
     service: str | None
     before: float
 
@@ -61,7 +61,7 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class EndMode:
     """How they end. Shape: `error` the application's code, None for a plain end; `is_cleanup` tells nobody."""
 
     error: int | None = None
@@ -69,12 +69,12 @@ class Farewell:
     is_cleanup: bool = False
 
 
-def count(db: sqlite3.Connection, crowd: Crowd) -> list[Members]:
+def count(db: sqlite3.Connection, crowd: DialogSelection) -> list[Members]:
     """Who would end. Raises: StoreUnavailableError."""
     return [Members(*row) for row in look(db, lambda: ask(db, _COUNT, crowd.behind(0)).fetchall())]
 
 
-def end_crowd(db: sqlite3.Connection, crowd: Crowd, farewell: Farewell) -> Iterator[int]:
+def end_crowd(db: sqlite3.Connection, crowd: DialogSelection, farewell: EndMode) -> Iterator[int]:
     """
     End them; how many so far, after each slice.
 
@@ -97,7 +97,7 @@ def end_crowd(db: sqlite3.Connection, crowd: Crowd, farewell: Farewell) -> Itera
         yield ended
 
 
-def _end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, farewell: Farewell) -> bool:
+def _end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, farewell: EndMode) -> bool:
     if farewell.is_cleanup:
         end_with_cleanup(db, endpoint_id, handle)
         return True

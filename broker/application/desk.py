@@ -19,7 +19,7 @@ import structlog
 
 from broker.application.activation import Activation
 from broker.application.busy import unavailable
-from broker.application.claim import Claim, Crash, Rule, claim_group, next_rest_end, note_crashes
+from broker.application.claim import Claim, Crash, RetryRule, claim_group, next_rest_end, note_crashes
 from broker.application.reader_connection import ReaderConnection, open_connection
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.database import open_watch
@@ -36,7 +36,7 @@ PAUSE_SECONDS = (0.5, 30.0)  # of rest after the store failed: first, and at mos
 log = structlog.get_logger(__name__)
 
 
-class Desk:
+class ReaderDatabase:
     """
     What the readers of one database share. Its methods may be called by any thread.
 
@@ -208,7 +208,7 @@ class Desk:
             watch.close()
 
 
-def _rules(name: str, path: Path, readers: Iterable[Activation]) -> dict[int, Rule]:
+def _rules(name: str, path: Path, readers: Iterable[Activation]) -> dict[int, RetryRule]:
     """What the readers say of failures, by queue_id. Raises ConversationError 911, 208."""
     if not path.is_file():
         raise ConversationError(911, f"database {name}: there is no file {str(path)!r}; broker serve makes it")
@@ -223,4 +223,4 @@ def _rules(name: str, path: Path, readers: Iterable[Activation]) -> dict[int, Ru
                 f"{reader.name}: the queue {reader.queue!r} does not exist in database {name}; it has {sorted(known)}"
             )
             raise ConversationError(208, problem)
-    return {known[one.queue].queue_id: Rule(one.attempts, one.retry_delay) for one in readers}
+    return {known[one.queue].queue_id: RetryRule(one.attempts, one.retry_delay) for one in readers}

@@ -30,12 +30,12 @@ from broker.application.securing import secure
 from broker.application.sending import Item
 from broker.application.transaction import check_durable, check_schema, look, transaction
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
 from broker.store.metadata import priority_for
 from broker.store.rows import ask, plain
 
-_TIMED = frozenset({State.DISCONNECTED_OUTBOUND, State.CLOSED})  # ended here: no timer any more
+_TIMED = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})  # ended here: no timer any more
 _BEGIN = (
     "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
     " state, service_name, far_service, far_broker_instance, contract, priority, lifetime, create_date)"
@@ -64,9 +64,9 @@ class Dialog:
         return f"<Dialog {self.conversation_handle}>"
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConversationState:
         """The documented state; CLOSED also when nothing is kept of it any more."""
-        return State(self._find("state") or State.CLOSED)
+        return ConversationState(self._find("state") or ConversationState.CLOSED)
 
     @property
     def conversation_group_id(self) -> uuid.UUID:

@@ -14,10 +14,10 @@ from broker.application.argument import check_count
 from broker.application.name import check_text
 from broker.application.transaction import whole
 from broker.conversation.message_types import END_DIALOG, ERROR, error_body
-from broker.conversation.state import TRANSITIONS, Happening, State
+from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.errors import ConversationError
 from broker.protocol.layout import Flag
-from broker.store.ledger import Reason, fail, remove
+from broker.store.ledger import FailureReason, fail, remove
 from broker.store.rows import ask, plain
 from broker.store.tombstone import close, forget_key
 
@@ -41,7 +41,7 @@ _LEAVE_LARGE = (
     "INSERT OR IGNORE INTO broker_received SELECT endpoint_id, message_sequence_number FROM broker_message"
     " WHERE endpoint_id = ? AND message_body IS NULL"
 )
-_REASONS = {State.DISCONNECTED_INBOUND: Reason.FAR_SIDE_ENDED}
+_REASONS = {ConversationState.DISCONNECTED_INBOUND: FailureReason.FAR_SIDE_ENDED}
 
 
 def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int | None, description: str) -> None:
@@ -63,19 +63,19 @@ def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int 
         row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", endpoint).fetchone()
         if row is None:
             raise ConversationError(8426, f"the conversation handle {handle} is not found")
-        before = State(row[0])
+        before = ConversationState(row[0])
         state = TRANSITIONS.get((before, Happening.ENDED_HERE))
         if state is None:
             raise ConversationError(8462, f"conversation {handle} has ended already")
         if ask(db, _STILL_TELLING, endpoint).rowcount:
             _forget_unread(db, endpoint_id)
-        elif state is State.DISCONNECTED_OUTBOUND:
+        elif state is ConversationState.DISCONNECTED_OUTBOUND:
             _forget_unread(db, endpoint_id)
             ask(db, _TRANSMIT, (flags, type_name, now, body, *endpoint))
             ask(db, _ENDED, endpoint)
         else:
             # Nobody heard of it, or the far side has ended: nothing is left to say.
-            close(db, endpoint_id, now, _REASONS.get(before, Reason.FAILED_HERE))
+            close(db, endpoint_id, now, _REASONS.get(before, FailureReason.FAILED_HERE))
 
 
 def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID) -> None:
@@ -91,7 +91,7 @@ def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID
         if row is None:
             raise ConversationError(8426, f"the conversation handle {handle} is not found")
         _forget_unread(db, endpoint_id)
-        fail(db, endpoint_id, Reason.CLEANUP)
+        fail(db, endpoint_id, FailureReason.CLEANUP)
         forget_key(db, endpoint_id)
         remove(db, endpoint_id)
 

@@ -60,7 +60,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class QueueSelection:
     """
     Where to look.
 
@@ -74,7 +74,7 @@ class Choice:
     has_locks: bool = True
 
 
-class Queue(NamedTuple):
+class QueueState(NamedTuple):
     """
     What one look tells of a queue.
 
@@ -88,13 +88,13 @@ class Queue(NamedTuple):
     has_messages: int
 
 
-def queue_of(db: sqlite3.Connection, name: str) -> Queue | None:
+def queue_of(db: sqlite3.Connection, name: str) -> QueueState | None:
     """The queue of this name: all that most calls of RECEIVE have to know before they take anything."""
     row = ask(db, _QUEUE, (name,)).fetchone()
-    return None if row is None else Queue(*row)
+    return None if row is None else QueueState(*row)
 
 
-def next_messages(db: sqlite3.Connection, choice: Choice, columns: str, limit: int) -> list[tuple[Any, ...]]:
+def next_messages(db: sqlite3.Connection, choice: QueueSelection, columns: str, limit: int) -> list[tuple[Any, ...]]:
     """
     Columns of the next messages, at most so many.
 
@@ -121,10 +121,10 @@ def next_messages(db: sqlite3.Connection, choice: Choice, columns: str, limit: i
     free = ask(db, _FREE_GROUP.format(locked=LOCKED_GROUPS_SQL), (choice.queue_id, *locked)).fetchone()
     if free is None:
         return []
-    return next_messages(db, Choice(choice.queue_id, Scope(group=free[0]), choice.now), columns, limit)
+    return next_messages(db, QueueSelection(choice.queue_id, Scope(group=free[0]), choice.now), columns, limit)
 
 
-def first_group(db: sqlite3.Connection, choice: Choice) -> bytes | None:
+def first_group(db: sqlite3.Connection, choice: QueueSelection) -> bytes | None:
     """The conversation group of the next message."""
     rows = next_messages(db, choice, "c.conversation_group_id", 1)
     return rows[0][0] if rows else None

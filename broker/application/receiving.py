@@ -26,7 +26,7 @@ from broker.application.connection import check_connection
 from broker.application.dialog import Dialog, Related
 from broker.application.message import COLUMNS, Message
 from broker.application.name import check_text, guid_of
-from broker.application.ready import Choice, Queue, Scope, first_group, next_messages, queue_of
+from broker.application.ready import QueueSelection, QueueState, Scope, first_group, next_messages, queue_of
 from broker.application.rollback import next_admitted
 from broker.application.stream import LargeBody
 from broker.application.transaction import check_schema, is_autocommit, transaction
@@ -181,13 +181,13 @@ def _take(
     return taken
 
 
-def _selecting(db: sqlite3.Connection, found: Queue, scope: Scope) -> Callable[[int], list[Row]]:
+def _selecting(db: sqlite3.Connection, found: QueueState, scope: Scope) -> Callable[[int], list[Row]]:
     """What gives the next messages; `found` is true for the first time, then there may have been a commit."""
     has_locks = bool(found.has_locks)
 
     def select(limit: int) -> list[Row]:
         nonlocal has_locks
-        choice = Choice(found.queue_id, scope, time.time(), has_locks)
+        choice = QueueSelection(found.queue_id, scope, time.time(), has_locks)
         has_locks = True
         return next_messages(db, choice, COLUMNS, limit)
 
@@ -236,7 +236,7 @@ def _messages(
     return messages
 
 
-def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> Queue:
+def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> QueueState:
     check_text(queue, "the queue's name")
     found = queue_of(db, queue)
     if found is None:
@@ -250,5 +250,5 @@ def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> Queue:
     return found
 
 
-def _choice(found: Queue, scope: Scope) -> Choice:
-    return Choice(found.queue_id, scope, time.time(), has_locks=bool(found.has_locks))
+def _choice(found: QueueState, scope: Scope) -> QueueSelection:
+    return QueueSelection(found.queue_id, scope, time.time(), has_locks=bool(found.has_locks))

@@ -38,7 +38,7 @@ ROOM_BYTES = 16 << 20  # free beside the file; with less, a transaction may have
 REMEMBERED_MAX = 4096  # receives whose first message is remembered: far more than are open at once
 
 
-class Admission(Enum):
+class RedeliveryVerdict(Enum):
     """What becomes of messages that are about to be handed out."""
 
     YES = "hand them out"
@@ -90,9 +90,9 @@ def next_admitted(
         order, endpoint_id, sequence, _, _, enqueued, *_ = rows[0]
         first = (endpoint_id, sequence, enqueued)
         answer = admit(db, queue_id, order, len(rows), poison=poison, may_commit=may_commit, identity=first, path=path)
-        if answer is Admission.YES:
+        if answer is RedeliveryVerdict.YES:
             break
-        rows = [] if answer is Admission.NONE else select(allowance(db, queue_id, top))
+        rows = [] if answer is RedeliveryVerdict.NONE else select(allowance(db, queue_id, top))
     return rows
 
 
@@ -113,7 +113,7 @@ def admit(
     may_commit: bool,
     identity: tuple[Any, ...] | None = None,
     path: str | None = None,
-) -> Admission:
+) -> RedeliveryVerdict:
     """
     Judge messages before they are handed out; inside the write transaction, before they are taken from the queue.
 
@@ -133,7 +133,7 @@ def admit(
     """
     path = path_of(db) if path is None else path
     if not path:
-        return Admission.YES  # a database in memory: there is no name to remember it by
+        return RedeliveryVerdict.YES  # a database in memory: there is no name to remember it by
     identity = identity or ask(db, _IDENTITY, (queuing_order,)).fetchone()
     now = time.time()
     key, queue = (path, queuing_order), (path, queue_id)
@@ -141,9 +141,9 @@ def admit(
     known = _known_again(key, queue, message)
     if known is None:
         _note(key, queue, message)
-        return Admission.YES
+        return RedeliveryVerdict.YES
     if _rollbacks.get(queue, 0) >= ROLLBACKS_MAX and _turn_off(db, queue_id):
-        answer = Admission.NONE
+        answer = RedeliveryVerdict.NONE
     elif known.failures >= poison:
         error = (
             f"rolled back, or its process died, {known.failures} times in a row after it was received alone; the"
@@ -151,10 +151,10 @@ def admit(
         )
         what = Blame(identity[0], identity[1], error)
         note_failure(db, what, now=now, attempts=1, times=known.failures, since=known.since)
-        answer = Admission.LOOK_AGAIN
+        answer = RedeliveryVerdict.LOOK_AGAIN
     else:
         _note(key, queue, known)
-        return Admission.YES
+        return RedeliveryVerdict.YES
     if may_commit:
         db.execute("COMMIT")
         db.execute("BEGIN IMMEDIATE")

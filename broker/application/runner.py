@@ -25,8 +25,8 @@ import structlog
 
 from broker.application.activation import Activation
 from broker.application.argument import check_seconds
-from broker.application.desk import Desk
-from broker.application.work import Worker
+from broker.application.desk import ReaderDatabase
+from broker.application.work import ReaderWorker
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.database import open_watch
 from broker.store.fault import sentence
@@ -94,15 +94,15 @@ class Runner:
     def __init__(self, readers: Sequence[Activation], databases: Databases, *, grace: float | None = None) -> None:
         """Find the database of each reader, and open all. Raises: see `broker.run_readers`."""
         self._grace = GRACE if grace is None else check_seconds(grace, "grace", 148, may_be_zero=True)
-        self._desks: list[Desk] = []
-        self._workers: list[Worker] = []
-        self._tasks: dict[asyncio.Task[None], Worker] = {}
+        self._desks: list[ReaderDatabase] = []
+        self._workers: list[ReaderWorker] = []
+        self._tasks: dict[asyncio.Task[None], ReaderWorker] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._is_cut = False
         by_database = _place(readers, _paths(databases))
         try:
             for (name, path), placed in by_database.items():
-                desk = Desk(name, path, placed)
+                desk = ReaderDatabase(name, path, placed)
                 self._desks.append(desk)
                 for reader in placed:
                     self._workers += [self._open(desk, reader) for _ in range(reader.concurrency)]
@@ -143,9 +143,9 @@ class Runner:
 
     # --- parts ---
 
-    def _open(self, desk: Desk, reader: Activation) -> Worker:
+    def _open(self, desk: ReaderDatabase, reader: Activation) -> ReaderWorker:
         try:
-            return Worker(desk, reader)
+            return ReaderWorker(desk, reader)
         except sqlite3.Error as error:
             raise StoreUnavailableError(str(desk.path), sentence(error)) from error
 
@@ -164,13 +164,13 @@ class Runner:
         self._is_cut = bool(await _all_done(coroutines, self._grace) or pending - coroutines)
         return not self._is_cut
 
-    async def _serve(self, worker: Worker) -> None:
+    async def _serve(self, worker: ReaderWorker) -> None:
         if worker.reader.is_async:
             await self._serve_coroutine(worker)
         else:
             await _in_own_thread(lambda: _serve_in_thread(worker), name=f"reader {worker.reader.queue}")
 
-    async def _serve_coroutine(self, worker: Worker) -> None:
+    async def _serve_coroutine(self, worker: ReaderWorker) -> None:
         while (work := await self._in_thread(worker.next)) is not None:
             try:
                 await worker.reader.function(work.db, work.argument())
@@ -191,7 +191,7 @@ class Runner:
         return future.result()
 
 
-def _serve_in_thread(worker: Worker) -> None:
+def _serve_in_thread(worker: ReaderWorker) -> None:
     while (work := worker.next()) is not None:
         try:
             worker.reader.function(work.db, work.argument())

@@ -25,7 +25,7 @@ from broker.application.name import check_name
 from broker.application.spool import Spool, settled
 from broker.application.transaction import transaction, whole
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule, Validator, validator
-from broker.conversation.state import CAN_SEND, State
+from broker.conversation.state import CAN_SEND, ConversationState
 from broker.errors import ConversationError
 from broker.store.metadata import message_rule
 from broker.store.rows import ask, plain
@@ -51,7 +51,7 @@ _FIRST_SENT = "UPDATE broker_conversation SET send_sequence = ?, state = 'CO' WH
 
 
 @dataclass(slots=True)
-class _Side:
+class _SendingSide:
     """
     The sending side while a call sends on it.
 
@@ -87,7 +87,7 @@ class _Side:
 
     def sent(self, next_sequence: int) -> None:
         """Everything before this number is queued. The state is written only when it changes: that doubles the cost."""
-        statement = _FIRST_SENT if self.state == State.STARTED_OUTBOUND else _SENT
+        statement = _FIRST_SENT if self.state == ConversationState.STARTED_OUTBOUND else _SENT
         ask(self.db, statement, (next_sequence, self.endpoint_id))
 
 
@@ -182,14 +182,14 @@ def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: s
         row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)).fetchone()
     if row is None:
         return ConversationError(8426, f"the conversation handle {handle} is not found")
-    state = State(row[0])
+    state = ConversationState(row[0])
     if state in CAN_SEND:
         return ConversationError(8489, f"the lifetime of conversation {handle} is over")
     problem = f"conversation {handle} is not in a valid state for {what}; it is {state} ({state.name})"
     return ConversationError(8429, problem)
 
 
-def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Carried) -> _Side:
+def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Carried) -> _SendingSide:
     """The side of a dialog that may send now, which is not before it began: a wall clock may have gone back since."""
     now = time.time()
     with plain(db):
@@ -198,10 +198,12 @@ def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Car
         raise refusal(db, endpoint_id, handle, "SEND")
     state, _, began, sequence, contract, is_initiator, is_declared = row
     now = max(now, began)
-    return _Side(db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now, more)
+    return _SendingSide(
+        db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now, more
+    )
 
 
-def _rows(side: _Side, spool: Spool) -> Iterator[tuple[object, ...]]:
+def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
     """The rows of many messages as they are asked for; a large body stores itself meanwhile."""
     now, endpoint_id, more = side.now, side.endpoint_id, side.carried
     for name, data in spool.messages():
@@ -231,7 +233,7 @@ def _send_large(
     return [side.sequence for side in sides]
 
 
-def _store_large(sides: Sequence[_Side], parts: Iterator[bytes], type_name: str) -> None:
+def _store_large(sides: Sequence[_SendingSide], parts: Iterator[bytes], type_name: str) -> None:
     """The rows of a large message on each of these sides, its body read once."""
     db = sides[0].db
     checks: list[tuple[Rule, Validator]] = [
@@ -252,7 +254,7 @@ def _store_large(sides: Sequence[_Side], parts: Iterator[bytes], type_name: str)
     db.executemany(_LENGTH, [(length, key) for key in keys])
 
 
-def _distinct_rules(sides: Sequence[_Side], type_name: str) -> list[Rule]:
+def _distinct_rules(sides: Sequence[_SendingSide], type_name: str) -> list[Rule]:
     """What the contracts of several sides say of a type, each once."""
     return list(dict.fromkeys(rule for side in sides if (rule := side.rule(type_name)) is not None))
 

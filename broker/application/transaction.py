@@ -20,7 +20,7 @@ from broker.errors import StoreUnavailableError
 from broker.store.fault import is_about_file
 from broker.store.rows import ask, path_of
 from broker.store.schema import SCHEMA_VERSION
-from broker.store.transaction import BUSY_SECONDS, LOCK_PAUSE, Connection, is_busy, take_write_lock
+from broker.store.transaction import BUSY_SECONDS, LOCK_PAUSE, DaemonConnection, is_busy, take_write_lock
 
 _LOCK = "DELETE FROM broker_received WHERE 0"  # changes nothing, but has to have the write lock
 _SAVEPOINT = "broker_call"
@@ -53,7 +53,7 @@ def check_durable(db: sqlite3.Connection) -> None:
     Raises:
         StoreUnavailableError: its `PRAGMA synchronous` is below FULL.
     """
-    if isinstance(db, Connection):
+    if isinstance(db, DaemonConnection):
         return  # a daemon's own
     mode = _UNSAFE.get(ask(db, "PRAGMA synchronous").fetchone()[0])
     if mode is not None:

@@ -21,7 +21,7 @@ import structlog
 
 from broker.application.activation import Activation
 from broker.application.claim import Claim, ClaimLostError, are_there, give_back, settle
-from broker.application.desk import PAUSE_SECONDS, Desk
+from broker.application.desk import PAUSE_SECONDS, ReaderDatabase
 from broker.application.dialog import Dialog
 from broker.application.message import COLUMNS, Message
 from broker.application.reader_connection import ReaderConnection
@@ -47,10 +47,10 @@ class CommittedItselfError(Exception):
         return "the function wrote outside of the reader's transaction: leave out SAVEPOINT and isolation_level"
 
 
-class Worker:
+class ReaderWorker:
     """One of `concurrency` of a reader: its own connection, one group at a time. For one thread at a time."""
 
-    def __init__(self, desk: Desk, reader: Activation) -> None:
+    def __init__(self, desk: ReaderDatabase, reader: Activation) -> None:
         """Raises: sqlite3.Error, the file cannot be opened."""
         self.desk = desk
         self.reader = reader
@@ -97,7 +97,7 @@ class Worker:
 class Work:
     """A claimed group. Shape: `db` for the function; `messages` at least one, in order."""
 
-    def __init__(self, worker: Worker, db: ReaderConnection, claim: Claim) -> None:
+    def __init__(self, worker: ReaderWorker, db: ReaderConnection, claim: Claim) -> None:
         self._worker = worker
         self._reader = worker.reader
         self._desk = worker.desk

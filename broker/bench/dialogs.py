@@ -28,7 +28,7 @@ from broker.bench.machine import cpu_seconds, peak_mib
 from broker.bench.result import Row, row_of
 from broker.control.certificate_file import store_files
 from broker.control.renewal import Pair
-from broker.security.issue import Holder, Validity, issue_database
+from broker.security.issue import CertificateSubject, Validity, issue_database
 from broker.store.balance import unconfirmed
 
 BATCH = 100
@@ -100,7 +100,7 @@ def _identities(directory: Path, *databases: str) -> dict[str, dict[str, dict[st
     day = Validity(now - timedelta(hours=1), now + timedelta(days=1))
     pairs = {name: Pair(directory / f"{name}.pem", directory / f"{name}.key") for name in databases}
     for name, pair in pairs.items():
-        store_files(pair.files(issue_database(Holder(name), day, None)), is_replacing=False)
+        store_files(pair.files(issue_database(CertificateSubject(name), day, None)), is_replacing=False)
     known = [str(pair.certificate) for pair in pairs.values()]
     return {
         name: {

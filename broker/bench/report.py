@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broker.bench.result import Change, Result, Row, yardsticks
+from broker.bench.result import FigureChange, Result, Row, yardsticks
 from broker.observe.glance import render_table
 
 HEADS = {
@@ -85,7 +85,7 @@ def show(result: Result) -> None:
         render_table(columns, cells, title=f"{bench}, {mode}")
 
 
-def show_changes(changes: Sequence[Change], then: Result) -> None:
+def show_changes(changes: Sequence[FigureChange], then: Result) -> None:
     """Print what has changed since `then`, row by row."""
     cells = [
         {

@@ -74,7 +74,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """
     One row against the same row of an earlier run.
 
@@ -110,7 +110,7 @@ def yardsticks(rows: Iterable[Row]) -> dict[tuple[str, ...], Row]:
     return {row.key[:3]: row for row in rows if row.is_yardstick}
 
 
-def compare(now: Sequence[Row], then: Sequence[Row]) -> list[Change]:
+def compare(now: Sequence[Row], then: Sequence[Row]) -> list[FigureChange]:
     """Every row of this run that has a yardstick, against the earlier one; the yardsticks themselves are left out."""
     earlier = {row.key: row for row in then}
     sticks, earlier_sticks = yardsticks(now), yardsticks(then)
@@ -120,11 +120,11 @@ def compare(now: Sequence[Row], then: Sequence[Row]) -> list[Change]:
         if row.is_yardstick or stick is None:
             continue
         if old is None or old_stick is None or old.headline != row.headline:
-            changes.append(Change(row, row.figure / stick.figure))
+            changes.append(FigureChange(row, row.figure / stick.figure))
             continue
         noise = sum(each.spread**2 for each in (row, stick, old, old_stick)) ** 0.5
         tolerance = max(SMALLEST_CHANGE, 2 * noise)
-        changes.append(Change(row, row.figure / stick.figure, old.figure / old_stick.figure, tolerance))
+        changes.append(FigureChange(row, row.figure / stick.figure, old.figure / old_stick.figure, tolerance))
     return changes
 
 

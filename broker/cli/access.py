@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from broker.admin.client import TIMEOUT_SECONDS, AdminClient, Credentials
+from broker.admin.client import TIMEOUT_SECONDS, AdminClient, ClientCredentials
 from broker.application.transaction import blame_file, check_schema
 from broker.control.config import Settings
 from broker.control.load import load_settings
@@ -134,7 +134,7 @@ def admin_client(config: Path | None, where: Path | str | None, *, timeout: floa
         raise click.UsageError(str(error)) from error
 
 
-def credentials() -> Credentials:
+def credentials() -> ClientCredentials:
     """
     What the environment says to show to a daemon.
 
@@ -152,7 +152,7 @@ def credentials() -> Credentials:
     )
     if (certificate is None) != (key is None):
         raise click.UsageError(f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE} are set together")
-    return Credentials(token.strip(), authority, certificate, key)
+    return ClientCredentials(token.strip(), authority, certificate, key)
 
 
 def _read_token(path: Path) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
 
     from broker.control.certificate_file import Content
     from broker.control.renewal import Pair
-    from broker.security.issue import Authority, Holder, Issued, Validity
+    from broker.security.issue import Authority, CertificateSubject, Issued, Validity
 
 AUTHORITY_DAYS, LEAF_DAYS, LEAF_DAYS_MAX = 3650, 365, 825
 _WHERE_NAMED = "certificate and trust in [endpoint] and [admin], certificate and peers in [databases.NAME]"
@@ -295,11 +295,11 @@ def _renew_authority(file: Path, days: int | None, output: str) -> None:
 # --- what several of them do --------------------------------------------------------------------------------
 
 
-def _holder(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> Holder:
-    from broker.security.issue import Holder  # noqa: PLC0415
+def _holder(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> CertificateSubject:
+    from broker.security.issue import CertificateSubject  # noqa: PLC0415
 
     try:
-        return Holder(name, hosts, uri)
+        return CertificateSubject(name, hosts, uri)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 

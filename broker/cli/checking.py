@@ -17,10 +17,10 @@ from broker.cli.output import show_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.control.check import Report
-    from broker.control.concern import Concern
+    from broker.control.check import CheckReport
+    from broker.control.concern import Diagnostic
     from broker.control.config import Settings
-    from broker.control.owner import Owner
+    from broker.control.owner import RunningInstance
     from broker.control.quota import Kind
     from broker.errors import SettingError
 
@@ -77,7 +77,7 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
     sys.exit(1 if report.errors else 0)
 
 
-def _owner(settings: Settings) -> Owner:
+def _owner(settings: Settings) -> RunningInstance:
     """The instance that runs by this configuration, as it tells itself; nobody when nobody may be asked."""
     from broker.admin.client import AdminClient  # noqa: PLC0415
     from broker.control.owner import NOBODY, owner_from  # noqa: PLC0415
@@ -91,7 +91,7 @@ def _owner(settings: Settings) -> Owner:
         return NOBODY
 
 
-def _rows(report: Report) -> list[dict[str, Any]]:
+def _rows(report: CheckReport) -> list[dict[str, Any]]:
     """The report as values; what is only counted has a row for each code and file, with the count."""
     rows = [_row("error", "setting", error, _sentence(error)) for error in report.errors]
     rows += [_row("warning", "setting", warning, _sentence(warning)) for warning in report.warnings]
@@ -105,7 +105,7 @@ def _rows(report: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(level: str, code: str, found: SettingError | Concern, text: str) -> dict[str, Any]:
+def _row(level: str, code: str, found: SettingError | Diagnostic, text: str) -> dict[str, Any]:
     span = found.span
     place = (span.source, span.line, span.column) if span is not None else (None, None, None)
     where = dict(zip(("file", "line", "column"), place, strict=True))
@@ -133,7 +133,7 @@ def _escaped(text: str, more: str = "") -> str:
     return "".join(f"%{ord(one):02X}" if one in f"%\r\n{more}" else one for one in text)
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: CheckReport) -> Iterator[str]:
     """The report for people: the first of each code and file, then how many more there are."""
     from broker.control.quota import SHOWN_MAX, first_of_each  # noqa: PLC0415
 

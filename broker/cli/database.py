@@ -28,7 +28,7 @@ from broker.errors import ConversationError, StoreUnavailableError
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.control.config import Settings
     from broker.store.fence import Sighting
-    from broker.store.stake import Stake
+    from broker.store.stake import ContentsAtRisk
 
 _database_argument = click.argument("database")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Tell what would be done and lost, and change nothing.")
@@ -268,7 +268,7 @@ def _new_instance(settings: Settings, path: Path, old: uuid.UUID) -> uuid.UUID:
     return uuid.uuid4()
 
 
-def _tell(path: Path, output: str, texts: list[str], stake: Stake, *, dry_run: bool, **more: Any) -> None:
+def _tell(path: Path, output: str, texts: list[str], stake: ContentsAtRisk, *, dry_run: bool, **more: Any) -> None:
     if output == "json":
         values = {key: str(value) if isinstance(value, uuid.UUID) else value for key, value in more.items()}
         holds = {"conversations": stake.conversations, "unsent": stake.unsent, "unread": stake.unread}

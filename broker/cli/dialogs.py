@@ -14,15 +14,15 @@ import click
 import msgspec
 
 from broker.admin.census import census_of
-from broker.application.crowd import ENDABLE, Crowd, Farewell, count, end_crowd
+from broker.application.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.cli.access import admin_client, open_database, read_settings
 from broker.cli.exit_code import with_exit_code
 from broker.cli.option import config_option, confirm, database_option, examples, output_option, socket_option
 from broker.cli.output import show_json, show_rows
 from broker.cli.pipeline import Duration
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
-from broker.observe.line import Line, print_lines
+from broker.observe.line import TextLine, print_lines
 
 _STATES = ("SO", "SI", "CO", "DI", "ER", "DO")  # of sides that can end, the last one only with cleanup
 
@@ -122,15 +122,17 @@ def _chosen(
     description: str,
     *,
     cleanup: bool,
-) -> tuple[Crowd, Farewell]:
+) -> tuple[DialogSelection, EndMode]:
     if cleanup and error is not None:
         raise click.UsageError("--cleanup tells nobody, so there is nobody to tell an --error")
     if description and error is None:
         raise click.UsageError("--description is told with an --error only: give its code, or leave it out")
     if "DO" in states and not cleanup:
         raise click.UsageError("what is DO has ended here and waits for the far side: only --cleanup ends it")
-    wanted = tuple(map(State, states)) or (tuple(State) if cleanup else ENDABLE)
-    return Crowd(wanted, service, time.time() - older_than.total_seconds()), Farewell(error, description, cleanup)
+    wanted = tuple(map(ConversationState, states)) or (tuple(ConversationState) if cleanup else ENDABLE)
+    return DialogSelection(wanted, service, time.time() - older_than.total_seconds()), EndMode(
+        error, description, cleanup
+    )
 
 
 def _of_daemon(config: Path | None, socket: Path | str | None, database: str | None) -> Any:
@@ -159,7 +161,7 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
 
 
 def _show(database: str, told: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> None:
-    print_lines([Line(f"database {database}, {told['file_bytes']:,} bytes", style="bold")])
+    print_lines([TextLine(f"database {database}, {told['file_bytes']:,} bytes", style="bold")])
     groups = [{**group, "first_lifetime": _instant(group["first_lifetime"])} for group in told["groups"]]
     columns = ["service_name", "state", "age", "conversations", "unread", "unsent", "first_lifetime"]
     show_rows(groups, "table", columns)
@@ -170,20 +172,22 @@ def _show(database: str, told: Mapping[str, Any], ledger: Mapping[str, Any] | No
     since = _instant(told["sending_since"])
     print_lines(
         [
-            Line(f"sizes are {estimated}; {told['free_bytes']:,} bytes of the file are used by nothing"),
-            Line(f"{told['sending']:,} messages not acknowledged{since and f', the oldest since {since}'}"),
-            Line(f"{told['tombstones']:,} tombstones of closed sides, {told['tombstones_due']:,} of them have served"),
-            Line(f"{told['quarantined_dialogs']:,} dialogs in quarantine, {told['failing_dialogs']:,} tried again"),
+            TextLine(f"sizes are {estimated}; {told['free_bytes']:,} bytes of the file are used by nothing"),
+            TextLine(f"{told['sending']:,} messages not acknowledged{since and f', the oldest since {since}'}"),
+            TextLine(
+                f"{told['tombstones']:,} tombstones of closed sides, {told['tombstones_due']:,} of them have served"
+            ),
+            TextLine(f"{told['quarantined_dialogs']:,} dialogs in quarantine, {told['failing_dialogs']:,} tried again"),
             *_ledger_lines(ledger),
         ]
     )
 
 
-def _ledger_lines(ledger: Mapping[str, Any] | None) -> list[Line]:
+def _ledger_lines(ledger: Mapping[str, Any] | None) -> list[TextLine]:
     """None of a daemon of a version that tells no ledger here."""
     if ledger is None:
         return []
-    return [Line(f"ledger: {ledger['sentence']}", style="red" if ledger["unaccounted"] else "")]
+    return [TextLine(f"ledger: {ledger['sentence']}", style="red" if ledger["unaccounted"] else "")]
 
 
 def _instant(at: float | None) -> str:

@@ -27,7 +27,7 @@ from broker.errors import DaemonUnreachableError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.admin.message import ExplainAnswer, ExplainRequest
-    from broker.admin.through import Way
+    from broker.admin.through import TracedRoute
 
 
 @examples("""
@@ -145,7 +145,7 @@ def _show(told: ExplainAnswer, output: str, *, note: str) -> NoReturn:
 def _show_way(first: ExplainAnswer, where: Where, output: str, *, note: str) -> NoReturn:
     """Follow the way that the first answer begins, print it, and end the program by it."""
     from broker.admin.through import Directory, follow  # noqa: PLC0415
-    from broker.observe.line import Line, print_lines  # noqa: PLC0415
+    from broker.observe.line import TextLine, print_lines  # noqa: PLC0415
 
     way = follow(first, Directory(where, credentials=credentials()))
     if output == "json":
@@ -153,8 +153,8 @@ def _show_way(first: ExplainAnswer, where: Where, output: str, *, note: str) -> 
     else:
         for hop in way.hops:
             _render(hop, note if hop is first else "")
-            print_lines([Line("")])
-        print_lines([Line(way.sentence, style="bold")])
+            print_lines([TextLine("")])
+        print_lines([TextLine(way.sentence, style="bold")])
     sys.exit(0 if way.arrives else NOT_FOUND)
 
 
@@ -165,7 +165,7 @@ def _render(told: ExplainAnswer, note: str) -> None:
     render_explanation(told.explanation, place=told.instance, is_conversation_drawn=is_drawn, note=note)
 
 
-def _show_json(value: ExplainAnswer | Way, note: str) -> None:
+def _show_json(value: ExplainAnswer | TracedRoute, note: str) -> None:
     import msgspec  # noqa: PLC0415
 
     if note:

@@ -13,7 +13,7 @@ import click
 
 from broker.cli.exit_code import NOT_FOUND, fail, with_exit_code
 from broker.cli.option import examples, output_option
-from broker.flow import COLUMNS, Form, Outcome
+from broker.flow import COLUMNS, Form, VisitOutcome
 from broker.observe.glance import readable
 
 if TYPE_CHECKING:  # pyarrow is an extra
@@ -51,7 +51,7 @@ broker flows tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b
     "--outcome",
     "outcomes",
     multiple=True,
-    type=click.Choice([outcome.value for outcome in Outcome]),
+    type=click.Choice([outcome.value for outcome in VisitOutcome]),
     help="Ended so; may be repeated.",
 )
 @output_option
@@ -72,11 +72,11 @@ def tail(
     none yet. JSON is one object a line. Files that cannot be read are told on standard error. Exit codes: 0 also when
     some files cannot be read, 1 the directory or none of its files can be read, 3 there is none.
     """
-    from broker.journal.newest import Arriving, Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
+    from broker.journal.newest import NewFiles, Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 
     _see(directory)
     wanted = Wanted(None if conversation is None else conversation.bytes, frozenset(outcomes))
-    arriving = Arriving(directory)
+    arriving = NewFiles(directory)
     found = newest(directory, wanted, lines)
     _show_visits(found.visits, output)
     _complain(found.unread)

@@ -31,7 +31,7 @@ _PATHS = {"live": "/livez", "ready": "/readyz", "startup": "/startupz"}
 _LINE = re.compile(r"\[([+!-])\] ?(.+)")
 
 
-class State(IntEnum):
+class HealthState(IntEnum):
     """How it is; the value is the exit code."""
 
     OK = 0
@@ -41,10 +41,10 @@ class State(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthAnswer:
     """An answer. Shape: `text` one sentence; `checks` the lines of the instance, each with its mark."""
 
-    state: State
+    state: HealthState
     text: str
     checks: tuple[str, ...] = ()
 
@@ -86,7 +86,7 @@ def health(question: str, config: Path | None, at: str | None, output: str, *, t
     try:
         host, port = _address(at or observe_listen(config))
     except NothingToAskError as error:
-        found = Health(State.UNKNOWN, str(error))
+        found = HealthAnswer(HealthState.UNKNOWN, str(error))
     else:
         found = _ask_until(host, port, question, timeout=timeout, wait=wait)
     if output == "json":
@@ -96,10 +96,10 @@ def health(question: str, config: Path | None, at: str | None, output: str, *, t
     sys.exit(found.state)
 
 
-def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: float) -> Health:
+def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: float) -> HealthAnswer:
     """The last answer: the first that is not no, or the one when the time is up."""
     deadline = time.monotonic() + wait
-    while (found := ask(host, port, question, timeout=timeout)).state is State.CRITICAL:
+    while (found := ask(host, port, question, timeout=timeout)).state is HealthState.CRITICAL:
         left = deadline - time.monotonic()
         if left <= 0:
             break
@@ -107,7 +107,7 @@ def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: flo
     return found
 
 
-def ask(host: str, port: int, question: str, *, timeout: float) -> Health:
+def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
     """Ask one question; whatever happens is an answer."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
     where = f"{host}:{port}"
@@ -116,27 +116,29 @@ def ask(host: str, port: int, question: str, *, timeout: float) -> Health:
         response = connection.getresponse()
         text = response.read(_ANSWER_MAX_BYTES).decode("utf-8", "replace")
     except TimeoutError:
-        return Health(State.CRITICAL, f"no answer from {where} within {timeout:g} s")
+        return HealthAnswer(HealthState.CRITICAL, f"no answer from {where} within {timeout:g} s")
     except OSError as error:
-        return Health(State.CRITICAL, f"nobody answers at {where}: {error.strerror or error}")
+        return HealthAnswer(HealthState.CRITICAL, f"nobody answers at {where}: {error.strerror or error}")
     except http.client.HTTPException:
-        return Health(State.UNKNOWN, f"who answers at {where} is no instance of the broker: it speaks no HTTP")
+        return HealthAnswer(
+            HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: it speaks no HTTP"
+        )
     finally:
         connection.close()
     return judge(question, where, response.status, text)
 
 
-def judge(question: str, where: str, status: int, text: str) -> Health:
+def judge(question: str, where: str, status: int, text: str) -> HealthAnswer:
     """What an answer means. Shape: `status` of HTTP; `text` of the body, a line for each check, then one word."""
     found = [(match[1], match[0]) for line in text.splitlines() if (match := _LINE.fullmatch(line.strip()))]
     checks = tuple(line for _, line in found)
     if status == 200 and (found or text.strip() == "ok"):
         if any(mark == "!" for mark, _ in found):
-            return Health(State.WARNING, f"{question}, but not all is well", checks)
-        return Health(State.OK, question, checks)
+            return HealthAnswer(HealthState.WARNING, f"{question}, but not all is well", checks)
+        return HealthAnswer(HealthState.OK, question, checks)
     if status == 503 and (found or text.strip() == "failed"):
-        return Health(State.CRITICAL, f"not {question}", checks)
-    return Health(State.UNKNOWN, f"who answers at {where} is no instance of the broker: HTTP {status}")
+        return HealthAnswer(HealthState.CRITICAL, f"not {question}", checks)
+    return HealthAnswer(HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: HTTP {status}")
 
 
 def observe_listen(config: Path | None) -> str:

@@ -35,7 +35,7 @@ from broker.control.partner import (
 from broker.errors import PartnerFileError
 from broker.observe.glance import readable
 from broker.security.described import describe
-from broker.security.grants import Permission, Rule, State
+from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 
 _SERVICES = "SELECT name FROM sys.services"
@@ -191,10 +191,11 @@ def _present(client: AdminClient, settings: Settings, database: str) -> Present:
         return found
 
     rules = [
-        (MSDB, Rule(Permission.CONNECT, "*", parse_principal(who), State(state))) for who, state in rows(_CONNECT, MSDB)
+        (MSDB, PermissionRule(Permission.CONNECT, "*", parse_principal(who), PermissionState(state)))
+        for who, state in rows(_CONNECT, MSDB)
     ]
     rules += [
-        (where, Rule(Permission.SEND, securable, parse_principal(who), State(state)))
+        (where, PermissionRule(Permission.SEND, securable, parse_principal(who), PermissionState(state)))
         for where in (MSDB, database)
         for who, state, securable in rows(_SEND, where)
     ]

@@ -21,7 +21,7 @@ from broker.cli.output import show_json, show_rows
 from broker.errors import NoJournalError, PipelineError
 
 if TYPE_CHECKING:  # pyspark is an extra
-    from broker.pipeline.entry import Request
+    from broker.pipeline.entry import RunRequest
     from broker.pipeline.jobs import Options
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -179,7 +179,7 @@ def _check_usage(**asked: Any) -> None:
         raise click.UsageError("--from is not before --to: nothing lies between them")
 
 
-def _check_places(request: Request, *, is_written: bool) -> None:
+def _check_places(request: RunRequest, *, is_written: bool) -> None:
     """Paths that no run can take are wrong usage, whatever lies there."""
     from broker.pipeline import entry  # noqa: PLC0415 - pyspark is an extra
 
@@ -191,7 +191,7 @@ def _check_places(request: Request, *, is_written: bool) -> None:
         raise click.UsageError(str(error)) from None
 
 
-def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> Request:
+def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> RunRequest:
     from broker.pipeline import entry, period, session  # noqa: PLC0415 - pyspark is an extra
 
     conf = dict(pair.partition("=")[::2] for pair in asked["conf"])
@@ -201,8 +201,8 @@ def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> Request:
         conf=conf,
         shows_progress=sys.stderr.isatty(),
     )
-    bounds = period.Bounds(asked["first"], asked["behind"])
-    return entry.Request(jobs, asked["flows"], asked["out"] or Path(), options, started, bounds)
+    bounds = period.PeriodBounds(asked["first"], asked["behind"])
+    return entry.RunRequest(jobs, asked["flows"], asked["out"] or Path(), options, started, bounds)
 
 
 def _tell(line: str) -> None:

@@ -22,7 +22,7 @@ from broker.cli.recording import recording
 from broker.errors import ConversationError
 
 if TYPE_CHECKING:
-    from broker.admin.audit import Entry
+    from broker.admin.audit import AuditEntry
     from broker.store.quarantine import Failure
 
 _COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
@@ -264,7 +264,7 @@ def _settle(
             click.echo("no dialog is in quarantine")
 
 
-def _recording(config: Path | None, action: str, database: str) -> AbstractContextManager[Entry | None]:
+def _recording(config: Path | None, action: str, database: str) -> AbstractContextManager[AuditEntry | None]:
     """The entry in the audit of a configuration; None where only a file is named, as it is to an application."""
     return (
         nullcontext() if config is None else recording(read_settings(config), f"broker quarantine {action}", database)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from broker.admin.audit import Audit, Entry
+from broker.admin.audit import Audit, AuditEntry
 from broker.admin.caller import Caller
 from broker.control.admin_role import AdminRole
 from broker.control.administration import user_name
@@ -19,7 +19,7 @@ from broker.control.config import Settings
 
 
 @contextmanager
-def recording(settings: Settings, operation: str, database: str | None = None) -> Iterator[Entry]:
+def recording(settings: Settings, operation: str, database: str | None = None) -> Iterator[AuditEntry]:
     """The audit entry of one command; an error that ends the block after it was sealed is recorded as failed."""
     caller = Caller(f"user:{user_name(os.geteuid())}", f"command, process {os.getpid()}", AdminRole.ADMIN)
     entry = Audit(settings.admin.audit).begin(caller, operation, database)

@@ -24,7 +24,7 @@ from broker.cli.option import config_option, examples, output_option, socket_opt
 from broker.control.config import Settings
 from broker.control.custody import is_elsewhere
 from broker.errors import BrokerError, DaemonUnreachableError
-from broker.observe.line import Line, print_lines
+from broker.observe.line import TextLine, print_lines
 
 _INDENT, _DEEP = 2, 6  # columns
 
@@ -114,23 +114,23 @@ def _offline(settings: Settings, guid: UUID) -> WhyAnswer:
 # --- as it is read --------------------------------------------------------------------------------------------------
 
 
-def _lines(told: Trace, note: str) -> Iterator[Line]:
-    yield Line(f"conversation {told.conversation_id}", style="bold")
+def _lines(told: Trace, note: str) -> Iterator[TextLine]:
+    yield TextLine(f"conversation {told.conversation_id}", style="bold")
     if note:
-        yield Line(note, _INDENT, style="yellow")
+        yield TextLine(note, _INDENT, style="yellow")
     for label, text in (("symptom", told.symptom), ("cause", told.why), ("next", told.next), ("remedy", told.remedy)):
-        yield Line(f"{label + ':':<9}{text}", _INDENT, style="bold" if label == "remedy" else "")
-    yield Line("")
-    yield Line("What each instance says, along the way", style="bold")
+        yield TextLine(f"{label + ':':<9}{text}", _INDENT, style="bold" if label == "remedy" else "")
+    yield TextLine("")
+    yield TextLine("What each instance says, along the way", style="bold")
     for finding in told.findings:
         place = finding.instance if finding.database is None else f"{finding.instance}, database {finding.database}"
-        yield Line(f"{place}: {finding.cause}", _INDENT)
-        yield Line(f"{finding.symptom}: {finding.why}", _DEEP)
+        yield TextLine(f"{place}: {finding.cause}", _INDENT)
+        yield TextLine(f"{finding.symptom}: {finding.why}", _DEEP)
     for answer in told.answers:
         for side in answer.sides:
-            yield Line(f"{side.service_name} in {side.database}: {side.security}", _INDENT)
+            yield TextLine(f"{side.service_name} in {side.database}: {side.security}", _INDENT)
     for path in told.paths:
         if path not in told.not_asked:
-            yield Line(f"way: {path}", _INDENT)
+            yield TextLine(f"way: {path}", _INDENT)
     for sentence in told.not_asked:
-        yield Line(f"not asked: {sentence}", _INDENT, style="yellow")
+        yield TextLine(f"not asked: {sentence}", _INDENT, style="yellow")

@@ -60,7 +60,7 @@ class HolderError(ValueError):
     """A text that names nobody who could have a role; its sentence says what would."""
 
 
-class Holder(NamedTuple):
+class RoleHolder(NamedTuple):
     """Somebody who has a role. Shape: `name` as it is written; `principal` of a certificate only."""
 
     kind: HolderKind
@@ -72,7 +72,7 @@ class Holder(NamedTuple):
         return self.principal is not None and self.principal.covers(who)
 
 
-def parse_holder(text: str) -> Holder:
+def parse_holder(text: str) -> RoleHolder:
     """
     Read a key of `[admin.roles]`.
 
@@ -88,11 +88,11 @@ def parse_holder(text: str) -> Holder:
     if kind is HolderKind.TOKEN and TOKEN_NAME.fullmatch(name) is None:
         raise HolderError(f"{name!r} is no name of a token: 1 to 64 letters, digits, dots, hyphens and underscores")
     if kind is not HolderKind.CERTIFICATE:
-        return Holder(kind, name)
+        return RoleHolder(kind, name)
     try:
         principal = parse_principal(name)
     except PrincipalError as error:
         raise HolderError(str(error)) from None
     if principal.text == PUBLIC:
         raise HolderError("a role for public would be one for everybody: name a certificate")
-    return Holder(kind, name, principal)
+    return RoleHolder(kind, name, principal)

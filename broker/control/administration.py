@@ -22,13 +22,13 @@ from broker.control.admin_role import (
     GIVEN_WORDS,
     ROLE_WORDS,
     AdminRole,
-    Holder,
     HolderError,
     HolderKind,
+    RoleHolder,
     parse_holder,
     role_of,
 )
-from broker.control.finding import Finding
+from broker.control.finding import SettingFinding
 from broker.control.listen import ListenAddress
 from broker.control.place import KeyPath
 from broker.control.section import Section
@@ -162,45 +162,49 @@ class AdminSettings(Section):
 # --- what single values cannot say ---------------------------------------------------------------------------
 
 
-def admin_contradictions(admin: AdminSettings) -> Iterator[Finding]:
+def admin_contradictions(admin: AdminSettings) -> Iterator[SettingFinding]:
     """What makes the section unusable, although each value by itself is allowed."""
     certificate, key = ("admin", "certificate"), ("admin", "private_key")
     if admin.listen is not None and not admin.listen.is_loopback and admin.certificate is None:
         problem = f'"{admin.listen}" can be reached from other machines, and there is no TLS'
         hint = f"name certificate and private_key in [admin], or listen on {_LOOPBACK} and come through a tunnel"
-        yield Finding(_LISTEN, problem, hint, (certificate,))
+        yield SettingFinding(_LISTEN, problem, hint, (certificate,))
     if (admin.certificate is None) != (admin.private_key is None):
         there, missing = (key, "certificate") if admin.certificate is None else (certificate, "private_key")
-        yield Finding(there, f"is set, and there is no {missing}", f"name the file in {missing}", (certificate, key))
+        yield SettingFinding(
+            there, f"is set, and there is no {missing}", f"name the file in {missing}", (certificate, key)
+        )
     for name in ("trust", "peers"):
         if getattr(admin, name) and admin.certificate is None:
             hint = "name certificate and private_key, or leave it out"
-            yield Finding(("admin", name), "clients show certificates over TLS only", hint, (certificate,))
+            yield SettingFinding(("admin", name), "clients show certificates over TLS only", hint, (certificate,))
     for text in admin.roles:
         try:
             parse_holder(text)
         except HolderError as error:
-            yield Finding(("admin", "roles", text), str(error), "correct the name, or remove the line")
+            yield SettingFinding(("admin", "roles", text), str(error), "correct the name, or remove the line")
 
 
-def admin_oddities(admin: AdminSettings) -> Iterator[Finding]:
+def admin_oddities(admin: AdminSettings) -> Iterator[SettingFinding]:
     """What is allowed and probably not meant."""
     holders = {text: parse_holder(text) for text in admin.roles}
     local = [text for text, holder in holders.items() if holder.kind in {HolderKind.USER, HolderKind.GROUP}]
     if local and not admin.socket_group:
         hint = "name in socket_group the group that shall open it"
-        yield Finding(("admin", "roles", local[0]), "cannot open the socket, which has mode 0600", hint)
+        yield SettingFinding(("admin", "roles", local[0]), "cannot open the socket, which has mode 0600", hint)
     shown = [text for text, holder in holders.items() if holder.kind is HolderKind.CERTIFICATE]
     if shown and not (admin.trust or admin.peers):
         hint = "name in trust the CA of the clients, or in peers their certificates"
-        yield Finding(
+        yield SettingFinding(
             ("admin", "roles", shown[0]), "no certificate of a client is asked for", hint, (("admin", "trust"),)
         )
     if admin.certificate is not None and admin.listen is None:
-        yield Finding(("admin", "certificate"), "is not used without listen", "set listen, or leave it out", (_LISTEN,))
+        yield SettingFinding(
+            ("admin", "certificate"), "is not used without listen", "set listen, or leave it out", (_LISTEN,)
+        )
     if loopback_told(admin):
         hint = 'set it to "viewer" or "none", or say "admin" if every user of this machine is to have that role'
-        yield Finding(("admin", "loopback_role"), f"is not set: {loopback_told(admin)}", hint, (_LISTEN,))
+        yield SettingFinding(("admin", "loopback_role"), f"is not set: {loopback_told(admin)}", hint, (_LISTEN,))
 
 
 def loopback_told(admin: AdminSettings) -> str:
@@ -219,7 +223,7 @@ class Holders(NamedTuple):
     users: Mapping[int, AdminRole]
     groups: Mapping[int, AdminRole]
     tokens: Mapping[str, AdminRole]
-    certificates: tuple[tuple[Holder, AdminRole], ...]
+    certificates: tuple[tuple[RoleHolder, AdminRole], ...]
 
 
 def holders_of(settings: Settings) -> Holders:
@@ -232,7 +236,7 @@ def holders_of(settings: Settings) -> Holders:
     users: dict[int, AdminRole] = {}
     groups: dict[int, AdminRole] = {}
     tokens: dict[str, AdminRole] = {}
-    certificates: list[tuple[Holder, AdminRole]] = []
+    certificates: list[tuple[RoleHolder, AdminRole]] = []
     for text, word in settings.admin.roles.items():
         holder, role = parse_holder(text), role_of(word)
         match holder.kind:

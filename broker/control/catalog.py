@@ -20,14 +20,14 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from broker.control.progress import Progress
+from broker.control.progress import ScriptProgress
 from broker.control.stored import sound_permissions, sound_rows
 from broker.errors import StatementError, StoreUnavailableError
 from broker.routing.decide import Hosted, hosted
 from broker.routing.route import SERVICE_BROKER
 from broker.routing.table import RouteTable, table_of_rows
 from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import ENDPOINT_NAME, Rule
+from broker.security.grants import ENDPOINT_NAME, PermissionRule
 from broker.store import metadata
 from broker.store.fault import sentence
 from broker.store.permission import bindings
@@ -38,12 +38,12 @@ MSDB = "msdb"
 Borrow: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
-class Rows(Struct, frozen=True):
+class CatalogRows(Struct, frozen=True):
     """Queues and services of one database as stored, by name; who may do what; and its remote service bindings."""
 
-    queues: Mapping[str, metadata.Queue] = field(default_factory=dict)
+    queues: Mapping[str, metadata.QueueRow] = field(default_factory=dict)
     services: Mapping[str, metadata.Service] = field(default_factory=dict)
-    permissions: tuple[Rule, ...] = ()
+    permissions: tuple[PermissionRule, ...] = ()
     bindings: Mapping[str, RemoteServiceBinding] = field(default_factory=dict)
 
 
@@ -59,7 +59,7 @@ class Database(Struct):
     broker_instance: bytes
     path: Path | None
     borrow: Borrow
-    rows: Rows = field(default_factory=Rows)
+    rows: CatalogRows = field(default_factory=CatalogRows)
     table: RouteTable = field(default_factory=RouteTable)
     is_served: bool = True
 
@@ -89,9 +89,9 @@ class _NoRoles:
         raise AssertionError(name)
 
 
-def read_rows(db: sqlite3.Connection) -> Rows:
+def read_rows(db: sqlite3.Connection) -> CatalogRows:
     """What is stored but routes."""
-    return Rows(metadata.queues(db), metadata.services(db), sound_permissions(db), bindings(db))
+    return CatalogRows(metadata.queues(db), metadata.services(db), sound_permissions(db), bindings(db))
 
 
 def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> RouteTable:
@@ -121,7 +121,7 @@ class Catalog:
         self.endpoint = endpoint
         self.next_expiry: datetime | None = None
         self.is_loaded = False
-        self.scripts: list[Progress] = []
+        self.scripts: list[ScriptProgress] = []
         self.lock = asyncio.Lock()
         self.mirrors: dict[str, bytes | None] = {}
         self.fail_over: FailOver = _NoRoles()
@@ -193,7 +193,7 @@ class Catalog:
             await close()
 
     async def _read(self, database: Database) -> None:
-        def read() -> tuple[Rows, RouteTable]:
+        def read() -> tuple[CatalogRows, RouteTable]:
             try:
                 with database.borrow() as db:
                     return read_rows(db), read_table(db, database=database.name, now=datetime.now(UTC))

@@ -22,13 +22,13 @@ from broker.control.administration import admin_errors
 from broker.control.catalog import MSDB
 from broker.control.certificates import certificate_errors, certificate_warnings
 from broker.control.clock import clock_problem
-from broker.control.concern import Concern
+from broker.control.concern import Diagnostic
 from broker.control.config import by_place
 from broker.control.custody import file_errors, file_warnings, path_of
 from broker.control.file_place import out_of_reach, place_errors
 from broker.control.journal import journal_errors
 from broker.control.load import load_settings
-from broker.control.owner import NOBODY, UNASKED, Owner, real
+from broker.control.owner import NOBODY, UNASKED, RunningInstance, real
 from broker.control.place import KeyPath
 from broker.control.quota import Kind
 from broker.control.reach import survey_all
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 _STATE_DIR: KeyPath = ("instance", "state_dir")
 _ALL = "everything on this machine, what is legal and unwise, and whether the names of next hops resolve"
 
-OwnerOf = Callable[["Settings"], Owner]
+OwnerOf = Callable[["Settings"], RunningInstance]
 """Who runs already by the state directory of these settings."""
 
 
-class Report(Struct, frozen=True):
+class CheckReport(Struct, frozen=True):
     """
     What a check found.
 
@@ -64,7 +64,7 @@ class Report(Struct, frozen=True):
 
     errors: list[SettingError] = field(default_factory=list)
     warnings: list[SettingError] = field(default_factory=list)
-    concerns: list[Concern] = field(default_factory=list)
+    concerns: list[Diagnostic] = field(default_factory=list)
     left_out: dict[Kind, int] = field(default_factory=dict)
     skipped: list[SettingError] = field(default_factory=list)
     waiting: list[SettingError] = field(default_factory=list)
@@ -78,7 +78,7 @@ def check_files(
     offline: bool = False,
     overrides: Mapping[str, object] | None = None,
     owner_of: OwnerOf = lambda _: NOBODY,
-) -> Report:
+) -> CheckReport:
     """
     Check configurations, each by itself and, as far as they are sound, all together.
 
@@ -89,7 +89,7 @@ def check_files(
         overrides: By dotted key, as `load_settings`.
         owner_of: Asks who runs already; not asked when offline.
     """
-    report = Report(_kernel(environ))
+    report = CheckReport(_kernel(environ))
     sound = []
     for path in paths:
         try:
@@ -114,18 +114,18 @@ def check_files(
     return replace(report, concerns=[*report.concerns, *concerns], left_out=left_out)
 
 
-def check_running(settings: Settings) -> Report:
+def check_running(settings: Settings) -> CheckReport:
     """What a check of the settings in force finds; the ports are taken by the instance itself."""
     rehearsal = rehearse(settings, now=datetime.now(UTC))
     concerns, left_out = survey_all([] if rehearsal.errors else [rehearsal])
     files = frozenset(real(path_of(settings, name)) for name in (MSDB, *settings.databases))
-    own = Owner(settings.instance.state_dir, files=files)
+    own = RunningInstance(settings.instance.state_dir, files=files)
     errors = check_settings(settings, rehearsal, offline=True, owner=own)
-    return Report(errors, warnings_of(settings, rehearsal), concerns, left_out)
+    return CheckReport(errors, warnings_of(settings, rehearsal), concerns, left_out)
 
 
 def check_settings(
-    settings: Settings, rehearsal: Rehearsal, *, offline: bool = False, owner: Owner = NOBODY
+    settings: Settings, rehearsal: Rehearsal, *, offline: bool = False, owner: RunningInstance = NOBODY
 ) -> list[SettingError]:
     """
     Look at everything outside that these settings need.
@@ -197,7 +197,7 @@ def _role_commands(settings: Settings) -> Iterator[SettingError]:
             yield settings.error(("databases", name, "role_command"), problem, hint)
 
 
-def _files(settings: Settings, owner: Owner) -> list[SettingError]:
+def _files(settings: Settings, owner: RunningInstance) -> list[SettingError]:
     told = place_errors(settings)
     return [*told.values(), *file_errors(settings, owner, but=told.keys() | out_of_reach(settings, told))]
 
@@ -210,7 +210,7 @@ def _identity_errors(settings: Settings) -> Iterable[SettingError]:
     return identity_errors(settings)
 
 
-def _admin_socket(settings: Settings, owner: Owner, *, offline: bool) -> Iterator[SettingError]:
+def _admin_socket(settings: Settings, owner: RunningInstance, *, offline: bool) -> Iterator[SettingError]:
     path = settings.admin.socket
     is_there = os.path.isdir(path.parent)  # noqa: PTH112 - the other raises what the system refuses
     hint = SOCKET_ELSEWHERE
@@ -228,7 +228,9 @@ def _admin_socket(settings: Settings, owner: Owner, *, offline: bool) -> Iterato
         yield settings.error(("admin", "socket"), problem, hint)
 
 
-def _listener(settings: Settings, owner: Owner, key: KeyPath, address: ListenAddress) -> Iterator[SettingError]:
+def _listener(
+    settings: Settings, owner: RunningInstance, key: KeyPath, address: ListenAddress
+) -> Iterator[SettingError]:
     from broker.net.listener import bind  # noqa: PLC0415 - slow to import: see broker.cli.group
 
     try:

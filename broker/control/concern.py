@@ -15,7 +15,7 @@ from msgspec import Struct
 from broker.control.place import KeyPath
 from broker.control.played import Played
 from broker.control.rehearsal import Rehearsal
-from broker.ddl.statements import NAME, Origin, Statement
+from broker.ddl.statements import NAME, Statement, StatementOrigin
 from broker.errors import Span, caret
 from broker.routing.lint import Lint
 
@@ -23,7 +23,7 @@ from broker.routing.lint import Lint
 class Part(NamedTuple):
     """A part of a statement: a property, or the name of its object; one that was not written is the whole."""
 
-    origin: Origin
+    origin: StatementOrigin
     name: str
 
     @property
@@ -32,7 +32,7 @@ class Part(NamedTuple):
         return self.origin.places.get(self.name, (self.origin.start, self.origin.end))
 
 
-class Concern(Struct, frozen=True):
+class Diagnostic(Struct, frozen=True):
     """
     What a check on meaning found.
 
@@ -73,28 +73,28 @@ class Concern(Struct, frozen=True):
 
 def of_statement(
     lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], statement: Statement | None, part: str = NAME
-) -> Concern:
+) -> Diagnostic:
     """A concern about what a statement made; None when it was in the file already."""
     rehearsal, played = at
     subject = f"{rehearsal.settings.instance.name}, {played.name}"
     origin = statement.origin if statement is not None else None
     if origin is None:
-        return Concern(lint, subject, problem, hint, _file_setting(rehearsal, played))
-    return Concern(lint, subject, problem, hint, Part(origin, part))
+        return Diagnostic(lint, subject, problem, hint, _file_setting(rehearsal, played))
+    return Diagnostic(lint, subject, problem, hint, Part(origin, part))
 
 
-def of_route(lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], route: str) -> Concern:
+def of_route(lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], route: str) -> Diagnostic:
     """A concern about a route."""
     return of_statement(lint, problem, hint, at=at, statement=at[1].statements.get(route))
 
 
 def of_setting(
     lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], path: KeyPath, of_key: bool = False
-) -> Concern:
+) -> Diagnostic:
     """A concern about a setting, or about what is missing there."""
     rehearsal, played = at
     subject = f"{rehearsal.settings.instance.name}, {played.name}"
-    return Concern(lint, subject, problem, hint, rehearsal.settings.error(path, "", of_key=of_key).span)
+    return Diagnostic(lint, subject, problem, hint, rehearsal.settings.error(path, "", of_key=of_key).span)
 
 
 def _file_setting(rehearsal: Rehearsal, played: Played) -> Span | None:

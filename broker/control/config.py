@@ -21,11 +21,11 @@ from broker.control import value
 from broker.control.administration import AdminSettings
 from broker.control.consistency import unwise_settings
 from broker.control.draining import DrainSettings
-from broker.control.finding import Finding
+from broker.control.finding import SettingFinding
 from broker.control.journal import JournalSettings
 from broker.control.limits import LimitSettings
 from broker.control.listen import ListenAddress
-from broker.control.place import KeyPath, Places, dotted
+from broker.control.place import KeyPath, KeyPositions, dotted
 from broker.control.section import Section
 from broker.control.setting import Reload, section, sections, setting
 from broker.control.tracing import TracingSettings
@@ -380,14 +380,14 @@ class Settings(Section):
     limits: LimitSettings = section(LimitSettings)
     drain: DrainSettings = section(DrainSettings)
     tracing: TracingSettings = section(TracingSettings)
-    _places: ClassVar[Places] = Places({}, {}, {}, [])
+    _places: ClassVar[KeyPositions] = KeyPositions({}, {}, {}, [])
 
-    def placed(self, places: Places) -> Settings:
+    def placed(self, places: KeyPositions) -> Settings:
         """The same settings, knowing where each value came from."""
         return self.with_values({"_places": places})
 
     @property
-    def places(self) -> Places:
+    def places(self) -> KeyPositions:
         """Where each value came from."""
         return self._places
 
@@ -402,7 +402,7 @@ class Settings(Section):
         span = self._places.span(path, of_key=of_key)
         return SettingError(name, problem, span, hint, self._places.excerpt(span))
 
-    def report(self, findings: list[Finding]) -> list[SettingError]:
+    def report(self, findings: list[SettingFinding]) -> list[SettingError]:
         """Findings with their places, sorted by place."""
         return sorted((self.error(one.path, one.problem, one.hint) for one in findings), key=by_place)
 

@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broker.control.place import Places, excerpt, index_places, split_lines
+from broker.control.place import KeyPositions, excerpt, index_places, split_lines
 from broker.errors import SettingError, SettingsError, Span
 
 FILE_MAX_BYTES = 4 << 20  # a configuration of ten thousand databases is half of it
@@ -32,7 +32,7 @@ class ConfigFile(NamedTuple):
     """What is in a file. Shape: `data` as `tomllib` gives it."""
 
     data: dict[str, Any]
-    places: Places
+    places: KeyPositions
 
 
 def read_config(path: Path | None) -> ConfigFile:
@@ -43,7 +43,7 @@ def read_config(path: Path | None) -> ConfigFile:
         SettingsError: it cannot be read, or is not TOML.
     """
     if path is None:
-        return ConfigFile({}, Places({}, {}, {}, []))
+        return ConfigFile({}, KeyPositions({}, {}, {}, []))
     source = str(path)
     text = _decode(_read(path, source), source)
     if _PEM.search(text):  # its lines are shown to nobody

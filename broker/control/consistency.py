@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker.control.administration import admin_contradictions, admin_oddities
 from broker.control.draining import drain_oddities
-from broker.control.finding import Finding
+from broker.control.finding import SettingFinding
 from broker.control.limits import limit_contradictions
 from broker.control.listen import ListenAddress, clash
 from broker.control.place import KeyPath, dotted
@@ -42,7 +42,7 @@ FRAME_OVERHEAD_BYTES = HEADER_BYTES + 4 * NAME_MAX_BYTES + 64 + SEAL_MAX_BYTES
 _HEADERS_BYTES = HEADERS_MAX_BYTES + 6 * HEADERS_MAX  # of a message that has all it may have, with their lengths
 
 
-def contradictions(settings: Settings) -> list[Finding]:
+def contradictions(settings: Settings) -> list[SettingFinding]:
     """What makes these settings unusable, although each by itself is allowed. Paths have to be absolute."""
     return [
         *_same_listeners(settings),
@@ -58,7 +58,7 @@ def contradictions(settings: Settings) -> list[Finding]:
     ]
 
 
-def unwise_settings(settings: Settings) -> list[Finding]:
+def unwise_settings(settings: Settings) -> list[SettingFinding]:
     """What is allowed and probably not meant."""
     return [
         *_idle_instance(settings),
@@ -72,7 +72,7 @@ def unwise_settings(settings: Settings) -> list[Finding]:
     ]
 
 
-def _odd_fragments(settings: Settings) -> Iterator[Finding]:
+def _odd_fragments(settings: Settings) -> Iterator[SettingFinding]:
     """Fragments that leave no room for the headers of their message."""
     room = settings.endpoint.max_frame - FRAME_OVERHEAD_BYTES
     if room - _HEADERS_BYTES < settings.dialog.fragment_size <= room:
@@ -80,10 +80,10 @@ def _odd_fragments(settings: Settings) -> Iterator[Finding]:
             f"of {render_size(settings.dialog.fragment_size)} leaves a message no room for all the headers it may have"
         )
         hint = f"with this max_frame at most {room - _HEADERS_BYTES} bytes leave room"
-        yield Finding(("dialog", "fragment_size"), problem, hint, (("endpoint", "max_frame"),))
+        yield SettingFinding(("dialog", "fragment_size"), problem, hint, (("endpoint", "max_frame"),))
 
 
-def _same_listeners(settings: Settings) -> Iterator[Finding]:
+def _same_listeners(settings: Settings) -> Iterator[SettingFinding]:
     """Two listeners on one port."""
     listeners: list[tuple[KeyPath, ListenAddress]] = [
         (("endpoint", "listen", number), address) for number, address in enumerate(settings.endpoint.listen)
@@ -95,53 +95,53 @@ def _same_listeners(settings: Settings) -> Iterator[Finding]:
     for (first, one), (second, other) in combinations(listeners, 2):
         if clash(one, other):
             problem = f'"{other}" is taken by {dotted(first)} = "{one}"'
-            yield Finding(second, problem, "give each listener a port of its own", (first,))
+            yield SettingFinding(second, problem, "give each listener a port of its own", (first,))
 
 
-def _same_databases(settings: Settings) -> Iterator[Finding]:
+def _same_databases(settings: Settings) -> Iterator[SettingFinding]:
     """Names that are not free, one file for two databases, one broker instance for two databases."""
     for name in settings.databases:
         if name.lower() == "msdb" or not 1 <= len(name) <= 128 or not name.isprintable():
             problem = "is no name for a database" if name.lower() != "msdb" else "is the name of the instance's own"
-            yield Finding(("databases", name), problem, "choose another name of 1 to 128 printable characters")
+            yield SettingFinding(("databases", name), problem, "choose another name of 1 to 128 printable characters")
     for (first, one), (second, other) in combinations(settings.databases.items(), 2):
         if os.path.normpath(one.path) == os.path.normpath(other.path):
             problem = f'"{other.path}" is also the file of {dotted(("databases", first))}'
             hint = "give each database a file of its own"
-            yield Finding(("databases", second, "path"), problem, hint, (("databases", first, "path"),))
+            yield SettingFinding(("databases", second, "path"), problem, hint, (("databases", first, "path"),))
         if one.broker_instance is not None and one.broker_instance == other.broker_instance:
             problem = f"error 9772: {dotted(('databases', first))} has the same broker_instance"
             hint = "give one of them another GUID; a copied database must not keep the one of its original"
             also = ("databases", first, "broker_instance")
-            yield Finding(("databases", second, "broker_instance"), problem, hint, (also,))
+            yield SettingFinding(("databases", second, "broker_instance"), problem, hint, (also,))
 
 
-def _roles(settings: Settings) -> Iterator[Finding]:
+def _roles(settings: Settings) -> Iterator[SettingFinding]:
     """A command that tells the role, and what asks for one."""
     for name, database in settings.databases.items():
         mirroring, command = ("databases", name, "mirroring"), ("databases", name, "role_command")
         if database.mirroring == "command" and not database.role_command:
             hint = 'name the program in role_command, or set mirroring = "lock"'
-            yield Finding(mirroring, 'is "command", and there is no role_command', hint, (command,))
+            yield SettingFinding(mirroring, 'is "command", and there is no role_command', hint, (command,))
         if database.mirroring != "command" and database.role_command:
             hint = 'set mirroring = "command", or leave it out'
-            yield Finding(command, f'is not used with mirroring = "{database.mirroring}"', hint, (mirroring,))
+            yield SettingFinding(command, f'is not used with mirroring = "{database.mirroring}"', hint, (mirroring,))
         if database.role_timeout <= database.role_interval:
             interval = render_duration(database.role_interval)
             problem = f"is not above role_interval = {interval}: a principal would step down between two runs"
             also = (("databases", name, "role_interval"),)
-            yield Finding(("databases", name, "role_timeout"), problem, "raise it, or lower role_interval", also)
+            yield SettingFinding(("databases", name, "role_timeout"), problem, "raise it, or lower role_interval", also)
 
 
-def _socket_path(settings: Settings) -> Iterator[Finding]:
+def _socket_path(settings: Settings) -> Iterator[SettingFinding]:
     length = len(os.fsencode(settings.admin.socket))
     if length > SOCKET_PATH_MAX_BYTES:
         problem = f'"{settings.admin.socket}" is {length} bytes long; a socket path has at most {SOCKET_PATH_MAX_BYTES}'
         hint = "choose a shorter path, like /run/broker/admin.sock"
-        yield Finding(("admin", "socket"), problem, hint, (("instance", "state_dir"),))
+        yield SettingFinding(("admin", "socket"), problem, hint, (("instance", "state_dir"),))
 
 
-def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
+def _dialog_sizes(settings: Settings) -> Iterator[SettingFinding]:
     endpoint, dialog = settings.endpoint, settings.dialog
     room = endpoint.max_frame - FRAME_OVERHEAD_BYTES
     if dialog.fragment_size > room:
@@ -150,17 +150,19 @@ def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
             f"endpoint.max_frame = {render_size(endpoint.max_frame)}"
         )
         hint = f"allowed with this max_frame is {room} bytes"
-        yield Finding(("dialog", "fragment_size"), problem, hint, (("endpoint", "max_frame"),))
+        yield SettingFinding(("dialog", "fragment_size"), problem, hint, (("endpoint", "max_frame"),))
     if dialog.resend_first > dialog.resend_cap:
         problem = f"{render_duration(dialog.resend_first)} is above resend_cap = {render_duration(dialog.resend_cap)}"
-        yield Finding(("dialog", "resend_first"), problem, "lower it, or raise resend_cap", (("dialog", "resend_cap"),))
+        yield SettingFinding(
+            ("dialog", "resend_first"), problem, "lower it, or raise resend_cap", (("dialog", "resend_cap"),)
+        )
     if endpoint.message_forward_size < endpoint.max_frame:
         problem = (
             f"{render_size(endpoint.message_forward_size)} cannot hold one frame of "
             f"endpoint.max_frame = {render_size(endpoint.max_frame)}"
         )
         hint = "raise it, or lower max_frame"
-        yield Finding(("endpoint", "message_forward_size"), problem, hint, (("endpoint", "max_frame"),))
+        yield SettingFinding(("endpoint", "message_forward_size"), problem, hint, (("endpoint", "max_frame"),))
         return
     share = endpoint.message_forward_size * endpoint.message_forward_share // 100
     if share < endpoint.max_frame:
@@ -170,44 +172,50 @@ def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
         )
         hint = "raise it or message_forward_size, or lower max_frame"
         also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"))
-        yield Finding(("endpoint", "message_forward_share"), problem, hint, also)
+        yield SettingFinding(("endpoint", "message_forward_share"), problem, hint, also)
 
 
-def _journal_sizes(settings: Settings) -> Iterator[Finding]:
+def _journal_sizes(settings: Settings) -> Iterator[SettingFinding]:
     journal = settings.journal
     if 0 < journal.keep_size < journal.file_size:
         problem = f"keeps less than one file of file_size = {render_size(journal.file_size)}"
-        yield Finding(("journal", "keep_size"), problem, "raise it, or lower file_size", (("journal", "file_size"),))
+        yield SettingFinding(
+            ("journal", "keep_size"), problem, "raise it, or lower file_size", (("journal", "file_size"),)
+        )
 
 
-def _tls(settings: Settings) -> Iterator[Finding]:
+def _tls(settings: Settings) -> Iterator[SettingFinding]:
     """What TLS needs, and what needs TLS."""
     endpoint = settings.endpoint
     encryption, authentication = ("endpoint", "encryption"), ("endpoint", "authentication")
     if endpoint.encryption == "disabled":
         if endpoint.authentication == "certificate":
             hint = 'set encryption = "required", or authentication = "none"'
-            yield Finding(
+            yield SettingFinding(
                 authentication, "certificates are shown over TLS only, which is disabled", hint, (encryption,)
             )
         return
     for key in ("certificate", "private_key"):
         if getattr(endpoint, key) is None:
             hint = f'name the file in {key}, or set encryption = "disabled"'
-            yield Finding(encryption, f'is "{endpoint.encryption}", and there is no {key}', hint, (("endpoint", key),))
+            yield SettingFinding(
+                encryption, f'is "{endpoint.encryption}", and there is no {key}', hint, (("endpoint", key),)
+            )
     if endpoint.authentication == "certificate" and not (endpoint.trust or endpoint.peers):
         hint = "name in trust the CA of the peers, or in peers their certificates"
-        yield Finding(authentication, "nobody is trusted, so nobody could connect", hint, (("endpoint", "trust"),))
+        yield SettingFinding(
+            authentication, "nobody is trusted, so nobody could connect", hint, (("endpoint", "trust"),)
+        )
 
 
-def _idle_instance(settings: Settings) -> Iterator[Finding]:
+def _idle_instance(settings: Settings) -> Iterator[SettingFinding]:
     if not settings.endpoint.message_forwarding and not settings.databases:
         problem = "is false and there is no database: every message that arrives here is dropped"
         hint = "set it to true for a gateway, or add a [databases.NAME] section"
-        yield Finding(("endpoint", "message_forwarding"), problem, hint)
+        yield SettingFinding(("endpoint", "message_forwarding"), problem, hint)
 
 
-def _open_endpoint(settings: Settings) -> Iterator[Finding]:
+def _open_endpoint(settings: Settings) -> Iterator[SettingFinding]:
     endpoint = settings.endpoint
     if endpoint.encryption == "disabled":
         problem, hint = (
@@ -224,45 +232,45 @@ def _open_endpoint(settings: Settings) -> Iterator[Finding]:
         problem = hint = ""
     for number, address in enumerate(endpoint.listen):
         if problem and not address.is_loopback:
-            yield Finding(("endpoint", "listen", number), f'"{address}" {problem}', hint)
+            yield SettingFinding(("endpoint", "listen", number), f'"{address}" {problem}', hint)
     for number, peer in enumerate(settings.endpoint.advertise):
         if peer.host in {"0.0.0.0", "::"}:  # noqa: S104
             problem = f'"{peer}" means all interfaces; a peer that dials it reaches itself'
-            yield Finding(("endpoint", "advertise", number), problem, "write the name or address peers know")
+            yield SettingFinding(("endpoint", "advertise", number), problem, "write the name or address peers know")
 
 
-def _half_tls(settings: Settings) -> Iterator[Finding]:
+def _half_tls(settings: Settings) -> Iterator[SettingFinding]:
     endpoint = settings.endpoint
     encryption = ("endpoint", "encryption")
     if endpoint.encryption == "supported" and endpoint.authentication == "certificate":
         problem = "peers that speak plain text prove nothing"
         hint = 'set encryption = "required" as soon as every peer has TLS'
-        yield Finding(("endpoint", "authentication"), problem, hint, (encryption,))
+        yield SettingFinding(("endpoint", "authentication"), problem, hint, (encryption,))
     trusting = [key for key in ("trust", "peers") if getattr(endpoint, key)]
     unused = trusting if endpoint.authentication == "none" else []
     if endpoint.encryption == "disabled":
         unused += [key for key in ("certificate", "private_key") if getattr(endpoint, key) is not None]
     for key in unused:
         needed = 'authentication = "certificate"' if key in trusting else 'encryption = "required"'
-        yield Finding(("endpoint", key), "is not used", f"set {needed}, or leave it out", (encryption,))
+        yield SettingFinding(("endpoint", key), "is not used", f"set {needed}, or leave it out", (encryption,))
 
 
-def _odd_times(settings: Settings) -> Iterator[Finding]:
+def _odd_times(settings: Settings) -> Iterator[SettingFinding]:
     endpoint, dialog = settings.endpoint, settings.dialog
     silence = SILENCE_FACTOR * endpoint.heartbeat
     if endpoint.handshake_timeout > silence:
         problem = f"a stranger may be silent longer than a peer, which is given up after {render_duration(silence)}"
         hint = "lower it, or raise heartbeat"
-        yield Finding(("endpoint", "handshake_timeout"), problem, hint, (("endpoint", "heartbeat"),))
+        yield SettingFinding(("endpoint", "handshake_timeout"), problem, hint, (("endpoint", "heartbeat"),))
     if dialog.time_to_live > dialog.resend_cap:
         problem = "copies of one message outlive the time between two sendings, and pile up where a route is slow"
         hint = f"stay at or below resend_cap = {render_duration(dialog.resend_cap)}"
-        yield Finding(("dialog", "time_to_live"), problem, hint, (("dialog", "resend_cap"),))
+        yield SettingFinding(("dialog", "time_to_live"), problem, hint, (("dialog", "resend_cap"),))
 
 
-def _odd_hops(settings: Settings) -> Iterator[Finding]:
+def _odd_hops(settings: Settings) -> Iterator[SettingFinding]:
     max_hops = settings.endpoint.max_hops
     if settings.databases and settings.dialog.hop_limit > max_hops:
         problem = f"is above endpoint.max_hops = {max_hops}; gateways set up like this one stop such messages earlier"
         hint = "lower it, or raise max_hops on every gateway"
-        yield Finding(("dialog", "hop_limit"), problem, hint, (("endpoint", "max_hops"),))
+        yield SettingFinding(("dialog", "hop_limit"), problem, hint, (("endpoint", "max_hops"),))

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from broker.control.stored import stored_route
 from broker.routing.route import Route
 from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Rule
+from broker.security.grants import PermissionRule
 from broker.store import database, metadata, permission, schema
 from broker.store.metadata import Priority
 
@@ -36,7 +36,7 @@ class Contents(Struct, frozen=True):
     message_types: frozenset[str] = frozenset()
     contracts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     priorities: Mapping[str, Priority] = field(default_factory=dict)
-    permissions: tuple[Rule, ...] = ()
+    permissions: tuple[PermissionRule, ...] = ()
     bindings: Mapping[str, RemoteServiceBinding] = field(default_factory=dict)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.control.catalog import MSDB
 from broker.control.clock import clock_problem
 from broker.control.mount import mount_problem
-from broker.control.owner import NOBODY, Owner
+from broker.control.owner import NOBODY, RunningInstance
 from broker.control.place import KeyPath
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store.database import HELD, broker_instance, check_links, is_locked, lock_store, open_store, open_watch
@@ -28,7 +28,7 @@ from broker.store.fence import RECORD, Sighting, had, look, lost_sentence, note_
 from broker.store.remains import check_remains, may_make
 from broker.store.role_file import check_reign
 from broker.store.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
-from broker.store.transaction import Connection
+from broker.store.transaction import DaemonConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -54,7 +54,9 @@ def path_of(settings: Settings, name: str) -> Path:
     return settings.instance.state_dir / "msdb.db" if name == MSDB else settings.databases[name].path
 
 
-def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, told: int = 0) -> Connection:
+def take(
+    settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, told: int = 0
+) -> DaemonConnection:
     """
     Take a database of the configuration, or msdb. Whoever has taken it over since commits, and we do not.
 
@@ -118,7 +120,9 @@ def is_elsewhere(settings: Settings, name: str) -> bool:
     return is_mirrored and is_locked(path_of(settings, name))
 
 
-def file_errors(settings: Settings, owner: Owner = NOBODY, *, but: Collection[str] = frozenset()) -> list[SettingError]:
+def file_errors(
+    settings: Settings, owner: RunningInstance = NOBODY, *, but: Collection[str] = frozenset()
+) -> list[SettingError]:
     """
     What keeps the files of the configuration from being taken, by what is in them; for a check, which takes none.
 

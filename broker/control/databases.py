@@ -28,32 +28,32 @@ from broker.control.identities import Identities, credentials_of
 from broker.control.named_script import own_scripts
 from broker.control.progress import Auditing
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
-from broker.control.role_keeper import OwnStanding, RoleKeeper, boot_time
+from broker.control.role_keeper import OwnRoleStatus, RoleKeeper, boot_time
 from broker.control.role_source import role_source
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.send_queue import Trips
 from broker.dialog.status import Trouble
-from broker.dialog.transmitter import DialogSettings, reset
+from broker.dialog.transmitter import DialogTuning, reset
 from broker.errors import StatementError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination
-from broker.forwarding.way import Origin
+from broker.forwarding.way import FrameOrigin
 from broker.net.departures import has_parted
 from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.mirrored import MirrorRole
-from broker.security.session import Credentials
-from broker.store.role_file import Reign, write_reign
+from broker.security.session import DialogCredentials
+from broker.store.role_file import PrincipalRecord, write_reign
 from broker.store.secured import note_own_certificate
 from broker.store.sqlite_store import SqliteStore
 from broker.store.transaction import writing
-from broker.supervision import Kept, Supervision
+from broker.supervision import SupervisedTask, Supervision
 
 
 @dataclass(slots=True)
-class Past:
+class EndpointTotals:
     """What databases counted that are not here any more; so no sum over all of them ever shrinks."""
 
     received: Counter[int] = field(default_factory=Counter)
@@ -96,7 +96,7 @@ class Databases:
     ) -> None:
         self.endpoints: dict[str, Endpoint] = {}
         self.seen_by: Callable[[Path, str], Auditing | None] = lambda _path, _database: None
-        self._past = Past()
+        self._past = EndpointTotals()
         self._leaving: dict[str, Endpoint] = {}
         self._settings = settings
         self._trouble_of = trouble_of
@@ -104,10 +104,10 @@ class Databases:
         self._endpoint_of: dict[bytes, Endpoint] = {}
         self._open: dict[str, tuple[Endpoint, ExitStack]] = {}
         self._taken: dict[str, tuple[SqliteStore, ExitStack]] = {}
-        self._credentials: dict[str, Credentials] = {}
+        self._credentials: dict[str, DialogCredentials] = {}
         self._supervision = supervision or Supervision()
         self._identities = Identities(settings, self.identify)
-        self._watch: Kept | None = None
+        self._watch: SupervisedTask | None = None
         self._epochs: dict[str, int] = {}
         self._keepers: dict[str, RoleKeeper] = {}
         self._opened_at = time.time()
@@ -180,7 +180,7 @@ class Databases:
         self._identities.use(settings)
         self._watch_identities()
 
-    async def adopt(self, loaded: Mapping[str, Credentials]) -> None:
+    async def adopt(self, loaded: Mapping[str, DialogCredentials]) -> None:
         """These databases have these certificates from now on."""
         await self._identities.adopt(loaded)
 
@@ -207,7 +207,7 @@ class Databases:
 
     # --- the pass, the links, and whoever looks ---
 
-    def deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         """The port `Deliver` of the pass."""
         endpoint = self._endpoint_of.get(database)
         if endpoint is not None:
@@ -228,24 +228,24 @@ class Databases:
         return ProbeReply(probe.id, probe.broker_instance, MirrorRole.UNKNOWN.value)
 
     @property
-    def past(self) -> Past:
+    def past(self) -> EndpointTotals:
         """What databases counted that are not at work any more."""
-        past = Past(*(Counter(getattr(self._past, one.name)) for one in fields(Past)))
+        past = EndpointTotals(*(Counter(getattr(self._past, one.name)) for one in fields(EndpointTotals)))
         for endpoint in self._leaving.values():
             past.add(endpoint)
         return past
 
-    def standings(self) -> dict[str, OwnStanding]:
+    def standings(self) -> dict[str, OwnRoleStatus]:
         """What this instance is for each of its databases, msdb left out, by name."""
         return {name: self._standing(name) for name in self._settings.databases}
 
-    def _standing(self, name: str) -> OwnStanding:
+    def _standing(self, name: str) -> OwnRoleStatus:
         keeper = self._keepers.get(name)
         if keeper is not None:
             return keeper.standing
         endpoint = self.endpoints.get(name)
         instance = None if endpoint is None else endpoint.broker_instance
-        return OwnStanding(instance, MirrorRole.PRINCIPAL, self._epochs.get(name, 0), self._opened_at, "off")
+        return OwnRoleStatus(instance, MirrorRole.PRINCIPAL, self._epochs.get(name, 0), self._opened_at, "off")
 
     def converse_in_msdb(self) -> Endpoint | None:
         """From now on msdb has conversations: requests for routes, and nothing else; None when it had them before."""
@@ -275,7 +275,7 @@ class Databases:
 
     # --- `Hosting` of the keepers ---
 
-    async def open(self, name: str, least_epoch: int) -> Reign:
+    async def open(self, name: str, least_epoch: int) -> PrincipalRecord:
         """
         Take a mirrored database over and serve it.
 
@@ -291,7 +291,7 @@ class Databases:
             await self.catalog.add(database)
             for _, path in own_scripts(self._settings, name):
                 await run_declared(self.catalog, path, name, self.seen_by(path, name))
-            reign = Reign(endpoint.broker_instance, store.epoch, self._settings.instance.name, time.time())
+            reign = PrincipalRecord(endpoint.broker_instance, store.epoch, self._settings.instance.name, time.time())
             await asyncio.to_thread(write_reign, store.path, reign)
             self._serve(name, endpoint)
         except BaseException:
@@ -353,7 +353,7 @@ class Databases:
         self._epochs[name] = store.epoch
         return endpoint
 
-    async def identify(self, name: str, credentials: Credentials) -> None:
+    async def identify(self, name: str, credentials: DialogCredentials) -> None:
         """A database has other certificates from now on, or knows others."""
         known = self._credentials.get(name)
         endpoint = self.endpoints.get(name)
@@ -382,10 +382,10 @@ class Databases:
         await asyncio.to_thread(taken.close)
 
 
-def dialog_settings(settings: Settings) -> DialogSettings:
+def dialog_settings(settings: Settings) -> DialogTuning:
     """How conversations behave, as the dialogs take it."""
     dialog = settings.dialog
-    return DialogSettings(
+    return DialogTuning(
         backoff=Backoff(dialog.resend_first, dialog.resend_cap),
         travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
         window=dialog.window,

@@ -13,7 +13,7 @@ import structlog
 
 from broker.control.catalog import Catalog
 from broker.control.execute import execute
-from broker.control.progress import Auditing, Progress
+from broker.control.progress import Auditing, ScriptProgress
 from broker.ddl.parser import read_script
 from broker.ddl.text import decode_script
 from broker.errors import SettingError
@@ -33,7 +33,7 @@ async def run_declared(catalog: Catalog, path: Path, database: str, seen_by: Aud
         SettingError: it cannot be read.
     """
     text = await asyncio.to_thread(_read, path)
-    progress = Progress(str(path), len(text), seen_by=seen_by)
+    progress = ScriptProgress(str(path), len(text), seen_by=seen_by)
     statements = read_script(text, source=progress.source)
     telling = asyncio.get_running_loop().create_task(_tell(progress), name=f"progress of {path}")
     try:
@@ -51,7 +51,7 @@ def _read(path: Path) -> str:
         raise SettingError(str(path), f"cannot be read: {error.strerror}", None, hint) from error
 
 
-async def _tell(progress: Progress) -> None:
+async def _tell(progress: ScriptProgress) -> None:
     while True:
         await asyncio.sleep(TELL_SECONDS)
         log.info(

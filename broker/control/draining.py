@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
-from broker.control.finding import Finding
+from broker.control.finding import SettingFinding
 from broker.control.quantity import render_duration
 from broker.control.section import Section
 from broker.control.setting import Reload, setting
@@ -33,11 +33,11 @@ class DrainSettings(Section):
     )
 
 
-def drain_oddities(settings: Settings) -> Iterator[Finding]:
+def drain_oddities(settings: Settings) -> Iterator[SettingFinding]:
     """What is allowed and probably not meant."""
     drain = settings.drain
     if 0 < drain.timeout <= drain.announce:
-        yield Finding(
+        yield SettingFinding(
             ("drain", "announce"),
             f"leaves nothing of drain.timeout ({render_duration(drain.timeout)}) for what is held",
             "make it shorter",

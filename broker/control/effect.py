@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from broker.control.progress import Messages
+from broker.control.progress import ScriptMessages
 from broker.control.stored import stored_route
 from broker.ddl.statements import (
     AlterDatabase,
@@ -80,7 +80,7 @@ class Session(Struct):
     db: sqlite3.Connection
     now: datetime
     is_declared: bool
-    messages: Messages
+    messages: ScriptMessages
     database: str = ""
     endpoint: str = ENDPOINT_NAME
     changes: RouteChanges = field(default_factory=RouteChanges)
@@ -278,7 +278,7 @@ def expect_present(what: str, name: str, found: _T | None) -> _T:
     return found
 
 
-def _queue(session: Session, name: QueueName) -> metadata.Queue:
+def _queue(session: Session, name: QueueName) -> metadata.QueueRow:
     queue = metadata.find_queue(session.db, name.name)
     if queue is None:
         raise UnknownNameError(208, f"the queue {name.name!r} does not exist; CREATE QUEUE [{name.name}] first")

@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from broker.control import agreement as _agreement  # noqa: F401 - its statements join `carry_out`
 from broker.control import permission as _permission  # noqa: F401 - likewise
-from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows, read_table
+from broker.control.catalog import MSDB, Catalog, CatalogRows, Database, read_rows, read_table
 from broker.control.effect import RouteChanges, Session, carry_out, refuse_option
-from broker.control.progress import Messages, Progress, Stage
+from broker.control.progress import ScriptMessages, ScriptProgress, ScriptStage
 from broker.control.route_batch import BATCH_MAX, create_routes
 from broker.ddl.statements import (
     AlterDatabase,
@@ -64,7 +64,7 @@ async def execute(
     *,
     database: str,
     is_declared: bool = False,
-    progress: Progress | None = None,
+    progress: ScriptProgress | None = None,
 ) -> list[str]:
     """
     Carry out a script, wholly or not at all.
@@ -83,7 +83,7 @@ async def execute(
         StatementError: with the place; nothing is changed.
         StoreUnavailableError: a file could not be read or written; nothing is changed, unless it says so.
     """
-    progress = progress or Progress()
+    progress = progress or ScriptProgress()
     async with _turn(catalog, progress):
         script = _Script(catalog, catalog.databases, progress, is_declared=is_declared)
         try:
@@ -106,8 +106,8 @@ async def preview(
     statements: Iterable[Statement | DdlSyntaxError],
     *,
     database: str,
-    progress: Progress | None = None,
-) -> Mapping[str, Outcome]:
+    progress: ScriptProgress | None = None,
+) -> Mapping[str, ScriptPreview]:
     """
     What a script would do: it is carried out as `execute` does, in its turn, on copies that are thrown away.
 
@@ -119,7 +119,7 @@ async def preview(
     Raises:
         StatementError, StoreUnavailableError: as `execute`; nothing is changed in any case.
     """
-    progress = progress or Progress()
+    progress = progress or ScriptProgress()
     async with _turn(catalog, progress):
         copies = {name: replace(one, borrow=partial(_copied, one)) for name, one in catalog.databases.items()}
         script = _Script(catalog, copies, progress, is_declared=False, is_preview=True)
@@ -143,7 +143,7 @@ def _copied(database: Database) -> Iterator[sqlite3.Connection]:
 
 
 @asynccontextmanager
-async def _turn(catalog: Catalog, progress: Progress) -> AsyncIterator[None]:
+async def _turn(catalog: Catalog, progress: ScriptProgress) -> AsyncIterator[None]:
     """The turn of one script, behind those before it; until its end everybody sees how far it is."""
     catalog.scripts.append(progress)
     try:
@@ -171,10 +171,10 @@ async def _to_its_end(script: _Script, statements: Iterable[Statement | DdlSynta
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScriptPreview:
     """What one database would hold after a script, and what the script does to its routes."""
 
-    rows: Rows
+    rows: CatalogRows
     table: RouteTable
     changes: RouteChanges
 
@@ -186,7 +186,7 @@ class _Part:
         self.database = database
         self.session = session
 
-    def next_state(self) -> tuple[Rows, RouteTable]:
+    def next_state(self) -> tuple[CatalogRows, RouteTable]:
         """What it holds now."""
         database, session = self.database, self.session
         if session.changes.are_many:
@@ -209,15 +209,15 @@ class _Script:
         self,
         catalog: Catalog,
         databases: Mapping[str, Database],
-        progress: Progress,
+        progress: ScriptProgress,
         *,
         is_declared: bool,
         is_preview: bool = False,
     ) -> None:
         self.progress = progress
-        self.messages = Messages()
-        self.committed: dict[str, tuple[Rows, RouteTable]] = {}
-        self.outcomes: dict[str, Outcome] = {}
+        self.messages = ScriptMessages()
+        self.committed: dict[str, tuple[CatalogRows, RouteTable]] = {}
+        self.outcomes: dict[str, ScriptPreview] = {}
         self.fails_over: tuple[AlterDatabase, str] | None = None
         self._catalog = catalog
         self._databases = databases
@@ -238,16 +238,16 @@ class _Script:
         """
         if self.progress.is_stopped:
             raise ScriptStoppedError
-        self.progress.stage = Stage.RUNNING
+        self.progress.stage = ScriptStage.RUNNING
         self._now = datetime.now(UTC)
         with ExitStack() as borrowed:
             try:
                 self._carry_out(statements, database, borrowed)
-                self.progress.stage = Stage.FINISHING
+                self.progress.stage = ScriptStage.FINISHING
                 states = self._next_states()
                 if self._is_preview:
                     changes = {name: part.session.changes for name, part in self._parts.items()}
-                    self.outcomes = {name: Outcome(*state, changes[name]) for name, state in states.items()}
+                    self.outcomes = {name: ScriptPreview(*state, changes[name]) for name, state in states.items()}
                 else:
                     self._commit(states)
             finally:
@@ -362,9 +362,9 @@ class _Script:
             raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
         return found
 
-    def _next_states(self) -> dict[str, tuple[Rows, RouteTable]]:
+    def _next_states(self) -> dict[str, tuple[CatalogRows, RouteTable]]:
         """What the databases would hold; none before the catalog is loaded, which then reads them all."""
-        states: dict[str, tuple[Rows, RouteTable]] = {}
+        states: dict[str, tuple[CatalogRows, RouteTable]] = {}
         for name, part in self._parts.items() if self._is_loaded else ():
             try:
                 states[name] = part.next_state()
@@ -372,7 +372,7 @@ class _Script:
                 raise _unavailable(part.database, error) from error
         return states
 
-    def _commit(self, states: Mapping[str, tuple[Rows, RouteTable]]) -> None:
+    def _commit(self, states: Mapping[str, tuple[CatalogRows, RouteTable]]) -> None:
         """All of it, when everything that can fail before has not failed."""
         done: list[str] = []
         if self.progress.is_stopped:

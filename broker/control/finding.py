@@ -7,7 +7,7 @@ from typing import NamedTuple
 from broker.control.place import KeyPath
 
 
-class Finding(NamedTuple):
+class SettingFinding(NamedTuple):
     """One thing found; `path` is the key to change, `also` the other keys it depends on."""
 
     path: KeyPath

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.control.concern import Concern, of_setting, of_statement
+from broker.control.concern import Diagnostic, of_setting, of_statement
 from broker.control.permission import grants_of
 from broker.control.rehearsal import Rehearsal
 from broker.routing.lint import Lint
-from broker.security.grants import Permission, Rule, State, render_rule
-from broker.security.principal import ANY, Kind, covers_text
+from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
+from broker.security.principal import ANY, PrincipalKind, covers_text
 
 _LACK = {
     Permission.CONNECT: (
@@ -29,7 +29,7 @@ _LACK = {
 }
 
 
-def survey_grants(rehearsal: Rehearsal) -> Iterator[Concern]:
+def survey_grants(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
     """Everything to tell about the permissions of msdb."""
     rules = list(rehearsal.msdb.permissions.values())
     is_authenticating = rehearsal.settings.endpoint.authentication == "certificate"
@@ -38,12 +38,12 @@ def survey_grants(rehearsal: Rehearsal) -> Iterator[Concern]:
     known = {service for played in rehearsal.users for service in played.services}
     known |= {route.remote_service_name for route in rehearsal.msdb.routes.values() if route.remote_service_name}
     by_fold = {name.casefold(): name for name in sorted(known)}
-    denied = [rule for rule in rules if rule.state is State.DENY]
+    denied = [rule for rule in rules if rule.state is PermissionState.DENY]
     for rule in rules:
-        if not is_authenticating and rule.principal.kind is not Kind.PUBLIC:
+        if not is_authenticating and rule.principal.kind is not PrincipalKind.PUBLIC:
             problem = f"{_told(rehearsal, rule)} is about nobody: endpoint.authentication is none, so all are public"
             yield _of_rule(rehearsal, Lint.GRANT_UNUSED, problem, 'set authentication = "certificate"', rule)
-        elif rule.state is State.GRANT and (deny := _overruled_by(rule, denied)) is not None:
+        elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
             problem = f"{_told(rehearsal, rule)} permits nothing: {_told(rehearsal, deny)} wins"
             yield _of_rule(rehearsal, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)
         elif is_authenticating and _is_for_all(rule):
@@ -56,40 +56,40 @@ def survey_grants(rehearsal: Rehearsal) -> Iterator[Concern]:
             yield _of_rule(rehearsal, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", rule)
 
 
-def _lacks(rehearsal: Rehearsal) -> Iterator[Concern]:
+def _lacks(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
     """Permissions that nobody has."""
     grants = grants_of(rehearsal.settings, rehearsal.msdb.permissions.values())
     for permission, (lint, problem) in _LACK.items():
         if grants.has_granted(permission):
             continue
         securable = rehearsal.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
-        hint = f"USE msdb; {render_rule(State.GRANT, permission, securable, 'PRINCIPAL')}"
+        hint = f"USE msdb; {render_rule(PermissionState.GRANT, permission, securable, 'PRINCIPAL')}"
         at = (rehearsal, rehearsal.msdb)
         yield of_setting(lint, problem, hint, at=at, path=("endpoint", "authentication"))
 
 
-def _overruled_by(rule: Rule, denied: list[Rule]) -> Rule | None:
+def _overruled_by(rule: PermissionRule, denied: list[PermissionRule]) -> PermissionRule | None:
     """The DENY that is about all that this rule is about; only what is certain counts."""
     for deny in denied:
         is_wider = deny.securable == rule.securable or (
             ANY not in rule.securable and covers_text(deny.securable, rule.securable)
         )
-        same_who = deny.principal == rule.principal or deny.principal.kind is Kind.PUBLIC
+        same_who = deny.principal == rule.principal or deny.principal.kind is PrincipalKind.PUBLIC
         if deny.permission is rule.permission and same_who and (is_wider or deny.securable == ANY):
             return deny
     return None
 
 
-def _is_for_all(rule: Rule) -> bool:
-    is_grant = rule.state is State.GRANT and rule.permission is Permission.SEND
-    return is_grant and rule.principal.kind is Kind.PUBLIC and rule.securable == ANY
+def _is_for_all(rule: PermissionRule) -> bool:
+    is_grant = rule.state is PermissionState.GRANT and rule.permission is Permission.SEND
+    return is_grant and rule.principal.kind is PrincipalKind.PUBLIC and rule.securable == ANY
 
 
-def _told(rehearsal: Rehearsal, rule: Rule) -> str:
+def _told(rehearsal: Rehearsal, rule: PermissionRule) -> str:
     securable = rehearsal.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
     return render_rule(rule.state, rule.permission, securable, rule.principal.text)
 
 
-def _of_rule(rehearsal: Rehearsal, lint: Lint, problem: str, hint: str, rule: Rule) -> Concern:
+def _of_rule(rehearsal: Rehearsal, lint: Lint, problem: str, hint: str, rule: PermissionRule) -> Diagnostic:
     statement = rehearsal.msdb.permission_statements.get(rule)
     return of_statement(lint, problem, hint, at=(rehearsal, rehearsal.msdb), statement=statement)

@@ -21,8 +21,8 @@ import structlog
 
 from broker.control.certificate_use import trusted_files
 from broker.errors import BrokerError, SettingError
-from broker.security.identity import OwnIdentity, Peers, Signing, parse_own, parse_peers
-from broker.security.session import Credentials
+from broker.security.identity import KnownPeers, OwnIdentity, Signing, parse_own, parse_peers
+from broker.security.session import DialogCredentials
 
 if TYPE_CHECKING:
     from broker.control.config import DatabaseSettings, Settings
@@ -35,11 +35,11 @@ log = structlog.get_logger(__name__)
 _Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 """What tells one state of the files from the next: of each its path, device, inode, size and time of change."""
 
-Use = Callable[[str, Credentials], Awaitable[None]]
+Use = Callable[[str, DialogCredentials], Awaitable[None]]
 """Have a database use what was loaded for it."""
 
 
-def credentials_of(settings: Settings, name: str) -> Credentials:
+def credentials_of(settings: Settings, name: str) -> DialogCredentials:
     """
     What a database brings to dialog security, as its settings say. Blocking.
 
@@ -48,8 +48,8 @@ def credentials_of(settings: Settings, name: str) -> Credentials:
     """
     database = settings.databases.get(name)
     if database is None:
-        return Credentials()
-    return Credentials(_own(settings, name, database), Peers(_known(settings, name, database)))
+        return DialogCredentials()
+    return DialogCredentials(_own(settings, name, database), KnownPeers(_known(settings, name, database)))
 
 
 def identity_errors(settings: Settings) -> list[SettingError]:
@@ -115,12 +115,12 @@ class Identities:
         own = "" if credentials.own is None else credentials.own.signing.who.name
         log.info("certificates loaded", database=name, principal=own, peers=len(credentials.peers.known))
 
-    async def adopt(self, loaded: Mapping[str, Credentials]) -> None:
+    async def adopt(self, loaded: Mapping[str, DialogCredentials]) -> None:
         """Have databases use what was loaded for them by the settings in force."""
         for name, credentials in loaded.items():
             await self._adopt(self._settings, name, credentials)
 
-    async def _adopt(self, settings: Settings, name: str, credentials: Credentials) -> None:
+    async def _adopt(self, settings: Settings, name: str, credentials: DialogCredentials) -> None:
         await self._use(name, credentials)
         self._used[name] = await asyncio.to_thread(_Known.with_files, settings, name, credentials)
 
@@ -138,7 +138,7 @@ class Identities:
 class _Known:
     """What a database uses. Shape: `files` with the fingerprints of the peers in each; None: it cannot be used."""
 
-    credentials: Credentials
+    credentials: DialogCredentials
     files: dict[Path, frozenset[bytes] | None]
 
     @classmethod
@@ -147,22 +147,24 @@ class _Known:
         try:
             credentials = credentials_of(settings, name)
         except SettingError:
-            credentials = Credentials()
+            credentials = DialogCredentials()
         return cls.with_files(settings, name, credentials)
 
     @classmethod
-    def with_files(cls, settings: Settings, name: str, credentials: Credentials) -> _Known:
+    def with_files(cls, settings: Settings, name: str, credentials: DialogCredentials) -> _Known:
         """These, and where their peers are."""
         return cls(credentials, _files(settings, name))
 
-    def narrowed(self, now: dict[Path, frozenset[bytes] | None]) -> Credentials | None:
+    def narrowed(self, now: dict[Path, frozenset[bytes] | None]) -> DialogCredentials | None:
         """Without the peers that are in no file any more; None when nobody has gone."""
         known = self.credentials.peers.known
         stay = frozenset[bytes]().union(*(one for one in now.values() if one is not None))
         stay |= frozenset().union(*(self.files.get(path) or () for path, one in now.items() if one is None))
         if known.keys() <= stay:
             return None
-        return Credentials(self.credentials.own, Peers(one for one in known.values() if one.fingerprint in stay))
+        return DialogCredentials(
+            self.credentials.own, KnownPeers(one for one in known.values() if one.fingerprint in stay)
+        )
 
 
 def _files(settings: Settings, name: str, known: Iterable[Path] = ()) -> dict[Path, frozenset[bytes] | None]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from broker.control.config import Settings
 from broker.control.databases import Databases
-from broker.net.drain import Bounds, Drain
+from broker.net.drain import Drain, DrainBounds
 from broker.net.farewell import Left
 from broker.net.listener import Listener
 from broker.net.peers import Peers
@@ -34,9 +34,9 @@ def drain_of(instance: Leaving) -> Drain:
     return Drain(InstanceLeaver(instance), lambda: bounds_of(instance.settings))
 
 
-def bounds_of(settings: Settings) -> Bounds:
+def bounds_of(settings: Settings) -> DrainBounds:
     """How long a drain may take by these settings."""
-    return Bounds(settings.drain.announce, settings.drain.timeout)
+    return DrainBounds(settings.drain.announce, settings.drain.timeout)
 
 
 class InstanceLeaver:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
-from broker.control.finding import Finding
+from broker.control.finding import SettingFinding
 from broker.control.quantity import render_size
 from broker.control.section import Section
 from broker.control.setting import Reload, setting
@@ -124,19 +124,21 @@ def timeouts_of(settings: Settings) -> Timeouts:
     return Timeouts(endpoint.handshake_timeout, endpoint.connect_timeout, endpoint.backpressure)
 
 
-def limit_contradictions(settings: Settings) -> Iterator[Finding]:
+def limit_contradictions(settings: Settings) -> Iterator[SettingFinding]:
     """Limits that leave nothing, or next to nothing."""
     limits, endpoint = settings.limits, settings.endpoint
     connections = ("limits", "connections")
     if limits.connections and limits.reserved_connections >= limits.connections:
         problem = f"{limits.reserved_connections} of limits.connections = {limits.connections} leave no room for others"
-        yield Finding(("limits", "reserved_connections"), problem, "lower it, or raise connections", (connections,))
+        yield SettingFinding(
+            ("limits", "reserved_connections"), problem, "lower it, or raise connections", (connections,)
+        )
     if 0 < limits.bytes_per_second < BYTES_MIN:
         problem = f"is below {render_size(BYTES_MIN)}: one read may bring more than that"
-        yield Finding(("limits", "bytes_per_second"), problem, "raise it, or set 0 for no limit")
+        yield SettingFinding(("limits", "bytes_per_second"), problem, "raise it, or set 0 for no limit")
     if 0 < limits.messages_per_second < MESSAGES_MIN:
         problem = f"is below {MESSAGES_MIN}: one read may bring more than that"
-        yield Finding(("limits", "messages_per_second"), problem, "raise it, or set 0 for no limit")
+        yield SettingFinding(("limits", "messages_per_second"), problem, "raise it, or set 0 for no limit")
     part = endpoint.message_forward_size * limits.pool_share // 100
     if limits.pool_share and "pool_share" in limits.given and part < endpoint.max_frame:
         problem = (
@@ -144,4 +146,6 @@ def limit_contradictions(settings: Settings) -> Iterator[Finding]:
             f"frame of endpoint.max_frame = {render_size(endpoint.max_frame)}"
         )
         also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"))
-        yield Finding(("limits", "pool_share"), problem, "raise it or message_forward_size, or lower max_frame", also)
+        yield SettingFinding(
+            ("limits", "pool_share"), problem, "raise it or message_forward_size, or lower max_frame", also
+        )

@@ -21,9 +21,9 @@ from broker.control.config_file import read_config
 from broker.control.consistency import contradictions
 from broker.control.limits import with_pool_share
 from broker.control.place import KeyPath, dotted
-from broker.control.section import Fault, SectionError, Wrong
+from broker.control.section import SectionError, ValueFault, Wrong
 from broker.control.setting import kind_at, names_at, settings_of
-from broker.control.source import Source
+from broker.control.source import SettingsSource
 from broker.control.value import show
 from broker.errors import SettingError, SettingsError
 
@@ -61,7 +61,7 @@ def load_settings(
     data, places = read_config(path)
     errors: list[SettingError] = []
     ours = {name: text for name, text in environ.items() if name.startswith(ENVIRONMENT_PREFIX)}
-    source = Source(None if path is None else without_dots(path.absolute()), ours, dict(overrides))
+    source = SettingsSource(None if path is None else without_dots(path.absolute()), ours, dict(overrides))
     places = places._replace(source=source)
     for origin, steps, value in [*_from_environment(environ, data), *_from_flags(overrides)]:
         if not all(str(step).isprintable() for step in steps):
@@ -137,7 +137,7 @@ def _put(data: dict[str, Any], steps: KeyPath, value: object) -> bool:
 # --- the report ---------------------------------------------------------------------------------------------
 
 
-def _explain(settings: Settings, fault: Fault) -> SettingError:
+def _explain(settings: Settings, fault: ValueFault) -> SettingError:
     """What is wrong, in words."""
     path = fault.path
     match fault.wrong:

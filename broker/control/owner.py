@@ -16,7 +16,7 @@ from msgspec import Struct
 from broker.control.listen import ListenAddress, clash, parse_listen
 
 
-class Owner(Struct, frozen=True):
+class RunningInstance(Struct, frozen=True):
     """
     An instance that runs.
 
@@ -38,8 +38,8 @@ class Owner(Struct, frozen=True):
         return self.is_unknown or real(path) in self.files
 
 
-NOBODY = Owner()
-UNASKED = Owner(is_unknown=True)
+NOBODY = RunningInstance()
+UNASKED = RunningInstance(is_unknown=True)
 
 
 def real(path: str | Path) -> str:
@@ -47,7 +47,7 @@ def real(path: str | Path) -> str:
     return os.path.realpath(path)
 
 
-def owner_from(values: Mapping[str, object], *, state_dir: Path) -> Owner:
+def owner_from(values: Mapping[str, object], *, state_dir: Path) -> RunningInstance:
     """
     The instance whose settings these are, by key; nobody when it runs from another state directory.
 
@@ -58,7 +58,9 @@ def owner_from(values: Mapping[str, object], *, state_dir: Path) -> Owner:
     ports = [*_texts(values.get("endpoint.listen")), *_texts(values.get("admin.listen"))]
     ports += _texts(values.get("observe.listen"))
     files = [str(value) for key, value in values.items() if key.startswith("databases.") and key.endswith(".path")]
-    return Owner(state_dir, tuple(map(parse_listen, ports)), frozenset(map(real, [*files, str(state_dir / "msdb.db")])))
+    return RunningInstance(
+        state_dir, tuple(map(parse_listen, ports)), frozenset(map(real, [*files, str(state_dir / "msdb.db")]))
+    )
 
 
 def _texts(value: object) -> list[str]:

@@ -56,10 +56,10 @@ from broker.routing.address import Keyword, NetworkAddress, parse_address
 from broker.routing.route import RouteProperties
 from broker.security.certificate import load_pem, reading
 from broker.security.described import Use, describe, is_signed_by, may_issue, public_key
-from broker.security.grants import Permission, Rule, State, render_rule
+from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
 from broker.security.identity import Signing, parse_own, parse_peers, who_of
 from broker.security.issue import certificates_pem
-from broker.security.principal import ANY, Kind, Principal, Who, parse_principal
+from broker.security.principal import ANY, Principal, PrincipalKind, Who, parse_principal
 
 VERSION = 1
 SIZE_MAX = 64 * 1024  # bytes; a file with both certificates has some 3 KiB
@@ -163,7 +163,7 @@ class Present(NamedTuple):
     services: Sequence[tuple[str, str]]
     routes: Sequence[RouteRow]
     bindings: Sequence[BindingRow]
-    rules: Sequence[tuple[str, Rule]]
+    rules: Sequence[tuple[str, PermissionRule]]
 
 
 class Plan(NamedTuple):
@@ -416,7 +416,7 @@ def _statements(database: str, partner: Partner, present: Present, *, is_sealed:
     granted = {
         (where, rule.permission, rule.securable, rule.principal)
         for where, rule in present.rules
-        if rule.state is State.GRANT
+        if rule.state is PermissionState.GRANT
     }
     missing = {
         place: [
@@ -484,7 +484,7 @@ def _refuse_denied(database: str, partner: Partner, present: Present) -> None:
     for where, rule in present.rules:
         is_about = rule.permission is Permission.CONNECT or any(map(rule.is_about, partner.file.sends_to))
         holders = [partner.who] if where == MSDB else [one.who for one in partner.identities if where == database]
-        if rule.state is State.DENY and is_about and any(map(rule.principal.covers, holders)):
+        if rule.state is PermissionState.DENY and is_about and any(map(rule.principal.covers, holders)):
             told = render_rule(rule.state, rule.permission, rule.securable, rule.principal.text)
             raise PartnerFileError(f"{told} in {where} is about {holders[0].name}", "REVOKE it first")
 
@@ -525,7 +525,7 @@ def _refuse_namesakes(
                 raise PartnerFileError(f"{who.name} is the name of another certificate, in {path}", hint)
             is_known = is_known or path == place
     for principal in granted:
-        if not is_known and principal.kind is not Kind.PUBLIC and principal.covers(who):
+        if not is_known and principal.kind is not PrincipalKind.PUBLIC and principal.covers(who):
             hint = "REVOKE them (or drop the binding) if it is the same, else let the partner take another name"
             problem = f"{who.name} has permissions here already, as {principal.text}, and no certificate of it is known"
             raise PartnerFileError(problem, hint)

@@ -26,8 +26,8 @@ from broker.ddl.statements import (
 from broker.errors import DuplicateNameError, StatementError, UnknownNameError
 from broker.routing.route import PropertyError
 from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Grants, Permission, Rule, State
-from broker.security.principal import ANY, Kind, parse_principal
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
+from broker.security.principal import ANY, PrincipalKind, parse_principal
 from broker.store import metadata, permission
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MSDB = "msdb"
 BINDING = "remote service binding"
 
 
-def grants_of(settings: Settings, rules: Iterable[Rule]) -> Grants:
+def grants_of(settings: Settings, rules: Iterable[PermissionRule]) -> Grants:
     """What the rules of msdb mean for neighbours: where they prove who they are, what is not granted is denied."""
     is_authenticating = settings.endpoint.authentication == "certificate"
     return Grants(rules, is_default_deny=is_authenticating, endpoint=settings.instance.name)
@@ -46,7 +46,9 @@ def grants_of(settings: Settings, rules: Iterable[Rule]) -> Grants:
 # --- the rules, for whoever only looks ahead as well --------------------------------------------------------
 
 
-def rules_of(statement: ChangePermission, *, database: str, endpoint: str, services: Collection[str]) -> Iterator[Rule]:
+def rules_of(
+    statement: ChangePermission, *, database: str, endpoint: str, services: Collection[str]
+) -> Iterator[PermissionRule]:
     """
     What a statement says, one rule for each of its principals; REVOKE takes away what they are about.
 
@@ -66,9 +68,9 @@ def rules_of(statement: ChangePermission, *, database: str, endpoint: str, servi
         is_gone = isinstance(statement, RevokePermission)
         if database != MSDB and ANY not in securable and securable not in services and not is_gone:
             raise _unknown_service(securable, services)
-    state = State.DENY if isinstance(statement, DenyPermission) else State.GRANT
+    state = PermissionState.DENY if isinstance(statement, DenyPermission) else PermissionState.GRANT
     for text in statement.principals:
-        yield Rule(statement.permission, securable, parse_principal(text), state)
+        yield PermissionRule(statement.permission, securable, parse_principal(text), state)
 
 
 def _endpoint(name: str, database: str, endpoint: str) -> str:
@@ -108,7 +110,7 @@ def next_binding(
         user = old.remote_principal if statement.user is None else statement.user
         is_anonymous_on = old.is_anonymous_on if statement.anonymous is None else statement.anonymous
     principal = parse_principal(user)
-    if principal.kind is Kind.PUBLIC or principal.is_pattern:
+    if principal.kind is PrincipalKind.PUBLIC or principal.is_pattern:
         problem = f"the principal {user!r} stands for several, and a conversation is sealed to one: write its name"
         raise PropertyError(15151, problem, properties=("USER",))
     for other in others:
@@ -137,7 +139,7 @@ def _(statement: ChangePermission, session: Session) -> None:
         else:
             old = permission.find_state(session.db, rule)
             permission.put_permission(session.db, rule)
-            done = "unchanged" if old is rule.state else "granted" if rule.state is State.GRANT else "denied"
+            done = "unchanged" if old is rule.state else "granted" if rule.state is PermissionState.GRANT else "denied"
         securable = "the endpoint" if rule.permission is Permission.CONNECT else rule.securable
         session.messages.add(f"{rule.permission} on {securable} to", rule.principal.text, done)
 

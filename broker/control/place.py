@@ -16,7 +16,7 @@ import tomllib
 from bisect import bisect_right
 from typing import NamedTuple, TypeAlias
 
-from broker.control.source import Source
+from broker.control.source import SettingsSource
 from broker.errors import Span, caret
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -43,7 +43,7 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-class Places(NamedTuple):
+class KeyPositions(NamedTuple):
     """
     Places in one TOML text, and where else a value came from.
 
@@ -55,7 +55,7 @@ class Places(NamedTuple):
     values: dict[KeyPath, Span]
     elsewhere: dict[KeyPath, str]
     lines: list[str]
-    source: Source | None = None
+    source: SettingsSource | None = None
 
     def __repr__(self) -> str:
         """Without what is in the file and the environment."""
@@ -97,7 +97,7 @@ def excerpt(lines: list[str], span: Span) -> str:
     return caret(shown, span)
 
 
-def index_places(text: str, *, source: str) -> Places:
+def index_places(text: str, *, source: str) -> KeyPositions:
     """
     Find every key and value.
 
@@ -108,12 +108,12 @@ def index_places(text: str, *, source: str) -> Places:
     Raises:
         RecursionError: nested deeper than the interpreter allows; `tomllib` raises it for such a text as well.
     """
-    walk = _Walk(text.replace("\r\n", "\n"), source)
+    walk = _TomlWalk(text.replace("\r\n", "\n"), source)
     walk.document()
-    return Places(walk.keys, walk.values, {}, split_lines(text))
+    return KeyPositions(walk.keys, walk.values, {}, split_lines(text))
 
 
-class _Walk:
+class _TomlWalk:
     """One pass over the text; `at` only grows."""
 
     def __init__(self, text: str, source: str) -> None:

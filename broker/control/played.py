@@ -58,7 +58,7 @@ from broker.ddl.statements import (
 from broker.errors import StatementError, UnknownNameError
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import ENDPOINT_NAME, Permission, Rule
+from broker.security.grants import ENDPOINT_NAME, Permission, PermissionRule
 from broker.security.principal import Principal
 from broker.store.metadata import Priority
 
@@ -92,8 +92,8 @@ class Played(Struct):
     service_statements: dict[str, CreateService] = field(default_factory=dict)
     missed_drops: list[DropRoute] = field(default_factory=list)
     endpoint: str = ENDPOINT_NAME
-    permissions: dict[tuple[Permission, str, Principal], Rule] = field(default_factory=dict)
-    permission_statements: dict[Rule, ChangePermission] = field(default_factory=dict)
+    permissions: dict[tuple[Permission, str, Principal], PermissionRule] = field(default_factory=dict)
+    permission_statements: dict[PermissionRule, ChangePermission] = field(default_factory=dict)
     bindings: dict[str, RemoteServiceBinding] = field(default_factory=dict)
 
 
@@ -300,7 +300,7 @@ def _(statement: DropRemoteServiceBinding, database: Played, _now: datetime) -> 
     database.bindings.pop(statement.name, None)
 
 
-def _subject(rule: Rule) -> tuple[Permission, str, Principal]:
+def _subject(rule: PermissionRule) -> tuple[Permission, str, Principal]:
     """What a rule is about; there is one at most."""
     return rule.permission, rule.securable, rule.principal
 

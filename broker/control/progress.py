@@ -28,7 +28,7 @@ class Auditing(Protocol):
         """This many statements are about to be committed; raises when that cannot be recorded."""
 
 
-class Stage(StrEnum):
+class ScriptStage(StrEnum):
     """Where a script is."""
 
     WAITING = "waiting"  # for the script before it
@@ -36,7 +36,7 @@ class Stage(StrEnum):
     FINISHING = "finishing"  # everything is carried out; the new tables are made, then all of it is committed
 
 
-class Progress(Struct, eq=False):
+class ScriptProgress(Struct, eq=False):
     """
     A script under way.
 
@@ -49,12 +49,12 @@ class Progress(Struct, eq=False):
     size: int = 0
     position: int = 0
     statements: int = 0
-    stage: Stage = Stage.WAITING
+    stage: ScriptStage = ScriptStage.WAITING
     is_stopped: bool = False
     seen_by: Auditing | None = None
 
 
-class Messages:
+class ScriptMessages:
     """One message for each statement, as long as they are few; of the others their number by kind."""
 
     def __init__(self) -> None:

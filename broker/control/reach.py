@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from broker.control.catalog import MSDB
-from broker.control.concern import Concern, of_route, of_setting
+from broker.control.concern import Diagnostic, of_route, of_setting
 from broker.control.played import Played
 from broker.control.quota import KEPT_MAX, Kind, first_of_each
 from broker.control.rehearsal import Rehearsal
@@ -49,7 +49,7 @@ _REMEDY = {
 }
 
 
-def survey_all(rehearsals: Sequence[Rehearsal]) -> tuple[list[Concern], dict[Kind, int]]:
+def survey_all(rehearsals: Sequence[Rehearsal]) -> tuple[list[Diagnostic], dict[Kind, int]]:
     """
     Everything to tell about these instances, each by itself and all together.
 
@@ -60,7 +60,7 @@ def survey_all(rehearsals: Sequence[Rehearsal]) -> tuple[list[Concern], dict[Kin
     return sorted(kept, key=_by_place), left_out
 
 
-def _concerns(rehearsals: Sequence[Rehearsal]) -> Iterator[Concern]:
+def _concerns(rehearsals: Sequence[Rehearsal]) -> Iterator[Diagnostic]:
     given = Given(rehearsals)
     lost = list(_missing_returns(given))
     yield from (_missing_return(given, one) for one in lost)
@@ -158,7 +158,7 @@ def _is_one_host(host: str) -> bool:
 # --- circles ------------------------------------------------------------------------------------------------
 
 
-def _circles(given: Given) -> Iterator[Concern]:
+def _circles(given: Given) -> Iterator[Diagnostic]:
     """Ways that come back to an instance they passed; each circle once, whatever goes round in it."""
     order = {site: number for number, site in enumerate(given.network.sites)}
     found: dict[tuple[int, ...], tuple[JourneyEnd, set[str]]] = {}
@@ -183,7 +183,7 @@ def _circles(given: Given) -> Iterator[Concern]:
 # --- dead ends ----------------------------------------------------------------------------------------------
 
 
-def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Concern]:
+def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Diagnostic]:
     """Instances that drop what another one of them sends there; told at the route that leads there."""
     found: dict[_Fault, tuple[JourneyEnd, set[str]]] = {}
     for site, database in given.played_of:
@@ -303,7 +303,7 @@ def _failing_way_back(given: Given, played: Played, target: Site, instance: byte
     return first
 
 
-def _missing_return(given: Given, one: _Unheard) -> Concern:
+def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
     last = one.end.legs[-1]
     rehearsal, played = given.at(last)
     answering = given.played_of[one.target, one.instance].name
@@ -343,7 +343,7 @@ def _is_one_target(given: Given, rehearsal: Rehearsal, played: Played, service: 
     return True
 
 
-def _by_place(concern: Concern) -> tuple[bool, str, int, int, str]:
+def _by_place(concern: Diagnostic) -> tuple[bool, str, int, int, str]:
     span = concern.span
     return (
         span is None,

@@ -65,7 +65,7 @@ class ReloadRefusedError(RequestError):
         return f"the configuration is not read again: {self.problem}; nothing has changed"
 
 
-class Seen(Auditing, Protocol):
+class ReloadObserver(Auditing, Protocol):
     """Whoever says what a reload may change, and writes down what it does."""
 
     def allow(self, changed: Sequence[Difference]) -> None:
@@ -84,7 +84,7 @@ class Seen(Auditing, Protocol):
 class Admin(Protocol):
     """Where reloads by signal are written down."""
 
-    def signalled(self) -> Seen:
+    def signalled(self) -> ReloadObserver:
         """Another one."""
 
 
@@ -185,7 +185,7 @@ class Reloads:
             "connections_as_before": self.connections_as_before,
         }
 
-    async def reload(self, *, is_dry_run: bool = False, seen_by: Seen | None = None) -> Reloaded:
+    async def reload(self, *, is_dry_run: bool = False, seen_by: ReloadObserver | None = None) -> Reloaded:
         """
         Read the configuration again, and have it hold.
 
@@ -203,7 +203,7 @@ class Reloads:
         running = asyncio.get_running_loop().create_task(self._in_turn(is_dry_run=is_dry_run, seen_by=seen))
         return await asyncio.shield(running)
 
-    async def _in_turn(self, *, is_dry_run: bool, seen_by: Seen) -> Reloaded:
+    async def _in_turn(self, *, is_dry_run: bool, seen_by: ReloadObserver) -> Reloaded:
         async with self._turn:
             try:
                 done = await self._reload(is_dry_run=is_dry_run, seen_by=seen_by)
@@ -216,7 +216,7 @@ class Reloads:
                 self._succeed(done)
             return done
 
-    async def _reload(self, *, is_dry_run: bool, seen_by: Seen) -> Reloaded:
+    async def _reload(self, *, is_dry_run: bool, seen_by: ReloadObserver) -> Reloaded:
         instance = self._instance
         self._refuse_while_stopping()
         old, new = instance.settings, await asyncio.to_thread(_read_again, instance.settings)

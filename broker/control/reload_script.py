@@ -20,7 +20,7 @@ from broker.control.catalog import MSDB, Catalog
 from broker.control.config import Settings
 from broker.control.execute import execute
 from broker.control.place import KeyPath
-from broker.control.progress import Auditing, Progress
+from broker.control.progress import Auditing, ScriptProgress
 from broker.control.script import script_files
 from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement, UseDatabase
@@ -85,10 +85,10 @@ async def run_changed(
         return []
     source = ", ".join(str(path) for name in here for path, _ in scripts[name])
     size = await asyncio.to_thread(lambda: sum(path.stat().st_size for name in here for path, _ in scripts[name]))
-    reading = _Reading()
+    reading = _ScriptReader()
     try:
         statements = seen_by.permitted(reading.statements({name: scripts[name] for name in here}))
-        progress = Progress(source, size, seen_by=seen_by)
+        progress = ScriptProgress(source, size, seen_by=seen_by)
         return await execute(catalog, statements, database=MSDB, is_declared=True, progress=progress)
     except StatementError as error:
         name = reading.database
@@ -102,7 +102,7 @@ async def run_changed(
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ScriptReader:
     """Several scripts as one. Shape: `database` whose script is being read."""
 
     database: str = MSDB

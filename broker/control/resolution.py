@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from broker.control.concern import Concern, of_route
+from broker.control.concern import Diagnostic, of_route
 from broker.control.rehearsal import Rehearsal
 from broker.routing.address import NetworkAddress
 from broker.routing.lint import Lint
@@ -34,7 +34,7 @@ def _resolve(host: str) -> object:
     return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
 
 
-def unresolved(rehearsal: Rehearsal, *, resolve: Resolve = _resolve, seconds: float = SECONDS) -> list[Concern]:
+def unresolved(rehearsal: Rehearsal, *, resolve: Resolve = _resolve, seconds: float = SECONDS) -> list[Diagnostic]:
     """
     One concern for each name that does not resolve, at the first route that has it.
 

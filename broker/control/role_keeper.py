@@ -25,9 +25,9 @@ from broker.control.role_watch import RoleWatch, Sight
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
 from broker.routing.mirrored import Act, MirrorRole, OwnRole, RoleAnswer
 from broker.store.database import HELD
-from broker.store.role_file import Reign, role_path
+from broker.store.role_file import PrincipalRecord, role_path
 from broker.store.transaction import LAPSED
-from broker.supervision import Kept, Supervision
+from broker.supervision import SupervisedTask, Supervision
 
 REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the database to its partner
 RETRY_SECONDS = 1.0  # between two attempts when something is wrong
@@ -44,7 +44,7 @@ def boot_time() -> float:
 class Hosting(Protocol):
     """The port to the databases of the instance."""
 
-    async def open(self, name: str, least_epoch: int) -> Reign:
+    async def open(self, name: str, least_epoch: int) -> PrincipalRecord:
         """Take a database over and serve it. Raises BrokerError: it is as if nothing had been tried."""
 
     def refuse(self, name: str, broker_instance: bytes | None) -> None:
@@ -66,7 +66,7 @@ class _Said:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnStanding:
+class OwnRoleStatus:
     """
     What this instance is for one of its databases, for whoever looks.
 
@@ -129,7 +129,7 @@ class RoleKeeper:
         self._changed = asyncio.Condition()
         self._is_closing = False
         self._supervision = supervision or Supervision()
-        self._task: Kept | None = None
+        self._task: SupervisedTask | None = None
 
     def use(self, source: RoleSource) -> None:
         """Ask this source from now on, of the same kind; at once."""
@@ -137,11 +137,11 @@ class RoleKeeper:
         self._wake.set()
 
     @property
-    def standing(self) -> OwnStanding:
+    def standing(self) -> OwnRoleStatus:
         """What this instance is for the database now; a principal that may not act any more is none."""
         own = self._own
         role = own.role if self.is_confirmed() else MirrorRole.MIRROR
-        return OwnStanding(
+        return OwnRoleStatus(
             broker_instance=self._broker_instance,
             role=role,
             epoch=own.epoch,

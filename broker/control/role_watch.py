@@ -16,7 +16,7 @@ from pathlib import Path
 
 from broker.errors import StoreUnavailableError
 from broker.store.database import lock_path
-from broker.store.role_file import Reign, read_reign, role_path
+from broker.store.role_file import PrincipalRecord, read_reign, role_path
 
 REFRESH_SECONDS = 1.0
 
@@ -31,7 +31,7 @@ class Sight:
     """
 
     is_held: bool
-    reign: Reign | None
+    reign: PrincipalRecord | None
     problem: str = ""
 
 
@@ -47,7 +47,7 @@ class RoleWatch:
         self._lock_file = self._role_file = path
         self._refresh_at = float("-inf")
         self._mark: tuple[int, ...] = ()
-        self._reign: Reign | None = None
+        self._reign: PrincipalRecord | None = None
         self._problem = ""
 
     def look(self, *, asks_lock: bool) -> Sight:

@@ -30,7 +30,7 @@ class Wrong(Enum):
     NO_SECTION = auto()  # it is a section, and the value is no table
 
 
-class Fault(NamedTuple):
+class ValueFault(NamedTuple):
     """One thing that is wrong. Shape: `value` as it was given; `problem` and `hint` of what a kind refused, else ""."""
 
     path: KeyPath
@@ -47,7 +47,7 @@ class Fault(NamedTuple):
 class SectionError(Exception):
     """Everything that is wrong with a table; whoever knows where it came from tells it."""
 
-    def __init__(self, faults: list[Fault]) -> None:
+    def __init__(self, faults: list[ValueFault]) -> None:
         super().__init__(faults)
         self.faults = faults
 
@@ -135,21 +135,21 @@ class Section:
         return f"{type(self).__name__}({shown})"
 
     def _read(self, table: Mapping[str, object]) -> None:
-        faults: list[Fault] = []
+        faults: list[ValueFault] = []
         self._fill(table, (), faults)
         if faults:
             raise SectionError(faults)
 
-    def _fill(self, table: Mapping[str, object], path: KeyPath, faults: list[Fault]) -> None:
+    def _fill(self, table: Mapping[str, object], path: KeyPath, faults: list[ValueFault]) -> None:
         """Take the values of a table, or tell what is wrong with them."""
         keys, found = keys_of(type(self)), vars(self)
         for name, key in keys.items():
             if name not in table and key.is_required:
-                faults.append(Fault((*path, name), Wrong.MISSING))
+                faults.append(ValueFault((*path, name), Wrong.MISSING))
             else:
                 given = table[name] if name in table else key.default()
                 found[name] = _value(key, given, (*path, name), faults)
-        faults += [Fault((*path, name), Wrong.UNKNOWN, value) for name, value in table.items() if name not in keys]
+        faults += [ValueFault((*path, name), Wrong.UNKNOWN, value) for name, value in table.items() if name not in keys]
         found["given"] = frozenset(table)
 
 
@@ -172,7 +172,7 @@ def _key(hint: Any, told: Told) -> Key:
     return Key(told, None, below, is_mapping)
 
 
-def _value(key: Key, given: Any, path: KeyPath, faults: list[Fault]) -> object:
+def _value(key: Key, given: Any, path: KeyPath, faults: list[ValueFault]) -> object:
     """What a key says; None where it is wrong, which is told."""
     if key.below is None:
         assert key.kind is not None, f"{path} has no kind"
@@ -180,33 +180,33 @@ def _value(key: Key, given: Any, path: KeyPath, faults: list[Fault]) -> object:
     if not key.is_mapping:
         return _section(key.below, given, path, faults)
     if not isinstance(given, Mapping):
-        faults.append(Fault(path, Wrong.NO_SECTION, given))
+        faults.append(ValueFault(path, Wrong.NO_SECTION, given))
         return None
     return {name: _section(key.below, one, (*path, name), faults) for name, one in given.items()}
 
 
-def _section(section: type[Section], given: Any, path: KeyPath, faults: list[Fault]) -> Section | None:
+def _section(section: type[Section], given: Any, path: KeyPath, faults: list[ValueFault]) -> Section | None:
     """A section that is one already stays as it is."""
     if isinstance(given, section):
         return given
     if not isinstance(given, Mapping):
-        faults.append(Fault(path, Wrong.NO_SECTION, given))
+        faults.append(ValueFault(path, Wrong.NO_SECTION, given))
         return None
     made = object.__new__(section)
     made._fill(given, path, faults)
     return made
 
 
-def _read(kind: ValueKind, given: object, path: KeyPath, faults: list[Fault]) -> object:
+def _read(kind: ValueKind, given: object, path: KeyPath, faults: list[ValueFault]) -> object:
     """A value, and each element of a list by itself."""
     try:
         value = kind.read(given)
     except ValueRefusedError as error:
-        faults.append(Fault(path, Wrong.REFUSED, given, error.problem, error.hint))
+        faults.append(ValueFault(path, Wrong.REFUSED, given, error.problem, error.hint))
         return None
     return value if kind.element is None else tuple(_elements(kind.element, value, path, faults))
 
 
-def _elements(kind: ValueKind, values: Any, path: KeyPath, faults: list[Fault]) -> Iterator[object]:
+def _elements(kind: ValueKind, values: Any, path: KeyPath, faults: list[ValueFault]) -> Iterator[object]:
     for number, one in enumerate(values):
         yield _read(kind, one, (*path, number), faults)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class Source(NamedTuple):
+class SettingsSource(NamedTuple):
     """
     What `load_settings` was given.
 

@@ -12,15 +12,15 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from broker.control.concern import Concern, of_route, of_statement
+from broker.control.concern import Diagnostic, of_route, of_statement
 from broker.control.played import Played
 from broker.control.rehearsal import Rehearsal
 from broker.routing.lint import Lint
 
 
-def differing_names(rehearsals: Sequence[Rehearsal]) -> Iterator[Concern]:
+def differing_names(rehearsals: Sequence[Rehearsal]) -> Iterator[Diagnostic]:
     """Each name that differs from another one, once for every instance that has it."""
-    right: dict[str, tuple[str, Concern]] = {}
+    right: dict[str, tuple[str, Diagnostic]] = {}
     told: set[tuple[int, str]] = set()
     for concern, name, number in chain(_hosted(rehearsals), _named(rehearsals)):
         other, first = right.setdefault(name.casefold(), (name, concern))
@@ -29,7 +29,7 @@ def differing_names(rehearsals: Sequence[Rehearsal]) -> Iterator[Concern]:
             yield _two_names(concern, name, other, first)
 
 
-def _hosted(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Concern, str, int]]:
+def _hosted(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Diagnostic, str, int]]:
     for number, rehearsal in enumerate(rehearsals):
         for played in rehearsal.users:
             for service in sorted(played.services):
@@ -37,7 +37,7 @@ def _hosted(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Concern, str, int
                 yield of_statement(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, statement=statement), service, number
 
 
-def _named(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Concern, str, int]]:
+def _named(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Diagnostic, str, int]]:
     """By routes, the first of each name on each instance."""
     for number, rehearsal in enumerate(rehearsals):
         seen: set[str] = set()
@@ -56,7 +56,7 @@ def _routes(rehearsal: Rehearsal, played: Played) -> Iterator[tuple[str, str]]:
             yield route.remote_service_name, route.name
 
 
-def _two_names(concern: Concern, name: str, other: str, first: Concern) -> Concern:
+def _two_names(concern: Diagnostic, name: str, other: str, first: Diagnostic) -> Diagnostic:
     span = first.span
     where = f"{span.source}:{span.line}:{span.column}" if span else first.subject
     problem = (

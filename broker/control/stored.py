@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from broker.routing.route import WEIGHT_RANGE, Route, RouteRow, has_addresses, route_of
-from broker.security.grants import Rule
+from broker.security.grants import PermissionRule
 from broker.security.principal import PRINCIPAL_MAX
 from broker.store.permission import permissions
 
@@ -48,7 +48,7 @@ def sound_rows(rows: Iterable[RouteRow], *, database: str) -> Iterator[RouteRow]
                 log.warning("stored route ignored", database=database, route=str(row[0]), address=str(row[4]))
 
 
-def sound_permissions(db: sqlite3.Connection) -> tuple[Rule, ...]:
+def sound_permissions(db: sqlite3.Connection) -> tuple[PermissionRule, ...]:
     """The rules that are stored, with a warning about each principal that is none."""
     rules, unreadable = permissions(db)
     for principal in unreadable:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
-from broker.control.concern import Concern, of_route, of_setting, of_statement
+from broker.control.concern import Diagnostic, of_route, of_setting, of_statement
 from broker.control.grant_survey import survey_grants
 from broker.control.played import Played
 from broker.control.rehearsal import Rehearsal
@@ -28,7 +28,7 @@ def survey(
     *,
     is_one_target: Callable[[Played, str], bool] = lambda _played, _service: False,
     unanswered: Collection[str] = (),
-) -> Iterator[Concern]:
+) -> Iterator[Diagnostic]:
     """
     Everything to tell about one instance.
 
@@ -79,7 +79,7 @@ def _is_cleared(remark: Remark, played: Played, is_one_target: Callable[[Played,
     return remark.lint is Lint.SEVERAL_TARGETS and service is not None and is_one_target(played, service)
 
 
-def _renewed(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
+def _renewed(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
     for name, statement in played.statements.items():
         if statement.properties.lifetime is not None:
             problem = f"the LIFETIME of [{name}] begins anew whenever the script runs, which is at every start"
@@ -88,7 +88,7 @@ def _renewed(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
             yield of_statement(Lint.LIFETIME_RENEWED, problem, hint, at=at, statement=statement, part="LIFETIME")
 
 
-def _missed_drops(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
+def _missed_drops(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
     """DROP ROUTE of a name that is there in another case: a declared DROP that finds nothing is silent."""
     if not played.missed_drops:
         return
@@ -101,7 +101,7 @@ def _missed_drops(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
             yield of_statement(Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{other}]", at=at, statement=statement)
 
 
-def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
+def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
     """Services that nobody finds by TRANSPORT: of a database that uses it, and those that look as if they could be."""
     uses_transport = any(route.address == TRANSPORT for route in live_routes(rehearsal, played))
     at = (rehearsal, played)
@@ -119,7 +119,7 @@ def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
             yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
 
 
-def _undeclared_contracts(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
+def _undeclared_contracts(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
     """Contracts that services name and nothing has made, where contracts are made at all."""
     if not played.contracts:
         return
@@ -136,7 +136,7 @@ def _undeclared_contracts(rehearsal: Rehearsal, played: Played) -> Iterator[Conc
             yield of_statement(Lint.UNDECLARED_CONTRACT, problem, hint, at=at, statement=statement)
 
 
-def _exposed_services(rehearsal: Rehearsal) -> Iterator[Concern]:
+def _exposed_services(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
     """
     A route of last resort to LOCAL in msdb, beside services that others can reach and no route there names.
 
@@ -164,7 +164,7 @@ def _exposed_services(rehearsal: Rehearsal) -> Iterator[Concern]:
         yield of_setting(Lint.EXPOSED_SERVICES, problem, hint, at=at, path=("endpoint", "listen", reachable))
 
 
-def _forwarding_off(rehearsal: Rehearsal) -> Iterator[Concern]:
+def _forwarding_off(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
     if rehearsal.settings.endpoint.message_forwarding:
         return
     out = [route for route in live_routes(rehearsal, rehearsal.msdb) if leads_out(route)]
@@ -179,7 +179,7 @@ def _forwarding_off(rehearsal: Rehearsal) -> Iterator[Concern]:
         yield of_route(Lint.FORWARDING_OFF, problem, hint, at=at, route=out[0].name)
 
 
-def _unanswerable(rehearsal: Rehearsal, unanswered: Collection[str]) -> Iterator[Concern]:
+def _unanswerable(rehearsal: Rehearsal, unanswered: Collection[str]) -> Iterator[Diagnostic]:
     """
     Databases that others are meant to reach and that have no route by which an answer could leave.
 

@@ -49,7 +49,7 @@ class TokenFileError(ResourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AdminToken:
     """What is known of one token. Shape: `digest` 32 bytes; instants UTC; `expires_at` None = never."""
 
     name: str
@@ -68,7 +68,7 @@ def digest_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
-def find_token(tokens: Sequence[Token], secret: str) -> Token | None:
+def find_token(tokens: Sequence[AdminToken], secret: str) -> AdminToken | None:
     """
     The token that this is, whether it has expired or not.
 
@@ -81,7 +81,7 @@ def find_token(tokens: Sequence[Token], secret: str) -> Token | None:
     return found
 
 
-def read_tokens(path: Path) -> tuple[Token, ...]:
+def read_tokens(path: Path) -> tuple[AdminToken, ...]:
     """
     The tokens of a file; none when there is no file. Blocking.
 
@@ -127,11 +127,11 @@ def new_token(path: Path, name: str, role: AdminRole, *, now: datetime, expires_
             )
         if len(tokens) >= TOKENS_MAX:
             raise TokenFileError(str(path), f"holds {TOKENS_MAX} tokens", "revoke those that nobody uses")
-        _write(path, [*tokens, Token(name, role, digest_of(secret), now, expires_at)])
+        _write(path, [*tokens, AdminToken(name, role, digest_of(secret), now, expires_at)])
     return secret
 
 
-def revoke_token(path: Path, name: str) -> Token:
+def revoke_token(path: Path, name: str) -> AdminToken:
     """
     Take a token away; it counts no more from the next request on. Blocking.
 
@@ -159,7 +159,7 @@ def _check_custody(path: Path, status: os.stat_result) -> None:
         raise TokenFileError(str(path), f"belongs to user {status.st_uid}", f"chown it to user {os.geteuid()}")
 
 
-def _read_line(path: Path, number: int, line: str) -> Token:
+def _read_line(path: Path, number: int, line: str) -> AdminToken:
     try:
         told = json.loads(line)
         name, role, digest = told["name"], told["role"], bytes.fromhex(told["sha256"])
@@ -167,7 +167,7 @@ def _read_line(path: Path, number: int, line: str) -> Token:
         if not TOKEN_NAME.fullmatch(name) or role not in GIVEN_WORDS or len(digest) != hashlib.sha256().digest_size:
             raise ValueError  # noqa: TRY301 - told below as any other mistake
         made_at = _instant(told["made_at"])
-        return Token(name, role_of(role), digest, made_at, None if expires is None else _instant(expires))
+        return AdminToken(name, role_of(role), digest, made_at, None if expires is None else _instant(expires))
     except (ValueError, KeyError, TypeError, RecursionError):
         problem = f"line {number} is no token"
         raise TokenFileError(str(path), problem, "remove the line; tokens are made with broker token new") from None
@@ -180,7 +180,7 @@ def _instant(text: str) -> datetime:
     return instant
 
 
-def _line(token: Token) -> str:
+def _line(token: AdminToken) -> str:
     expires = None if token.expires_at is None else token.expires_at.isoformat()
     told = {"name": token.name, "role": token.role.word, "sha256": token.digest.hex()}
     return json.dumps(told | {"made_at": token.made_at.isoformat(), "expires_at": expires}) + "\n"
@@ -201,7 +201,7 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(directory)
 
 
-def _write(path: Path, tokens: Sequence[Token]) -> None:
+def _write(path: Path, tokens: Sequence[AdminToken]) -> None:
     """Replace the file; it has its mode before it has its name."""
     fresh = path.with_name(f".{path.name}.new")
     try:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
-from broker.control.finding import Finding
+from broker.control.finding import SettingFinding
 from broker.control.section import Section
 from broker.control.setting import Reload, setting
 from broker.errors import SettingError
@@ -36,11 +36,13 @@ class TracingSettings(Section):
     )
 
 
-def tracing_contradictions(settings: Settings) -> Iterator[Finding]:
+def tracing_contradictions(settings: Settings) -> Iterator[SettingFinding]:
     """Spans are made of records of the journal."""
     if settings.tracing.enabled and settings.journal.directory is None:
         hint = "name a directory; with journal.sample = 0 it keeps traced and dropped messages only"
-        yield Finding(_ENABLED, "needs a journal, of whose records spans are made", hint, (("journal", "directory"),))
+        yield SettingFinding(
+            _ENABLED, "needs a journal, of whose records spans are made", hint, (("journal", "directory"),)
+        )
 
 
 def tracing_errors(settings: Settings) -> Iterator[SettingError]:

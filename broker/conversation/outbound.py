@@ -33,7 +33,7 @@ Held = tuple[int, int, int]
 """(sequence, first_fragment, last_fragment) that the far side holds out of order."""
 
 
-class Stage(IntEnum):
+class FragmentStage(IntEnum):
     """Where a fragment is."""
 
     WAITING = 0
@@ -59,7 +59,7 @@ class Outgoing:
     place: Place
     flags: int
     body: bytes
-    stage: Stage = Stage.WAITING
+    stage: FragmentStage = FragmentStage.WAITING
     is_resent: bool = False
     sent_at: float = 0.0
     retry_at: float = NEVER
@@ -134,7 +134,7 @@ class Outbound:
     @property
     def sent_at(self) -> float:
         """When the first of what is in flight was sent; -NEVER with nothing in flight."""
-        return next((fragment.sent_at for fragment in self._passed if fragment.stage is Stage.OUT), -NEVER)
+        return next((fragment.sent_at for fragment in self._passed if fragment.stage is FragmentStage.OUT), -NEVER)
 
     def offer(self, fragment: Outgoing) -> None:
         """Add the fragment that follows the last one."""
@@ -144,7 +144,7 @@ class Outbound:
         self._ahead.append(fragment)
         if self._held_there:
             if self.loaded > 1 and _is_in(fragment.place, self._held_there):
-                fragment.stage = Stage.HELD
+                fragment.stage = FragmentStage.HELD
             self._pass_held()
 
     def take(self, now: float) -> tuple[Outgoing, bool]:
@@ -156,14 +156,14 @@ class Outbound:
         else:
             fragment = self._ahead.popleft()
             self._passed.append(fragment)
-            if self._ahead and self._ahead[0].stage is Stage.HELD:
+            if self._ahead and self._ahead[0].stage is FragmentStage.HELD:
                 self._pass_held()
             if self.resend_at == NEVER:
                 self.resend_at = now + self.round_trip.timeout
         is_resend = fragment.place <= self._sent_to
         if not is_resend:
             self._sent_to = fragment.place
-        fragment.stage = Stage.OUT
+        fragment.stage = FragmentStage.OUT
         fragment.is_resent = is_resend
         fragment.sent_at = now
         fragment.retry_at = NEVER
@@ -207,7 +207,7 @@ class Outbound:
         patience = self.round_trip.patience
         self.look_at = NEVER
         for fragment in self._passed:
-            if fragment.stage is not Stage.OUT:
+            if fragment.stage is not FragmentStage.OUT:
                 continue
             due = fragment.retry_at
             if fragment.sent_at < self._arrived_at:
@@ -220,7 +220,7 @@ class Outbound:
     def refuse(self, place: Place, now: float, wait: float) -> None:
         """The next hop did not take the fragment and asks for it again after so many seconds; longer each time."""
         fragment = next((one for one in self._passed if one.place == place), None)
-        if fragment is None or fragment.stage is not Stage.OUT:
+        if fragment is None or fragment.stage is not FragmentStage.OUT:
             return
         if fragment.sent_at > self._refused_at:
             self._refused_at = now
@@ -237,8 +237,8 @@ class Outbound:
         self._ahead, self._passed = self._passed, deque()
         self._lost.clear()
         for fragment in self._ahead:
-            if fragment.stage is not Stage.HELD:
-                fragment.stage = Stage.WAITING
+            if fragment.stage is not FragmentStage.HELD:
+                fragment.stage = FragmentStage.WAITING
         self.in_flight = self.in_flight_bytes = 0
         self.resend_at = self.look_at = NEVER
         self._pass_held()
@@ -289,9 +289,9 @@ class Outbound:
                 queue.popleft()
                 self.loaded -= 1
                 self.loaded_bytes -= len(fragment.body)
-                if fragment.stage is Stage.OUT:
+                if fragment.stage is FragmentStage.OUT:
                     self._arrive(fragment, arrived)
-                fragment.stage = Stage.DONE
+                fragment.stage = FragmentStage.DONE
             if queue:
                 break
         self._clean_lost()
@@ -309,10 +309,10 @@ class Outbound:
         for queue in (self._passed, self._ahead):
             for fragment in queue:
                 held = by_sequence.get(fragment.place[0])
-                if held is not None and fragment.stage is not Stage.HELD and _is_in(fragment.place, held):
-                    if fragment.stage is Stage.OUT:
+                if held is not None and fragment.stage is not FragmentStage.HELD and _is_in(fragment.place, held):
+                    if fragment.stage is FragmentStage.OUT:
                         self._arrive(fragment, arrived)
-                    fragment.stage = Stage.HELD
+                    fragment.stage = FragmentStage.HELD
         self._clean_lost()
         self._unhold_first()
         self._pass_held()
@@ -320,11 +320,11 @@ class Outbound:
     def _unhold_first(self) -> None:
         """The far side asks for the first unacknowledged fragment, so it does not hold it, whatever it said."""
         first = self._passed[0] if self._passed else self._ahead[0] if self._ahead else None
-        if first is None or first.stage is not Stage.HELD:
+        if first is None or first.stage is not FragmentStage.HELD:
             return
-        first.stage = Stage.WAITING
+        first.stage = FragmentStage.WAITING
         if self._passed:
-            first.stage = Stage.LOST
+            first.stage = FragmentStage.LOST
             self._lost.appendleft(first)
 
     def _arrive(self, fragment: Outgoing, arrived: list[Outgoing]) -> None:
@@ -344,7 +344,7 @@ class Outbound:
         self._arrived_at = max(self._arrived_at, latest)
 
     def _lose(self, fragment: Outgoing) -> None:
-        fragment.stage = Stage.LOST
+        fragment.stage = FragmentStage.LOST
         self._lost.append(fragment)
         self.in_flight -= 1
         self.in_flight_bytes -= len(fragment.body)
@@ -353,11 +353,11 @@ class Outbound:
             self.window.shrink()
 
     def _pass_held(self) -> None:
-        while self._ahead and self._ahead[0].stage is Stage.HELD:
+        while self._ahead and self._ahead[0].stage is FragmentStage.HELD:
             self._passed.append(self._ahead.popleft())
 
     def _clean_lost(self) -> None:
-        while self._lost and self._lost[0].stage is not Stage.LOST:
+        while self._lost and self._lost[0].stage is not FragmentStage.LOST:
             self._lost.popleft()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class ConversationState(StrEnum):
     """The documented states of a conversation endpoint."""
 
     STARTED_OUTBOUND = "SO"
@@ -32,9 +32,9 @@ class Happening(StrEnum):
     END_ACKNOWLEDGED = "END DIALOG acknowledged"
 
 
-S, H = State, Happening
+S, H = ConversationState, Happening
 # A missing key is a step that changes nothing: the arrival is acknowledged and discarded, the call refused.
-TRANSITIONS: dict[tuple[State, Happening], State] = {
+TRANSITIONS: dict[tuple[ConversationState, Happening], ConversationState] = {
     (S.STARTED_OUTBOUND, H.FIRST_SENT): S.CONVERSING,
     (S.STARTED_OUTBOUND, H.ENDED_HERE): S.CLOSED,  # nobody heard of it
     (S.STARTED_OUTBOUND, H.END_RECEIVED): S.DISCONNECTED_INBOUND,

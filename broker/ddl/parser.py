@@ -19,7 +19,7 @@ from broker.ddl.builder import Builder
 from broker.ddl.built import Built, Place, RefusedError
 from broker.ddl.lexer import UnclosedError, next_draft
 from broker.ddl.plain import PlainPlaces, read_plain
-from broker.ddl.statements import CreateRoute, Origin, Statement
+from broker.ddl.statements import CreateRoute, Statement, StatementOrigin
 from broker.ddl.token import Token, place_of
 from broker.errors import DdlSyntaxError
 
@@ -99,18 +99,20 @@ def read_script(text: str, *, source: str = "-") -> Iterator[Statement | DdlSynt
         if plain is not None:
             name, properties, start, end, at = plain
             places = PlainPlaces(text, start)
-            yield CreateRoute(name, properties, origin=Origin(source, text, lines.line(start), start, end, places))
+            yield CreateRoute(
+                name, properties, origin=StatementOrigin(source, text, lines.line(start), start, end, places)
+            )
             continue
         try:
             draft = next_draft(text, at, _KEYWORDS, OPENERS)
         except UnclosedError as error:
-            whole = Origin(source, text, 1, 0, len(text))
+            whole = StatementOrigin(source, text, 1, 0, len(text))
             yield _mistake(whole, (error.at, error.at + error.length), error.problem, error.number)
             return
         at = draft.next
         if draft.tokens:
             start, end = place_of(draft.tokens[0])[0], place_of(draft.tokens[-1])[1]
-            yield _parse(draft.tokens, Origin(source, text, lines.line(start), start, end))
+            yield _parse(draft.tokens, StatementOrigin(source, text, lines.line(start), start, end))
 
 
 class _LineCounter:
@@ -127,7 +129,7 @@ class _LineCounter:
         return self._line
 
 
-def _parse(tokens: list[Token], origin: Origin) -> Statement | DdlSyntaxError:
+def _parse(tokens: list[Token], origin: StatementOrigin) -> Statement | DdlSyntaxError:
     """One statement, or what is wrong with it."""
     try:
         built = cast("Built", _AUTOMATON.parse(tokens))
@@ -138,7 +140,7 @@ def _parse(tokens: list[Token], origin: Origin) -> Statement | DdlSyntaxError:
     return built.make(origin=replace(origin, places=built.places))
 
 
-def _unexpected(error: UnexpectedTokenError, tokens: list[Token], origin: Origin) -> DdlSyntaxError:
+def _unexpected(error: UnexpectedTokenError, tokens: list[Token], origin: StatementOrigin) -> DdlSyntaxError:
     """What to say about a token that cannot stand where it stands, or about an end that comes too early."""
     expected, token = error.accepts, error.token
     if token.type == END:
@@ -188,6 +190,6 @@ def _shorten(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _mistake(origin: Origin, place: Place, problem: str, number: int = 102) -> DdlSyntaxError:
+def _mistake(origin: StatementOrigin, place: Place, problem: str, number: int = 102) -> DdlSyntaxError:
     start, end = place
     return DdlSyntaxError(number, problem, origin.span(start, end), origin.text_line(start))

@@ -31,7 +31,7 @@ _WORD = r"[A-Z][a-z]+"  # of a class name
 NAME = "NAME"  # the key of `Origin.places` under which the name of the object stands
 
 
-class Origin(Struct, frozen=True):
+class StatementOrigin(Struct, frozen=True):
     """
     Where a statement came from.
 
@@ -75,7 +75,7 @@ class Origin(Struct, frozen=True):
 class Statement(Struct, frozen=True, eq=False, kw_only=True):
     """What all statements share. `origin` is None for a statement that was made, not read."""
 
-    origin: Origin | None = None
+    origin: StatementOrigin | None = None
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._asked() == other._asked()

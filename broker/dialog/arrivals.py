@@ -23,12 +23,12 @@ from broker.conversation.frames import Contact, Place
 from broker.flow import Disposition
 from broker.protocol.frame import Fault
 from broker.security.session import Secured
-from broker.store.receipt import Standing
+from broker.store.receipt import AckState
 
 DELAY = 0.05  # seconds: whoever answers has most often done so by then; a far side resends after 200 ms at the earliest
 ENOUGH = 4  # frames not told of yet; a window that is small stays open
 
-Tell = Callable[[Mapping[int, Standing]], None]
+Tell = Callable[[Mapping[int, AckState]], None]
 
 
 class Acknowledging:
@@ -39,14 +39,14 @@ class Acknowledging:
     """
 
     def __init__(self, tell: Tell) -> None:
-        self.pending: dict[int, Standing] = {}
+        self.pending: dict[int, AckState] = {}
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, stored: Mapping[int, Standing]) -> None:
+    def note(self, stored: Mapping[int, AckState]) -> None:
         """After a commit: what is stored now."""
-        due: dict[int, Standing] = {}
+        due: dict[int, AckState] = {}
         for endpoint_id, standing in stored.items():
             before = self.pending.pop(endpoint_id, None)
             frames = standing.frames + (before.frames if before is not None else 0)

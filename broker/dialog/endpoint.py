@@ -25,23 +25,23 @@ from broker.dialog.arrivals import GONE, Acknowledging, Inbox, Refusals, Strange
 from broker.dialog.journal_hooks import Verdicts
 from broker.dialog.route_requests import Inquirer
 from broker.dialog.store_port import Store
-from broker.dialog.transmitter import DialogSettings, Transmitter, alternatives
+from broker.dialog.transmitter import DialogTuning, Transmitter, alternatives
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.hop import Times
-from broker.forwarding.way import Buffer, Origin, Way
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin
 from broker.protocol.frame import Header
 from broker.protocol.layout import KIND_AT, FrameKind
 from broker.routing.decide import Pass, RoutingFacts, decide
 from broker.routing.route import SERVICE_BROKER
-from broker.security.session import Credentials
-from broker.store.gate import Gate
-from broker.store.housekeeping import Housekeeping
-from broker.store.receipt import Receipt, Standing
-from broker.store.transaction import Connection
-from broker.store.turn import Turn, TurnResult
-from broker.supervision import Kept, Supervision
+from broker.security.session import DialogCredentials
+from broker.store.gate import FrameVerifier
+from broker.store.housekeeping import Maintenance
+from broker.store.receipt import AckState, Receipt
+from broker.store.transaction import DaemonConnection
+from broker.store.turn import WriteBatch, WriteResult
+from broker.supervision import SupervisedTask, Supervision
 
 # --- borrowing ---
 # The connection of a database, used by others between two turns of its writer thread: in that thread, or lent.
@@ -50,7 +50,7 @@ from broker.supervision import Kept, Supervision
 _T = TypeVar("_T")
 
 
-def checked(store: Store, work: Callable[[Connection], _T]) -> Callable[[], _T]:
+def checked(store: Store, work: Callable[[DaemonConnection], _T]) -> Callable[[], _T]:
     """The work, for the writer thread; raises StoreUnavailableError when what it commits would not be found again."""
 
     def do_in_writer() -> _T:
@@ -60,7 +60,7 @@ def checked(store: Store, work: Callable[[Connection], _T]) -> Callable[[], _T]:
 
 
 @contextmanager
-def borrowed(store: Store, writer: Executor) -> Iterator[Connection]:
+def borrowed(store: Store, writer: Executor) -> Iterator[DaemonConnection]:
     """
     The connection, while the one thread of `writer` stands still; for another thread than the loop's.
 
@@ -146,17 +146,17 @@ class Endpoint:
         path: Path,
         store: Store,
         *,
-        settings: DialogSettings,
+        settings: DialogTuning,
         forwarder: Forwarder,
-        credentials: Credentials | None = None,
+        credentials: DialogCredentials | None = None,
         supervision: Supervision | None = None,
     ) -> None:
         self.name = name
         self.path = path
         self.broker_instance = store.broker_instance
         self._acknowledging = Acknowledging(self._acknowledge)
-        self.credentials = credentials or Credentials()
-        self._gate = Gate(self.credentials)
+        self.credentials = credentials or DialogCredentials()
+        self._gate = FrameVerifier(self.credentials)
         told, own = self._acknowledging.on_told, self.credentials
         self.transmitter = Transmitter(settings, forwarder, self._wake_up, ask=self.ask, on_told=told, credentials=own)
         self.inquirer = Inquirer(name, self.in_writer)
@@ -181,13 +181,13 @@ class Endpoint:
         self._receipt: Receipt | None = None  # of the last turn, unless that failed
         self._strangers = Strangers()
         self._clock = WallClock()
-        self._housekeeping = Housekeeping()
+        self._housekeeping = Maintenance()
         self._keep_at = 0.0
         self._turn_at = 0.0
         self._ride: asyncio.TimerHandle | None = None
         self._next_timer: float | None = None
         self._supervision = supervision or Supervision()
-        self._tasks: list[Kept] = []
+        self._tasks: list[SupervisedTask] = []
         self._is_closing = False
 
     def start(self) -> None:
@@ -221,15 +221,15 @@ class Endpoint:
             self._verdicts.close(self._loop.time())
         self._store.close()
 
-    async def in_writer(self, work: Callable[[Connection], _T]) -> _T:
+    async def in_writer(self, work: Callable[[DaemonConnection], _T]) -> _T:
         """Do something with the database between two turns, in the writer thread; for requests for routes."""
         return await self._loop.run_in_executor(self._writer, checked(self._store, work))
 
-    def borrow(self) -> AbstractContextManager[Connection]:
+    def borrow(self) -> AbstractContextManager[DaemonConnection]:
         """The connection, while the writer thread stands still; for another thread than the loop's: see `borrowed`."""
         return borrowed(self._store, self._writer)
 
-    def arrive(self, frames: list[bytes], origin: Origin) -> None:
+    def arrive(self, frames: list[bytes], origin: FrameOrigin) -> None:
         """Frames for this database, in the order of arrival; stored in the next turn."""
         is_urgent = False
         sender = origin if isinstance(origin, Transmitter) else None
@@ -290,7 +290,7 @@ class Endpoint:
             if done > 1:
                 self._turn_at = self._loop.time() + TURN_SECONDS
 
-    async def _do(self, left: list[Turn]) -> int:
+    async def _do(self, left: list[WriteBatch]) -> int:
         """Do these turns, and take each away that is done; how much was in them."""
         done = 0
         while left:
@@ -310,13 +310,13 @@ class Endpoint:
             del left[0]
         return done
 
-    def _turn_in_writer(self, turn: Turn) -> TurnResult:
+    def _turn_in_writer(self, turn: WriteBatch) -> WriteResult:
         self._receipt = None
         result = self._store.turn_in_writer(turn)
         self._receipt = result.receipt
         return result
 
-    def _note(self, result: TurnResult) -> None:
+    def _note(self, result: WriteResult) -> None:
         """After a turn: what was found and loaded is sent, what was stored is answered."""
         if result.seconds is not None:
             self.commits.observe(result.seconds, 1)
@@ -335,7 +335,7 @@ class Endpoint:
             self._wake_up()
         self._answer(result.receipt)
 
-    def _next_turn(self) -> Turn:
+    def _next_turn(self) -> WriteBatch:
         now, wall = self._loop.time(), time.time()
         jump = self._clock.look(wall, now)
         if jump:
@@ -344,7 +344,7 @@ class Endpoint:
         if is_time_to_keep:
             self._keep_at = now + KEEP_SECONDS
         waiting = self._inbox.take()
-        turn = Turn(
+        turn = WriteBatch(
             now=wall,
             frames=waiting.frames,
             origins=waiting.origins,
@@ -365,7 +365,7 @@ class Endpoint:
             self._verdicts.begin(len(waiting.frames) - waiting.acks, waiting.acks)
         return turn
 
-    async def _rest(self, turns: list[Turn], problem: str) -> None:
+    async def _rest(self, turns: list[WriteBatch], problem: str) -> None:
         """The store failed: nothing was stored, so nothing is acknowledged and all of it comes again."""
         frames = sum([len(turn.frames) for turn in turns])
         if problem != self.problem:  # told once, however long it lasts
@@ -374,7 +374,7 @@ class Endpoint:
         self._undo(turns)
         await asyncio.sleep(FAILURE_PAUSE)
 
-    def _undo(self, turns: list[Turn]) -> None:
+    def _undo(self, turns: list[WriteBatch]) -> None:
         """What these turns were for has to be done again; what they brought comes again."""
         self.dropped[Disposition.STORE_FAILED] += sum([len(turn.frames) for turn in turns])
         if self._verdicts is not None:
@@ -409,7 +409,7 @@ class Endpoint:
             transmitter.stored(endpoint_id, standing.place)
         self._acknowledging.note(receipt.stored)
         now = self._loop.time()
-        frames: list[tuple[Way, Buffer | None]] = []
+        frames: list[tuple[ForwardingEntry, Buffer | None]] = []
         for contact, place in receipt.closed:
             way = self._forwarder.way_for(transmitter.decide(contact), FrameKind.ACK)
             frames.append((way, framing.ack(contact, way, place)))
@@ -424,17 +424,17 @@ class Endpoint:
             transmitter.finish(endpoint_id)
         self._submit(frames, now)
 
-    def _acknowledge(self, stored: Mapping[int, Standing]) -> None:
+    def _acknowledge(self, stored: Mapping[int, AckState]) -> None:
         """Tell far sides what is stored here, by a frame of its own each."""
         transmitter = self.transmitter
-        frames: list[tuple[Way, Buffer | None]] = []
+        frames: list[tuple[ForwardingEntry, Buffer | None]] = []
         for endpoint_id, standing in stored.items():
             way, _ = transmitter.way(endpoint_id, standing.contact, FrameKind.ACK)
             contact, place, held, is_urgent = standing.contact, standing.place, standing.held, standing.is_urgent
             frames.append((way, transmitter.framing.ack(contact, way, place, held, is_urgent=is_urgent)))
         self._submit(frames, self._loop.time())
 
-    def _submit(self, frames: list[tuple[Way, Buffer | None]], now: float) -> None:
+    def _submit(self, frames: list[tuple[ForwardingEntry, Buffer | None]], now: float) -> None:
         """Send those that could be made, unless somebody else may be the principal by now."""
         made = [(way, frame) for way, frame in frames if frame is not None]
         if made and self.transmitter.is_confirmed():

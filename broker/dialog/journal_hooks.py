@@ -18,11 +18,11 @@ from broker.conversation.outbound import Outgoing
 from broker.flow import Disposition
 from broker.forwarding.held import message_id
 from broker.forwarding.ring import Ring, head_of
-from broker.forwarding.way import UNTOLD, Arrival, Queued, QueuedById
+from broker.forwarding.way import UNTOLD, PassOrigin, Queued, QueuedById
 from broker.protocol.layout import CONVERSATION_AT, FLAGS_AT, FRAGMENT_AT, SEQUENCE_AT, Flag
 from broker.store.receipt import TracedKey
 
-Seen = tuple[bytes, Arrival]
+Seen = tuple[bytes, PassOrigin]
 NOT_TRACED: Mapping[TracedKey, str] = {}
 
 _FROM_TARGET = int(Flag.FROM_TARGET)  # an enum's operators are slow
@@ -68,7 +68,7 @@ class Verdicts:
         self._messages, self._acks = [], []
         self.drop(Disposition.SHUTDOWN, now)
 
-    def _arrival_of(self, frame: bytes) -> Arrival:
+    def _arrival_of(self, frame: bytes) -> PassOrigin:
         """As the pass has it; how long the far side kept its message in a queue is not part of this visit."""
         arrival = self._ring.arrival_of(frame)
         return arrival._replace(queued=UNTOLD) if arrival.queued else arrival
@@ -159,7 +159,7 @@ class Witness:
             return
         queued = {message_id(fragment.head): fragment.queued for fragment in covered.values()}
         waited = wall - min(one.enqueued_at for one in queued.values())
-        arrival = Arrival(now - max(0.0, waited), "", is_from_here=True, queued=queued)
+        arrival = PassOrigin(now - max(0.0, waited), "", is_from_here=True, queued=queued)
         for one, fragment in covered.items():
             self._ring.tell(fragment.head, None, arrival, now)
             del sent[one]

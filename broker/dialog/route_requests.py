@@ -27,13 +27,13 @@ from broker.application.dialog import Dialog, begin_dialog, get_dialog
 from broker.application.message import Message
 from broker.application.receiving import receive
 from broker.conversation.message_types import LIFETIME_MAX
-from broker.conversation.state import TAKES_MESSAGES, State
+from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.protocol.layout import NO_GUID
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store import route_request
 from broker.store.metadata import put_queue, put_service, queues, services
-from broker.store.transaction import Connection, writing
+from broker.store.transaction import DaemonConnection, writing
 
 BODY_MAX_BYTES = 64 * 1024  # a hundred times what the longest names need
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, in any spelling
@@ -335,7 +335,7 @@ def _ending(message: Message) -> Ending:
 def _is_over(db: sqlite3.Connection, handle: uuid.UUID) -> bool:
     """Whether an open request ended in another way: an administrator ended it, or somebody else read the queue."""
     state = route_request.state_of(db, handle.bytes)
-    if state in (State.DISCONNECTED_INBOUND, State.ERROR):
+    if state in (ConversationState.DISCONNECTED_INBOUND, ConversationState.ERROR):
         get_dialog(db, handle).end()
     elif state not in TAKES_MESSAGES:
         route_request.put_lifetime(db, handle.bytes, time.time() + ANSWER_SECONDS)
@@ -369,7 +369,7 @@ _T = TypeVar("_T")
 class InWriter(Protocol):
     """The port to the thread that owns the database's connection."""
 
-    def __call__(self, work: Callable[[Connection], _T]) -> Awaitable[_T]:
+    def __call__(self, work: Callable[[DaemonConnection], _T]) -> Awaitable[_T]:
         """Run `work` there, between two of its turns."""
 
 

@@ -24,7 +24,7 @@ from broker.conversation.outbound import Held, Outbound
 from broker.conversation.window import NEVER
 from broker.forwarding.hop import bucket
 from broker.forwarding.outbox import Destination
-from broker.store.sending import Loaded, Want
+from broker.store.sending import LoadedFragments, Want
 
 SILENCE = 1.0  # seconds without any acknowledgement of the service after which it does not move
 SERVICES_MAX = 10_000  # remembered; of another one nothing is known until it is heard of again
@@ -259,7 +259,7 @@ class Loading:
             del self._hungry[endpoint_id]
         return wants
 
-    def loaded(self, sender: Sender, loaded: Loaded) -> bool:
+    def loaded(self, sender: Sender, loaded: LoadedFragments) -> bool:
         """What was asked for has come; False when it belongs behind something that was unloaded meanwhile."""
         sender.is_loading = False
         if loaded.want.place != sender.outbound.load_from:

@@ -37,7 +37,7 @@ class Trouble(NamedTuple):
     retry_at: float = NEVER
 
 
-class Surroundings(Protocol):
+class StatusContext(Protocol):
     """
     What the sentence is made of, beside the sender itself.
 
@@ -63,7 +63,7 @@ class Surroundings(Protocol):
         """What is known of the request for a route to this service, as the end of a sentence."""
 
 
-def transmission_status(sender: Sender, decision: Decision, here: Surroundings) -> str:
+def transmission_status(sender: Sender, decision: Decision, here: StatusContext) -> str:
     """What the messages of a dialog wait for; `decision` is the one by which it is sent now."""
     problem = _path_problem(sender, decision, here)
     outbound = sender.outbound
@@ -103,7 +103,7 @@ def _goal(decision: Decision) -> str:
     return str(decision.candidates[0].address)
 
 
-def _path_problem(sender: Sender, decision: Decision, here: Surroundings) -> str | None:
+def _path_problem(sender: Sender, decision: Decision, here: StatusContext) -> str | None:
     """What keeps a frame with this decision from leaving now; None when nothing does."""
     disposition = decision.disposition
     if disposition is Disposition.DELIVERED:
@@ -127,7 +127,7 @@ def _path_problem(sender: Sender, decision: Decision, here: Surroundings) -> str
     return f"{what}: matched again {again}when routes or services change"
 
 
-def _connection_problem(decision: Decision, here: Surroundings) -> str | None:
+def _connection_problem(decision: Decision, here: StatusContext) -> str | None:
     address = decision.candidates[0].address
     pair = None if decision.route is None else decision.route.pair
     forwarder = here.forwarder
@@ -139,7 +139,7 @@ def _connection_problem(decision: Decision, here: Surroundings) -> str | None:
     return None if outbox.is_ready else f"waiting for room on the connection to {address}"
 
 
-def _waiting_for_turn(sender: Sender, here: Surroundings) -> str:
+def _waiting_for_turn(sender: Sender, here: StatusContext) -> str:
     used, bound = here.memory
     if not sender.outbound.loaded and used * 2 > bound:
         return f"waiting for memory: {used} of at most {bound} bytes are loaded for other dialogs"
@@ -165,7 +165,7 @@ STATUSES_MAX = 256  # looked at in one turn: a few milliseconds
 MOVING = "being sent: acknowledgements come in"
 
 
-class Telling:
+class StatusWriter:
     """What the file says of each dialog. Loop-only."""
 
     def __init__(self, senders: Mapping[int, Sender], status: Callable[[Sender], str]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.store.transaction import Connection
-from broker.store.turn import Turn, TurnResult
+from broker.store.transaction import DaemonConnection
+from broker.store.turn import WriteBatch, WriteResult
 
 
 class Store(Protocol):
@@ -22,7 +22,7 @@ class Store(Protocol):
 
     broker_instance: bytes
 
-    def turn_in_writer(self, turn: Turn) -> TurnResult:
+    def turn_in_writer(self, turn: WriteBatch) -> WriteResult:
         """
         Do one turn as a whole: what it returns is durable, of what fails nothing is there.
 
@@ -30,7 +30,7 @@ class Store(Protocol):
             StoreUnavailableError: it failed, for a reason that may pass.
         """
 
-    def lend(self) -> Connection:
+    def lend(self) -> DaemonConnection:
         """
         What the catalog's statements and the requests for routes run on, in the writer thread or while it stands still.
 

@@ -27,22 +27,22 @@ from broker.conversation.outbound import Held, Outbound, Outgoing
 from broker.conversation.window import FIRST_FRAMES, NEVER, Backoff, RoundTrip, Window
 from broker.dialog.journal_hooks import Witness
 from broker.dialog.send_queue import FRAME_COST, LOADED_MAX_BYTES, Alarms, Frontier, Loading, Sender, Trips, Turns
-from broker.dialog.status import Telling, Trouble, transmission_status
+from broker.dialog.status import StatusWriter, Trouble, transmission_status
 from broker.flow import Disposition
 from broker.forwarding.deciding import Ask, want_better
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.sink import DatabaseSink
-from broker.forwarding.way import Buffer, Way, rejected
+from broker.forwarding.way import Buffer, ForwardingEntry, rejected
 from broker.protocol.frame import Fault, Rejected, decode_envelope, encode_envelope
 from broker.protocol.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, decide
 from broker.routing.table import RouteTable
 from broker.security.key_packet import Mode
-from broker.security.session import CannotSealError, Credentials, Sealer, Secured
-from broker.store.receipt import Heard, Run
-from broker.store.sending import Found, Loaded, Want, left
+from broker.security.session import CannotSealError, DialogCredentials, Sealer, Secured
+from broker.store.receipt import KeyEvidence, Run
+from broker.store.sending import LoadedFragments, PendingDialog, Want, left
 
 # --- detour ---
 # Other ways than the best one, for frames that got no answer along it, or that will get none.
@@ -112,7 +112,7 @@ class Framing:
     whole.
     """
 
-    def __init__(self, travel: Travel, credentials: Credentials) -> None:
+    def __init__(self, travel: Travel, credentials: DialogCredentials) -> None:
         self.credentials = credentials
         self.travel = travel
         self._message_ids = (os.urandom(8), count(int.from_bytes(os.urandom(4), "big")))
@@ -136,7 +136,13 @@ class Framing:
         return encode_envelope(structs.replace(envelope, lifetime=left(fragment.lifetime, now))) + payload
 
     def ack(
-        self, contact: Contact, way: Way, stored: Place, held: tuple[Run, ...] = (), *, is_urgent: bool = True
+        self,
+        contact: Contact,
+        way: ForwardingEntry,
+        stored: Place,
+        held: tuple[Run, ...] = (),
+        *,
+        is_urgent: bool = True,
     ) -> bytes | None:
         """An acknowledgement; None when it cannot be sealed: what is not acknowledged comes again."""
         try:
@@ -145,7 +151,7 @@ class Framing:
             return None
         return ack_frame(contact, self.travel, self.message_id(), stored, held, seal=seal)
 
-    def fault(self, contact: Contact, way: Way, fault: Fault) -> bytes | None:
+    def fault(self, contact: Contact, way: ForwardingEntry, fault: Fault) -> bytes | None:
         """An error; None when it cannot be sealed: the far side would not believe it."""
         try:
             seal = self.seal(contact, way, with_packet=True)
@@ -153,7 +159,7 @@ class Framing:
             return None
         return fault_frame(contact, self.travel, self.message_id(), fault, seal)
 
-    def seal(self, contact: Contact, way: Way, *, with_packet: bool) -> Seal | None:
+    def seal(self, contact: Contact, way: ForwardingEntry, *, with_packet: bool) -> Seal | None:
         """
         How frames of this side are sealed on this way, now; None when they are not.
 
@@ -177,7 +183,7 @@ class Framing:
         sealer.check(now)
         return Seal(sealer, now, with_packet)
 
-    def heard(self, conversation_id: bytes, heard: Heard, *, is_initiator: bool) -> None:
+    def heard(self, conversation_id: bytes, heard: KeyEvidence, *, is_initiator: bool) -> None:
         """A sealed frame came to this side, and was believed."""
         sealer = self._sealers.get((conversation_id, is_initiator))
         if sealer is not None:
@@ -208,7 +214,7 @@ class Framing:
 # Other settings for the dialogs of a database that is at work. Loop-only.
 
 
-def reset(transmitter: Transmitter, settings: DialogSettings) -> None:
+def reset(transmitter: Transmitter, settings: DialogTuning) -> None:
     """
     Dialogs behave so from now on, those under way as well: what is in flight stays, what is sent next obeys.
 
@@ -228,7 +234,7 @@ def reset(transmitter: Transmitter, settings: DialogSettings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class DialogSettings:
+class DialogTuning:
     """
     Shape: `window` frames and `window_bytes` of bodies in flight for each dialog at most; `fragment_size` bytes of
     payload in one frame.
@@ -269,18 +275,18 @@ class Transmitter:
 
     def __init__(
         self,
-        settings: DialogSettings,
+        settings: DialogTuning,
         forwarder: Forwarder,
         wake: Callable[[], None],
         *,
         ask: Ask = lambda _: None,
         on_told: Callable[[int, Place], None] = lambda *_: None,
-        credentials: Credentials | None = None,
+        credentials: DialogCredentials | None = None,
     ) -> None:
         self.table = RouteTable()
         self.senders: dict[int, Sender] = {}
         self.forwarder = forwarder
-        self.framing = Framing(settings.travel, credentials or Credentials())
+        self.framing = Framing(settings.travel, credentials or DialogCredentials())
         self.faults: dict[int, Fault] = {}
         self.database = ""
         self.sent: Counter[str] = Counter()
@@ -303,7 +309,7 @@ class Transmitter:
         self._loading = Loading(self.senders, settings.fragment_size, waits=self._waiting.__contains__)
         self._alarms = Alarms(self._on_alarm)
         self._frontier = Frontier()
-        self._telling = Telling(self.senders, self.status)
+        self._telling = StatusWriter(self.senders, self.status)
         self._witness = Witness(forwarder.ring)
         self._decisions: dict[int, Decision] = {}
         self._generation = -1
@@ -312,7 +318,7 @@ class Transmitter:
 
     # --- what the writer thread found ---
 
-    def found(self, found: Found) -> None:
+    def found(self, found: PendingDialog) -> None:
         """A dialog has new messages."""
         sender = self.senders.get(found.endpoint_id)
         if sender is None:
@@ -334,7 +340,7 @@ class Transmitter:
         """What to load in the next turn, none while there is no room."""
         return self._loading.wants()
 
-    def loaded(self, loaded: Loaded) -> None:
+    def loaded(self, loaded: LoadedFragments) -> None:
         """What was asked for has come; a dialog for which nothing came and nothing is in flight is done."""
         sender = self.senders.get(loaded.want.endpoint_id)
         if sender is None:
@@ -448,7 +454,7 @@ class Transmitter:
 
     # --- ways ---
 
-    def way(self, endpoint_id: int, contact: Contact, kind: FrameKind) -> tuple[Way, Decision]:
+    def way(self, endpoint_id: int, contact: Contact, kind: FrameKind) -> tuple[ForwardingEntry, Decision]:
         """The way that frames of this kind take now."""
         if self._generation != self.forwarder.generation or len(self._decisions) > DECISIONS_MAX:
             self._generation = self.forwarder.generation
@@ -490,7 +496,7 @@ class Transmitter:
         self._is_pump_due = False
         if self.is_resting or not self.is_confirmed():
             return
-        frames: list[tuple[Way, Buffer]] = []
+        frames: list[tuple[ForwardingEntry, Buffer]] = []
         size = 0
         now = self._loop.time()
         while self._turns and size < PUMP_BYTES:
@@ -505,7 +511,7 @@ class Transmitter:
         if self._loading:
             self._wake()
 
-    def _burst(self, sender: Sender, frames: list[tuple[Way, Buffer]], now: float) -> int:
+    def _burst(self, sender: Sender, frames: list[tuple[ForwardingEntry, Buffer]], now: float) -> int:
         """One dialog's turn; bytes added to `frames`."""
         way, seal = self._open_way(sender)
         if way is None:
@@ -542,7 +548,7 @@ class Transmitter:
             self._loading.look(sender)
         return size
 
-    def _open_way(self, sender: Sender) -> tuple[Way | None, Seal | None]:
+    def _open_way(self, sender: Sender) -> tuple[ForwardingEntry | None, Seal | None]:
         """The way of a sender when it leads on now, and how it seals there; else a link is asked for, and it waits."""
         sender.hindrance = ""
         way, decision = self.way(sender.endpoint_id, sender.contact, FrameKind.MESSAGE)

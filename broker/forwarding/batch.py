@@ -8,7 +8,7 @@ from broker.forwarding.way import Buffer, Sink
 CARE_MAX = 64  # frames of one walk that are taken care of one by one, some 5 us each; the others are for another walk
 
 
-class Batch:
+class PassResult:
     """
     What one walk leaves behind.
 
@@ -33,7 +33,7 @@ class Batch:
             self.touched.append(sink)
         sink.runs.append(run)
 
-    def close(self, consumed: int, kind: int, frames: int) -> Batch:
+    def close(self, consumed: int, kind: int, frames: int) -> PassResult:
         """The walk ends here; `frames` of `kind` are not counted yet."""
         self.consumed = consumed
         self.count(kind, frames)

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from broker.errors import PeerError
 from broker.flow import Disposition
-from broker.forwarding.batch import Batch
+from broker.forwarding.batch import PassResult
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Buffer, Way
+from broker.forwarding.way import Buffer, ForwardingEntry
 from broker.protocol.decoder import check_frame, maybe_length
 from broker.protocol.frame import decode_link
 from broker.protocol.layout import (
@@ -38,17 +38,17 @@ FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs
 REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # all remembered ways; past it the cache starts anew: a peer may invent names
 REMEMBERED_OVERHEAD = 360  # bytes of one way beside its route key, at worst, in either kernel, as measured
 
-Resolve = Callable[[bytes, bytes, int, bool], tuple[Way, bool | None]]
+Resolve = Callable[[bytes, bytes, int, bool], tuple[ForwardingEntry, bool | None]]
 """
 (route key, conversation id, kind, is_from_target) -> (way, whether the conversation id had a say); None there when this
 holds for one frame only and the next has to be asked for. Must not fail.
 """
 
-DropWay = Callable[[Disposition, int], Way]
+DropWay = Callable[[Disposition, int], ForwardingEntry]
 """The way of a drop, by disposition and kind."""
 
 
-class CarefulKernel(ABC):
+class SlowPath(ABC):
     """
     What every kernel does and has. Remembers only ways, which `forget` empties.
 
@@ -69,7 +69,7 @@ class CarefulKernel(ABC):
         self._remembered_bytes = 0
 
     @abstractmethod
-    def walk(self, slab: bytearray, end: int) -> Batch:
+    def walk(self, slab: bytearray, end: int) -> PassResult:
         """Walk the whole frames in `slab[:end]`: hops are added in place, runs are gathered at the sinks."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class CarefulKernel(ABC):
         self._clear()
         self._remembered_bytes = 0
 
-    def way_of(self, frame: Buffer) -> Way:
+    def way_of(self, frame: Buffer) -> ForwardingEntry:
         """The way of a whole dialog frame by its route key, and its conversation where that has a say."""
         kind, is_from_target = frame[4], bool(frame[5] & FROM_TARGET)
         key = bytes(
@@ -100,7 +100,7 @@ class CarefulKernel(ABC):
         self._remember(key, conversation if is_by_conversation else None, kind, is_from_target, way)
         return way
 
-    def careful(self, slab: bytearray, pos: int, end: int, batch: Batch) -> tuple[int, Way | None]:
+    def careful(self, slab: bytearray, pos: int, end: int, batch: PassResult) -> tuple[int, ForwardingEntry | None]:
         """
         Judge the one frame at `pos`: its end, `pos` when the walk ends there; its way if it is a dialog frame.
 
@@ -135,7 +135,7 @@ class CarefulKernel(ABC):
         batch.count(slab[pos + 4], 1)
         return stop, way
 
-    def _judge(self, slab: bytearray, pos: int) -> Way:
+    def _judge(self, slab: bytearray, pos: int) -> ForwardingEntry:
         """The way of one whole, well-formed dialog frame; what it teaches is remembered for the next walk."""
         _, kind, flags, hop_count, hop_limit, time_to_live, time_consumed, _, _ = PASS.unpack_from(slab, pos)
         if hop_count + 1 > min(hop_limit, self._max_hops):
@@ -151,11 +151,18 @@ class CarefulKernel(ABC):
         """A frame with these has a hop left."""
 
     @abstractmethod
-    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> Way | None:  # noqa: FBT001 - as `Resolve`
+    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:  # noqa: FBT001 - as `Resolve`
         """The way that is remembered, if one is."""
 
     @abstractmethod
-    def _remember(self, key: bytes, conversation: bytes | None, kind: int, is_from_target: bool, way: Way) -> None:  # noqa: FBT001 - as `Resolve`
+    def _remember(
+        self,
+        key: bytes,
+        conversation: bytes | None,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+        way: ForwardingEntry,
+    ) -> None:
         """Remember a way, for this conversation alone where one is given."""
 
     @abstractmethod

@@ -76,7 +76,7 @@ class Legend:
     offset: float = 0.0
 
 
-class Decoder(Protocol):
+class ColumnDecoder(Protocol):
     """
     Makes columns of records.
 

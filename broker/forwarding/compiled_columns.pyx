@@ -147,7 +147,7 @@ cdef inline int64_t microseconds(double seconds) noexcept nogil:
 
 
 cdef class CompiledDecoder:
-    """As `broker.forwarding.columns.Decoder`."""
+    """As `broker.forwarding.columns.ColumnDecoder`."""
 
     name = "compiled"
 

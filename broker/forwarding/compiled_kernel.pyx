@@ -17,8 +17,8 @@ from libc.stdint cimport UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from broker.forwarding.batch import Batch
-from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.batch import PassResult
+from broker.forwarding.careful import SlowPath
 from broker.forwarding.ring import ALWAYS as _ALWAYS
 from broker.forwarding.ring import HEAD_BYTES as _RECORD_HEAD_BYTES
 from broker.forwarding.sample import SAMPLE_BITS as _SAMPLE_BITS
@@ -136,7 +136,7 @@ cdef class Walk:
         if not 0 <= end <= PyByteArray_GET_SIZE(slab):
             raise AssertionError(f"a walk of {end} bytes in a slab of {len(slab)}")
         cdef uint8_t* base = <uint8_t*>PyByteArray_AS_STRING(slab)
-        batch = Batch()
+        batch = PassResult()
         self.runs.begin()
         if self.highest:  # an earlier walk has failed
             memset(self.received, 0, sizeof(self.received))
@@ -222,11 +222,11 @@ cdef class Walk:
         return pos
 
 
-class CompiledKernel(CarefulKernel):
+class CompiledKernel(SlowPath):
     """
     Walks slabs in C. Counts beside the route keys until `tally` is called.
 
-    Shape: see `CarefulKernel`; `hash_bits` 0 .. 64 that are used, fewer only so that a test can make keys collide.
+    Shape: see `SlowPath`; `hash_bits` 0 .. 64 that are used, fewer only so that a test can make keys collide.
     """
 
     name = "compiled"

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.places import Places, key_of
-from broker.forwarding.way import Report, Way
-from broker.forwarding.ways import Ways
+from broker.forwarding.places import DialogAffinity, key_of
+from broker.forwarding.way import ForwardingEntry, Report
+from broker.forwarding.ways import ForwardingTable
 from broker.protocol.layout import CONVERSATION_AT, GUID_BYTES, HEADER_BYTES, NO_GUID, ROUTE_KEY_AT, TO_SERVICE_AT, Flag
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, HealthOf, Hosted, RoutingContext, RoutingFacts, decide
@@ -45,7 +45,9 @@ class Decider:
     only while others of its dialog wait: it has to forget that now and then.
     """
 
-    def __init__(self, ways: Ways, places: Places, *, health_of: HealthOf, ask: Ask, report: Report) -> None:
+    def __init__(
+        self, ways: ForwardingTable, places: DialogAffinity, *, health_of: HealthOf, ask: Ask, report: Report
+    ) -> None:
         self.here = RoutingContext(RouteTable(), Hosted(), health_of, is_forwarding=False)
         self.passed: dict[RoutingFacts, None] = {}
         self._ways = ways
@@ -54,7 +56,13 @@ class Decider:
         self.is_bound = False
         self._report = report
 
-    def resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool | None]:  # noqa: FBT001 - the kernel's callback has no names
+    def resolve(
+        self,
+        key: bytes,
+        conversation: bytes,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001 - the kernel's callback has no names
+    ) -> tuple[ForwardingEntry, bool | None]:
         """As `careful.Resolve`: the way of a frame, behind those of its dialog that wait here."""
         try:
             way, decision = self._decide(key, conversation, kind, is_from_target)
@@ -72,13 +80,19 @@ class Decider:
                         return self._ways.of(decision, kind, candidate.address), True
         return way, decision.is_by_conversation
 
-    def way_now(self, frame: bytes) -> Way:
+    def way_now(self, frame: bytes) -> ForwardingEntry:
         """By routes and health alone, wherever the rest of its dialog waits."""
         key_end = TO_SERVICE_AT + int.from_bytes(frame[TO_SERVICE_AT - 2 : TO_SERVICE_AT], "big")
         conversation = frame[CONVERSATION_AT : CONVERSATION_AT + GUID_BYTES]
         return self._decide(frame[ROUTE_KEY_AT:key_end], conversation, frame[4], bool(frame[5] & _FROM_TARGET))[0]
 
-    def _decide(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, Decision]:  # noqa: FBT001 - as `resolve`
+    def _decide(
+        self,
+        key: bytes,
+        conversation: bytes,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001 - as `resolve`
+    ) -> tuple[ForwardingEntry, Decision]:
         try:
             to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
         except UnicodeDecodeError:

@@ -22,8 +22,8 @@ from collections.abc import Set as AbstractSet
 from msgspec.structs import replace
 
 from broker.flow import Disposition
-from broker.forwarding.batch import Batch
-from broker.forwarding.careful import CarefulKernel, Resolve
+from broker.forwarding.batch import PassResult
+from broker.forwarding.careful import Resolve, SlowPath
 from broker.forwarding.deciding import Ask, Decider
 from broker.forwarding.held import message_id
 from broker.forwarding.hop import HopTimes
@@ -33,15 +33,15 @@ from broker.forwarding.limits import Limits
 from broker.forwarding.moving import Moves
 from broker.forwarding.outbox import Again, HoldBack, Outbox, Ports
 from broker.forwarding.pairs import AskPrincipal
-from broker.forwarding.places import Places
+from broker.forwarding.places import DialogAffinity
 from broker.forwarding.pool import forget_feeders
 from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.ring import Ring
 from broker.forwarding.settling import Settling
 from broker.forwarding.sink import DatabaseSink, Deliver
-from broker.forwarding.unfinished import Unfinished
-from broker.forwarding.way import UNTOLD, Buffer, Origin, QueuedById, Report, Way, WayOf, surface
-from broker.forwarding.ways import OTHER_KIND, WayKey, Ways
+from broker.forwarding.unfinished import PartialFrames
+from broker.forwarding.way import UNTOLD, Buffer, ForwardingEntry, FrameOrigin, QueuedById, Report, WayOf, surface
+from broker.forwarding.ways import OTHER_KIND, ForwardingTable, WayKey
 from broker.protocol.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision, HealthOf, Hosted, RoutingContext, RoutingFacts
@@ -73,7 +73,7 @@ class Forwarder:
         health_of: HealthOf,
         ask: Ask = lambda _: None,
         ask_principal: AskPrincipal = lambda _: None,
-        kernel: type[CarefulKernel] = Kernel,
+        kernel: type[SlowPath] = Kernel,
         hold_back: HoldBack = lambda *_: None,
         again: Again = lambda: None,
         report: Report = surface,
@@ -82,7 +82,7 @@ class Forwarder:
         self.limits = limits
         self.slab = bytearray(limits.slab_bytes)
         self.view = memoryview(self.slab)
-        self.unfinished, self.hop = Unfinished(), HopTimes()
+        self.unfinished, self.hop = PartialFrames(), HopTimes()
         self.pool = limits.make_pool()
         self.received: Counter[int] = Counter()
         self.dropped: Counter[Disposition] = Counter()
@@ -92,7 +92,7 @@ class Forwarder:
         self.ring = ring
         self._again = again
         self._report = report
-        self._places = Places()
+        self._places = DialogAffinity()
         self._settling = Settling(hold_back, report, self.hop)
         ports = Ports(
             drop=self.drop,
@@ -103,7 +103,7 @@ class Forwarder:
             places=self._places,
             hop=self.hop,
         )
-        self._ways = Ways(self.pool, ports, want=want, ask_principal=ask_principal, deliver=deliver)
+        self._ways = ForwardingTable(self.pool, ports, want=want, ask_principal=ask_principal, deliver=deliver)
         self._decider = Decider(self._ways, self._places, health_of=health_of, ask=ask, report=report)
         self._moves = Moves(self._settling.settle_again, self._ways, self._places, ring)
         self._rerouting = Rerouting(self._decider, self._ways, self._moves)
@@ -231,7 +231,7 @@ class Forwarder:
 
     # --- frames come in ---
 
-    def take(self, slab: bytearray, end: int, now: float, origin: Origin, profile: Profile = OPEN) -> Batch:
+    def take(self, slab: bytearray, end: int, now: float, origin: FrameOrigin, profile: Profile = OPEN) -> PassResult:
         """Pass on the whole frames in `slab[:end]`; the batch tells how far that went and what is the link's own."""
         kernel = self._kernels.of(profile)
         if self.ring is not None:
@@ -246,11 +246,15 @@ class Forwarder:
         return batch
 
     def submit(
-        self, frames: Iterable[tuple[Way, Buffer]], now: float, origin: Origin, queued: QueuedById = UNTOLD
+        self,
+        frames: Iterable[tuple[ForwardingEntry, Buffer]],
+        now: float,
+        origin: FrameOrigin,
+        queued: QueuedById = UNTOLD,
     ) -> None:
         """Send frames of a database here along the ways that `way_for` gave for them; `queued` as `Arrival` has it."""
-        batch, pending = Batch(), self.hop.pending
-        ways: dict[bytes, Way] = {}
+        batch, pending = PassResult(), self.hop.pending
+        ways: dict[bytes, ForwardingEntry] = {}
         if self.ring is not None:
             self.ring.begin(now, origin, is_from_here=True, queued=queued)
         for way, frame in frames:
@@ -263,13 +267,13 @@ class Forwarder:
         self._flush(batch, now, origin, lambda frame: ways[message_id(frame)])
         self.hop.pending = pending  # they begin here
 
-    def way_for(self, decision: Decision, kind: int) -> Way:
+    def way_for(self, decision: Decision, kind: int) -> ForwardingEntry:
         """The way that a decision leads to: on, into a database here, to where a principal is awaited, or to a drop."""
         return self._ways.of(decision, kind)
 
     # --- what became of them ---
 
-    def drop(self, frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
+    def drop(self, frame: Buffer, disposition: Disposition, origin: FrameOrigin | None) -> None:
         """Count a frame that ends here and advise its origin."""
         self.dropped[disposition] += 1
         self.last_dropped[disposition] = self._now, bytes(frame[:HEAD_MAX_BYTES])
@@ -316,7 +320,7 @@ class Forwarder:
             outbox.abandon(now)
 
     @property
-    def ways(self) -> Mapping[WayKey, Way]:
+    def ways(self) -> Mapping[WayKey, ForwardingEntry]:
         """Every way by sink, route and kind, its frames counted up to now."""
         self._kernels.tally()
         return self._ways.by_key
@@ -340,11 +344,11 @@ class Forwarder:
 
     # --- the inside, in calling order ---
 
-    def _make_kernel(self, resolve: Resolve) -> CarefulKernel:
+    def _make_kernel(self, resolve: Resolve) -> SlowPath:
         frame, hops = self.limits.max_frame, self.limits.max_hops
         return self._kernel(max_frame=frame, max_hops=hops, resolve=resolve, drop_way=self._ways.drop, ring=self.ring)
 
-    def _flush(self, batch: Batch, now: float, origin: Origin, way_of: WayOf) -> None:
+    def _flush(self, batch: PassResult, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """The frames leave, and are counted then: a lone one is not to wait for that."""
         self._now = now
         try:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
-from broker.forwarding.places import Place
+from broker.forwarding.places import DialogPlacement
 from broker.forwarding.pool import Payer
-from broker.forwarding.way import Arrival, Buffer, Way
+from broker.forwarding.way import Buffer, ForwardingEntry, PassOrigin
 from broker.protocol.layout import (
     CONVERSATION_AT,
     ENDS_AT,
@@ -44,9 +44,9 @@ class Held(NamedTuple):
     frame: bytes
     since: float
     deadline: float
-    way: Way
-    arrival: Arrival | None = None
-    place: Place | None = None
+    way: ForwardingEntry
+    arrival: PassOrigin | None = None
+    place: DialogPlacement | None = None
     payer: Payer | None = None
 
     def waited_ms(self, now: float) -> int:
@@ -86,7 +86,7 @@ class Held(NamedTuple):
         """See `Pack.begun`."""
         return (1, len(self.frame)) if sent else (0, 0)
 
-    def by_dialog(self, frames: int) -> Iterable[tuple[Way, Place | None, int]]:
+    def by_dialog(self, frames: int) -> Iterable[tuple[ForwardingEntry, DialogPlacement | None, int]]:
         """See `Pack.by_dialog`."""
         return ((self.way, self.place, frames),)
 
@@ -98,9 +98,9 @@ class Held(NamedTuple):
 def hold(  # noqa: PLR0917 - as the fields of `Held`
     frame: Buffer,
     now: float,
-    way: Way,
-    arrival: Arrival | None = None,
-    place: Place | None = None,
+    way: ForwardingEntry,
+    arrival: PassOrigin | None = None,
+    place: DialogPlacement | None = None,
     payer: Payer | None = None,
     latest: float = math.inf,
 ) -> Held:

@@ -18,10 +18,10 @@ from __future__ import annotations
 import struct
 from struct import Struct
 
-from broker.forwarding.batch import Batch
-from broker.forwarding.careful import CarefulKernel, DropWay, Resolve
+from broker.forwarding.batch import PassResult
+from broker.forwarding.careful import DropWay, Resolve, SlowPath
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, Sink, WayOf
 from broker.protocol.layout import (
     CONVERSATION_AT,
     GUID_BYTES,
@@ -35,7 +35,7 @@ from broker.protocol.layout import (
 
 WORDS_MAX = 4096  # remembered second words of the prelude; a peer may invent 2^32 of them
 
-Ways = dict[bytes, Way]
+Ways = dict[bytes, ForwardingEntry]
 """Route key -> way; where the conversation id has a say, a way that has `choices`."""
 
 _KEY_HEAD_BYTES = HEADER_BYTES - ROUTE_KEY_AT  # broker instance and name length, before the name
@@ -49,16 +49,16 @@ class _NoSink:
     def __init__(self) -> None:
         self.runs: list[Buffer] = []
 
-    def flush(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+    def flush(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
         """Never called."""
         raise AssertionError("a way that has choices was taken")
 
-    def recover(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+    def recover(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
         """Never called."""
         raise AssertionError("a way that has choices was taken")
 
 
-class Kernel(CarefulKernel):
+class Kernel(SlowPath):
     """
     Walks slabs in plain Python. Counts on the ways themselves.
 
@@ -78,9 +78,9 @@ class Kernel(CarefulKernel):
     def tally(self) -> None:
         """Nothing to do: the walk counts on the ways themselves."""
 
-    def walk(self, slab: bytearray, end: int) -> Batch:
+    def walk(self, slab: bytearray, end: int) -> PassResult:
         """Walk the whole frames in `slab[:end]`. Cost: per run one slice, per frame no object that outlives it."""
-        batch, view, words = Batch(), memoryview(slab), self._words
+        batch, view, words = PassResult(), memoryview(slab), self._words
         touch, max_frame, ring = batch.touched.append, self._max_frame, self._ring
         sink: Sink | None = None  # where the run from `start` on leads
         side: Ways | None = None  # of the `frames` not counted yet, which are of one `kind`
@@ -140,7 +140,7 @@ class Kernel(CarefulKernel):
         self._name_length = name_length
         return True
 
-    def _take_care(self, slab: bytearray, pos: int, end: int, batch: Batch) -> int:
+    def _take_care(self, slab: bytearray, pos: int, end: int, batch: PassResult) -> int:
         """The careful path for the one frame at `pos`; its end, or `pos` when the walk ends there."""
         stop, way = self.careful(slab, pos, end, batch)
         if way is not None:
@@ -156,18 +156,25 @@ class Kernel(CarefulKernel):
     def _side(self, kind: int, *, is_from_target: bool) -> Ways:
         return self._ways.setdefault((kind, is_from_target), {})
 
-    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> Way | None:  # noqa: FBT001 - as `Resolve`
+    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:  # noqa: FBT001 - as `Resolve`
         known = self._side(kind, is_from_target=is_from_target).get(key)
         return known if known is None or known.choices is None else known.choices.get(conversation)
 
-    def _remember(self, key: bytes, conversation: bytes | None, kind: int, is_from_target: bool, way: Way) -> None:  # noqa: FBT001 - as `Resolve`
+    def _remember(
+        self,
+        key: bytes,
+        conversation: bytes | None,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+        way: ForwardingEntry,
+    ) -> None:
         ways = self._side(kind, is_from_target=is_from_target)
         if conversation is None:
             ways[key] = way
             return
         stand_in = ways.get(key)
         if stand_in is None:
-            stand_in = ways[key] = Way(_NoSink(), way.disposition, kind=kind)
+            stand_in = ways[key] = ForwardingEntry(_NoSink(), way.disposition, kind=kind)
             stand_in.choices = {}
         assert stand_in.choices is not None  # whether the conversation has a say is a matter of the key alone
         stand_in.choices[conversation] = way

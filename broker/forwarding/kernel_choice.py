@@ -8,13 +8,13 @@ starts. `BROKER_KERNEL=python` or `BROKER_KERNEL=compiled` forces one.
 from __future__ import annotations
 
 from broker.errors import SettingError
-from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.careful import SlowPath
 from broker.forwarding.kernel import Kernel
 
 try:
     from broker.forwarding.compiled_kernel import CompiledKernel
 except ImportError:
-    KERNELS: dict[str, type[CarefulKernel]] = {Kernel.name: Kernel}
+    KERNELS: dict[str, type[SlowPath]] = {Kernel.name: Kernel}
 else:
     KERNELS = {CompiledKernel.name: CompiledKernel, Kernel.name: Kernel}
 
@@ -22,7 +22,7 @@ KERNEL_VARIABLE = "BROKER_KERNEL"
 _NAMES = ("compiled", "python")
 
 
-def choose_kernel(forced: str = "") -> type[CarefulKernel]:
+def choose_kernel(forced: str = "") -> type[SlowPath]:
     """
     The kernel of this name; when it is empty, the fastest there is.
 

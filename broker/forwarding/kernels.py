@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.flow import Disposition
-from broker.forwarding.careful import REMEMBERED_MAX_BYTES, REMEMBERED_OVERHEAD, CarefulKernel, DropWay, Resolve
-from broker.forwarding.way import Way
+from broker.forwarding.careful import REMEMBERED_MAX_BYTES, REMEMBERED_OVERHEAD, DropWay, Resolve, SlowPath
+from broker.forwarding.way import ForwardingEntry
 from broker.protocol.layout import HEADER_BYTES, ROUTE_KEY_AT
 from broker.security.grants import OPEN, Profile
 
@@ -30,19 +30,19 @@ class Kernels:
         drop_way: The way of a drop.
     """
 
-    def __init__(self, make: Callable[[Resolve], CarefulKernel], resolve: Resolve, drop_way: DropWay) -> None:
+    def __init__(self, make: Callable[[Resolve], SlowPath], resolve: Resolve, drop_way: DropWay) -> None:
         self._make = make
         self._resolve = resolve
         self._drop_way = drop_way
         self._remembered_bytes = 0
-        self._by_profile: dict[Profile, CarefulKernel] = {OPEN: make(self._counted)}
+        self._by_profile: dict[Profile, SlowPath] = {OPEN: make(self._counted)}
 
     @property
     def name(self) -> str:
         """Which kind walks: `compiled` or `python`."""
         return self._by_profile[OPEN].name
 
-    def of(self, profile: Profile) -> CarefulKernel:
+    def of(self, profile: Profile) -> SlowPath:
         """The kernel of a profile. Cost: one look-up, each read."""
         return self._by_profile.get(profile) or self._add(profile)
 
@@ -63,14 +63,19 @@ class Kernels:
         self.forget()
         self._by_profile = {OPEN: self._make(self._counted)}
 
-    def _add(self, profile: Profile) -> CarefulKernel:
+    def _add(self, profile: Profile) -> SlowPath:
         if profile.is_open:
             return self._by_profile[OPEN]
         if len(self._by_profile) >= KERNELS_MAX:
             oldest = next(one for one in self._by_profile if one is not OPEN)
             self._by_profile.pop(oldest).forget()
 
-        def resolve(key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool | None]:  # noqa: FBT001 - as `Resolve`
+        def resolve(
+            key: bytes,
+            conversation: bytes,
+            kind: int,
+            is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+        ) -> tuple[ForwardingEntry, bool | None]:
             if _is_permitted(profile, key):
                 return self._counted(key, conversation, kind, is_from_target)
             self._count(key)
@@ -79,7 +84,13 @@ class Kernels:
         kernel = self._by_profile[profile] = self._make(resolve)
         return kernel
 
-    def _counted(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool | None]:  # noqa: FBT001 - as `Resolve`
+    def _counted(
+        self,
+        key: bytes,
+        conversation: bytes,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+    ) -> tuple[ForwardingEntry, bool | None]:
         found = self._resolve(key, conversation, kind, is_from_target)
         if found[1] is not None:
             self._count(key)

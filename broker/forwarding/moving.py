@@ -14,28 +14,28 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from broker.flow import Disposition
-from broker.forwarding.batch import Batch
+from broker.forwarding.batch import PassResult
 from broker.forwarding.held import Held, copy_key
 from broker.forwarding.outbox import GATHER_BYTES, Outbox
 from broker.forwarding.pending import Pending
-from broker.forwarding.places import Places, place_key
+from broker.forwarding.places import DialogAffinity, place_key
 from broker.forwarding.pool import HELD_OVERHEAD, room_in
 from broker.forwarding.ring import Ring
 from broker.forwarding.sink import DropSink
-from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf, frame_bounds
-from broker.forwarding.ways import Ways
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, Sink, WayOf, frame_bounds
+from broker.forwarding.ways import ForwardingTable
 from broker.protocol.layout import HOP_COUNT_AT
 
 SLICE_FRAMES = 256  # looked at in one turn of the loop; some 15 us each
 
-NewWay: TypeAlias = Callable[[Outbox, Held], Way | None]
+NewWay: TypeAlias = Callable[[Outbox, Held], ForwardingEntry | None]
 """Which way a frame that waits in this outbox takes now; None when it stays."""
 
-Settle: TypeAlias = Callable[[Batch, float, WayOf, list[float]], None]
+Settle: TypeAlias = Callable[[PassResult, float, WayOf, list[float]], None]
 """Flush what a slice has gathered, which has waited since then."""
 
 
-class Reason(IntEnum):
+class RerouteReason(IntEnum):
     """Why a queue moves; the later ones look at everything that the earlier ones do."""
 
     BETTER = 1  # another address leads on
@@ -50,15 +50,15 @@ class Moves:
     Shape: `under_way` why and whereto, by queue; a plain dict, because every pass asks whether there is anything in it.
     """
 
-    def __init__(self, settle: Settle, ways: Ways, places: Places, ring: Ring | None) -> None:
-        self.under_way: dict[Outbox, tuple[Reason, NewWay]] = {}
+    def __init__(self, settle: Settle, ways: ForwardingTable, places: DialogAffinity, ring: Ring | None) -> None:
+        self.under_way: dict[Outbox, tuple[RerouteReason, NewWay]] = {}
         self._lengths: dict[Outbox, int] = {}  # of what was yet to be looked at after the last slice
         self._settle = settle
         self._ways = ways
         self._places = places
         self._ring = ring
 
-    def start(self, outbox: Outbox, reason: Reason, new_way: NewWay) -> None:
+    def start(self, outbox: Outbox, reason: RerouteReason, new_way: NewWay) -> None:
         """All that waits there is to be looked at, from the front; anew, where that is under way."""
         running = self.under_way.get(outbox)
         self.under_way[outbox] = running if running is not None and running[0] > reason else (reason, new_way)
@@ -82,7 +82,7 @@ class Moves:
                 is_more = True
         return is_more
 
-    def divert(self, batch: Batch, now: float, origin: Origin, way_of: WayOf) -> None:
+    def divert(self, batch: PassResult, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """What came for a dialog that has frames in a queue that moves goes behind them. Cost: some 1 us a frame."""
         for sink in batch.touched:
             if isinstance(sink, DropSink):
@@ -103,7 +103,7 @@ class Moves:
                     kept.append(run[at:])
             sink.runs[:] = kept
 
-    def _put_behind(self, queue: Outbox, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
+    def _put_behind(self, queue: Outbox, frame: Buffer, way: ForwardingEntry, now: float, origin: FrameOrigin) -> None:
         way.frames -= 1
         way = self._ways.to(queue, Disposition.FORWARDED, way.route, way.kind)
         way.frames += 1
@@ -136,8 +136,8 @@ class _Gathered:
         self._settle = settle
         self._ring = ring
         self._now = now
-        self._batch = Batch()
-        self._ways: dict[bytes, Way] = {}
+        self._batch = PassResult()
+        self._ways: dict[bytes, ForwardingEntry] = {}
         self._since: list[float] = []  # of those from outside
         self._cost = 0
 
@@ -150,7 +150,7 @@ class _Gathered:
             self.settle()
         return room_in(sink.share) >= cost
 
-    def add(self, frame: Buffer, way: Way, held: Held) -> None:
+    def add(self, frame: Buffer, way: ForwardingEntry, held: Held) -> None:
         """A frame is on its way."""
         if self._ring is not None and held.arrival is not None:
             if not self._ways:
@@ -168,6 +168,6 @@ class _Gathered:
     def settle(self) -> None:
         """All that is gathered is flushed."""
         batch, ways, since = self._batch, self._ways, self._since
-        self._batch, self._ways, self._since, self._cost = Batch(), {}, [], 0
+        self._batch, self._ways, self._since, self._cost = PassResult(), {}, [], 0
         if batch.touched:
             self._settle(batch, self._now, lambda frame: ways[copy_key(frame)], since)

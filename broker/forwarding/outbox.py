@@ -25,11 +25,11 @@ from broker.forwarding.hop import HopTimes
 from broker.forwarding.pack import Piece
 from broker.forwarding.packing import Packing
 from broker.forwarding.pending import Pending
-from broker.forwarding.places import Places
+from broker.forwarding.places import DialogAffinity
 from broker.forwarding.pool import Pool, Share
 from broker.forwarding.ring import Ring
 from broker.forwarding.sink import Drop
-from broker.forwarding.way import Buffer, Origin, Outlet, Report, Way, WayOf, frame_bounds, surface
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, Outlet, Report, WayOf, frame_bounds, surface
 from broker.protocol.layout import PRELUDE
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
@@ -52,11 +52,11 @@ class Ports:
     """
 
     drop: Drop
-    hold_back: Callable[[Outbox, Origin], None] = lambda *_: None
+    hold_back: Callable[[Outbox, FrameOrigin], None] = lambda *_: None
     unfinished: Callable[[Outbox], None] = lambda _: None
     report: Report = surface
     ring: Ring | None = None
-    places: Places = field(default_factory=Places)
+    places: DialogAffinity = field(default_factory=DialogAffinity)
     hop: HopTimes = field(default_factory=HopTimes)
 
 
@@ -123,7 +123,7 @@ class Outbox:
         if self._outlet is None:
             self._want()
 
-    def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
+    def flush(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """Write the batch at once as far as the link takes it; hold the rest. One write for the whole batch."""
         outlet = self._outlet
         if outlet is not None and outlet.is_narrow:
@@ -141,7 +141,7 @@ class Outbox:
                 self._ease(origin)
         self.runs.clear()
 
-    def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
+    def recover(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """The batch could not be written: whatever link there is has failed, and the frames wait for another one."""
         self._broken, self._outlet = self._outlet or self._broken, None
         self._hold(self.runs, now, origin, way_of, is_again=True)  # some may have been held before that happened
@@ -164,7 +164,7 @@ class Outbox:
             if leaving:
                 self._take_leave(leaving, data, self._send(outlet, data), now)
 
-    def take_behind(self, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
+    def take_behind(self, frame: Buffer, way: ForwardingEntry, now: float, origin: FrameOrigin) -> None:
         """Hold a frame behind those of its dialog, wherever it would go else; it is counted under `way` already."""
         self._hold((frame,), now, origin, lambda _: way)
         self._ease(origin)
@@ -246,7 +246,7 @@ class Outbox:
         self._forget(piece, frames, size)
         return from_outside
 
-    def _shed(self, max_frame: int, now: float, origin: Origin, way_of: WayOf) -> None:
+    def _shed(self, max_frame: int, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """Drop from the batch what the peer would not take for its size."""
         kept: list[Buffer] = []
         for run in self.runs:
@@ -261,7 +261,7 @@ class Outbox:
                 kept.append(run[at:])
         self.runs[:] = kept
 
-    def _settle(self, sent: int, now: float, origin: Origin, way_of: WayOf) -> None:
+    def _settle(self, sent: int, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """Of the batch's first `sent` bytes the link took care; finish the frame that was cut, hold what follows."""
         runs, at = self.runs, 0
         for index, run in enumerate(self.runs):
@@ -278,13 +278,13 @@ class Outbox:
         self.want_link()  # also when nothing found room: then the next copy may find a link
 
     def _hold(
-        self, runs: Iterable[Buffer], now: float, origin: Origin, way_of: WayOf, *, is_again: bool = False
+        self, runs: Iterable[Buffer], now: float, origin: FrameOrigin, way_of: WayOf, *, is_again: bool = False
     ) -> None:
         for piece in self._packing.hold(runs, now, origin, way_of, is_again=is_again):
             if self.moving is not None:
                 self.moving.add(piece)
 
-    def _refuse(self, frame: Buffer, way: Way, why: Disposition, now: float, origin: Origin) -> None:
+    def _refuse(self, frame: Buffer, way: ForwardingEntry, why: Disposition, now: float, origin: FrameOrigin) -> None:
         """Drop a frame of the batch."""
         way.frames -= 1
         ring = self._ports.ring
@@ -292,7 +292,7 @@ class Outbox:
             ring.refuse(frame, way, why, ring.take_back(frame), now)
         self._ports.drop(frame, why, origin)
 
-    def _ease(self, origin: Origin) -> None:
+    def _ease(self, origin: FrameOrigin) -> None:
         """Tell who brought what has to wait, while it still does."""
         if origin in self.share.feeders and not self.is_ready:
             self._ports.hold_back(self, origin)
@@ -334,7 +334,7 @@ class Outbox:
         return leaving
 
 
-HoldBack = Callable[[Outbox, Origin, bool], None]
+HoldBack = Callable[[Outbox, FrameOrigin, bool], None]
 """This origin brought what has to wait, and, or not, what others take at once: it may be paused; must not fail."""
 Again = Callable[[], None]
 """Call `work` in a later turn of the loop; must not fail, may be called many times for one."""

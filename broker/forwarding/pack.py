@@ -16,9 +16,9 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from broker.forwarding.held import TIME_MAX, Held, hold, waited_ms
-from broker.forwarding.places import Place
+from broker.forwarding.places import DialogPlacement
 from broker.forwarding.pool import Payer
-from broker.forwarding.way import Arrival, Way
+from broker.forwarding.way import ForwardingEntry, PassOrigin
 from broker.protocol.layout import TIME_CONSUMED_AT
 
 _MILLISECONDS = Struct(">I")
@@ -34,11 +34,11 @@ class Lane:
 
     __slots__ = ("ending", "place", "place_key", "way")
 
-    def __init__(self, way: Way, ending: bytes, place_key: int | None) -> None:
+    def __init__(self, way: ForwardingEntry, ending: bytes, place_key: int | None) -> None:
         self.way = way
         self.ending = ending
         self.place_key = place_key
-        self.place: Place | None = None
+        self.place: DialogPlacement | None = None
 
 
 class Pack(NamedTuple):
@@ -60,7 +60,7 @@ class Pack(NamedTuple):
     deadline: float
     latest: float
     longest: int
-    arrival: Arrival | None
+    arrival: PassOrigin | None
     payer: Payer | None
 
     @property
@@ -89,7 +89,7 @@ class Pack(NamedTuple):
         starts = [start - at for start in self.starts[frames:]]
         return self._replace(data=self.data[at:], starts=starts, keys=self.keys[frames:], lanes=self.lanes[frames:])
 
-    def by_dialog(self, frames: int) -> Iterable[tuple[Way, Place | None, int]]:
+    def by_dialog(self, frames: int) -> Iterable[tuple[ForwardingEntry, DialogPlacement | None, int]]:
         """Of the first ones, how many there are of which way and place."""
         return ((lane.way, lane.place, count) for lane, count in Counter(self.lanes[:frames]).items())
 

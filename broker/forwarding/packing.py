@@ -19,10 +19,10 @@ from broker.forwarding.held import copy_ending
 from broker.forwarding.held_queue import HeldQueue
 from broker.forwarding.hop import HopTimes
 from broker.forwarding.pack import Lane, Pack, Piece
-from broker.forwarding.places import Places, key_of
+from broker.forwarding.places import DialogAffinity, key_of
 from broker.forwarding.pool import HELD_OVERHEAD, Payer, Share
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Arrival, Buffer, Origin, Sink, Way, WayOf, frame_bounds
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Sink, WayOf, frame_bounds
 from broker.protocol.layout import ENDS_AT, GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT, Flag
 
 PACK_BYTES = 64 * 1024  # of a pack, and one frame more: what is copied when a link takes a part of it
@@ -32,7 +32,7 @@ PACK_FRAMES = 8  # of a pack at least: below, what it needs beside the frames is
 _HEAD = Struct(">IBBBxII16x28s16xH34xH").unpack_from
 _FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
 
-Refuse = Callable[[Buffer, Way, Disposition, float, Origin], None]
+Refuse = Callable[[Buffer, ForwardingEntry, Disposition, float, FrameOrigin], None]
 """Drop a frame of the batch."""
 
 LaneKey = tuple[bytes, bytes, int, int, bool]
@@ -49,7 +49,7 @@ class _Coming:
     """
 
     now: float
-    origin: Origin
+    origin: FrameOrigin
     way_of: WayOf
     is_again: bool
     payer: Payer | None
@@ -88,7 +88,7 @@ class Packing:
         queue: HeldQueue,
         share: Share,
         *,
-        places: Places,
+        places: DialogAffinity,
         hop: HopTimes,
         ring: Ring | None,
         refuse: Refuse,
@@ -102,7 +102,7 @@ class Packing:
         self._refuse = refuse
 
     def hold(
-        self, runs: Iterable[Buffer], now: float, origin: Origin, way_of: WayOf, *, is_again: bool = False
+        self, runs: Iterable[Buffer], now: float, origin: FrameOrigin, way_of: WayOf, *, is_again: bool = False
     ) -> Iterator[Piece]:
         """
         The whole frames in these runs begin to wait, or are refused; nothing is done that is not asked for.
@@ -192,15 +192,15 @@ class Packing:
         )
         return iter((pack,)) if frames >= PACK_FRAMES else pack.helds()
 
-    def _take_back(self, data: bytes) -> Arrival | None:
+    def _take_back(self, data: bytes) -> PassOrigin | None:
         """These frames do not leave at once; when and from where they came."""
-        arrival: Arrival | None = None
+        arrival: PassOrigin | None = None
         if self._ring is not None:
             for start, stop in frame_bounds(data):
                 arrival = self._ring.take_back(data[start:stop])
         return arrival
 
-    def _turn_down(self, frame: bytes, way: Way, coming: _Coming, *, is_copy: bool) -> None:
+    def _turn_down(self, frame: bytes, way: ForwardingEntry, coming: _Coming, *, is_copy: bool) -> None:
         """This frame finds no place."""
         if not is_copy:
             self._feed(coming)
@@ -217,7 +217,7 @@ class Packing:
             coming.has_fed = True
 
 
-def _new_lane(key: LaneKey, route_key: bytes, way: Way) -> Lane:
+def _new_lane(key: LaneKey, route_key: bytes, way: ForwardingEntry) -> Lane:
     ends, conversation, kind, from_target, is_from_here = key
     place_key = None if is_from_here else key_of(route_key, conversation, is_from_target=bool(from_target))
     return Lane(way, copy_ending(kind, from_target, ends), place_key)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from broker.forwarding.outbox import Outbox, Want
-from broker.forwarding.way import Way
+from broker.forwarding.way import ForwardingEntry
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Principals
 from broker.routing.route import MirroredPair
@@ -23,7 +23,7 @@ AskPrincipal = Callable[[MirroredPair], None]
 """Somebody has frames for a pair whose principal is not known; must not fail, and be quick: it may be said often."""
 
 
-class Pairs:
+class MirroredOutboxes:
     """
     Shape: `outboxes` by pair, made when first asked for; `principals` where they lead, replaced whole by `lead`; `left`
     frames that left for earlier principals, by route and address, of each pair.
@@ -50,7 +50,7 @@ class Pairs:
         pairs = self._at.get(address)
         return () if pairs is None else [self.outboxes[pair] for pair in pairs if pair in self.outboxes]
 
-    def lead(self, changes: Mapping[MirroredPair, NetworkAddress | None], ways: Iterable[Way]) -> None:
+    def lead(self, changes: Mapping[MirroredPair, NetworkAddress | None], ways: Iterable[ForwardingEntry]) -> None:
         """
         From now on the principals of these pairs are here, or not known.
 

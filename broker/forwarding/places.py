@@ -18,7 +18,7 @@ from broker.protocol.layout import CONVERSATION_AT, GUID_BYTES, ROUTE_KEY_AT, TO
 _FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
 
 
-class Place:
+class DialogPlacement:
     """Shape: `key` of the dialog's direction; `count` frames that wait in `outbox`; `later` where the next ones do."""
 
     __slots__ = ("count", "key", "later", "outbox")
@@ -27,16 +27,16 @@ class Place:
         self.key = key
         self.outbox = outbox
         self.count = 0
-        self.later: Place | None = None
+        self.later: DialogPlacement | None = None
 
 
-class Places:
+class DialogAffinity:
     """All places, by key. Loop-only; changed by outboxes alone."""
 
     __slots__ = ("_by_key",)
 
     def __init__(self) -> None:
-        self._by_key: dict[int, Place] = {}
+        self._by_key: dict[int, DialogPlacement] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -46,19 +46,19 @@ class Places:
         place = self._by_key.get(key)
         return None if place is None else place.outbox
 
-    def enter(self, key: int, outbox: Sink, frames: int = 1) -> Place:
+    def enter(self, key: int, outbox: Sink, frames: int = 1) -> DialogPlacement:
         """Frames of this dialog begin to wait in an outbox."""
         place = self._by_key.get(key)
         if place is None:
-            place = self._by_key[key] = Place(key, outbox)
+            place = self._by_key[key] = DialogPlacement(key, outbox)
         while place.outbox is not outbox:
             if place.later is None:
-                place.later = Place(key, outbox)
+                place.later = DialogPlacement(key, outbox)
             place = place.later
         place.count += frames
         return place
 
-    def leave(self, place: Place, frames: int = 1) -> None:
+    def leave(self, place: DialogPlacement, frames: int = 1) -> None:
         """Frames that waited there do so no more."""
         place.count -= frames
         if place.count:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from broker.forwarding.way import Origin
+from broker.forwarding.way import FrameOrigin
 from broker.protocol.layout import MIN_DIALOG_FRAME
 
 # Bytes a held frame costs beside itself, at worst, which is one that waits alone: its bytes object, its tuple, its
@@ -73,8 +73,8 @@ class Pool:
         self.used_bytes = 0
         self.frames = 0
         self.over_share = self.over_payer = 0
-        self.feeders: dict[Origin, float] = {}
-        self.payers: dict[Origin, Payer] = {}
+        self.feeders: dict[FrameOrigin, float] = {}
+        self.payers: dict[FrameOrigin, Payer] = {}
         self.left_at = NEVER
 
     @property
@@ -96,7 +96,7 @@ class Payer:
         self.pool = pool
         self.percent = percent
         self.used_bytes = 0
-        self.feeders: dict[Origin, float] = {}
+        self.feeders: dict[FrameOrigin, float] = {}
         self.left_at = NEVER
 
     @property
@@ -124,7 +124,7 @@ class Share:
         self.used_bytes = 0
         self.refused = 0
         self.pool = pool
-        self.feeders: dict[Origin, float] = {}
+        self.feeders: dict[FrameOrigin, float] = {}
         self.left_at = NEVER
 
     def admit(self, frame_bytes: int, payer: Payer | None = None, *, frames: int = 1) -> bool:
@@ -160,7 +160,7 @@ class Share:
         self.pool.used_bytes -= cost
         self.pool.frames -= frames
 
-    def fed_by(self, origin: Origin, now: float) -> None:
+    def fed_by(self, origin: FrameOrigin, now: float) -> None:
         """Frames from here had to wait."""
         self.feeders[origin] = self.pool.feeders[origin] = now
         if origin in self.pool.payers:

@@ -33,7 +33,7 @@ from typing import NamedTuple, TypeAlias
 from broker.flow import Disposition
 from broker.forwarding.held import Held, copy_key
 from broker.forwarding.sample import EVERY_DIALOG, Sample
-from broker.forwarding.way import UNTOLD, Arrival, Buffer, Origin, QueuedById, Way
+from broker.forwarding.way import UNTOLD, Buffer, ForwardingEntry, FrameOrigin, PassOrigin, QueuedById
 from broker.protocol.frame import Header, decode_dialog
 from broker.protocol.layout import (
     CONVERSATION_AT,
@@ -59,7 +59,7 @@ _GOES_ON = (Disposition.FORWARDED, Disposition.DELIVERED, Disposition.PRINCIPAL_
 # What a database says of frames whose dialog nobody follows goes untold if it is one of these.
 _ENDS_WELL = (None, Disposition.DELIVERED, Disposition.DUPLICATE)
 
-Ending = tuple[Way | None, Disposition | None]
+Ending = tuple[ForwardingEntry | None, Disposition | None]
 """
 The way that a frame took, and what became of it: that of the way, unless it was dropped on it.
 
@@ -75,16 +75,16 @@ def head_of(frame: Buffer) -> bytes:
 Records: TypeAlias = bytes | memoryview
 
 
-class Taken(NamedTuple):
+class RingContents(NamedTuple):
     """What was in the ring: `data` packed records, and what the numbers in them stand for."""
 
     data: Records
     ways: Mapping[int, Ending]
-    arrivals: list[Arrival]
+    arrivals: list[PassOrigin]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class VisitRecord:
     """
     One visit of a frame.
 
@@ -93,9 +93,9 @@ class Record:
     `time_consumed`, which is as it left.
     """
 
-    arrival: Arrival
+    arrival: PassOrigin
     left: float
-    way: Way | None
+    way: ForwardingEntry | None
     disposition: Disposition | None
     frame_bytes: int
     raw_header: bytes
@@ -144,24 +144,26 @@ class Ring:
         "used",
     )
 
-    def __init__(self, capacity: int, *, sample: float, adjacent_of: Callable[[Origin], str] = lambda _: "") -> None:
+    def __init__(
+        self, capacity: int, *, sample: float, adjacent_of: Callable[[FrameOrigin], str] = lambda _: ""
+    ) -> None:
         self.buffer = bytearray(capacity)
         self.used = 0
         self.shed = 0
         self.now = 0.0
-        self._came: tuple[Origin | None, bool, QueuedById] = (None, True, UNTOLD)
-        self._arrival: Arrival | None = None  # of the pass under way, which nobody has asked for while it is None
+        self._came: tuple[FrameOrigin | None, bool, QueuedById] = (None, True, UNTOLD)
+        self._arrival: PassOrigin | None = None  # of the pass under way, which nobody has asked for while it is None
         self._adjacent_of = adjacent_of
         self._sample = Sample(sample)
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[PassOrigin] = []
         self._ways: dict[int, Ending] = {}
-        self._numbers: dict[Way | None, dict[Disposition | None, int]] = {}
+        self._numbers: dict[ForwardingEntry | None, dict[Disposition | None, int]] = {}
         self._next_number = 0
         self._freed: list[int] = []  # numbers that nothing stands for any more
         self._retired: list[int] = []  # numbers that only what is in the ring stands for
         self._span = (0, 0)  # where the records of this pass are that may be taken back
         self._index: dict[bytes, list[int]] | None = None  # of these, by what they tell of the frame; made when asked
-        self._moving: dict[bytes, Arrival] = {}
+        self._moving: dict[bytes, PassOrigin] = {}
 
     def resample(self, fraction: float) -> None:
         """Follow this fraction of all dialogs from now on; kernels have to be made anew, they know it by heart."""
@@ -178,7 +180,7 @@ class Ring:
 
     # --- one pass ---
 
-    def begin(self, now: float, origin: Origin | None, *, is_from_here: bool, queued: QueuedById = UNTOLD) -> None:
+    def begin(self, now: float, origin: FrameOrigin | None, *, is_from_here: bool, queued: QueuedById = UNTOLD) -> None:
         """A pass begins; all frames take their way before one is taken back. No `origin`: they waited for another."""
         self.now = now
         self._came = origin, is_from_here, queued
@@ -186,21 +188,21 @@ class Ring:
         self._open()
 
     @property
-    def arrival(self) -> Arrival:
+    def arrival(self) -> PassOrigin:
         """When and from where the frames of this pass came; made when asked for, as most passes record nothing."""
         if self._arrival is None:
             origin, is_from_here, queued = self._came
             adjacent_in = "" if origin is None else self._adjacent_of(origin)
-            self._arrival = Arrival(self.now, adjacent_in, is_from_here, queued)  # by name it would cost twice
+            self._arrival = PassOrigin(self.now, adjacent_in, is_from_here, queued)  # by name it would cost twice
         return self._arrival
 
-    def enter(self, slab: Buffer, pos: int, way: Way, hop_count: int) -> None:
+    def enter(self, slab: Buffer, pos: int, way: ForwardingEntry, hop_count: int) -> None:
         """The frame at `pos`, which arrived with this hop count, takes its way now."""
         if self._is_followed(slab, pos) or way.disposition not in _GOES_ON:
             self._put(slab, pos, (way, way.disposition), self.arrival, self.now, hop_count)
             self._span = self._span[0], self.used
 
-    def move(self, frame: Buffer, way: Way, arrival: Arrival) -> None:
+    def move(self, frame: Buffer, way: ForwardingEntry, arrival: PassOrigin) -> None:
         """A frame that waited takes another way now."""
         self._moving[copy_key(frame)] = arrival
         if self._is_followed(frame, 0) or way.disposition not in _GOES_ON:
@@ -208,7 +210,7 @@ class Ring:
             self._put(frame, 0, (way, way.disposition), arrival, self.now, hop_count)
             self._span = self._span[0], self.used
 
-    def take_back(self, frame: Buffer) -> Arrival:
+    def take_back(self, frame: Buffer) -> PassOrigin:
         """A frame of this pass does not leave at once for its next hop; when and from where it came."""
         arrival = self.arrival_of(frame)
         if self._is_followed(frame, 0):
@@ -224,7 +226,7 @@ class Ring:
                 self.shed -= 1  # its visit has not ended, so its record is not lost yet
         return arrival
 
-    def arrival_of(self, frame: Buffer) -> Arrival:
+    def arrival_of(self, frame: Buffer) -> PassOrigin:
         """When and from where a frame of this pass came, which may have waited for another way."""
         return self._moving.get(copy_key(frame), self.arrival) if self._moving else self.arrival
 
@@ -237,13 +239,15 @@ class Ring:
         """A frame that waited is dropped."""
         self._put_held(held, disposition, now)
 
-    def refuse(self, frame: Buffer, way: Way, disposition: Disposition, arrival: Arrival, now: float) -> None:
+    def refuse(
+        self, frame: Buffer, way: ForwardingEntry, disposition: Disposition, arrival: PassOrigin, now: float
+    ) -> None:
         """A frame that was taken back is dropped at once."""
         self._put(frame, 0, (way, disposition), arrival, now, frame[HOP_COUNT_AT] - arrival.hops)
 
     # --- the databases here ---
 
-    def tell(self, frame: Buffer, disposition: Disposition | None, arrival: Arrival, left: float) -> None:
+    def tell(self, frame: Buffer, disposition: Disposition | None, arrival: PassOrigin, left: float) -> None:
         """
         What a database here says of a frame of its own.
 
@@ -263,7 +267,7 @@ class Ring:
         is_noted = self._arrival is not None and bool(self._arrivals) and self._arrivals[-1] is self._arrival
         return len(self._arrivals) - is_noted
 
-    def mark_of(self, way: Way) -> int:
+    def mark_of(self, way: ForwardingEntry) -> int:
         """
         The number of a way, with `ALWAYS` added if all its frames are recorded: it leads to a drop, or all dialogs are
         sampled. Then the kernel need not mix, so a record that is shed costs it next to nothing.
@@ -281,16 +285,16 @@ class Ring:
 
     # --- what becomes of it ---
 
-    def retire(self, ways: Iterable[Way]) -> None:
+    def retire(self, ways: Iterable[ForwardingEntry]) -> None:
         """These ways are no more: their numbers are free when what is in the ring was taken."""
         for way in ways:
             self._retired += self._numbers.pop(way, {}).values()
 
-    def take(self) -> Taken:
+    def take(self) -> RingContents:
         """Everything since the last time; never called in the middle of a pass. Cost: one copy of what is there."""
         return self._give(bytes(memoryview(self.buffer)[: self.used]))
 
-    def swap(self, empty: bytearray) -> Taken:
+    def swap(self, empty: bytearray) -> RingContents:
         """
         The same without the copy: the ring goes on in other memory, as large as its own, which is the caller's now.
 
@@ -300,8 +304,8 @@ class Ring:
         full, self.buffer = self.buffer, empty
         return self._give(memoryview(full)[: self.used])
 
-    def _give(self, data: Records) -> Taken:
-        taken = Taken(data, self._ways, self._arrivals)
+    def _give(self, data: Records) -> RingContents:
+        taken = RingContents(data, self._ways, self._arrivals)
         self.used = 0
         self._arrivals = []
         if self._retired:
@@ -327,7 +331,7 @@ class Ring:
         )
 
     def _put(  # noqa: PLR0917 - all different, and passed in this order only here
-        self, slab: Buffer, pos: int, ending: Ending, arrival: Arrival, left: float, hop_count: int
+        self, slab: Buffer, pos: int, ending: Ending, arrival: PassOrigin, left: float, hop_count: int
     ) -> bool:
         """Write a record; False, and counted as shed, when there is no room."""
         length = HEADER_BYTES + sum(_LENGTHS(slab, pos))
@@ -361,7 +365,7 @@ class Ring:
             self._ways[number] = ending
         return number
 
-    def _note_arrival(self, arrival: Arrival) -> int:
+    def _note_arrival(self, arrival: PassOrigin) -> int:
         if not self._arrivals or self._arrivals[-1] is not arrival:
             self._arrivals.append(arrival)
         return len(self._arrivals) - 1
@@ -377,7 +381,7 @@ class Ring:
         return index
 
 
-def decode(taken: Taken) -> Iterator[Record]:
+def decode(taken: RingContents) -> Iterator[VisitRecord]:
     """The records that were taken, in the order in which they were written. In any thread."""
     data, at = bytes(taken.data), 0
     while at < len(data):
@@ -388,7 +392,7 @@ def decode(taken: Taken) -> Iterator[Record]:
             continue
         from_at = to_at + int.from_bytes(data[to_at - 2 : to_at], "big")
         way, disposition = taken.ways[number]
-        yield Record(
+        yield VisitRecord(
             arrival=taken.arrivals[arrival],
             left=left,
             way=way,

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from broker.forwarding.batch import Batch
+from broker.forwarding.batch import PassResult
 from broker.forwarding.hop import HopTimes
 from broker.forwarding.outbox import HoldBack, Outbox
 from broker.forwarding.sink import DropSink
-from broker.forwarding.way import Nobody, Origin, Outlet, Report, Sink, WayOf
+from broker.forwarding.way import FrameOrigin, Outlet, Report, Sink, UnknownOrigin, WayOf
 
 
 class Settling:
@@ -29,10 +29,10 @@ class Settling:
         self._hold_back = hold_back
         self._report = report
         self._hop = hop
-        self._nobody = Nobody()
+        self._nobody = UnknownOrigin()
         self._touched: list[Sink] = []  # by the batch under way
 
-    def settle(self, batch: Batch, now: float, origin: Origin, way_of: WayOf) -> None:
+    def settle(self, batch: PassResult, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """Each sink takes its frames."""
         self._touched = batch.touched
         failed: list[tuple[Outlet | None, Exception]] = []
@@ -50,7 +50,7 @@ class Settling:
         for outlet, why in failed:
             self._report(outlet, why)
 
-    def settle_again(self, batch: Batch, now: float, way_of: WayOf, since: Sequence[float]) -> None:
+    def settle_again(self, batch: PassResult, now: float, way_of: WayOf, since: Sequence[float]) -> None:
         """
         The sinks take what has waited; what leaves now is counted with its time.
 
@@ -67,7 +67,7 @@ class Settling:
         for begun, frames in Counter(since[: max(0, len(since) - others)]).items():
             self._hop.observe(now - begun, frames)
 
-    def tell_who_waits(self, outbox: Outbox, origin: Origin) -> None:
+    def tell_who_waits(self, outbox: Outbox, origin: FrameOrigin) -> None:
         """Who brought what has to wait, and whether it brought something for others that do not."""
         is_shared = any(sink is not outbox and not isinstance(sink, DropSink) for sink in self._touched)
         self._hold_back(outbox, origin, is_shared)

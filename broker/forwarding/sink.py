@@ -6,20 +6,20 @@ from typing import Protocol
 
 from broker.flow import Disposition
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Buffer, Origin, WayOf, frame_bounds
+from broker.forwarding.way import Buffer, FrameOrigin, WayOf, frame_bounds
 
 
 class Deliver(Protocol):
     """The port to the dialogs: whole frames for one database, in the order in which they arrived."""
 
-    def __call__(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def __call__(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         """Take them; must not fail and must not block."""
 
 
 class Drop(Protocol):
     """Count one dropped frame under its disposition and advise where it came from, when that is known."""
 
-    def __call__(self, frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
+    def __call__(self, frame: Buffer, disposition: Disposition, origin: FrameOrigin | None) -> None:
         """Must not fail."""
 
 
@@ -35,13 +35,13 @@ class DatabaseSink:
         self._drop = drop
         self._ring = ring
 
-    def flush(self, _now: float, origin: Origin, _way_of: WayOf) -> None:
+    def flush(self, _now: float, origin: FrameOrigin, _way_of: WayOf) -> None:
         """Copy the frames out of the slab and deliver them."""
         frames = [bytes(run[start:stop]) for run in self.runs for start, stop in frame_bounds(run)]
         self._deliver(self._database, frames, origin)
         self.runs.clear()
 
-    def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
+    def recover(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """They could not be delivered: none of them counts as if it had been."""
         for run in self.runs:
             for start, stop in frame_bounds(run):
@@ -63,13 +63,13 @@ class DropSink:
         self._disposition = disposition
         self._drop = drop
 
-    def flush(self, _now: float, origin: Origin, _way_of: WayOf) -> None:
+    def flush(self, _now: float, origin: FrameOrigin, _way_of: WayOf) -> None:
         """Count each frame and advise its origin."""
         for run in self.runs:
             for start, stop in frame_bounds(run):
                 self._drop(run[start:stop], self._disposition, origin)
         self.runs.clear()
 
-    def recover(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+    def recover(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
         """Nothing is left to do; counting cannot fail."""
         self.runs.clear()

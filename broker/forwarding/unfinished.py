@@ -27,7 +27,7 @@ class Keeper(Protocol):
         """Keep nothing more; must tell `Unfinished.keep` so."""
 
 
-class Unfinished:
+class PartialFrames:
     """Shape: `kept_bytes` by all keepers now, never above `max_bytes` when `keep` has returned."""
 
     def __init__(self, max_bytes: int = UNFINISHED_MAX_BYTES) -> None:

@@ -21,7 +21,7 @@ from broker.protocol.layout import CONVERSATION_AT, FRAGMENT_AT, MESSAGE_ID_AT, 
 Buffer = bytes | bytearray | memoryview
 
 
-class Origin(Protocol):
+class FrameOrigin(Protocol):
     """
     Where frames of a batch came from: a link, or a database of this instance.
 
@@ -46,7 +46,7 @@ def rejected(frame: Buffer, disposition: Disposition) -> Rejected:
     )
 
 
-class Nobody:
+class UnknownOrigin:
     """The origin of frames that waited here: where they came from is not kept, so nobody is advised."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ UNTOLD: QueuedById = {}
 """Of frames about which nobody tells anything."""
 
 
-class Arrival(NamedTuple):
+class PassOrigin(NamedTuple):
     """
     When and from where the frames of one pass came.
 
@@ -129,14 +129,14 @@ class Sink(Protocol):
 
     runs: list[Buffer]
 
-    def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
+    def flush(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """Take `runs`: write, deliver or count them; afterwards there are none. `recover` follows when this fails."""
 
-    def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
+    def recover(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         """Be as if the frames of `runs` had not left: hold or drop and count them; afterwards there are none."""
 
 
-class Way:
+class ForwardingEntry:
     """
     What the route cache holds: a sink, and the route that led to it.
 
@@ -153,7 +153,7 @@ class Way:
         self.kind = kind
         self.route = route
         self.frames = 0
-        self.choices: dict[bytes, Way] | None = None
+        self.choices: dict[bytes, ForwardingEntry] | None = None
 
 
 Report = Callable[[Outlet | None, Exception], None]
@@ -168,7 +168,7 @@ def surface(_outlet: Outlet | None, error: Exception) -> None:
     raise error
 
 
-WayOf = Callable[[Buffer], Way]
+WayOf = Callable[[Buffer], ForwardingEntry]
 """The way that a frame of this batch took; asked only for frames that have to wait."""
 
 

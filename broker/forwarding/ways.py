@@ -14,10 +14,10 @@ from functools import partial
 
 from broker.flow import Disposition
 from broker.forwarding.outbox import Destination, Outbox, Ports
-from broker.forwarding.pairs import AskPrincipal, Pairs
+from broker.forwarding.pairs import AskPrincipal, MirroredOutboxes
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
-from broker.forwarding.way import Sink, Way
+from broker.forwarding.way import ForwardingEntry, Sink
 from broker.protocol.layout import FrameKind
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import Decision
@@ -30,7 +30,7 @@ WayKey = tuple[Sink, str, int]
 """Sink, route and kind."""
 
 
-class Ways:
+class ForwardingTable:
     """Shape: `outboxes` by address, `pairs` those of mirrored pairs; `by_key` all ways, frames as of the last tally."""
 
     def __init__(
@@ -43,8 +43,8 @@ class Ways:
         ask_principal: AskPrincipal = lambda _: None,
     ) -> None:
         self.outboxes: dict[NetworkAddress, Outbox] = {}
-        self.pairs = Pairs(self._new_outbox, want=want, ask=ask_principal)
-        self.by_key: dict[WayKey, Way] = {}
+        self.pairs = MirroredOutboxes(self._new_outbox, want=want, ask=ask_principal)
+        self.by_key: dict[WayKey, ForwardingEntry] = {}
         self._invented: set[NetworkAddress] = set()
         self._pool = pool
         self._ports = ports
@@ -53,7 +53,7 @@ class Ways:
         self._databases: dict[bytes, DatabaseSink] = {}
         self._drop_sinks: dict[Disposition, DropSink] = {}
 
-    def of(self, decision: Decision, kind: int, address: NetworkAddress | None = None) -> Way:
+    def of(self, decision: Decision, kind: int, address: NetworkAddress | None = None) -> ForwardingEntry:
         """The way that a decision leads to: on, by the best of its candidates or this one of them, or not."""
         route = decision.route
         pair = None if route is None or decision.disposition not in _TO_PRINCIPAL else route.pair
@@ -71,15 +71,15 @@ class Ways:
             return self.drop(decision.disposition, kind)
         return self.to(sink, decision.disposition, route.name if route else "", kind)
 
-    def to(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> Way:
+    def to(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> ForwardingEntry:
         """The way by a route to a sink."""
         kind = min(kind, OTHER_KIND)
         way = self.by_key.get((sink, route, kind))
         if way is None:
-            way = self.by_key[sink, route, kind] = Way(sink, disposition, kind=kind, route=route)
+            way = self.by_key[sink, route, kind] = ForwardingEntry(sink, disposition, kind=kind, route=route)
         return way
 
-    def drop(self, disposition: Disposition, kind: int) -> Way:
+    def drop(self, disposition: Disposition, kind: int) -> ForwardingEntry:
         """The way of a drop."""
         sink = self._drop_sinks.get(disposition)
         if sink is None:
@@ -116,7 +116,7 @@ class Ways:
         boxes = [self.outboxes[address] for address in self._invented]
         return {outbox for outbox in boxes if outbox.outlet is None and not outbox.held}
 
-    def retire(self, idle: set[Outbox]) -> list[Way]:
+    def retire(self, idle: set[Outbox]) -> list[ForwardingEntry]:
         """Forget outboxes, and the ways that lead to them, which are returned; the kernel has counted up to now."""
         self.outboxes = {address: outbox for address, outbox in self.outboxes.items() if outbox not in idle}
         self._invented &= self.outboxes.keys()

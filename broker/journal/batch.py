@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from broker.forwarding.ring import Taken
+from broker.forwarding.ring import RingContents
 from broker.routing.decide import NOBODY, Principals
 
 
-class Batch(NamedTuple):
+class RingBatch(NamedTuple):
     """
     Shape: `offset` seconds from monotonic to UTC, one for the whole batch, so that durations stay those of the
     monotonic clock; `shed` records that had found no room in the ring, since the start; `principals` of mirrored pairs.
     """
 
-    taken: Taken
+    taken: RingContents
     offset: float
     shed: int = 0
     principals: Principals = NOBODY
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 class Follower(Protocol):
     """Who makes something else of batches than rows; the journal waits for nobody's collector."""
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RingBatch) -> None:
         """In the thread of the writer, behind the rows of the batch; keeps nothing of its memory, and must not fail."""
 
     def status(self) -> Mapping[str, int]:

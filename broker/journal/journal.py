@@ -18,8 +18,8 @@ from typing import Any
 import structlog
 
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Origin
-from broker.journal.batch import NOBODY_FOLLOWS, Batch, Follower
+from broker.forwarding.way import FrameOrigin
+from broker.journal.batch import NOBODY_FOLLOWS, Follower, RingBatch
 from broker.journal.plan import JournalPlan
 from broker.journal.writer import Writer
 from broker.routing.decide import NOBODY, Principals
@@ -40,7 +40,7 @@ class Journal:
     """
 
     def __init__(
-        self, plan: JournalPlan, *, adjacent_of: Callable[[Origin], str], follower: Follower | None = None
+        self, plan: JournalPlan, *, adjacent_of: Callable[[FrameOrigin], str], follower: Follower | None = None
     ) -> None:
         self.ring = Ring(plan.ring_bytes, sample=plan.sample, adjacent_of=adjacent_of)
         self.principals: Callable[[], Principals] = lambda: NOBODY
@@ -127,4 +127,4 @@ class Journal:
                 return
             taken = ring.swap(empty)
         offset = time.time() - time.monotonic()
-        writer.offer(Batch(taken, offset, ring.shed, self.principals()))
+        writer.offer(RingBatch(taken, offset, ring.shed, self.principals()))

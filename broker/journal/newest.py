@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from broker.journal.kernel import are_among, are_equal, are_from, converted, order_of, rows_at, rows_where, table_as
-from broker.journal.reading import ALWAYS, UNREADABLE, Reading, ended
+from broker.journal.reading import ALWAYS, UNREADABLE, FileReader, ended
 from broker.journal.schema import JOURNAL
 from broker.journal.survey import FileState, files, survey
 
@@ -91,7 +91,7 @@ def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
             found.unread.append(state)
             continue
         try:
-            with Reading(state.path) as reading:
+            with FileReader(state.path) as reading:
                 for group in reversed(reading.groups):
                     bounds = reading.bounds(group)
                     if bounds is None or bounds[1] > last.floor:
@@ -106,7 +106,7 @@ def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
     return found
 
 
-class Arriving:
+class NewFiles:
     """
     The files of a journal that are new at each look, or were changed: somebody may have copied them there by and by.
 
@@ -130,7 +130,7 @@ class Arriving:
             elif state.file not in self._ids:
                 self._ids.add(state.file)
                 try:
-                    with Reading(state.path) as reading:
+                    with FileReader(state.path) as reading:
                         for group in reading.groups:
                             for piece in reading.pieces(group):
                                 yield from _visits(table_as(wanted.of(piece), _PLAIN))

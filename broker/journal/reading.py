@@ -23,7 +23,7 @@ PIECE_ROWS = 65_536  # in memory at once, some 10 MB of all columns
 ALWAYS = 2**63 - 1  # an instant behind all others
 
 
-class Reading:
+class FileReader:
     """
     A file that is being read; to be closed.
 

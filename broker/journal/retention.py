@@ -16,7 +16,7 @@ from broker.journal.place import files_of
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredFile:
     """A file that is there. Shape: `appeared_at` UTC seconds since 1970; `size` bytes."""
 
     path: Path
@@ -24,7 +24,9 @@ class Kept:
     size: int
 
 
-def too_old_or_too_many(files: Iterable[Kept], *, now: float, most_bytes: int, most_seconds: float) -> list[Kept]:
+def too_old_or_too_many(
+    files: Iterable[StoredFile], *, now: float, most_bytes: int, most_seconds: float
+) -> list[StoredFile]:
     """
     What is to be removed, the oldest first; 0 is no bound.
 
@@ -42,17 +44,17 @@ def too_old_or_too_many(files: Iterable[Kept], *, now: float, most_bytes: int, m
     return removed
 
 
-def read_files(directory: Path, instance: str) -> list[Kept]:
+def read_files(directory: Path, instance: str) -> list[StoredFile]:
     """The whole files of an instance; one that vanishes meanwhile is left out."""
     files = []
     for path in files_of(directory, instance):
         with suppress(OSError):
             told = path.stat()
-            files.append(Kept(path, told.st_mtime, told.st_size))
+            files.append(StoredFile(path, told.st_mtime, told.st_size))
     return files
 
 
-def remove(directory: Path, files: Iterable[Kept]) -> int:
+def remove(directory: Path, files: Iterable[StoredFile]) -> int:
     """
     Remove these files, and the directories that are empty then; how many.
 

@@ -24,34 +24,34 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from broker.flow import COLUMNS, Disposition, Form, Outcome
+from broker.flow import COLUMNS, Disposition, Form, VisitOutcome
 from broker.forwarding.columns import (
     ENDING_WIDTH,
     HAS_QUEUED,
     IS_FROM_HERE,
     KINDS,
     NOTHING,
+    ColumnDecoder,
     Columns,
-    Decoder,
     Legend,
     microseconds,
 )
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, Ending
-from broker.forwarding.way import Arrival, Queued, Sink, Way
-from broker.journal.batch import Batch
+from broker.forwarding.way import ForwardingEntry, PassOrigin, Queued, Sink
+from broker.journal.batch import RingBatch
 from broker.journal.schema import JOURNAL
 from broker.routing.decide import NOBODY
 from broker.routing.route import MirroredPair
 
 INCOMING_TABLE = "msdb"  # its routes decide what comes in (R1.1)
 
-_OUTCOMES = tuple(Outcome)
+_OUTCOMES = tuple(VisitOutcome)
 _NUMBER = {outcome: number for number, outcome in enumerate(_OUTCOMES)}
 _VERDICTS = {
-    None: Outcome.ACKNOWLEDGED,
-    Disposition.DELIVERED: Outcome.DELIVERED,
-    Disposition.DUPLICATE: Outcome.DUPLICATE,
+    None: VisitOutcome.ACKNOWLEDGED,
+    Disposition.DELIVERED: VisitOutcome.DELIVERED,
+    Disposition.DUPLICATE: VisitOutcome.DUPLICATE,
 }
 _FIXED = {"outcome": tuple(map(str, _OUTCOMES)), "kind": KINDS}
 _GROWING = ("reason", "route", "route_table", "adjacent_in", "adjacent_out")
@@ -71,14 +71,14 @@ class Words:
         return iter(self._numbers)
 
 
-class Rows:
+class RowBuffer:
     """
     Rows that are not in a file yet. For one thread.
 
     Shape: `count` of them.
     """
 
-    def __init__(self, instance: str, decoder: Decoder) -> None:
+    def __init__(self, instance: str, decoder: ColumnDecoder) -> None:
         self.count = 0
         self._instance = instance
         self._decoder = decoder
@@ -89,7 +89,7 @@ class Rows:
         self._principals = NOBODY
         self._begin()
 
-    def add(self, batch: Batch) -> int:
+    def add(self, batch: RingBatch) -> int:
         """
         The rows of a batch, behind those that are here; how many. Cost: below a microsecond each when compiled.
 
@@ -153,10 +153,10 @@ class Rows:
                 endings[number * ENDING_WIDTH : (number + 1) * ENDING_WIDTH] = self._told(*ending)
                 self._known[number] = ending
 
-    def _told(self, way: Way | None, disposition: Disposition | None) -> array[int]:
+    def _told(self, way: ForwardingEntry | None, disposition: Disposition | None) -> array[int]:
         """What the legend says of an ending."""
         here, elsewhere = _outcomes(has_way=way is not None, disposition=disposition)
-        reason = disposition if here is Outcome.DROPPED else None
+        reason = disposition if here is VisitOutcome.DROPPED else None
         words, route = self._words, "" if way is None else way.route
         return array(
             "i",
@@ -178,7 +178,7 @@ class Rows:
         address = sink.address
         return str(self._principals.get(address, address) if isinstance(address, MirroredPair) else address)
 
-    def _arrive(self, arrivals: list[Arrival], offset: float) -> dict[bytes, Queued]:
+    def _arrive(self, arrivals: list[PassOrigin], offset: float) -> dict[bytes, Queued]:
         """See that the legend tells of these arrivals; what their frames have waited for in a queue, by message id."""
         legend, adjacent_in, tables = self._legend, self._words["adjacent_in"], self._words["route_table"]
         legend.offset = offset
@@ -195,7 +195,7 @@ class Rows:
         return queued
 
 
-def count_records(batch: Batch) -> int:
+def count_records(batch: RingBatch) -> int:
     """How many records a batch has that count; of what is no record, one for all the rest of it."""
     data, at, count = batch.taken.data, 0, 0
     while at < len(data):
@@ -207,20 +207,20 @@ def count_records(batch: Batch) -> int:
     return count
 
 
-def _flags(arrival: Arrival) -> int:
+def _flags(arrival: PassOrigin) -> int:
     return (IS_FROM_HERE if arrival.is_from_here else 0) | (HAS_QUEUED if arrival.queued else 0)
 
 
-def _outcomes(*, has_way: bool, disposition: Disposition | None) -> tuple[Outcome, Outcome | None]:
+def _outcomes(*, has_way: bool, disposition: Disposition | None) -> tuple[VisitOutcome, VisitOutcome | None]:
     """What became of a frame from here, and of one from elsewhere; None when another record tells it."""
     if not has_way:
-        verdict = _VERDICTS.get(disposition, Outcome.DROPPED)
+        verdict = _VERDICTS.get(disposition, VisitOutcome.DROPPED)
         return verdict, verdict
     if disposition is Disposition.FORWARDED:
-        return Outcome.SENT, Outcome.FORWARDED
+        return VisitOutcome.SENT, VisitOutcome.FORWARDED
     if disposition is Disposition.DELIVERED:
-        return Outcome.SENT, None
-    return Outcome.DROPPED, Outcome.DROPPED
+        return VisitOutcome.SENT, None
+    return VisitOutcome.DROPPED, VisitOutcome.DROPPED
 
 
 def _date_back(columns: Columns, queued: Mapping[bytes, Queued]) -> None:
@@ -234,8 +234,8 @@ def _date_back(columns: Columns, queued: Mapping[bytes, Queued]) -> None:
         if told is None:
             continue
         entered[row] = min(microseconds(told.enqueued_at), left[row])
-        if told.is_resend and outcome[row] == _NUMBER[Outcome.SENT]:
-            outcome[row] = _NUMBER[Outcome.RESENT]
+        if told.is_resend and outcome[row] == _NUMBER[VisitOutcome.SENT]:
+            outcome[row] = _NUMBER[VisitOutcome.RESENT]
 
 
 def _strings(words: Iterable[str]) -> pa.Array:

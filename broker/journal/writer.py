@@ -28,12 +28,12 @@ from threading import Event, Thread, get_native_id
 import structlog
 
 from broker.forwarding.decoder_choice import make_decoder
-from broker.journal.batch import Batch, Follower
+from broker.journal.batch import Follower, RingBatch
 from broker.journal.file import JournalFile
 from broker.journal.place import remove_leftovers
 from broker.journal.plan import RINGS, JournalPlan
 from broker.journal.retention import read_files, remove, too_old_or_too_many
-from broker.journal.rows import Rows, count_records
+from broker.journal.rows import RowBuffer, count_records
 
 NICENESS = 10  # a tenth of the loop's weight where both want one core; at 15 the loop is late by more than it gains
 GROUP_ROWS = 65_536  # of a row group: some 10 MiB before they are compressed, and enough for a reader to skip by
@@ -65,9 +65,9 @@ class Writer:
         self._wall_clock = wall_clock
         self._offered = self._done = 0  # bytes of copies, each counted by one side
         self._free: deque[bytearray] = deque()  # memory for the ring to go on in
-        self._queue: SimpleQueue[Batch | JournalPlan | None] = SimpleQueue()
+        self._queue: SimpleQueue[RingBatch | JournalPlan | None] = SimpleQueue()
         self._stopping = Event()
-        self._rows = Rows(plan.instance, make_decoder(plan.decoder))
+        self._rows = RowBuffer(plan.instance, make_decoder(plan.decoder))
         self._file: JournalFile | None = None
         self._sequence = 0
         self._shed = 0  # in the ring, as of the last batch
@@ -102,7 +102,7 @@ class Writer:
         """Memory for the ring to go on in; None when all of it waits for the thread."""
         return self._free.popleft() if self._free else None
 
-    def offer(self, batch: Batch) -> None:
+    def offer(self, batch: RingBatch) -> None:
         """Hand over a batch; it belongs to the thread now."""
         if isinstance(batch.taken.data, bytes):
             self._offered += len(batch.taken.data)
@@ -193,7 +193,7 @@ class Writer:
             due = min(due, self._open_seconds())
         return min(TEND_SECONDS, max(0.0, due))
 
-    def _add(self, batch: Batch) -> None:
+    def _add(self, batch: RingBatch) -> None:
         """Make rows of a batch, and let who follows have it."""
         try:
             if self._make_rows(batch) and self._follower is not None:
@@ -202,7 +202,7 @@ class Writer:
             self._shed = max(self._shed, batch.shed)
             self._give_back(batch)
 
-    def _make_rows(self, batch: Batch) -> bool:
+    def _make_rows(self, batch: RingBatch) -> bool:
         """Whether it could be read."""
         try:
             self.pending += self._rows.add(batch)
@@ -216,7 +216,7 @@ class Writer:
             raise
         return True
 
-    def _give_back(self, batch: Batch) -> None:
+    def _give_back(self, batch: RingBatch) -> None:
         """The memory of a batch that was read is the ring's again."""
         data = batch.taken.data
         if isinstance(data, bytes):

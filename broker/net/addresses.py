@@ -12,7 +12,7 @@ import asyncio
 
 import structlog
 
-from broker.net.dialer import Attempts
+from broker.net.dialer import DialHistory
 from broker.net.servers import Servers
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
@@ -27,7 +27,7 @@ class Addresses:
     """Shape: `attempts` what is remembered of addresses dialled; `servers` who serves what."""
 
     def __init__(self) -> None:
-        self.attempts: dict[NetworkAddress, Attempts] = {}
+        self.attempts: dict[NetworkAddress, DialHistory] = {}
         self.servers = Servers()
         self._asked: set[NetworkAddress] = set()
         self._loop = asyncio.get_running_loop()

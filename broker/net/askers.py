@@ -22,7 +22,7 @@ Prove = Callable[[Probe], ProbeReply]
 """What this instance is for a broker instance now; must not fail."""
 
 
-class Asker(Protocol):
+class ProbeSubscriber(Protocol):
     """Whoever asks: a link."""
 
     def say(self, frame: bytes) -> None:
@@ -35,9 +35,9 @@ class Askers:
     def __init__(self, prove: Prove) -> None:
         self.answered = 0
         self._prove = prove
-        self._probes: dict[Asker, dict[bytes, Probe]] = {}  # by broker instance, the latest at the end
+        self._probes: dict[ProbeSubscriber, dict[bytes, Probe]] = {}  # by broker instance, the latest at the end
 
-    def answer(self, asker: Asker, probe: Probe) -> None:
+    def answer(self, asker: ProbeSubscriber, probe: Probe) -> None:
         """A peer asks: say what holds now, and remember whom to tell when it changes."""
         self.answered += 1
         probes = self._probes.setdefault(asker, {})
@@ -54,6 +54,6 @@ class Askers:
             if probe is not None:
                 asker.say(encode_link(self._prove(probe)))
 
-    def forget(self, asker: Asker) -> None:
+    def forget(self, asker: ProbeSubscriber) -> None:
         """The link is gone."""
         self._probes.pop(asker, None)

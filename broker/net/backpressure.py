@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import Bound, Payer, Pool, has_room_for_one, is_tight
-from broker.forwarding.way import Origin
+from broker.forwarding.way import FrameOrigin
 from broker.net.link import Link
 
 GRANT_SECONDS = 0.05  # how long room is kept for a link that was let go; if it brings nothing by then, it has nothing
@@ -76,7 +76,7 @@ class Backpressure:
         self._look: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def hold_back(self, outbox: Outbox, origin: Origin, is_shared: bool = False) -> None:  # noqa: FBT001, FBT002 - the forwarder's port has no names
+    def hold_back(self, outbox: Outbox, origin: FrameOrigin, is_shared: bool = False) -> None:  # noqa: FBT001, FBT002 - the forwarder's port has no names
         """What this origin brought has to wait: read no more from it where room is tight. In the middle of a pass."""
         if not isinstance(origin, Link) or not self._seconds:
             return

@@ -39,7 +39,7 @@ class _Departure:
     hopes: set[NetworkAddress] = field(default_factory=set)
 
 
-class Departures:
+class PeerDepartures:
     """
     Args:
         addresses: Tells which of them are being dialled.

@@ -40,7 +40,7 @@ class DialQueue(IntEnum):
 
 
 @dataclass(slots=True)
-class Attempts:
+class DialHistory:
     """
     What is remembered of one address; changed by `Peers` only.
 

@@ -19,14 +19,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.errors import TlsRefusedError
-from broker.net.dialer import BACKOFF_CAP, Attempts, DialQueue, connect
-from broker.net.tasks import Tasks
+from broker.net.dialer import BACKOFF_CAP, DialHistory, DialQueue, connect
+from broker.net.tasks import TaskGroup
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteTable
 
 if TYPE_CHECKING:
     from broker.net.addresses import Addresses
-    from broker.net.entrance import Entrance, Opening
+    from broker.net.entrance import Handshaker, Opening
     from broker.net.link import Link
 
 # Connections coming about at one time, 64 in all: the other descriptors are for those who dial us.
@@ -39,7 +39,7 @@ OnOpen = Callable[["Opening", NetworkAddress], None]
 OnFailed = Callable[[NetworkAddress], None]
 
 
-class Dialling:
+class Dialer:
     """
     The addresses that are being dialled.
 
@@ -54,7 +54,7 @@ class Dialling:
     """
 
     def __init__(
-        self, entrance: Entrance, addresses: Addresses, seconds: float, on_open: OnOpen, on_failed: OnFailed
+        self, entrance: Handshaker, addresses: Addresses, seconds: float, on_open: OnOpen, on_failed: OnFailed
     ) -> None:
         self.is_invented: Callable[[NetworkAddress], bool] = lambda _: False
         self._entrance = entrance
@@ -64,13 +64,13 @@ class Dialling:
         self._on_failed = on_failed
         self._slots = {queue: asyncio.Semaphore(most) for queue, most in DIALS_MAX.items()}
         self._loop = asyncio.get_running_loop()
-        self._tasks = Tasks()
+        self._tasks = TaskGroup()
         self._tables: tuple[RouteTable, ...] = ()
         self._named: Mapping[NetworkAddress, None] | None = {}  # by routes; None when nobody has looked yet
 
     def want(self, address: NetworkAddress, *, is_probe: bool = False) -> None:
         """Dial an address when it may be tried again, unless that is under way; `is_probe` for a mirrored pair."""
-        attempts = self._addresses.attempts.setdefault(address, Attempts())
+        attempts = self._addresses.attempts.setdefault(address, DialHistory())
         is_served = self._addresses.servers.staying(address) is not None
         named = DialQueue.INVENTED if is_served or self.is_invented(address) else DialQueue.NAMED
         queue = DialQueue.PROBED if is_probe else named
@@ -102,7 +102,7 @@ class Dialling:
             known.attempts[dialled].is_under_way = False
             failed.insert(0, dialled)
         for address in failed:
-            if not known.attempts.setdefault(address, Attempts()).is_under_way:
+            if not known.attempts.setdefault(address, DialHistory()).is_under_way:
                 known.suppress(address, link.reason)
 
     def look(self, now: float, own: Collection[NetworkAddress]) -> None:
@@ -114,7 +114,7 @@ class Dialling:
         """
         known = self._addresses
         failed = [one for one in known.attempts.items() if one[1].problem and not one[1].is_under_way]
-        resting: list[tuple[NetworkAddress, Attempts]] = []
+        resting: list[tuple[NetworkAddress, DialHistory]] = []
         for address, attempts in failed:
             if known.servers.staying(address) is not None:
                 attempts.succeeded()  # by a link that its peer has opened
@@ -139,7 +139,7 @@ class Dialling:
         """Dial nobody any more."""
         await self._tasks.cancel()
 
-    async def _dial(self, address: NetworkAddress, attempts: Attempts, queue: DialQueue) -> None:
+    async def _dial(self, address: NetworkAddress, attempts: DialHistory, queue: DialQueue) -> None:
         wait = attempts.suppressed_until - self._loop.time()
         if wait > 0:
             await asyncio.sleep(wait)
@@ -165,7 +165,7 @@ class Dialling:
         """Whether peers prove who they are, and none has done so at this address since it was dialled."""
         return self._entrance.security.is_authenticating and not self._addresses.answered_by(address)
 
-    def _failed(self, address: NetworkAddress, attempts: Attempts, problem: str) -> None:
+    def _failed(self, address: NetworkAddress, attempts: DialHistory, problem: str) -> None:
         self._addresses.suppress(address, problem)
         attempts.is_under_way = False
         self._on_failed(address)

@@ -29,7 +29,7 @@ TOLD_SECONDS = 1.0  # between two lines in the log
 log = structlog.get_logger(__name__)
 
 
-class Stage(StrEnum):
+class DrainStage(StrEnum):
     """How far it is."""
 
     SERVING = "serving"
@@ -39,7 +39,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class DrainBounds:
     """Seconds. Shape: `announce` for the first stage where readiness is asked for; `timeout` for all of it."""
 
     announce: float
@@ -72,8 +72,8 @@ class Drain:
     runs it, None where an application goes on without it.
     """
 
-    def __init__(self, leaver: Leaver, bounds_of: Callable[[], Bounds]) -> None:
-        self.stage = Stage.SERVING
+    def __init__(self, leaver: Leaver, bounds_of: Callable[[], DrainBounds]) -> None:
+        self.stage = DrainStage.SERVING
         self.reason = ""
         self.left = Left()
         self.changes = 0
@@ -90,12 +90,12 @@ class Drain:
     @property
     def has_begun(self) -> bool:
         """Whether it leaves, or has left."""
-        return self.stage is not Stage.SERVING
+        return self.stage is not DrainStage.SERVING
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was left behind; False before the end."""
-        return self.stage is Stage.LEFT and self.left.is_nothing
+        return self.stage is DrainStage.LEFT and self.left.is_nothing
 
     @property
     def remaining_s(self) -> float:
@@ -106,19 +106,19 @@ class Drain:
     def sentence(self) -> str:
         """How far it is, in words."""
         match self.stage:
-            case Stage.SERVING:
+            case DrainStage.SERVING:
                 return "serving"
-            case Stage.ANNOUNCED:
+            case DrainStage.ANNOUNCED:
                 return f"draining: announced, {math.ceil(self.remaining_s)} s"
-            case Stage.LEAVING:
+            case DrainStage.LEAVING:
                 return f"draining: {self.left}, {math.ceil(self.remaining_s)} s"
-            case Stage.LEFT:
+            case DrainStage.LEFT:
                 return "drained" if self.is_clean else f"not drained: {self.left}"
 
     @property
     def told(self) -> dict[str, Any] | None:
         """For a status; None while it serves."""
-        if self.stage is Stage.SERVING:
+        if self.stage is DrainStage.SERVING:
             return None
         state = {"stage": self.stage.value, "reason": self.reason, "sentence": self.sentence}
         return state | self.left.fields | {"remaining_s": round(self.remaining_s, 3)}
@@ -142,7 +142,7 @@ class Drain:
 
     async def look(self) -> Left:
         """What would have to leave, or has yet to."""
-        if self.stage is not Stage.LEFT:
+        if self.stage is not DrainStage.LEFT:
             self.left = await self._leaver.left()
         return self.left
 
@@ -153,24 +153,24 @@ class Drain:
                 while self.changes <= since:
                     await self._changed.wait()
 
-    async def _run(self, bounds: Bounds) -> None:
+    async def _run(self, bounds: DrainBounds) -> None:
         now = self._loop.time()
         self._until = now + bounds.timeout
         is_asked = now - self._probed_at < PROBED_SECONDS
         announce = min(bounds.announce, bounds.timeout) if is_asked else 0.0
         log.info("instance draining", reason=self.reason, announce_s=announce, timeout_s=bounds.timeout)
         self._leaver.on_drain()
-        self._go_to(Stage.ANNOUNCED)
+        self._go_to(DrainStage.ANNOUNCED)
         try:
             await asyncio.sleep(announce)
-            self._go_to(Stage.LEAVING)
+            self._go_to(DrainStage.LEAVING)
             async with asyncio.timeout(max(0.0, self.remaining_s)):
                 await self._leaver.leave(self.remaining_s)
                 await self._until_left()
         except TimeoutError:
             await self.look()
         finally:
-            self._go_to(Stage.LEFT)
+            self._go_to(DrainStage.LEFT)
         if self.is_clean:
             log.info("instance drained", seconds=round(self._loop.time() - now, 3))
         else:
@@ -192,7 +192,7 @@ class Drain:
             told, pause = left, min(POLL_MAX, pause * 1.5)
             await asyncio.sleep(pause)
 
-    def _go_to(self, stage: Stage) -> None:
+    def _go_to(self, stage: DrainStage) -> None:
         self.stage = stage
         self._tell()
 

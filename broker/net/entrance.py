@@ -31,7 +31,7 @@ from broker.net.handshakes import Handshakes
 from broker.net.limits import HANDSHAKES
 from broker.net.listener import render_endpoint
 from broker.net.principal import host_of
-from broker.net.stranger_log import StrangerLog
+from broker.net.stranger_log import RateLimiter
 from broker.net.tls import ALPN, Encryption, Security, verified_chain
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
 from broker.protocol.frame import Fatal, encode_link
@@ -72,7 +72,7 @@ class _PlainAnswerError(TlsRefusedError):
     """The peer has answered a TLS hello in plain text."""
 
 
-class Entrance:
+class Handshaker:
     """
     Whom this endpoint lets in, and how.
 
@@ -97,7 +97,7 @@ class Entrance:
         self._faults = faults
         self._opened = opened
         self._loop = asyncio.get_running_loop()
-        self.strangers = StrangerLog()
+        self.strangers = RateLimiter()
         self.handshakes = Handshakes(HANDSHAKES, lambda _: False) if handshakes is None else handshakes
         self._turn = asyncio.Lock()
         self._plain_until: dict[NetworkAddress, float] = {}

@@ -61,7 +61,7 @@ class Left:
         return f"{self.held} held, {peers}{busy}"
 
 
-class Farewell:
+class OwnDeparture:
     """Shape: `is_said` once the peers were told."""
 
     def __init__(self) -> None:

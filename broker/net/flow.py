@@ -42,7 +42,7 @@ _OF_LINK = {
 }
 
 
-class Flow:
+class LinkActivity:
     """
     What one link does.
 
@@ -61,7 +61,7 @@ class Flow:
         self._took_at = now  # the socket, anything at all
         self._sent = self._frames = 0  # bytes; dialog frames and bytes of them
 
-    def look(self, link: Link, now: float) -> Flow:
+    def look(self, link: Link, now: float) -> LinkActivity:
         """See what has moved since the last look."""
         moved = link.received.total() + link.bytes_sent - link.control_sent
         if moved != self._frames:

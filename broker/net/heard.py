@@ -18,7 +18,7 @@ NAMES_EACH_MAX = 64  # of one principal: instances may share a certificate
 OTHER_PEERS = "other"
 
 
-class Heard:
+class PeerFrameCounts:
     """Labels of links, and counts by label and kind. Loop-only."""
 
     def __init__(self) -> None:

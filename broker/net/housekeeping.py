@@ -20,7 +20,7 @@ REPORT_SECONDS = 1.0  # between two traces of the same kind of failure; all are 
 log = structlog.get_logger(__name__)
 
 
-class Housekeeping:
+class DeferredWork:
     """Shape: `failures` of what must not fail, since the start."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.hop import SHARED_FRAMES
 from broker.forwarding.way import Buffer
 from broker.net.advice import Advice, render_rejected
-from broker.net.flow import Flow
+from broker.net.flow import LinkActivity
 from broker.net.intake import Intake
 from broker.net.link_state import LinkState
 from broker.net.owner import Owner
@@ -76,7 +76,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
         self.online_at: float | None = None
-        self.flow = Flow(self.opened_at)
+        self.flow = LinkActivity(self.opened_at)
         self.meter: Meter | None = None
         self.permit = EVERYTHING
         self.slowed_by: set[str] = set()

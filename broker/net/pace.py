@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.001  # of one turn, to look at links one after the other
 OnFailed = Callable[[Link, Exception], None]
 
 
-class Pace:
+class LoopFairness:
     """
     Args:
         on_failed: Told of a bug in what is done for one link; the others have their turn all the same.

@@ -26,19 +26,19 @@ from broker.net.admission import Admission
 from broker.net.announced import announced
 from broker.net.askers import Askers, Prove
 from broker.net.backpressure import Backpressure
-from broker.net.departures import LEAVING_MAX, Departures
+from broker.net.departures import LEAVING_MAX, PeerDepartures
 from broker.net.descriptors import room_for_connections
-from broker.net.dialer import Attempts
-from broker.net.dialling import Dialling
-from broker.net.entrance import Entrance, Opening
-from broker.net.farewell import Farewell, Left
+from broker.net.dialer import DialHistory
+from broker.net.dialling import Dialer
+from broker.net.entrance import Handshaker, Opening
+from broker.net.farewell import Left, OwnDeparture
 from broker.net.handshakes import Handshakes
-from broker.net.heard import Heard
+from broker.net.heard import PeerFrameCounts
 from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
 from broker.net.link import LINGER_SECONDS, Link
 from broker.net.link_state import LinkState
 from broker.net.outlets import Outlets
-from broker.net.pace import Pace
+from broker.net.pace import LoopFairness
 from broker.net.permissions import Permissions
 from broker.net.principal import peer_of
 from broker.net.processes import Processes
@@ -61,7 +61,7 @@ from broker.protocol.link_state import (
 )
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
-from broker.supervision import Kept, Supervision
+from broker.supervision import SupervisedTask, Supervision
 
 TICK_SECONDS = 1.0  # at most, between two looks at the links; less when heartbeats are short
 OWN_SECONDS = 60.0  # an address that was found to lead to this instance is dialled again after this time
@@ -103,8 +103,8 @@ class Peers:
         self.permissions = Permissions()
         self.admission = Admission(limits, room_for_connections(0 if security.server is None else limits.handshakes))
         opened, handshakes = partial(self._open, dialled=None), Handshakes(limits.handshakes, self.admission.is_known)
-        self.entrance = Entrance(security, timeouts.handshake, self.faults, opened, handshakes)
-        self._heard = Heard()
+        self.entrance = Handshaker(security, timeouts.handshake, self.faults, opened, handshakes)
+        self._heard = PeerFrameCounts()
         self._askers = Askers(prove)
         self._dialled: dict[int, NetworkAddress] = {}
         self._own: dict[NetworkAddress, float] = {}  # addresses that were found to lead here, and when
@@ -113,17 +113,17 @@ class Peers:
         self._outlets = Outlets(self._servers, want=self.want, on_room=on_room)
         self._serving = Serving(self._addresses, self._outlets, lambda: self.watcher)
         self._processes = Processes()
-        self._pace = Pace(self.on_failed)
+        self._pace = LoopFairness(self.on_failed)
         self.timeouts = timeouts
         self._on_rejected = on_rejected
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._supervision = supervision or Supervision()
-        self._ticking: Kept | None = None
-        self.dialling = Dialling(self.entrance, self._addresses, timeouts.connect, self._open, self._on_unreached)
+        self._ticking: SupervisedTask | None = None
+        self.dialling = Dialer(self.entrance, self._addresses, timeouts.connect, self._open, self._on_unreached)
         self._stirred = Stirred()
-        self._departures = Departures(self._addresses, self.dialling.want, self._part)
-        self.farewell = Farewell()
+        self._departures = PeerDepartures(self._addresses, self.dialling.want, self._part)
+        self.farewell = OwnDeparture()
         self._is_closing = False
 
     def serve(self, forwarder: Forwarder) -> None:
@@ -172,7 +172,7 @@ class Peers:
     # --- what those who look at it ask ---
 
     @property
-    def attempts(self) -> Mapping[NetworkAddress, Attempts]:
+    def attempts(self) -> Mapping[NetworkAddress, DialHistory]:
         """What is remembered of addresses dialled."""
         return self._addresses.attempts
 

@@ -16,7 +16,7 @@ LINES_PER_SECOND = 10
 log = structlog.get_logger(__name__)
 
 
-class StrangerLog:
+class RateLimiter:
     """Where such warnings are written. Shape: `left_out` since the last line."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 
-class Tasks:
+class TaskGroup:
     """Those that have not ended."""
 
     def __init__(self) -> None:

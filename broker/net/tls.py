@@ -119,7 +119,7 @@ def load_security(
     """
     own, *own_chain = _own(certificate)
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False  # a certificate that is itself trusted needs no name; see `Entrance`
+    client.check_hostname = False  # a certificate that is itself trusted needs no name; see `Handshaker`
     in_trust, in_peers = load_trust(trust, peers) if is_authenticating else ({}, {})
     trusted = {**in_trust, **in_peers}
     anchors = {one.fingerprint: one for some in trusted.values() for one in map(_identify, some)}

@@ -22,7 +22,7 @@ from typing import Any
 _TEXTS = Path(__file__).parent
 
 
-class Place(StrEnum):
+class MessageChannel(StrEnum):
     """Where a number is told; the word is the key of the tables `when` and `example`."""
 
     STATEMENT = "statement"
@@ -36,7 +36,7 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MessageEntry:
     """
     One number or reason.
 
@@ -47,21 +47,21 @@ class Entry:
 
     number: int
     title: str
-    when: Mapping[Place, str]
+    when: Mapping[MessageChannel, str]
     remedy: str
     reason: str = ""
     told: str = ""
     original: str = ""
-    example: Mapping[Place, str] = field(default_factory=dict)
+    example: Mapping[MessageChannel, str] = field(default_factory=dict)
 
 
 @cache
-def catalogue() -> Mapping[str, Entry]:
+def catalogue() -> Mapping[str, MessageEntry]:
     """All entries, by number and then by reason."""
     return read(_TEXTS)
 
 
-def read(directory: Path) -> dict[str, Entry]:
+def read(directory: Path) -> dict[str, MessageEntry]:
     """
     The entries of all TOML files of a directory, by number and then by reason.
 
@@ -81,8 +81,8 @@ def _order(key: str) -> tuple[bool, int, str]:
     return (not key.isdigit(), int(key) if key.isdigit() else 0, key)
 
 
-def _entry(key: str, table: dict[str, Any]) -> Entry:
+def _entry(key: str, table: dict[str, Any]) -> MessageEntry:
     number = int(key) if key.isdigit() else 0
-    when = {Place(place): text for place, text in table.pop("when").items()}
-    example = {Place(place): text.strip("\n") for place, text in table.pop("example", {}).items()}
-    return Entry(number=number, when=when, example=example, **table)
+    when = {MessageChannel(place): text for place, text in table.pop("when").items()}
+    example = {MessageChannel(place): text.strip("\n") for place, text in table.pop("example", {}).items()}
+    return MessageEntry(number=number, when=when, example=example, **table)

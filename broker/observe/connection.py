@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.net.link import Link
 from broker.net.link_state import LinkState
-from broker.observe.described import Described
+from broker.observe.described import MetricDefinition
 from broker.observe.label import Labels
 from broker.observe.transport import slowed_by
 
@@ -65,12 +65,12 @@ _CLOSED = 5
 _LOGIN_STATES = {True: (12, "ONLINE"), False: (1, "WAIT LOGIN NEGOTIATE")}
 
 CONNECTION_METRICS = (
-    Described(
+    MetricDefinition(
         "broker_connections",
         "Connections to adjacent instances now.",
         ("peer", "direction", "state"),
     ),
-    Described(
+    MetricDefinition(
         "broker_connection_flows",
         "The same connections by what has really moved: flowing, idle, blocked, stalled, opening, leaving or down.",
         ("peer", "direction", "flow"),

@@ -15,7 +15,7 @@ Reader: TypeAlias = Callable[[Running], Samples]
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class MetricDefinition:
     """
     One metric of the contract.
 

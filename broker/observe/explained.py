@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from broker.observe.line import Line, print_lines
+from broker.observe.line import TextLine, print_lines
 from broker.observe.terminal import Terminal
 from broker.routing.explain import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
 
@@ -36,47 +36,47 @@ def render_explanation(
     print_lines(_lines(explanation, place, note, is_drawn=is_conversation_drawn), terminal)
 
 
-def _lines(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[Line]:
+def _lines(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[TextLine]:
     yield from _question(explanation, place, note, is_drawn=is_drawn)
     yield from _permissions(explanation)
     for number, one in enumerate(explanation.passes):
-        yield Line("")
-        yield Line(_heading(one, is_first=number == 0), style="bold")
+        yield TextLine("")
+        yield TextLine(_heading(one, is_first=number == 0), style="bold")
         yield from _matching(one)
         yield from _choosing(one)
-    yield Line("")
+    yield TextLine("")
     for hint in explanation.hints:
-        yield Line(f"hint: {hint}", style="yellow")
-    yield Line(explanation.sentence, style="bold")
+        yield TextLine(f"hint: {hint}", style="yellow")
+    yield TextLine(explanation.sentence, style="bold")
 
 
-def _question(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[Line]:
+def _question(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[TextLine]:
     first = explanation.passes[0]
     begins = "from outside" if first.is_incoming else f"from the database {first.table}"
     answer = ", an answer of the target" if explanation.is_from_target else ""
-    yield Line(f"{place}: to {explanation.to_service}, {begins}{answer}", style="bold")
+    yield TextLine(f"{place}: to {explanation.to_service}, {begins}{answer}", style="bold")
     if note:
-        yield Line(note, _ITEM)
+        yield TextLine(note, _ITEM)
     instance = explanation.to_broker_instance
-    yield Line("any broker instance" if instance is None else f"broker instance {instance}", _ITEM)
+    yield TextLine("any broker instance" if instance is None else f"broker instance {instance}", _ITEM)
     remarks = ["drawn"] if is_drawn else []
     if is_drawn or explanation.is_by_conversation:
         remarks.append("others may differ" if explanation.is_by_conversation else "others go alike")
     remark = f" ({'; '.join(remarks)})" if remarks else ""
-    yield Line(f"conversation {explanation.conversation_id}{remark}", _ITEM)
+    yield TextLine(f"conversation {explanation.conversation_id}{remark}", _ITEM)
 
 
-def _permissions(explanation: Explanation) -> Iterator[Line]:
+def _permissions(explanation: Explanation) -> Iterator[TextLine]:
     """What the peer may, before any route is looked at."""
     if not explanation.permissions:
         return
-    yield Line("")
-    yield Line(f"Permissions of {explanation.peer}", style="bold")
+    yield TextLine("")
+    yield TextLine(f"Permissions of {explanation.peer}", style="bold")
     for one in explanation.permissions:
         progress = Progress.MATCHED if one.is_permitted else Progress.NOTHING
-        yield Line(f"{one.permission}: {one.why}", _ITEM, _MARKS[progress], "green" if one.is_permitted else "red")
+        yield TextLine(f"{one.permission}: {one.why}", _ITEM, _MARKS[progress], "green" if one.is_permitted else "red")
     if not all(one.is_permitted for one in explanation.permissions):
-        yield Line("What follows would be, if it were permitted.", _ITEM)
+        yield TextLine("What follows would be, if it were permitted.", _ITEM)
 
 
 def _heading(one: PassShown, *, is_first: bool) -> str:
@@ -88,34 +88,34 @@ def _heading(one: PassShown, *, is_first: bool) -> str:
 # --- matching -----------------------------------------------------------------------------------------------
 
 
-def _matching(one: PassShown) -> Iterator[Line]:
+def _matching(one: PassShown) -> Iterator[TextLine]:
     for step in one.steps:
         if step.progress is not Progress.NOT_REACHED:
             text = f"{step.step} {step.title}: {step.why}"
-            yield Line(text, _ITEM, "!", "red") if step.step == _NOTHING_STEP else _marked(step.progress, text)
+            yield TextLine(text, _ITEM, "!", "red") if step.step == _NOTHING_STEP else _marked(step.progress, text)
             yield from _scores(step)
             yield from _routes(step, _described)
     yield from _not_reached([step for step in one.steps if step.progress is Progress.NOT_REACHED])
 
 
-def _scores(step: Step) -> Iterator[Line]:
+def _scores(step: Step) -> Iterator[TextLine]:
     """Who won the draw; nothing when there was none."""
     if len(step.scores) < 2:
         return
-    yield Line("       score  weight  broker instance", _DETAIL, style="dim", is_table=True)
+    yield TextLine("       score  weight  broker instance", _DETAIL, style="dim", is_table=True)
     for one in step.scores:
         mark = _MARKS[Progress.MATCHED if one.is_picked else Progress.NOTHING]
         row = f"{one.score:>10.4g}  {one.weight:>6}  {one.broker_instance}"
-        yield Line(row, _DETAIL, mark, "green" if one.is_picked else "", is_table=True)
+        yield TextLine(row, _DETAIL, mark, "green" if one.is_picked else "", is_table=True)
 
 
-def _routes(part: Step | ClassTried, called: Callable[[RouteFate], str]) -> Iterator[Line]:
+def _routes(part: Step | ClassTried, called: Callable[[RouteFate], str]) -> Iterator[TextLine]:
     for route in part.routes:
         progress = Progress.MATCHED if route.is_taken else Progress.NOTHING
         style = "green" if route.is_taken else ""
-        yield Line(f"{called(route)}: {route.why}", _DETAIL, _MARKS[progress], style)
+        yield TextLine(f"{called(route)}: {route.why}", _DETAIL, _MARKS[progress], style)
     if part.more_routes:
-        yield Line(f"and {part.more_routes:,} more", _DETAIL)
+        yield TextLine(f"and {part.more_routes:,} more", _DETAIL)
 
 
 def _described(route: RouteFate) -> str:
@@ -135,7 +135,7 @@ def _named(route: RouteFate) -> str:
     return route.name or "the implied route"
 
 
-def _not_reached(steps: list[Step]) -> Iterator[Line]:
+def _not_reached(steps: list[Step]) -> Iterator[TextLine]:
     """The steps behind the one that ended the search, in one line; of their routes only the number."""
     if not steps:
         return
@@ -149,9 +149,9 @@ def _not_reached(steps: list[Step]) -> Iterator[Line]:
 # --- choosing -----------------------------------------------------------------------------------------------
 
 
-def _choosing(one: PassShown) -> Iterator[Line]:
+def _choosing(one: PassShown) -> Iterator[TextLine]:
     if one.classes:
-        yield Line("Choosing", style="bold")
+        yield TextLine("Choosing", style="bold")
     for tried in one.classes:
         if tried.progress is not Progress.NOT_REACHED:
             yield _marked(tried.progress, f"{tried.route_class}: {tried.why}")
@@ -161,19 +161,19 @@ def _choosing(one: PassShown) -> Iterator[Line]:
             routes = f"{count:,} {'route' if count == 1 else 'routes'}"
             yield _marked(tried.progress, f"{tried.route_class}: {tried.why} ({routes})")
     if one.candidates:
-        yield Line("Candidates, best first", style="bold")
+        yield TextLine("Candidates, best first", style="bold")
     for number, candidate in enumerate(one.candidates, 1):
         problem = f": {candidate.problem}" if candidate.problem else ""
         score = f", score {candidate.score:.4g}" if len(one.candidates) > 1 else ""
         text = f"{number}. {candidate.address}, by route {candidate.route}{score}, {candidate.health}{problem}"
-        yield Line(text, _ITEM, style="green" if number == 1 else "")
+        yield TextLine(text, _ITEM, style="green" if number == 1 else "")
     if one.more_candidates:
-        yield Line(f"and {one.more_candidates:,} more", _ITEM)
+        yield TextLine(f"and {one.more_candidates:,} more", _ITEM)
 
 
 # --- lines --------------------------------------------------------------------------------------------------
 
 
-def _marked(progress: Progress, text: str) -> Line:
+def _marked(progress: Progress, text: str) -> TextLine:
     style = {Progress.MATCHED: "green", Progress.NOTHING: ""}.get(progress, "dim")
-    return Line(text, _ITEM, _MARKS[progress], style)
+    return TextLine(text, _ITEM, _MARKS[progress], style)

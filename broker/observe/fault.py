@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
 
 if TYPE_CHECKING:
-    from broker.observe.tsql import Statement  # its import is slow and waits for the first statement
+    from broker.observe.tsql import SelectQuery  # its import is slow and waits for the first statement
 
 # SQLite's sentence, kind, number, ours; `{0}` is the name that SQLite's sentence holds. The last fits every sentence.
 _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
@@ -58,7 +58,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {by_folded[near[0]]}?" if near else ""
 
 
-def translate(error: sqlite3.Error, statement: Statement, *, columns: Iterable[str], path: str) -> BrokerError:
+def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable[str], path: str) -> BrokerError:
     """
     The error to raise for one of SQLite's.
 

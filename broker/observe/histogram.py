@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import HistogramMetricFamily
 
 from broker.forwarding.hop import BOUNDS
-from broker.observe.described import Described
+from broker.observe.described import MetricDefinition
 from broker.observe.label import Labels
 
 SUM = "sum"
@@ -34,7 +34,7 @@ def histogram_samples(labels: Labels, counts: Mapping[int, float], total: float)
     yield (*labels, SUM), total
 
 
-def histogram_family(metric: Described, samples: Mapping[Labels, float]) -> HistogramMetricFamily:
+def histogram_family(metric: MetricDefinition, samples: Mapping[Labels, float]) -> HistogramMetricFamily:
     """What the library renders."""
     series: dict[Labels, dict[str, float]] = {}
     for (*of_series, part), value in samples.items():

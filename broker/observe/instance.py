@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from broker.control.catalog import Catalog
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
-from broker.control.databases import Past
+from broker.control.databases import EndpointTotals
 from broker.control.reload import Reloads
-from broker.control.role_keeper import OwnStanding
+from broker.control.role_keeper import OwnRoleStatus
 from broker.dialog.endpoint import Endpoint
 from broker.forwarding.forwarder import Forwarder
 from broker.net.drain import Drain
@@ -67,14 +67,14 @@ class Running(Protocol):
         """How it leaves."""
 
     @property
-    def past(self) -> Past:
+    def past(self) -> EndpointTotals:
         """What databases counted that have gone to a partner."""
 
     @property
     def reloads(self) -> Reloads:
         """How it takes its configuration anew."""
 
-    def standings(self) -> Mapping[str, OwnStanding]:
+    def standings(self) -> Mapping[str, OwnRoleStatus]:
         """What this instance is for each of its databases, by name."""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from broker.observe.described import Described
+from broker.observe.described import MetricDefinition
 from broker.observe.instance import Running
 from broker.observe.label import Labels
 
@@ -22,19 +22,25 @@ _FIELDS = {  # of `Journal.status`, by metric
 }
 
 JOURNAL_METRICS = (
-    Described("broker_journal_records_total", "Visits of messages in the files of the journal that have appeared."),
-    Described("broker_journal_pending_records", "Visits that are recorded and in no file that has appeared yet."),
-    Described(
+    MetricDefinition(
+        "broker_journal_records_total", "Visits of messages in the files of the journal that have appeared."
+    ),
+    MetricDefinition(
+        "broker_journal_pending_records", "Visits that are recorded and in no file that has appeared yet."
+    ),
+    MetricDefinition(
         "broker_journal_shed_total",
         "Visits that were to be recorded and are lost: there was no room, or they could not be written.",
     ),
-    Described("broker_journal_files_total", "Files of the journal that have appeared."),
-    Described("broker_journal_bytes_total", "Size of the files of the journal that have appeared."),
-    Described("broker_journal_errors_total", "How often a file of the journal could not be written or removed."),
-    Described("broker_journal_removed_files_total", "Files of the journal removed for their age or their total size."),
-    Described("broker_tracing_spans_total", "Spans of traced messages that a collector has taken."),
-    Described("broker_tracing_pending_spans", "Spans that wait for a collector to take them."),
-    Described(
+    MetricDefinition("broker_journal_files_total", "Files of the journal that have appeared."),
+    MetricDefinition("broker_journal_bytes_total", "Size of the files of the journal that have appeared."),
+    MetricDefinition("broker_journal_errors_total", "How often a file of the journal could not be written or removed."),
+    MetricDefinition(
+        "broker_journal_removed_files_total", "Files of the journal removed for their age or their total size."
+    ),
+    MetricDefinition("broker_tracing_spans_total", "Spans of traced messages that a collector has taken."),
+    MetricDefinition("broker_tracing_pending_spans", "Spans that wait for a collector to take them."),
+    MetricDefinition(
         "broker_tracing_dropped_spans_total",
         "Spans that no collector will have: it did not take them, or too many waited for it.",
     ),

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a command that only tells the sentence need not import the store
-    from broker.store.balance import Balance
+    from broker.store.balance import LedgerBalance
 
 
-def read_ledger(path: Path) -> Balance | None:
+def read_ledger(path: Path) -> LedgerBalance | None:
     """The ledger of the database in this file; None when the file cannot be read now."""
     import sqlite3  # noqa: PLC0415
 
@@ -29,7 +29,7 @@ def read_ledger(path: Path) -> Balance | None:
         return None
 
 
-def ledger_values(balance: Balance) -> dict[str, Any]:
+def ledger_values(balance: LedgerBalance) -> dict[str, Any]:
     """A ledger as the JSON of `/v1/status`."""
     return {
         "sent": balance.sent,
@@ -40,7 +40,7 @@ def ledger_values(balance: Balance) -> dict[str, Any]:
     }
 
 
-def add_ledgers(status: dict[str, Any], ledgers: Mapping[str, Balance | None]) -> dict[str, Any]:
+def add_ledgers(status: dict[str, Any], ledgers: Mapping[str, LedgerBalance | None]) -> dict[str, Any]:
     """Put the ledgers into what `/v1/status` tells, by database; null where a file could not be read."""
     for name, balance in ledgers.items():
         status["databases"][name]["ledger"] = None if balance is None else ledger_values(balance)

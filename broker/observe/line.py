@@ -19,7 +19,7 @@ NO_TERMINAL_COLUMNS = 80
 COLUMNS_MAX = 100  # a longer line of prose is hard to read
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """
     One line. Shape: `indent` columns; `mark` one character before the text; `style` as `Terminal.line` has it;
     `is_table` is never wrapped.
@@ -32,7 +32,7 @@ class Line(NamedTuple):
     is_table: bool = False
 
 
-def print_lines(lines: Iterable[Line], terminal: Terminal | None = None) -> None:
+def print_lines(lines: Iterable[TextLine], terminal: Terminal | None = None) -> None:
     """Print lines, wrapped between words; marks that the encoding lacks become ASCII."""
     terminal = terminal or Terminal(elsewhere=NO_TERMINAL_COLUMNS)
     width = min(terminal.width, COLUMNS_MAX)
@@ -41,7 +41,7 @@ def print_lines(lines: Iterable[Line], terminal: Terminal | None = None) -> None
             terminal.line(text, line.style)
 
 
-def _wrapped(line: Line, width: int) -> list[str]:
+def _wrapped(line: TextLine, width: int) -> list[str]:
     lead = " " * line.indent + (f"{line.mark} " if line.mark else "")
     text = readable(line.text)
     if line.is_table or not text:

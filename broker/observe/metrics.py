@@ -23,9 +23,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from broker.net.dialer import Attempts
+from broker.net.dialer import DialHistory
 from broker.net.peers import Peers
-from broker.observe.described import Described, Reader
+from broker.observe.described import MetricDefinition, Reader
 from broker.observe.histogram import histogram_family
 from broker.observe.instance import Running
 from broker.observe.journal import JOURNAL_METRICS, journal_readers
@@ -52,7 +52,7 @@ _IN_PARTS = frozenset({FORWARDED})
 METRICS = (
     *RUN_METRICS,
     *TRAFFIC_METRICS,
-    Described(
+    MetricDefinition(
         ROUTE_UP,
         "0 when the address of a live route did not answer or was lost, and nothing has reached it since; else 1. "
         "Of a table the first 10,000 routes are looked at.",
@@ -64,7 +64,7 @@ METRICS = (
     *JOURNAL_METRICS,
     *TRANSPORT_METRICS,
     *PROCESS_METRICS,
-    Described(OVERFLOW, 'How often a value was told as "other", because the label had 500 others.'),
+    MetricDefinition(OVERFLOW, 'How often a value was told as "other", because the label had 500 others.'),
 )
 _BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -80,7 +80,7 @@ READ_ON_THE_LOOP = frozenset(_READERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricReading:
     """
     What the loop had at one moment.
 
@@ -94,7 +94,7 @@ class Reading:
     paths: Mapping[str, Path]
 
 
-async def read_metrics(instance: Running) -> Reading:
+async def read_metrics(instance: Running) -> MetricReading:
     """
     Copy what belongs to the loop, in several turns of the loop so that nobody waits long.
 
@@ -108,7 +108,7 @@ async def read_metrics(instance: Running) -> Reading:
             await asyncio.sleep(0)
             due = time.monotonic() + TURN_SECONDS
     peers = instance.peers
-    return Reading(
+    return MetricReading(
         samples=samples,
         tables=tuple(database.table for database in instance.catalog.databases.values()),
         down=frozenset(address for address, tried in peers.attempts.items() if _is_down(peers, address, tried)),
@@ -133,7 +133,7 @@ class Exposition:
         self._route_up = RouteUp(self._cap)
         self._sides = Sides()
 
-    def render(self, reading: Reading, accept: str) -> tuple[bytes, str]:
+    def render(self, reading: MetricReading, accept: str) -> tuple[bytes, str]:
         """
         The text of a scrape. Blocking.
 
@@ -165,7 +165,7 @@ class _Once(Collector):
         return self._families
 
 
-def _family(metric: Described, samples: Mapping[Labels, float]) -> Metric:
+def _family(metric: MetricDefinition, samples: Mapping[Labels, float]) -> Metric:
     if metric.is_histogram:
         return histogram_family(metric, samples)
     make = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
@@ -175,6 +175,6 @@ def _family(metric: Described, samples: Mapping[Labels, float]) -> Metric:
     return family
 
 
-def _is_down(peers: Peers, address: NetworkAddress, attempts: Attempts) -> bool:
+def _is_down(peers: Peers, address: NetworkAddress, attempts: DialHistory) -> bool:
     """Whether the last that is known of an address is a failure."""
     return attempts.failures > 0 and peers.health_of(address) is not AddressHealth.CONNECTED

@@ -15,7 +15,7 @@ from typing import Any
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Outbox
 from broker.net.mirrors import Mirrors
-from broker.observe.described import Described, Reader, single
+from broker.observe.described import MetricDefinition, Reader, single
 from broker.observe.label import Labels
 from broker.observe.view import MIRRORS, make_row
 from broker.routing.address import NetworkAddress
@@ -23,20 +23,22 @@ from broker.routing.mirrored import AddressState, MirroredRoute
 from broker.routing.route import MirroredPair
 
 MIRROR_METRICS = (
-    Described(
+    MetricDefinition(
         "broker_mirror_principal",
         "1 for the address of a mirrored route in use to which its messages go, else 0.",
         ("route", "address"),
         fold=max,
     ),
-    Described(
+    MetricDefinition(
         "broker_mirror_state",
         "Of a mirrored route in use: 1 operational, 2 principal only, 3 not operational, so messages wait.",
         ("route",),
         fold=max,
     ),
-    Described("broker_mirror_probes_total", "PROBE frames sent to partners of mirrored routes."),
-    Described("broker_mirror_answers_total", "PROBE_REPLY frames of partners of mirrored routes, by role.", ("role",)),
+    MetricDefinition("broker_mirror_probes_total", "PROBE frames sent to partners of mirrored routes."),
+    MetricDefinition(
+        "broker_mirror_answers_total", "PROBE_REPLY frames of partners of mirrored routes, by role.", ("role",)
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from uuid import UUID
 
-from broker.control.role_keeper import OwnStanding
+from broker.control.role_keeper import OwnRoleStatus
 from broker.observe.view import DATABASE_MIRRORING, make_row
 from broker.routing.mirrored import MirrorRole
 
@@ -22,7 +22,7 @@ _ROLES = {MirrorRole.PRINCIPAL: (1, "PRINCIPAL"), MirrorRole.MIRROR: (2, "MIRROR
 _SUSPENDED, _PENDING_FAILOVER, _SYNCHRONIZED = (0, "SUSPENDED"), (3, "PENDING_FAILOVER"), (4, "SYNCHRONIZED")
 
 
-def role_rows(standings: Mapping[str, OwnStanding]) -> Iterator[tuple[object, ...]]:
+def role_rows(standings: Mapping[str, OwnRoleStatus]) -> Iterator[tuple[object, ...]]:
     """One row for each database; NULL state and role where `mirroring` is off, as in the original."""
     for name, standing in standings.items():
         is_mirrored = standing.source != "off"
@@ -44,7 +44,7 @@ def role_rows(standings: Mapping[str, OwnStanding]) -> Iterator[tuple[object, ..
         )
 
 
-def _state(standing: OwnStanding) -> tuple[int, str]:
+def _state(standing: OwnRoleStatus) -> tuple[int, str]:
     if standing.is_resting:
         return _PENDING_FAILOVER
     return _SUSPENDED if standing.problem else _SYNCHRONIZED

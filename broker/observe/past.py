@@ -19,7 +19,7 @@ LATENCIES = ("loop_lag_s", "hop_p50_s", "hop_p99_s", "ack_p50_s", "ack_p99_s")
 COLUMNS = ("at", *_RATED, "held", "pool_bytes", *LATENCIES)
 
 
-class PastRing:
+class StatsHistory:
     """
     The rows, numbered from 1. For one writer.
 

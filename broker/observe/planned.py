@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from broker.observe.line import Line, print_lines
+from broker.observe.line import TextLine, print_lines
 from broker.observe.terminal import Terminal
 from broker.routing.plan import HARMFUL, UNCHANGED, Fate
 
@@ -58,50 +58,50 @@ def render_plan(plan: Mapping[str, Any], terminal: Terminal | None = None) -> No
     print_lines(_lines(plan), terminal)
 
 
-def _lines(plan: Mapping[str, Any]) -> Iterator[Line]:
+def _lines(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     yield from _edits(plan)
-    yield Line("")
+    yield TextLine("")
     yield from _fates(plan)
     yield from _consequences(plan)
     yield from _expired(plan)
     if plan["followed"] is not None:
-        yield Line("")
+        yield TextLine("")
         yield from _ways(plan["followed"])
-    yield Line("")
+    yield TextLine("")
     harm = _harm(plan)
-    yield Line(harm or _harmless(plan), style="bold red" if harm else "bold")
+    yield TextLine(harm or _harmless(plan), style="bold red" if harm else "bold")
 
 
 # --- routes -------------------------------------------------------------------------------------------------
 
 
-def _edits(plan: Mapping[str, Any]) -> Iterator[Line]:
+def _edits(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     edits, more = plan["edits"], plan["more_edits"]
     for database, some in groupby(edits[:EDITS_SHOWN], itemgetter("database")):
-        yield Line(f"Routes of {database}", style="bold")
+        yield TextLine(f"Routes of {database}", style="bold")
         yield from map(_edit, some)
     if not edits:
-        yield Line("Routes", style="bold")
+        yield TextLine("Routes", style="bold")
     if more is None:
-        yield Line("more than 10,000 changes, which are too many to list", indent=2)
+        yield TextLine("more than 10,000 changes, which are too many to list", indent=2)
     elif len(edits) + more > EDITS_SHOWN:
-        yield Line(f"and {len(edits) + more - EDITS_SHOWN:,} more", indent=2)
+        yield TextLine(f"and {len(edits) + more - EDITS_SHOWN:,} more", indent=2)
     elif not edits:
-        yield Line("nothing changes", indent=2)
+        yield TextLine("nothing changes", indent=2)
 
 
-def _edit(edit: Mapping[str, Any]) -> Line:
+def _edit(edit: Mapping[str, Any]) -> TextLine:
     before, after = edit["before"], edit["after"]
     if before is None:
-        return Line(f"{edit['name']}: {_described(after)}", indent=2, mark="+", style="green")
+        return TextLine(f"{edit['name']}: {_described(after)}", indent=2, mark="+", style="green")
     if after is None:
-        return Line(f"{edit['name']}: {_described(before)}", indent=2, mark="-", style="red")
+        return TextLine(f"{edit['name']}: {_described(before)}", indent=2, mark="-", style="red")
     changes = [
         f"{word} {_value(key, before[key])} -> {_value(key, after[key])}"
         for key, word in _PROPERTIES.items()
         if before[key] != after[key]
     ]
-    return Line(f"{edit['name']}: {', '.join(changes)}", indent=2, mark="~", style="yellow")
+    return TextLine(f"{edit['name']}: {', '.join(changes)}", indent=2, mark="~", style="yellow")
 
 
 def _described(route: Mapping[str, Any]) -> str:
@@ -120,51 +120,53 @@ def _value(key: str, value: Any) -> str:
 # --- conversations ------------------------------------------------------------------------------------------
 
 
-def _fates(plan: Mapping[str, Any]) -> Iterator[Line]:
+def _fates(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     """How many fare how, the worst first."""
-    yield Line("Conversations under way", style="bold")
+    yield TextLine("Conversations under way", style="bold")
     for fate in reversed(Fate):
         count = plan["fates"].get(fate.value, 0)
         if count:
             style = "red" if fate in HARMFUL else ""
-            yield Line(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
+            yield TextLine(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
     if not plan["fates"]:
-        yield Line("there are none", indent=2)
+        yield TextLine("there are none", indent=2)
     if plan["passing"]:
-        yield Line(f"{plan['passing']:,} of them in transit, where those that go the same way count as one", indent=2)
+        yield TextLine(
+            f"{plan['passing']:,} of them in transit, where those that go the same way count as one", indent=2
+        )
 
 
-def _consequences(plan: Mapping[str, Any]) -> Iterator[Line]:
+def _consequences(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     """Those that change, alike ones together, in the order of the first of each."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in plan["consequences"]:
         groups.setdefault(tuple(one[key] for key in one if key != "conversation"), []).append(one)
     for some in list(groups.values())[:GROUPS_SHOWN]:
-        yield Line("")
+        yield TextLine("")
         mark, style = ("!", "red") if some[0]["is_harm"] else ("·", "")
-        yield Line(_called(some), indent=2, mark=mark, style=style)
-        yield Line(f"now:  {some[0]['before']}", indent=4)
-        yield Line(f"then: {some[0]['after']}", indent=4)
+        yield TextLine(_called(some), indent=2, mark=mark, style=style)
+        yield TextLine(f"now:  {some[0]['before']}", indent=4)
+        yield TextLine(f"then: {some[0]['after']}", indent=4)
     changed = sum(count for fate, count in plan["fates"].items() if fate not in UNCHANGED)
     told = sum(len(some) for some in list(groups.values())[:GROUPS_SHOWN])
     if changed > told:
-        yield Line("")
-        yield Line(f"and {changed - told:,} more that change", indent=2)
+        yield TextLine("")
+        yield TextLine(f"and {changed - told:,} more that change", indent=2)
 
 
-def _expired(plan: Mapping[str, Any]) -> Iterator[Line]:
+def _expired(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     """How conversations fare when what the script lets expire has expired, if that is news."""
     expired = plan["expired"]
     news = {fate: count for fate, count in (expired["fates"] if expired else {}).items() if fate not in UNCHANGED}
     if expired is None or not news:
         return
-    yield Line("")
-    yield Line(f"When the last LIFETIME has ended, at {_value('lifetime', expired['at'])}", style="bold")
+    yield TextLine("")
+    yield TextLine(f"When the last LIFETIME has ended, at {_value('lifetime', expired['at'])}", style="bold")
     for fate in reversed(Fate):
         if fate.value in news:
             count = news[fate.value]
             style = "red" if fate in HARMFUL else ""
-            yield Line(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
+            yield TextLine(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
 
 
 def _called(alike: list[Mapping[str, Any]]) -> str:
@@ -185,22 +187,22 @@ def _words(fate: Fate, count: int) -> str:
 # --- ways ---------------------------------------------------------------------------------------------------
 
 
-def _ways(followed: Mapping[str, Any]) -> Iterator[Line]:
-    yield Line("Over the next instances", style="bold")
+def _ways(followed: Mapping[str, Any]) -> Iterator[TextLine]:
+    yield TextLine("Over the next instances", style="bold")
     loops, unknown = followed["loops"], followed["unknown"]
     for loop in loops[:WAYS_SHOWN]:
         today = "; it is there today" if loop["was_there"] else ""
-        yield Line(f"to {loop['to_service']}: {loop['path']}{today}", indent=2, mark="!", style="red")
+        yield TextLine(f"to {loop['to_service']}: {loop['path']}{today}", indent=2, mark="!", style="red")
     if len(loops) > WAYS_SHOWN:
-        yield Line(f"and {_count(len(loops) - WAYS_SHOWN, 'more loop')}", indent=2)
+        yield TextLine(f"and {_count(len(loops) - WAYS_SHOWN, 'more loop')}", indent=2)
     if not loops:
-        yield Line(f"{_count(followed['count'], 'service')} followed, no loop found", indent=2)
+        yield TextLine(f"{_count(followed['count'], 'service')} followed, no loop found", indent=2)
     for sentence in unknown[:WAYS_SHOWN]:
-        yield Line(sentence, indent=2, mark="?", style="yellow")
+        yield TextLine(sentence, indent=2, mark="?", style="yellow")
     if len(unknown) > WAYS_SHOWN:
-        yield Line(f"and {_count(len(unknown) - WAYS_SHOWN, 'more way')} whose end nobody could tell", indent=2)
+        yield TextLine(f"and {_count(len(unknown) - WAYS_SHOWN, 'more way')} whose end nobody could tell", indent=2)
     if not followed["is_all"]:
-        yield Line("there are more services than were followed", indent=2, mark="?", style="yellow")
+        yield TextLine("there are more services than were followed", indent=2, mark="?", style="yellow")
 
 
 # --- the verdict --------------------------------------------------------------------------------------------

@@ -17,19 +17,19 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from broker.observe.described import Described
+from broker.observe.described import MetricDefinition
 from broker.observe.label import Labels
 
 PROCESS_METRICS = (
-    Described("process_cpu_seconds_total", "Processor time used, in user and system mode."),
-    Described("process_resident_memory_bytes", "Memory in use."),
-    Described("process_virtual_memory_bytes", "Address space in use."),
-    Described("process_start_time_seconds", "When the process was started, in seconds since 1970."),
-    Described("process_open_fds", "File descriptors that are open."),
-    Described("process_max_fds", "File descriptors that may be open."),
-    Described("process_threads", "Threads of the interpreter."),
-    Described("python_gc_collections_total", "Runs of the garbage collector.", ("generation",)),
-    Described("python_gc_objects_collected_total", "Objects that it has found and freed.", ("generation",)),
+    MetricDefinition("process_cpu_seconds_total", "Processor time used, in user and system mode."),
+    MetricDefinition("process_resident_memory_bytes", "Memory in use."),
+    MetricDefinition("process_virtual_memory_bytes", "Address space in use."),
+    MetricDefinition("process_start_time_seconds", "When the process was started, in seconds since 1970."),
+    MetricDefinition("process_open_fds", "File descriptors that are open."),
+    MetricDefinition("process_max_fds", "File descriptors that may be open."),
+    MetricDefinition("process_threads", "Threads of the interpreter."),
+    MetricDefinition("python_gc_collections_total", "Runs of the garbage collector.", ("generation",)),
+    MetricDefinition("python_gc_objects_collected_total", "Objects that it has found and freed.", ("generation",)),
 )
 _SELF = Path("/proc/self")
 _START_FIELD = 19  # of stat, behind the name in brackets: ticks since the machine was started

@@ -33,7 +33,7 @@ Told = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class InstanceSample:
     """
     An instance at one moment.
 
@@ -52,7 +52,7 @@ class Facts:
     latency: Mapping[str, float | None] = field(default_factory=dict)
 
 
-class Pulse:
+class StatsStream:
     """Looks again and again, and tells what grew. For one caller."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Pulse:
         self._gone: dict[tuple[Any, ...], tuple[float, Told]] = {}
         self._names: dict[str, str] = {}  # of those who took what was for an address, after they have gone as well
 
-    def beat(self, facts: Facts) -> Told:
+    def beat(self, facts: InstanceSample) -> Told:
         """One snapshot. Cost: the connections, the addresses and the ways of the instance."""
         status, stocks = facts.status, facts.stocks
         counts: dict[Any, float] = {name: getattr(facts.counts, name) for name in _ANNOUNCED_COUNTS}
@@ -104,7 +104,7 @@ class Pulse:
 
     # --- parts that remember ---
 
-    def _peers(self, facts: Facts) -> tuple[Told, Told]:
+    def _peers(self, facts: InstanceSample) -> tuple[Told, Told]:
         """The connections, those that ended lately among them; and the bytes that moved on all of them."""
         links = facts.status["connections"]
         keys = [_link_key(link) for link in links]
@@ -140,7 +140,7 @@ class Pulse:
             del self._gone[next(iter(self._gone))]
         self._present = present
 
-    def _routes(self, facts: Facts) -> Told:
+    def _routes(self, facts: InstanceSample) -> Told:
         rates = self._rates["routes"].look(facts.carried, facts.now)  # type: ignore[arg-type]  # labels are hashable
         rows = [
             {"route": route, "next_hop": hop, "frames": int(frames), "frames_s": rates[route, hop]}
@@ -149,7 +149,7 @@ class Pulse:
         ]
         return fold(rows, ROUTES_MAX, weight=_traffic, sums=("frames", "frames_s"))
 
-    def _next_hops(self, facts: Facts) -> Told:
+    def _next_hops(self, facts: InstanceSample) -> Told:
         carried: dict[str, float] = {}
         for (_, hop), frames in facts.carried.items():
             carried[hop] = carried.get(hop, 0) + frames
@@ -171,7 +171,7 @@ class Pulse:
             rows, NEXT_HOPS_MAX, weight=lambda one: (bool(one["problem"]), one["held"], _traffic(one)), sums=sums
         )
 
-    def _drops(self, facts: Facts) -> list[Told]:
+    def _drops(self, facts: InstanceSample) -> list[Told]:
         rates = self._rates["drops"].look(
             {(row["disposition"], row["database_name"]): row["frames"] for row in facts.drops}, facts.now
         )
@@ -191,7 +191,7 @@ class Pulse:
             for row in facts.drops
         ]
 
-    def _databases(self, facts: Facts) -> list[Told]:
+    def _databases(self, facts: InstanceSample) -> list[Told]:
         told = facts.status["databases"]
         sums = {
             (name, what): sum(service[what] for service in one["services"].values())
@@ -262,7 +262,7 @@ def _traffic(row: Mapping[str, Any]) -> tuple[float, float]:
     return row["frames_s"] or 0.0, row["frames"]
 
 
-def _waiting(facts: Facts) -> Told:
+def _waiting(facts: InstanceSample) -> Told:
     """What waits and why, at the gateway by next hop and in databases by service."""
     rows = [
         {
@@ -322,7 +322,7 @@ def _judged(databases: Iterable[Mapping[str, Any]], stocks: Mapping[str, Stock |
     return judged
 
 
-def _ledger(facts: Facts) -> Told:
+def _ledger(facts: InstanceSample) -> Told:
     """The pass in one sentence; the databases have their own."""
     counts, unaccounted = facts.counts, facts.status["forwarding"]["unaccounted"]
     sentence = (

@@ -38,7 +38,7 @@ from broker.store.permission_view import SERVER_PERMISSIONS
 from broker.store.system_view import FILE_VIEWS, QUEUE
 
 if TYPE_CHECKING:
-    from broker.observe.tsql import Statement, TableName
+    from broker.observe.tsql import SelectQuery, TableName
 
 Row = tuple[object, ...]
 Snapshot = Callable[[], Iterable[Row]]
@@ -86,7 +86,7 @@ class QueryLimits:
     spill_bytes: int = 512 * 1024 * 1024
 
 
-class Views:
+class SystemViews:
     """
     The system views of one instance.
 
@@ -144,15 +144,15 @@ class Views:
                 208 view or queue, 259 not a SELECT, 911 database, 954 a mirror, 1105 too large, 8649 out of time ..
             StoreUnavailableError: a file that cannot be read.
         """
-        from broker.observe.tsql import Statement  # noqa: PLC0415 - sqlglot takes 0.3 s, which no start should pay
+        from broker.observe.tsql import SelectQuery  # noqa: PLC0415 - sqlglot takes 0.3 s, which no start should pay
 
         home = self.find_database(database or MSDB)
         if home is None:
             raise UnknownNameError(911, f"database '{database}' does not exist{nearest(database or '', self.names)}")
         watch = Watch(self.limits.seconds, self.limits.spill_bytes, is_wanted)
-        parsed = Statement(statement)
+        parsed = SelectQuery(statement)
         with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None, timeout=self.limits.seconds)) as db:
-            return _Reading(self, db, home=home, watch=watch, shows_bodies=shows_bodies).answer(parsed)
+            return _QueryRun(self, db, home=home, watch=watch, shows_bodies=shows_bodies).answer(parsed)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,10 +164,12 @@ class Views:
         return find_name(name, self.names)
 
 
-class _Reading:
+class _QueryRun:
     """One statement on its own connection; nothing of it outlives `answer`."""
 
-    def __init__(self, views: Views, db: sqlite3.Connection, *, home: str, watch: Watch, shows_bodies: bool) -> None:
+    def __init__(
+        self, views: SystemViews, db: sqlite3.Connection, *, home: str, watch: Watch, shows_bodies: bool
+    ) -> None:
         self._shows_bodies = shows_bodies
         self._views = views
         self._db = db
@@ -179,7 +181,7 @@ class _Reading:
         self._secret = secrets.token_hex(8)
         self._columns: set[str] = set()
 
-    def answer(self, statement: Statement) -> QueryResult:
+    def answer(self, statement: SelectQuery) -> QueryResult:
         """The rows of the statement, as far as the limits allow."""
         db, limits = self._db, self._views.limits
         db.text_factory = Texts(2 * limits.result_bytes)
@@ -205,7 +207,7 @@ class _Reading:
 
     # --- what a name stands for -----------------------------------------------------------------------------
 
-    def _make(self, table: TableName, statement: Statement) -> str:
+    def _make(self, table: TableName, statement: SelectQuery) -> str:
         """The temporary view or table for a name; made once."""
         database = self._home if table.database is None else self._views.find_database(table.database)
         if database is None and find_name(table.database or "", self._views.mirrors) is not None:

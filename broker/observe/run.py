@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Mapping
 
-from broker.observe.described import Described, Reader, Samples, single
+from broker.observe.described import MetricDefinition, Reader, Samples, single
 from broker.observe.instance import Running
 from broker.observe.logs import dropped_lines
 from broker.observe.status import loop_name
@@ -14,30 +14,34 @@ from broker.observe.status import loop_name
 LAG = "broker_event_loop_lag_seconds"
 
 RUN_METRICS = (
-    Described(
+    MetricDefinition(
         "broker_build_info",
         "Always 1; the labels tell what runs.",
         ("software", "python", "loop", "kernel"),
     ),
-    Described("broker_uptime_seconds", "Time since the instance was started."),
-    Described("broker_ready", "1 while the instance serves, 0 while it starts or stops."),
-    Described(
+    MetricDefinition("broker_uptime_seconds", "Time since the instance was started."),
+    MetricDefinition("broker_ready", "1 while the instance serves, 0 while it starts or stops."),
+    MetricDefinition(
         "broker_task_failures_total",
         "How often a task that lasts as long as the instance has died and was begun anew.",
         ("task",),
     ),
-    Described(
+    MetricDefinition(
         "broker_config_last_reload_successful",
         "1 while the last reload of the configuration was successful, or there was none; 0 when it failed.",
     ),
-    Described(
+    MetricDefinition(
         "broker_config_last_reload_success_timestamp_seconds",
         "When the configuration in force was taken over, at the start or by a reload, as seconds since 1970.",
     ),
-    Described("broker_config_reloads_total", "Reloads of the configuration, by what became of them.", ("result",)),
-    Described("broker_config_keys_waiting", "Settings whose new values wait for a restart."),
-    Described("broker_log_lines_dropped_total", "Lines of the log that were lost because nobody took them in time."),
-    Described(LAG, "By how much the event loop was late at worst in the last 15 s."),
+    MetricDefinition(
+        "broker_config_reloads_total", "Reloads of the configuration, by what became of them.", ("result",)
+    ),
+    MetricDefinition("broker_config_keys_waiting", "Settings whose new values wait for a restart."),
+    MetricDefinition(
+        "broker_log_lines_dropped_total", "Lines of the log that were lost because nobody took them in time."
+    ),
+    MetricDefinition(LAG, "By how much the event loop was late at worst in the last 15 s."),
 )
 
 

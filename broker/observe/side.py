@@ -16,8 +16,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.conversation.state import State
-from broker.observe.described import Described
+from broker.conversation.state import ConversationState
+from broker.observe.described import MetricDefinition
 from broker.observe.label import Labels
 from broker.store.database import open_watch
 from broker.store.quarantine import quarantined_by_service
@@ -28,29 +28,31 @@ REST_FACTOR = 20  # times what the last walk took, until the next one: a twentie
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 SIDE_METRICS = (
-    Described(
+    MetricDefinition(
         "broker_dialogs",
         "Sides of conversations in the databases here, by service and state.",
         ("service", "state"),
     ),
-    Described(
+    MetricDefinition(
         "broker_dialog_oldest_age_seconds",
         "Age of the oldest of them in this state.",
         ("state",),
         fold=max,
     ),
-    Described(
+    MetricDefinition(
         "broker_quarantined_dialogs",
         "Dialogs whose next message has failed too often, so that it waits for somebody to decide.",
         ("service",),
     ),
-    Described(
+    MetricDefinition(
         "broker_queue_messages",
         "Messages in the queues of the databases here that an application may receive; of a database the 50 fullest"
         " queues.",
         ("database", "queue"),
     ),
-    Described("broker_queue_oldest_seconds", "Age of the first of them, 0 when there is none.", ("database", "queue")),
+    MetricDefinition(
+        "broker_queue_oldest_seconds", "Age of the first of them, 0 when there is none.", ("database", "queue")
+    ),
 )
 
 
@@ -82,7 +84,7 @@ class Sides:
         now = time.time()
         for walked in self._walked.values():
             for service, code, count, since in walked.states:
-                state = State(code).name
+                state = ConversationState(code).name
                 counts[service, state] += count
                 ages[(state,)] = max(ages[(state,)], now - since)
             for service, count in walked.quarantined:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.control.catalog import Catalog
-from broker.control.role_keeper import OwnStanding
+from broker.control.role_keeper import OwnRoleStatus
 from broker.dialog.endpoint import Endpoint
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
@@ -171,7 +171,7 @@ def _served_by(outbox: Outbox) -> str:
     return outbox.outlet.peer_name if isinstance(outbox.outlet, Link) else ""
 
 
-def _standing(standing: OwnStanding) -> dict[str, Any]:
+def _standing(standing: OwnRoleStatus) -> dict[str, Any]:
     return {
         "broker_instance": None if standing.broker_instance is None else show_guid(standing.broker_instance),
         "role": standing.role.value,

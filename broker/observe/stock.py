@@ -16,10 +16,10 @@ from pathlib import Path
 
 from broker.observe.backlog import read_backlog
 from broker.observe.ledger import read_ledger
-from broker.store.balance import Balance
+from broker.store.balance import LedgerBalance
 from broker.store.database import open_watch
 from broker.store.quarantine import quarantined_dialogs
-from broker.store.stock import Backlog, QueueStock, Reason, fullest_queues, queue_count, reasons_of
+from broker.store.stock import Backlog, QueueStock, WaitReason, fullest_queues, queue_count, reasons_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Stock:
     """
 
     backlog: Backlog
-    ledger: Balance
+    ledger: LedgerBalance
     queues: tuple[QueueStock, ...] = ()
     queue_count: int = 0
     quarantined: int = 0
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[WaitReason, ...] = ()
 
 
 def read_stock(path: Path) -> Stock | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from broker.observe.backlog import read_backlog
-from broker.observe.described import Described, Reader, Samples
+from broker.observe.described import MetricDefinition, Reader, Samples
 from broker.observe.histogram import histogram_samples
 from broker.observe.instance import Running
 from broker.observe.label import Labels
@@ -21,43 +21,43 @@ from broker.routing.mirrored import MirrorRole
 UNACCOUNTED = "broker_ledger_unaccounted_messages"
 
 STORED_METRICS = (
-    Described(
+    MetricDefinition(
         "broker_database_principal",
         "1 while this instance is the principal of its database, 0 while it is a mirror.",
         ("database",),
         fold=max,
     ),
-    Described(
+    MetricDefinition(
         "broker_database_epoch",
         "How often somebody has taken the database over, as far as this instance knows.",
         ("database",),
         fold=max,
     ),
-    Described(
+    MetricDefinition(
         "broker_store_commit_seconds",
         "How long transactions of the writer thread of a database took, the wait for applications and the commit to the"
         " disk included.",
         ("database",),
         is_histogram=True,
     ),
-    Described(
+    MetricDefinition(
         "broker_transmission_queue_messages",
         "Messages of applications here that the far side has not acknowledged.",
         ("database",),
     ),
-    Described(
+    MetricDefinition(
         "broker_transmission_queue_oldest_seconds",
         "Age of the first of them, 0 when there is none.",
         ("database",),
         fold=max,
     ),
-    Described(
+    MetricDefinition(
         "broker_ledger_messages",
         "Messages that applications here have sent, and what became of them: acknowledged, held, or why they"
         " failed; these add up to those sent.",
         ("database", "entry"),
     ),
-    Described(
+    MetricDefinition(
         UNACCOUNTED,
         "With a database, its messages sent that are neither acknowledged nor held nor failed for a reason. With an"
         " empty one, dialog frames that came in and are neither forwarded nor delivered nor dropped nor held. 0 unless"

@@ -13,7 +13,7 @@ from broker.dialog.send_queue import MICROSECONDS
 from broker.flow import Disposition
 from broker.forwarding.outbox import Destination
 from broker.observe.connection import CONNECTION_METRICS, connection_samples, flow_samples
-from broker.observe.described import Described, Reader, Samples, single
+from broker.observe.described import MetricDefinition, Reader, Samples, single
 from broker.observe.histogram import histogram_samples
 from broker.observe.instance import Running
 from broker.observe.label import OTHER
@@ -24,57 +24,57 @@ FORWARDED = "broker_messages_forwarded_total"
 
 TRAFFIC_METRICS = (
     *CONNECTION_METRICS,
-    Described(
+    MetricDefinition(
         "broker_messages_received_total",
         "Dialog frames that came in: from an adjacent instance, or, with an empty peer, from a database here.",
         ("peer", "kind"),
     ),
-    Described(
+    MetricDefinition(
         FORWARDED,
         "Dialog frames handed to the connection to a next hop.",
         ("route", "peer"),
     ),
-    Described(
+    MetricDefinition(
         "broker_messages_delivered_total",
         "Whole messages put into the queue of a service here.",
         ("service",),
     ),
-    Described(
+    MetricDefinition(
         "broker_messages_dropped_total",
         "Dialog frames that ended here without arriving; their senders still have each message.",
         ("reason",),
     ),
-    Described(
+    MetricDefinition(
         "broker_peer_faults_total",
         "Connections that ended because the peer broke a rule of the protocol.",
         ("error",),
     ),
-    Described("broker_forward_pool_bytes", "Memory taken by frames that wait for their next hop."),
-    Described("broker_forward_pool_limit_bytes", "What broker_forward_pool_bytes never exceeds."),
-    Described("broker_forward_pool_messages", "Dialog frames that wait for their next hop."),
-    Described(
+    MetricDefinition("broker_forward_pool_bytes", "Memory taken by frames that wait for their next hop."),
+    MetricDefinition("broker_forward_pool_limit_bytes", "What broker_forward_pool_bytes never exceeds."),
+    MetricDefinition("broker_forward_pool_messages", "Dialog frames that wait for their next hop."),
+    MetricDefinition(
         "broker_forward_share_exceeded_total",
         "Dialog frames dropped because their next hop had its share of the pool; also counted as pool limit exceeded.",
     ),
-    Described(
+    MetricDefinition(
         "broker_hop_duration_seconds",
         "How long dialog frames of adjacent instances were here: from the read that brought a frame until it was handed"
         " to the connection to its next hop, or to a database here. One that had to wait counts with that time.",
         is_histogram=True,
     ),
-    Described(
+    MetricDefinition(
         "broker_ack_roundtrip_seconds",
         "From the sending of a message by a database here to the acknowledgement of the far side, by next hop; of"
         " messages that were sent once.",
         ("peer",),
         is_histogram=True,
     ),
-    Described(
+    MetricDefinition(
         "broker_retransmits_total",
         "Messages sent again because no acknowledgement came in time, or their path broke.",
         ("peer",),
     ),
-    Described(
+    MetricDefinition(
         "broker_duplicates_total", "Dialog frames that had been stored before: acknowledged again, not delivered again."
     ),
 )

@@ -17,7 +17,7 @@ from broker.control.certificates import SOON, plain_text_told
 from broker.net.certificate import Identity
 from broker.net.link import Link
 from broker.net.tls import Encryption, Security
-from broker.observe.described import Described
+from broker.observe.described import MetricDefinition
 from broker.observe.instance import Running
 from broker.observe.label import Labels
 
@@ -32,30 +32,32 @@ _SAID = {
 }
 
 TRANSPORT_METRICS = (
-    Described(
+    MetricDefinition(
         "broker_tls_certificate_expiry_timestamp_seconds",
         "When a certificate ends, in seconds since 1970: what this instance shows (own, own_chain), whom it trusts"
         " (trust), what connected peers have shown and by which CAs that was verified (peer, peer_chain).",
         ("role", "name"),
         fold=min,
     ),
-    Described("broker_tls_reloads_total", "How often changed certificate files were put to use."),
-    Described(
+    MetricDefinition("broker_tls_reloads_total", "How often changed certificate files were put to use."),
+    MetricDefinition(
         "broker_tls_reload_failures_total",
         "How often changed certificate files could not be used; those before stay in use.",
     ),
-    Described(
+    MetricDefinition(
         "broker_tls_last_reload_successful",
         "1 while what the certificate files hold is in use, 0 while it cannot be used and what was there before is.",
     ),
-    Described("broker_tls_handshakes", "TLS handshakes under way with those who connect."),
-    Described("broker_connections_refused_total", "Connections refused or ended because of a limit.", ("limit",)),
-    Described(
+    MetricDefinition("broker_tls_handshakes", "TLS handshakes under way with those who connect."),
+    MetricDefinition(
+        "broker_connections_refused_total", "Connections refused or ended because of a limit.", ("limit",)
+    ),
+    MetricDefinition(
         "broker_connection_pauses_total",
         "How often a connection was not read for a while, because its peer brought more than it may.",
         ("limit",),
     ),
-    Described(
+    MetricDefinition(
         "broker_forward_peer_share_exceeded_total",
         "Dialog frames dropped because what one peer had brought took its part of the pool; also counted as pool limit"
         " exceeded.",

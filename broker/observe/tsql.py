@@ -105,7 +105,7 @@ class TableName:
         return ".".join(part for part in (self.database, self.schema, self.name) if part is not None)
 
 
-class Statement:
+class SelectQuery:
     """
     A SELECT that was understood.
 

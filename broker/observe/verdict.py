@@ -42,7 +42,7 @@ _WEIGHT = {level: weight for weight, level in enumerate(Level)}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HealthFinding:
     """One thing that is not as it should be. Shape: `do` is empty when nothing has to be done."""
 
     level: Level
@@ -71,7 +71,7 @@ def verdict(status: Status) -> dict[str, Any]:
     }
 
 
-def findings(status: Status) -> Iterator[Finding]:
+def findings(status: Status) -> Iterator[HealthFinding]:
     """Everything that is not as it should be, in the order in which a person would look."""
     transport = list(_transport(status))
     yield from _itself(status)
@@ -87,7 +87,7 @@ def findings(status: Status) -> Iterator[Finding]:
     yield from (one for one in transport if one.level is not Level.BAD)
 
 
-def _sentence(found: list[Finding], status: Status) -> str:
+def _sentence(found: list[HealthFinding], status: Status) -> str:
     bad = [one for one in found if one.level is Level.BAD]
     if bad:
         others = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
@@ -112,71 +112,71 @@ def _things(count: int) -> str:
     return "one thing is" if count == 1 else f"{count} things are"
 
 
-def _itself(status: Status) -> Iterator[Finding]:
+def _itself(status: Status) -> Iterator[HealthFinding]:
     draining = status.get("draining")
     if draining:
-        yield Finding(Level.NOTICE, "instance", f"the instance leaves: {draining['sentence']}")
+        yield HealthFinding(Level.NOTICE, "instance", f"the instance leaves: {draining['sentence']}")
     elif not status.get("ready", True):
-        yield Finding(Level.BAD, "instance", "the instance is not ready: it starts or stops", "see its log")
+        yield HealthFinding(Level.BAD, "instance", "the instance is not ready: it starts or stops", "see its log")
     lag = status.get("loop_lag_s") or 0.0
     if lag > LATE_SECONDS:
         what = f"the event loop was {lag * 1000:,.0f} ms late within the last 15 s"
-        yield Finding(Level.NOTICE, "loop", what, "see whether the machine is short of processor time")
+        yield HealthFinding(Level.NOTICE, "loop", what, "see whether the machine is short of processor time")
     for task in status.get("tasks") or ():
         if task["problem"]:
             what = f"a part of the program, {task['name']}, {task['problem']}"
-            yield Finding(Level.BAD, "task", what, "see the log of the instance; please report it")
+            yield HealthFinding(Level.BAD, "task", what, "see the log of the instance; please report it")
     reload = status.get("reload") or {}
     if reload.get("problem"):
         first = reload["problem"].splitlines()[0]  # of a mistake in the file an excerpt follows
         what = f"the last reload of the configuration has failed, and the one before is in force: {first}"
         do = "correct it, and run broker reload; with --dry-run it shows everything that is wrong, and where"
-        yield Finding(Level.BAD, "configuration", what, do)
+        yield HealthFinding(Level.BAD, "configuration", what, do)
     waiting = reload.get("waiting") or ()
     if waiting:
         more = f" and {len(waiting) - KEYS_TOLD} more" if len(waiting) > KEYS_TOLD else ""
         count = "a setting waits" if len(waiting) == 1 else f"{len(waiting)} settings wait"
         what = f"{count} for a restart to hold: {', '.join(waiting[:KEYS_TOLD])}{more}"
-        yield Finding(Level.NOTICE, "configuration", what, "restart the instance when it suits")
+        yield HealthFinding(Level.NOTICE, "configuration", what, "restart the instance when it suits")
 
 
-def _ledgers(status: Status) -> Iterator[Finding]:
+def _ledgers(status: Status) -> Iterator[HealthFinding]:
     frames = status.get("forwarding", {}).get("unaccounted", 0)
     do = "this is a fault of the program: please report it, with the log"
     if frames:
-        yield Finding(Level.BAD, "ledger", f"{frames:,} frames are unaccounted for", do)
+        yield HealthFinding(Level.BAD, "ledger", f"{frames:,} frames are unaccounted for", do)
     for name, database in status.get("databases", {}).items():
         ledger = database.get("ledger")
         if ledger and ledger["unaccounted"]:
             what = f"{ledger['unaccounted']:,} messages of the database {name} are unaccounted for"
-            yield Finding(Level.BAD, "ledger", what, do)
+            yield HealthFinding(Level.BAD, "ledger", what, do)
 
 
-def _stores(status: Status) -> Iterator[Finding]:
+def _stores(status: Status) -> Iterator[HealthFinding]:
     if status.get("room_problem"):
         do = "make room: until then changes are refused, and what lies on that disk stores nothing"
-        yield Finding(Level.BAD, "disk", status["room_problem"], do)
+        yield HealthFinding(Level.BAD, "disk", status["room_problem"], do)
     if status.get("audit_problem"):
         do = "put the file right; this goes with the next change that can be written, such as broker reload"
-        yield Finding(Level.BAD, "audit", status["audit_problem"], do)
+        yield HealthFinding(Level.BAD, "audit", status["audit_problem"], do)
     for name, database in status.get("databases", {}).items():
         if database.get("problem"):
             what = f"the store of {name} has failed: {database['problem']}"
-            yield Finding(Level.BAD, "database", what, "do what it says: the store is tried again by itself")
+            yield HealthFinding(Level.BAD, "database", what, "do what it says: the store is tried again by itself")
         if database.get("quarantined"):
             count = database["quarantined"]
             what = f"{count:,} {'dialog' if count == 1 else 'dialogs'} of {name} in quarantine: a reader fails on them"
-            yield Finding(Level.BAD, "database", what, f"broker quarantine list -d {name}")
+            yield HealthFinding(Level.BAD, "database", what, f"broker quarantine list -d {name}")
     for name, standing in status.get("mirroring", {}).items():
         if standing.get("source") != "off" and standing.get("problem"):
             what = f"the mirrored database {name}: {standing['problem']}"
-            yield Finding(Level.BAD, "mirror", what, "broker status shows what both partners say")
+            yield HealthFinding(Level.BAD, "mirror", what, "broker status shows what both partners say")
     journal = status.get("journal") or {}
     if journal.get("problem"):
-        yield Finding(Level.BAD, "journal", f"the journal is not written: {journal['problem']}", "see the disk")
+        yield HealthFinding(Level.BAD, "journal", f"the journal is not written: {journal['problem']}", "see the disk")
 
 
-def _next_hops(status: Status) -> Iterator[Finding]:
+def _next_hops(status: Status) -> Iterator[HealthFinding]:
     waiting = {one["next_hop"]: one for one in status.get("waiting", ())}
     for address, facts in status.get("addresses", {}).items():
         if not facts["problem"]:
@@ -185,18 +185,20 @@ def _next_hops(status: Status) -> Iterator[Finding]:
         wait = f", and {held:,} frames wait for it" if held else ""
         what = f"{address} is not reached: {facts['problem']}{wait}"
         do = "see that it runs and can be reached; broker explain tells which routes lead there"
-        yield Finding(Level.BAD if held else Level.NOTICE, "next hop", what, do)
+        yield HealthFinding(Level.BAD if held else Level.NOTICE, "next hop", what, do)
 
 
-def _connections(status: Status) -> Iterator[Finding]:
+def _connections(status: Status) -> Iterator[HealthFinding]:
     ailing = [one for one in status.get("connections", ()) if one.get("flow") in _AILING]
     for one in ailing[:FINDINGS_MAX]:
         why = f": {one['flow_reason']}" if one.get("flow_reason") else ""
         what = f"the connection to {one['name'] or one['address']} is {one['flow']}{why}"
-        yield Finding(_AILING[one["flow"]], "connection", what, "see whether that instance works and takes messages")
+        yield HealthFinding(
+            _AILING[one["flow"]], "connection", what, "see whether that instance works and takes messages"
+        )
 
 
-def _mirrors(status: Status) -> Iterator[Finding]:
+def _mirrors(status: Status) -> Iterator[HealthFinding]:
     for one in status.get("mirrored_routes", ()):
         if one["state"] == _OPERATIONAL and not one["alarm"]:
             continue
@@ -204,49 +206,49 @@ def _mirrors(status: Status) -> Iterator[Finding]:
         state = one["state"].lower().replace("_", " ")
         alarm = f": {one['alarm']}" if one["alarm"] else ""
         do = "start the partner that is gone; sys.dm_broker_mirrors shows what both say"
-        yield Finding(level, "mirror", f"the mirrored route {one['route']} is {state}{alarm}", do)
+        yield HealthFinding(level, "mirror", f"the mirrored route {one['route']} is {state}{alarm}", do)
 
 
-def _pool(status: Status) -> Iterator[Finding]:
+def _pool(status: Status) -> Iterator[HealthFinding]:
     forwarding = status.get("forwarding", {})
     limit = forwarding.get("pool_limit_bytes", 0)
     part = forwarding.get("pool_bytes", 0) / limit if limit else 0.0
     if part >= POOL_FILLING:
         what = f"the memory for frames on their way is {part:.0%} full"
         do = "see which next hop is slow or gone under what waits, or raise endpoint.message_forward_size"
-        yield Finding(Level.BAD if part >= POOL_FULL else Level.NOTICE, "pool", what, do)
+        yield HealthFinding(Level.BAD if part >= POOL_FULL else Level.NOTICE, "pool", what, do)
 
 
-def _drops(status: Status) -> Iterator[Finding]:
+def _drops(status: Status) -> Iterator[HealthFinding]:
     for drop in status.get("drops") or ():
         rate, last_s = drop.get("frames_s"), drop.get("last_s")
         is_recent = bool(rate) or (last_s is not None and last_s < DROPPED_SECONDS)
         if is_recent and drop["reason"] not in _HARMLESS:
             how = f"{rate:,.1f} frames a second are" if rate else "within the last minute frames were"
             do = drop.get("do") or "sys.dm_broker_dispositions has the last such frame"
-            yield Finding(Level.NOTICE, "drops", f"{how} dropped: {drop['reason']}", do)
+            yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop['reason']}", do)
 
 
-def _queues(status: Status) -> Iterator[Finding]:
+def _queues(status: Status) -> Iterator[HealthFinding]:
     for name, database in status.get("databases", {}).items():
         oldest = database.get("oldest_waiting_s") or 0.0
         if oldest > WAITING_SECONDS:
             count = database["waiting_messages"]
             what = f"{count:,} messages of {name} are not acknowledged, the oldest for {oldest:,.0f} s"
-            yield Finding(Level.NOTICE, "database", what, "broker why tells of each conversation why it waits")
+            yield HealthFinding(Level.NOTICE, "database", what, "broker why tells of each conversation why it waits")
         for queue in database.get("queues") or ():
             oldest = queue.get("oldest_s") or 0.0
             if queue["is_receive_enabled"] and oldest > UNREAD_SECONDS:
                 since = f"its first message waits for {oldest:,.0f} s"
                 what = f"nobody receives from the queue {queue['name']} of {name}: {since}"
                 do = "see that its application runs and reads it; broker why tells who holds a conversation"
-                yield Finding(Level.NOTICE, "queue", what, do)
+                yield HealthFinding(Level.NOTICE, "queue", what, do)
             if not queue["is_receive_enabled"]:
                 what = f"the queue {queue['name']} of {name} is off: nobody can receive from it"
-                yield Finding(Level.NOTICE, "queue", what, f"ALTER QUEUE [{queue['name']}] WITH STATUS = ON")
+                yield HealthFinding(Level.NOTICE, "queue", what, f"ALTER QUEUE [{queue['name']}] WITH STATUS = ON")
 
 
-def _transport(status: Status) -> Iterator[Finding]:
+def _transport(status: Status) -> Iterator[HealthFinding]:
     transport = status.get("transport") or {}
     names = {one["name"] for one in transport.get("certificates", ())}
     expired = {one["name"] for one in transport.get("certificates", ()) if one["days_left"] < 0}
@@ -254,11 +256,11 @@ def _transport(status: Status) -> Iterator[Finding]:
     for warning in transport.get("warnings", ()):
         if problem and problem in warning:
             do = "put the files right, they are looked at again by themselves; those before are in use until a restart"
-            yield Finding(Level.BAD, "transport", warning, do)
+            yield HealthFinding(Level.BAD, "transport", warning, do)
             continue
         if "is not valid before" in warning:
-            yield Finding(Level.BAD, "transport", warning, "set the clock of this machine")
+            yield HealthFinding(Level.BAD, "transport", warning, "set the clock of this machine")
             continue
         is_over = any(name in warning and "has expired" in warning for name in expired)
         do = RENEW if is_over or any(name in warning and " ends in " in warning for name in names) else ""
-        yield Finding(Level.BAD if is_over else Level.NOTICE, "transport", warning, do)
+        yield HealthFinding(Level.BAD if is_over else Level.NOTICE, "transport", warning, do)

@@ -18,7 +18,7 @@ import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.errors import PipelineError
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.pipeline.schema import CAPACITY
 from broker.pipeline.window import WINDOW_SECONDS, begin_us, length_us
@@ -100,7 +100,7 @@ def _steps(visits: DataFrame, length: int) -> DataFrame:
 
 def _passes_pool() -> Column:
     has_instant = F.col("entered_at").isNotNull() | F.col("left_at").isNotNull()
-    return F.col("outcome").isin(Outcome.FORWARDED.value, Outcome.DROPPED.value) & has_instant
+    return F.col("outcome").isin(VisitOutcome.FORWARDED.value, VisitOutcome.DROPPED.value) & has_instant
 
 
 def _swept(steps: DataFrame) -> DataFrame:

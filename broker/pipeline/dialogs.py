@@ -19,7 +19,7 @@ from __future__ import annotations
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame, Window
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from broker.pipeline.schema import DIALOGS
 from broker.pipeline.visit_order import CLOCK_TOLERANCE_US
 
@@ -27,7 +27,7 @@ DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _MEASURES = ("delivery", "round_trip")
 _SUMS = ("messages", "fragments", "transmissions", "resends", "duplicates", "drops", "bytes")
-_SENT = (Outcome.SENT.value, Outcome.RESENT.value)
+_SENT = (VisitOutcome.SENT.value, VisitOutcome.RESENT.value)
 
 
 def dialogs(visits: DataFrame) -> DataFrame:
@@ -70,13 +70,13 @@ def _messages(visits: DataFrame) -> DataFrame:
 def _transmissions(messages: DataFrame) -> DataFrame:
     """Shape: one row per transmission; instants in microseconds, instances as hashes."""
     outcome, left_us = F.col("outcome"), F.col("left_us")
-    is_sent, is_delivered = outcome.isin(*_SENT), outcome == Outcome.DELIVERED.value
-    is_acknowledged = outcome == Outcome.ACKNOWLEDGED.value
+    is_sent, is_delivered = outcome.isin(*_SENT), outcome == VisitOutcome.DELIVERED.value
+    is_acknowledged = outcome == VisitOutcome.ACKNOWLEDGED.value
     return messages.groupBy(*DIALOG, "sequence_number", "fragment_number", "message_id").agg(
         F.max("bytes").alias("bytes"),
-        F.max((outcome == Outcome.RESENT.value).cast("int")).alias("resends"),
-        F.max((outcome == Outcome.DUPLICATE.value).cast("int")).alias("duplicates"),
-        F.max((outcome == Outcome.DROPPED.value).cast("int")).alias("drops"),
+        F.max((outcome == VisitOutcome.RESENT.value).cast("int")).alias("resends"),
+        F.max((outcome == VisitOutcome.DUPLICATE.value).cast("int")).alias("duplicates"),
+        F.max((outcome == VisitOutcome.DROPPED.value).cast("int")).alias("drops"),
         F.min("entered_us").alias("first_us"),
         F.max(F.when(~is_acknowledged, left_us)).alias("last_us"),
         F.min(F.when(is_sent | is_acknowledged, F.col("entered_us"))).alias("queued_us"),

@@ -24,14 +24,14 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.errors import NoJournalError, PipelineError
 from broker.pipeline import inventory, result, session
 from broker.pipeline.jobs import JOBS, Job, Options
-from broker.pipeline.period import EPOCH, Bounds, files_of, result_of, visits_of
+from broker.pipeline.period import EPOCH, PeriodBounds, files_of, result_of, visits_of
 
 FILES_MAX = 3  # files in a sentence
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """
     What is asked for.
 
@@ -43,10 +43,10 @@ class Request:
     out: Path
     options: Options = field(default_factory=Options)
     session: session.SessionOptions = field(default_factory=session.SessionOptions)
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: PeriodBounds = field(default_factory=PeriodBounds)
 
 
-def run(request: Request, tell: Tell = lambda _: None) -> dict[str, Any]:
+def run(request: RunRequest, tell: Tell = lambda _: None) -> dict[str, Any]:
     """
     Run some jobs over all that is there.
 
@@ -81,7 +81,7 @@ def run(request: Request, tell: Tell = lambda _: None) -> dict[str, Any]:
     return {"jobs": done, "files": found.summary()}
 
 
-def explain(request: Request) -> None:
+def explain(request: RunRequest) -> None:
     """
     Print how Spark would compute the jobs, without running them.
 
@@ -97,13 +97,13 @@ def explain(request: Request) -> None:
             result_of_job(request, JOBS[name], visits, horizon).explain("formatted")
 
 
-def result_of_job(request: Request, job: Job, visits: DataFrame, end: datetime | None = None) -> DataFrame:
+def result_of_job(request: RunRequest, job: Job, visits: DataFrame, end: datetime | None = None) -> DataFrame:
     """What a job makes of visits, within the period. Shape: `end` as of `Job.run`."""
     return result_of(job.run(visits_of(visits, job, request.bounds), end, request.options), job, request.bounds)
 
 
 @contextmanager
-def started(request: Request) -> Iterator[SparkSession]:
+def started(request: RunRequest) -> Iterator[SparkSession]:
     """
     With a session; one that was there before stays. What Spark raises is told in a sentence.
 
@@ -134,7 +134,7 @@ def _sentence(error: Exception) -> PipelineError:
     return PipelineError(f"Spark gave up: {first}", "see above for what it said")
 
 
-def check_local(request: Request) -> None:
+def check_local(request: RunRequest) -> None:
     """
     Refuse what is on no file system.
 
@@ -148,7 +148,7 @@ def check_local(request: Request) -> None:
             raise PipelineError(f"{url} is not on a file system", hint)
 
 
-def check_apart(request: Request) -> None:
+def check_apart(request: RunRequest) -> None:
     """
     Refuse results among the journals, where the next run would take them for some.
 
@@ -161,7 +161,7 @@ def check_apart(request: Request) -> None:
             raise PipelineError(problem, "give an --out outside of it")
 
 
-def _found(request: Request) -> tuple[inventory.Inventory, datetime | None]:
+def _found(request: RunRequest) -> tuple[inventory.Inventory, datetime | None]:
     """The files, and the instant up to which they tell everything, if they tell it."""
     found = inventory.take(request.flows, only=lambda paths: files_of(paths, request.bounds))
     horizon_us = found.horizon_us()
@@ -191,7 +191,7 @@ def _unread(found: inventory.Inventory) -> list[str]:
 
 
 def _run_job(
-    request: Request, job: Job, visits: DataFrame, found: inventory.Inventory, horizon: datetime | None
+    request: RunRequest, job: Job, visits: DataFrame, found: inventory.Inventory, horizon: datetime | None
 ) -> int:
     """How many rows were written."""
 

@@ -26,7 +26,7 @@ from datetime import datetime
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from broker.pipeline.schema import PATHS
 from broker.pipeline.visit_order import (
     CLOCK_TOLERANCE_US,
@@ -55,7 +55,7 @@ _CONSTANT = (
     "to_service",
     "bytes",
 )
-_PASSING = (STEPS.index(Outcome.FORWARDED), STEPS.index(Outcome.DROPPED))
+_PASSING = (STEPS.index(VisitOutcome.FORWARDED), STEPS.index(VisitOutcome.DROPPED))
 _LAST = 2**31 - 1  # the order of acknowledgements
 _MASK_BITS = 62  # slots from here on share the last bit of the mask, which then has fewer bits than there are hops
 
@@ -178,9 +178,9 @@ def _contradictions(measured: DataFrame) -> DataFrame:
 
 def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
     end = _end(left_since_us)
-    is_dropped = F.col("end") == Outcome.DROPPED.value
+    is_dropped = F.col("end") == VisitOutcome.DROPPED.value
     is_lost = F.col("end") == LOST
-    has_ended_here = F.col("end") != Outcome.ACKNOWLEDGED.value
+    has_ended_here = F.col("end") != VisitOutcome.ACKNOWLEDGED.value
     may_hide = (F.array_min("between_us") < 0) | (F.size("apart") > 0)
     known = F.zip_with("between_us", _pairs(), lambda took, pair: F.when((took >= 0) & ~_is_apart(pair), took))
     hidden = F.zip_with("between_us", _pairs(), lambda took, pair: (took < 0) | (took.isNotNull() & _is_apart(pair)))
@@ -189,7 +189,7 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
     columns = {
         "message_id": F.col("message_id"),
         **{name: F.col(f"constant.{name}") for name in _CONSTANT},
-        "is_resend": F.when(_has_sender(), step_of(F.col("first")) == STEPS.index(Outcome.RESENT)),
+        "is_resend": F.when(_has_sender(), step_of(F.col("first")) == STEPS.index(VisitOutcome.RESENT)),
         "started_at": F.timestamp_micros(_started_us()),
         "ended_at": F.timestamp_micros(_ended_us()),
         "path": F.col("hops.instance"),
@@ -214,8 +214,8 @@ def _end(left_since_us: Column) -> Column:
     last = F.col("last")
     left_us = F.coalesce("last.left_us", "last.entered_us")
     return (
-        F.when(step_of(last) >= STEPS.index(Outcome.DROPPED), outcome_of(last))
-        .when(F.col("is_acknowledged"), F.lit(Outcome.ACKNOWLEDGED.value))
+        F.when(step_of(last) >= STEPS.index(VisitOutcome.DROPPED), outcome_of(last))
+        .when(F.col("is_acknowledged"), F.lit(VisitOutcome.ACKNOWLEDGED.value))
         .when(left_us < left_since_us, F.lit(LOST))
         .otherwise(F.lit(UNDER_WAY))
     )

@@ -28,7 +28,7 @@ _HOUR = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class PeriodBounds:
     """Shape: UTC instants, None where there is no bound; `first` belongs to it, `behind` does not."""
 
     first: datetime | None = None
@@ -53,9 +53,9 @@ class Bounds:
         pairs = {"from": self.first, "to": self.behind}
         return {name: None if one is None else one.isoformat() for name, one in pairs.items()}
 
-    def wider(self, margin: timedelta = MARGIN) -> Bounds:
+    def wider(self, margin: timedelta = MARGIN) -> PeriodBounds:
         """With the margin on both sides; where that lies outside the calendar, without a bound."""
-        return Bounds(_moved(self.first, -margin), _moved(self.behind, margin))
+        return PeriodBounds(_moved(self.first, -margin), _moved(self.behind, margin))
 
     def may_have(self, path: Path) -> bool:
         """
@@ -93,7 +93,7 @@ def _moved(instant: datetime | None, by: timedelta) -> datetime | None:
         return None
 
 
-def visits_of(visits: DataFrame, job: Job, bounds: Bounds) -> DataFrame:
+def visits_of(visits: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
     """The visits that a job needs for a period."""
     if bounds.is_open:
         return visits
@@ -112,13 +112,13 @@ def visits_of(visits: DataFrame, job: Job, bounds: Bounds) -> DataFrame:
     return around.join(mine, on="conversation_id", how="left_semi").select(*visits.columns)
 
 
-def result_of(result: DataFrame, job: Job, bounds: Bounds) -> DataFrame:
+def result_of(result: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
     """The rows of a result that belong to a period."""
     if bounds.is_open or job.period is not Period.RESULT:
         return result
     return result.where(bounds.hold(F.col(job.time)))
 
 
-def files_of(paths: Iterable[Path], bounds: Bounds) -> list[Path]:
+def files_of(paths: Iterable[Path], bounds: PeriodBounds) -> list[Path]:
     """The files that may have visits of a period, or of the hour around it, as far as their paths tell."""
     return [path for path in paths if bounds.may_have(path)]

@@ -32,7 +32,7 @@ from functools import reduce
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame, Window
 
-from broker.flow import NUMBER, Outcome
+from broker.flow import NUMBER, VisitOutcome
 from broker.pipeline.schema import RECONCILE
 
 GRACE_SECONDS = 150  # two of the sender's longest pauses, 64 s, and a little
@@ -43,7 +43,7 @@ DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
 PLACE = [*DIALOG, "sequence_number", "fragment_number"]
 _FATES = ("delivered", "acknowledged", "under_way", "missing")
 _TRANSMISSIONS = ("transmissions", "resent", "dropped", "lost", "duplicates")
-_ENDS = (Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.DROPPED)
+_ENDS = (VisitOutcome.DELIVERED, VisitOutcome.DUPLICATE, VisitOutcome.DROPPED)
 
 
 def reconcile(visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: datetime | None = None) -> DataFrame:
@@ -78,10 +78,10 @@ def _newest(visits: DataFrame) -> Column:
 def _messages(visits: DataFrame) -> DataFrame:
     """Shape: one row per visit of a message, those of one message together; `bit` of its outcome; `at` microseconds."""
     is_message = (F.col("kind") == "message") & F.col("conversation_id").isNotNull()
-    bits = {outcome.value: 1 << place for place, outcome in enumerate(Outcome)}
+    bits = {outcome.value: 1 << place for place, outcome in enumerate(VisitOutcome)}
     bit = reduce(lambda chain, one: chain.when(F.col("outcome") == one, bits[one]), bits, F)
     at = F.unix_micros(F.coalesce("left_at", "entered_at"))
-    code = F.when(F.col("outcome") == Outcome.DROPPED.value, F.col("code"))
+    code = F.when(F.col("outcome") == VisitOutcome.DROPPED.value, F.col("code"))
     rows = visits.where(is_message).select(
         *PLACE, "message_id", bit.otherwise(0).alias("bit"), at.alias("at"), code.alias("code")
     )
@@ -92,7 +92,7 @@ def _transmissions(messages: DataFrame) -> DataFrame:
     """Shape: one row per transmission: `outcomes` of its visits as bits; `seen_us` when last; `code` of a drop."""
     return messages.groupBy(*PLACE, "message_id").agg(
         F.bit_or("bit").alias("outcomes"),
-        F.count_if(F.col("bit") == _bits(Outcome.DELIVERED)).alias("deliveries"),
+        F.count_if(F.col("bit") == _bits(VisitOutcome.DELIVERED)).alias("deliveries"),
         F.max("at").alias("seen_us"),
         F.max("code").alias("code"),
     )
@@ -115,15 +115,15 @@ def _places(transmissions: DataFrame, since: Column, told_until: Column) -> Data
         F.max("seen_us").alias("seen_us"),
         F.max_by("code", F.when(F.col("code").isNotNull(), F.col("seen_us"))).alias("code"),
         F.count("*").alias("transmissions"),
-        F.count_if(_has(Outcome.RESENT)).alias("resent"),
-        F.count_if(_has(Outcome.DROPPED)).alias("dropped"),
+        F.count_if(_has(VisitOutcome.RESENT)).alias("resent"),
+        F.count_if(_has(VisitOutcome.DROPPED)).alias("dropped"),
         F.count_if(is_gone).alias("gone"),
-        F.count_if(is_gone & _has(Outcome.ACKNOWLEDGED)).alias("gone_acknowledged"),
-        F.count_if(_has(Outcome.DUPLICATE)).alias("duplicates"),
+        F.count_if(is_gone & _has(VisitOutcome.ACKNOWLEDGED)).alias("gone_acknowledged"),
+        F.count_if(_has(VisitOutcome.DUPLICATE)).alias("duplicates"),
     )
-    lost = F.col("gone") - F.when(_has(Outcome.DELIVERED), 0).otherwise(F.col("gone_acknowledged"))
-    is_sent = _has(Outcome.SENT, Outcome.RESENT)
-    arrived = F.when(_has(Outcome.DELIVERED), "delivered").when(_has(Outcome.ACKNOWLEDGED), "acknowledged")
+    lost = F.col("gone") - F.when(_has(VisitOutcome.DELIVERED), 0).otherwise(F.col("gone_acknowledged"))
+    is_sent = _has(VisitOutcome.SENT, VisitOutcome.RESENT)
+    arrived = F.when(_has(VisitOutcome.DELIVERED), "delivered").when(_has(VisitOutcome.ACKNOWLEDGED), "acknowledged")
     pending = F.when(F.col("seen_us") > since, "under way").otherwise("missing")
     unsent = F.when(F.col("seen_us") > told_until, "unsent lately").otherwise("unsent")
     return places.select(
@@ -206,10 +206,10 @@ def _reason() -> Column:
     return F.coalesce(words[F.col("code")], F.col("code").cast("string"))
 
 
-def _bits(*outcomes: Outcome) -> int:
-    return sum(1 << list(Outcome).index(one) for one in outcomes)
+def _bits(*outcomes: VisitOutcome) -> int:
+    return sum(1 << list(VisitOutcome).index(one) for one in outcomes)
 
 
-def _has(*outcomes: Outcome) -> Column:
+def _has(*outcomes: VisitOutcome) -> Column:
     """Whether one of them is among `outcomes`."""
     return F.col("outcomes").bitwiseAND(_bits(*outcomes)) != 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from broker.pipeline.failover import failovers
 from broker.pipeline.schema import ROUTES
 from broker.pipeline.visit_order import is_hop, residence_us
@@ -62,7 +62,7 @@ def _group(length: int) -> tuple[Column, ...]:
 
 def _passed(visits: DataFrame, length: int) -> DataFrame:
     """One row per group and reason, which is null for what was not dropped; `residences_us` of its visits."""
-    is_dropped = F.col("outcome") == Outcome.DROPPED.value
+    is_dropped = F.col("outcome") == VisitOutcome.DROPPED.value
     reason = F.when(is_dropped, F.coalesce("reason", F.lit(_NO_REASON))).alias("reason")
     passed = visits.where(is_hop() & _has_instant()).select(
         *_group(length), reason, "bytes", residence_us().alias("residence_us")

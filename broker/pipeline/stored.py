@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.errors import PipelineError
 from broker.pipeline import inventory
 from broker.pipeline.report import file as report_file
-from broker.pipeline.report.digest import Facts
+from broker.pipeline.report.digest import InputFacts
 from broker.pipeline.report.page import NEEDED, report
 from broker.pipeline.result import REPORT
 from broker.pipeline.schema import RESULTS
@@ -82,7 +82,7 @@ def differences(out: Path, names: Sequence[str]) -> list[str]:
     ]
 
 
-def facts(directory: Path) -> Facts:
+def facts(directory: Path) -> InputFacts:
     """
     What was read to make a result.
 
@@ -92,7 +92,7 @@ def facts(directory: Path) -> Facts:
     with _told(directory) as told:
         files = told["files"]
         troubles = inventory.told(files)[1:]
-        return Facts.of(
+        return InputFacts.of(
             files, flows=", ".join(told["flows"]), troubles=troubles, version=version("broker"), period=_period(told)
         )
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 
-SENDING = (Outcome.SENT.value, Outcome.RESENT.value)
-LEAVING = (*SENDING, Outcome.FORWARDED.value)
+SENDING = (VisitOutcome.SENT.value, VisitOutcome.RESENT.value)
+LEAVING = (*SENDING, VisitOutcome.FORWARDED.value)
 """Outcomes of visits that ended with the frame given to a next hop."""
 
 STEPS = (
-    Outcome.SENT,
-    Outcome.RESENT,
-    Outcome.FORWARDED,
-    Outcome.DROPPED,
-    Outcome.DUPLICATE,
-    Outcome.DELIVERED,
+    VisitOutcome.SENT,
+    VisitOutcome.RESENT,
+    VisitOutcome.FORWARDED,
+    VisitOutcome.DROPPED,
+    VisitOutcome.DUPLICATE,
+    VisitOutcome.DELIVERED,
 )
 """Outcomes of a hop, that which tells more of the frame's end behind that which tells less."""
 
@@ -35,7 +35,7 @@ CLOCK_TOLERANCE_US = 10_000
 
 def is_hop() -> Column:
     """Whether a frame was there: the sender's note of an acknowledgement is no visit of the frame."""
-    return F.col("outcome") != Outcome.ACKNOWLEDGED.value
+    return F.col("outcome") != VisitOutcome.ACKNOWLEDGED.value
 
 
 def order() -> Column:
@@ -45,7 +45,7 @@ def order() -> Column:
     A hop count that is missing counts as none, an outcome of a later version as forwarded.
     """
     slot = F.when(F.col("outcome").isin(*SENDING), F.lit(0)).otherwise(F.coalesce(F.col("hop_count"), F.lit(0)) + 1)
-    step = F.lit(STEPS.index(Outcome.FORWARDED))
+    step = F.lit(STEPS.index(VisitOutcome.FORWARDED))
     for number, outcome in enumerate(STEPS):
         step = F.when(F.col("outcome") == outcome.value, F.lit(number)).otherwise(step)
     placed: Column = slot * 2**STEP_BITS + step

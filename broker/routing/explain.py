@@ -43,7 +43,7 @@ from broker.routing.decide import (
     wanted_instance,
 )
 from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
-from broker.security.grants import Grants, Permission, Ruling
+from broker.security.grants import Grants, Permission, PermissionRuling
 from broker.security.principal import PUBLIC, Who
 
 # --- explanation ---
@@ -604,11 +604,11 @@ def with_permissions(told: Explanation, who: Who, grants: Grants) -> Explanation
     )
 
 
-def _shown(permission: Permission, ruling: Ruling) -> PermissionShown:
+def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:
     return PermissionShown(permission.value, ruling.is_permitted, ruling.why)
 
 
-def _hint(refused: Ruling) -> str:
+def _hint(refused: PermissionRuling) -> str:
     """The statement to run."""
     if refused.rule is not None:
         return f"USE msdb; {refused.why.replace('DENY', 'REVOKE', 1)};"

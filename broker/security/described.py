@@ -30,7 +30,7 @@ class Use(StrEnum):
     SEALING = "dialog sealing"
 
 
-class Described(NamedTuple):
+class CertificateSummary(NamedTuple):
     """
     A certificate in words.
 
@@ -58,7 +58,7 @@ class Described(NamedTuple):
         return (self.ends - now).days
 
 
-def describe(certificate: x509.Certificate) -> Described:
+def describe(certificate: x509.Certificate) -> CertificateSummary:
     """
     Read a certificate.
 
@@ -72,7 +72,7 @@ def describe(certificate: x509.Certificate) -> Described:
         hosts += names.get_values_for_type(x509.DNSName)
         hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
         uris += names.get_values_for_type(x509.UniformResourceIdentifier)
-    return Described(
+    return CertificateSummary(
         use=_use(certificate),
         subject=certificate.subject.rfc4514_string()[:SUBJECT_MAX],
         common_name=_common_name(certificate),

@@ -32,14 +32,14 @@ class Permission(StrEnum):
     SEND = "SEND"
 
 
-class State(StrEnum):
+class PermissionState(StrEnum):
     """What a rule says."""
 
     GRANT = "GRANT"
     DENY = "DENY"
 
 
-class Rule(Struct, frozen=True):
+class PermissionRule(Struct, frozen=True):
     """
     One GRANT or DENY.
 
@@ -49,14 +49,14 @@ class Rule(Struct, frozen=True):
     permission: Permission
     securable: str
     principal: Principal
-    state: State
+    state: PermissionState
 
     def is_about(self, service: str) -> bool:
         """Whether it counts for a service."""
         return covers_text(self.securable, service)
 
 
-class Ruling(Struct, frozen=True):
+class PermissionRuling(Struct, frozen=True):
     """
     Whether something is permitted, and why.
 
@@ -65,7 +65,7 @@ class Ruling(Struct, frozen=True):
 
     is_permitted: bool
     why: str
-    rule: Rule | None = None
+    rule: PermissionRule | None = None
 
 
 class Profile:
@@ -77,30 +77,30 @@ class Profile:
 
     __slots__ = ("_allowed", "_denied", "_exact", "is_open", "rules")
 
-    def __init__(self, rules: frozenset[Rule], *, is_open: bool) -> None:
+    def __init__(self, rules: frozenset[PermissionRule], *, is_open: bool) -> None:
         self.rules = rules
         self.is_open = is_open
-        self._exact: dict[str, list[Rule]] = {}
-        patterns: list[Rule] = []
+        self._exact: dict[str, list[PermissionRule]] = {}
+        patterns: list[PermissionRule] = []
         for rule in rules:
             if ANY in rule.securable:
                 patterns.append(rule)
             else:
                 self._exact.setdefault(rule.securable, []).append(rule)
-        self._denied = _ordered(rule for rule in patterns if rule.state is State.DENY)
-        self._allowed = _ordered(rule for rule in patterns if rule.state is State.GRANT)
+        self._denied = _ordered(rule for rule in patterns if rule.state is PermissionState.DENY)
+        self._allowed = _ordered(rule for rule in patterns if rule.state is PermissionState.GRANT)
 
     def permits(self, service: str) -> bool:
         """Whether messages for this service may come. Cost: one look-up, and the rules whose service holds `*`."""
         if self.is_open:
             return True
         rule = self.rule_for(service)
-        return rule is not None and rule.state is State.GRANT
+        return rule is not None and rule.state is PermissionState.GRANT
 
-    def rule_for(self, service: str) -> Rule | None:
+    def rule_for(self, service: str) -> PermissionRule | None:
         """The rule that decides about this service, DENY first; None when no rule is about it."""
         exact = _ordered(self._exact.get(service, ()))
-        denied = [rule for rule in exact if rule.state is State.DENY]
+        denied = [rule for rule in exact if rule.state is PermissionState.DENY]
         for rule in (*denied, *self._denied, *exact, *self._allowed):
             if rule.is_about(service):
                 return rule
@@ -118,20 +118,20 @@ class Grants:
     """
 
     def __init__(
-        self, rules: Iterable[Rule] = (), *, is_default_deny: bool = False, endpoint: str = ENDPOINT_NAME
+        self, rules: Iterable[PermissionRule] = (), *, is_default_deny: bool = False, endpoint: str = ENDPOINT_NAME
     ) -> None:
         self.rules = tuple(rules)
         self.is_default_deny = is_default_deny
         self._endpoint = endpoint
-        self._named: dict[tuple[Permission, str], list[Rule]] = {}
-        self._patterns: dict[Permission, list[Rule]] = {permission: [] for permission in Permission}
+        self._named: dict[tuple[Permission, str], list[PermissionRule]] = {}
+        self._patterns: dict[Permission, list[PermissionRule]] = {permission: [] for permission in Permission}
         for rule in self.rules:
             if ANY in rule.principal.text:
                 self._patterns[rule.permission].append(rule)
             else:
                 self._named.setdefault((rule.permission, rule.principal.text), []).append(rule)
         self._stated = {rule.permission for rule in self.rules}
-        self._profiles: dict[frozenset[Rule], Profile] = {}
+        self._profiles: dict[frozenset[PermissionRule], Profile] = {}
 
     def __eq__(self, other: object) -> bool:
         """Whether the same follows from both."""
@@ -150,16 +150,16 @@ class Grants:
 
     def has_granted(self, permission: Permission) -> bool:
         """Whether anybody is granted it."""
-        return any(rule.permission is permission and rule.state is State.GRANT for rule in self.rules)
+        return any(rule.permission is permission and rule.state is PermissionState.GRANT for rule in self.rules)
 
-    def connect(self, who: Who) -> Ruling:
+    def connect(self, who: Who) -> PermissionRuling:
         """Whether somebody may connect to the endpoint."""
         if self.is_open(Permission.CONNECT):
             return _NOTHING_STATED[Permission.CONNECT]
         rules = _ordered(self._rules_of(who, Permission.CONNECT))
         return self._ruling(Permission.CONNECT, self._endpoint, who, rules[0] if rules else None)
 
-    def send(self, who: Who, service: str) -> Ruling:
+    def send(self, who: Who, service: str) -> PermissionRuling:
         """Whether somebody may send to a service."""
         profile = self.profile(who)
         if profile.is_open:
@@ -178,31 +178,35 @@ class Grants:
             profile = self._profiles[rules] = Profile(rules, is_open=False)
         return profile
 
-    def _rules_of(self, who: Who, permission: Permission) -> Iterator[Rule]:
+    def _rules_of(self, who: Who, permission: Permission) -> Iterator[PermissionRule]:
         """Those whose principal they are. Cost: some look-ups, and some microseconds for each pattern."""
         names = {PUBLIC, spelled(who.subject), who.common_name, *who.uris, f"sha256:{who.fingerprint}"}
         for name in names:
             yield from (rule for rule in self._named.get((permission, name), ()) if rule.principal.covers(who))
         yield from (rule for rule in self._patterns[permission] if rule.principal.covers(who))
 
-    def _ruling(self, permission: Permission, securable: str, who: Who, rule: Rule | None) -> Ruling:
+    def _ruling(
+        self, permission: Permission, securable: str, who: Who, rule: PermissionRule | None
+    ) -> PermissionRuling:
         if rule is None:
-            missing = render_rule(State.GRANT, permission, securable, who.name)
+            missing = render_rule(PermissionState.GRANT, permission, securable, who.name)
             public = "" if who == NOBODY else f" or {PUBLIC}"
-            return Ruling(is_permitted=False, why=f"no {missing}{public}")
+            return PermissionRuling(is_permitted=False, why=f"no {missing}{public}")
         shown = self._endpoint if permission is Permission.CONNECT else rule.securable
         why = render_rule(rule.state, permission, shown, rule.principal.text)
-        return Ruling(rule.state is State.GRANT, why, rule)
+        return PermissionRuling(rule.state is PermissionState.GRANT, why, rule)
 
 
 _NOTHING_STATED = {
-    permission: Ruling(is_permitted=True, why=f"nothing is stated about who may {permission}, so everybody may")
+    permission: PermissionRuling(
+        is_permitted=True, why=f"nothing is stated about who may {permission}, so everybody may"
+    )
     for permission in Permission
 }
 _CLASS = {Permission.CONNECT: "ENDPOINT", Permission.SEND: "SERVICE"}
 
 
-def render_rule(state: State, permission: Permission, securable: str, principal: str) -> str:
+def render_rule(state: PermissionState, permission: Permission, securable: str, principal: str) -> str:
     """A rule as the statement that makes it, without its `;`."""
     return f"{state} {permission} ON {_CLASS[permission]}::{_bracketed(securable)} TO {_bracketed(principal)}"
 
@@ -211,9 +215,9 @@ def _bracketed(name: str) -> str:
     return "[" + name.replace("]", "]]") + "]"
 
 
-def _ordered(rules: Iterable[Rule]) -> list[Rule]:
+def _ordered(rules: Iterable[PermissionRule]) -> list[PermissionRule]:
     """DENY first, then in an order that is always the same, so that what is told is too."""
-    return sorted(rules, key=lambda rule: (rule.state is State.GRANT, rule.securable, rule.principal.text))
+    return sorted(rules, key=lambda rule: (rule.state is PermissionState.GRANT, rule.securable, rule.principal.text))
 
 
 OPEN = Profile(frozenset(), is_open=True)  # where everything is permitted

@@ -87,7 +87,7 @@ class OwnIdentity:
     opening: dict[bytes, x25519.X25519PrivateKey]
 
 
-class Peers:
+class KnownPeers:
     """The far databases that one database knows, by their signing certificates."""
 
     def __init__(self, known: Iterable[Signing] = ()) -> None:

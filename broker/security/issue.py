@@ -61,7 +61,7 @@ class Validity:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class CertificateSubject:
     """
     Who a certificate is for.
 
@@ -141,7 +141,7 @@ def is_key_of(key: PrivateKey, certificate: x509.Certificate) -> bool:
 def make_authority(name: str, validity: Validity) -> Authority:
     """A new authority. Raises ValueError: no name."""
     key = ec.generate_private_key(ec.SECP256R1())
-    return Authority((_root(_subject(Holder(name).name), key, validity),), key)
+    return Authority((_root(_subject(CertificateSubject(name).name), key, validity),), key)
 
 
 def renew_authority(authority: Authority, validity: Validity, *, now: datetime) -> Authority:
@@ -175,7 +175,7 @@ def _valid(certificates: tuple[x509.Certificate, ...], now: datetime) -> tuple[x
 # --- endpoints ----------------------------------------------------------------------------------------------
 
 
-def issue_endpoint(holder: Holder, validity: Validity, authority: Authority | None) -> Issued:
+def issue_endpoint(holder: CertificateSubject, validity: Validity, authority: Authority | None) -> Issued:
     """What an endpoint shows its neighbours, signed by an authority, else by itself."""
     return _issue_endpoint(_subject(holder.name), _names(holder), validity, authority)
 
@@ -197,7 +197,7 @@ def _issue_endpoint(
 # --- databases ----------------------------------------------------------------------------------------------
 
 
-def issue_database(holder: Holder, validity: Validity, authority: Authority | None) -> Issued:
+def issue_database(holder: CertificateSubject, validity: Validity, authority: Authority | None) -> Issued:
     """What a database shows others: who signs for it, signed by an authority or by itself, and whom to seal to."""
     return _issue_database(_subject(holder.name), _names(holder), validity, authority)
 
@@ -296,7 +296,7 @@ def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _names(holder: Holder) -> x509.SubjectAlternativeName | None:
+def _names(holder: CertificateSubject) -> x509.SubjectAlternativeName | None:
     names = [_general_name(host) for host in holder.hosts]
     if holder.uri:
         names.append(x509.UniformResourceIdentifier(holder.uri))

@@ -37,14 +37,14 @@ from broker.security.key_packet import Direction, KeyPacket, Mode, open_packet, 
 from broker.security.principal import NOBODY, Who, parse_principal
 from broker.security.refusal import SealRefusedError
 from broker.security.seal import Box, frame_key, open_frame, read_box
-from broker.security.session import Credentials, Secured
+from broker.security.session import DialogCredentials, Secured
 
 KEYS_MAX = 16_384  # kept, some 50 MB
 FRESH_SECONDS = 15 * 60.0  # half of `broker.store.tombstone.REPLAY_GUARD`
 _FROM_TARGET = int(Flag.FROM_TARGET)  # an enum's operators are slow
 
 
-class Source(NamedTuple):
+class KeySource(NamedTuple):
     """
     Where a frame came from, as its key proves.
 
@@ -71,18 +71,18 @@ class Opened(NamedTuple):
     body: bytes
     key_id: bytes
     echo: bytes
-    source: Source
+    source: KeySource
     is_new: bool
 
 
 class Opener:
     """The keys of the frames that come to one database. Used by one thread."""
 
-    def __init__(self, credentials: Credentials, *, keys_max: int = KEYS_MAX) -> None:
+    def __init__(self, credentials: DialogCredentials, *, keys_max: int = KEYS_MAX) -> None:
         self._credentials = credentials
         self._keys_max = keys_max
         self._peers = credentials.peers  # by whom the keys were looked through
-        self._keys: OrderedDict[tuple[bytes, bool, bytes], tuple[AESGCM, Source]] = OrderedDict()
+        self._keys: OrderedDict[tuple[bytes, bool, bytes], tuple[AESGCM, KeySource]] = OrderedDict()
 
     def open(
         self,
@@ -136,7 +136,9 @@ class Opener:
             if source.secured.mode is Mode.FULL and source.who.fingerprint not in known:
                 del self._keys[name]
 
-    def _find_key(self, box: Box, direction: Direction, secured: Secured | None, now: float) -> tuple[AESGCM, Source]:
+    def _find_key(
+        self, box: Box, direction: Direction, secured: Secured | None, now: float
+    ) -> tuple[AESGCM, KeySource]:
         is_for_initiator = direction.is_from_target
         if secured is not None:
             secured = secured.outside()
@@ -146,7 +148,7 @@ class Opener:
         if secured is None and is_for_initiator:
             raise SealRefusedError(Disposition.NOT_SECURED, "this side of the dialog is in clear")
         if secured is not None and secured.mode is Mode.ANONYMOUS and (is_for_initiator or not box.packet):
-            return frame_key(secured.secret, direction, box.key_id), Source(secured)
+            return frame_key(secured.secret, direction, box.key_id), KeySource(secured)
         if not box.packet:
             raise SealRefusedError(Disposition.SESSION_KEY_UNKNOWN, "its key is not known (any more)")
         packet = read_packet(box.packet)
@@ -174,14 +176,14 @@ class Opener:
         return signing
 
 
-def _source(packet: KeyPacket, secret: bytes, signing: Signing | None, secured: Secured | None) -> Source:
+def _source(packet: KeyPacket, secret: bytes, signing: Signing | None, secured: Secured | None) -> KeySource:
     if signing is not None:
         found = secured or Secured(Mode.FULL, signing.who.name)
-        return Source(found, signing.who, packet.made_at)
+        return KeySource(found, signing.who, packet.made_at)
     found = Secured(Mode.ANONYMOUS, secret=secret)
     if secured is not None and secured.secret != secret:
         raise SealRefusedError(Disposition.SESSION_KEY_UNKNOWN, "the dialog began with another secret")
-    return Source(secured or found, NOBODY, packet.made_at)
+    return KeySource(secured or found, NOBODY, packet.made_at)
 
 
 def _direction(header: Header) -> Direction:

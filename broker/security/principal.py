@@ -69,7 +69,7 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 
-class Kind(Enum):
+class PrincipalKind(Enum):
     """What of a certificate a principal is compared with."""
 
     PUBLIC = "everybody"
@@ -100,7 +100,10 @@ class Who(NamedTuple):
         It covers whoever bears just this name: a URI that would be read as anything else, such as `public` or one with
         `*`, is passed over.
         """
-        for text, kind in ((spelled(self.subject), Kind.SUBJECT), *((uri, Kind.URI) for uri in self.uris)):
+        for text, kind in (
+            (spelled(self.subject), PrincipalKind.SUBJECT),
+            *((uri, PrincipalKind.URI) for uri in self.uris),
+        ):
             if _is_plain(text, kind):
                 return text
         return f"sha256:{self.fingerprint}" if self.fingerprint else PUBLIC
@@ -122,18 +125,18 @@ class Principal:
     """
 
     text: str
-    kind: Kind = field(compare=False)
+    kind: PrincipalKind = field(compare=False)
 
     def covers(self, who: Who) -> bool:
         """Whether what is given to this principal is given to them."""
         match self.kind:
-            case Kind.PUBLIC:
+            case PrincipalKind.PUBLIC:
                 return True
-            case Kind.SUBJECT:
+            case PrincipalKind.SUBJECT:
                 return bool(who.subject) and _covers_subject(self._parts, who.subject)
-            case Kind.URI:
+            case PrincipalKind.URI:
                 return any(covers_text(self.text, uri) for uri in who.uris)
-            case Kind.FINGERPRINT:
+            case PrincipalKind.FINGERPRINT:
                 return bool(who.fingerprint) and self.text == f"sha256:{who.fingerprint}"
             case _:
                 return bool(who.common_name) and covers_text(self.text, who.common_name)
@@ -141,7 +144,7 @@ class Principal:
     @property
     def is_pattern(self) -> bool:
         """Whether it stands for more than one name."""
-        return self.kind is Kind.PUBLIC or ANY in self.text
+        return self.kind is PrincipalKind.PUBLIC or ANY in self.text
 
     @cached_property
     def _parts(self) -> list[_Part]:
@@ -159,18 +162,18 @@ def parse_principal(text: str) -> Principal:
         raise PrincipalError(f"a principal has 1 to {PRINCIPAL_MAX} characters")
     written, text = text, text.strip()
     if text.casefold() == PUBLIC:
-        return Principal(PUBLIC, Kind.PUBLIC)
+        return Principal(PUBLIC, PrincipalKind.PUBLIC)
     if text.casefold().startswith("sha256:"):
         if _FINGERPRINT.fullmatch(text) is None:
             raise PrincipalError(f"{text!r} is no fingerprint: write sha256: and 64 hexadecimal digits")
-        return Principal(text.lower(), Kind.FINGERPRINT)
+        return Principal(text.lower(), PrincipalKind.FINGERPRINT)
     colon, equals = text.find(":"), text.find("=")
     if equals >= 0 and not 0 <= colon < equals:
         parts = _subject_parts(written, is_pattern=True)  # a blank at its end may be escaped
-        return Principal(",".join(_render_part(part) for part in parts), Kind.SUBJECT)
+        return Principal(",".join(_render_part(part) for part in parts), PrincipalKind.SUBJECT)
     if colon >= 0:
-        return Principal(text, Kind.URI)
-    return Principal(text, Kind.COMMON_NAME)
+        return Principal(text, PrincipalKind.URI)
+    return Principal(text, PrincipalKind.COMMON_NAME)
 
 
 def who_is(text: str) -> Who:
@@ -181,24 +184,24 @@ def who_is(text: str) -> Who:
         PrincipalError: it is no principal, or stands for more than one.
     """
     principal = parse_principal(text)
-    if principal.kind is not Kind.PUBLIC and principal.is_pattern:
+    if principal.kind is not PrincipalKind.PUBLIC and principal.is_pattern:
         raise PrincipalError(f"{text!r} stands for more than one: write one name")
     match principal.kind:
-        case Kind.PUBLIC:
+        case PrincipalKind.PUBLIC:
             return NOBODY
-        case Kind.SUBJECT:
+        case PrincipalKind.SUBJECT:
             parts = _subject_parts(principal.text, is_pattern=False)
             names = (value for part in parts for kind, value in part or () if kind == "CN")
             return Who(subject=principal.text, common_name="".join(next(names, ())))
-        case Kind.URI:
+        case PrincipalKind.URI:
             return Who(uris=(principal.text,))
-        case Kind.FINGERPRINT:
+        case PrincipalKind.FINGERPRINT:
             return Who(fingerprint=principal.text.removeprefix("sha256:"))
         case _:
             return Who(subject=f"CN={_escape(principal.text)}", common_name=principal.text)
 
 
-def _is_plain(text: str, kind: Kind) -> bool:
+def _is_plain(text: str, kind: PrincipalKind) -> bool:
     """Whether a text is read as a principal of this kind, as it is written and standing for one name only."""
     try:
         principal = parse_principal(text)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from broker.protocol.frame import Header, encode_head
-from broker.security.identity import OwnIdentity, Peers, Sealing
+from broker.security.identity import KnownPeers, OwnIdentity, Sealing
 from broker.security.key_packet import KEY_ID_BYTES, SECRET_BYTES, Direction, Mode, make_packet
 from broker.security.principal import parse_principal
 from broker.security.seal import ECHO_BYTES, NO_ECHO, TAG_BYTES, clear_part, frame_key, seal
@@ -61,11 +61,11 @@ class Secured:
 
 
 @dataclass(slots=True)
-class Credentials:
+class DialogCredentials:
     """What a database can prove, and whom it knows. Shape: `own` None when it has no certificate."""
 
     own: OwnIdentity | None = None
-    peers: Peers = field(default_factory=Peers)
+    peers: KnownPeers = field(default_factory=KnownPeers)
 
     @property
     def principal(self) -> str | None:
@@ -85,7 +85,7 @@ class Sealer:
     derived.
     """
 
-    def __init__(self, secured: Secured, direction: Direction, credentials: Credentials, draw: Draw) -> None:
+    def __init__(self, secured: Secured, direction: Direction, credentials: DialogCredentials, draw: Draw) -> None:
         self.secured = secured
         self.far: Sealing | None = None
         self._direction = direction

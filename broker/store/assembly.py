@@ -31,7 +31,7 @@ _EARLY = (
 )
 
 
-class Kept(IntEnum):
+class EarlyFragment(IntEnum):
     """What became of an early fragment."""
 
     NEW = 0
@@ -90,16 +90,16 @@ class Assembly:
             "INSERT OR REPLACE INTO broker_fragment VALUES (?, ?, ?, ?, ?)", (self._endpoint_id, *place, flags, body)
         )
 
-    def keep_early(self, place: Place, flags: int, body: bytes) -> Kept:
+    def keep_early(self, place: Place, flags: int, body: bytes) -> EarlyFragment:
         """Keep a fragment whose turn has not come."""
         if place in self._early:
-            return Kept.HERE_ALREADY
+            return EarlyFragment.HERE_ALREADY
         if len(self._early) >= EARLY_FRAGMENTS_MAX or self._early_bytes + len(body) > EARLY_BYTES_MAX:
-            return Kept.NO_ROOM
+            return EarlyFragment.NO_ROOM
         self.keep(place, flags, body)
         self._early[place] = (flags, len(body))
         self._early_bytes += len(body)
-        return Kept.NEW
+        return EarlyFragment.NEW
 
     def take_early(self, place: Place) -> int | None:
         """The flags of an early fragment whose turn has come, which is early no more; None when it is not here."""

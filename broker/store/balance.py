@@ -29,7 +29,7 @@ _READ = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class LedgerBalance:
     """Messages of one database since its file was made. Shape: `failed` by reason, never sent or never confirmed."""
 
     sent: int = 0
@@ -58,7 +58,7 @@ def unconfirmed(db: sqlite3.Connection) -> int:
     return messages
 
 
-def read_balance(db: sqlite3.Connection) -> Balance:
+def read_balance(db: sqlite3.Connection) -> LedgerBalance:
     """
     The ledger of the database behind this connection.
 
@@ -69,4 +69,4 @@ def read_balance(db: sqlite3.Connection) -> Balance:
     for entry, messages in db.execute(_READ):
         sums[entry] = sums.get(entry, 0) + messages
     sent, acknowledged, held = (sums.pop(entry, 0) for entry in (SENT, ACKNOWLEDGED, HELD))
-    return Balance(sent, acknowledged, held, sums)
+    return LedgerBalance(sent, acknowledged, held, sums)

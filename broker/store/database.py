@@ -24,7 +24,7 @@ from broker.store.fault import sentence
 from broker.store.metadata import put_routes
 from broker.store.remains import lost
 from broker.store.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, make_tables, schema_version
-from broker.store.transaction import BUSY_SECONDS, Connection, is_busy, writing
+from broker.store.transaction import BUSY_SECONDS, DaemonConnection, is_busy, writing
 
 CATALOG = (  # what statements read and change
     "database",
@@ -45,7 +45,9 @@ NO_FILE = "it is no plain file"
 _MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
 
 
-def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None, may_make: bool = True) -> Connection:
+def open_store(
+    path: str | Path, *, broker_instance: uuid.UUID | None = None, may_make: bool = True
+) -> DaemonConnection:
     """
     A connection to a database of the broker, which is made when the file or the schema is missing.
 
@@ -67,7 +69,7 @@ def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None, ma
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
-            factory=Connection,
+            factory=DaemonConnection,
             uri=not may_make,
         )
     except sqlite3.Error as error:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, ERROR_PRIORITY, Refusal, Rule
 from broker.store.assembly import Large
 from broker.store.metadata import message_rule
-from broker.store.side import Side
+from broker.store.side import SideRow
 
 READY, IN_QUARANTINE = 1, 4  # broker_message.status
 _RESERVED = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
@@ -40,7 +40,7 @@ class Delivery:
         self._has_failures: bool | None = None
         self._rows: list[tuple[object, ...]] = []
 
-    def refusal(self, side: Side, type_name: str, body: Body) -> Refusal | None:
+    def refusal(self, side: SideRow, type_name: str, body: Body) -> Refusal | None:
         """Why the far side may not send this message."""
         if type_name in _RESERVED:
             return Refusal(8428, f"the message type {type_name!r} is the broker's own")
@@ -58,7 +58,7 @@ class Delivery:
 
     def put(
         self,
-        side: Side,
+        side: SideRow,
         sequence: int,
         type_name: str,
         body: Body,
@@ -81,7 +81,7 @@ class Delivery:
         self.delivered[service] += 1
         return True
 
-    def put_error(self, side: Side, sequence: int, body: Body) -> bool:
+    def put_error(self, side: SideRow, sequence: int, body: Body) -> bool:
         """Put an Error message, which is read before everything but a timer."""
         return self.put(side, sequence, ERROR, body, priority=ERROR_PRIORITY)
 

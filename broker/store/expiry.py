@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY
-from broker.conversation.state import TAKES_MESSAGES, State
+from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.protocol.frame import Fault
 from broker.store.delivery import Delivery
 from broker.store.failing import fail_side
-from broker.store.ledger import Reason
+from broker.store.ledger import FailureReason
 from broker.store.side import side_of
 from broker.store.tombstone import close
 
@@ -33,7 +33,7 @@ LINGER_SECONDS = 30 * 60.0  # past its lifetime, for an application that has rea
 
 _BEGINNING = (float("-inf"), 0)
 _DUE = "SELECT endpoint_id, dialog_timer FROM broker_conversation WHERE dialog_timer <= ? ORDER BY dialog_timer LIMIT ?"
-_CAN_BE_TIMED = TAKES_MESSAGES | {State.DISCONNECTED_INBOUND}
+_CAN_BE_TIMED = TAKES_MESSAGES | {ConversationState.DISCONNECTED_INBOUND}
 _NEXT_TIMER = (
     "SELECT dialog_timer FROM broker_conversation WHERE dialog_timer IS NOT NULL ORDER BY dialog_timer LIMIT 1"
 )
@@ -120,15 +120,15 @@ class Expiry:
         side = side_of(db, endpoint_id)
         if side is None:
             return
-        has_failed = side.state is State.DISCONNECTED_INBOUND and _has(db, _HELD, endpoint_id)
+        has_failed = side.state is ConversationState.DISCONNECTED_INBOUND and _has(db, _HELD, endpoint_id)
         if has_failed or side.state in TAKES_MESSAGES:
-            fail_side(db, delivery, side, _EXCEEDED, Reason.LIFETIME_EXCEEDED)
+            fail_side(db, delivery, side, _EXCEEDED, FailureReason.LIFETIME_EXCEEDED)
             yield endpoint_id
-        elif side.state in (State.DISCONNECTED_OUTBOUND, State.CLOSED):
-            close(db, endpoint_id, now, Reason.LIFETIME_EXCEEDED)
+        elif side.state in (ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED):
+            close(db, endpoint_id, now, FailureReason.LIFETIME_EXCEEDED)
             yield endpoint_id
         elif side.lifetime + LINGER_SECONDS <= now and not _has(db, _UNREAD, endpoint_id):
-            close(db, endpoint_id, now, Reason.LIFETIME_EXCEEDED)
+            close(db, endpoint_id, now, FailureReason.LIFETIME_EXCEEDED)
 
 
 def _has(db: sqlite3.Connection, query: str, endpoint_id: int) -> bool:

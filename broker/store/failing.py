@@ -10,11 +10,11 @@ import sqlite3
 from collections.abc import Mapping
 
 from broker.conversation.message_types import error_body
-from broker.conversation.state import TAKES_MESSAGES, State
+from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.protocol.frame import Fault
 from broker.store.delivery import Delivery
-from broker.store.ledger import Reason, fail
-from broker.store.side import Side, side_of
+from broker.store.ledger import FailureReason, fail
+from broker.store.side import SideRow, side_of
 from broker.store.tombstone import close
 
 _FAILED = "UPDATE broker_conversation SET state = 'ER', early_fragments = 0, dialog_timer = NULL WHERE endpoint_id = ?"
@@ -24,7 +24,7 @@ _PIECES = (
 )
 
 
-def fail_side(db: sqlite3.Connection, delivery: Delivery, side: Side, fault: Fault, reason: Reason) -> None:
+def fail_side(db: sqlite3.Connection, delivery: Delivery, side: SideRow, fault: Fault, reason: FailureReason) -> None:
     """The application of a dialog reads an error, and the ledger counts what was not acknowledged."""
     delivery.put_error(side, side.expected[0], error_body(fault.code, fault.text))
     fail(db, side.endpoint_id, reason)
@@ -46,8 +46,8 @@ def fail_in_writer(db: sqlite3.Connection, faults: Mapping[int, Fault], now: flo
         side = side_of(db, endpoint_id)
         if side is None:
             continue
-        if side.state in TAKES_MESSAGES or side.state is State.DISCONNECTED_INBOUND:
-            fail_side(db, delivery, side, fault, Reason.FAILED_HERE)
-        elif side.state is State.DISCONNECTED_OUTBOUND:
-            close(db, endpoint_id, now, Reason.FAILED_HERE)
+        if side.state in TAKES_MESSAGES or side.state is ConversationState.DISCONNECTED_INBOUND:
+            fail_side(db, delivery, side, fault, FailureReason.FAILED_HERE)
+        elif side.state is ConversationState.DISCONNECTED_OUTBOUND:
+            close(db, endpoint_id, now, FailureReason.FAILED_HERE)
     delivery.flush()

@@ -34,7 +34,7 @@ from broker.errors import DemotedError, StoreUnavailableError
 from broker.store.database import broker_instance
 from broker.store.record import changing, write_record
 from broker.store.role_file import told_epoch
-from broker.store.transaction import BUSY_SECONDS, Connection, writing
+from broker.store.transaction import BUSY_SECONDS, DaemonConnection, writing
 
 RECORD = "databases.json"  # in the state directory
 _SEEN = (
@@ -185,7 +185,7 @@ def note_stop(path: Path, state_dir: Path, epoch: int) -> None:
         sqlite3.Error, OSError: the file cannot be read or written.
     """
     address = f"{path.absolute().as_uri()}?mode=rw"
-    db = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, factory=Connection)
+    db = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, factory=DaemonConnection)
     with closing(db):
         db.epoch = epoch
         number = db.execute("SELECT file_number FROM broker_database").fetchone()[0]

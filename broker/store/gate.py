@@ -20,15 +20,15 @@ from collections.abc import Iterable
 from broker.flow import Disposition
 from broker.protocol.frame import Header
 from broker.protocol.layout import Flag
-from broker.security.grants import Grants, Ruling
-from broker.security.opening import Opener, Source
+from broker.security.grants import Grants, PermissionRuling
+from broker.security.opening import KeySource, Opener
 from broker.security.principal import NOBODY
 from broker.security.refusal import SealRefusedError
-from broker.security.session import Credentials, Secured
+from broker.security.session import DialogCredentials, Secured
 from broker.store.permission import permissions
-from broker.store.receipt import Heard, Receipt
+from broker.store.receipt import KeyEvidence, Receipt
 from broker.store.secured import load_secured, note_certificate, put_secured
-from broker.store.side import Side
+from broker.store.side import SideRow
 from broker.store.tombstone import Tombstone
 
 FAILURES_MAX = 500  # seals of one origin that are broken within a second: what costs a tenth of it
@@ -37,31 +37,31 @@ Group = list[tuple[Header, bytes]]
 _SEALED = int(Flag.SEALED)
 
 
-class Gate:
+class FrameVerifier:
     """The seals of one database. Used by its writer thread; `credentials` may be changed by anybody, as a whole."""
 
-    def __init__(self, credentials: Credentials | None = None) -> None:
-        self.credentials = credentials or Credentials()
+    def __init__(self, credentials: DialogCredentials | None = None) -> None:
+        self.credentials = credentials or DialogCredentials()
         self._opener = Opener(self.credentials)
         self._failures: Counter[object] = Counter()  # key packets that did not open within this second, by origin
         self._since = 0.0
 
-    def batch(self, db: sqlite3.Connection, receipt: Receipt, now: float) -> Batch:
+    def batch(self, db: sqlite3.Connection, receipt: Receipt, now: float) -> VerifiedBatch:
         """What is remembered for one batch of frames; UTC seconds since 1970."""
         if not 0 <= now - self._since < 1:
             self._since = now
             self._failures.clear()
-        return Batch(db, self._opener, self.credentials, self._failures, receipt, now)
+        return VerifiedBatch(db, self._opener, self.credentials, self._failures, receipt, now)
 
 
-class Batch:
+class VerifiedBatch:
     """The frames of one batch. Shape: frames are known by the identity of their header."""
 
     def __init__(  # noqa: PLR0917 - parts of a gate, and of a batch
         self,
         db: sqlite3.Connection,
         opener: Opener,
-        credentials: Credentials,
+        credentials: DialogCredentials,
         failures: Counter[object],
         receipt: Receipt,
         now: float,
@@ -72,8 +72,8 @@ class Batch:
         self._failures = failures
         self._receipt = receipt
         self._now = now
-        self._sources: dict[int, Source] = {}
-        self._heard: dict[int, Heard] = {}
+        self._sources: dict[int, KeySource] = {}
+        self._heard: dict[int, KeyEvidence] = {}
         self._is_new: set[int] = set()
         self._inside: dict[int, Secured] = {}
         self._known_grants: Grants | None = None
@@ -101,10 +101,10 @@ class Batch:
         self._sources[id(header)] = opened.source
         if opened.is_new:
             self._is_new.add(id(header))
-        self._heard[id(header)] = Heard(opened.echo, opened.key_id)
+        self._heard[id(header)] = KeyEvidence(opened.echo, opened.key_id)
         return opened.body
 
-    def believed(self, group: Group, known: Side | Tombstone | None) -> tuple[Group, Secured | None]:
+    def believed(self, group: Group, known: SideRow | Tombstone | None) -> tuple[Group, Secured | None]:
         """
         The frames of one dialog and side that are believed; the others are counted.
 
@@ -126,11 +126,11 @@ class Batch:
         for one, _ in kept:
             if id(one) in self._heard:
                 self._receipt.heard[one.conversation_id, one.is_from_target] = self._heard[id(one)]
-        if kept and isinstance(known, Side):
+        if kept and isinstance(known, SideRow):
             self._see(kept)
         return kept, secured
 
-    def begin(self, side: Side, header: Header) -> None:
+    def begin(self, side: SideRow, header: Header) -> None:
         """A side was made by this frame: it stays as it is secured."""
         source = self._sources.get(id(header))
         conversation = header.conversation_id
@@ -149,7 +149,7 @@ class Batch:
             return ""
         return "its key packet is too old, or of the future, to begin a dialog: compare the clocks of both sides"
 
-    def ruling(self, header: Header) -> Ruling | None:
+    def ruling(self, header: Header) -> PermissionRuling | None:
         """Whether its sender may send to the service, as the permissions of this database say; None = not asked."""
         if id(header) in self._inside:
             return None
@@ -192,7 +192,7 @@ class Batch:
             return inside
         return next((self._sources[id(one)].secured for one, _ in group if id(one) in self._sources), None)
 
-    def _upgraded(self, group: Group, known: Side | Tombstone, secured: Secured) -> Secured:
+    def _upgraded(self, group: Group, known: SideRow | Tombstone, secured: Secured) -> Secured:
         """A dialog that began inside: from the first frame on that its own initiator has sealed, it is sealed."""
         for header, _ in group:
             source = self._sources.get(id(header))
@@ -203,7 +203,7 @@ class Batch:
                 self._db, header.conversation_id, source.secured, self._now, is_initiator=False, certificate=found
             )
             known.contact = known.contact.secured_as(source.secured)
-            if isinstance(known, Side):
+            if isinstance(known, SideRow):
                 self._receipt.contacts[known.endpoint_id] = known.contact
             return source.secured
         return secured

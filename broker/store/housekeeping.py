@@ -15,7 +15,7 @@ from broker.store.purge import Purge
 
 
 @dataclass(slots=True)
-class Kept:
+class MaintenanceResult:
     """
     What came of it.
 
@@ -26,7 +26,7 @@ class Kept:
     has_more: bool = False
 
 
-class Housekeeping:
+class Maintenance:
     """What goes on from turn to turn."""
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ class Housekeeping:
         is_due = timer is not None and timer <= now
         return is_due or self._expiry.has_work(db, now) or self._purge.has_work(db, now)
 
-    def run(self, db: sqlite3.Connection, now: float) -> Kept:
+    def run(self, db: sqlite3.Connection, now: float) -> MaintenanceResult:
         """One slice of everything, inside a transaction."""
         delivery = Delivery(db, now)
         has_timers = fire_timers(db, delivery, now)
         expired = self._expiry.run(db, delivery, now)
         has_rest = self._purge.run(db, now)
-        return Kept(expired.finished, has_timers or expired.has_more or has_rest)
+        return MaintenanceResult(expired.finished, has_timers or expired.has_more or has_rest)
 
     def forget(self) -> None:
         """What was done was rolled back."""

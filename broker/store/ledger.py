@@ -25,7 +25,7 @@ _ACKNOWLEDGED = _ADD.format(
 )
 
 
-class Reason(StrEnum):
+class FailureReason(StrEnum):
     """Why messages will never be sent, or no more; the entry of the ledger."""
 
     LIFETIME_EXCEEDED = "lifetime exceeded"

@@ -22,7 +22,7 @@ FIRST_ID = 65536  # of what statements make; below it is what is built in, as in
 DEFAULT_TYPE_ID = 14  # of the message type DEFAULT; the original's
 
 
-class Queue(NamedTuple):
+class QueueRow(NamedTuple):
     """Shape: `is_receive_enabled` is STATUS = ON; `is_poison_message_handling_enabled` turns it off by itself."""
 
     queue_id: int
@@ -59,7 +59,7 @@ _QUEUES = "SELECT queue_id, name, is_receive_enabled, is_poison_message_handling
 _SERVICES = "SELECT service_id, name, queue_id, contracts FROM broker_service"
 
 
-def queues(db: sqlite3.Connection) -> dict[str, Queue]:
+def queues(db: sqlite3.Connection) -> dict[str, QueueRow]:
     """The queues by name."""
     return {row[1]: _queue(row) for row in db.execute(_QUEUES)}
 
@@ -69,7 +69,7 @@ def services(db: sqlite3.Connection) -> dict[str, Service]:
     return {row[1]: _service(row) for row in db.execute(_SERVICES)}
 
 
-def find_queue(db: sqlite3.Connection, name: str) -> Queue | None:
+def find_queue(db: sqlite3.Connection, name: str) -> QueueRow | None:
     """The queue of this name."""
     row = db.execute(f"{_QUEUES} WHERE name = ?", (name,)).fetchone()
     return None if row is None else _queue(row)
@@ -377,9 +377,9 @@ def drop_route(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM broker_route WHERE name = ?", (name,))
 
 
-def _queue(row: tuple[int, str, int, int]) -> Queue:
+def _queue(row: tuple[int, str, int, int]) -> QueueRow:
     queue_id, name, is_receive_enabled, is_poison_message_handling_enabled = row
-    return Queue(queue_id, name, bool(is_receive_enabled), bool(is_poison_message_handling_enabled))
+    return QueueRow(queue_id, name, bool(is_receive_enabled), bool(is_poison_message_handling_enabled))
 
 
 def _service(row: tuple[int, str, int, str]) -> Service:

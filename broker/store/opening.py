@@ -21,9 +21,9 @@ from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, Header, decode_envelope
 from broker.protocol.layout import NAME_MAX_BYTES, FrameKind
 from broker.security.session import Secured
-from broker.store.gate import Batch
+from broker.store.gate import VerifiedBatch
 from broker.store.receipt import Receipt
-from broker.store.side import Side, create_side, is_name
+from broker.store.side import SideRow, create_side, is_name
 from broker.store.tombstone import Tombstone
 
 Group = list[tuple[Header, bytes]]
@@ -65,7 +65,9 @@ def throw_away(db: sqlite3.Connection, group: Group, tombstone: Tombstone, recei
         receipt.closed.append((contact, expected))
 
 
-def open_side(db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch: Batch, now: float) -> Side | None:
+def open_side(
+    db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch: VerifiedBatch, now: float
+) -> SideRow | None:
     """
     The side that frames are for, of which nothing is known here: made when they begin a dialog.
 
@@ -88,7 +90,7 @@ def open_side(db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch:
         return None
     try:
         side = _begin(db, arrived, first, batch, now)
-    except _RefusedError as error:
+    except _DialogRefusedError as error:
         receipt.drop(error.disposition, *_headers(group))
         if error.why:
             receipt.refusals[error.disposition] = error.why
@@ -123,7 +125,7 @@ def _strange(arrived: Arrived, receipt: Receipt) -> None:
         receipt.strangers.append((arrived.contact(named[0]), is_certain))
 
 
-class _RefusedError(Exception):
+class _DialogRefusedError(Exception):
     """A dialog does not begin. Shape: `fault` the far side is told; `why` only this side."""
 
     def __init__(self, disposition: Disposition, fault: Fault | None = None, *, why: str = "") -> None:
@@ -133,7 +135,9 @@ class _RefusedError(Exception):
         self.why = why
 
 
-def _begin(db: sqlite3.Connection, arrived: Arrived, first: tuple[Header, bytes], batch: Batch, now: float) -> Side:
+def _begin(
+    db: sqlite3.Connection, arrived: Arrived, first: tuple[Header, bytes], batch: VerifiedBatch, now: float
+) -> SideRow:
     """
     The target's side of a new dialog.
 
@@ -144,30 +148,30 @@ def _begin(db: sqlite3.Connection, arrived: Arrived, first: tuple[Header, bytes]
     contact = arrived.contact(header)
     objection = batch.objection(header)
     if objection:
-        raise _RefusedError(Disposition.SECURITY_UNRESOLVED, why=objection)
+        raise _DialogRefusedError(Disposition.SECURITY_UNRESOLVED, why=objection)
     service = db.execute("SELECT contracts FROM broker_service WHERE name = ?", (contact.service_name,)).fetchone()
     if service is None:
         # Without the service a frame comes here only when the dialog or its route names this database (R4.1).
         text = f"the service {contact.service_name!r} does not exist in the broker instance that was named"
-        raise _RefusedError(Disposition.SERVICE_NOT_FOUND, Fault(-8490, text))
+        raise _DialogRefusedError(Disposition.SERVICE_NOT_FOUND, Fault(-8490, text))
     ruling = batch.ruling(header)
     if ruling is not None and not ruling.is_permitted:
         text = f"you do not have permission to access the service {contact.service_name!r}: {ruling.why}"
-        raise _RefusedError(Disposition.NOT_PERMITTED, Fault(-8494, text), why=ruling.why)
+        raise _DialogRefusedError(Disposition.NOT_PERMITTED, Fault(-8494, text), why=ruling.why)
     try:
         envelope, _ = decode_envelope(body)
     except FrameMalformedError:
-        raise _RefusedError(Disposition.CORRUPTED) from None
+        raise _DialogRefusedError(Disposition.CORRUPTED) from None
     if not is_name(envelope.contract):
         text = f"the message body failed validation: a contract's name has at most {NAME_MAX_BYTES} bytes"
-        raise _RefusedError(Disposition.CORRUPTED, Fault(-8430, text))
+        raise _DialogRefusedError(Disposition.CORRUPTED, Fault(-8430, text))
     contracts = json.loads(service[0])
     if contracts and envelope.contract not in contracts:
         text = f"the service {contact.service_name!r} does not accept the contract {envelope.contract!r}"
-        raise _RefusedError(Disposition.CONTRACT_REFUSED, Fault(-8408, text))
+        raise _DialogRefusedError(Disposition.CONTRACT_REFUSED, Fault(-8408, text))
     lifetime = _lifetime(envelope) - header.time_consumed / 1000
     if lifetime <= 0:
-        raise _RefusedError(Disposition.LIFETIME_EXCEEDED)  # it was held for that long on its way
+        raise _DialogRefusedError(Disposition.LIFETIME_EXCEEDED)  # it was held for that long on its way
     is_named = header.to_broker_instance == contact.broker_instance
     return create_side(db, contact, envelope.contract, now + lifetime, now, is_named=is_named)
 

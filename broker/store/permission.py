@@ -10,15 +10,15 @@ from __future__ import annotations
 import sqlite3
 
 from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Permission, Rule, State
+from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import PUBLIC, PrincipalError, parse_principal
 
 _BINDINGS = "SELECT name, remote_service_name, remote_principal, is_anonymous_on FROM broker_remote_service_binding"
 
 
-def permissions(db: sqlite3.Connection) -> tuple[tuple[Rule, ...], list[str]]:
+def permissions(db: sqlite3.Connection) -> tuple[tuple[PermissionRule, ...], list[str]]:
     """The rules in the order of their principals, and the principals that cannot be read."""
-    rules: list[Rule] = []
+    rules: list[PermissionRule] = []
     unreadable: list[str] = []
     query = "SELECT permission, securable, principal, state FROM broker_permission ORDER BY principal, securable"
     for permission, securable, text, state in db.execute(query):
@@ -26,23 +26,23 @@ def permissions(db: sqlite3.Connection) -> tuple[tuple[Rule, ...], list[str]]:
             principal = parse_principal(text)
         except PrincipalError:
             unreadable.append(text)
-            if state == State.GRANT:
+            if state == PermissionState.GRANT:
                 continue
             principal = parse_principal(PUBLIC)
-        rules.append(Rule(Permission(permission), securable, principal, State(state)))
+        rules.append(PermissionRule(Permission(permission), securable, principal, PermissionState(state)))
     return tuple(rules), unreadable
 
 
-def find_state(db: sqlite3.Connection, rule: Rule) -> State | None:
+def find_state(db: sqlite3.Connection, rule: PermissionRule) -> PermissionState | None:
     """What is stored about the permission, securable and principal of a rule."""
     row = db.execute(
         "SELECT state FROM broker_permission WHERE permission = ? AND securable = ? AND principal = ?",
         (str(rule.permission), rule.securable, rule.principal.text),
     ).fetchone()
-    return None if row is None else State(row[0])
+    return None if row is None else PermissionState(row[0])
 
 
-def put_permission(db: sqlite3.Connection, rule: Rule) -> None:
+def put_permission(db: sqlite3.Connection, rule: PermissionRule) -> None:
     """Store a rule in the place of the one about the same."""
     db.execute(
         "INSERT INTO broker_permission (permission, securable, principal, state) VALUES (?, ?, ?, ?)"
@@ -51,7 +51,7 @@ def put_permission(db: sqlite3.Connection, rule: Rule) -> None:
     )
 
 
-def drop_permission(db: sqlite3.Connection, rule: Rule) -> None:
+def drop_permission(db: sqlite3.Connection, rule: PermissionRule) -> None:
     """Remove what is stored about the same as this rule."""
     db.execute(
         "DELETE FROM broker_permission WHERE permission = ? AND securable = ? AND principal = ?",

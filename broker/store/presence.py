@@ -17,7 +17,7 @@ from broker.errors import StoreUnavailableError
 _Number = tuple[int, int]  # device and inode
 
 
-class Presence:
+class FileWatch:
     """The files of one database, as they are when this is made: while they are open."""
 
     def __init__(self, path: Path) -> None:

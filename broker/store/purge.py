@@ -46,9 +46,9 @@ class Purge:
 
     def __init__(self) -> None:
         self._orphans = (
-            _Walk(_NEXT_ENDPOINT, _HAS_ENDPOINT, _OF_ENDPOINT),
-            _Walk(_NEXT_FAILURE, _HAS_ENDPOINT, _FAILURE_OF_ENDPOINT),
-            _Walk(_NEXT_TRANSMISSION, _HAS_TRANSMISSION, _OF_TRANSMISSION),
+            _PurgeWalk(_NEXT_ENDPOINT, _HAS_ENDPOINT, _OF_ENDPOINT),
+            _PurgeWalk(_NEXT_FAILURE, _HAS_ENDPOINT, _FAILURE_OF_ENDPOINT),
+            _PurgeWalk(_NEXT_TRANSMISSION, _HAS_TRANSMISSION, _OF_TRANSMISSION),
         )
 
     def has_work(self, db: sqlite3.Connection, now: float) -> bool:
@@ -72,7 +72,7 @@ class Purge:
         return has_more
 
 
-class _Walk:
+class _PurgeWalk:
     """Looks through the owners of pieces, some at a time, for one that is gone."""
 
     def __init__(self, following: str, has_owner: str, remove: str) -> None:

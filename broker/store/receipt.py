@@ -20,7 +20,7 @@ TracedKey = tuple[bytes, bool, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AckState:
     """
     What one side has of its far side, to be acknowledged.
 
@@ -35,7 +35,7 @@ class Standing:
     is_urgent: bool = False
 
 
-class Heard(NamedTuple):
+class KeyEvidence(NamedTuple):
     """What a sealed frame told of keys. Shape: as `Sealer.heard` takes them."""
 
     echo: bytes
@@ -55,7 +55,7 @@ class Receipt:
     believed; `traced` the application's own spans of messages with the TRACE flag that went to a queue.
     """
 
-    stored: dict[int, Standing] = field(default_factory=dict)
+    stored: dict[int, AckState] = field(default_factory=dict)
     closed: list[tuple[Contact, Place]] = field(default_factory=list)
     acknowledged: dict[int, Place] = field(default_factory=dict)
     held_there: dict[int, tuple[Run, ...]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Receipt:
     dropped: Counter[Disposition] = field(default_factory=Counter)
     last_dropped: dict[Disposition, Header | None] = field(default_factory=dict, compare=False)  # a sample, no outcome
     headers: list[Header | None] = field(default_factory=list, compare=False)
-    heard: dict[tuple[bytes, bool], Heard] = field(default_factory=dict)
+    heard: dict[tuple[bytes, bool], KeyEvidence] = field(default_factory=dict)
     refusals: dict[Disposition, str] = field(default_factory=dict)
     traced: dict[TracedKey, str] = field(default_factory=dict, compare=False)
     _endings: list[tuple[Header, Disposition]] = field(default_factory=list, compare=False)

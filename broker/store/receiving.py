@@ -20,7 +20,7 @@ from broker.protocol.frame import checksum, decode_dialog
 from broker.protocol.layout import Flag
 from broker.security.session import Secured
 from broker.store.delivery import Delivery
-from broker.store.gate import Batch, Gate
+from broker.store.gate import FrameVerifier, VerifiedBatch
 from broker.store.opening import Arrived, open_side, throw_away
 from broker.store.receipt import Receipt
 from broker.store.reception import Group, Reception
@@ -54,7 +54,7 @@ def store_in_writer(
     frames: Iterable[bytes],
     now: float,
     *,
-    gate: Gate | None = None,
+    gate: FrameVerifier | None = None,
     origins: Sequence[object] = (),
     inside: Mapping[int, Secured] = MappingProxyType({}),
 ) -> Receipt:
@@ -76,7 +76,7 @@ def store_in_writer(
     """
     receipt = Receipt()
     delivery = Delivery(db, now)
-    batch = (gate or Gate()).batch(db, receipt, now)
+    batch = (gate or FrameVerifier()).batch(db, receipt, now)
     for (conversation_id, is_from_target), arrived in _grouped(frames, receipt, batch, origins, inside).items():
         side = load_side(db, instance, conversation_id, is_initiator=is_from_target)
         tombstone = None if side is not None else find_tombstone(db, instance, arrived[0][0])
@@ -98,7 +98,7 @@ def store_in_writer(
 def _grouped(
     frames: Iterable[bytes],
     receipt: Receipt,
-    batch: Batch,
+    batch: VerifiedBatch,
     origins: Sequence[object],
     inside: Mapping[int, Secured],
 ) -> dict[tuple[bytes, bool], Group]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from broker.conversation.frames import Arrival, after, place
 from broker.conversation.message_types import END_DIALOG, error_body
-from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, Happening, State
+from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.protocol.frame import (
@@ -29,11 +29,11 @@ from broker.protocol.frame import (
     decode_stored,
 )
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, FrameKind
-from broker.store.assembly import Assembly, Kept, Large
+from broker.store.assembly import Assembly, EarlyFragment, Large
 from broker.store.delivery import Delivery
-from broker.store.ledger import Reason, fail
-from broker.store.receipt import Receipt, Run, Standing
-from broker.store.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, Side, copy_of, is_name, save_side
+from broker.store.ledger import FailureReason, fail
+from broker.store.receipt import AckState, Receipt, Run
+from broker.store.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, SideRow, copy_of, is_name, save_side
 from broker.store.tombstone import close
 
 Group = list[tuple[Header, bytes]]
@@ -43,13 +43,15 @@ _LAST, _ERROR, _END = int(Flag.LAST_FRAGMENT), int(Flag.ERROR), int(Flag.END_DIA
 _TRACE = int(Flag.TRACE)
 PEER_GONE = -8462
 CODES = (-(2**31), -1)  # of errors that a broker makes, least and most
-_OVER = frozenset({State.ERROR, State.CLOSED})  # what these held is in the ledger, and counts as acknowledged no more
+_OVER = frozenset(
+    {ConversationState.ERROR, ConversationState.CLOSED}
+)  # what these held is in the ledger, and counts as acknowledged no more
 
 
 class Reception:
     """One group of frames of one dialog and side."""
 
-    def __init__(self, db: sqlite3.Connection, side: Side, delivery: Delivery, receipt: Receipt, now: float) -> None:
+    def __init__(self, db: sqlite3.Connection, side: SideRow, delivery: Delivery, receipt: Receipt, now: float) -> None:
         self._db = db
         self._side = side
         self._before = copy_of(side)
@@ -57,7 +59,7 @@ class Reception:
         self._receipt = receipt
         self._now = now
         self._assembly = Assembly(db, side.endpoint_id, side.expected, side.early_fragments)
-        self._reason: Reason | None = None  # why what is held will not be sent
+        self._reason: FailureReason | None = None  # why what is held will not be sent
         self._header: Header  # of the frame that is looked at
         self._frames = 0
         self._has_come = False
@@ -85,14 +87,14 @@ class Reception:
             self._change(Happening.END_ACKNOWLEDGED)
         side.early_fragments = self._assembly.count
         save_side(self._db, side, self._before)
-        if side.state is State.CLOSED and self._before.state is not State.CLOSED:
+        if side.state is ConversationState.CLOSED and self._before.state is not ConversationState.CLOSED:
             self._delivery.flush()  # so that it goes with the rest
-            close(self._db, side.endpoint_id, self._now, self._reason or Reason.FAR_SIDE_ENDED)
+            close(self._db, side.endpoint_id, self._now, self._reason or FailureReason.FAR_SIDE_ENDED)
         elif self._reason is not None:
             fail(self._db, side.endpoint_id, self._reason)
         if self._has_come:
             held = self._assembly.held() if self._assembly.count else ()
-            self._receipt.stored[side.endpoint_id] = Standing(
+            self._receipt.stored[side.endpoint_id] = AckState(
                 side.contact, side.expected, held, self._frames, self._is_urgent or bool(held)
             )
 
@@ -162,7 +164,9 @@ class Reception:
     def _is_given_up(self) -> bool:
         """Whether what it held is in the ledger: not where an error made by this broker is on its way behind it."""
         side = self._side
-        return side.state in _OVER and not (side.state is State.ERROR and side.end_dialog_sequence is not None)
+        return side.state in _OVER and not (
+            side.state is ConversationState.ERROR and side.end_dialog_sequence is not None
+        )
 
     def _ack(self, header: Header, body: bytes, *, is_believed: bool) -> None:
         """What an acknowledgement tells of fragments behind its place; the newest counts."""
@@ -208,9 +212,9 @@ class Reception:
                 self._skip(header.flags)
         else:
             kept = self._assembly.keep_early(header.place, header.flags, body)
-            if kept is Kept.HERE_ALREADY:
+            if kept is EarlyFragment.HERE_ALREADY:
                 self._drop(Disposition.DUPLICATE)
-            elif kept is Kept.NO_ROOM:
+            elif kept is EarlyFragment.NO_ROOM:
                 self._drop(Disposition.OUT_OF_SEQUENCE)
 
     def _skip(self, flags: int | None) -> None:
@@ -291,7 +295,7 @@ class Reception:
             happening = Happening.FIRST_RECEIVED
         if is_taken:
             self._is_urgent |= happening is not Happening.FIRST_RECEIVED
-            self._change(happening, Reason.FAILED_THERE)
+            self._change(happening, FailureReason.FAILED_THERE)
         else:
             self._drop(Disposition.SERVICE_NOT_FOUND)
             self._fail(sequence, Fault(-8470, f"the service {side.contact.service_name!r} has been dropped"))
@@ -316,21 +320,21 @@ class Reception:
         if not CODES[0] <= fault.code <= CODES[1]:
             text = f"the far side failed the dialog with the code {fault.code}, no broker's error: {fault.text}"
             fault = Fault(-8430, text)
-        self._fail(side.expected[0], fault, Reason.FAILED_THERE)
+        self._fail(side.expected[0], fault, FailureReason.FAILED_THERE)
 
-    def _fail(self, sequence: int, fault: Fault, reason: Reason = Reason.FAILED_HERE) -> None:
+    def _fail(self, sequence: int, fault: Fault, reason: FailureReason = FailureReason.FAILED_HERE) -> None:
         """The dialog has failed: the application reads an Error message, and the far side is told when it must be."""
         side = self._side
         if (side.state, Happening.ERROR_RECEIVED) not in TRANSITIONS:
             return
-        if side.state is not State.DISCONNECTED_OUTBOUND:
+        if side.state is not ConversationState.DISCONNECTED_OUTBOUND:
             self._delivery.put_error(side, sequence, error_body(fault.code, fault.text))
-        if reason is Reason.FAILED_HERE:
+        if reason is FailureReason.FAILED_HERE:
             self._is_urgent = True
             self._receipt.faults.append((side.contact, fault))
         self._change(Happening.ERROR_RECEIVED, reason)
 
-    def _change(self, happening: Happening, reason: Reason | None = None) -> None:
+    def _change(self, happening: Happening, reason: FailureReason | None = None) -> None:
         side = self._side
         before, side.state = side.state, TRANSITIONS.get((side.state, happening), side.state)
         if side.state is before:

@@ -24,7 +24,7 @@ _EPOCH_TOLD_MAX = EPOCH_MAX // 4 * 3  # takeovers go on from there, and nobody h
 _SINCE_MAX = 253_402_300_799.0  # the end of the year 9999: later is no time that could be told
 
 
-class Reign(NamedTuple):
+class PrincipalRecord(NamedTuple):
     """
     Who is, or was, the principal.
 
@@ -42,7 +42,7 @@ def role_path(path: Path) -> Path:
     return Path(f"{os.path.realpath(path)}.role")
 
 
-def write_reign(path: Path, reign: Reign) -> None:
+def write_reign(path: Path, reign: PrincipalRecord) -> None:
     """
     Tell the mirrors who has taken over the database of this file.
 
@@ -84,7 +84,7 @@ def told_epoch(path: Path) -> int:
     return 0 if reign is None else reign.epoch
 
 
-def read_reign(path: Path) -> Reign | None:
+def read_reign(path: Path) -> PrincipalRecord | None:
     """
     Who took over the database of this file last; None when nobody has.
 
@@ -107,11 +107,11 @@ def read_reign(path: Path) -> Reign | None:
         raise StoreUnavailableError(str(file), problem) from error
 
 
-def _reign(found: Any) -> Reign:
+def _reign(found: Any) -> PrincipalRecord:
     """What the file says. Raises ValueError, TypeError, KeyError or AttributeError."""
     instance, epoch, principal, since = (found[one] for one in ("broker_instance", "epoch", "principal", "since"))
     is_epoch = type(epoch) is int and 0 <= epoch <= _EPOCH_TOLD_MAX
     is_time = type(since) in {int, float} and 0 <= since <= _SINCE_MAX
     if not (is_epoch and is_time and isinstance(principal, str)):
         raise ValueError
-    return Reign(uuid.UUID(instance).bytes, epoch, principal, float(since))
+    return PrincipalRecord(uuid.UUID(instance).bytes, epoch, principal, float(since))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.store.rows import ask
 
 _OPEN = (
@@ -53,8 +53,8 @@ def is_begun_here(db: sqlite3.Connection, conversation_handle: bytes) -> bool:
     return bool(db.execute(question, (conversation_handle,)).fetchone()[0])
 
 
-def state_of(db: sqlite3.Connection, conversation_handle: bytes) -> State:
+def state_of(db: sqlite3.Connection, conversation_handle: bytes) -> ConversationState:
     """The state of a side; CLOSED when it is gone."""
     question = "SELECT state FROM broker_conversation WHERE conversation_handle = ?"
     row = db.execute(question, (conversation_handle,)).fetchone()
-    return State.CLOSED if row is None else State(row[0])
+    return ConversationState.CLOSED if row is None else ConversationState(row[0])

@@ -44,7 +44,7 @@ _FIND_ALL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PendingDialog:
     """
     A dialog that has something to send.
 
@@ -73,7 +73,7 @@ class Want:
     max_bytes: int
 
 
-class Loaded(NamedTuple):
+class LoadedFragments(NamedTuple):
     """What was loaded for a want. Shape: `is_all` when nothing waits behind the fragments."""
 
     want: Want
@@ -81,7 +81,7 @@ class Loaded(NamedTuple):
     is_all: bool
 
 
-def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[Found]]:
+def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[PendingDialog]]:
     """
     The dialogs with rows behind `after` in the transmission queue.
 
@@ -94,7 +94,7 @@ def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple
     newest: int | None = db.execute(_NEWEST).fetchone()[0]
     rows = db.execute(_FIND_ALL) if after <= 0 else db.execute(_FIND_NEW, (after,))
     found = [
-        Found(
+        PendingDialog(
             endpoint_id,
             Contact(conversation, bool(is_initiator), service, instance, far_service, far or NO_GUID, secured_of(*key)),
             first,
@@ -108,7 +108,9 @@ def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple
     return after if newest is None else max(after, newest), found
 
 
-def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, now: float, room: int) -> Loaded | None:
+def load_in_writer(
+    db: sqlite3.Connection, want: Want, fragment_size: int, *, now: float, room: int
+) -> LoadedFragments | None:
     """
     The next fragments of a dialog in order. Cost: what is loaded, and of a message in one row that row.
 
@@ -153,12 +155,12 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
         for fragment in fragments:
             size = len(fragment.body)
             if size > left and (loaded or size > room):
-                return Loaded(want, loaded, is_all=False) if loaded else None
+                return LoadedFragments(want, loaded, is_all=False) if loaded else None
             loaded.append(fragment)
             left -= size
             if len(loaded) == want.fragments:
-                return Loaded(want, loaded, is_all=False)
-    return Loaded(want, loaded, is_all=True)
+                return LoadedFragments(want, loaded, is_all=False)
+    return LoadedFragments(want, loaded, is_all=True)
 
 
 def say_in_writer(db: sqlite3.Connection, statuses: Mapping[int, str | None], now: float) -> None:

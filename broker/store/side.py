@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.conversation.frames import Contact, Place
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.protocol.layout import NAME_MAX_BYTES, NO_GUID
 from broker.store.metadata import priority_for
 from broker.store.secured import secured_of
@@ -36,12 +36,12 @@ OPENING_UNKNOWN, OPENING_ACKNOWLEDGED, NAMING_PROVES_NOTHING = 0, 1, -1  # is_op
 
 
 @dataclass(slots=True)
-class Side:
+class SideRow:
     """Shape: as in `broker_conversation`; `expected` the next (sequence, fragment) of the far side."""
 
     endpoint_id: int
     contact: Contact
-    state: State
+    state: ConversationState
     contract: str
     priority: int
     lifetime: float
@@ -53,20 +53,20 @@ class Side:
     end_dialog_sequence: int | None = None
 
 
-def load_side(db: sqlite3.Connection, instance: bytes, conversation_id: bytes, *, is_initiator: bool) -> Side | None:
+def load_side(db: sqlite3.Connection, instance: bytes, conversation_id: bytes, *, is_initiator: bool) -> SideRow | None:
     """One side of a dialog; None when it does not live here."""
     query = f"{_COLUMNS} WHERE c.conversation_id = ? AND c.is_initiator = ?"
     return _side(db.execute(query, (conversation_id, is_initiator)).fetchone(), instance)
 
 
-def side_of(db: sqlite3.Connection, endpoint_id: int) -> Side | None:
+def side_of(db: sqlite3.Connection, endpoint_id: int) -> SideRow | None:
     """The side of this number; its contact does not say which database this is."""
     return _side(db.execute(f"{_COLUMNS} WHERE endpoint_id = ?", (endpoint_id,)).fetchone(), NO_GUID)
 
 
 def create_side(
     db: sqlite3.Connection, contact: Contact, contract: str, lifetime: float, now: float, *, is_named: bool
-) -> Side:
+) -> SideRow:
     """
     The target's side of a dialog that begins.
 
@@ -84,10 +84,12 @@ def create_side(
     names = (contact.service_name, contact.far_service, contact.far_broker_instance, contract)
     cursor = db.execute(_CREATE, (*ids, *names, priority, lifetime, now, opening))
     assert cursor.lastrowid is not None
-    return Side(cursor.lastrowid, contact, State.STARTED_INBOUND, contract, priority, lifetime, opening=opening)
+    return SideRow(
+        cursor.lastrowid, contact, ConversationState.STARTED_INBOUND, contract, priority, lifetime, opening=opening
+    )
 
 
-def save_side(db: sqlite3.Connection, side: Side, before: Side) -> None:
+def save_side(db: sqlite3.Connection, side: SideRow, before: SideRow) -> None:
     """Write what has changed since `before`, and forget the messages that the far side has."""
     if side == before:
         return
@@ -106,9 +108,9 @@ def is_name(text: str) -> bool:
     return len(text.encode()) <= NAME_MAX_BYTES
 
 
-def copy_of(side: Side) -> Side:
+def copy_of(side: SideRow) -> SideRow:
     """The side as it is now."""
-    return Side(  # by hand: `replace` takes as long as a statement
+    return SideRow(  # by hand: `replace` takes as long as a statement
         side.endpoint_id,
         side.contact,
         side.state,
@@ -124,7 +126,7 @@ def copy_of(side: Side) -> Side:
     )
 
 
-def _side(row: tuple[Any, ...] | None, instance: bytes) -> Side | None:
+def _side(row: tuple[Any, ...] | None, instance: bytes) -> SideRow | None:
     if row is None:
         return None
     conversation_id, is_initiator, endpoint_id, state, service, far_service, far, contract, priority, *rest = row
@@ -132,4 +134,16 @@ def _side(row: tuple[Any, ...] | None, instance: bytes) -> Side | None:
     secured = secured_of(*key)
     contact = Contact(conversation_id, bool(is_initiator), service, instance, far_service, far or NO_GUID, secured)
     place, counts = (sequence, fragment), (send, acknowledged)
-    return Side(endpoint_id, contact, State(state), contract, priority, lifetime, *counts, place, early, opening, end)
+    return SideRow(
+        endpoint_id,
+        contact,
+        ConversationState(state),
+        contract,
+        priority,
+        lifetime,
+        *counts,
+        place,
+        early,
+        opening,
+        end,
+    )

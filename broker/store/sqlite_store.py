@@ -16,9 +16,9 @@ from pathlib import Path
 from broker.errors import StoreUnavailableError
 from broker.store.database import broker_instance, open_watch, settle_fragment_size
 from broker.store.fault import sentence
-from broker.store.presence import Presence
-from broker.store.transaction import Connection, check_confirmed, check_epoch, epoch
-from broker.store.turn import Turn, TurnResult, turn_in_writer
+from broker.store.presence import FileWatch
+from broker.store.transaction import DaemonConnection, check_confirmed, check_epoch, epoch
+from broker.store.turn import WriteBatch, WriteResult, turn_in_writer
 
 CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
 
@@ -30,7 +30,7 @@ class SqliteStore:
     Shape: `broker_instance` 16 bytes; `epoch` in which it was taken; `connection` the one that writes.
     """
 
-    def __init__(self, path: Path, connection: Connection, *, fragment_size: int) -> None:
+    def __init__(self, path: Path, connection: DaemonConnection, *, fragment_size: int) -> None:
         """
         Use a file that is open (`open_store`); closing this closes it.
 
@@ -50,9 +50,9 @@ class SqliteStore:
             self._fragment_size = settle_fragment_size(connection, fragment_size)
             self._watch = open_watch(path)
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-        self._presence = Presence(path)
+        self._presence = FileWatch(path)
 
-    def turn_in_writer(self, turn: Turn) -> TurnResult:
+    def turn_in_writer(self, turn: WriteBatch) -> WriteResult:
         """
         Do one turn. When this returns, all of it is on the disk, in the file that the path leads to.
 
@@ -67,7 +67,7 @@ class SqliteStore:
             check_confirmed(self.connection)  # likewise, for the process may have stood still within the commit
         return result
 
-    def lend(self) -> Connection:
+    def lend(self) -> DaemonConnection:
         """
         The connection that writes, for others than turns; whoever has it has it alone.
 

@@ -9,7 +9,7 @@ from broker.store.conversation import conversations_by_state
 
 
 @dataclass(frozen=True, slots=True)
-class Stake:
+class ContentsAtRisk:
     """Shape: `conversations` by state; messages `unsent` are not acknowledged yet, `unread` wait for RECEIVE."""
 
     conversations: dict[str, int]
@@ -27,11 +27,11 @@ class Stake:
         return f"{self.count:,} conversations{inside}, {self.unsent:,} messages to send, {self.unread:,} unread"
 
 
-def stake_of(db: sqlite3.Connection) -> Stake:
+def stake_of(db: sqlite3.Connection) -> ContentsAtRisk:
     """What is in this database now."""
     states = conversations_by_state(db)
     unsent, unread = (
         db.execute(f"SELECT count(*) FROM broker_{table}").fetchone()[0]  # noqa: S608 - names right here
         for table in ("transmission", "message")
     )
-    return Stake(states, unsent, unread)
+    return ContentsAtRisk(states, unsent, unread)

@@ -25,7 +25,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class WaitReason:
     """Why messages to one service wait. Shape: `messages` among the oldest `LOOKED_AT`; `why` "" = nothing is said."""
 
     far_service: str
@@ -72,10 +72,10 @@ def backlog_of(db: sqlite3.Connection, now: float) -> Backlog:
     return Backlog(messages, 0.0 if row is None else max(0.0, now - row[0]))
 
 
-def reasons_of(db: sqlite3.Connection, now: float) -> list[Reason]:
+def reasons_of(db: sqlite3.Connection, now: float) -> list[WaitReason]:
     """Why the oldest of it wait, at this UTC time, the most frequent first. Cost: `LOOKED_AT` rows at most."""
     return [
-        Reason(service, why or "", messages, max(0.0, now - since))
+        WaitReason(service, why or "", messages, max(0.0, now - since))
         for service, why, messages, since in db.execute(_REASONS).fetchall()
     ]
 

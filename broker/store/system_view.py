@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.protocol.layout import Flag
 from broker.store.agreement_view import AGREEMENT_VIEWS, contract_id
 from broker.store.file_view import STATUS_FUNCTION, FileView, guid, instant
@@ -28,7 +28,9 @@ def _out_of_order(what: str, order: str) -> str:
     return f"(SELECT f.{what} FROM {early} ORDER BY {by_place} LIMIT 1)"  # noqa: S608 - made of this file's own words
 
 
-_STATE_DESC = "CASE c.state " + " ".join(f"WHEN '{state.value}' THEN '{state.name}'" for state in State) + " END"
+_STATE_DESC = (
+    "CASE c.state " + " ".join(f"WHEN '{state.value}' THEN '{state.name}'" for state in ConversationState) + " END"
+)
 
 ROUTES = FileView(
     {

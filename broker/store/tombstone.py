@@ -64,7 +64,7 @@ def close(db: sqlite3.Connection, endpoint_id: int, now: float, reason: str) -> 
         db: Inside a transaction.
         endpoint_id: The side, as its row says; that row has to be up to date.
         now: UTC seconds since 1970.
-        reason: Under which the ledger counts what was never acknowledged; see `broker.store.ledger.Reason`.
+        reason: Under which the ledger counts what was never acknowledged; see `broker.store.ledger.FailureReason`.
     """
     db.execute(_BURY, (now, REPLAY_GUARD, endpoint_id))
     forget_key(db, endpoint_id)

@@ -27,7 +27,7 @@ LAPSED = (  # a principal, so that somebody else may be it
 )
 
 
-class Connection(sqlite3.Connection):
+class DaemonConnection(sqlite3.Connection):
     """
     A connection of a daemon; what it looks like inside is for this package and for `broker.application` alone.
 
@@ -102,7 +102,7 @@ def check_epoch(db: sqlite3.Connection) -> None:
         DemotedError: somebody else has taken the database over, or may have.
     """
     check_confirmed(db)
-    known = db.epoch if isinstance(db, Connection) else None
+    known = db.epoch if isinstance(db, DaemonConnection) else None
     if known is None:
         return
     found = epoch(db)
@@ -120,7 +120,7 @@ def check_confirmed(db: sqlite3.Connection) -> None:
     Raises:
         DemotedError: it is not, so somebody else may have taken the database over.
     """
-    if isinstance(db, Connection) and db.is_confirmed is not None and not db.is_confirmed():
+    if isinstance(db, DaemonConnection) and db.is_confirmed is not None and not db.is_confirmed():
         raise DemotedError(str(db.execute("PRAGMA database_list").fetchone()[2]), LAPSED)
 
 

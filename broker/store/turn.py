@@ -19,11 +19,11 @@ from broker.protocol.frame import Fault
 from broker.security.session import Secured
 from broker.store.expiry import next_timer
 from broker.store.failing import fail_in_writer
-from broker.store.gate import Gate
-from broker.store.housekeeping import Housekeeping, Kept
+from broker.store.gate import FrameVerifier
+from broker.store.housekeeping import Maintenance, MaintenanceResult
 from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
-from broker.store.sending import Found, Loaded, Want, find_in_writer, load_in_writer, say_in_writer
+from broker.store.sending import LoadedFragments, PendingDialog, Want, find_in_writer, load_in_writer, say_in_writer
 from broker.store.transaction import check_epoch, writing
 
 FOUND_LOADED = 1000  # dialogs at most that are loaded in the turn that finds them: the others ask for it
@@ -34,7 +34,7 @@ _PROBE = (  # takes more pages than may be lying about
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WriteBatch:
     """
     What to do.
 
@@ -55,15 +55,15 @@ class Turn:
     load_max_bytes: int
     known: Callable[[int], bool] = lambda _: True
     first_frames: int = FIRST_FRAMES
-    housekeeping: Housekeeping | None = None
+    housekeeping: Maintenance | None = None
     statuses: dict[int, str | None] = field(default_factory=dict)
     is_probe: bool = False
     origins: Sequence[object] = ()
     inside: Mapping[int, Secured] = field(default_factory=dict)
-    gate: Gate | None = None
+    gate: FrameVerifier | None = None
     faults: dict[int, Fault] = field(default_factory=dict)
 
-    def parts(self) -> list[Turn]:
+    def parts(self) -> list[WriteBatch]:
         """
         The same as turns to do one after the other: what only reads comes first, so that it waits for no other writer.
 
@@ -78,7 +78,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class TurnResult:
+class WriteResult:
     """
     What came of it.
 
@@ -88,16 +88,16 @@ class TurnResult:
     """
 
     receipt: Receipt = field(default_factory=Receipt)
-    found: list[Found] = field(default_factory=list)
+    found: list[PendingDialog] = field(default_factory=list)
     found_up_to: int | None = None
-    loaded: list[Loaded] = field(default_factory=list)
+    loaded: list[LoadedFragments] = field(default_factory=list)
     postponed: list[Want] = field(default_factory=list)
-    kept: Kept = field(default_factory=Kept)
+    kept: MaintenanceResult = field(default_factory=MaintenanceResult)
     next_timer: float | None = None
     seconds: float | None = None
 
 
-def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment_size: int) -> TurnResult:
+def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: WriteBatch, fragment_size: int) -> WriteResult:
     """
     Do one turn.
 
@@ -105,7 +105,7 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
         sqlite3.Error: the store failed; nothing of `frames` was stored and nothing may be acknowledged.
         DemotedError: likewise, because somebody else is the principal of this database.
     """
-    result = TurnResult()
+    result = WriteResult()
     if turn.find_after is not None:
         result.found_up_to, result.found = find_in_writer(db, instance, turn.find_after)
     _load(db, turn, fragment_size, result)
@@ -142,7 +142,7 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
     return result
 
 
-def _load(db: sqlite3.Connection, turn: Turn, fragment_size: int, result: TurnResult) -> None:
+def _load(db: sqlite3.Connection, turn: WriteBatch, fragment_size: int, result: WriteResult) -> None:
     """What was wanted; and of dialogs that begin to wait what they may send at once, which saves them a turn."""
     room = turn.load_max_bytes
     wants = [(want, True) for want in turn.wants]

@@ -108,14 +108,14 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ConversationFacts:
     """What one database knows of a conversation."""
 
     sides: tuple[Whereabouts, ...]
     closed: tuple[Closed, ...]
 
 
-def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> Found:
+def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> ConversationFacts:
     """
     What this database knows of the conversation with this handle or this id; of both sides when both live here.
 
@@ -134,7 +134,7 @@ def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> Found:
         if not rows and not closed:
             by_handle = db.execute(_CLOSED_HANDLE, (guid,)).fetchone()
             closed = [] if by_handle is None else _closed(db, by_handle[0])
-        return Found(tuple(_side(db, row, now) for row in rows), tuple(closed))
+        return ConversationFacts(tuple(_side(db, row, now) for row in rows), tuple(closed))
     finally:
         db.execute("ROLLBACK")
 

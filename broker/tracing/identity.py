@@ -18,7 +18,7 @@ from enum import StrEnum
 from hashlib import sha256
 
 
-class Role(StrEnum):
+class SpanRole(StrEnum):
     """What an instance did with a frame."""
 
     SEND = "send"
@@ -32,7 +32,7 @@ def trace_id(conversation_id: bytes, sequence_number: int, *, is_from_target: bo
     return int.from_bytes(sha256(told).digest()[:16], "big")
 
 
-def span_id(role: Role, message_id: bytes, hop_count: int) -> int:
+def span_id(role: SpanRole, message_id: bytes, hop_count: int) -> int:
     """
     The span of a frame at one instance.
 
@@ -48,8 +48,8 @@ def span_id(role: Role, message_id: bytes, hop_count: int) -> int:
     return int.from_bytes(sha256(told).digest()[:8], "big")
 
 
-def parent_id(role: Role, message_id: bytes, hop_count: int) -> int | None:
+def parent_id(role: SpanRole, message_id: bytes, hop_count: int) -> int | None:
     """The span at the instance before: the gateway that the frame came from, or its sender; None for the sender's."""
-    if role is Role.SEND:
+    if role is SpanRole.SEND:
         return None
-    return span_id(Role.FORWARD, message_id, hop_count - 1) if hop_count else span_id(Role.SEND, message_id, 0)
+    return span_id(SpanRole.FORWARD, message_id, hop_count - 1) if hop_count else span_id(SpanRole.SEND, message_id, 0)

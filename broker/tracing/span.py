@@ -22,21 +22,21 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
-from broker.flow import Disposition, Outcome
+from broker.flow import Disposition, VisitOutcome
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, Taken
-from broker.forwarding.way import Arrival, Queued, Way
-from broker.journal.batch import Batch
+from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, RingContents
+from broker.forwarding.way import ForwardingEntry, PassOrigin, Queued
+from broker.journal.batch import RingBatch
 from broker.protocol.frame import maybe_trace_parent
 from broker.protocol.layout import HEADER, HEADER_BYTES, Flag, FrameKind
 from broker.tracing import semantic
-from broker.tracing.identity import Role, parent_id, span_id, trace_id
+from broker.tracing.identity import SpanRole, parent_id, span_id, trace_id
 
-_KINDS = {Role.SEND: SpanKind.PRODUCER, Role.FORWARD: SpanKind.INTERNAL, Role.DELIVER: SpanKind.CONSUMER}
+_KINDS = {SpanRole.SEND: SpanKind.PRODUCER, SpanRole.FORWARD: SpanKind.INTERNAL, SpanRole.DELIVER: SpanKind.CONSUMER}
 _ENDS_WELL = {
-    Disposition.FORWARDED: Outcome.FORWARDED,
-    Disposition.DELIVERED: Outcome.DELIVERED,
-    Disposition.DUPLICATE: Outcome.DUPLICATE,
+    Disposition.FORWARDED: VisitOutcome.FORWARDED,
+    Disposition.DELIVERED: VisitOutcome.DELIVERED,
+    Disposition.DUPLICATE: VisitOutcome.DUPLICATE,
 }
 _TRACE, _LAST, _FROM_TARGET = int(Flag.TRACE), int(Flag.LAST_FRAGMENT), int(Flag.FROM_TARGET)
 _MESSAGE = int(FrameKind.MESSAGE)
@@ -48,10 +48,10 @@ _NANOSECONDS = 1_000_000_000
 class _Visit:
     """A record of the ring that has a span. Shape: `left` monotonic seconds; `frame_bytes` the whole frame."""
 
-    role: Role
-    arrival: Arrival
+    role: SpanRole
+    arrival: PassOrigin
     left: float
-    way: Way | None
+    way: ForwardingEntry | None
     disposition: Disposition | None
     frame_bytes: int
     is_from_target: bool
@@ -76,7 +76,7 @@ class Spans:
         self._resource = resource
         self._scope = scope
 
-    def of(self, batch: Batch) -> Iterator[ReadableSpan]:
+    def of(self, batch: RingBatch) -> Iterator[ReadableSpan]:
         """The spans of a batch. Cost: below a microsecond for a record that is not traced."""
         for visit in _visits(batch.taken):
             yield self._span(visit, batch.offset)
@@ -103,7 +103,7 @@ class Spans:
         )
 
 
-def _visits(taken: Taken) -> Iterator[_Visit]:
+def _visits(taken: RingContents) -> Iterator[_Visit]:
     """The records that have a span, in their order."""
     data, at = taken.data, 0
     while at < len(data):
@@ -137,23 +137,23 @@ def _visits(taken: Taken) -> Iterator[_Visit]:
         )
 
 
-def _role(way: Way | None, disposition: Disposition | None, arrival: Arrival) -> Role | None:
+def _role(way: ForwardingEntry | None, disposition: Disposition | None, arrival: PassOrigin) -> SpanRole | None:
     if way is None:
-        return None if disposition is None else Role.DELIVER
+        return None if disposition is None else SpanRole.DELIVER
     if arrival.is_from_here:
-        return Role.SEND
-    return None if disposition is Disposition.DELIVERED else Role.FORWARD
+        return SpanRole.SEND
+    return None if disposition is Disposition.DELIVERED else SpanRole.FORWARD
 
 
-def _outcome(visit: _Visit) -> Outcome:
+def _outcome(visit: _Visit) -> VisitOutcome:
     ends = None if visit.disposition is None else _ENDS_WELL.get(visit.disposition)
-    if ends is not None and visit.role is Role.SEND:
-        return Outcome.RESENT if visit.queued is not None and visit.queued.is_resend else Outcome.SENT
-    return ends or Outcome.DROPPED
+    if ends is not None and visit.role is SpanRole.SEND:
+        return VisitOutcome.RESENT if visit.queued is not None and visit.queued.is_resend else VisitOutcome.SENT
+    return ends or VisitOutcome.DROPPED
 
 
 def _status(visit: _Visit) -> Status:
-    if _outcome(visit) is not Outcome.DROPPED or visit.disposition is None:
+    if _outcome(visit) is not VisitOutcome.DROPPED or visit.disposition is None:
         return Status(StatusCode.UNSET)
     return Status(StatusCode.ERROR, visit.disposition.value)
 
@@ -181,7 +181,7 @@ def _attributes(visit: _Visit) -> dict[str, AttributeValue]:
         told[semantic.ROUTE] = visit.way.route
     if visit.way is not None and isinstance(visit.way.sink, Outbox):
         told[semantic.ADJACENT_OUT] = str(visit.way.sink.address)
-    if _outcome(visit) is Outcome.DROPPED and visit.disposition is not None:
+    if _outcome(visit) is VisitOutcome.DROPPED and visit.disposition is not None:
         told[semantic.ERROR_TYPE] = visit.disposition.value
     return told
 

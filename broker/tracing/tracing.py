@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from broker.journal.batch import Batch
+from broker.journal.batch import RingBatch
 from broker.tracing import semantic
 from broker.tracing.span import Spans
 
@@ -98,7 +98,7 @@ class Tracing:
         """Spans that wait, or are on their way to the collector."""
         return max(0, self.offered - self._exporter.exported - self._exporter.failed)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RingBatch) -> None:
         """Make the spans of a batch, in whatever thread; nothing is waited for, and nothing fails."""
         try:
             for span in self._spans.of(batch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from broker.pipeline.report.digest import Digest, Facts
+from broker.pipeline.report.digest import Digest, InputFacts
 from broker.pipeline.report.page import page
 from tests.support.chromium import Browser, Tab, chromium
 from tests.support.reported import HOSTILE, digest
@@ -160,7 +160,7 @@ async def test_the_map_fits_the_page_on_which_it_is_shown(
 
 
 async def test_a_report_of_nothing_has_every_section_too(browser: Browser, tmp_path: Path) -> None:
-    tab = await show(browser, tmp_path, Digest(Facts()))
+    tab = await show(browser, tmp_path, Digest(InputFacts()))
 
     assert list(SECTIONS) == [name for role, name in await tab.roles() if role == "region"]
     assert [] == tab.complaints

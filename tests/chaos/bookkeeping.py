@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from broker.journal.reading import UNREADABLE, Reading
+from broker.journal.reading import UNREADABLE, FileReader
 from broker.journal.survey import FileState, Fitness, files, survey
 from broker.store.balance import read_balance
 
@@ -57,7 +57,7 @@ def delivered_frames(directory: Path) -> set[tuple[bytes, bool, int, int]] | Non
     for state in survey(files(directory)) if directory.exists() else ():
         if state.shed or state.fitness is not Fitness.GOOD:
             return None
-        with Reading(state.path) as reading:
+        with FileReader(state.path) as reading:
             for piece in (piece for group in reading.groups for piece in reading.pieces(group, FRAME)):
                 rows = zip(*piece.to_pydict().values(), strict=True)
                 found |= {
@@ -84,7 +84,7 @@ def journal_faults(directory: Path, *, is_used: bool) -> Iterator[str]:
 def _read(state: FileState) -> tuple[str, int]:
     """What is wrong with the rows of a file, "" for nothing; how many were read."""
     try:
-        with Reading(state.path) as reading:
+        with FileReader(state.path) as reading:
             rows = sum(piece.num_rows for group in reading.groups for piece in reading.pieces(group))
     except UNREADABLE as error:
         return str(error), 0

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from broker.conversation.state import TRANSITIONS, Happening, State
+from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.protocol.layout import HEADER_BYTES
 from broker.routing.decide import RouteClass
 from broker.routing.explain import TITLES
@@ -91,7 +91,7 @@ def test_a_picture_is_shown_by_a_page_with_words_in_its_place(picture: Path) -> 
 
 def test_the_states_of_a_dialog_and_what_changes_them_are_those_of_the_code() -> None:
     shown = {
-        (State[before], Happening[happening]): State[arrow.attrib["data-to"]]
+        (ConversationState[before], Happening[happening]): ConversationState[arrow.attrib["data-to"]]
         for befores, arrow in groups("states", "data-from")
         for before in befores.split()
         for happening in arrow.attrib["data-happening"].split()
@@ -102,8 +102,8 @@ def test_the_states_of_a_dialog_and_what_changes_them_are_those_of_the_code() ->
         words = " ".join(texts(arrow))
         assert all(Happening[one] in words for one in arrow.attrib["data-happening"].split()), words
     for name, box in groups("states", "data-state"):
-        assert [State[name], name.lower().replace("_", " ")] == texts(box)
-    assert set(State) == {State[name] for name, _ in groups("states", "data-state")}
+        assert [ConversationState[name], name.lower().replace("_", " ")] == texts(box)
+    assert set(ConversationState) == {ConversationState[name] for name, _ in groups("states", "data-state")}
 
 
 def test_the_layers_are_those_that_are_checked() -> None:

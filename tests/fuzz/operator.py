@@ -18,7 +18,7 @@ from broker.ddl.render import render_statement
 from broker.ddl.statements import CreateRoute
 from broker.errors import DdlSyntaxError, SettingsError, StatementError, StoreUnavailableError
 from broker.observe import query, view
-from broker.observe.query import Views
+from broker.observe.query import SystemViews
 from broker.routing.route import PropertyError, check_route
 from broker.store.database import open_store
 from tests.fuzz.target import KIB, Target
@@ -86,13 +86,13 @@ SCRIPTS = [
 
 
 @cache
-def _views() -> Views:
+def _views() -> SystemViews:
     path = _directory() / "orders.db"
     open_store(path).close()
     asked = view.MEMORY_VIEWS.keys() - query.SELF_MADE
     snapshots: dict[str, Callable[[], list[Any]]] = dict.fromkeys(asked, list)
     limits = query.QueryLimits(seconds=QUERY_SECONDS, rows=1000, result_bytes=KIB * KIB)
-    return query.Views(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict, limits=limits)
+    return query.SystemViews(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict, limits=limits)
 
 
 def _question(data: bytes) -> None:

@@ -9,7 +9,7 @@ from broker.conversation.message_types import Validation, violation
 from broker.dialog.route_requests import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
 from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.way import Way
+from broker.forwarding.way import ForwardingEntry
 from broker.protocol.decoder import FrameDecoder, check_frame
 from broker.protocol.frame import (
     Envelope,
@@ -173,7 +173,13 @@ def _message_seeds() -> list[bytes]:
 class _Ways(Walker):
     """Leads by the bytes of a name, which need not be UTF-8."""
 
-    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool | None]:  # noqa: FBT001
+    def _resolve(
+        self,
+        key: bytes,
+        conversation: bytes,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001
+    ) -> tuple[ForwardingEntry, bool | None]:
         del conversation, is_from_target
         return self.way(key[18:], kind), False
 

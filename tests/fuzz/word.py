@@ -16,7 +16,7 @@ from broker.control.quantity import parse_duration, parse_size, render_duration,
 from broker.conversation.message_types import error_body, error_parts
 from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
 from broker.errors import PartnerFileError, StatementError
-from broker.observe.tsql import Statement
+from broker.observe.tsql import SelectQuery
 from broker.protocol.frame import TRACE_PARENT, maybe_trace_parent
 from broker.routing.address import parse_address, transport_address
 from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
@@ -156,7 +156,7 @@ def _typed(data: bytes) -> None:
 
 def _understood(text: str) -> None:
     try:
-        Statement(text)
+        SelectQuery(text)
     except StatementError as error:
         assert str(error)  # noqa: PT017 - most inputs are no SELECT
 

@@ -21,7 +21,7 @@ from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from tests.support.certificates import Pair, authority, make, security
 from tests.support.loopback import HERE, Instance, instance, message, numbers, raw, until
@@ -52,14 +52,14 @@ class Street:
         self._ca = ca
         self._stack = stack
 
-    async def house(self, name: str, *rules: Rule, pair: Pair | None = None, **tuning: Any) -> Instance:
+    async def house(self, name: str, *rules: PermissionRule, pair: Pair | None = None, **tuning: Any) -> Instance:
         pair = pair or make(name, "127.0.0.1", by=self._ca)
         side = security(self._directory, os.urandom(4).hex(), pair, self._ca)
         one = await self._stack.enter_async_context(instance(security=side, **tuning))
         permit(one, *rules)
         return one
 
-    async def plain(self, *rules: Rule, **tuning: Any) -> Instance:
+    async def plain(self, *rules: PermissionRule, **tuning: Any) -> Instance:
         one = await self._stack.enter_async_context(instance(security=NO_SECURITY, **tuning))
         permit(one, *rules)
         return one
@@ -71,11 +71,13 @@ async def street(tmp_path: Path, ca: Pair) -> AsyncIterator[Street]:
         yield Street(tmp_path, ca, stack)
 
 
-def rule(permission: Permission, principal: str, securable: str = "*", state: State = State.GRANT) -> Rule:
-    return Rule(permission, securable, parse_principal(principal), state)
+def rule(
+    permission: Permission, principal: str, securable: str = "*", state: PermissionState = PermissionState.GRANT
+) -> PermissionRule:
+    return PermissionRule(permission, securable, parse_principal(principal), state)
 
 
-def permit(one: Instance, *rules: Rule) -> None:
+def permit(one: Instance, *rules: PermissionRule) -> None:
     """These rules hold from now on."""
     grants = Grants(rules, is_default_deny=one.peers.entrance.security.is_authenticating)
     one.peers.permissions.change(grants, one.peers.links.values())
@@ -137,7 +139,7 @@ async def test_peer_that_shows_no_certificate_is_public(street: Street) -> None:
 
 
 async def test_denied_peer_is_told_the_statement_that_denies_it(street: Street) -> None:
-    gateway = await street.plain(rule(CONNECT, "public", state=State.DENY), rule(CONNECT, "*"))
+    gateway = await street.plain(rule(CONNECT, "public", state=PermissionState.DENY), rule(CONNECT, "*"))
 
     async with raw(gateway.address) as peer:
         fatal = await peer.hear(Fatal)
@@ -232,7 +234,7 @@ async def test_change_of_grants_holds_for_the_next_frame(street: Street, kernel:
 
     send(orders, [message("//here", 0)])
     await until(lambda: len(here.delivered) == 1)
-    permit(here, may_connect, rule(SEND, "orders", "//here"), rule(SEND, "public", "//here", State.DENY))
+    permit(here, may_connect, rule(SEND, "orders", "//here"), rule(SEND, "public", "//here", PermissionState.DENY))
     send(orders, [message("//here", 1)])
     await until(lambda: here.forwarder.dropped[Disposition.NOT_PERMITTED] == 1)
     permit(here, may_connect, rule(SEND, "orders", "//*"))

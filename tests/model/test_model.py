@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.routing.mirrored import TRANSITIONS
 from tests.support.spin import MODELS, check, needs_spin, told
 from tools.model import standing_pml
@@ -104,7 +104,7 @@ def test_the_states_in_the_model_are_those_of_a_conversation() -> None:
     line = re.search(r"mtype = \{ (.*) \};", (MODELS / DIALOG).read_text(encoding="utf-8"))
 
     assert line is not None
-    assert {"ABSENT", *(state.value for state in State)} - {"ER"} == set(line[1].split(", "))
+    assert {"ABSENT", *(state.value for state in ConversationState)} - {"ER"} == set(line[1].split(", "))
 
 
 @pytest.mark.parametrize("model", [DIALOG, MIRROR, COMMAND])

@@ -18,7 +18,7 @@ from broker.application.message import Message
 from broker.application.receiving import receive
 from broker.conversation.frames import Contact, Travel
 from broker.conversation.window import Backoff
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
 from broker.forwarding.kernel import Kernel
 from broker.protocol.layout import HOP_LIMIT
@@ -30,7 +30,7 @@ from tests.support.network import Network, Node, Table
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
 SECONDS = 30.0  # virtual; within which what a story waits for has to come
-SETTINGS = DialogSettings(Backoff(0.2, 2.0), Travel(), window=64, fragment_size=1000)
+SETTINGS = DialogTuning(Backoff(0.2, 2.0), Travel(), window=64, fragment_size=1000)
 LOCAL = [(None, "LOCAL")]
 
 

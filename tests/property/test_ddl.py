@@ -41,11 +41,11 @@ from broker.ddl.statements import (
     EndConversation,
     GrantPermission,
     MoveConversation,
-    Origin,
     PriorityProperties,
     QueueName,
     RevokePermission,
     Statement,
+    StatementOrigin,
     UseDatabase,
 )
 from broker.errors import DdlSyntaxError
@@ -225,7 +225,7 @@ def near_routes(draw: DrawFn) -> str:
     return "".join(part + draw(blanks) for part in parts)
 
 
-def _outcomes(text: str) -> list[tuple[object, Origin | None]]:
+def _outcomes(text: str) -> list[tuple[object, StatementOrigin | None]]:
     """What a script gives: statements with their origins, mistakes as their whole message."""
     return [
         (str(outcome), None) if isinstance(outcome, DdlSyntaxError) else (outcome, outcome.origin)
@@ -233,7 +233,9 @@ def _outcomes(text: str) -> list[tuple[object, Origin | None]]:
     ]
 
 
-def _without_short_cut(read: Callable[[], list[tuple[object, Origin | None]]]) -> list[tuple[object, Origin | None]]:
+def _without_short_cut(
+    read: Callable[[], list[tuple[object, StatementOrigin | None]]],
+) -> list[tuple[object, StatementOrigin | None]]:
     with mock.patch.object(parser, "read_plain", return_value=None):
         return read()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.forwarding.columns import HAS_QUEUED, IS_FROM_HERE, NOTHING, Columns, Decoder, Legend, PlainDecoder
+from broker.forwarding.columns import HAS_QUEUED, IS_FROM_HERE, NOTHING, ColumnDecoder, Columns, Legend, PlainDecoder
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
 from broker.protocol.layout import HEADER
 from tests.support.tiers import examples
@@ -55,7 +55,9 @@ LEGENDS = st.builds(
 )
 
 
-def told(decoder: Decoder, parts: list[bytes], legend: Legend) -> list[tuple[int, list[int], Columns, list[bytes]]]:
+def told(
+    decoder: ColumnDecoder, parts: list[bytes], legend: Legend
+) -> list[tuple[int, list[int], Columns, list[bytes]]]:
     """Everything that can be seen of a decoder."""
     seen = []
     for data in parts:
@@ -70,7 +72,7 @@ def test_both_make_the_same_of_any_records(parts: list[bytes], legend: Legend) -
     assert told(PlainDecoder(), parts, legend) == told(compiled.CompiledDecoder(), parts, legend)
 
 
-def problem(decoder: Decoder, data: bytes, legend: Legend) -> list[str]:
+def problem(decoder: ColumnDecoder, data: bytes, legend: Legend) -> list[str]:
     """What a decoder says of bytes that may be none of its own."""
     found = []
     try:

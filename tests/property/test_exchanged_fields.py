@@ -22,19 +22,19 @@ from broker.conversation.frames import Contact, Fragment, Seal, Travel, ack_fram
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, decode_dialog, encode_dialog, encode_envelope
 from broker.protocol.layout import Flag
-from broker.security.grants import Permission, Rule, State
+from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.key_packet import Mode
 from broker.security.principal import parse_principal
 from broker.security.session import Sealer, Secured
 from broker.store.database import broker_instance
-from broker.store.gate import Gate
-from broker.store.ledger import Reason
+from broker.store.gate import FrameVerifier
+from broker.store.ledger import FailureReason
 from broker.store.permission import put_permission
 from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
 from broker.store.secured import put_secured
 from broker.store.tombstone import close
-from broker.store.transaction import Connection, writing
+from broker.store.transaction import DaemonConnection, writing
 from tests.support.dialog import QUEUE, open_database
 from tests.support.identities import credentials
 from tests.support.sealed import NOW, draw
@@ -74,14 +74,14 @@ class Stage:
     targets know of the initiators, where those are databases of this instance.
     """
 
-    db: Connection
+    db: DaemonConnection
     mine: Contact
     theirs: Contact
     sequence: int = 1
     inside: Secured | None = None
 
     def __post_init__(self) -> None:
-        self._gate = Gate(credentials("billing", "orders", "mallory"))
+        self._gate = FrameVerifier(credentials("billing", "orders", "mallory"))
         self._instance = broker_instance(self.db)
 
     def take(self, frame: bytes, inside: Mapping[int, Secured] | None = None) -> Receipt:
@@ -106,7 +106,7 @@ class Stage:
         return any(replace(contact, secured=one.secured) == replace(one, **known) for one in (self.mine, self.theirs))
 
 
-def open_targets(db: Connection, mode: Mode | None, inside: Secured | None = None) -> Stage:
+def open_targets(db: DaemonConnection, mode: Mode | None, inside: Secured | None = None) -> Stage:
     """Two dialogs that were begun by far sides, elsewhere or, in clear, within this instance."""
     far = [
         Contact(name * 16, True, f"//far/{name!r}", name * 16, f"//here/{name!r}", broker_instance(db))
@@ -123,7 +123,7 @@ def open_targets(db: Connection, mode: Mode | None, inside: Secured | None = Non
     return stage
 
 
-def open_initiators(db: Connection, mode: Mode | None, *, is_bound: bool = True) -> Stage:
+def open_initiators(db: DaemonConnection, mode: Mode | None, *, is_bound: bool = True) -> Stage:
     """Two dialogs that were begun here, answered or not."""
     far = []
     for name in (b"1", b"2"):
@@ -144,11 +144,11 @@ def open_initiators(db: Connection, mode: Mode | None, *, is_bound: bool = True)
 def closed(stage: Stage) -> Stage:
     """The same, of which tombstones are left."""
     for (endpoint_id,) in stage.db.execute("SELECT endpoint_id FROM broker_conversation").fetchall():
-        close(stage.db, endpoint_id, NOW, Reason.CLEANUP)
+        close(stage.db, endpoint_id, NOW, FailureReason.CLEANUP)
     return stage
 
 
-STAGES: dict[str, Callable[[Connection, Mode | None], Stage]] = {
+STAGES: dict[str, Callable[[DaemonConnection, Mode | None], Stage]] = {
     "target": open_targets,
     "initiator": open_initiators,
     "open initiator": lambda db, mode: open_initiators(db, mode, is_bound=False),
@@ -161,11 +161,11 @@ STAGES: dict[str, Callable[[Connection, Mode | None], Stage]] = {
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Connection]:
+def db(tmp_path: Path) -> Iterator[DaemonConnection]:
     services = [f"//here/{name!r}" for name in (b"1", b"2")]
     db = open_database(tmp_path / "billing.db", *services)
     for service in services:
-        put_permission(db, Rule(Permission.SEND, service, parse_principal("public"), State.GRANT))
+        put_permission(db, PermissionRule(Permission.SEND, service, parse_principal("public"), PermissionState.GRANT))
     yield db
     db.close()
 
@@ -186,7 +186,7 @@ def forged(stage: Stage, contact: Contact, kind: str) -> Iterator[tuple[str, byt
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("where", STAGES)
-def test_a_frame_with_exchanged_fields_has_no_effect(db: Connection, where: str, mode: Mode | None) -> None:
+def test_a_frame_with_exchanged_fields_has_no_effect(db: DaemonConnection, where: str, mode: Mode | None) -> None:
     stage = STAGES[where](db, mode)
     for kind, names in itertools.product([*MESSAGES, "ack", "fault"], EXCHANGES):
         contact = stage.exchanged(names)

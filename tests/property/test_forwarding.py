@@ -21,7 +21,7 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
-from broker.forwarding.way import Buffer, Origin
+from broker.forwarding.way import Buffer, FrameOrigin
 from broker.protocol.frame import (
     Fatal,
     Header,
@@ -95,7 +95,7 @@ HERE_IS = RoutingContext(
 
 
 def new_forwarder(delivered: dict[bytes, list[bytes]], kernel: str) -> Forwarder:
-    def deliver(database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def deliver(database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         delivered.setdefault(database, []).extend(frames)
 
     limits = Limits(pool_bytes=0, max_frame=MAX_FRAME, max_hops=MAX_HOPS)

@@ -22,7 +22,7 @@ from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.ring import Ring, decode
-from broker.forwarding.way import Buffer, Origin
+from broker.forwarding.way import Buffer, FrameOrigin
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, FrameKind
 from broker.routing.address import NetworkAddress
@@ -333,7 +333,7 @@ def split(data: bytes) -> list[bytes]:
     return frames
 
 
-def deliver_nothing(database: bytes, frames: list[bytes], origin: Origin) -> None:
+def deliver_nothing(database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
     raise AssertionError
 
 

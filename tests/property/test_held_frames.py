@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from unittest import mock
 
-from broker.forwarding.way import Nobody
+from broker.forwarding.way import UnknownOrigin
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
 from tests.support.network import Network, Node, Weather, Wire
@@ -53,7 +53,7 @@ def test_frames_held_for_a_next_hop_that_is_cut_leave_by_the_other_before_those_
             Node(network, "gateway", [("Billing", f"tcp://{name}:4022") for name in ("west", "east")])
         )
         for frame in frames(0, FRAMES):
-            gateway.receive(frame, Nobody())
+            gateway.receive(frame, UnknownOrigin())
         assert waiting(gateway, west) > 0 < waiting(gateway, east)
         await asyncio.sleep(0.25)
 
@@ -64,7 +64,7 @@ def test_frames_held_for_a_next_hop_that_is_cut_leave_by_the_other_before_those_
         assert [] == carried
         network.disconnect(west)
         for frame in frames(FRAMES, 1):
-            gateway.receive(frame, Nobody())
+            gateway.receive(frame, UnknownOrigin())
 
         assert (0, 0) == (gateway.forwarder.pool.used_bytes, gateway.forwarder.unaccounted)
         assert {} == gateway.forwarder.dropped

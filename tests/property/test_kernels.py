@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from broker.flow import Disposition
 from broker.forwarding import careful
-from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.careful import SlowPath
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.ring import Ring, decode
-from broker.forwarding.way import Nobody, Way
+from broker.forwarding.way import ForwardingEntry, UnknownOrigin
 from broker.protocol.frame import Header, Ping, Rejected, encode_dialog, encode_link
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from tests.support.kernel import MAX_FRAME, Shelf
@@ -44,15 +44,15 @@ PLAIN = Header(
 )
 
 
-ANY_WAY = Way(Shelf(None), Disposition.FORWARDED, kind=FrameKind.MESSAGE)
+ANY_WAY = ForwardingEntry(Shelf(None), Disposition.FORWARDED, kind=FrameKind.MESSAGE)
 
 
 class Side:
     """One kernel with ways and shelves of its own; `walk` tells everything that can be seen of it."""
 
-    def __init__(self, make: Callable[..., CarefulKernel], *, is_tight: bool, ring: Ring | None) -> None:
+    def __init__(self, make: Callable[..., SlowPath], *, is_tight: bool, ring: Ring | None) -> None:
         self.asked: list[tuple[bytes, bytes, int, bool]] = []
-        self.ways: dict[tuple[int | Disposition, int], Way] = {}
+        self.ways: dict[tuple[int | Disposition, int], ForwardingEntry] = {}
         self.shelves: dict[int | Disposition, Shelf] = {}
         self.ring = ring
         self.kernel = make(max_frame=MAX_FRAME, max_hops=MAX_HOPS, resolve=self.resolve, drop_way=self.way, ring=ring)
@@ -60,12 +60,18 @@ class Side:
         self.slab = bytearray(2 * MAX_FRAME)
         self._is_tight = is_tight  # the slab ends where the read ended: whoever reads on is found by `make sanitize`
 
-    def way(self, label: int | Disposition, kind: int) -> Way:
+    def way(self, label: int | Disposition, kind: int) -> ForwardingEntry:
         disposition = label if isinstance(label, Disposition) else Disposition.FORWARDED
         shelf = self.shelves.setdefault(label, Shelf(label))
-        return self.ways.setdefault((label, min(kind, 0x13)), Way(shelf, disposition, kind=kind))
+        return self.ways.setdefault((label, min(kind, 0x13)), ForwardingEntry(shelf, disposition, kind=kind))
 
-    def resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool | None]:  # noqa: FBT001
+    def resolve(
+        self,
+        key: bytes,
+        conversation: bytes,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001
+    ) -> tuple[ForwardingEntry, bool | None]:
         self.asked.append((key, conversation, kind, is_from_target))
         choice = (sum(key) + kind + is_from_target) % 8
         if choice == 0:
@@ -82,7 +88,7 @@ class Side:
         self.slab[: len(data)] = data
         if self.ring is not None:
             self._walks += 1
-            self.ring.begin(self._walks, Nobody(), is_from_here=False)
+            self.ring.begin(self._walks, UnknownOrigin(), is_from_here=False)
         batch = self.kernel.walk(self.slab, len(data))
         touched = [sink.label for sink in batch.touched if isinstance(sink, Shelf)]
         given = [b"".join(sink.runs) for sink in batch.touched]
@@ -169,8 +175,8 @@ def compare(
 ) -> None:
     """Feed both as a link does: what is not whole is kept and goes before the next read."""
 
-    def colliding(**arguments: object) -> CarefulKernel:
-        kernel: CarefulKernel = compiled.CompiledKernel(**arguments, hash_bits=hash_bits)
+    def colliding(**arguments: object) -> SlowPath:
+        kernel: SlowPath = compiled.CompiledKernel(**arguments, hash_bits=hash_bits)
         return kernel
 
     slow, fast = (

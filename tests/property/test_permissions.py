@@ -21,7 +21,7 @@ from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
 from broker.routing.explain import DisplayNames, explain, with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal, who_is
 
 SERVICES, PEERS = ("a", "ab", "b", "unrouted"), ("CN=x", "CN=y", "public")
@@ -31,10 +31,10 @@ TABLE = build_table(
 )
 
 rules = st.builds(
-    lambda securable, principal, state: Rule(Permission.SEND, securable, parse_principal(principal), state),
+    lambda securable, principal, state: PermissionRule(Permission.SEND, securable, parse_principal(principal), state),
     st.sampled_from([*SERVICES, "*", "a*"]),
     st.sampled_from([*PEERS, "x", "*"]),
-    st.sampled_from(State),
+    st.sampled_from(PermissionState),
 )
 steps = st.one_of(
     st.lists(rules, max_size=4).map(tuple),
@@ -66,7 +66,7 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
     forwarder.surround(table=TABLE, hosted=Hosted(), is_forwarding=True)
     grants = Grants(is_default_deny=is_default_deny)
     for number, step in enumerate(steps):
-        if not step or isinstance(step[0], Rule):
+        if not step or isinstance(step[0], PermissionRule):
             grants = Grants(step, is_default_deny=is_default_deny)
             forwarder.changed()
             continue

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 
 from broker.application import desk as desk_module
 from broker.application import work as work_module
-from broker.application.desk import Desk
+from broker.application.desk import ReaderDatabase
 from broker.application.reader import reader
 from broker.application.reader_connection import ReaderConnection
-from broker.application.work import Work, Worker
+from broker.application.work import ReaderWorker, Work
 from broker.store.quarantine import failures
 from tests.support.shop import Shop
 
@@ -57,12 +57,12 @@ def handle(_db: Any, _messages: Any) -> None:
 class Process:
     """A reader process; `is_alive` is False once others see it as dead, though its workers may go on."""
 
-    desk: Desk
+    desk: ReaderDatabase
     is_alive: bool = True
     is_locking: bool = False
 
     def __post_init__(self) -> None:
-        self.workers = [Worker(self.desk, handle) for _ in range(CONCURRENCY)]
+        self.workers = [ReaderWorker(self.desk, handle) for _ in range(CONCURRENCY)]
         self.idle = self.workers[:]
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Try:
     """A call of the function; the first of `bodies` is blamed when it fails."""
 
     process: Process
-    worker: Worker
+    worker: ReaderWorker
     work: Work
     bodies: list[bytes]
     started: float
@@ -114,7 +114,7 @@ class Play:
             steps[self.data.draw(st.integers(0, len(steps) - 1))]()
 
     def start(self) -> None:
-        process = Process(Desk("shop", self.shop.path, [handle]))
+        process = Process(ReaderDatabase("shop", self.shop.path, [handle]))
         self.processes.append(process)
         self.started.append(process)
 
@@ -227,7 +227,7 @@ def playing(data: st.DataObject) -> Iterator[Play]:
             mock.patch.object(desk_module, "time", clock),
             mock.patch.object(work_module, "time", clock),
             mock.patch.object(ReaderConnection, "begin", begin),
-            mock.patch.object(Desk, "_ring", return_value=None),  # no worker waits here for a commit
+            mock.patch.object(ReaderDatabase, "_ring", return_value=None),  # no worker waits here for a commit
         ):
             try:
                 yield play

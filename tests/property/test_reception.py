@@ -23,7 +23,7 @@ from broker.conversation.message_types import END_DIALOG, ERROR, LIFETIME_MAX
 from broker.protocol.frame import Envelope, Header, decode_dialog, encode_dialog, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from broker.store.database import broker_instance
-from broker.store.housekeeping import Housekeeping
+from broker.store.housekeeping import Maintenance
 from broker.store.receipt import Receipt
 from broker.store.receiving import receive_in_writer
 from tests.support.dialog import LAST, QUEUE, FarSide, far_initiator, far_target, open_database, rows
@@ -175,7 +175,7 @@ class ReceptionMachine(RuleBasedStateMachine):
         self.db = open_database(Path(self.directory.name) / "side.db", "Here")
         self.instance = broker_instance(self.db)
         self.model = Model(is_target)
-        self.housekeeping = Housekeeping()
+        self.housekeeping = Maintenance()
         self.now = NOW
         if is_target:
             self.far = far_initiator("Here")
@@ -279,7 +279,7 @@ class ReceptionMachine(RuleBasedStateMachine):
         """Past its lifetime, and back: that of the dialog is not over for the rules that follow."""
         key = "UPDATE broker_conversation SET lifetime = "
         self.db.execute(f"{key} ?", (self.now,))
-        Housekeeping().run(self.db, self.now)
+        Maintenance().run(self.db, self.now)
         self.db.execute(f"{key} ?", (self.now + LIFETIME_MAX,))
         if self.model.state != "DI" or self.model.held:
             self.model.fail()

@@ -13,7 +13,7 @@ from broker.protocol.frame import decode_dialog
 from broker.security.key_packet import Mode
 from broker.security.opening import Opener
 from broker.security.refusal import SealRefusedError
-from broker.security.session import Credentials, Sealer, Secured
+from broker.security.session import DialogCredentials, Sealer, Secured
 from tests.support.identities import credentials
 from tests.support.sealed import HERE, NOW, THERE, draw
 from tests.support.tiers import examples
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
     frame: bytes
     body: bytes
-    receiver: Credentials
+    receiver: DialogCredentials
     row: Secured
 
 

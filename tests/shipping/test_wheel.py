@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.health import State, ask
+from broker.cli.health import HealthState, ask
 from tests.support.loopback import SECONDS
 from tests.support.shipping import ROOT, program
 from tools.wheel import build_all, copy_checkout, epoch, source_distribution, wheel_of
@@ -205,7 +205,7 @@ def serving(programs: Path, config: Path) -> Iterator[subprocess.Popen[bytes]]:
     try:
         deadline = time.monotonic() + 12 * SECONDS
         port = tomllib.loads(config.read_text())["observe"]["listen"].rpartition(":")[2]
-        while ask("127.0.0.1", int(port), "ready", timeout=SECONDS).state > State.WARNING:
+        while ask("127.0.0.1", int(port), "ready", timeout=SECONDS).state > HealthState.WARNING:
             assert process.poll() is None, (config.parent / "log").read_text()
             assert time.monotonic() < deadline, (config.parent / "log").read_text()
             time.sleep(0.05)

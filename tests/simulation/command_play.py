@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.application.dialog import Dialog
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from tests.simulation.command_pair import LOOK_SECONDS, Arbiter, CommandInstance, MovingApplication
 from tests.simulation.command_stall import Stall, StallingLoop, StallingStore
 from tests.simulation.command_story import CommandStory
@@ -54,7 +54,7 @@ class CommandStage(Stage):
         self.store = type("_Store", (StallingStore,), {"loop": loop})
         self.store.chance, self.store.failure = chance, 0.0
         self.around = replace(self.around, store=self.store)
-        assert isinstance(self.around.settings, DialogSettings)
+        assert isinstance(self.around.settings, DialogTuning)
         plain = self.applications["bank"]
         plain.db.close()
         self.bank = MovingApplication("bank", self.files[PARTNERS[0]], chance, self.note)

@@ -15,9 +15,9 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-from broker.store.presence import Presence
-from broker.store.transaction import Connection
-from broker.store.turn import Turn, TurnResult
+from broker.store.presence import FileWatch
+from broker.store.transaction import DaemonConnection
+from broker.store.turn import WriteBatch, WriteResult
 from tests.simulation.machine import OWNER, MachineLoop, Process
 from tests.simulation.watched_store import WatchedStore
 
@@ -107,7 +107,7 @@ class StallingLoop(MachineLoop):
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Do it now; or a part of it, if its process is to stand still meanwhile."""
         stall = self.stall
-        is_turn = args and isinstance(args[0], Turn) and args[0].frames
+        is_turn = args and isinstance(args[0], WriteBatch) and args[0].frames
         if stall is None or stall.has_begun or not is_turn or OWNER.get() is not stall.process:
             return super().run_in_executor(executor, func, *args)
         future: asyncio.Future[Any] = self.create_future()
@@ -136,14 +136,14 @@ class StallingStore(WatchedStore):
 
     loop: StallingLoop
 
-    def __init__(self, path: Path, connection: Connection, *, fragment_size: int) -> None:
+    def __init__(self, path: Path, connection: DaemonConnection, *, fragment_size: int) -> None:
         super().__init__(path, connection, fragment_size=fragment_size)
         self.on_stored: Callable[[], None] = lambda: None
         self._presence = _Looks(self._presence, self)  # type: ignore[assignment]
         self._looks = 0
         self._has_frames = False
 
-    def turn_in_writer(self, turn: Turn) -> TurnResult:
+    def turn_in_writer(self, turn: WriteBatch) -> WriteResult:
         """As `WatchedStore`. Raises: likewise."""
         self._looks, self._has_frames = 0, bool(turn.frames)
         stall = self.loop.stall
@@ -166,7 +166,7 @@ class StallingStore(WatchedStore):
 class _Looks:
     """The looks of a store, which it is told of before they are taken."""
 
-    def __init__(self, presence: Presence, store: StallingStore) -> None:
+    def __init__(self, presence: FileWatch, store: StallingStore) -> None:
         self._presence = presence
         self._store = store
 

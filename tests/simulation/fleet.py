@@ -24,7 +24,7 @@ from unittest import mock
 import structlog
 
 from broker.net.addresses import Addresses
-from broker.net.dialling import Dialling
+from broker.net.dialling import Dialer
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide
@@ -146,7 +146,7 @@ class Dialler:
         self.wants = wants
         self.is_online = True
         self.addresses = Addresses()
-        self.dialling = Dialling(town, self.addresses, 10.0, self._on_open, self._on_failed)  # type: ignore[arg-type]
+        self.dialling = Dialer(town, self.addresses, 10.0, self._on_open, self._on_failed)  # type: ignore[arg-type]
         self.dialling.on_routes([table])
         self.dialling.want(address)  # so that it is known
         town.loop.call_later(town.chance.uniform(0.0, TICK_SECONDS), self._tick)

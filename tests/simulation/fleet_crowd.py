@@ -21,7 +21,7 @@ import structlog
 
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.flow import Disposition
-from broker.forwarding.way import Origin
+from broker.forwarding.way import FrameOrigin
 from broker.protocol.frame import Hello, decode_dialog, encode_link
 from broker.protocol.layout import Flag, FrameKind
 from broker.routing.decide import Hosted, RoutingContext, RoutingFacts, decide, hosted
@@ -94,7 +94,7 @@ class Talker(Instance):
         here = hosted({self.broker_instance: [self.part.service]})
         self.forwarder.surround(table=self.routes, hosted=here, is_forwarding=False)
 
-    def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def _deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         for frame in frames:
             header = decode_dialog(frame)[0]
             assert database == header.to_broker_instance, origin

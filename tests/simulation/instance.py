@@ -23,14 +23,14 @@ from typing import Any
 from broker.control.role_keeper import RoleKeeper
 from broker.control.role_source import LockSource
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
-from broker.forwarding.way import Origin
+from broker.forwarding.way import FrameOrigin
 from broker.net.departures import has_parted
-from broker.net.housekeeping import Housekeeping
+from broker.net.housekeeping import DeferredWork
 from broker.net.limits import Timeouts
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
@@ -44,8 +44,8 @@ from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.store.database import lock_store, open_store
 from broker.store.fence import note_start
-from broker.store.role_file import Reign, write_reign
-from broker.store.transaction import Connection
+from broker.store.role_file import PrincipalRecord, write_reign
+from broker.store.transaction import DaemonConnection
 from broker.supervision import Supervision
 from tests.simulation.machine import PORT, Net, Process
 from tests.simulation.watched_store import WatchedStore
@@ -79,7 +79,7 @@ class Surroundings:
 
     net: Net
     chance: random.Random
-    settings: DialogSettings
+    settings: DialogTuning
     store: type[WatchedStore]
     pool_bytes: int
 
@@ -182,7 +182,7 @@ class Instance:
             supervision=supervision,
         )
         self.mirrors = Mirrors(self.peers, self._prove, on_room=self._on_room, jitter=around.chance.random)
-        housekeeping = Housekeeping()
+        housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             Limits(pool_bytes=around.pool_bytes, max_frame=MAX_FRAME, max_hops=16),
             deliver=self._deliver,
@@ -256,7 +256,7 @@ class Instance:
         if self.endpoint is not None:
             self.endpoint.transmitter.advise(rejected, link)
 
-    def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def _deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         if self.endpoint is not None and database == self.broker_instance:
             self.endpoint.arrive(frames, origin)
             return
@@ -275,12 +275,12 @@ class Instance:
 
     # --- the database; `Hosting` of the keeper ---
 
-    async def open(self, _name: str, least_epoch: int) -> Reign:
+    async def open(self, _name: str, least_epoch: int) -> PrincipalRecord:
         """Take the database over and serve it."""
         assert self.keeper is not None
         assert self.part.path is not None
         store = await asyncio.to_thread(self._take, self.part.path, least_epoch, self.keeper.standing.epoch)
-        reign = Reign(self.broker_instance, store.epoch, self.part.name, 0.0)
+        reign = PrincipalRecord(self.broker_instance, store.epoch, self.part.name, 0.0)
         await asyncio.to_thread(write_reign, store.path, reign)
         self._host(store, self._supervision)
         assert self.endpoint is not None
@@ -312,7 +312,7 @@ class Instance:
         with ExitStack() as taken:
             self._lock = lock_store(path)
             taken.callback(self._unlock)
-            db: Connection = taken.enter_context(closing(open_store(path, may_make=False)))
+            db: DaemonConnection = taken.enter_context(closing(open_store(path, may_make=False)))
             db.execute("PRAGMA synchronous = OFF")
             least = None if least_epoch is None else max(least_epoch, told + 1)
             db.epoch = note_start(db, path, path.parent, least_epoch=least)

@@ -28,7 +28,7 @@ import structlog
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from broker.routing.route import RouteProperties
 from broker.store.balance import read_balance
 from broker.store.database import open_store
@@ -128,7 +128,7 @@ def stand_in(stack: ExitStack, loop: MachineLoop, chance: random.Random, *, poll
 
 def around(net: Net, chance: random.Random, *, pool_bytes: int = 1 << 22) -> Surroundings:
     """What instances share that are in no story."""
-    settings = DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=FRAGMENT_SIZE)
+    settings = DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=FRAGMENT_SIZE)
     return Surroundings(net, chance, settings, WatchedStore, pool_bytes)
 
 
@@ -146,7 +146,7 @@ class Stage:
         loop.executor_delay = lambda: chance.uniform(0.0, 0.01)
         self.store: type[WatchedStore] = type("_Store", (WatchedStore,), {})
         self.store.chance, self.store.failure = chance, 0.0
-        settings = DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=FRAGMENT_SIZE)
+        settings = DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=FRAGMENT_SIZE)
         self.around = Surroundings(self.net, chance, settings, self.store, story.pool_bytes)
         self.ids = {name: uuid.UUID(int=chance.getrandbits(128), version=4) for name in SIDES}
         self.paths = {name: directory / f"{name}.db" for name in SIDES}

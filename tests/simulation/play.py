@@ -21,7 +21,7 @@ import structlog
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
 from broker.store.balance import read_balance
 from tests.simulation.application import Application, Side, carry_out, keep_reading
@@ -93,7 +93,7 @@ class _Stage:
         self.story = story
         self.outcome = outcome
         self.loop = loop
-        settings = DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=story.fragment_size)
+        settings = DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=story.fragment_size)
         self.network = Network(loop, story.seed, settings)
         self.network.is_followed = is_followed
         self.store: type[WatchedStore] = type("_Store", (WatchedStore,), {})

@@ -27,7 +27,7 @@ import structlog
 from broker.application.dialog import begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from broker.store.balance import read_balance
 from broker.store.database import open_store
 from broker.store.transaction import epoch
@@ -171,7 +171,7 @@ class Fleet:
         self._build()
 
     def _build(self) -> None:
-        settings = DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=FRAGMENT_SIZE)
+        settings = DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=FRAGMENT_SIZE)
         around = {}
         for is_pair in (False, True):
             store: type[FleetStore] = type("_Store", (FleetStore,), {})

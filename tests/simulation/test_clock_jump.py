@@ -21,7 +21,7 @@ import pytest
 from broker.application.dialog import Dialog, begin_dialog
 from broker.application.message import Message
 from broker.application.receiving import receive
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.dialog.endpoint import KEEP_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog
@@ -142,7 +142,7 @@ async def test_resend_timer_goes_on_as_if_no_clock_had_jumped(tmp_path: Path, ju
         assert [b"a"] == [message.body for message in await world.received(world.bank, 1, within=3.0)]
 
 
-def state_of(dialog: Dialog) -> State:
+def state_of(dialog: Dialog) -> ConversationState:
     """As it is now."""
     return dialog.state
 
@@ -160,7 +160,7 @@ async def test_lifetime_is_not_over_by_a_jump_that_is_undone(tmp_path: Path) -> 
         await world.jump((DAY, -DAY), pause=SETTLE_SECONDS / 2)
         await asyncio.sleep(SETTLE_SECONDS)
 
-        assert State.CONVERSING is state_of(dialog)
+        assert ConversationState.CONVERSING is state_of(dialog)
         dialog.send(b"b")
         assert [b"b"] == [message.body for message in await world.received(world.bank, 1)]
 
@@ -173,12 +173,12 @@ async def test_lifetime_is_over_at_both_ends_a_minute_after_a_jump_that_stays(tm
         await world.received(world.bank, 1)
 
         await world.jump((DAY,), pause=SETTLE_SECONDS - 1)
-        assert State.CONVERSING is state_of(dialog)
+        assert ConversationState.CONVERSING is state_of(dialog)
         await asyncio.sleep(1 + 2 * KEEP_SECONDS)
 
         errors = [receive(db, queue=QUEUE) for db in (world.shop, world.bank)]
         assert [[-8489], [-8489]] == [[message.error_code for message in some] for some in errors]
-        assert State.ERROR is state_of(dialog)
+        assert ConversationState.ERROR is state_of(dialog)
 
 
 @virtual_time
@@ -189,10 +189,10 @@ async def test_lifetime_lasts_until_its_instant_comes_when_the_clock_went_back(t
         await world.received(world.bank, 1)
 
         await world.jump((-DAY,), pause=30.0)
-        assert State.CONVERSING is state_of(dialog)
+        assert ConversationState.CONVERSING is state_of(dialog)
 
         await world.jump((DAY,), pause=SETTLE_SECONDS + 2 * KEEP_SECONDS)
-        assert State.ERROR is state_of(dialog)
+        assert ConversationState.ERROR is state_of(dialog)
 
 
 # --- conversation timers --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.ring import Record
+from broker.forwarding.ring import VisitRecord
 from broker.protocol.layout import CONVERSATION_AT, MESSAGE_ID_AT, Flag, FrameKind
 from tests.simulation.application import Side
 from tests.simulation.play import Outcome, play
@@ -26,25 +26,25 @@ def ids(frames: list[bytes]) -> Counter[bytes]:
     return Counter(frame[MESSAGE_ID_AT:CONVERSATION_AT] for frame in frames)
 
 
-def told(records: list[Record]) -> Counter[bytes]:
+def told(records: list[VisitRecord]) -> Counter[bytes]:
     return ids([record.raw_header for record in records])
 
 
-def place(record: Record) -> Place:
+def place(record: VisitRecord) -> Place:
     header = record.header
     return header.conversation_id, header.is_from_target, header.place
 
 
-def messages(records: list[Record]) -> list[Record]:
+def messages(records: list[VisitRecord]) -> list[VisitRecord]:
     return [record for record in records if record.header.kind == FrameKind.MESSAGE]
 
 
-def left(life: list[Record]) -> list[Record]:
+def left(life: list[VisitRecord]) -> list[VisitRecord]:
     """Frames that were handed to a next hop."""
     return [record for record in life if record.way is not None and record.disposition is Disposition.FORWARDED]
 
 
-def verdicts(life: list[Record]) -> list[Record]:
+def verdicts(life: list[VisitRecord]) -> list[VisitRecord]:
     """What became of frames that ended here; that the pass handed them over is none."""
     return [
         record
@@ -53,12 +53,12 @@ def verdicts(life: list[Record]) -> list[Record]:
     ]
 
 
-def _is_dropped_on_its_way(record: Record) -> bool:
+def _is_dropped_on_its_way(record: VisitRecord) -> bool:
     goes_on = (Disposition.FORWARDED, Disposition.DELIVERED)
     return not record.arrival.is_from_here and record.disposition not in goes_on
 
 
-def acknowledged(life: list[Record]) -> list[Record]:
+def acknowledged(life: list[VisitRecord]) -> list[VisitRecord]:
     return [record for record in life if record.disposition is None]
 
 
@@ -69,7 +69,7 @@ def has_crash(story: Story) -> bool:
 def check_sender(node: Node) -> None:
     """Each transmission once, each resend as such, each acknowledged place once in a life and of its newest copy."""
     for life in node.records:
-        newest: dict[Place, Record] = {}
+        newest: dict[Place, VisitRecord] = {}
         for record in messages(left(life)):
             queued = record.arrival.queued[record.header.message_id]
             assert queued.is_resend == (place(record) in newest)

@@ -8,7 +8,7 @@ from broker.errors import StoreUnavailableError
 from broker.store.balance import read_balance
 from broker.store.sqlite_store import SqliteStore
 from broker.store.transaction import epoch
-from broker.store.turn import Turn, TurnResult
+from broker.store.turn import WriteBatch, WriteResult
 
 
 class WatchedStore(SqliteStore):
@@ -21,7 +21,7 @@ class WatchedStore(SqliteStore):
     chance: random.Random
     failure = 0.0
 
-    def turn_in_writer(self, turn: Turn) -> TurnResult:
+    def turn_in_writer(self, turn: WriteBatch) -> WriteResult:
         """
         As `SqliteStore`.
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from broker.pipeline.report.digest import Facts
+from broker.pipeline.report.digest import InputFacts
 from broker.pipeline.schema import RESULTS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-FACTS = Facts(flows="flows", files=2, records=20, instances=3, samples=(1.0,), version="1")
+FACTS = InputFacts(flows="flows", files=2, records=20, instances=3, samples=(1.0,), version="1")
 
 
 def result(spark: SparkSession, job: str, *rows: dict[str, Any]) -> DataFrame:

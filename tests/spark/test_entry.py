@@ -14,21 +14,21 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.errors import NoJournalError, PipelineError
 from broker.pipeline import entry, jobs
-from broker.pipeline.entry import Request
-from broker.pipeline.period import Bounds
+from broker.pipeline.entry import RunRequest
+from broker.pipeline.period import PeriodBounds
 from tests.spark import journalling
 from tests.spark.visiting import START
 
 
 @pytest.fixture
-def request_(tmp_path: Path, spark: SparkSession) -> Request:
+def request_(tmp_path: Path, spark: SparkSession) -> RunRequest:
     """Paths and windows of two messages, an hour apart."""
     rows = [*journalling.passage(1), *journalling.passage(2, at=3_600_000_000)]
     journalling.write(tmp_path / "flows", *rows)
-    return Request(("paths", "routes"), (tmp_path / "flows",), tmp_path / "out")
+    return RunRequest(("paths", "routes"), (tmp_path / "flows",), tmp_path / "out")
 
 
-def test_results_are_written_with_what_was_read(request_: Request, spark: SparkSession) -> None:
+def test_results_are_written_with_what_was_read(request_: RunRequest, spark: SparkSession) -> None:
     lines: list[str] = []
 
     told = entry.run(request_, lines.append)
@@ -45,14 +45,14 @@ def test_a_pool_is_recommended_only_to_who_followed_all_dialogs(tmp_path: Path, 
         rows = [one | {"instance": instance} for one in journalling.passage(1) if one["instance"] == "g"]
         journalling.write(tmp_path / "flows", *rows, sample=sample)
 
-    entry.run(Request(("capacity",), (tmp_path / "flows",), tmp_path / "out"))
+    entry.run(RunRequest(("capacity",), (tmp_path / "flows",), tmp_path / "out"))
 
     told = spark.read.parquet(str(tmp_path / "out" / "capacity")).collect()
     assert {("g", True), ("h", False)} == {(row.instance, row.recommended_bytes is None) for row in told}
 
 
-def test_a_period_is_a_part_of_the_results(request_: Request) -> None:
-    bounds = Bounds(START + timedelta(minutes=30))
+def test_a_period_is_a_part_of_the_results(request_: RunRequest) -> None:
+    bounds = PeriodBounds(START + timedelta(minutes=30))
 
     assert 1 == entry.run(replace(request_, bounds=bounds))["jobs"]["paths"]["rows"]
 
@@ -64,7 +64,7 @@ def test_what_an_instance_has_not_told_yet_is_under_way(tmp_path: Path, spark: S
     for number, instance in enumerate("agb"):
         told = [first[number], second[number]] if instance != "b" else [first[number]]
         journalling.write(tmp_path / "flows", *told)
-    request = Request(("paths", "reconcile"), (tmp_path / "flows",), tmp_path / "out")
+    request = RunRequest(("paths", "reconcile"), (tmp_path / "flows",), tmp_path / "out")
 
     entry.run(request)
     before = _judged(spark, request)
@@ -78,7 +78,7 @@ def test_what_an_instance_has_not_told_yet_is_under_way(tmp_path: Path, spark: S
     assert (["delivered", "lost", "delivered"], 0, 1) == _judged(spark, request)
 
 
-def _judged(spark: SparkSession, request: Request) -> tuple[list[str], int, int]:
+def _judged(spark: SparkSession, request: RunRequest) -> tuple[list[str], int, int]:
     """How transmissions ended, how many messages are under way and how many are missing."""
     paths = spark.read.parquet(str(request.out / "paths")).orderBy("sequence_number").collect()
     total = spark.read.parquet(str(request.out / "reconcile")).where("conversation_id IS NULL").collect()[0]
@@ -90,9 +90,9 @@ def test_a_period_has_the_visits_of_files_begun_long_before(tmp_path: Path, spar
     rows = [row for hour in range(7) for row in journalling.passage(hour + 1, at=hour * 3_600_000_000)]
     journalling.write(tmp_path / "flows", *rows)
     journalling.write(tmp_path / "flows", *journalling.passage(9))
-    request = Request(
+    request = RunRequest(
         ("paths",), (tmp_path / "flows",), tmp_path / "out",
-        bounds=Bounds(START + timedelta(hours=5), START + timedelta(hours=6)),
+        bounds=PeriodBounds(START + timedelta(hours=5), START + timedelta(hours=6)),
     )  # fmt: skip
 
     told = entry.run(request)
@@ -100,13 +100,13 @@ def test_a_period_has_the_visits_of_files_begun_long_before(tmp_path: Path, spar
     assert (1, 1) == (told["jobs"]["paths"]["rows"], told["files"]["read"])
 
 
-def test_results_among_the_journals_are_refused(request_: Request) -> None:
+def test_results_among_the_journals_are_refused(request_: RunRequest) -> None:
     """The next run would take them for journals."""
     with pytest.raises(PipelineError, match="would lie among the journals"):
         entry.run(replace(request_, out=request_.flows[0] / "out"))
 
 
-def test_a_file_with_broken_pages_is_named(request_: Request) -> None:
+def test_a_file_with_broken_pages_is_named(request_: RunRequest) -> None:
     (path,) = request_.flows[0].rglob("*.parquet")
     content = bytearray(path.read_bytes())
     footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -120,7 +120,7 @@ def test_a_file_with_broken_pages_is_named(request_: Request) -> None:
 
 
 def test_a_file_that_vanished_while_it_was_read_is_told_beside_the_result(
-    request_: Request, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not to whoever started the run alone."""
     real = jobs.JOBS["routes"]
@@ -137,27 +137,27 @@ def test_a_file_that_vanished_while_it_was_read_is_told_beside_the_result(
     assert 1 == told["files"]["vanished_while_read"]
 
 
-def test_the_period_is_told_beside_the_result(request_: Request) -> None:
-    entry.run(replace(request_, jobs=("routes",), bounds=Bounds(START)))
+def test_the_period_is_told_beside_the_result(request_: RunRequest) -> None:
+    entry.run(replace(request_, jobs=("routes",), bounds=PeriodBounds(START)))
 
     told = json.loads((request_.out / "routes" / "_report.json").read_text())
     assert (START.isoformat(), None) == (told["from"], told["to"])
 
 
-def test_explain_prints_the_plan_and_writes_nothing(request_: Request, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_the_plan_and_writes_nothing(request_: RunRequest, capsys: pytest.CaptureFixture[str]) -> None:
     entry.explain(request_)
 
     assert 2 == capsys.readouterr().out.count("== Physical Plan ==")
     assert not request_.out.exists()
 
 
-def test_nothing_to_read_is_told_with_the_reason(request_: Request, tmp_path: Path) -> None:
+def test_nothing_to_read_is_told_with_the_reason(request_: RunRequest, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(NoJournalError, match=r"none: no file \*.parquet below it"):
         entry.run(replace(request_, flows=(tmp_path / "none",)))
 
     with pytest.raises(NoJournalError, match="below it that has visits of that time"):
-        entry.run(replace(request_, bounds=Bounds(START + timedelta(days=9))))
+        entry.run(replace(request_, bounds=PeriodBounds(START + timedelta(days=9))))
 
     (tmp_path / "none" / "x.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(NoJournalError, match="of 1 files none can be read; 1 broken off or unreadable"):
@@ -166,7 +166,7 @@ def test_nothing_to_read_is_told_with_the_reason(request_: Request, tmp_path: Pa
 
 @pytest.mark.parametrize(("files", "rest"), [(3, ""), (4, "; and 1 other"), (25, "; and 22 others")])
 def test_of_many_files_that_cannot_be_read_the_first_are_named(
-    request_: Request, tmp_path: Path, files: int, rest: str
+    request_: RunRequest, tmp_path: Path, files: int, rest: str
 ) -> None:
     """One line is read, not searched: the number of the others says how many there are."""
     bad = tmp_path / "bad"
@@ -183,12 +183,12 @@ def test_of_many_files_that_cannot_be_read_the_first_are_named(
     assert ("other" in told) == bool(rest)
 
 
-def test_a_url_is_refused(request_: Request) -> None:
+def test_a_url_is_refused(request_: RunRequest) -> None:
     with pytest.raises(PipelineError, match="s3a://bucket/flows is not on a file system; mount it"):
         entry.run(replace(request_, flows=(Path("s3a://bucket/flows"),)))
 
 
-def test_what_spark_raises_is_told_in_a_sentence(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_spark_raises_is_told_in_a_sentence(request_: RunRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = replace(jobs.JOBS["paths"], run=lambda visits, *_: visits.select(F.raise_error(F.lit("broken"))))
     monkeypatch.setitem(jobs.JOBS, "paths", failing)
 

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.journal.survey import FileState, Fitness
 from broker.pipeline.jobs import JOBS
-from broker.pipeline.period import Bounds, files_of, micros, result_of, visits_of
+from broker.pipeline.period import PeriodBounds, files_of, micros, result_of, visits_of
 from tests.spark.visiting import START, visits
 
 HOUR = timedelta(hours=1)
-BOUNDS = Bounds(START, START + HOUR)
+BOUNDS = PeriodBounds(START, START + HOUR)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_files_are_chosen_by_what_their_footers_tell(
 
 
 def test_bounds_at_the_end_of_the_calendar_have_no_margin() -> None:
-    assert Bounds() == Bounds(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)).wider()
+    assert PeriodBounds() == PeriodBounds(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)).wider()
 
 
 def test_without_bounds_every_file_is_read() -> None:
     path = Path("/x/date=1999-01-01/hour=00/a.parquet")
 
-    assert [path] == files_of([path], Bounds())
+    assert [path] == files_of([path], PeriodBounds())
 
 
 def test_paths_are_not_cut_at_the_bounds(spark: SparkSession) -> None:
@@ -115,5 +115,5 @@ def test_a_dialog_whose_first_message_is_not_in_sight_is_an_older_one(spark: Spa
 def test_without_bounds_nothing_is_left_out(spark: SparkSession) -> None:
     frame = visits(spark, {"entered_at": datetime(1999, 1, 1, tzinfo=UTC)})
 
-    assert frame is visits_of(frame, JOBS["paths"], Bounds())
-    assert frame is result_of(frame, JOBS["paths"], Bounds())
+    assert frame is visits_of(frame, JOBS["paths"], PeriodBounds())
+    assert frame is result_of(frame, JOBS["paths"], PeriodBounds())

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from broker.errors import PipelineError
 from broker.pipeline import stored
-from broker.pipeline.entry import Request, run
-from broker.pipeline.period import Bounds
+from broker.pipeline.entry import RunRequest, run
+from broker.pipeline.period import PeriodBounds
 from broker.pipeline.report.page import NEEDED
 from broker.pipeline.result import REPORT
 from tests.spark import journalling
@@ -20,12 +20,12 @@ from tests.spark.visiting import START
 
 
 @pytest.fixture
-def request_(tmp_path: Path, spark: SparkSession) -> Request:
+def request_(tmp_path: Path, spark: SparkSession) -> RunRequest:
     journalling.write(tmp_path / "flows", *journalling.passage(1), shed=2)
-    return Request(tuple(NEEDED), (tmp_path / "flows",), tmp_path / "out")
+    return RunRequest(tuple(NEEDED), (tmp_path / "flows",), tmp_path / "out")
 
 
-def test_the_report_is_made_of_results_that_are_there(request_: Request, spark: SparkSession) -> None:
+def test_the_report_is_made_of_results_that_are_there(request_: RunRequest, spark: SparkSession) -> None:
     run(request_)
 
     page = stored.render(spark, request_.out)
@@ -34,11 +34,11 @@ def test_the_report_is_made_of_results_that_are_there(request_: Request, spark: 
     assert str(request_.flows[0]) in page.read_text()
 
 
-def test_results_of_different_histories_are_told_apart(request_: Request, spark: SparkSession) -> None:
+def test_results_of_different_histories_are_told_apart(request_: RunRequest, spark: SparkSession) -> None:
     """Each was made of what was there; the report says which is of something else."""
-    bounds = Bounds(START, START + timedelta(hours=1))
+    bounds = PeriodBounds(START, START + timedelta(hours=1))
     for job in NEEDED:
-        run(replace(request_, jobs=(job,), bounds=bounds if job == "routes" else Bounds()))
+        run(replace(request_, jobs=(job,), bounds=bounds if job == "routes" else PeriodBounds()))
 
     [line] = stored.differences(request_.out, NEEDED)
     page = stored.render(spark, request_.out).read_text()
@@ -48,7 +48,7 @@ def test_results_of_different_histories_are_told_apart(request_: Request, spark:
     assert "routes and paths are not of the same history" in page
 
 
-def test_a_result_that_is_missing_is_told(request_: Request, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_result_that_is_missing_is_told(request_: RunRequest, spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"out has no result of paths; run `broker pipeline paths` with --out"):
         stored.render(spark, request_.out)
     with pytest.raises(PipelineError, match=r"has no _report.json; run the jobs again"):

@@ -18,14 +18,14 @@ from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.store.database import broker_instance, open_store
 from broker.store.metadata import put_queue, put_service, queues
-from broker.store.transaction import Connection, writing
+from broker.store.transaction import DaemonConnection, writing
 
 QUEUE = "Queue"
 LAST = Flag.LAST_FRAGMENT
 _ids = count(1)
 
 
-def open_database(path: Path, *services: str, contracts: frozenset[str] = frozenset()) -> Connection:
+def open_database(path: Path, *services: str, contracts: frozenset[str] = frozenset()) -> DaemonConnection:
     """A database with these services, all on one queue; made when it is missing."""
     db = open_store(path)
     db.execute("PRAGMA synchronous = OFF")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cache
 
-from broker.security.identity import OwnIdentity, Peers, Signing, parse_own, parse_peers
-from broker.security.issue import Holder, Issued, Validity, issue_database
-from broker.security.session import Credentials
+from broker.security.identity import KnownPeers, OwnIdentity, Signing, parse_own, parse_peers
+from broker.security.issue import CertificateSubject, Issued, Validity, issue_database
+from broker.security.session import DialogCredentials
 
 AGES = Validity(datetime(2020, 1, 1, tzinfo=UTC), datetime(2035, 1, 1, tzinfo=UTC))
 
 
 def issue(name: str, validity: Validity = AGES) -> Issued:
     """A new identity."""
-    return issue_database(Holder(name), validity, None)
+    return issue_database(CertificateSubject(name), validity, None)
 
 
 @cache
@@ -36,6 +36,6 @@ def signing(name: str) -> Signing:
     return parse_peers(issued(name).certificate_pem)[0]
 
 
-def credentials(name: str | None, *known: str) -> Credentials:
+def credentials(name: str | None, *known: str) -> DialogCredentials:
     """A database that is this one, or nobody, and knows those."""
-    return Credentials(None if name is None else own(name), Peers(map(signing, known)))
+    return DialogCredentials(None if name is None else own(name), KnownPeers(map(signing, known)))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from broker.journal.schema import JOURNAL, file_metadata
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -22,7 +22,7 @@ def visit(second: float = 0.0, *, took: float | None = 0.001, **more: Any) -> di
         "entered_at": entered,
         "left_at": None if took is None else entered + timedelta(seconds=took),
         "instance": "gateway",
-        "outcome": Outcome.FORWARDED.value,
+        "outcome": VisitOutcome.FORWARDED.value,
         "kind": "message",
         "message_id": bytes(16),
         "conversation_id": bytes(16),

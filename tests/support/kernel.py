@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.batch import Batch
-from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.batch import PassResult
+from broker.forwarding.careful import SlowPath
 from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.way import Buffer, Origin, Way, WayOf
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, WayOf
 from broker.protocol.layout import HOP_COUNT_AT
 
 MAX_FRAME = 4096
@@ -30,10 +30,10 @@ class Shelf:
         self.label = label
         self.runs: list[Buffer] = []
 
-    def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
+    def flush(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         raise AssertionError
 
-    def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
+    def recover(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
         raise AssertionError
 
 
@@ -47,21 +47,21 @@ class Walker:
         *,
         is_by_conversation: bool = False,
         max_hops: int = 16,
-        make: Callable[..., CarefulKernel] | None = None,
+        make: Callable[..., SlowPath] | None = None,
     ) -> None:
-        self.ways: dict[tuple[object, int], Way] = {}
+        self.ways: dict[tuple[object, int], ForwardingEntry] = {}
         self.shelves: dict[object, Shelf] = {}
         self.asked: list[tuple[bytes, bytes, int, bool]] = []
         self._is_by_conversation = is_by_conversation
         make = KERNELS[self.kernel_name] if make is None else make
         self.kernel = make(max_frame=MAX_FRAME, max_hops=max_hops, resolve=self._resolve, drop_way=self.way)
 
-    def way(self, label: object, kind: int) -> Way:
+    def way(self, label: object, kind: int) -> ForwardingEntry:
         disposition = label if isinstance(label, Disposition) else Disposition.FORWARDED
         shelf = self.shelves.setdefault(label, Shelf(label))
-        return self.ways.setdefault((label, kind), Way(shelf, disposition, kind=kind))
+        return self.ways.setdefault((label, kind), ForwardingEntry(shelf, disposition, kind=kind))
 
-    def walk(self, data: bytes) -> tuple[Batch, dict[object, list[bytes]]]:
+    def walk(self, data: bytes) -> tuple[PassResult, dict[object, list[bytes]]]:
         """Walk over a slab that holds this, and then other bytes; what each shelf was given."""
         self.slab = bytearray(data + BEHIND)
         batch = self.kernel.walk(self.slab, len(data))
@@ -75,7 +75,13 @@ class Walker:
         self.kernel.tally()
         return {key: way.frames for key, way in self.ways.items()}
 
-    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool | None]:  # noqa: FBT001
+    def _resolve(
+        self,
+        key: bytes,
+        conversation: bytes,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001
+    ) -> tuple[ForwardingEntry, bool | None]:
         self.asked.append((key, conversation, kind, is_from_target))
         label = conversation if self._is_by_conversation else key[18:].decode()
         way = self.way(label, kind)

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.careful import SlowPath
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.limits import Limits
-from broker.net.housekeeping import Housekeeping
+from broker.net.housekeeping import DeferredWork
 from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
 from broker.net.listener import Listener, bind
 from broker.net.mirrors import Mirrors
@@ -86,7 +86,7 @@ class Tuning:
     port: int = 0
     security: Security = NO_SECURITY
     limits: PeerLimits = NO_LIMITS
-    kernel: type[CarefulKernel] = Kernel
+    kernel: type[SlowPath] = Kernel
 
 
 class Instance:
@@ -118,7 +118,7 @@ class Instance:
             limits=tuning.limits,
         )
         self.mirrors = Mirrors(self.peers, answer_unknown, on_room=lambda: None, jitter=lambda: 0.0)
-        housekeeping = Housekeeping()
+        housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
             deliver=lambda _, frames, __: self.delivered.extend(frames),

@@ -20,19 +20,19 @@ from pathlib import Path
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
-from broker.forwarding.ring import Record, Ring, decode
-from broker.forwarding.way import Buffer, Origin, frame_bounds
+from broker.forwarding.ring import Ring, VisitRecord, decode
+from broker.forwarding.way import Buffer, FrameOrigin, frame_bounds
 from broker.protocol.frame import Rejected, decode_dialog
 from broker.protocol.layout import CONVERSATION_AT
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
-from broker.security.session import Credentials
+from broker.security.session import DialogCredentials
 from broker.store.sqlite_store import SqliteStore
 from tests.support.dialog import open_database
 from tests.support.virtual_time import VirtualLoop
@@ -158,8 +158,8 @@ class Node:
     endpoint: Endpoint | None = None
     carried: list[bytes] = field(default_factory=list)
     arrived: list[bytes] = field(default_factory=list)
-    records: list[list[Record]] = field(default_factory=list)
-    credentials: Credentials = field(default_factory=Credentials)
+    records: list[list[VisitRecord]] = field(default_factory=list)
+    credentials: DialogCredentials = field(default_factory=DialogCredentials)
 
     @property
     def address(self) -> NetworkAddress:
@@ -215,7 +215,7 @@ class Node:
             assert ring.shed == 0
             self.records.append(list(decode(ring.take())))
 
-    def receive(self, frame: bytes, origin: Origin) -> None:
+    def receive(self, frame: bytes, origin: FrameOrigin) -> None:
         """What one read of a link brought."""
         self.forwarder.slab[: len(frame)] = frame
         self.forwarder.take(self.forwarder.slab, len(frame), self.network.loop.time(), origin)
@@ -238,7 +238,7 @@ class Node:
             self.endpoint.transmitter.table = _table(own_routes)
             self.on_paths()
 
-    def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def _deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         if self.endpoint is not None:
             self.endpoint.arrive(frames, origin)
 
@@ -257,7 +257,7 @@ class Network:
     `tamper` what somebody on the way makes of each frame.
     """
 
-    def __init__(self, loop: VirtualLoop, seed: int, settings: DialogSettings | None = None) -> None:
+    def __init__(self, loop: VirtualLoop, seed: int, settings: DialogTuning | None = None) -> None:
         self.loop = loop
         self.random = random.Random(seed)
         self.weather = Weather()
@@ -268,7 +268,7 @@ class Network:
         self.is_followed = False
         self.nodes: dict[str, Node] = {}
         self.tamper: Tamper = lambda _near, _far, frame: [frame]
-        self.settings = settings or DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
+        self.settings = settings or DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
         loop.executor_delay = lambda: self.random.uniform(0.0, 0.01)
 
     def add(self, node: Node) -> Node:

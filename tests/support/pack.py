@@ -9,13 +9,15 @@ from broker.flow import Disposition
 from broker.forwarding.held import copy_key, hold
 from broker.forwarding.pack import Lane, Pack
 from broker.forwarding.sink import DropSink
-from broker.forwarding.way import Way
+from broker.forwarding.way import ForwardingEntry
 from broker.protocol.layout import CONVERSATION_AT, PLACE_END, FrameKind
 
-WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE)
+WAY = ForwardingEntry(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE)
 
 
-def pack_of(frames: Sequence[bytes], now: float, *, name: bytes = b"12345678", ways: Sequence[Way] = ()) -> Pack:
+def pack_of(
+    frames: Sequence[bytes], now: float, *, name: bytes = b"12345678", ways: Sequence[ForwardingEntry] = ()
+) -> Pack:
     """These frames, which come now; each in a lane of its own, by `WAY` or by ways of their own."""
     ways = ways or [WAY] * len(frames)
     starts = [sum(map(len, frames[:index])) for index in range(len(frames))]

@@ -11,7 +11,7 @@ from broker.control.certificate_file import store_files
 from broker.control.config import Settings
 from broker.control.load import load_settings
 from broker.control.renewal import Pair
-from broker.security.issue import Holder, Validity, issue_database, issue_endpoint
+from broker.security.issue import CertificateSubject, Validity, issue_database, issue_endpoint
 
 DIRECTORIES = ("tls/peers", "dialog/peers", "scripts.d")
 
@@ -30,8 +30,8 @@ def settings_of(name: str, directory: Path) -> dict[str, dict[str, Any]]:
         Pair(directory / f"tls/{name}.pem", directory / f"tls/{name}.key"),
         dialog_pair(name, directory),
     )
-    files = endpoint.files(issue_endpoint(Holder(name, ("127.0.0.1",)), year, None))
-    files |= database.files(issue_database(Holder(name), year, None))
+    files = endpoint.files(issue_endpoint(CertificateSubject(name, ("127.0.0.1",)), year, None))
+    files |= database.files(issue_database(CertificateSubject(name), year, None))
     files[directory / f"tls/peers/{name}.pem"] = files[endpoint.certificate]
     store_files(files, is_replacing=False)
     return {

@@ -12,7 +12,7 @@ import pytest
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.net import dialling as module
-from broker.net.housekeeping import Housekeeping
+from broker.net.housekeeping import DeferredWork
 from broker.net.limits import Timeouts
 from broker.net.link import Link
 from broker.net.peers import Peers
@@ -81,7 +81,7 @@ class Neighbourhood:
             prove=answer_unknown,
             on_room=self._on_room,
         )
-        housekeeping = Housekeeping()
+        housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16),
             deliver=lambda *_: None,

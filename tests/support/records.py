@@ -7,9 +7,9 @@ from dataclasses import replace
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pool import Pool
-from broker.forwarding.ring import Ring, Taken
-from broker.forwarding.way import Arrival, Queued, Sink, Way
-from broker.journal.batch import Batch
+from broker.forwarding.ring import Ring, RingContents
+from broker.forwarding.way import ForwardingEntry, PassOrigin, Queued, Sink
+from broker.journal.batch import RingBatch
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, FrameKind
 from broker.routing.address import NetworkAddress
@@ -37,8 +37,10 @@ def outbox(address: NetworkAddress = EAST) -> Outbox:
     return Outbox(address, pool=Pool(1 << 20), want=lambda: None, ports=Ports(drop=lambda *_: None))
 
 
-def way(disposition: Disposition = Disposition.FORWARDED, *, route: str = "ToEast", sink: Sink | None = None) -> Way:
-    return Way(sink or outbox(), disposition, kind=FrameKind.MESSAGE, route=route)
+def way(
+    disposition: Disposition = Disposition.FORWARDED, *, route: str = "ToEast", sink: Sink | None = None
+) -> ForwardingEntry:
+    return ForwardingEntry(sink or outbox(), disposition, kind=FrameKind.MESSAGE, route=route)
 
 
 def frame(**fields: object) -> bytes:
@@ -54,7 +56,7 @@ class Tape:
     def enter(
         self,
         data: bytes,
-        *ways: Way,
+        *ways: ForwardingEntry,
         now: float = 1000.0,
         come_from: str | None = "west",
         queued: dict[bytes, Queued] | None = None,
@@ -69,10 +71,10 @@ class Tape:
 
     def tell(self, data: bytes, disposition: Disposition | None, *, entered: float, left: float) -> None:
         """What a database here says of a frame."""
-        self.ring.tell(data, disposition, Arrival(entered, "west", is_from_here=False), left)
+        self.ring.tell(data, disposition, PassOrigin(entered, "west", is_from_here=False), left)
 
-    def take(self) -> Taken:
+    def take(self) -> RingContents:
         return self.ring.take()
 
-    def batch(self, *, offset: float = 0.0) -> Batch:
-        return Batch(self.ring.take(), offset, self.ring.shed)
+    def batch(self, *, offset: float = 0.0) -> RingBatch:
+        return RingBatch(self.ring.take(), offset, self.ring.shed)

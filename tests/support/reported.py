@@ -8,21 +8,21 @@ from uuid import UUID
 
 from broker.flow import NUMBER, Disposition
 from broker.pipeline.report.digest import (
-    Balance,
     Digest,
     Extent,
-    Facts,
     Hold,
     Imbalance,
+    InputFacts,
     Journey,
-    Link,
+    LedgerTotal,
+    LinkRow,
     Listing,
-    Loop,
+    LoopRow,
     Loss,
     RouteUse,
     Series,
     Spread,
-    Station,
+    StationRow,
     Talker,
     Timeline,
 )
@@ -62,7 +62,7 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
     services = ["//shop/Orders", "//shop/Returns", "//billing/Invoices", "//billing/Dunning", HOSTILE]
     pairs = [(a, b) for a in services for b in services if a != b]
     return Digest(
-        facts=Facts(
+        facts=InputFacts(
             flows="/var/lib/broker/journal",
             files=len(stations) * 96,
             bytes=41 << 20,
@@ -76,7 +76,7 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
             ),
             version="0.1.0",
         ),
-        balance=Balance(
+        balance=LedgerTotal(
             sent=1_204_311,
             delivered=1_203_876,
             acknowledged=402,
@@ -124,7 +124,7 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
         ),
         loops=listing(
             [
-                Loop(
+                LoopRow(
                     (sources[0], near[0], near[1], near[0], near[1]),
                     48,
                     "dropped",
@@ -185,21 +185,21 @@ def _spread(dice: random.Random, middle: int) -> Spread:
     return Spread(p50, p95, round(p95 * dice.uniform(1.5, 6)))
 
 
-def _both(here: str, there: str, dice: random.Random) -> list[Link]:
+def _both(here: str, there: str, dice: random.Random) -> list[LinkRow]:
     frames = round(math.exp(dice.uniform(8, 11.5)))
     lost = dice.choice((0, 0, 0, 0, frames // 400, frames // 40))
     return [
-        Link(here, there, frames, frames * 1_900, lost, _spread(dice, 700)),
-        Link(there, here, frames * 2 // 3, frames * 600, 0, _spread(dice, 700)),
+        LinkRow(here, there, frames, frames * 1_900, lost, _spread(dice, 700)),
+        LinkRow(there, here, frames * 2 // 3, frames * 600, 0, _spread(dice, 700)),
     ]
 
 
-def _station(name: str, links: list[Link], position: float, dice: random.Random) -> Station:
+def _station(name: str, links: list[LinkRow], position: float, dice: random.Random) -> StationRow:
     near = [one for one in links if name in (one.from_instance, one.to_instance)]
     frames = sum(one.frames for one in near) or 1
     is_end = position in (0.0, 1.0)
     dropped = dice.choice((0, 0, frames // 300))
-    return Station(
+    return StationRow(
         name,
         frames,
         sum(one.bytes for one in near),
@@ -225,7 +225,7 @@ def _burst(label: str, at: int, length: int, most: int, dice: random.Random) -> 
     )
 
 
-def _use(link: Link, dice: random.Random) -> RouteUse:
+def _use(link: LinkRow, dice: random.Random) -> RouteUse:
     typical = link.transit
     return RouteUse(
         link.from_instance,

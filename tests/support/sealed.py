@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from broker.conversation.frames import Contact, Fragment, Seal, Travel, message_frame
-from broker.security.session import Credentials, Sealer, Secured
+from broker.security.session import DialogCredentials, Sealer, Secured
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
@@ -44,7 +44,7 @@ def target(secured: Secured | None, conversation: bytes = CONVERSATION) -> Conta
     return Contact(conversation, False, BILLING, THERE, ORDERS, HERE, secured)
 
 
-def sealer(contact: Contact, credentials: Credentials) -> Sealer:
+def sealer(contact: Contact, credentials: DialogCredentials) -> Sealer:
     """Who seals what a side sends."""
     assert contact.secured is not None
     return Sealer(contact.secured, contact.direction(), credentials, draw)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from broker.admin.explaining import Place, answer
+from broker.admin.explaining import InstanceView, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import NotAskedError
 from broker.admin.why import Severity, SideShown, WhyAnswer, WhyFinding
@@ -62,21 +62,21 @@ def holding(count: int = 1, status: str = "sent and not acknowledged yet", **mor
     return side(send_sequence=count, held=count, held_from=0, held_since=AT, transmission_status=status, **more)
 
 
-def place(name: str, number: int, to: str | None, *, service: str = "S", problem: str = "") -> Place:
+def place(name: str, number: int, to: str | None, *, service: str = "S", problem: str = "") -> InstanceView:
     """An instance with one route: to a host, or LOCAL; "" is no route at all."""
     routes = [] if to == "" else [Route("r", LOCAL if to is None else NetworkAddress(to))]
     table = build_table(routes, now=AT)
     known = hosted({UUID(int=0xFA).bytes: (service,)} if to is None else {})
     here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-    return Place(name, UUID(int=number).bytes, here, {}, lambda _: problem)
+    return InstanceView(name, UUID(int=number).bytes, here, {}, lambda _: problem)
 
 
-def way(where: Place, **request: Any) -> ExplainAnswer:
+def way(where: InstanceView, **request: Any) -> ExplainAnswer:
     """What an instance would do with a message of the conversation."""
     return answer(where, ExplainRequest("S", request.pop("broker_instance", None), CONVERSATION, **request))
 
 
-def told(where: Place, *findings: WhyFinding, ways: tuple[ExplainAnswer, ...] = (), **more: Any) -> WhyAnswer:
+def told(where: InstanceView, *findings: WhyFinding, ways: tuple[ExplainAnswer, ...] = (), **more: Any) -> WhyAnswer:
     """What an instance answers."""
     assert where.broker_instance is not None
     nothing: dict[str, Any] = {"sides": [], "closed": [], "held": [], "dropped": {}, "looked_in": []}
@@ -100,9 +100,9 @@ def finding(instance: str, cause: str, severity: Severity, **more: Any) -> WhyFi
 
 
 class Instances:
-    """Instances by host, which answer as `broker.admin.why_through.Asking` wants it; hosts not named are silent."""
+    """Instances by host, which answer as `broker.admin.why_through.WhyClient` wants it; hosts not named are silent."""
 
-    def __init__(self, places: Mapping[str, Place], answers: Mapping[str, WhyAnswer]) -> None:
+    def __init__(self, places: Mapping[str, InstanceView], answers: Mapping[str, WhyAnswer]) -> None:
         self.asked: list[str] = []
         self._places = places
         self._answers = answers

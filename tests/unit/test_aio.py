@@ -18,7 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import broker
 from broker import aio
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.large import LARGE_BYTES
 from broker.store.quarantine import ATTEMPTS
@@ -93,7 +93,7 @@ async def test_dialog_lives_its_life(shop: Shop) -> None:
         await first.end(cleanup=True)
 
     assert [0, 1, 2, 0, 3] == numbers
-    assert (State.CONVERSING, 5, GROUP, f"<Dialog {dialog.conversation_handle}>") == told
+    assert (ConversationState.CONVERSING, 5, GROUP, f"<Dialog {dialog.conversation_handle}>") == told
     assert (GROUP, dialog.conversation_id) == (group, same.conversation_id)
     assert waits.startswith("4 messages wait: ")
     assert 0 < (lifetime - datetime.now(UTC)).total_seconds() <= 60

@@ -18,7 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.errors import BrokerError
-from broker.net.drain import Bounds, Drain
+from broker.net.drain import Drain, DrainBounds
 from broker.net.farewell import Left
 from broker.process import loop_factory, run
 
@@ -31,7 +31,7 @@ class Served:
     def __init__(self, *, left: Left = Left()) -> None:  # noqa: B008 - a value
         self.stopping = asyncio.Event()
         self.told: list[str] = []
-        self.drain = Drain(self, lambda: Bounds(0.0, 0.05))
+        self.drain = Drain(self, lambda: DrainBounds(0.0, 0.05))
         self.reloads = self.admin = self
         self.is_reload_refused = False
         self._left = left
@@ -170,7 +170,7 @@ SECOND_SIGNAL = """
     from broker.process import run
     from tests.unit.test_process import Served
     from broker.net.farewell import Left
-    from broker.net.drain import Bounds, Drain
+    from broker.net.drain import DrainBounds, Drain
 
     @asynccontextmanager
     async def serving():
@@ -178,7 +178,7 @@ SECOND_SIGNAL = """
             asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
             await asyncio.sleep(60)
         served = Served(left=Left(held=1))
-        served.drain = Drain(served, lambda: Bounds(0.0, 60.0))
+        served.drain = Drain(served, lambda: DrainBounds(0.0, 60.0))
         for wait in (0.05, 0.2):
             asyncio.get_running_loop().call_later(wait, os.kill, os.getpid(), signal.{name})
         yield served

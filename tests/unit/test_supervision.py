@@ -39,16 +39,16 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.001)
 
 
-def fail(worker: Worker, _kept: supervision.Kept) -> None:
+def fail(worker: Worker, _kept: supervision.SupervisedTask) -> None:
     worker.blow.set()
 
 
-def end(worker: Worker, _kept: supervision.Kept) -> None:
+def end(worker: Worker, _kept: supervision.SupervisedTask) -> None:
     worker.error = None
     worker.blow.set()
 
 
-def cancel(_worker: Worker, kept: supervision.Kept) -> None:
+def cancel(_worker: Worker, kept: supervision.SupervisedTask) -> None:
     next(task for task in asyncio.all_tasks() if task.get_name() == kept.name).cancel()
 
 

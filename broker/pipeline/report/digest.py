@@ -29,7 +29,7 @@ class Listing(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class InputFacts:
     """
     What was read to make the results.
 
@@ -57,7 +57,7 @@ class Facts:
         troubles: Sequence[str],
         version: str = "",
         period: Mapping[str, str | None] | None = None,
-    ) -> Facts:
+    ) -> InputFacts:
         """
         Out of what `Inventory.summary` gives; `troubles` as `broker.pipeline.inventory.told` words them, `period` as
         `Bounds.told`.
@@ -86,7 +86,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Station:
+class StationRow:
     """
     An instance on the map.
 
@@ -105,7 +105,7 @@ class Station:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkRow:
     """From one instance to the next, empty where unknown. Shape: `frames` that arrived, `lost` that did not."""
 
     from_instance: str
@@ -133,7 +133,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class LoopRow:
     """Transmissions that came to an instance twice, by the way they took, without a pause of `INCIDENT_GAP`."""
 
     path: tuple[str, ...]
@@ -230,7 +230,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class LedgerTotal:
     """
     The total of the ledger: `broker.pipeline.schema.RECONCILE` tells its columns.
 
@@ -284,13 +284,13 @@ class Talker:
 class Digest:
     """Everything that the report tells. Shape: what was not computed is None, what is empty is empty."""
 
-    facts: Facts
-    balance: Balance | None = None
+    facts: InputFacts
+    balance: LedgerTotal | None = None
     imbalances: Listing[Imbalance] = field(default_factory=Listing)
-    stations: Listing[Station] = field(default_factory=Listing)
-    links: Listing[Link] = field(default_factory=Listing)
+    stations: Listing[StationRow] = field(default_factory=Listing)
+    links: Listing[LinkRow] = field(default_factory=Listing)
     losses: Listing[Loss] = field(default_factory=Listing)
-    loops: Listing[Loop] = field(default_factory=Listing)
+    loops: Listing[LoopRow] = field(default_factory=Listing)
     journeys: Listing[Journey] = field(default_factory=Listing)
     extent: Extent = field(default_factory=Extent)
     timeline: Timeline | None = None

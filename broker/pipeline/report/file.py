@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker.pipeline import entry
 from broker.pipeline.inventory import told
-from broker.pipeline.report.digest import Facts
+from broker.pipeline.report.digest import InputFacts
 from broker.pipeline.report.page import NEEDED, report
 from broker.pipeline.schema import RESULTS
 
 FILE = "report.html"
 
 
-def run(request: entry.Request, tell: entry.Tell = lambda _: None) -> dict[str, Any]:
+def run(request: entry.RunRequest, tell: entry.Tell = lambda _: None) -> dict[str, Any]:
     """
     Run the jobs of the report, those asked for besides, and write `report.html` to `request.out`.
 
@@ -37,7 +37,7 @@ def run(request: entry.Request, tell: entry.Tell = lambda _: None) -> dict[str, 
         begun = time.monotonic()
         target = request.out / FILE
         flows = ", ".join(map(str, request.flows))
-        facts = Facts.of(
+        facts = InputFacts.of(
             done["files"],
             flows=flows,
             troubles=told(done["files"])[1:],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.pipeline.report.digest import Digest, Hold, Journey, Link, RouteUse, Series, Spread, Station, Timeline
+from broker.pipeline.report.digest import Digest, Hold, Journey, LinkRow, RouteUse, Series, Spread, StationRow, Timeline
 from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
 from broker.pipeline.report.number import Quantity, count, duration, instant, share, size
 from broker.pipeline.report.plot import LogScale, bars, held, legend, step_words, time_axis
@@ -164,12 +164,12 @@ def _journeys(journeys: Sequence[Journey], scale: LogScale) -> Html | None:
     return _ranges("services", "messages", rows, scale, "Latency from service to service")
 
 
-def _stations(stations: Sequence[Station], scale: LogScale) -> Html | None:
+def _stations(stations: Sequence[StationRow], scale: LogScale) -> Html | None:
     rows = [(name(one.instance), one.frames, one.residence, None) for one in stations]
     return _ranges("instance", "frames", rows, scale, "Latency at each instance")
 
 
-def _links(links: Sequence[Link], scale: LogScale) -> Html | None:
+def _links(links: Sequence[LinkRow], scale: LogScale) -> Html | None:
     rows = [
         (join([name(one.from_instance), " → ", name(one.to_instance)]), one.frames, one.transit, None) for one in links
     ]

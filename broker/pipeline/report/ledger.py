@@ -8,17 +8,17 @@ from uuid import UUID
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import DataFrame
 
-from broker.pipeline.report.digest import LISTED_MAX, Balance, Imbalance, Listing, Talker
+from broker.pipeline.report.digest import LISTED_MAX, Imbalance, LedgerTotal, Listing, Talker
 
 TALKERS_MAX = 10
 _PROBLEMS_SHOWN = 3
-_BALANCE = tuple(Balance.__dataclass_fields__)
+_BALANCE = tuple(LedgerTotal.__dataclass_fields__)
 
 
-def balance(reconcile: DataFrame) -> Balance | None:
+def balance(reconcile: DataFrame) -> LedgerTotal | None:
     """The ledger's total; None when there is none, because there are no messages."""
     rows = reconcile.where(F.col("conversation_id").isNull()).select(*_BALANCE).limit(1).collect()
-    return Balance(**rows[0].asDict()) if rows else None
+    return LedgerTotal(**rows[0].asDict()) if rows else None
 
 
 def imbalances(reconcile: DataFrame) -> Listing[Imbalance]:

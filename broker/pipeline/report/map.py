@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.pipeline.report.digest import Link, Station
+from broker.pipeline.report.digest import LinkRow, StationRow
 from broker.pipeline.report.markup import Html, element
 from broker.pipeline.report.number import count, duration, share, size
 
@@ -52,7 +52,7 @@ class _Box:
     width: float
 
 
-def columns(stations: Sequence[Station], links: Sequence[Link]) -> list[list[str]]:
+def columns(stations: Sequence[StationRow], links: Sequence[LinkRow]) -> list[list[str]]:
     """The names by column, from top to bottom."""
     ends = [one for one in stations if 2 * one.ends >= one.frames]
     gateways = sorted(
@@ -69,7 +69,7 @@ def columns(stations: Sequence[Station], links: Sequence[Link]) -> list[list[str
     return found
 
 
-def traffic_map(stations: Sequence[Station], links: Sequence[Link], form: Format) -> Html:
+def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: Format) -> Html:
     """The map as SVG. Shape: `MAP_MAX` instances with most frames, and the links between them."""
     stations = stations[:MAP_MAX]
     known = {one.instance: one for one in stations}
@@ -100,18 +100,18 @@ def traffic_map(stations: Sequence[Station], links: Sequence[Link], form: Format
     )
 
 
-def health(link: Link) -> str:
+def health(link: LinkRow) -> str:
     """A link's state as the class of its colour."""
     if not link.lost:
         return "well"
     return "sick" if link.lost > _SICK * (link.frames + link.lost) else "ailing"
 
 
-def _clusters(gateways: Sequence[Station]) -> list[list[str]]:
+def _clusters(gateways: Sequence[StationRow]) -> list[list[str]]:
     """Gateways by where they stand on their ways; wider columns rather than too many."""
     spread = _SPREAD
     while True:
-        found: list[list[Station]] = []
+        found: list[list[StationRow]] = []
         for one in gateways:
             if found and one.position - found[-1][0].position <= spread:
                 found[-1].append(one)
@@ -153,7 +153,7 @@ def _places(found: Sequence[Sequence[str]], form: Format) -> tuple[dict[str, _Bo
     )
 
 
-def _ports(boxes: Mapping[str, _Box], links: Sequence[Link], form: Format) -> dict[tuple[str, str], float]:
+def _ports(boxes: Mapping[str, _Box], links: Sequence[LinkRow], form: Format) -> dict[tuple[str, str], float]:
     """At which height the link to a neighbour begins, by name and neighbour."""
     neighbours: dict[tuple[str, bool], set[str]] = {}
     for one in links:
@@ -170,7 +170,7 @@ def _ports(boxes: Mapping[str, _Box], links: Sequence[Link], form: Format) -> di
 
 
 def _lane(
-    link: Link, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float], most: int, form: Format
+    link: LinkRow, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float], most: int, form: Format
 ) -> Html:
     start, end = boxes[link.from_instance], boxes[link.to_instance]
     width = max(1.5, form.lane_max * link.frames / most)
@@ -199,13 +199,13 @@ def _bow(start: _Box, end: _Box, form: Format) -> float:
     return min(form.gap, 36.0) * min(0.7 + 0.5 * abs(start.y - end.y) / form.pitch, 3.0)
 
 
-def _worst(links: Sequence[Link]) -> list[Link]:
+def _worst(links: Sequence[LinkRow]) -> list[LinkRow]:
     """The links that lost the greatest part; only so many, or the map is all words."""
     lossy = [one for one in links if one.lost]
     return sorted(lossy, key=lambda one: -one.lost / (one.frames + one.lost))[:_LABELLED_MAX]
 
 
-def _loss(link: Link, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float]) -> Html:
+def _loss(link: LinkRow, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float]) -> Html:
     """How much was lost, at the middle of the lane: the state of a link is not told by its colour alone."""
     start, end = boxes[link.from_instance], boxes[link.to_instance]
     y = (ports[link.from_instance, link.to_instance] + ports[link.to_instance, link.from_instance]) / 2
@@ -213,7 +213,7 @@ def _loss(link: Link, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str],
     return element("text", share(link.lost, link.frames + link.lost).text, x=x, y=y + 4, class_=f"loss {health(link)}")
 
 
-def _station(station: Station, box: _Box, form: Format) -> Html:
+def _station(station: StationRow, box: _Box, form: Format) -> Html:
     here, gone = station.residence, station.dropped + station.lost
     words = (
         f"{station.instance}: {count(station.frames).text} frames, {size(station.bytes).text},"

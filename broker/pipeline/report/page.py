@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from broker.flow import NUMBER
-from broker.pipeline.report.digest import Digest, Facts
+from broker.pipeline.report.digest import Digest, InputFacts
 from broker.pipeline.report.latency import capacity_section, drops_section, failovers_section, latency_section
 from broker.pipeline.report.ledger import balance, imbalances, talkers
 from broker.pipeline.report.markup import Html, element, join
@@ -27,7 +27,7 @@ NEEDED = ("paths", "dialogs", "routes", "capacity", "reconcile")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def report(results: Mapping[str, DataFrame], facts: Facts) -> str:
+def report(results: Mapping[str, DataFrame], facts: InputFacts) -> str:
     """
     The page.
 
@@ -39,7 +39,7 @@ def report(results: Mapping[str, DataFrame], facts: Facts) -> str:
     return page(gather(results, facts))
 
 
-def gather(results: Mapping[str, DataFrame], facts: Facts) -> Digest:
+def gather(results: Mapping[str, DataFrame], facts: InputFacts) -> Digest:
     """The small tables; `results` and `facts` as for `report`."""
     found = ways(results["paths"])
     axis = timeline(results["routes"], results["capacity"])

@@ -16,7 +16,17 @@ from typing import Any, NamedTuple
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame, Window
 
-from broker.pipeline.report.digest import INCIDENT_GAP, LISTED_MAX, Extent, Journey, Link, Listing, Loop, Loss, Station
+from broker.pipeline.report.digest import (
+    INCIDENT_GAP,
+    LISTED_MAX,
+    Extent,
+    Journey,
+    LinkRow,
+    Listing,
+    LoopRow,
+    Loss,
+    StationRow,
+)
 from broker.pipeline.report.row import plain, spread
 
 RANKS = (0.5, 0.95, 0.99)
@@ -24,22 +34,22 @@ _LOST = "lost"
 _DROPPED = "dropped"
 
 
-class Ways(NamedTuple):
+class PathTables(NamedTuple):
     """What `paths` gives to the report."""
 
-    stations: Listing[Station]
-    links: Listing[Link]
+    stations: Listing[StationRow]
+    links: Listing[LinkRow]
     losses: Listing[Loss]
-    loops: Listing[Loop]
+    loops: Listing[LoopRow]
     journeys: Listing[Journey]
     extent: Extent
 
 
-def ways(paths: DataFrame) -> Ways:
+def ways(paths: DataFrame) -> PathTables:
     """Gather all of it."""
     lost = paths.transform(losses).persist()
     try:
-        return Ways(
+        return PathTables(
             stations=_listing([_station(row) for row in _rows(paths.transform(stations))]),
             links=_listing([_link(row) for row in _rows(lossy_links(paths, lost))]),
             losses=_listing([_loss(row) for row in _rows(losses_of(paths, lost))]),
@@ -224,12 +234,12 @@ def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
     return replace(found, lost_nowhere=nowhere.collect()[0]["lost"])
 
 
-def _station(row: Any) -> Station:
-    return Station(**plain(row) | {"residence": spread(row["residence"])})
+def _station(row: Any) -> StationRow:
+    return StationRow(**plain(row) | {"residence": spread(row["residence"])})
 
 
-def _link(row: Any) -> Link:
-    return Link(**plain(row) | {"transit": spread(row["transit"])})
+def _link(row: Any) -> LinkRow:
+    return LinkRow(**plain(row) | {"transit": spread(row["transit"])})
 
 
 def _loss(row: Any) -> Loss:
@@ -237,8 +247,8 @@ def _loss(row: Any) -> Loss:
     return Loss(**found | {name: found[name] or "" for name in ("from_instance", "next_hop", "to_instance")})
 
 
-def _loop(row: Any) -> Loop:
-    return Loop(**plain(row) | {"path": tuple(row["path"])})
+def _loop(row: Any) -> LoopRow:
+    return LoopRow(**plain(row) | {"path": tuple(row["path"])})
 
 
 def _journey(row: Any) -> Journey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from broker.pipeline.report.digest import Balance, Digest, Facts, Imbalance
+from broker.pipeline.report.digest import Digest, Imbalance, InputFacts, LedgerTotal
 from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
 from broker.pipeline.report.number import Quantity, count, duration, instant, plural, share
 from broker.pipeline.report.plot import bars, legend, parts, step_words, time_axis
@@ -30,7 +30,7 @@ def tiles(*entries: tuple[str, Child]) -> Html:
     )
 
 
-def verdict(balance: Balance | None) -> tuple[str, str]:
+def verdict(balance: LedgerTotal | None) -> tuple[str, str]:
     """Whether the ledger adds up: the class of its colour, and words."""
     if balance is None:
         return "quiet", "No messages, so no ledger"
@@ -96,7 +96,7 @@ def ledger(digest: Digest) -> Html:
     return section("ledger", "Ledger", _lead(digest, balance), sum_, bar, key, wrong, _imbalances(digest))
 
 
-def _lead(digest: Digest, balance: Balance) -> str:
+def _lead(digest: Digest, balance: LedgerTotal) -> str:
     if balance.adds_up is None:
         return "No instance that sends keeps a journal: whether anything is missing cannot be told."
     if balance.adds_up:
@@ -153,7 +153,7 @@ def _wrong(number: int) -> Child:
     return element("span", count(number), class_="bad") if number else "0"
 
 
-def _sample(facts: Facts) -> Child:
+def _sample(facts: InputFacts) -> Child:
     if not facts.samples:
         return Quantity("not told")
     least, most = (share(one, 1).text for one in (facts.samples[0], facts.samples[-1]))

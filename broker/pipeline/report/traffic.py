@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
-from broker.pipeline.report.digest import INCIDENT_GAP, Digest, Link, Loop, Loss, Talker
+from broker.pipeline.report.digest import INCIDENT_GAP, Digest, LinkRow, LoopRow, Loss, Talker
 from broker.pipeline.report.map import MAP_MAX, NARROW, WIDE, traffic_map
 from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
 from broker.pipeline.report.number import count, duration, instant, plural, share, size
@@ -69,7 +69,7 @@ def loops_section(digest: Digest) -> Html:
     rows = digest.loops.rows
     if not rows:
         return section("loops", "Loops", "No frame came to the same gateway twice.")
-    cycles: dict[tuple[str, ...], list[Loop]] = {}
+    cycles: dict[tuple[str, ...], list[LoopRow]] = {}
     for loop in rows:
         cycles.setdefault(cycle_of(loop.path), []).append(loop)
     ordered = sorted(cycles.items(), key=lambda one: (-sum(loop.frames for loop in one[1]), one[0]))
@@ -133,7 +133,7 @@ def _open(digest: Digest) -> str:
     return f" Of {plural(number, 'transmission')} it is too early to tell: they left so late in this history."
 
 
-def _links(links: tuple[Link, ...]) -> Html:
+def _links(links: tuple[LinkRow, ...]) -> Html:
     columns = [
         Column("from"),
         Column("to"),
@@ -181,7 +181,7 @@ def _losses(losses: Sequence[Loss]) -> Html:
     return table(columns, rows, caption="Transmissions lost between instances")
 
 
-def _cycle(circle: tuple[str, ...], loops: Sequence[Loop]) -> Html:
+def _cycle(circle: tuple[str, ...], loops: Sequence[LoopRow]) -> Html:
     """The circle as a chain, with what became of the frames in it."""
     steps: list[Child] = [element("span", name(instance), class_="again") for instance in (*circle, circle[0])]
     chain = [part for step in steps for part in (" → ", step)][1:]
@@ -198,7 +198,7 @@ def _cycle(circle: tuple[str, ...], loops: Sequence[Loop]) -> Html:
     return element("li", element("p", *chain, class_="chain"), element("p", words, class_="faint"), shown)
 
 
-def incidents(loops: Sequence[Loop]) -> list[tuple[datetime, datetime, int]]:
+def incidents(loops: Sequence[LoopRow]) -> list[tuple[datetime, datetime, int]]:
     """From when to when frames went round, and how many; a pause of `INCIDENT_GAP` begins another one."""
     found: list[tuple[datetime, datetime, int]] = []
     known = [(one.first_at, one.last_at, one.frames) for one in loops if one.first_at and one.last_at]

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from broker.control.check import Report, check_files
+from broker.control.check import CheckReport, check_files
 from broker.control.load import load_settings
 from examples.demo.cast import BILLING, GATEWAYS, HOMES, ORDERS, SHIPPING, TARGETS, Home, demo_topology
 from examples.demo.topology import Daemon, Topology
@@ -47,7 +47,7 @@ def test_every_configuration_with_its_scripts_is_good(tmp_path: Path) -> None:
 
     report = check_files([daemon.config for daemon in net.daemons.values()], environ={}, offline=True)
 
-    assert Report() == replace(report, warnings=[], skipped=[])
+    assert CheckReport() == replace(report, warnings=[], skipped=[])
     assert {("endpoint.encryption", True)} == {  # on loopback it may be plain text, which is told all the same
         (warning.key, "connections are not encrypted" in warning.problem) for warning in report.warnings
     }

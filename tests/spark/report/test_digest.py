@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from broker.pipeline.report.digest import Facts, Series, Timeline
+from broker.pipeline.report.digest import InputFacts, Series, Timeline
 
 
 def test_facts_of_an_inventory_hold_every_sample_once() -> None:
     summary = {"read": 3, "rows": 40, "bytes": 900, "instances": 2, "samples": {"a": [0.5, 1.0], "b": [1.0]}}
 
-    facts = Facts.of(summary, flows="here", troubles=["2 damaged"], version="1")
+    facts = InputFacts.of(summary, flows="here", troubles=["2 damaged"], version="1")
 
-    assert Facts("here", 3, 40, 900, 2, (0.5, 1.0), ("2 damaged",), "1") == facts
+    assert InputFacts("here", 3, 40, 900, 2, (0.5, 1.0), ("2 damaged",), "1") == facts
 
 
 def test_buckets_follow_each_other() -> None:

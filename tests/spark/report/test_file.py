@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.journal.schema import JOURNAL, file_metadata
-from broker.pipeline.entry import Request
+from broker.pipeline.entry import RunRequest
 from broker.pipeline.report.file import FILE, run, write, written
 from broker.pipeline.report.page import NEEDED
 from broker.pipeline.result import LOCK
@@ -43,7 +43,7 @@ def test_a_journal_becomes_a_page_and_results(tmp_path: Path) -> None:
     write_journal(tmp_path / "flows")
     heard: list[str] = []
 
-    done = run(Request((), (tmp_path / "flows",), tmp_path / "out"), heard.append)
+    done = run(RunRequest((), (tmp_path / "flows",), tmp_path / "out"), heard.append)
 
     html = (tmp_path / "out" / FILE).read_text(encoding="utf-8")
     assert str(tmp_path / "out" / FILE) == done["report"]

@@ -6,17 +6,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from broker.pipeline.report.digest import Balance
+from broker.pipeline.report.digest import LedgerTotal
 from broker.pipeline.report.ledger import TALKERS_MAX, balance, imbalances, talkers
 from tests.spark.resulting import result, small
 
-COUNTS = dict.fromkeys(Balance.__dataclass_fields__, 0)
+COUNTS = dict.fromkeys(LedgerTotal.__dataclass_fields__, 0)
 
 
 def test_the_balance_is_the_total(spark: SparkSession) -> None:
     found = balance(small(spark)["reconcile"])
 
-    assert found == Balance(sent=4, delivered=3, missing=1, transmissions=5, dropped=2, lost=1, adds_up=False)
+    assert found == LedgerTotal(sent=4, delivered=3, missing=1, transmissions=5, dropped=2, lost=1, adds_up=False)
 
 
 def test_no_messages_have_no_balance(spark: SparkSession) -> None:

@@ -8,19 +8,19 @@ from itertools import pairwise
 
 import pytest
 
-from broker.pipeline.report.digest import Link, Spread, Station
+from broker.pipeline.report.digest import LinkRow, Spread, StationRow
 from broker.pipeline.report.map import NARROW, WIDE, Format, columns, health, traffic_map
 
 
-def station(instance: str, position: float, *, is_end: bool = False, dropped: int = 0) -> Station:
-    return Station(instance, 100, 1_000, 100 if is_end else 0, position, dropped, Spread(1, 2, 3))
+def station(instance: str, position: float, *, is_end: bool = False, dropped: int = 0) -> StationRow:
+    return StationRow(instance, 100, 1_000, 100 if is_end else 0, position, dropped, Spread(1, 2, 3))
 
 
-def link(here: str, there: str, frames: int = 100, lost: int = 0) -> Link:
-    return Link(here, there, frames, 1_000, lost, Spread(1, 2, 3))
+def link(here: str, there: str, frames: int = 100, lost: int = 0) -> LinkRow:
+    return LinkRow(here, there, frames, 1_000, lost, Spread(1, 2, 3))
 
 
-def crossings(found: Sequence[Sequence[str]], links: Sequence[Link]) -> int:
+def crossings(found: Sequence[Sequence[str]], links: Sequence[LinkRow]) -> int:
     """How often links between neighbouring columns cross."""
     total = 0
     for left, right in pairwise(found):

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.pipeline.report.digest import Digest, Facts
+from broker.pipeline.report.digest import Digest, InputFacts
 from broker.pipeline.report.page import NEEDED, gather, page, report
 from tests.spark.resulting import FACTS, empty, small
 
@@ -91,7 +91,7 @@ def test_figures_of_the_results_are_in_the_digest(spark: SparkSession) -> None:
 
 
 def test_what_is_empty_is_told_in_words(spark: SparkSession) -> None:
-    html = report(empty(spark), Facts(flows="nowhere"))
+    html = report(empty(spark), InputFacts(flows="nowhere"))
 
     read(html)
     assert set(empty(spark)) == set(NEEDED)
@@ -112,14 +112,14 @@ def test_what_is_empty_is_told_in_words(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("name", ["\x00", "\ud800", "﷐", "\x1b[2J"])
 def test_characters_that_html_does_not_have_are_replaced(name: str) -> None:
-    html = page(Digest(Facts(flows=name, records=1)))
+    html = page(Digest(InputFacts(flows=name, records=1)))
 
     html.encode()
     assert "\N{REPLACEMENT CHARACTER}" in html
 
 
 def test_the_policy_of_the_page_forbids_scripts_and_loading() -> None:
-    html = page(Digest(Facts()))
+    html = page(Digest(InputFacts()))
 
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
     assert policy is not None

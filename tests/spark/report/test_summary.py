@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.pipeline.report.digest import Balance, Digest, Extent, Facts
+from broker.pipeline.report.digest import Digest, Extent, InputFacts, LedgerTotal
 from broker.pipeline.report.summary import ended, ledger, more, overview, verdict
 from tests.support.reported import FIRST, digest
 
-GOOD = Balance(sent=5, delivered=5)
+GOOD = LedgerTotal(sent=5, delivered=5)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ GOOD = Balance(sent=5, delivered=5)
         (replace(GOOD, adds_up=None), "quiet"),
     ],
 )
-def test_the_verdict_is_the_ledgers(balance: Balance | None, kind: str) -> None:
+def test_the_verdict_is_the_ledgers(balance: LedgerTotal | None, kind: str) -> None:
     assert kind == verdict(balance)[0]
 
 
@@ -52,14 +52,14 @@ def test_the_period_that_was_asked_for_is_told() -> None:
 
 
 def test_messages_of_senders_without_a_journal_are_on_the_left_side() -> None:
-    html = ledger(Digest(Facts(), balance=replace(GOOD, sent=3, untold=2)))
+    html = ledger(Digest(InputFacts(), balance=replace(GOOD, sent=3, untold=2)))
 
     assert "3</b> sent" in html
     assert "2</b> from senders without a journal" in html
 
 
 def test_a_ledger_that_cannot_be_told_is_not_called_good() -> None:
-    html = ledger(Digest(Facts(), balance=Balance(delivered=2, untold=2, adds_up=None)))
+    html = ledger(Digest(InputFacts(), balance=LedgerTotal(delivered=2, untold=2, adds_up=None)))
 
     assert "cannot be told" in html
 
@@ -74,14 +74,14 @@ def test_what_is_not_known_is_said_first() -> None:
 
 
 def test_nothing_unknown_is_not_mentioned() -> None:
-    html = overview(Digest(Facts(records=1, samples=(1.0,)), extent=Extent(FIRST, FIRST, 1)))
+    html = overview(Digest(InputFacts(records=1, samples=(1.0,)), extent=Extent(FIRST, FIRST, 1)))
 
     assert "What is not known" not in html
 
 
 @pytest.mark.parametrize(("samples", "words"), [((), "not told"), ((0.01,), "1 %"), ((0.01, 1.0), "1 % to 100 %")])
 def test_samples_are_told(samples: tuple[float, ...], words: str) -> None:
-    assert f"<dd>{words}</dd>" in overview(Digest(Facts(records=1, samples=samples)))
+    assert f"<dd>{words}</dd>" in overview(Digest(InputFacts(records=1, samples=samples)))
 
 
 def test_rows_that_are_left_out_are_mentioned() -> None:
@@ -91,4 +91,4 @@ def test_rows_that_are_left_out_are_mentioned() -> None:
 
 def test_the_foot_tells_the_last_instant() -> None:
     assert "history up to 2026-11-22 06:00:00 UTC" == ended(digest())
-    assert not ended(Digest(Facts()))
+    assert not ended(Digest(InputFacts()))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from tests.support.histories.rows import Rows, guids, words_of
 from tests.support.histories.sending import Sent
 from tests.support.histories.transit import NOWHERE, Kind, code_of
@@ -37,7 +37,9 @@ COUNTS = (
     "lost",
     "bytes",
 )
-_DELIVERED, _DUPLICATE, _DROPPED = (code_of(word) for word in (Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.DROPPED))
+_DELIVERED, _DUPLICATE, _DROPPED = (
+    code_of(word) for word in (VisitOutcome.DELIVERED, VisitOutcome.DUPLICATE, VisitOutcome.DROPPED)
+)
 
 
 class Flows:

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from tests.support.histories.rows import Rows, words_of
 from tests.support.histories.sending import Frames
 from tests.support.histories.transit import NOWHERE, OUTCOMES, REASONS, Visits, code_of
 from tests.support.histories.world import SECOND, Longs, World
 
 WINDOW = 300 * SECOND
-_IN_POOL = [code_of(word) for word in (Outcome.FORWARDED, Outcome.DROPPED)]
+_IN_POOL = [code_of(word) for word in (VisitOutcome.FORWARDED, VisitOutcome.DROPPED)]
 _WIDTHS = (2, 1 << 8, 1 << 6, 1 << 12, 1 << 12)  # of has_route, outcome, reason, service and node in a key
 
 

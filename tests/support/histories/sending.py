@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from tests.support.histories.dialogs import Dialogs, messages_between
 from tests.support.histories.transit import (
     NOWHERE,
@@ -32,7 +32,7 @@ OWN_ACK_SHARE = 0.3  # of what arrives; the rest is acknowledged by messages of 
 FRAGMENT_BYTES = 64 * 1024
 HEAD_BYTES = 170  # of a frame, before the payload
 _DELIVERED, _DUPLICATE, _ACKNOWLEDGED = (
-    code_of(word) for word in (Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.ACKNOWLEDGED)
+    code_of(word) for word in (VisitOutcome.DELIVERED, VisitOutcome.DUPLICATE, VisitOutcome.ACKNOWLEDGED)
 )
 
 

@@ -13,13 +13,13 @@ from enum import IntEnum
 
 import numpy as np
 
-from broker.flow import Disposition, Outcome
+from broker.flow import Disposition, VisitOutcome
 from tests.support.histories.world import NEVER, SECOND, Longs, Scenario, World
 
 HOP_LIMIT = 16
 LIFETIME_MS = 60_000
 NOWHERE = -1
-OUTCOMES = tuple(Outcome)
+OUTCOMES = tuple(VisitOutcome)
 REASONS = tuple(Disposition)
 
 
@@ -31,13 +31,15 @@ class Kind(IntEnum):
     FAULT = 2
 
 
-def code_of(word: Outcome | Disposition) -> int:
+def code_of(word: VisitOutcome | Disposition) -> int:
     """Its number in OUTCOMES or REASONS."""
-    return OUTCOMES.index(word) if isinstance(word, Outcome) else REASONS.index(word)
+    return OUTCOMES.index(word) if isinstance(word, VisitOutcome) else REASONS.index(word)
 
 
-_SENT, _RESENT, _FORWARDED = (code_of(word) for word in (Outcome.SENT, Outcome.RESENT, Outcome.FORWARDED))
-_DELIVERED, _DROPPED = code_of(Outcome.DELIVERED), code_of(Outcome.DROPPED)
+_SENT, _RESENT, _FORWARDED = (
+    code_of(word) for word in (VisitOutcome.SENT, VisitOutcome.RESENT, VisitOutcome.FORWARDED)
+)
+_DELIVERED, _DROPPED = code_of(VisitOutcome.DELIVERED), code_of(VisitOutcome.DROPPED)
 _EXHAUSTED, _EXPIRED, _SHUTDOWN = (
     code_of(word) for word in (Disposition.HOPS_EXHAUSTED, Disposition.EXPIRED_HERE, Disposition.SHUTDOWN)
 )

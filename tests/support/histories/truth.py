@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.flow import NUMBER, Outcome
+from broker.flow import NUMBER, VisitOutcome
 from tests.support.histories.flows import Flows
 from tests.support.histories.load import Load
 from tests.support.histories.rows import Rows, guids, words_of
@@ -35,7 +35,7 @@ TOLERANCE = 10_000  # microseconds by which clocks may differ without contradict
 _ENDS = pa.array(["delivered", "duplicate", "dropped", "acknowledged", "lost", "under way"])
 _FATES = pa.array(["ended", "lost", "cut"])
 _LOST, _UNDER_WAY, _ACKNOWLEDGED = 4, 5, 3
-_END_OF = {code_of(Outcome.DELIVERED): 0, code_of(Outcome.DUPLICATE): 1, code_of(Outcome.DROPPED): 2}
+_END_OF = {code_of(VisitOutcome.DELIVERED): 0, code_of(VisitOutcome.DUPLICATE): 1, code_of(VisitOutcome.DROPPED): 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.admin.client import AdminClient, Credentials, ProblemError
+from broker.admin.client import AdminClient, ClientCredentials, ProblemError
 from broker.errors import CertificateUnusableError, DaemonUnreachableError
 from tests.support.certificates import Pair, authority, make
 
@@ -179,18 +179,18 @@ def test_a_daemon_that_takes_too_long_may_still_be_at_work(tmp_path: Path) -> No
 @pytest.mark.parametrize("url", ["http://gateway.example:9422", "http://192.0.2.1:9422", "http://127.0.0.1.example"])
 def test_a_token_does_not_go_through_a_network_in_plain_text(url: str) -> None:
     with pytest.raises(ValueError, match="in plain text: use https") as caught:
-        AdminClient(url, credentials=Credentials(token="secret"))
+        AdminClient(url, credentials=ClientCredentials(token="secret"))
 
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("where", ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://gateway:1"])
 def test_a_token_may_go_to_loopback_and_over_tls(where: str) -> None:
-    assert "secret" not in repr(AdminClient(where, credentials=Credentials(token="secret")).credentials)
+    assert "secret" not in repr(AdminClient(where, credentials=ClientCredentials(token="secret")).credentials)
 
 
 def test_a_patient_client_asks_the_same_with_the_same() -> None:
-    client = AdminClient("https://gateway:1", credentials=Credentials(token="x"))
+    client = AdminClient("https://gateway:1", credentials=ClientCredentials(token="x"))
 
     patient = client.patient(3600.0)
 
@@ -223,7 +223,7 @@ def _tls_server(directory: Path, pair: Pair, trusted: Pair | None = None) -> tup
     return server, shown
 
 
-def _ask(server: HTTPServer, credentials: Credentials) -> Any:
+def _ask(server: HTTPServer, credentials: ClientCredentials) -> Any:
     def answer() -> None:
         with contextlib.suppress(OSError):
             server.handle_request()
@@ -241,7 +241,7 @@ def test_over_tls_token_and_certificate_are_shown_to_whom_the_authority_vouches_
     certificate, key = make("ops", by=ca).store(tmp_path, "ops")
     server, shown = _tls_server(tmp_path, make("gateway", "127.0.0.1", by=ca), ca)
     with server:
-        answer = _ask(server, Credentials("token", tmp_path / "ca.pem", certificate, key))
+        answer = _ask(server, ClientCredentials("token", tmp_path / "ca.pem", certificate, key))
 
     assert {} == answer
     assert ["Bearer token", "certificate"] == shown
@@ -255,7 +255,7 @@ def test_over_tls_a_stranger_is_shown_nothing(tmp_path: Path, host: str) -> None
     pair = make("gateway", host) if host == "127.0.0.1" else make("gateway", host, by=ca)
     server, shown = _tls_server(tmp_path, pair)
     with server, pytest.raises(DaemonUnreachableError):
-        _ask(server, Credentials("token", tmp_path / "ca.pem"))
+        _ask(server, ClientCredentials("token", tmp_path / "ca.pem"))
 
     assert [] == shown
 
@@ -265,4 +265,4 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, credentials: dict[s
     files = {name: tmp_path / file for name, file in credentials.items()}
 
     with pytest.raises(CertificateUnusableError, match=r"none\.pem"):
-        AdminClient("https://127.0.0.1:1", credentials=Credentials(**files)).get("/")  # type: ignore[arg-type]
+        AdminClient("https://127.0.0.1:1", credentials=ClientCredentials(**files)).get("/")  # type: ignore[arg-type]

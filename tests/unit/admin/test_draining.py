@@ -15,7 +15,7 @@ from broker.admin.draining import DrainQuestion, drain_now, drain_state
 from broker.control.admin_role import AdminRole
 from broker.daemon import Instance
 from broker.errors import BrokerError
-from broker.net.drain import Bounds, Drain
+from broker.net.drain import Drain, DrainBounds
 from broker.net.farewell import Left
 
 OPERATOR = Caller("user:anna", "process 1", AdminRole.OPERATOR)
@@ -63,7 +63,7 @@ async def test_status_tells_of_a_drain(instance: Instance, ask: Any) -> None:
 
 
 async def test_drain_that_cannot_be_written_down_does_not_begin(tmp_path: Any) -> None:
-    drain = Drain(Leaver(), lambda: Bounds(0.0, 1.0))
+    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
     (tmp_path / "audit").mkdir()
     with ThreadPoolExecutor(1) as executor:
         audit = Audit(tmp_path / "audit", executor)
@@ -75,7 +75,7 @@ async def test_drain_that_cannot_be_written_down_does_not_begin(tmp_path: Any) -
 
 
 async def test_second_request_changes_nothing(tmp_path: Any) -> None:
-    drain = Drain(Leaver(), lambda: Bounds(0.0, 1.0))
+    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
     with ThreadPoolExecutor(1) as executor:
         audit = Audit(tmp_path / "audit.log", executor)
 
@@ -88,7 +88,7 @@ async def test_second_request_changes_nothing(tmp_path: Any) -> None:
 
 
 async def test_question_tells_what_would_have_to_leave(tmp_path: Any) -> None:
-    drain = Drain(Leaver(), lambda: Bounds(0.0, 1.0))
+    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
 
     answer = await drain_state(drain, DrainQuestion())
 
@@ -96,7 +96,7 @@ async def test_question_tells_what_would_have_to_leave(tmp_path: Any) -> None:
 
 
 async def test_follower_is_answered_at_the_next_change() -> None:
-    drain = Drain(Leaver(), lambda: Bounds(0.0, 1.0))
+    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
     following = asyncio.ensure_future(drain_state(drain, DrainQuestion(since=0)))
     await asyncio.sleep(0)
     assert not following.done()

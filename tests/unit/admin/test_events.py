@@ -20,7 +20,7 @@ from broker.control.execute import execute
 from broker.daemon import Instance, serve
 from broker.ddl.parser import parse_script
 from broker.observe.count import Counts
-from broker.observe.pulse import Facts, Pulse
+from broker.observe.pulse import InstanceSample, StatsStream
 from tests.support.admin import request, speak
 from tests.support.loopback import until
 
@@ -116,16 +116,16 @@ async def test_a_misspelt_parameter_is_refused(instance: Instance) -> None:
         assert (400, "application/problem+json") == (listener.response.status, listener.response.content_type)
 
 
-def watch_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Facts]:
+def watch_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[InstanceSample]:
     """What snapshots are made of, from now on."""
-    made: list[Facts] = []
-    real = Pulse.beat
+    made: list[InstanceSample] = []
+    real = StatsStream.beat
 
-    def beat(pulse: Pulse, facts: Facts) -> Any:
+    def beat(pulse: StatsStream, facts: InstanceSample) -> Any:
         made.append(facts)
         return real(pulse, facts)
 
-    monkeypatch.setattr(Pulse, "beat", beat)
+    monkeypatch.setattr(StatsStream, "beat", beat)
     return made
 
 

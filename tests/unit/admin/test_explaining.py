@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 import broker
 from broker.admin.explaining import (
-    Home,
-    Place,
+    InstanceView,
+    SendingDatabase,
     answer,
     configured_place,
     find_contact,
@@ -31,12 +31,12 @@ from broker.daemon import Instance
 from broker.ddl.parser import parse_script
 from broker.errors import SettingsError, UnknownNameError
 from broker.net.certificate import identify
-from broker.net.dialer import Attempts
+from broker.net.dialer import DialHistory
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service
@@ -51,17 +51,19 @@ def table(host: str) -> Any:
     return build_table([Route(f"to {host}", NetworkAddress(host))], now=NOW)
 
 
-def place(*names: str, files: dict[str, Path] | None = None) -> Place:
+def place(*names: str, files: dict[str, Path] | None = None) -> InstanceView:
     """An instance with these databases; each has a route to a host of its own name, msdb to the host msdb."""
     known = {"orders": ORDERS, "stock": STOCK}
-    homes = {name: Home(known[name].bytes, table(name), (files or {}).get(name, Path("none"))) for name in names}
+    homes = {
+        name: SendingDatabase(known[name].bytes, table(name), (files or {}).get(name, Path("none"))) for name in names
+    }
     here = RoutingContext(
         table("msdb"), hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table("msdb")
     )
-    return Place("one", GUID.bytes, here, homes)
+    return InstanceView("one", GUID.bytes, here, homes)
 
 
-def next_hop(place: Place, **request: Any) -> str | None:
+def next_hop(place: InstanceView, **request: Any) -> str | None:
     return answer(place, ExplainRequest("S", **request)).explanation.next_hop
 
 
@@ -151,7 +153,7 @@ def begin(path: Path) -> broker.Dialog:
         return broker.begin_dialog(db, from_service="//a", to_service="//b", broker_instance=FAR)
 
 
-def about(place: Place, request: ExplainRequest) -> ExplainAnswer:
+def about(place: InstanceView, request: ExplainRequest) -> ExplainAnswer:
     return answer(place, request, find_contact(place, request))
 
 
@@ -235,7 +237,7 @@ async def test_what_arrives_at_a_running_instance_is_decided_by_msdb(instance: I
     assert ("orders", "AutoCreatedLocal") == (told.explanation.database, told.explanation.route)
 
 
-def described(tmp_path: Path, script: str, endpoint: str = 'listen = ["127.0.0.1:4022"]') -> Place:
+def described(tmp_path: Path, script: str, endpoint: str = 'listen = ["127.0.0.1:4022"]') -> InstanceView:
     """The instance that a configuration describes."""
     (tmp_path / "orders.sql").write_text(script)
     config = tmp_path / "broker.toml"
@@ -289,11 +291,11 @@ def test_a_route_of_a_configuration_to_itself_is_searched_again_by_msdb(tmp_path
     assert ["orders", "msdb"] == [one.table for one in answer(two, ExplainRequest("S")).explanation.passes]
 
 
-def rule(permission: str, principal: str, securable: str = "*", state: str = "GRANT") -> Rule:
-    return Rule(Permission(permission), securable, parse_principal(principal), State(state))
+def rule(permission: str, principal: str, securable: str = "*", state: str = "GRANT") -> PermissionRule:
+    return PermissionRule(Permission(permission), securable, parse_principal(principal), PermissionState(state))
 
 
-def asked_of(peer: str, *rules: Rule, is_default_deny: bool = True, to: str = "S") -> Any:
+def asked_of(peer: str, *rules: PermissionRule, is_default_deny: bool = True, to: str = "S") -> Any:
     here = replace(place("orders"), grants=Grants(rules, is_default_deny=is_default_deny, endpoint="one"))
     return answer(here, ExplainRequest(to, peer=peer)).explanation
 
@@ -320,7 +322,9 @@ def test_what_a_peer_brings_comes_from_outside_and_the_rules_that_permit_are_nam
         ([rule("SEND", "a")], "no GRANT CONNECT ON ENDPOINT::[one] TO [CN=a] or public", "GRANT CONNECT ON ENDPOINT"),
     ],
 )
-def test_what_a_peer_may_not_bring_is_dropped_and_the_statement_named(rules: list[Rule], why: str, hint: str) -> None:
+def test_what_a_peer_may_not_bring_is_dropped_and_the_statement_named(
+    rules: list[PermissionRule], why: str, hint: str
+) -> None:
     told = asked_of("CN=a", *rules)
 
     assert ("dropped", "not permitted", 11215, None) == (told.outcome, told.disposition, told.number, told.next_hop)
@@ -357,8 +361,8 @@ def test_place_tells_as_whom_it_is_known() -> None:
 async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:
     """Another thread reads it while the instance goes on."""
     far = NetworkAddress("far", 4022)
-    known = cast("dict[NetworkAddress, Attempts]", instance.peers.attempts)
-    known[far] = attempts = Attempts()
+    known = cast("dict[NetworkAddress, DialHistory]", instance.peers.attempts)
+    known[far] = attempts = DialHistory()
     attempts.failed("Connection refused", now=1e9)
     attempts.suppressed_until = float("inf")
 

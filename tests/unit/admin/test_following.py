@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from broker.admin.explaining import Home, Place, answer
-from broker.admin.following import Followed, Loop, follow_plan
+from broker.admin.explaining import InstanceView, SendingDatabase, answer
+from broker.admin.following import Followed, RoutingLoop, follow_plan
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import HOPS_MAX, NotAskedError
 from broker.routing.address import LOCAL, NetworkAddress
@@ -33,11 +33,11 @@ class Net:
         self.asked_here: list[ExplainRequest] = []
         self._places = {name: self._place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
 
-    def _place(self, name: str, number: int, to: str | None) -> Place:
+    def _place(self, name: str, number: int, to: str | None) -> InstanceView:
         known = hosted({TARGET.bytes: ["S", "T"]} if to is None else {})
         here = RoutingContext(table(to), known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table(to))
-        homes = {"orders": Home(ORDERS.bytes, table(to), None)} if name == "a" else {}  # type: ignore[arg-type]
-        return Place(name, UUID(int=number).bytes, here, homes)
+        homes = {"orders": SendingDatabase(ORDERS.bytes, table(to), None)} if name == "a" else {}  # type: ignore[arg-type]
+        return InstanceView(name, UUID(int=number).bytes, here, homes)
 
     def ask_here(self, request: ExplainRequest) -> ExplainAnswer:
         self.asked_here.append(request)
@@ -61,7 +61,7 @@ def arriving(service: str = "S", **more: Any) -> ExplainRequest:
 def test_a_loop_that_appears_is_new() -> None:
     net = Net({"a": None, "b": "a"})
 
-    assert Followed([Loop("S", f"a -> b -> a: {LOOP}", was_there=False)], []) == net.follow("b", arriving())
+    assert Followed([RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=False)], []) == net.follow("b", arriving())
 
 
 def test_a_loop_that_is_there_already_is_old() -> None:
@@ -75,7 +75,7 @@ def test_a_loop_that_is_there_already_is_old() -> None:
 def test_a_loop_of_others_that_a_route_leads_into_is_new() -> None:
     net = Net({"a": None, "b": "c", "c": "b"})
 
-    assert [Loop("S", f"a -> b -> c -> b: {LOOP}", was_there=False)] == net.follow("b", arriving()).loops
+    assert [RoutingLoop("S", f"a -> b -> c -> b: {LOOP}", was_there=False)] == net.follow("b", arriving()).loops
 
 
 def test_what_arrives_is_no_loop_and_needs_no_second_question() -> None:

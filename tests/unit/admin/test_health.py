@@ -13,10 +13,10 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from broker.admin.health import WITHHELD, Check, checks_of, observe_app
-from broker.control.role_keeper import OwnStanding
+from broker.control.role_keeper import OwnRoleStatus
 from broker.daemon import Instance
 from broker.net.certificate import Identity
-from broker.net.dialer import Attempts
+from broker.net.dialer import DialHistory
 from broker.net.tls import Encryption, Security
 from broker.observe.lag import LoopLag
 from broker.routing.address import NetworkAddress
@@ -80,7 +80,7 @@ async def test_store_that_fails_is_told_and_stops_nothing(instance: Instance) ->
 
 
 async def test_role_in_doubt_is_told(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    standing = OwnStanding(None, MirrorRole.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
+    standing = OwnRoleStatus(None, MirrorRole.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
     monkeypatch.setattr(instance, "standings", lambda: {"orders": standing})
 
     checks = checks_of(instance)["/readyz"]()
@@ -241,7 +241,7 @@ def _transport(address: str) -> Any:
 
 async def test_peer_that_is_gone_does_not_make_an_instance_unready(get: Get, instance: Instance) -> None:
     attempts: Any = instance.peers.attempts
-    attempts[NetworkAddress("127.0.0.1", 1)] = Attempts(failures=9, problem="refused")
+    attempts[NetworkAddress("127.0.0.1", 1)] = DialHistory(failures=9, problem="refused")
 
     status, _, text = await get("/readyz?verbose")
 

@@ -16,7 +16,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from broker.admin import listening
-from broker.admin.listening import FIELDS_MAX, LINE_MAX_BYTES, Served, secure, serve
+from broker.admin.listening import FIELDS_MAX, LINE_MAX_BYTES, ListeningApp, secure, serve
 from broker.net.listener import bind
 from tests.support.admin import ask, read_answer, request, speak
 from tests.support.certificates import authority, make
@@ -42,7 +42,7 @@ async def get(port: int) -> str:
 
 
 @asynccontextmanager
-async def serving(*, tls: ssl.SSLContext | None = None) -> AsyncIterator[Served]:
+async def serving(*, tls: ssl.SSLContext | None = None) -> AsyncIterator[ListeningApp]:
     served = await serve(saying("hello"), bind("127.0.0.1", 0), tls=tls)
     try:
         yield served
@@ -50,7 +50,7 @@ async def serving(*, tls: ssl.SSLContext | None = None) -> AsyncIterator[Served]
         await served.close()
 
 
-async def silent(served: Served, count: int) -> list[asyncio.StreamWriter]:
+async def silent(served: ListeningApp, count: int) -> list[asyncio.StreamWriter]:
     """So many clients that connect and say nothing, once all of them are accepted."""
     before = connections(served)
     where = served.address
@@ -59,7 +59,7 @@ async def silent(served: Served, count: int) -> list[asyncio.StreamWriter]:
     return crowd
 
 
-def connections(served: Served) -> int:
+def connections(served: ListeningApp) -> int:
     return len(served._beginning) + len(served._server.connections)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from broker.daemon import Instance, serve
 from broker.errors import ListenFailedError
-from broker.observe.query import QueryResult, Views
+from broker.observe.query import QueryResult, SystemViews
 
 
 def _change_observe(configuration: Path, listen: str) -> None:
@@ -79,15 +79,15 @@ async def test_question_under_way_does_not_hold_up_the_end(
 ) -> None:
     """A thread that asks the loop something while the instance stops gets its answer."""
     asked = asyncio.Event()
-    select = Views.select
+    select = SystemViews.select
 
-    def slow_select(views: Views, statement: str, **more: Any) -> QueryResult:
+    def slow_select(views: SystemViews, statement: str, **more: Any) -> QueryResult:
         loop.call_soon_threadsafe(asked.set)
         while instance.is_ready:
             time.sleep(0.001)
         return select(views, statement, **more)
 
-    monkeypatch.setattr(Views, "select", slow_select)
+    monkeypatch.setattr(SystemViews, "select", slow_select)
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(20):
         async with serve(configuration) as instance:
@@ -107,12 +107,12 @@ async def test_question_that_nothing_ends_does_not_hold_up_the_end(
 ) -> None:
     begun, is_over = asyncio.Event(), threading.Event()
 
-    def endless_select(_views: Views, _statement: str, **_more: Any) -> QueryResult:
+    def endless_select(_views: SystemViews, _statement: str, **_more: Any) -> QueryResult:
         loop.call_soon_threadsafe(begun.set)
         is_over.wait()
         return QueryResult((), [], truncated=False)
 
-    monkeypatch.setattr(Views, "select", endless_select)
+    monkeypatch.setattr(SystemViews, "select", endless_select)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(20):

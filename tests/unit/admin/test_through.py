@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from broker.admin.client import AdminClient, ProblemError
-from broker.admin.explaining import Place, answer
+from broker.admin.explaining import InstanceView, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
-from broker.admin.through import HOPS_MAX, Directory, End, NotAskedError, Way, ask, follow
+from broker.admin.through import HOPS_MAX, Directory, NotAskedError, TracedRoute, TraceEnd, ask, follow
 from broker.errors import DaemonUnreachableError
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
@@ -34,11 +34,11 @@ class Net:
         self._services = services
         self._places = {name: self._place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
 
-    def _place(self, name: str, number: int, to: str | None) -> Place:
+    def _place(self, name: str, number: int, to: str | None) -> InstanceView:
         table = build_table([Route("r", LOCAL if to is None else NetworkAddress(to))], now=NOW)
         known = hosted({FAR.bytes: self._services} if to is None else {})
         here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-        return Place(name, UUID(int=number).bytes, here, {})
+        return InstanceView(name, UUID(int=number).bytes, here, {})
 
     def ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
         self.asked.append((address.host, request))
@@ -46,19 +46,19 @@ class Net:
             raise NotAskedError(address, "nobody there")
         return answer(self._places[address.host], request)
 
-    def follow(self, first: str, **request: Any) -> Way:
+    def follow(self, first: str, **request: Any) -> TracedRoute:
         question = ExplainRequest("S", request.pop("broker_instance", None), CONVERSATION, **request)
         return follow(answer(self._places[first], question), self.ask)
 
 
-def names(way: Way) -> list[str]:
+def names(way: TracedRoute) -> list[str]:
     return [hop.instance for hop in way.hops]
 
 
 def test_the_way_is_followed_to_where_the_service_is() -> None:
     way = Net({"a": "b", "b": "c", "c": None}).follow("a")
 
-    assert (["a", "b", "c"], End.DECIDED) == (names(way), way.end)
+    assert (["a", "b", "c"], TraceEnd.DECIDED) == (names(way), way.end)
     assert f"a -> b -> c: delivered here, to the database {FAR} by route r" == way.sentence
     assert way.arrives
 
@@ -89,7 +89,7 @@ def test_a_way_that_ends_at_once_asks_nobody() -> None:
 def test_a_loop_is_told_with_its_path_and_each_instance_once() -> None:
     way = Net({"a": "b", "b": "c", "c": "b"}).follow("a")
 
-    assert (["a", "b", "c"], End.LOOP) == (names(way), way.end)
+    assert (["a", "b", "c"], TraceEnd.LOOP) == (names(way), way.end)
     assert "a -> b -> c -> b: a loop, until the hops of the message are used up (11285)" == way.sentence
     assert not way.arrives
 
@@ -110,7 +110,7 @@ def test_coming_back_to_where_it_began_is_no_loop_yet() -> None:
 def test_where_nobody_can_be_asked_the_way_is_known_so_far_and_good_so_far() -> None:
     way = Net({"a": "b", "b": "beyond"}).follow("a")
 
-    assert (["a", "b"], End.UNKNOWN) == (names(way), way.end)
+    assert (["a", "b"], TraceEnd.UNKNOWN) == (names(way), way.end)
     assert way.sentence.startswith("a -> b -> tcp://beyond:4022: not known from there on: nobody there; say where")
     assert "--admin tcp://beyond:4022=http://HOST:PORT" in way.sentence
     assert way.arrives
@@ -122,7 +122,7 @@ def test_a_way_that_never_ends_is_given_up() -> None:
 
     way = net.follow("h0")
 
-    assert End.TOO_FAR is way.end
+    assert TraceEnd.TOO_FAR is way.end
     assert HOPS_MAX + 1 == len(way.hops)
     assert way.sentence.endswith("after 255 hops a message is dropped (11285)")
     assert not way.arrives

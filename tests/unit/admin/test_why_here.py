@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from broker.admin.explaining import Home, Place
+from broker.admin.explaining import InstanceView, SendingDatabase
 from broker.admin.why import Severity, WhyAnswer
 from broker.admin.why_here import FORWARDED, answer_why, look
 from broker.observe.query import Row
@@ -50,12 +50,12 @@ def frame(**more: Any) -> Row:
     return make_row(FORWARDED, **values | more)
 
 
-def where(shop: Shop | None = None) -> Place:
+def where(shop: Shop | None = None) -> InstanceView:
     """An instance whose route leads to another one, with the database of the shop."""
     one = place("one", 1, "two")
     if shop is None:
         return one
-    home = Home(broker_instance(shop.connect()), one.surroundings.msdb, shop.path)
+    home = SendingDatabase(broker_instance(shop.connect()), one.surroundings.msdb, shop.path)
     return replace(one, homes={"shop": home})
 
 

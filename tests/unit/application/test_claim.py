@@ -11,7 +11,7 @@ from broker.application import claim as claim_module
 from broker.application.claim import (
     Claim,
     ClaimLostError,
-    Rule,
+    RetryRule,
     claim_group,
     give_back,
     next_rest_end,
@@ -219,9 +219,9 @@ def test_the_death_of_a_reader_is_a_failure_of_the_message_it_had(
     take(db, slot + 1)
     (queue_id,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'OrdersQueue'").fetchone()
 
-    crashes = note_crashes(db, own=slot, rules={queue_id: Rule(attempts=2, rest_first=0)}, now=NOW)
+    crashes = note_crashes(db, own=slot, rules={queue_id: RetryRule(attempts=2, rest_first=0)}, now=NOW)
     take(db, slot + 1)
-    more = note_crashes(db, own=slot, rules={queue_id: Rule(attempts=2, rest_first=0)}, now=NOW)
+    more = note_crashes(db, own=slot, rules={queue_id: RetryRule(attempts=2, rest_first=0)}, now=NOW)
 
     (failure,) = failures(db)
     assert [(1, 0, 1, False)] == [

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from broker.application import crowd
-from broker.application.crowd import ENDABLE, Crowd, Farewell, count, end_crowd
-from broker.conversation.state import State
+from broker.application.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
 from tests.support.shop import Shop
 
-EVERYBODY = Crowd(ENDABLE, None, time.time() + 86_400)  # read when tests are collected, perhaps an hour before they run
+EVERYBODY = DialogSelection(
+    ENDABLE, None, time.time() + 86_400
+)  # read when tests are collected, perhaps an hour before they run
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_they_end_in_slices_and_the_far_sides_are_told(
     monkeypatch.setattr(crowd, "_NEXT", crowd._NEXT.replace("LIMIT 500", "LIMIT 2"))
     begin(shop, 5)
 
-    ended = list(end_crowd(db, EVERYBODY, Farewell()))
+    ended = list(end_crowd(db, EVERYBODY, EndMode()))
 
     assert [2, 4, 5] == ended
     assert {"conversations": ["DO"] * 5, "sent": [b""] * 5} == shop.seen()
@@ -55,7 +57,7 @@ def test_they_end_in_slices_and_the_far_sides_are_told(
 def test_an_error_is_told_with_its_code(shop: Shop, db: sqlite3.Connection) -> None:
     begin(shop, 1)
 
-    list(end_crowd(db, EVERYBODY, Farewell(9001, "abandoned")))
+    list(end_crowd(db, EVERYBODY, EndMode(9001, "abandoned")))
 
     [body] = shop.seen()["sent"]
     assert b"9001" in body
@@ -65,8 +67,10 @@ def test_an_error_is_told_with_its_code(shop: Shop, db: sqlite3.Connection) -> N
 def test_cleanup_forgets_those_too_that_wait_for_the_far_side(shop: Shop, db: sqlite3.Connection) -> None:
     begin(shop, 3, state="DO")
 
-    assert [0] == list(end_crowd(db, Crowd(tuple(State), None, time.time() + 60), Farewell()))
-    assert [3] == list(end_crowd(db, Crowd(tuple(State), None, time.time() + 60), Farewell(is_cleanup=True)))
+    assert [0] == list(end_crowd(db, DialogSelection(tuple(ConversationState), None, time.time() + 60), EndMode()))
+    assert [3] == list(
+        end_crowd(db, DialogSelection(tuple(ConversationState), None, time.time() + 60), EndMode(is_cleanup=True))
+    )
 
     assert {"conversations": [], "sent": []} == shop.seen()
 
@@ -89,23 +93,23 @@ def test_who_is_chosen_is_counted_with_what_would_be_lost(shop: Shop, db: sqlite
 @pytest.mark.parametrize(
     "other",
     [
-        Crowd(ENDABLE, "Billing", time.time() + 60),
-        Crowd(ENDABLE, None, 0.0),
-        Crowd((State.CONVERSING,), None, time.time() + 60),
+        DialogSelection(ENDABLE, "Billing", time.time() + 60),
+        DialogSelection(ENDABLE, None, 0.0),
+        DialogSelection((ConversationState.CONVERSING,), None, time.time() + 60),
     ],
     ids=["service", "age", "state"],
 )
-def test_nobody_else_is_chosen(shop: Shop, db: sqlite3.Connection, other: Crowd) -> None:
+def test_nobody_else_is_chosen(shop: Shop, db: sqlite3.Connection, other: DialogSelection) -> None:
     begin(shop, 2, state="DI")
 
     assert [] == count(db, other)
-    assert [0] == list(end_crowd(db, other, Farewell()))
+    assert [0] == list(end_crowd(db, other, EndMode()))
 
 
 def test_an_error_that_cannot_be_sent_ends_nobody(shop: Shop, db: sqlite3.Connection) -> None:
     begin(shop, 2)
 
     with pytest.raises(ConversationError, match="8424"):
-        list(end_crowd(db, EVERYBODY, Farewell(9001, "x" * 4000)))
+        list(end_crowd(db, EVERYBODY, EndMode(9001, "x" * 4000)))
 
     assert ["CO", "CO"] == shop.seen()["conversations"]

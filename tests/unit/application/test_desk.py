@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.application.desk import Desk
+from broker.application.desk import ReaderDatabase
 from broker.application.reader import Reader, reader
 from broker.application.reader_connection import ReaderConnection
 from broker.errors import StoreUnavailableError
@@ -25,8 +25,8 @@ def handle(_db: Any, _messages: Any) -> None:
 
 
 @pytest.fixture
-def desk(shop: Shop) -> Iterator[Desk]:
-    desk = Desk("shop", shop.path, [handle])
+def desk(shop: Shop) -> Iterator[ReaderDatabase]:
+    desk = ReaderDatabase("shop", shop.path, [handle])
     yield desk
     desk.close()
 
@@ -38,7 +38,7 @@ def arrived(shop: Shop, *bodies: bytes) -> bytes:
     return dialog.conversation_group_id.bytes
 
 
-def claimed(desk: Desk, one: Reader = handle) -> tuple[Any, float | None]:
+def claimed(desk: ReaderDatabase, one: Reader = handle) -> tuple[Any, float | None]:
     db = desk.connect(one)
     try:
         return desk.claim(db, one)
@@ -47,7 +47,7 @@ def claimed(desk: Desk, one: Reader = handle) -> tuple[Any, float | None]:
 
 
 def test_a_slot_lives_as_long_as_its_desk(shop: Shop) -> None:
-    desk = Desk("shop", shop.path, [handle])
+    desk = ReaderDatabase("shop", shop.path, [handle])
     during = live_slots(str(shop.path), [desk.slot])
     number = desk.slot
 
@@ -56,7 +56,7 @@ def test_a_slot_lives_as_long_as_its_desk(shop: Shop) -> None:
     assert ({number}, set()) == (during, live_slots(str(shop.path), [number]))
 
 
-def test_a_commit_of_anybody_wakes_who_waits(shop: Shop, desk: Desk) -> None:
+def test_a_commit_of_anybody_wakes_who_waits(shop: Shop, desk: ReaderDatabase) -> None:
     woken = threading.Event()
 
     def wait() -> None:
@@ -73,7 +73,7 @@ def test_a_commit_of_anybody_wakes_who_waits(shop: Shop, desk: Desk) -> None:
     waiter.join()
 
 
-def test_who_waits_is_woken_at_an_instant_and_at_the_end(desk: Desk) -> None:
+def test_who_waits_is_woken_at_an_instant_and_at_the_end(desk: ReaderDatabase) -> None:
     time.sleep(0.1)
     before = time.time()
     desk.wait(desk.generation, before + 0.05)
@@ -84,7 +84,7 @@ def test_who_waits_is_woken_at_an_instant_and_at_the_end(desk: Desk) -> None:
     assert before + 0.05 <= after + 0.001
 
 
-def test_nothing_to_do_locks_nothing(shop: Shop, desk: Desk) -> None:
+def test_nothing_to_do_locks_nothing(shop: Shop, desk: ReaderDatabase) -> None:
     other = shop.connect(isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
@@ -95,7 +95,7 @@ def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop:
     group = arrived(shop, b"one")
     db = shop.connect(isolation_level=None)
     db.execute("INSERT INTO broker_group_lock VALUES (?, 0, ?, NULL)", (group, time.time()))
-    desk = Desk("shop", shop.path, [handle])
+    desk = ReaderDatabase("shop", shop.path, [handle])
 
     claim, _ = claimed(desk)
     number = desk.slot
@@ -109,7 +109,7 @@ def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop:
 
 
 def test_a_group_that_fails_while_a_claim_waits_for_the_write_lock_is_not_claimed(
-    shop: Shop, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, desk: ReaderDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived(shop, b"one")
     other = shop.connect(isolation_level=None)
@@ -127,7 +127,7 @@ def test_a_group_that_fails_while_a_claim_waits_for_the_write_lock_is_not_claime
     assert [look_at] == shop.look("SELECT retry_time FROM broker_group_lock")
 
 
-def test_a_reader_tells_of_itself_for_the_views(shop: Shop, desk: Desk) -> None:
+def test_a_reader_tells_of_itself_for_the_views(shop: Shop, desk: ReaderDatabase) -> None:
     before = time.time()
     desk.waits("OrdersQueue", 3)
     claimed(desk)
@@ -150,6 +150,6 @@ def test_a_file_that_cannot_be_written_is_told(shop: Shop, monkeypatch: pytest.M
     monkeypatch.setattr("broker.application.desk.open_connection", refuse)
 
     with pytest.raises(StoreUnavailableError, match="unable to open"):
-        Desk("shop", shop.path, [handle])
+        ReaderDatabase("shop", shop.path, [handle])
 
     assert set() == live_slots(str(shop.path), [0])

@@ -15,7 +15,7 @@ import pytest
 from broker.application.dialog import begin_dialog, end_with_cleanup, get_dialog, move_conversation
 from broker.application.receiving import receive
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.protocol.layout import Flag
 from broker.store.metadata import Priority, put_priority
@@ -488,7 +488,7 @@ def test_dialog_tells_what_its_row_says(shop: Shop) -> None:
 
     told = (dialog.state, dialog.priority, dialog.far_broker_instance, repr(dialog))
 
-    assert (State.STARTED_OUTBOUND, 5, None, f"<Dialog {dialog.conversation_handle}>") == told
+    assert (ConversationState.STARTED_OUTBOUND, 5, None, f"<Dialog {dialog.conversation_handle}>") == told
     assert 0 <= (dialog.lifetime - before).total_seconds() - 3600 < 60
     assert isinstance(dialog.conversation_group_id, uuid.UUID)
 
@@ -498,7 +498,7 @@ def test_dialog_of_which_nothing_is_kept_is_closed(shop: Shop) -> None:
     dialog = shop.begin(db)
     dialog.end()
 
-    assert (State.CLOSED, None) == (dialog.state, dialog.far_broker_instance)
+    assert (ConversationState.CLOSED, None) == (dialog.state, dialog.far_broker_instance)
     for name in ("priority", "conversation_group_id", "lifetime"):
         assert 8426 == shop.refusal(lambda name=name: getattr(dialog, name))
 

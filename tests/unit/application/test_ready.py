@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.application import ready as module
-from broker.application.ready import Choice, Scope, first_group, next_messages, queue_of
+from broker.application.ready import QueueSelection, Scope, first_group, next_messages, queue_of
 from broker.store.group_lock import ReaderSlot
 
 Shop = Any  # its class is in conftest.py, which nothing imports
@@ -19,7 +19,7 @@ QUEUE = 1
 
 def bodies(db: sqlite3.Connection, scope: Scope | None = None, limit: int = 100) -> list[bytes]:
     """The bodies of the next messages of OrdersQueue."""
-    choice = Choice(QUEUE, scope or Scope(), time.time())
+    choice = QueueSelection(QUEUE, scope or Scope(), time.time())
     return [row[0] for row in next_messages(db, choice, "m.message_body", limit)]
 
 
@@ -99,7 +99,7 @@ def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: Shop)
         lock(shop, dialogs[3], retry_time=time.time() - 60)
 
         seen = bodies(db)
-        group = first_group(db, Choice(QUEUE, Scope(), time.time()))
+        group = first_group(db, QueueSelection(QUEUE, Scope(), time.time()))
         asked = [bodies(db, Scope(group=dialog.conversation_group_id.bytes)) for dialog in dialogs]
         by_handle = [bodies(db, Scope(handle=dialog.conversation_handle.bytes)) for dialog in dialogs]
     finally:
@@ -130,7 +130,7 @@ def test_free_group_behind_a_long_head_of_locked_ones_is_found(shop: Shop, monke
     seen.append(bodies(db))
 
     assert [[b"high"], [b"low", b"low again"], [b"low"], []] == seen
-    assert first_group(db, Choice(QUEUE, Scope(), time.time())) is None
+    assert first_group(db, QueueSelection(QUEUE, Scope(), time.time())) is None
 
 
 def test_one_look_tells_what_most_receives_have_to_know(shop: Shop) -> None:

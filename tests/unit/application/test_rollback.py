@@ -14,7 +14,7 @@ import pytest
 
 from broker.application import rollback
 from broker.application.receiving import receive
-from broker.application.rollback import Admission, admit, allowance, pardon
+from broker.application.rollback import RedeliveryVerdict, admit, allowance, pardon
 from broker.store.quarantine import failures, resume
 from tests.support.shop import Shop
 
@@ -35,7 +35,9 @@ def arrived(shop: Shop, *bodies: bytes) -> sqlite3.Connection:
     return db
 
 
-def again(db: sqlite3.Connection, order: int = 1, size: int = 1, *, commit: bool = False, poison: int = 5) -> Admission:
+def again(
+    db: sqlite3.Connection, order: int = 1, size: int = 1, *, commit: bool = False, poison: int = 5
+) -> RedeliveryVerdict:
     """One more receive whose transaction is rolled back."""
     db.execute("BEGIN IMMEDIATE")
     answer = admit(db, QUEUE, order, size, poison=poison, may_commit=commit)
@@ -49,7 +51,7 @@ def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:
     answers = [again(db, commit=True) for _ in range(6)]
 
     (failure,) = failures(db)
-    assert [Admission.YES] * 5 + [Admission.LOOK_AGAIN] == answers
+    assert [RedeliveryVerdict.YES] * 5 + [RedeliveryVerdict.LOOK_AGAIN] == answers
     assert (5, 0, 1) == (failure.failures, failure.message_sequence_number, failure.messages_behind)
     assert failure.error.startswith("rolled back, or its process died, 5 times in a row after it was received alone")
     assert failure.quarantine_time is not None
@@ -67,9 +69,11 @@ def test_while_the_disk_is_full_no_message_is_blamed(shop: Shop, monkeypatch: py
 
     with_room = [again(db, commit=True) for _ in range(5)]
 
-    assert [Admission.YES] * 20 == while_full
+    assert [RedeliveryVerdict.YES] * 20 == while_full
     assert 8 == allowed
-    assert [Admission.YES] * 4 + [Admission.LOOK_AGAIN] == with_room  # the last failure before there was room counts
+    assert [RedeliveryVerdict.YES] * 4 + [
+        RedeliveryVerdict.LOOK_AGAIN
+    ] == with_room  # the last failure before there was room counts
 
 
 def test_where_nobody_can_tell_the_room_failures_count(shop: Shop) -> None:
@@ -81,7 +85,7 @@ def test_what_is_found_out_in_a_transaction_of_the_application_is_part_of_it(sho
 
     answers = [again(db, commit=False) for _ in range(6)]
 
-    assert Admission.LOOK_AGAIN == answers[-1]
+    assert RedeliveryVerdict.LOOK_AGAIN == answers[-1]
     assert [] == list(failures(db))
 
 
@@ -114,7 +118,7 @@ def test_failures_in_company_are_not_counted_against_a_message(shop: Shop) -> No
 
     answers = [again(db, size=2, commit=True) for _ in range(20)]
 
-    assert {Admission.YES} == set(answers)
+    assert {RedeliveryVerdict.YES} == set(answers)
 
 
 def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
@@ -127,7 +131,7 @@ def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
         answers.append(admit(db, queue_id, 1, 1, poison=100, may_commit=True))
         db.execute("ROLLBACK")
 
-    assert [Admission.YES] * 5 + [Admission.NONE] == answers
+    assert [RedeliveryVerdict.YES] * 5 + [RedeliveryVerdict.NONE] == answers
     assert [] == list(failures(db))
     assert (0, 5) == db.execute(
         "SELECT is_receive_enabled, rollbacks FROM broker_queue WHERE queue_id = ?", (queue_id,)
@@ -167,13 +171,13 @@ def test_another_message_of_the_same_number_is_another_message(shop: Shop) -> No
         again(db)
     db.execute("UPDATE broker_message SET message_enqueue_time = message_enqueue_time + 1")
 
-    assert Admission.YES == again(db)
+    assert RedeliveryVerdict.YES == again(db)
 
 
 def test_a_database_in_memory_is_not_remembered() -> None:
     db = sqlite3.connect(":memory:")
 
-    assert {Admission.YES} == {admit(db, QUEUE, 1, 1, poison=1, may_commit=False) for _ in range(9)}
+    assert {RedeliveryVerdict.YES} == {admit(db, QUEUE, 1, 1, poison=1, may_commit=False) for _ in range(9)}
     db.close()
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.application.desk import Desk
+from broker.application.desk import ReaderDatabase
 from broker.application.dialog import Dialog
 from broker.application.reader import reader
-from broker.application.work import Work, Worker, is_store_trouble
+from broker.application.work import ReaderWorker, Work, is_store_trouble
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.large import LARGE_BYTES
@@ -28,9 +28,9 @@ def handle(_db: Any, _messages: Any) -> None:
 
 
 @pytest.fixture
-def worker(shop: Shop) -> Iterator[Worker]:
-    desk = Desk("shop", shop.path, [handle])
-    worker = Worker(desk, handle)
+def worker(shop: Shop) -> Iterator[ReaderWorker]:
+    desk = ReaderDatabase("shop", shop.path, [handle])
+    worker = ReaderWorker(desk, handle)
     yield worker
     desk.stop()
     worker.close()
@@ -45,13 +45,13 @@ def arrived(shop: Shop, *bodies: bytes) -> Dialog:
     return dialog
 
 
-def next_work(worker: Worker) -> Work:
+def next_work(worker: ReaderWorker) -> Work:
     work = worker.next()
     assert work is not None
     return work
 
 
-def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker: Worker) -> None:
+def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker: ReaderWorker) -> None:
     arrived(shop, b"one", b"two")
     work = next_work(worker)
     messages = work.argument()
@@ -65,7 +65,7 @@ def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker:
     assert (0, 0, 1) == (count(shop, "broker_message"), count(shop, "broker_group_lock"), count(shop, "orders"))
 
 
-def test_a_work_that_failed_leaves_the_messages_and_a_failure(shop: Shop, worker: Worker) -> None:
+def test_a_work_that_failed_leaves_the_messages_and_a_failure(shop: Shop, worker: ReaderWorker) -> None:
     arrived(shop, b"one")
     work = next_work(worker)
     work.argument()
@@ -78,7 +78,7 @@ def test_a_work_that_failed_leaves_the_messages_and_a_failure(shop: Shop, worker
     assert ("RuntimeError: no such order", 1) == (failure.error, failure.failures)
 
 
-def test_a_work_that_is_given_back_blames_nobody(shop: Shop, worker: Worker) -> None:
+def test_a_work_that_is_given_back_blames_nobody(shop: Shop, worker: ReaderWorker) -> None:
     arrived(shop, b"one")
     work = next_work(worker)
     work.argument()
@@ -90,7 +90,7 @@ def test_a_work_that_is_given_back_blames_nobody(shop: Shop, worker: Worker) -> 
     assert 0 == count(shop, "orders")
 
 
-def test_a_work_whose_claim_was_lost_changes_nothing(shop: Shop, worker: Worker) -> None:
+def test_a_work_whose_claim_was_lost_changes_nothing(shop: Shop, worker: ReaderWorker) -> None:
     arrived(shop, b"one")
     work = next_work(worker)
     work.argument()
@@ -103,7 +103,7 @@ def test_a_work_whose_claim_was_lost_changes_nothing(shop: Shop, worker: Worker)
 
 
 def test_a_work_that_fails_after_its_lock_was_lost_leaves_the_lock_of_another_reader(
-    shop: Shop, worker: Worker
+    shop: Shop, worker: ReaderWorker
 ) -> None:
     arrived(shop, b"one")
     work = next_work(worker)
@@ -121,8 +121,8 @@ def test_a_work_that_fails_after_its_lock_was_lost_leaves_the_lock_of_another_re
 def test_a_failure_is_logged_with_the_time_of_the_next_try(shop: Shop) -> None:
     arrived(shop, b"one")
     slow = reader("OrdersQueue", attempts=2)(handle.function)
-    desk = Desk("shop", shop.path, [slow])
-    worker = Worker(desk, slow)
+    desk = ReaderDatabase("shop", shop.path, [slow])
+    worker = ReaderWorker(desk, slow)
     work = next_work(worker)
     work.argument()
 
@@ -138,7 +138,7 @@ def test_a_failure_is_logged_with_the_time_of_the_next_try(shop: Shop) -> None:
 
 @pytest.mark.parametrize("error", [None, LookupError("no such dialog")])
 def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
-    shop: Shop, worker: Worker, error: Exception | None
+    shop: Shop, worker: ReaderWorker, error: Exception | None
 ) -> None:
     dialog = arrived(shop, b"one")
     shop.arrive(shop.begin(shop.connect(isolation_level=None), related_conversation=dialog), b"of the same group")
@@ -157,7 +157,7 @@ def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
     assert (0, 0) == (count(shop, "orders"), count(shop, "broker_failure"))
 
 
-def test_a_dialog_ended_by_somebody_else_is_passed_over(shop: Shop, worker: Worker) -> None:
+def test_a_dialog_ended_by_somebody_else_is_passed_over(shop: Shop, worker: ReaderWorker) -> None:
     dialog = arrived(shop, b"one")
     claim, _ = worker.desk.claim(worker._db, handle)
     assert claim is not None
@@ -169,7 +169,7 @@ def test_a_dialog_ended_by_somebody_else_is_passed_over(shop: Shop, worker: Work
     assert 0 == count(shop, "broker_group_lock")
 
 
-def test_a_large_message_is_read_as_a_file_and_left_to_the_daemon(shop: Shop, worker: Worker) -> None:
+def test_a_large_message_is_read_as_a_file_and_left_to_the_daemon(shop: Shop, worker: ReaderWorker) -> None:
     arrived(shop, b"")
     db = shop.connect(isolation_level=None)
     db.execute("UPDATE broker_message SET message_body = NULL, body_fragments = 2")
@@ -188,7 +188,7 @@ def test_a_large_message_is_read_as_a_file_and_left_to_the_daemon(shop: Shop, wo
 
 
 def test_a_failure_that_cannot_be_noted_is_noted_later(
-    shop: Shop, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived(shop, b"one")
     work = next_work(worker)
@@ -211,7 +211,7 @@ def test_a_failure_that_cannot_be_noted_is_noted_later(
     assert 1 == count(shop, "broker_failure")
 
 
-def test_a_store_that_fails_is_asked_again(shop: Shop, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived(shop, b"one")
     monkeypatch.setattr("broker.application.work.PAUSE_SECONDS", (0.01, 0.01))
     claim, left = worker.desk.claim, [2]
@@ -232,7 +232,7 @@ def test_a_store_that_fails_is_asked_again(shop: Shop, worker: Worker, monkeypat
     assert ["claim failed", "claim failed"] == told.events
 
 
-def test_file_that_stays_locked_is_told_with_what_to_do(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_stays_locked_is_told_with_what_to_do(worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.application.work.PAUSE_SECONDS", (0.01, 0.01))
     error = sqlite3.OperationalError("database is locked")
     error.sqlite_errorcode = sqlite3.SQLITE_BUSY
@@ -244,7 +244,7 @@ def test_file_that_stays_locked_is_told_with_what_to_do(worker: Worker, monkeypa
     assert line["reason"].startswith("another connection keeps a write transaction open: end it")
 
 
-def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: Worker) -> None:
+def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: ReaderWorker) -> None:
     arrived(shop, b"one")
     worker.desk.stop()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.bench.report import readable, show, show_changes
-from broker.bench.result import Change, Result, Row
+from broker.bench.result import FigureChange, Result, Row
 
 RELAY = Row("forwarding", "256 B", "flood", "relay", "cpu_us", {"cpu_us": 0.5, "messages_s": 2_000_000.0}, 0.1, True)
 GATEWAY = Row("forwarding", "256 B", "flood", "gateway", "cpu_us", {"cpu_us": 1.5, "messages_s": 666_666.6})
@@ -41,7 +41,7 @@ def test_each_benchmark_and_mode_has_a_table_with_ratios_to_the_yardstick(capsys
 
 
 def test_changes_say_then_and_now_and_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    show_changes([Change(GATEWAY, 3.0, 1.5, 0.2), Change(OWN, 1.0)], RESULT)
+    show_changes([FigureChange(GATEWAY, 3.0, 1.5, 0.2), FigureChange(OWN, 1.0)], RESULT)
 
     text = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]

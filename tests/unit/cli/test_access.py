@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from broker.admin.client import Credentials
+from broker.admin.client import ClientCredentials
 from broker.cli.access import (
     admin_client,
     credentials,
@@ -170,14 +170,14 @@ def test_a_token_comes_from_the_environment_or_from_the_file_that_it_names(
 
 
 def test_nothing_is_shown_unless_it_is_said() -> None:
-    assert Credentials() == credentials()
+    assert ClientCredentials() == credentials()
 
 
 def test_certificate_key_and_authority_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CA", "CERTIFICATE", "KEY"):
         monkeypatch.setenv(f"BROKER_ADMIN_{name}", f"{name}.pem")
 
-    assert Credentials("", Path("CA.pem"), Path("CERTIFICATE.pem"), Path("KEY.pem")) == credentials()
+    assert ClientCredentials("", Path("CA.pem"), Path("CERTIFICATE.pem"), Path("KEY.pem")) == credentials()
 
 
 def test_a_certificate_without_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from broker.admin.explaining import Place, answer
+from broker.admin.explaining import InstanceView, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
@@ -23,11 +23,11 @@ NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 GUID = UUID(int=9)
 
 
-def place(*routes: Route) -> Place:
+def place(*routes: Route) -> InstanceView:
     """A gateway with these routes."""
     table = build_table(routes, now=NOW)
     here = RoutingContext(table, hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-    return Place("one", GUID.bytes, here, {})
+    return InstanceView("one", GUID.bytes, here, {})
 
 
 def plain(*routes: Route) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.health import State, judge
+from broker.cli.health import HealthState, judge
 from tests.support.command import run
 
 READY = "[+] ready\n[+] not stopping\nok\n"
@@ -56,17 +56,17 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("status", "text", "expected"),
     [
-        (200, READY, State.OK),
-        (200, "ok\n", State.OK),
-        (200, WORRIED, State.WARNING),
-        (503, STOPPING, State.CRITICAL),
-        (503, "failed\n", State.CRITICAL),
-        (200, "<html>it works</html>", State.UNKNOWN),
-        (404, "ok", State.UNKNOWN),
-        (502, STOPPING, State.UNKNOWN),
+        (200, READY, HealthState.OK),
+        (200, "ok\n", HealthState.OK),
+        (200, WORRIED, HealthState.WARNING),
+        (503, STOPPING, HealthState.CRITICAL),
+        (503, "failed\n", HealthState.CRITICAL),
+        (200, "<html>it works</html>", HealthState.UNKNOWN),
+        (404, "ok", HealthState.UNKNOWN),
+        (502, STOPPING, HealthState.UNKNOWN),
     ],
 )
-def test_an_answer_is_one_of_the_four_states(status: int, text: str, expected: State) -> None:
+def test_an_answer_is_one_of_the_four_states(status: int, text: str, expected: HealthState) -> None:
     assert expected == judge("ready", "here", status, text).state
 
 

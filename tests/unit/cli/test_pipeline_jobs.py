@@ -12,8 +12,8 @@ import pytest
 from broker.cli.pipeline_jobs import JOBS
 from broker.errors import PipelineError
 from broker.pipeline import entry, jobs
-from broker.pipeline.entry import Request
-from broker.pipeline.period import Bounds
+from broker.pipeline.entry import RunRequest
+from broker.pipeline.period import PeriodBounds
 from broker.pipeline.report import file as report_file
 from tests.support.command import run
 
@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The requests; nothing runs."""
     seen: list[Any] = []
 
-    def fake(request: Request, tell: entry.Tell) -> dict[str, Any]:
+    def fake(request: RunRequest, tell: entry.Tell) -> dict[str, Any]:
         seen.append(request)
         tell("paths: 3 rows, 0.1 s")
         return DONE
@@ -53,7 +53,7 @@ def test_options_become_a_request(asked: list[Any]) -> None:
     assert ("spark://h:7077", "2g", {"a.b": "c=d"}) == (
         request.session.master, request.session.driver_memory, request.session.conf
     )  # fmt: skip
-    assert Bounds(datetime(2026, 3, 1, tzinfo=UTC)) == request.bounds
+    assert PeriodBounds(datetime(2026, 3, 1, tzinfo=UTC)) == request.bounds
 
 
 def test_what_is_read_is_told_on_the_error_channel(asked: list[Any]) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from broker.admin.explaining import Place, answer
+from broker.admin.explaining import InstanceView, answer
 from broker.admin.message import ExplainRequest, PlanAnswer, PlannedRoute, RouteEdit
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
@@ -37,7 +37,7 @@ def explained(name: str, to: str) -> Any:
     """What a gateway with one route answers."""
     table = build_table([Route("r", NetworkAddress(to))], now=NOW)
     here = RoutingContext(table, hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-    place = Place(name, UUID(int=ord(name[0])).bytes, here, {})
+    place = InstanceView(name, UUID(int=ord(name[0])).bytes, here, {})
     return answer(place, ExplainRequest("S", conversation=UUID(int=9), incoming=True))
 
 

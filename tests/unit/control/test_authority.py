@@ -10,7 +10,14 @@ import pytest
 from broker.control.authority import authority_files, read_authority
 from broker.control.certificate_file import store_files
 from broker.errors import CertificateUnusableError
-from broker.security.issue import Authority, Holder, Validity, issue_database, make_authority, renew_authority
+from broker.security.issue import (
+    Authority,
+    CertificateSubject,
+    Validity,
+    issue_database,
+    make_authority,
+    renew_authority,
+)
 
 NOW = datetime.now(UTC)
 YEAR = Validity(NOW, NOW + timedelta(days=365))
@@ -44,7 +51,7 @@ def test_renewed_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
 
 def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
     stored(tmp_path)
-    (tmp_path / "ca.key").write_bytes(issue_database(Holder("a"), YEAR, None).key_pem)
+    (tmp_path / "ca.key").write_bytes(issue_database(CertificateSubject("a"), YEAR, None).key_pem)
 
     with pytest.raises(CertificateUnusableError, match="is not the key of the first certificate in"):
         read_authority(tmp_path)

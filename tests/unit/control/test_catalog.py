@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from broker.control.catalog import MSDB, Borrow, Catalog, Database, Rows, read_rows, read_table
-from broker.control.progress import Progress
+from broker.control.catalog import MSDB, Borrow, Catalog, CatalogRows, Database, read_rows, read_table
+from broker.control.progress import ScriptProgress
 from broker.errors import StatementError
 from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
@@ -38,7 +38,7 @@ def never() -> AbstractContextManager[sqlite3.Connection]:
 def database(
     name: str, instance: bytes, *routes: Route, services: tuple[str, ...] = (), borrow: Borrow = never
 ) -> Database:
-    known = Rows(services={name: metadata.Service(n, name, 1, frozenset()) for n, name in enumerate(services)})
+    known = CatalogRows(services={name: metadata.Service(n, name, 1, frozenset()) for n, name in enumerate(services)})
     return Database(name, instance, None, borrow, known, build_table(routes, now=NOW))
 
 
@@ -54,7 +54,7 @@ def test_rows_are_read_as_stored(tmp_path: Path) -> None:
 
     known = read_rows(db)
 
-    assert known.queues == {"Queue": metadata.Queue(1, "Queue", is_receive_enabled=False)}
+    assert known.queues == {"Queue": metadata.QueueRow(1, "Queue", is_receive_enabled=False)}
     assert known.services == {"Orders": metadata.Service(1, "Orders", 1, frozenset({"C"}))}
     assert list(read_table(db, database="orders", now=NOW)) == [AUTO_CREATED_LOCAL]
     db.close()
@@ -154,7 +154,7 @@ async def test_row_of_another_hand_that_is_no_route_is_left_out(tmp_path: Path) 
 
 async def test_closing_stops_scripts_and_waits_for_them() -> None:
     known = catalog(database(MSDB, bytes(16)))
-    progress = Progress()
+    progress = ScriptProgress()
     known.scripts.append(progress)
     await known.lock.acquire()
 

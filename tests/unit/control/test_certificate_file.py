@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from broker.control.certificate_file import Content, read_certificates, read_keys, store_files
 from broker.errors import CertificateUnusableError
-from broker.security.issue import Holder, Validity, issue_database
+from broker.security.issue import CertificateSubject, Validity, issue_database
 
 NOW = datetime.now(UTC)
-BILLING = issue_database(Holder("billing"), Validity(NOW, NOW + timedelta(days=1)), None)
+BILLING = issue_database(CertificateSubject("billing"), Validity(NOW, NOW + timedelta(days=1)), None)
 SECRET, OPEN = Content(BILLING.key_pem, is_secret=True), Content(BILLING.certificate_pem)
 
 

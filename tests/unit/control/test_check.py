@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from broker.control.check import Report, check_files, check_running, check_settings
-from broker.control.owner import Owner, real
+from broker.control.check import CheckReport, check_files, check_running, check_settings
+from broker.control.owner import RunningInstance, real
 from broker.control.rehearsal import rehearse
 from broker.errors import SettingError
 from broker.store.database import lock_store, open_store
@@ -324,7 +324,7 @@ def test_ports_and_files_of_the_running_instance_are_its_own(load: Any, tmp_path
     settings = load(f"[instance]\n{_listening(f'127.0.0.1:{taken}')}")
     settings.instance.state_dir.mkdir()
     lock = lock_store(settings.instance.state_dir / "msdb.db")
-    own = Owner(
+    own = RunningInstance(
         settings.instance.state_dir, settings.endpoint.listen, frozenset({real(tmp_path / "state" / "msdb.db")})
     )
 
@@ -399,4 +399,4 @@ def test_socket_that_cannot_be_made_is_found(found: Any, tmp_path: Path, text: s
 
 
 def test_nothing_to_tell_is_an_empty_report() -> None:
-    assert Report([], [], []) == Report()
+    assert CheckReport([], [], []) == CheckReport()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.concern import Concern, of_route, of_setting, of_statement
+from broker.control.concern import Diagnostic, of_route, of_setting, of_statement
 from broker.control.config import Settings
 from broker.control.played import Played
 from broker.control.rehearsal import Rehearsal, rehearse
@@ -70,8 +70,8 @@ def test_a_route_of_the_file_stands_where_the_file_is_named(at: tuple[Rehearsal,
 def test_what_has_no_place_names_instance_and_database(at: tuple[Rehearsal, Played]) -> None:
     concern = of_route(LINT, "problem", "hint", at=at, route="AutoCreatedLocal")
 
-    assert Concern(LINT, "one, msdb", "problem", "hint", concern.span) == concern
-    assert "one, msdb: dead-end: problem; hint" == str(Concern(LINT, "one, msdb", "problem", "hint"))
+    assert Diagnostic(LINT, "one, msdb", "problem", "hint", concern.span) == concern
+    assert "one, msdb: dead-end: problem; hint" == str(Diagnostic(LINT, "one, msdb", "problem", "hint"))
 
 
 def test_the_sentence_is_without_place_and_code_and_says_whom_it_is_about_when_no_place_does(
@@ -80,14 +80,14 @@ def test_the_sentence_is_without_place_and_code_and_says_whom_it_is_about_when_n
     placed = of_route(LINT, "problem", "hint", at=at, route="r")
 
     assert "problem; hint" == placed.sentence
-    assert "one, msdb: problem; hint" == Concern(LINT, "one, msdb", "problem", "hint").sentence
+    assert "one, msdb: problem; hint" == Diagnostic(LINT, "one, msdb", "problem", "hint").sentence
 
 
 def test_the_file_is_known_whatever_the_place(at: tuple[Rehearsal, Played], tmp_path: Path) -> None:
     assert str(tmp_path / "a.sql") == of_route(LINT, "p", "h", at=at, route="r").file
-    assert "a" == Concern(LINT, "one", "p", "h", Span("a", 1, 2)).file
-    assert None is Concern(LINT, "one", "p", "h").file
+    assert "a" == Diagnostic(LINT, "one", "p", "h", Span("a", 1, 2)).file
+    assert None is Diagnostic(LINT, "one", "p", "h").file
 
 
 def test_a_place_without_its_line_has_no_caret() -> None:
-    assert "a:1:2: dead-end: p; h" == str(Concern(LINT, "one", "p", "h", Span("a", 1, 2)))
+    assert "a:1:2: dead-end: p; h" == str(Diagnostic(LINT, "one", "p", "h", Span("a", 1, 2)))

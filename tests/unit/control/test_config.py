@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from broker.control.config import DatabaseSettings, DialogSettings, InstanceSettings, Settings, by_place
-from broker.control.finding import Finding
+from broker.control.finding import SettingFinding
 from broker.control.listen import ListenAddress
-from broker.control.place import Places, index_places
+from broker.control.place import KeyPositions, index_places
 from broker.control.section import SectionError, keys_of
 from broker.control.setting import settings_of
 from broker.conversation.frames import EARLY_WINDOW, Arrival, place
@@ -115,7 +115,7 @@ def test_places_do_not_count_when_settings_are_compared() -> None:
 
 
 def test_error_names_the_variable_that_set_the_value() -> None:
-    settings = Settings().placed(Places({}, {}, {("dialog", "window"): "BROKER_DIALOG__WINDOW"}, []))
+    settings = Settings().placed(KeyPositions({}, {}, {("dialog", "window"): "BROKER_DIALOG__WINDOW"}, []))
 
     assert str(settings.error(("dialog", "window"), "p")) == "dialog.window (BROKER_DIALOG__WINDOW): p"
 
@@ -124,7 +124,7 @@ def test_report_is_sorted_by_place() -> None:
     settings = Settings().placed(index_places(TEXT, source="f"))
     paths = [("dialog", "window"), ("endpoint", "advertise"), ("endpoint", "listen")]
 
-    report = settings.report([Finding(path, "p", "h") for path in paths])
+    report = settings.report([SettingFinding(path, "p", "h") for path in paths])
 
     assert [error.key for error in report] == ["endpoint.listen", "endpoint.advertise", "dialog.window"]
 

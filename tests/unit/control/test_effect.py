@@ -11,7 +11,7 @@ import pytest
 
 from broker.control import effect
 from broker.control.effect import RouteChanges, Session, carry_out
-from broker.control.progress import Messages
+from broker.control.progress import ScriptMessages
 from broker.ddl.statements import AlterRoute, DropRoute, Statement
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
@@ -26,7 +26,7 @@ R, S = Route("r", LOCAL), Route("s", LOCAL)
 def session(tmp_path: Path) -> Iterator[Session]:
     db: sqlite3.Connection = database.open_store(tmp_path / "a.db")
     db.execute("INSERT INTO broker_route (name, address) VALUES ('odd', 'nonsense')")
-    yield Session(db, datetime.now(UTC), is_declared=False, messages=Messages())
+    yield Session(db, datetime.now(UTC), is_declared=False, messages=ScriptMessages())
     db.close()
 
 

@@ -18,8 +18,8 @@ import pytest
 from broker.application.dialog import Dialog, begin_dialog
 from broker.control import effect
 from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.execute import Outcome, ScriptStoppedError, execute, preview
-from broker.control.progress import Progress, Stage
+from broker.control.execute import ScriptPreview, ScriptStoppedError, execute, preview
+from broker.control.progress import ScriptProgress, ScriptStage
 from broker.control.route_batch import BATCH_MAX
 from broker.ddl import statements as ddl
 from broker.ddl.parser import parse_script
@@ -49,7 +49,7 @@ class World:
         statements = parse_script(script, source="a.sql")
         return await execute(self.catalog, statements, database=database, is_declared=declared)
 
-    async def preview(self, script: str, *, database: str = "orders") -> Mapping[str, Outcome]:
+    async def preview(self, script: str, *, database: str = "orders") -> Mapping[str, ScriptPreview]:
         return await preview(self.catalog, parse_script(script, source="a.sql"), database=database)
 
     async def refuse(self, script: str, **more: object) -> str:
@@ -387,7 +387,7 @@ async def test_full_disk_in_the_second_database_undoes_the_first(world: World, t
     assert (world.dump(), world.changes, world.queues()) == (before, 0, {})
 
 
-class Refusing(transaction.Connection):
+class Refusing(transaction.DaemonConnection):
     """Fails at the end of a transaction, as a disk may."""
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
@@ -438,7 +438,7 @@ async def test_cancelled_script_changes_nothing_and_lets_go(world: World) -> Non
 
 
 async def test_script_that_has_to_stop_says_so(world: World) -> None:
-    progress = Progress(is_stopped=True)
+    progress = ScriptProgress(is_stopped=True)
 
     with pytest.raises(ScriptStoppedError, match="it has changed nothing"):
         await execute(world.catalog, parse_script("CREATE QUEUE q"), database="orders", progress=progress)
@@ -458,7 +458,7 @@ async def test_scripts_run_one_after_another(world: World) -> None:
 
 async def test_statements_are_read_as_they_are_carried_out(world: World) -> None:
     """So that memory does not grow with the script."""
-    progress = Progress()
+    progress = ScriptProgress()
     seen: list[int] = []
 
     def statements() -> Iterator[Statement]:
@@ -470,7 +470,7 @@ async def test_statements_are_read_as_they_are_carried_out(world: World) -> None
 
     assert max(number - carried_out for number, carried_out in enumerate(seen)) <= BATCH_MAX
     assert (len(messages), messages[-1]) == (101, "1,400 more: route created 1,400")
-    assert (progress.statements, progress.stage) == (3 * BATCH_MAX, Stage.FINISHING)
+    assert (progress.statements, progress.stage) == (3 * BATCH_MAX, ScriptStage.FINISHING)
 
 
 async def test_many_changes_are_read_back_as_few_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -583,7 +583,7 @@ async def test_preview_of_many_changes_tells_the_table_and_that_they_are_many(
 async def test_preview_takes_its_turn_and_is_seen_like_any_script(world: World) -> None:
     """It borrows the databases, so whoever stops the instance has to be able to stop it."""
     started, may_go_on = threading.Event(), threading.Event()
-    progress = Progress()
+    progress = ScriptProgress()
 
     def statements() -> Iterator[Statement]:
         yield from parse_script("CREATE QUEUE one")

@@ -1,7 +1,7 @@
-from broker.control.finding import Finding
+from broker.control.finding import SettingFinding
 
 
 def test_a_finding_depends_on_no_other_key_unless_it_says_so() -> None:
-    found = Finding(("admin", "listen"), "is wrong", "correct it")
+    found = SettingFinding(("admin", "listen"), "is wrong", "correct it")
 
     assert () == found.also

@@ -10,7 +10,7 @@ import pytest
 
 from broker.application.dialog import begin_dialog
 from broker.control.flows import flows_of_database, flows_of_passage
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.protocol.layout import NO_GUID
 from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import PlannedFlow
@@ -75,12 +75,12 @@ def test_a_target_sends_acknowledgements_from_the_beginning(db: sqlite3.Connecti
     assert (True, True, FAR.bytes) == (flow.has_sent, flow.facts.is_from_target, flow.facts.to_broker_instance)
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_what_is_closed_or_failed_is_not_under_way(db: sqlite3.Connection, state: State) -> None:
+@pytest.mark.parametrize("state", list(ConversationState))
+def test_what_is_closed_or_failed_is_not_under_way(db: sqlite3.Connection, state: ConversationState) -> None:
     begin(db, messages=1)
     db.execute("UPDATE broker_conversation SET state = ?", (state.value,))
 
-    assert (state not in {State.CLOSED, State.ERROR}) == bool(read(db))
+    assert (state not in {ConversationState.CLOSED, ConversationState.ERROR}) == bool(read(db))
 
 
 def test_conversations_come_in_the_order_in_which_they_began(db: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ from broker.control.config import Settings
 from broker.control.identities import Identities, credentials_of, identity_errors
 from broker.control.load import load_settings
 from broker.errors import SettingError
-from broker.security.session import Credentials
+from broker.security.session import DialogCredentials
 from tests.support.exhaustion import no_descriptors
 from tests.support.identities import issued
 
@@ -103,7 +103,7 @@ class Used:
         self.principals: list[str | None] = []
         self.peers: list[list[str]] = []
 
-    async def use(self, name: str, credentials: Credentials) -> None:
+    async def use(self, name: str, credentials: DialogCredentials) -> None:
         assert name == "orders"
         self.principals.append(credentials.principal)
         self.peers.append(sorted(one.who.name for one in credentials.peers.known.values()))
@@ -127,7 +127,7 @@ async def test_what_a_database_could_not_take_over_is_tried_again(place: Path, m
     monkeypatch.setattr(identities, "LOOK_SECONDS", 0.001)
     tried: list[str | None] = []
 
-    async def use(_: str, credentials: Credentials) -> None:
+    async def use(_: str, credentials: DialogCredentials) -> None:
         tried.append(credentials.principal)
         if len(tried) == 1:
             raise sqlite3.OperationalError("database is locked")

@@ -8,7 +8,7 @@ from typing import Any, cast
 from broker.control.config import Settings
 from broker.control.draining import DrainSettings
 from broker.control.leave import InstanceLeaver, bounds_of, drain_of
-from broker.net.drain import Bounds
+from broker.net.drain import DrainBounds
 from broker.net.farewell import Left
 
 
@@ -83,4 +83,4 @@ async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_tha
     await drain.end("SIGTERM")
 
     assert (False, True, False) == (instance.is_ready, instance.stopping.is_set(), drain.is_clean)
-    assert Bounds(0.0, 0.05) == bounds_of(instance.settings)
+    assert DrainBounds(0.0, 0.05) == bounds_of(instance.settings)

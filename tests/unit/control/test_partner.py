@@ -29,8 +29,8 @@ from broker.control.partner import (
 )
 from broker.control.renewal import Pair, read_pair, renewed
 from broker.errors import PartnerFileError, SettingError
-from broker.security.grants import Permission, Rule, State
-from broker.security.issue import Holder, Validity, issue_endpoint, make_authority
+from broker.security.grants import Permission, PermissionRule, PermissionState
+from broker.security.issue import CertificateSubject, Validity, issue_endpoint, make_authority
 from broker.security.principal import parse_principal
 from tests.support.partners import dialog_pair, instance
 
@@ -78,8 +78,10 @@ def refused(settings: Settings, of: Partner, present: Present = EMPTY) -> str:
     return caught.value.problem
 
 
-def rule(permission: Permission, securable: str, principal: str, state: State = State.GRANT) -> Rule:
-    return Rule(permission, securable, parse_principal(principal), state)
+def rule(
+    permission: Permission, securable: str, principal: str, state: PermissionState = PermissionState.GRANT
+) -> PermissionRule:
+    return PermissionRule(permission, securable, parse_principal(principal), state)
 
 
 def endpoint_pair(settings: Settings) -> Pair:
@@ -326,7 +328,7 @@ def test_certificate_that_a_trusted_authority_has_signed_needs_no_file(tmp_path:
     (tmp_path / "orders" / "ca.pem").write_bytes(authority.roots[0].public_bytes(Encoding.PEM))
     billing = instance(tmp_path / "billing")
     pair = endpoint_pair(billing)
-    store_files(pair.files(issue_endpoint(Holder("billing"), YEAR, authority)), is_replacing=True)
+    store_files(pair.files(issue_endpoint(CertificateSubject("billing"), YEAR, authority)), is_replacing=True)
 
     change = planned(orders, partner(billing))
 
@@ -383,7 +385,7 @@ def test_name_of_this_instance_is_refused(orders: Settings, tmp_path: Path) -> N
 def test_instance_name_of_another_partner_is_refused(orders: Settings, billing: Settings) -> None:
     imported(orders, partner(billing))
     pair = endpoint_pair(billing)
-    store_files(pair.files(issue_endpoint(Holder("mallory"), YEAR, None)), is_replacing=True)
+    store_files(pair.files(issue_endpoint(CertificateSubject("mallory"), YEAR, None)), is_replacing=True)
 
     assert "has the certificate of CN=billing" in refused(orders, partner(billing))
 
@@ -411,12 +413,12 @@ def test_what_is_everybodys_keeps_nobody_out(orders: Settings, billing: Settings
 @pytest.mark.parametrize(
     ("where", "denied"),
     [
-        (MSDB, rule(Permission.CONNECT, "*", "CN=b*", State.DENY)),
-        (MSDB, rule(Permission.SEND, "//shop/*", "public", State.DENY)),
-        ("orders", rule(Permission.SEND, "//shop/orders", "billing", State.DENY)),
+        (MSDB, rule(Permission.CONNECT, "*", "CN=b*", PermissionState.DENY)),
+        (MSDB, rule(Permission.SEND, "//shop/*", "public", PermissionState.DENY)),
+        ("orders", rule(Permission.SEND, "//shop/orders", "billing", PermissionState.DENY)),
     ],
 )
-def test_no_deny_is_lifted(orders: Settings, billing: Settings, where: str, denied: Rule) -> None:
+def test_no_deny_is_lifted(orders: Settings, billing: Settings, where: str, denied: PermissionRule) -> None:
     assert f"in {where} is about CN=billing" in refused(
         orders, partner(billing), EMPTY._replace(rules=[(where, denied)])
     )

@@ -18,7 +18,7 @@ from broker.control.played import begin_to_play, play
 from broker.ddl.parser import parse_script
 from broker.errors import StatementError
 from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Permission, Rule, State, render_rule
+from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
 from broker.security.principal import NOBODY, parse_principal
 from broker.store import database, permission
 
@@ -179,7 +179,9 @@ def test_neighbours_who_prove_who_they_are_need_a_grant(authentication: str, *, 
 
 def test_rehearsal_comes_to_what_the_statements_store(tmp_path: Path) -> None:
     with closing(database.open_store(tmp_path / "orders.db")) as db:
-        permission.put_permission(db, Rule(Permission.SEND, "x*", parse_principal("a"), State.GRANT))
+        permission.put_permission(
+            db, PermissionRule(Permission.SEND, "x*", parse_principal("a"), PermissionState.GRANT)
+        )
         permission.put_binding(db, RemoteServiceBinding("old", "//old", "old"))
     played = begin_to_play("orders", tmp_path / "orders.db", is_known=True, endpoint="gw")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.control.place import KeyPath, Places, dotted, index_places
+from broker.control.place import KeyPath, KeyPositions, dotted, index_places
 from broker.errors import Span
 
 TEXT = '''# a comment
@@ -78,7 +78,7 @@ def test_value_is_found(path: KeyPath, span: Span) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment", "[empty]", "a = []", "a = {}"])
 def test_little_text_is_no_trouble(text: str) -> None:
-    assert isinstance(index_places(text, source="f"), Places)
+    assert isinstance(index_places(text, source="f"), KeyPositions)
 
 
 def test_carriage_returns_do_not_count() -> None:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.control.progress import MESSAGES_MAX, Messages, Progress
+from broker.control.progress import MESSAGES_MAX, ScriptMessages, ScriptProgress
 
 
 def test_few_messages_are_told_one_by_one() -> None:
-    messages = Messages()
+    messages = ScriptMessages()
     for number in range(MESSAGES_MAX):
         messages.add("route", number, "created")
 
@@ -15,7 +15,7 @@ def test_few_messages_are_told_one_by_one() -> None:
 
 @pytest.mark.parametrize(("more", "line"), [(1, "2 more: route created 1, queue dropped 1"), (1999, None)])
 def test_many_messages_are_counted_by_kind(more: int, line: str | None) -> None:
-    messages = Messages()
+    messages = ScriptMessages()
     for number in range(MESSAGES_MAX + more):
         messages.add("route", number, "created")
     messages.add("queue", "q", "dropped")
@@ -27,4 +27,4 @@ def test_many_messages_are_counted_by_kind(more: int, line: str | None) -> None:
 
 
 def test_two_scripts_that_look_alike_are_not_the_same() -> None:
-    assert Progress() != Progress()
+    assert ScriptProgress() != ScriptProgress()

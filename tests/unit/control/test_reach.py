@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from broker.control.concern import Concern
+from broker.control.concern import Diagnostic
 from broker.control.load import load_settings
 from broker.control.quota import KEPT_MAX
 from broker.control.reach import survey_all
@@ -62,8 +62,8 @@ Find: TypeAlias = Callable[..., list[str]]
 
 
 @pytest.fixture
-def concerns(tmp_path: Path) -> Callable[..., list[Concern]]:
-    def surveying(*sites: Site) -> list[Concern]:
+def concerns(tmp_path: Path) -> Callable[..., list[Diagnostic]]:
+    def surveying(*sites: Site) -> list[Diagnostic]:
         files = [site.write(tmp_path) for site in sites]
         return survey_all([rehearse(load_settings(file, environ={}), now=NOW) for file in files])[0]
 
@@ -71,7 +71,7 @@ def concerns(tmp_path: Path) -> Callable[..., list[Concern]]:
 
 
 @pytest.fixture
-def found(concerns: Callable[..., list[Concern]], tmp_path: Path) -> Find:
+def found(concerns: Callable[..., list[Diagnostic]], tmp_path: Path) -> Find:
     """What is told, without directory and caret."""
 
     def finding(*sites: Site) -> list[str]:
@@ -358,7 +358,7 @@ def test_an_instance_is_found_where_it_listens(found: Find, listen: str, host: s
     assert is_linked == any("dead-end" in line for line in found(sender, target))
 
 
-def test_everything_is_sorted_by_place(concerns: Callable[..., list[Concern]]) -> None:
+def test_everything_is_sorted_by_place(concerns: Callable[..., list[Diagnostic]]) -> None:
     found = concerns(gateway("b", route("x", "S", "b"), route("y", "S", "b")), gateway("a", route("z", "S", "b")))
 
     places = [(one.span.source, one.span.line) for one in found if one.span]

@@ -24,7 +24,7 @@ from broker.errors import CertificateUnusableError
 from broker.security.identity import parse_own, parse_peers
 from broker.security.issue import (
     Authority,
-    Holder,
+    CertificateSubject,
     Issued,
     Validity,
     issue_database,
@@ -37,7 +37,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 DAY = timedelta(days=1)
 YEAR, NEXT_YEAR = Validity(NOW - DAY, NOW + 365 * DAY), Validity(NOW - DAY, NOW + 730 * DAY)
 LAST_YEAR = Validity(NOW - 730 * DAY, NOW - 365 * DAY)
-GATEWAY, BILLING = Holder("gateway", ("a.example",)), Holder("billing")
+GATEWAY, BILLING = CertificateSubject("gateway", ("a.example",)), CertificateSubject("billing")
 
 
 @pytest.fixture(scope="module")

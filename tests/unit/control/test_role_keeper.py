@@ -20,7 +20,7 @@ from broker.control.role_source import LockSource
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
 from broker.routing.mirrored import LATE, MirrorRole, RoleAnswer
 from broker.store.database import HELD
-from broker.store.role_file import Reign, role_path, write_reign
+from broker.store.role_file import PrincipalRecord, role_path, write_reign
 from broker.store.transaction import LAPSED
 
 INSTANCE = b"i" * 16
@@ -46,7 +46,7 @@ class Hosts:
         self.name = name
         self.storage = storage
 
-    async def open(self, name: str, least_epoch: int) -> Reign:
+    async def open(self, name: str, least_epoch: int) -> PrincipalRecord:
         storage = self.storage
         if storage.error is not None:
             raise storage.error
@@ -54,7 +54,7 @@ class Hosts:
             raise StoreUnavailableError(name, HELD)
         storage.opens()
         storage.holder, storage.epoch = self.name, max(storage.epoch + 1, least_epoch)
-        reign = Reign(INSTANCE, storage.epoch, self.name, 1_800_000_000.0)
+        reign = PrincipalRecord(INSTANCE, storage.epoch, self.name, 1_800_000_000.0)
         write_reign(storage.path, reign)
         self._note("opens")
         return reign
@@ -392,7 +392,7 @@ async def test_what_is_told_and_cannot_be_is_not_believed(storage: Storage, sinc
 async def test_the_configured_broker_instance_wins_and_the_difference_is_told(storage: Storage) -> None:
     async with keeping("a", storage):
         foreign = uuid.UUID(int=7)
-        write_reign(storage.path, Reign(foreign.bytes, 900, "stranger", 0.0))
+        write_reign(storage.path, PrincipalRecord(foreign.bytes, 900, "stranger", 0.0))
         mirror = RoleKeeper("orders", storage.path, LockSource(), Hosts("b", storage), broker_instance=INSTANCE)
         await mirror.start()
         told = mirror.standing

@@ -10,9 +10,9 @@ import pytest
 from broker.control import role_watch
 from broker.control.role_watch import RoleWatch, Sight
 from broker.store.database import lock_path, lock_store
-from broker.store.role_file import Reign, read_reign, role_path, write_reign
+from broker.store.role_file import PrincipalRecord, read_reign, role_path, write_reign
 
-REIGN = Reign(b"i" * 16, 7, "first", 1_800_000_000.5)
+REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_what_is_told_is_read_whenever_its_file_is_another_one_and_only_then(
     watch = RoleWatch(path)
     reads: list[Path] = []
 
-    def read(one: Path) -> Reign | None:
+    def read(one: Path) -> PrincipalRecord | None:
         reads.append(one)
         return read_reign(one)
 

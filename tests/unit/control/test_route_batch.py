@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.control.effect import Session
-from broker.control.progress import Messages
+from broker.control.progress import ScriptMessages
 from broker.control.route_batch import create_routes
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
@@ -32,7 +32,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def session(db: sqlite3.Connection, *, is_declared: bool) -> Session:
-    return Session(db, NOW, is_declared=is_declared, messages=Messages())
+    return Session(db, NOW, is_declared=is_declared, messages=ScriptMessages())
 
 
 def batch(script: str) -> list[CreateRoute]:
@@ -91,7 +91,9 @@ def test_declared_route_is_made_what_was_said_last(db: sqlite3.Connection) -> No
 
 def test_lifetime_that_is_declared_counts_anew(db: sqlite3.Connection) -> None:
     script = "CREATE ROUTE a WITH LIFETIME = 60, ADDRESS = 'LOCAL';"
-    create_routes(batch(script), Session(db, datetime(2025, 1, 1, tzinfo=UTC), is_declared=True, messages=Messages()))
+    create_routes(
+        batch(script), Session(db, datetime(2025, 1, 1, tzinfo=UTC), is_declared=True, messages=ScriptMessages())
+    )
 
     create_routes(batch(script), session(db, is_declared=True))
 

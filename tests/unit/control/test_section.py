@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 
 from broker.control import value
-from broker.control.section import Fault, Section, SectionError, Wrong, keys_of
+from broker.control.section import Section, SectionError, ValueFault, Wrong, keys_of
 from broker.control.setting import Reload, section, sections, setting
 
 HOPS = value.integer(1, 9, unit="hops")
@@ -134,4 +134,4 @@ def test_a_field_that_is_neither_a_setting_nor_a_section_is_a_fault_of_the_progr
 
 
 def test_a_fault_without_words_names_its_kind() -> None:
-    assert "a.b: no section" == str(Fault(("a", "b"), Wrong.NO_SECTION))
+    assert "a.b: no section" == str(ValueFault(("a", "b"), Wrong.NO_SECTION))

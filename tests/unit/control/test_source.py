@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from broker.control.load import load_settings
-from broker.control.source import Source
+from broker.control.source import SettingsSource
 
 
 def test_settings_remember_file_variables_and_flags_and_nothing_of_others(tmp_path: Path) -> None:
@@ -15,9 +15,9 @@ def test_settings_remember_file_variables_and_flags_and_nothing_of_others(tmp_pa
     settings = load_settings(path, environ=environ, overrides={"endpoint.max_hops": "3"})
 
     source = settings.places.source
-    assert Source(path, {"BROKER_LOG_LEVEL": "debug"}, {"endpoint.max_hops": "3"}) == source
+    assert SettingsSource(path, {"BROKER_LOG_LEVEL": "debug"}, {"endpoint.max_hops": "3"}) == source
     assert str(path) == source.name
 
 
 def test_without_a_file_it_is_the_environment() -> None:
-    assert "the environment" == Source(None).name
+    assert "the environment" == SettingsSource(None).name

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from broker.control.concern import Concern
+from broker.control.concern import Diagnostic
 from broker.control.config import Settings
 from broker.control.rehearsal import rehearse
 from broker.control.survey import shown, survey
@@ -25,12 +25,12 @@ Survey: TypeAlias = Callable[..., list[str]]
 
 
 @pytest.fixture
-def concerns(load: Callable[[str], Settings], tmp_path: Path) -> Callable[..., list[Concern]]:
+def concerns(load: Callable[[str], Settings], tmp_path: Path) -> Callable[..., list[Diagnostic]]:
     """The concerns about an instance with the database `a`, its script, msdb's, and lines of its `[endpoint]`."""
 
     def surveying(
         msdb: str = "", a: str = SERVICE, endpoint: str = LOCAL_ONLY, scripts: str = "scripts = ['a.sql']", **how: Any
-    ) -> list[Concern]:
+    ) -> list[Diagnostic]:
         (tmp_path / "msdb.sql").write_text(msdb)
         (tmp_path / "a.sql").write_text(a)
         text = (
@@ -43,7 +43,7 @@ def concerns(load: Callable[[str], Settings], tmp_path: Path) -> Callable[..., l
 
 
 @pytest.fixture
-def found(concerns: Callable[..., list[Concern]], tmp_path: Path) -> Survey:
+def found(concerns: Callable[..., list[Diagnostic]], tmp_path: Path) -> Survey:
     """The same as lines, without directory, caret and what to do."""
 
     def finding(*args: str, **kwargs: Any) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_quiet_instance_has_nothing_to_tell(found: Survey) -> None:
     assert [] == found()
 
 
-def test_a_remark_on_a_table_gets_its_place(concerns: Callable[..., list[Concern]], tmp_path: Path) -> None:
+def test_a_remark_on_a_table_gets_its_place(concerns: Callable[..., list[Diagnostic]], tmp_path: Path) -> None:
     (one,) = concerns(a=f"{SERVICE}CREATE ROUTE [r] WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n")
 
     assert str(one) == (
@@ -182,7 +182,7 @@ OPEN = 'listen = ["127.0.0.1:4023", "0.0.0.0:4022"]\n'
 
 
 def test_services_behind_the_automatic_route_are_exposed(
-    concerns: Callable[..., list[Concern]], tmp_path: Path
+    concerns: Callable[..., list[Diagnostic]], tmp_path: Path
 ) -> None:
     (one,) = concerns(endpoint=OPEN)
 
@@ -311,7 +311,7 @@ def test_a_few_names_are_shown_and_the_rest_is_counted() -> None:
 CONTRACTS = "CREATE MESSAGE TYPE T;\nCREATE CONTRACT [//shop/C] (T SENT BY ANY);\nCREATE QUEUE Q;\n"
 
 
-def test_contract_that_nothing_makes_is_told_where_others_are_made(concerns: Callable[..., list[Concern]]) -> None:
+def test_contract_that_nothing_makes_is_told_where_others_are_made(concerns: Callable[..., list[Diagnostic]]) -> None:
     service = "CREATE SERVICE S ON QUEUE Q ([DEFAULT], [//shop/C], [//shop/c], Far);\n"
 
     told = [(one.lint, one.span.line if one.span else None, one.hint) for one in concerns(a=CONTRACTS + service)]

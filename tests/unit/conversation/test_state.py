@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.conversation.state import CAN_SEND, TAKES_MESSAGES, TRANSITIONS, Happening, State
+from broker.conversation.state import CAN_SEND, TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 
 STEPS = [
     # state, then what it becomes by: first sent, first received, end received, error received, ended here, end acked
@@ -20,7 +20,7 @@ STEPS = [
 
 @pytest.mark.parametrize("row", STEPS, ids=lambda row: row[0])
 def test_transitions_are_those_of_the_documented_states(row: tuple[str, ...]) -> None:
-    state = State(row[0])
+    state = ConversationState(row[0])
 
     steps = tuple(TRANSITIONS.get((state, happening)) for happening in Happening)
 
@@ -34,6 +34,6 @@ def test_what_may_be_sent_and_taken_in_which_state() -> None:
 
 def test_every_state_ends_closed() -> None:
     """From anywhere END CONVERSATION, and at most its acknowledgement, leads to CLOSED."""
-    for state in set(State) - {State.CLOSED}:
+    for state in set(ConversationState) - {ConversationState.CLOSED}:
         ended = TRANSITIONS.get((state, Happening.ENDED_HERE), state)
-        assert State.CLOSED in {ended, TRANSITIONS.get((ended, Happening.END_ACKNOWLEDGED))}
+        assert ConversationState.CLOSED in {ended, TRANSITIONS.get((ended, Happening.END_ACKNOWLEDGED))}

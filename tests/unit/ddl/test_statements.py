@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.ddl.parser import parse_script
-from broker.ddl.statements import DropRoute, Origin, blaming, words_of
+from broker.ddl.statements import DropRoute, StatementOrigin, blaming, words_of
 from broker.errors import DuplicateNameError, Span, StatementError
 from broker.routing.route import PropertyError, check_route
 
@@ -65,7 +65,7 @@ def test_error_is_placed_at_the_first_property_that_was_written_else_at_the_name
 
 
 def test_error_of_a_statement_without_known_parts_is_placed_at_the_whole() -> None:
-    statement = DropRoute("x", origin=Origin("-", "DROP ROUTE x", 1, 0, 12))
+    statement = DropRoute("x", origin=StatementOrigin("-", "DROP ROUTE x", 1, 0, 12))
 
     with pytest.raises(StatementError) as caught, blaming(statement):
         raise StatementError(1, "p")

@@ -26,11 +26,11 @@ from broker.dialog.arrivals import (
 )
 from broker.flow import Disposition
 from broker.security.session import Secured
-from broker.store.receipt import Standing
+from broker.store.receipt import AckState
 from tests.support.virtual_time import virtual_time
 
 CONTACT = Contact(bytes(16), False, "Billing", bytes(16), "Orders", bytes(range(16)))
-ONE = Standing(CONTACT, (1, 0), frames=1)
+ONE = AckState(CONTACT, (1, 0), frames=1)
 
 
 class Far:
@@ -40,7 +40,7 @@ class Far:
         self.heard: list[tuple[int, tuple[int, int]]] = []
         self.acknowledging = Acknowledging(self.tell)
 
-    def tell(self, stored: Mapping[int, Standing]) -> None:
+    def tell(self, stored: Mapping[int, AckState]) -> None:
         self.heard += [(endpoint_id, standing.place) for endpoint_id, standing in stored.items()]
 
 

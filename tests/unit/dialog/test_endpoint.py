@@ -34,7 +34,7 @@ from broker.dialog.endpoint import (
     borrowed,
     checked,
 )
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
@@ -48,7 +48,7 @@ from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import sqlite_store
 from broker.store.sqlite_store import SqliteStore
-from broker.store.transaction import LAPSED, Connection
+from broker.store.transaction import LAPSED, DaemonConnection
 from broker.store.turn import turn_in_writer
 from broker.supervision import Supervision
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
@@ -165,7 +165,7 @@ class Shop:
         self.peer = Peer()
         self.db = open_database(path, "Orders")
         self.db.execute("PRAGMA busy_timeout = 0")
-        settings = DialogSettings(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=fragment_size)
+        settings = DialogTuning(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=fragment_size)
         store = SqliteStore(path, self.db, fragment_size=settings.fragment_size)
         self.supervision = Supervision()
         self.endpoint = Endpoint(
@@ -736,7 +736,7 @@ async def test_whoever_is_not_the_principal_any_more_is_told_and_acknowledges_no
     async with open_shop(path) as shop:
         told: list[str] = []
         shop.endpoint.on_demoted = told.append
-        assert isinstance(shop.db, Connection)
+        assert isinstance(shop.db, DaemonConnection)
         shop.db.epoch = 0
         await asyncio.sleep(SOON)
         shop.application.execute("UPDATE broker_database SET epoch = 2")
@@ -752,7 +752,7 @@ async def test_whoever_is_not_the_principal_any_more_is_told_and_acknowledges_no
 async def test_where_nobody_keeps_the_role_a_lost_database_is_a_store_that_failed(path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         async with open_shop(path) as shop:
-            assert isinstance(shop.db, Connection)
+            assert isinstance(shop.db, DaemonConnection)
             shop.db.is_confirmed = lambda: False
             shop.arrive(far_initiator("Orders").message(0, b"hello"))
             await asyncio.sleep(SOON)
@@ -770,7 +770,7 @@ async def test_whoever_stood_still_for_too_long_is_told_and_stores_and_sends_and
             shop.endpoint.on_demoted = told.append
             await asyncio.sleep(SOON)
             shop.begin(b"found before, and not sent yet")
-            assert isinstance(shop.db, Connection)
+            assert isinstance(shop.db, DaemonConnection)
             shop.db.is_confirmed = shop.endpoint.transmitter.is_confirmed = lambda: False
             shop.arrive(far_initiator("Orders").message(0, b"hello"))
             await asyncio.sleep(SOON)

@@ -20,7 +20,7 @@ from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import FrameKind
 from broker.store import sqlite_store
-from broker.store.turn import Turn, turn_in_writer
+from broker.store.turn import WriteBatch, turn_in_writer
 from tests.support.dialog import far_initiator, queued, rows, states
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.test_endpoint import SOON, Shop, open_shop
@@ -39,9 +39,9 @@ def answer(shop: Shop, body: bytes) -> None:
     Dialog(shop.application, 1, handle, handle).send(body)
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[WriteBatch]:
     """The turns from now on."""
-    turns: list[Turn] = []
+    turns: list[WriteBatch] = []
 
     def note(*args: Any) -> Any:
         turns.append(args[2])

@@ -17,7 +17,7 @@ from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.route_requests import RETRY_SECONDS, Inquiry, render_inquiry
-from broker.dialog.transmitter import REMATCH_SECONDS, DialogSettings
+from broker.dialog.transmitter import REMATCH_SECONDS, DialogTuning
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
@@ -79,7 +79,7 @@ class Shop:
         for address in (DIRECTORY, FAR):
             self.forwarder.outbox(address).outlet = self.link
         self.db = open_database(path, "Orders")
-        settings = DialogSettings(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=1000)
+        settings = DialogTuning(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=1000)
         store = SqliteStore(path, self.db, fragment_size=settings.fragment_size)
         self.endpoint = Endpoint("shop", path, store, settings=settings, forwarder=self.forwarder)
         self.route(*routes)

@@ -19,11 +19,11 @@ from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog import arrivals as inbox
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
-from broker.forwarding.ring import Record, Ring, decode
+from broker.forwarding.ring import Ring, VisitRecord, decode
 from broker.forwarding.way import Buffer
 from broker.protocol.layout import FrameKind
 from broker.routing.decide import AddressHealth, hosted
@@ -63,7 +63,7 @@ class Instance:
         )
         self.endpoints: dict[str, Endpoint] = {}
         self.paths = {service: directory / f"{service}.db" for service in services}
-        settings = DialogSettings(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=1000)
+        settings = DialogTuning(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=1000)
         now = datetime.now(UTC)
         table = build_table([create_route("here", RouteProperties(address="LOCAL"), now=now)], now=now)
         for service, path in self.paths.items():
@@ -84,7 +84,7 @@ class Instance:
         self.forwarder.slab[: len(data)] = data
         self.forwarder.take(self.forwarder.slab, len(data), asyncio.get_running_loop().time(), Peer())
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[VisitRecord]:
         return list(decode(self.ring.take()))
 
     def verdicts(self) -> list[Told]:

@@ -11,7 +11,7 @@ from broker.conversation.outbound import Outgoing
 from broker.dialog import journal_hooks as module
 from broker.dialog.journal_hooks import Verdicts, Witness
 from broker.flow import Disposition
-from broker.forwarding.ring import Record, Ring, decode
+from broker.forwarding.ring import Ring, VisitRecord, decode
 from broker.forwarding.way import Buffer, Queued
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import Flag, FrameKind
@@ -44,7 +44,7 @@ class Desk:
             for record in self.records()
         ]
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[VisitRecord]:
         return list(decode(self.ring.take()))
 
 
@@ -207,16 +207,16 @@ class WitnessDesk:
             frame = message_frame(contact, Travel(), message_id, Fragment(place, flags, b"body", (0, 0)))
             self.witness.send(endpoint_id, frame, fragment, is_resend=is_resend)
 
-    def acknowledge(self, *place: int, endpoint_id: int = 1, after: float = 0.0) -> list[Record]:
+    def acknowledge(self, *place: int, endpoint_id: int = 1, after: float = 0.0) -> list[VisitRecord]:
         self.witness.acknowledge(endpoint_id, (place[0], place[1]), now=NOW + after, wall=WALL + after)
         return list(decode(self.ring.take()))
 
 
-def places(records: list[Record]) -> list[tuple[int, int]]:
+def places(records: list[VisitRecord]) -> list[tuple[int, int]]:
     return [record.header.place for record in records]
 
 
-def ids(records: list[Record]) -> list[int]:
+def ids(records: list[VisitRecord]) -> list[int]:
     return [int.from_bytes(record.header.message_id, "big") for record in records]
 
 

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from broker.application.dialog import begin_dialog, get_dialog
 from broker.conversation.message_types import LIFETIME_MAX
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.dialog import route_requests as module
 from broker.dialog.route_requests import (
     ANSWER_SECONDS,
@@ -151,8 +151,16 @@ def test_an_answer_that_is_a_message_changes_nothing(db: sqlite3.Connection) -> 
     assert ["CO"] == states(db)
 
 
-@pytest.mark.parametrize("state", [State.DISCONNECTED_INBOUND, State.ERROR, State.DISCONNECTED_OUTBOUND, State.CLOSED])
-def test_a_request_that_somebody_else_ended_is_over(db: sqlite3.Connection, state: State) -> None:
+@pytest.mark.parametrize(
+    "state",
+    [
+        ConversationState.DISCONNECTED_INBOUND,
+        ConversationState.ERROR,
+        ConversationState.DISCONNECTED_OUTBOUND,
+        ConversationState.CLOSED,
+    ],
+)
+def test_a_request_that_somebody_else_ended_is_over(db: sqlite3.Connection, state: ConversationState) -> None:
     (request,) = begin(db, NAME)
     db.execute("UPDATE broker_conversation SET state = ?", (str(state),))
 

@@ -30,7 +30,7 @@ from broker.dialog.send_queue import (
 from broker.forwarding.hop import bucket
 from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
-from broker.store.sending import Loaded, Want
+from broker.store.sending import LoadedFragments, Want
 from tests.support.virtual_time import virtual_time
 
 
@@ -166,7 +166,7 @@ class Desk:
         (want,) = self.loading.wants()
         first = want.place[0]
         came = [Outgoing((first + number, 0), LAST, bytes(SIZE)) for number in range(fragments)]
-        assert self.loading.loaded(sender, Loaded(want, came, is_all=not came))
+        assert self.loading.loaded(sender, LoadedFragments(want, came, is_all=not came))
         return sender
 
 
@@ -226,7 +226,7 @@ def test_what_comes_behind_something_unloaded_meanwhile_is_not_taken() -> None:
     (want,) = desk.loading.wants()
     desk.loading.time_out(sender)
 
-    assert not desk.loading.loaded(sender, Loaded(want, [Outgoing((2, 0), LAST, b"")], is_all=True))
+    assert not desk.loading.loaded(sender, LoadedFragments(want, [Outgoing((2, 0), LAST, b"")], is_all=True))
     assert (sender.is_loading, sender.has_more, sender.outbound.loaded) == (False, True, 0)
 
 

@@ -13,7 +13,7 @@ from broker.conversation.outbound import Outbound, Outgoing
 from broker.conversation.window import Backoff, RoundTrip, Window
 from broker.dialog import status as module
 from broker.dialog.send_queue import Sender
-from broker.dialog.status import MOVING, TELL_SECONDS, Telling, Trouble, connecting, transmission_status
+from broker.dialog.status import MOVING, TELL_SECONDS, StatusWriter, Trouble, connecting, transmission_status
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
@@ -212,7 +212,7 @@ class Desk:
     def __init__(self, count: int = 1, told: str | None = None) -> None:
         self.senders: dict[int, Sender] = {}
         self.sentence = "waits"
-        self.telling = Telling(self.senders, lambda _: self.sentence)
+        self.telling = StatusWriter(self.senders, lambda _: self.sentence)
         for endpoint_id in range(1, count + 1):
             self.watch(endpoint_id, told)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from broker.dialog.store_port import Store
 from broker.store.database import broker_instance
 from broker.store.sqlite_store import SqliteStore
-from broker.store.turn import Turn
+from broker.store.turn import WriteBatch
 from tests.support.dialog import open_database
 
 
@@ -18,7 +18,7 @@ def test_the_sqlite_store_is_one(tmp_path: Path) -> None:
     store: Store = opened  # mypy compares all of it
 
     with closing(store):
-        result = store.turn_in_writer(Turn(now=0.0, frames=[], find_after=0, wants=[], load_max_bytes=0))
+        result = store.turn_in_writer(WriteBatch(now=0.0, frames=[], find_after=0, wants=[], load_max_bytes=0))
 
         assert 0 == result.found_up_to
         assert broker_instance(store.lend()) == store.broker_instance

@@ -29,7 +29,7 @@ from broker.dialog.transmitter import (
     NO_CERTIFICATE,
     PUMP_BYTES,
     REMATCH_SECONDS,
-    DialogSettings,
+    DialogTuning,
     Framing,
     Transmitter,
     alternatives,
@@ -42,7 +42,7 @@ from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, DropSink
-from broker.forwarding.way import Buffer, Way, frame_bounds
+from broker.forwarding.way import Buffer, ForwardingEntry, frame_bounds
 from broker.protocol.frame import (
     Envelope,
     Fault,
@@ -62,9 +62,9 @@ from broker.routing.table import RouteTable, build_table
 from broker.security.key_packet import Mode
 from broker.security.opening import Opener
 from broker.security.seal import read_box
-from broker.security.session import CannotSealError, Credentials, Secured
-from broker.store.receipt import Heard
-from broker.store.sending import Found, Loaded, Want
+from broker.security.session import CannotSealError, DialogCredentials, Secured
+from broker.store.receipt import KeyEvidence
+from broker.store.sending import LoadedFragments, PendingDialog, Want
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
@@ -166,15 +166,19 @@ def test_links_to_addresses_that_were_not_tried_are_asked_for() -> None:
 # Frames are sealed where they leave the instance, and it is said why one cannot be.
 
 
-INSIDE = Way(DatabaseSink(b"b" * 16, lambda *_: None, lambda *_: None), Disposition.DELIVERED, kind=FrameKind.MESSAGE)
-OUTSIDE = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.FORWARDED, kind=FrameKind.MESSAGE)
+INSIDE = ForwardingEntry(
+    DatabaseSink(b"b" * 16, lambda *_: None, lambda *_: None), Disposition.DELIVERED, kind=FrameKind.MESSAGE
+)
+OUTSIDE = ForwardingEntry(
+    DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.FORWARDED, kind=FrameKind.MESSAGE
+)
 FULL = Secured(Mode.FULL, "billing")
 NONE = Secured(None)
 FRAGMENT = Fragment((0, 0), 2, b"text", (0, 0))
 ORDERS = credentials("orders", "billing")
 
 
-def framing(known: Credentials = ORDERS) -> Framing:
+def framing(known: DialogCredentials = ORDERS) -> Framing:
     return Framing(Travel(), known)
 
 
@@ -216,7 +220,7 @@ def test_what_leaves_the_instance_is_sealed() -> None:
     ],
     ids=["in clear", "inside", "inside without a binding", "answer inside", "its far side has moved away"],
 )
-def test_what_stays_or_is_in_clear_is_not_sealed(contact: Contact, way: Way) -> None:
+def test_what_stays_or_is_in_clear_is_not_sealed(contact: Contact, way: ForwardingEntry) -> None:
     made = framing()
 
     assert made.seal(contact, way, with_packet=True) is None
@@ -243,7 +247,7 @@ def test_what_cannot_be_sealed_is_not_made() -> None:
     ],
 )
 def test_what_will_never_be_sealed_has_an_error_with_the_number_of_the_original(
-    contact: Contact, known: Credentials, code: int, what: str
+    contact: Contact, known: DialogCredentials, code: int, what: str
 ) -> None:
     made = framing(known)
 
@@ -274,8 +278,8 @@ def test_the_packet_stays_away_when_the_far_side_has_named_the_key() -> None:
     assert first is not None
     key_id = read_box(decode_dialog(first)[1]).key_id
 
-    made.heard(contact.conversation_id, Heard(key_id[:8], b"k" * 16), is_initiator=True)
-    made.heard(b"another dialog!!", Heard(key_id[:8], b"k" * 16), is_initiator=True)
+    made.heard(contact.conversation_id, KeyEvidence(key_id[:8], b"k" * 16), is_initiator=True)
+    made.heard(b"another dialog!!", KeyEvidence(key_id[:8], b"k" * 16), is_initiator=True)
 
     assert packet_of(first)
     assert b"" == packet_of(made.ack(contact, OUTSIDE, (2, 0), is_urgent=False))
@@ -444,7 +448,7 @@ class Stage:
             want=self.asked.append,
             health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
         )
-        settings = DialogSettings(Backoff(FIRST_WAIT, 8.0), Travel(), self.window, self.fragment_size)
+        settings = DialogTuning(Backoff(FIRST_WAIT, 8.0), Travel(), self.window, self.fragment_size)
         self.transmitter = Transmitter(
             settings, self.forwarder, self._wake, on_told=lambda *told: self.told.append(told)
         )
@@ -462,7 +466,7 @@ class Stage:
         rows = self.stored[endpoint_id]
         first = rows[-1].sequence + 1 if rows else 0
         rows += [Message(n, body) for n, body in enumerate(bodies, first)]
-        self.transmitter.found(Found(endpoint_id, contact(endpoint_id), first, (0, 0), **found))
+        self.transmitter.found(PendingDialog(endpoint_id, contact(endpoint_id), first, (0, 0), **found))
 
     def acknowledge(self, endpoint_id: int, sequence: int, fragment: int = 0, *held: tuple[int, int, int]) -> None:
         """The far side has stored this; the rows are gone."""
@@ -502,7 +506,7 @@ class Stage:
         if loaded is None:
             self.transmitter.unwanted([want])
         else:
-            self.transmitter.loaded(Loaded(want, loaded, is_all=not loaded))
+            self.transmitter.loaded(LoadedFragments(want, loaded, is_all=not loaded))
 
     def reroute(self, *addresses: str) -> None:
         self.transmitter.table = table(*addresses)
@@ -818,7 +822,7 @@ async def test_line_that_does_not_move_is_not_waited_for() -> None:
 async def test_message_that_has_waited_tells_what_is_left_of_the_lifetime_then() -> None:
     stage = Stage()
     stage.stored[1].append(Opening(0, b"", lifetime=time.time() + 30.5))
-    stage.transmitter.found(Found(1, contact(1), 0, (0, 0)))
+    stage.transmitter.found(PendingDialog(1, contact(1), 0, (0, 0)))
 
     await settle()
 
@@ -1611,7 +1615,7 @@ async def test_transmitter_that_never_sent_closes_just_so() -> None:
 async def test_flags_of_a_message_are_on_every_fragment() -> None:
     stage = Stage()
     stage.stored[1] = [Message(0, b"x" * 1500, Flag.ERROR)]
-    stage.transmitter.found(Found(1, contact(1), 0, (0, 0)))
+    stage.transmitter.found(PendingDialog(1, contact(1), 0, (0, 0)))
     await settle()
 
     assert [Flag.ERROR, Flag.ERROR | Flag.LAST_FRAGMENT] == [header.flags for header in stage.link.headers()]
@@ -1648,7 +1652,7 @@ async def test_handle_of_a_timer_need_not_tell_when_it_is_due() -> None:
 # Dialogs under way with other settings.
 
 
-OTHER_of_resetting = DialogSettings(
+OTHER_of_resetting = DialogTuning(
     Backoff(3.0, 9.0), Travel(hop_limit=5, time_to_live=3000), window=7, fragment_size=1, window_bytes=5000
 )
 
@@ -1690,6 +1694,6 @@ async def test_messages_are_cut_as_those_before(stage: Stage) -> None:
 def test_the_default_window_is_that_of_the_configuration() -> None:
     configured = config.DialogSettings()
 
-    settings = DialogSettings(Backoff(1.0, 8.0), Travel(), configured.window, configured.fragment_size)
+    settings = DialogTuning(Backoff(1.0, 8.0), Travel(), configured.window, configured.fragment_size)
 
     assert configured.window_size == settings.window_bytes

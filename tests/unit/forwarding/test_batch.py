@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from broker.forwarding.batch import Batch
+from broker.forwarding.batch import PassResult
 from tests.support.kernel import Shelf
 
 
 def test_new_batch_has_nothing() -> None:
-    batch = Batch()
+    batch = PassResult()
 
     assert (0, {}, [], [], None) == (batch.consumed, batch.received, batch.touched, batch.link_frames, batch.error)
 
 
 def test_sink_is_touched_once_however_many_runs_it_gets() -> None:
-    batch, one, two = Batch(), Shelf("one"), Shelf("two")
+    batch, one, two = PassResult(), Shelf("one"), Shelf("two")
 
     for sink, run in ((two, b"1"), (one, b"2"), (two, b"3")):
         batch.gather(sink, run)
@@ -23,7 +23,7 @@ def test_sink_is_touched_once_however_many_runs_it_gets() -> None:
 
 
 def test_frames_are_counted_by_kind_and_none_leave_no_trace() -> None:
-    batch = Batch()
+    batch = PassResult()
 
     batch.count(0x10, 2)
     batch.count(0x11, 0)

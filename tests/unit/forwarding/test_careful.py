@@ -9,9 +9,9 @@ import pytest
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.forwarding import careful
-from broker.forwarding.batch import Batch
-from broker.forwarding.careful import CarefulKernel
-from broker.forwarding.way import Way
+from broker.forwarding.batch import PassResult
+from broker.forwarding.careful import SlowPath
+from broker.forwarding.way import ForwardingEntry
 from broker.protocol.frame import Fatal, Hello, Ping, encode_link
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import Walker, hopped
@@ -20,13 +20,13 @@ MakeFrame = Callable[..., bytes]
 PING = encode_link(Ping(b"12345678"))
 
 
-class Notebook(CarefulKernel):
+class Notebook(SlowPath):
     """Takes every frame the careful path, and remembers in a dictionary."""
 
     name = "notebook"
 
-    def walk(self, slab: bytearray, end: int) -> Batch:
-        batch, pos, stop = Batch(), -1, 0
+    def walk(self, slab: bytearray, end: int) -> PassResult:
+        batch, pos, stop = PassResult(), -1, 0
         while stop != pos:
             pos = stop
             stop, way = self.careful(slab, pos, end, batch)
@@ -40,18 +40,25 @@ class Notebook(CarefulKernel):
     def _note_hops(self, kind: int, flags: int, hop_count: int, hop_limit: int) -> None:
         self.hops = (kind, flags, hop_count, hop_limit)
 
-    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> Way | None:  # noqa: FBT001
-        known: dict[object, Way] = self.__dict__.setdefault("known", {})
+    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:  # noqa: FBT001
+        known: dict[object, ForwardingEntry] = self.__dict__.setdefault("known", {})
         place = key, kind, is_from_target
         return known.get((*place, None)) or known.get((*place, conversation))
 
-    def _remember(self, key: bytes, conversation: bytes | None, kind: int, is_from_target: bool, way: Way) -> None:  # noqa: FBT001
+    def _remember(
+        self,
+        key: bytes,
+        conversation: bytes | None,
+        kind: int,
+        is_from_target: bool,  # noqa: FBT001
+        way: ForwardingEntry,
+    ) -> None:
         self.known[key, kind, is_from_target, conversation] = way
 
     def _clear(self) -> None:
         self.known.clear()
 
-    known: dict[object, Way]
+    known: dict[object, ForwardingEntry]
 
 
 def test_every_frame_is_judged_by_itself(make_frame: MakeFrame) -> None:
@@ -117,7 +124,7 @@ def test_what_holds_for_one_frame_only_is_not_remembered(make_frame: MakeFrame) 
 )
 @pytest.mark.parametrize("make", [Notebook, None])
 def test_nothing_counts_behind_what_ends_the_connection(
-    last: bytes, make: type[CarefulKernel] | None, make_frame: MakeFrame
+    last: bytes, make: type[SlowPath] | None, make_frame: MakeFrame
 ) -> None:
     walker = Walker(make=make)
     frame = make_frame(to_service="A")

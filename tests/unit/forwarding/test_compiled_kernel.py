@@ -11,7 +11,7 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding import careful
-from broker.forwarding.way import Way
+from broker.forwarding.way import ForwardingEntry
 from broker.protocol import layout
 from broker.protocol.frame import Ping, encode_link
 from broker.protocol.layout import NAME_MAX_BYTES, Flag, FrameKind
@@ -160,7 +160,7 @@ def test_sinks_that_are_no_more_are_let_go(make_frame: MakeFrame) -> None:
     walker = walker_of()
     walker.walk(make_frame(to_service="A"))
     walker.shelves["A"] = other = Shelf("A")
-    walker.ways["A", FrameKind.MESSAGE] = Way(other, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
+    walker.ways["A", FrameKind.MESSAGE] = ForwardingEntry(other, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
 
     walker.kernel.forget()
     batch, _ = walker.walk(make_frame(to_service="A"))
@@ -186,7 +186,7 @@ def test_nobody_can_move_the_slab_during_a_walk(make_frame: MakeFrame) -> None:
     walker = walker_of()
     way = walker.way("A", FrameKind.MESSAGE)
 
-    def resolve(*_: object) -> tuple[Way, bool]:
+    def resolve(*_: object) -> tuple[ForwardingEntry, bool]:
         walker.slab.extend(bytes(1 << 20))
         return way, False
 

@@ -12,9 +12,9 @@ from broker.flow import Disposition
 from broker.forwarding import deciding
 from broker.forwarding.deciding import Decider
 from broker.forwarding.outbox import Ports
-from broker.forwarding.places import Places, key_of
+from broker.forwarding.places import DialogAffinity, key_of
 from broker.forwarding.pool import Pool
-from broker.forwarding.ways import Ways
+from broker.forwarding.ways import ForwardingTable
 from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts
@@ -29,11 +29,11 @@ class Station:
     """Two ways to //far, one to //north; `dead` addresses do not answer."""
 
     def __init__(self, *more: Route) -> None:
-        self.places = Places()
+        self.places = DialogAffinity()
         self.dead: set[NetworkAddress] = set()
         self.asked: list[RoutingFacts] = []
         self.reported: list[Exception] = []
-        self.ways = Ways(Pool(0), Ports(drop=lambda *_: None), want=lambda _: None, deliver=lambda *_: None)
+        self.ways = ForwardingTable(Pool(0), Ports(drop=lambda *_: None), want=lambda _: None, deliver=lambda *_: None)
         self.decider = Decider(
             self.ways,
             self.places,
@@ -114,7 +114,7 @@ def test_decision_that_fails_is_a_drop_and_is_reported(monkeypatch: pytest.Monke
 def test_next_hops_not_tried_are_dialled_while_the_best_one_is_about_to_leave() -> None:
     station = Station()
     wanted: list[NetworkAddress] = []
-    station.ways = Ways(Pool(0), Ports(drop=lambda *_: None), want=wanted.append, deliver=lambda *_: None)
+    station.ways = ForwardingTable(Pool(0), Ports(drop=lambda *_: None), want=wanted.append, deliver=lambda *_: None)
     station.decider._ways = station.ways
     health = {WEST: AddressHealth.LEAVING, EAST: AddressHealth.UNTRIED}
     station.decider.here = replace(station.decider.here, health_of=lambda address: health[address])
@@ -126,7 +126,7 @@ def test_next_hops_not_tried_are_dialled_while_the_best_one_is_about_to_leave() 
 def test_nobody_is_dialled_while_the_best_next_hop_stays() -> None:
     station = Station()
     wanted: list[NetworkAddress] = []
-    station.ways = Ways(Pool(0), Ports(drop=lambda *_: None), want=wanted.append, deliver=lambda *_: None)
+    station.ways = ForwardingTable(Pool(0), Ports(drop=lambda *_: None), want=wanted.append, deliver=lambda *_: None)
     station.decider._ways = station.ways
     health = {WEST: AddressHealth.CONNECTED, EAST: AddressHealth.UNTRIED}
     station.decider.here = replace(station.decider.here, health_of=lambda address: health[address])

@@ -12,16 +12,16 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding import deciding, ways
 from broker.forwarding import forwarder as module
-from broker.forwarding.batch import Batch
+from broker.forwarding.batch import PassResult
 from broker.forwarding.deciding import Decider
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.hop import bucket
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import READ_BYTES, Limits
-from broker.forwarding.moving import Moves, Reason
+from broker.forwarding.moving import Moves, RerouteReason
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.forwarding.way import Buffer, Origin, Outlet, frame_bounds
+from broker.forwarding.way import Buffer, FrameOrigin, Outlet, frame_bounds
 from broker.forwarding.ways import OTHER_KIND
 from broker.protocol.frame import Header, Ping, decode_dialog, encode_link
 from broker.protocol.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, FrameKind
@@ -82,7 +82,7 @@ class Station:
     def __init__(self, *, wired: Iterable[NetworkAddress] = (NORTH, SOUTH), is_forwarding: bool = True) -> None:
         self.sender = Sender()
         self.wanted: list[NetworkAddress] = []
-        self.delivered: list[tuple[bytes, list[bytes], Origin]] = []
+        self.delivered: list[tuple[bytes, list[bytes], FrameOrigin]] = []
         self.forwarder = Forwarder(
             Limits(pool_bytes=10_000, max_frame=65536, max_hops=16),
             deliver=lambda *what: self.delivered.append(what),
@@ -895,7 +895,7 @@ def test_walk_that_fails_leaves_nothing_for_the_next_one(
     kernel = station.forwarder._kernels.of(OPEN)
     walk = kernel.walk
 
-    def fail(slab: bytearray, end: int) -> Batch:
+    def fail(slab: bytearray, end: int) -> PassResult:
         walk(slab, end)
         raise MemoryError
 
@@ -916,7 +916,7 @@ def test_flush_that_fails_leaves_nothing_for_the_next_one(
     station = Crossing()
     station.hold(WEST, *far_frames(make_frame))
     north = station.connect(NORTH)
-    station.forwarder._moves.start(station.forwarder.outbox(WEST), Reason.ROUTES, lambda *_: None)
+    station.forwarder._moves.start(station.forwarder.outbox(WEST), RerouteReason.ROUTES, lambda *_: None)
 
     with monkeypatch.context() as patch:
         patch.setattr(Moves, "divert", lambda *_: 1 / 0)

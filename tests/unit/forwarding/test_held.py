@@ -10,14 +10,14 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.held import TIME_MAX, copy_key, hold, message_id
 from broker.forwarding.sink import DropSink
-from broker.forwarding.way import Way
+from broker.forwarding.way import ForwardingEntry
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
 
 MakeFrame = Callable[..., bytes]
 
 NOW = 1000.0
-WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE)
+WAY = ForwardingEntry(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from broker.flow import Disposition
 from broker.forwarding import careful
 from broker.forwarding import kernel as module
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.way import Origin, Way
+from broker.forwarding.way import ForwardingEntry, FrameOrigin
 from broker.protocol.frame import Ping, Pong, encode_link
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import EVERY_KERNEL, MAX_FRAME, Walker, hopped
@@ -135,7 +135,7 @@ def test_what_is_remembered_of_flags_and_hops_holds_for_no_other_frame(make_fram
             _conversation: bytes,
             kind: int,
             is_from_target: bool,  # noqa: FBT001 - as `Resolve`
-        ) -> tuple[Way, bool | None]:
+        ) -> tuple[ForwardingEntry, bool | None]:
             return self.way("back" if is_from_target else "there", kind), False
 
     walker = BySide()
@@ -359,7 +359,7 @@ def test_way_that_stands_for_choices_is_never_taken(make_frame: MakeFrame) -> No
     assert {b"c" * 16: walker.way(b"c" * 16, FrameKind.MESSAGE)} == stand_in.choices
     assert stand_in.frames == 0
     with pytest.raises(AssertionError, match="a way that has choices was taken"):
-        stand_in.sink.flush(0.0, cast("Origin", object()), walker.kernel.way_of)
+        stand_in.sink.flush(0.0, cast("FrameOrigin", object()), walker.kernel.way_of)
 
 
 @pytest.mark.usefixtures("is_patient")

@@ -9,11 +9,11 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding import kernels as module
-from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.careful import SlowPath
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.kernels import KERNELS_MAX, Kernels
-from broker.forwarding.way import Way
-from broker.security.grants import OPEN, Grants, Permission, Profile, Rule, State
+from broker.forwarding.way import ForwardingEntry
+from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState, Profile
 from broker.security.principal import parse_principal, who_is
 from tests.support.kernel import Walker
 
@@ -25,7 +25,7 @@ def walker(request: pytest.FixtureRequest) -> Walker:
     return Walker(make=request.param)
 
 
-def made(walker: Walker, kind: type[CarefulKernel]) -> Kernels:
+def made(walker: Walker, kind: type[SlowPath]) -> Kernels:
     make = partial(kind, max_frame=65536, max_hops=16, drop_way=walker.way)
     return Kernels(lambda resolve: make(resolve=resolve), walker._resolve, walker.way)
 
@@ -36,11 +36,13 @@ def kernels(walker: Walker) -> Kernels:
 
 
 def profile(*services: str, name: str = "CN=a") -> Profile:
-    rules = [Rule(Permission.SEND, service, parse_principal(name), State.GRANT) for service in services]
+    rules = [
+        PermissionRule(Permission.SEND, service, parse_principal(name), PermissionState.GRANT) for service in services
+    ]
     return Grants(rules, is_default_deny=True).profile(who_is(name))
 
 
-def walk(kernels: Kernels, one: Profile, *frames: bytes) -> list[Way]:
+def walk(kernels: Kernels, one: Profile, *frames: bytes) -> list[ForwardingEntry]:
     """The ways of frames that somebody with this profile brings."""
     slab = bytearray(b"".join(frames))
     kernel = kernels.of(one)
@@ -49,7 +51,7 @@ def walk(kernels: Kernels, one: Profile, *frames: bytes) -> list[Way]:
     return [kernel.way_of(frame) for frame in frames]
 
 
-def dispositions(ways: list[Way]) -> list[Disposition]:
+def dispositions(ways: list[ForwardingEntry]) -> list[Disposition]:
     return [way.disposition for way in ways]
 
 

@@ -11,9 +11,9 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding import packing
 from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, Outbox, Ports
-from broker.forwarding.places import Places, place_key
+from broker.forwarding.places import DialogAffinity, place_key
 from broker.forwarding.pool import FED_SECONDS, HELD_OVERHEAD, Pool, forget_feeders
-from broker.forwarding.way import Buffer, Origin, Outlet, Way
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, Outlet
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
 from broker.routing.address import NetworkAddress
@@ -68,12 +68,12 @@ class Station:
     """An outbox with all that surrounds it; `way` counts frames as the kernel does, before they are flushed."""
 
     pool: Pool = field(default_factory=lambda: Pool(1 << 20))
-    dropped: list[tuple[bytes, Disposition, Origin | None]] = field(default_factory=list)
+    dropped: list[tuple[bytes, Disposition, FrameOrigin | None]] = field(default_factory=list)
     wanted: list[NetworkAddress] = field(default_factory=list)
-    sender: Origin = field(default_factory=lambda: cast("Origin", object()))  # the outbox only passes it on
-    held_back: list[tuple[Outbox, Origin]] = field(default_factory=list)
+    sender: FrameOrigin = field(default_factory=lambda: cast("FrameOrigin", object()))  # the outbox only passes it on
+    held_back: list[tuple[Outbox, FrameOrigin]] = field(default_factory=list)
     unfinished: list[Outbox] = field(default_factory=list)
-    places: Places = field(default_factory=Places)
+    places: DialogAffinity = field(default_factory=DialogAffinity)
     reported: list[tuple[Outlet | None, Exception]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -89,9 +89,9 @@ class Station:
                 places=self.places,
             ),
         )
-        self.way = Way(self.outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
+        self.way = ForwardingEntry(self.outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
 
-    def drop(self, frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
+    def drop(self, frame: Buffer, disposition: Disposition, origin: FrameOrigin | None) -> None:
         self.dropped.append((bytes(frame), disposition, origin))
 
     def send(self, *runs: bytes, now: float = NOW, frames: int = 1) -> None:
@@ -150,7 +150,7 @@ def test_link_that_comes_when_asked_for_takes_the_frame_at_once(make_frame: Make
         outbox.drain(NOW)
 
     outbox = Outbox(ADDRESS, pool=station.pool, want=want, ports=Ports(drop=station.drop))
-    way = Way(outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
+    way = ForwardingEntry(outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
     frame = make_frame()
 
     outbox.runs.append(frame)
@@ -323,7 +323,7 @@ def test_who_brings_only_copies_is_not_held_back(make_frame: MakeFrame) -> None:
     station = Station(pool=Pool(HELD_OVERHEAD + len(frame)))
     station.send(frame)
     station.held_back.clear()
-    station.sender = cast("Origin", object())
+    station.sender = cast("FrameOrigin", object())
 
     station.send(frame)
 

@@ -9,9 +9,9 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.held import TIME_MAX, hold
 from broker.forwarding.pack import Lane
-from broker.forwarding.places import Place
+from broker.forwarding.places import DialogPlacement
 from broker.forwarding.pool import Payer, Pool
-from broker.forwarding.way import Arrival, Way
+from broker.forwarding.way import ForwardingEntry, PassOrigin
 from broker.protocol.layout import FrameKind
 from tests.support.kernel import Shelf
 from tests.support.pack import WAY, pack_of
@@ -28,8 +28,12 @@ def frames(make_frame: MakeFrame) -> list[bytes]:
 
 
 def test_each_frame_is_told_of_as_if_it_were_held_alone(frames: list[bytes]) -> None:
-    ways = [Way(Shelf(n), Disposition.FORWARDED, kind=FrameKind.MESSAGE) for n in range(3)]
-    place, arrival, payer = Place(1, Shelf("here")), Arrival(NOW, "near", is_from_here=False), Payer(Pool(1), 50)
+    ways = [ForwardingEntry(Shelf(n), Disposition.FORWARDED, kind=FrameKind.MESSAGE) for n in range(3)]
+    place, arrival, payer = (
+        DialogPlacement(1, Shelf("here")),
+        PassOrigin(NOW, "near", is_from_here=False),
+        Payer(Pool(1), 50),
+    )
     pack = pack_of(frames, NOW, ways=ways)._replace(arrival=arrival, payer=payer)
     pack.lanes[1].place = place
 
@@ -85,7 +89,7 @@ def test_what_stays_is_a_pack_of_the_same_frames(gone: int, frames: list[bytes])
 def test_first_ones_are_counted_by_way_and_place(frames: list[bytes]) -> None:
     pack = pack_of(frames, NOW)
     one, other = Lane(WAY, b"", None), Lane(WAY, b"", None)
-    other.place = Place(1, Shelf("here"))
+    other.place = DialogPlacement(1, Shelf("here"))
     pack = pack._replace(lanes=[one, other, one])
 
     assert [(WAY, None, 1), (WAY, other.place, 1)] == list(pack.by_dialog(2))

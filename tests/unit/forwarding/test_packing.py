@@ -17,10 +17,10 @@ from broker.forwarding.held_queue import HeldQueue
 from broker.forwarding.hop import HopTimes
 from broker.forwarding.pack import Pack, Piece
 from broker.forwarding.packing import PACK_BYTES, Packing
-from broker.forwarding.places import Places, place_key
+from broker.forwarding.places import DialogAffinity, place_key
 from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool, Share
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Buffer, Nobody, Origin, Way
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, FrameKind
 from tests.support.kernel import Shelf
@@ -41,13 +41,14 @@ class Station:
 
     def __init__(self, pool_bytes: int = 1 << 30, *, share_percent: int = 100, ring: Ring | None = None) -> None:
         self.pool = Pool(pool_bytes, share_percent=share_percent)
-        self.share, self.queue, self.places, self.hop = Share(self.pool), HeldQueue(), Places(), HopTimes()
-        self.shelf, self.sender = Shelf("here"), Nobody()
+        self.share, self.queue, self.places, self.hop = Share(self.pool), HeldQueue(), DialogAffinity(), HopTimes()
+        self.shelf, self.sender = Shelf("here"), UnknownOrigin()
         self.ways = {
-            kind: Way(self.shelf, Disposition.FORWARDED, kind=kind) for kind in (FrameKind.MESSAGE, FrameKind.ACK)
+            kind: ForwardingEntry(self.shelf, Disposition.FORWARDED, kind=kind)
+            for kind in (FrameKind.MESSAGE, FrameKind.ACK)
         }
         self.asked = 0
-        self.refused: list[tuple[bytes, Way, Disposition, float, Origin]] = []
+        self.refused: list[tuple[bytes, ForwardingEntry, Disposition, float, FrameOrigin]] = []
         self.packing = Packing(
             self.shelf,
             self.queue,
@@ -58,7 +59,7 @@ class Station:
             refuse=lambda frame, *rest: self.refused.append((bytes(frame), *rest)),
         )
 
-    def way_of(self, frame: Buffer) -> Way:
+    def way_of(self, frame: Buffer) -> ForwardingEntry:
         self.asked += 1
         return self.ways[FrameKind(frame[4])]
 
@@ -178,7 +179,7 @@ def test_records_of_what_waits_are_taken_back_and_its_arrival_kept(make_frame: M
     ring = Ring(1 << 16, sample=1.0)
     station = Station(ring=ring)
     frames = [make_frame(sequence_number=n, hop_count=0) for n in range(3)]
-    ring.begin(NOW, cast("Origin", station.sender), is_from_here=True)
+    ring.begin(NOW, cast("FrameOrigin", station.sender), is_from_here=True)
     for frame in frames:
         ring.enter(frame, 0, station.ways[FrameKind.MESSAGE], 0)
     arrival = ring.arrival

@@ -9,9 +9,9 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox, Ports
-from broker.forwarding.pairs import Pairs
+from broker.forwarding.pairs import MirroredOutboxes
 from broker.forwarding.pool import Pool
-from broker.forwarding.way import Way
+from broker.forwarding.way import ForwardingEntry
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
 
@@ -26,7 +26,7 @@ class Kept:
         self.asked: list[MirroredPair] = []
         self.wanted: list[NetworkAddress] = []
         pool, ports = Pool(1 << 20), Ports(drop=lambda *_: None)
-        self.pairs = Pairs(
+        self.pairs = MirroredOutboxes(
             lambda pair, want: Outbox(pair, pool=pool, want=want, ports=ports),
             want=self.wanted.append,
             ask=self.asked.append,
@@ -80,8 +80,8 @@ def test_address_has_the_outboxes_of_those_that_it_is_principal_of(kept: Kept) -
 
 def test_what_left_is_told_by_the_principal_of_that_time(kept: Kept) -> None:
     """What nobody was principal for did not leave."""
-    way = Way(kept.pairs.outbox(ONE), Disposition.FORWARDED, kind=0x10, route="r")
-    other = Way(kept.pairs.outbox(TWO), Disposition.FORWARDED, kind=0x10, route="other")
+    way = ForwardingEntry(kept.pairs.outbox(ONE), Disposition.FORWARDED, kind=0x10, route="r")
+    other = ForwardingEntry(kept.pairs.outbox(TWO), Disposition.FORWARDED, kind=0x10, route="other")
     other.frames = 1
     kept.pairs.lead({ONE: NORTH}, [way, other])
     way.frames = 3
@@ -97,7 +97,7 @@ def test_what_left_is_told_by_the_principal_of_that_time(kept: Kept) -> None:
 
 def test_outboxes_that_lead_nowhere_and_hold_nothing_can_be_retired(kept: Kept) -> None:
     """Their frames are still counted."""
-    way = Way(kept.pairs.outbox(ONE), Disposition.FORWARDED, kind=0x10, route="r")
+    way = ForwardingEntry(kept.pairs.outbox(ONE), Disposition.FORWARDED, kind=0x10, route="r")
     kept.pairs.outbox(TWO)
     kept.pairs.lead({ONE: NORTH, TWO: NORTH}, [way])
     assert set() == kept.pairs.idle()

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.forwarding.places import Place, Places, key_of, place_key
+from broker.forwarding.places import DialogAffinity, DialogPlacement, key_of, place_key
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import Shelf
 from tests.support.tiers import examples
@@ -46,7 +46,7 @@ def test_key_of_a_frame_is_that_of_what_decides_its_way(flags: int, make_frame: 
 
 
 def test_place_is_where_the_first_waits_until_the_last_of_them_has_left() -> None:
-    places, here, there = Places(), Shelf("here"), Shelf("there")
+    places, here, there = DialogAffinity(), Shelf("here"), Shelf("there")
     old = [places.enter(1, here) for _ in range(2)]
     new = places.enter(1, there)
 
@@ -64,10 +64,10 @@ class Waiting(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.places = Places()
+        self.places = DialogAffinity()
         self.shelves = [Shelf(n) for n in range(3)]
         self.model: dict[int, list[Shelf]] = {}
-        self.held: list[tuple[int, Shelf, Place]] = []
+        self.held: list[tuple[int, Shelf, DialogPlacement]] = []
 
     @rule(key=st.integers(0, 2), shelf=st.integers(0, 2))
     def enter(self, key: int, shelf: int) -> None:

@@ -18,7 +18,7 @@ from broker.forwarding.pool import (
     is_tight,
     room_in,
 )
-from broker.forwarding.way import Nobody
+from broker.forwarding.way import UnknownOrigin
 from broker.protocol.layout import MIN_DIALOG_FRAME
 
 READ_COST = 10_000
@@ -105,7 +105,7 @@ def test_a_read_costs_at_worst_frames_of_the_smallest_size_behind_the_largest() 
 
 def fed(bound: Bound, feeders: int) -> None:
     for _ in range(feeders):
-        bound.feeders[Nobody()] = 0.0
+        bound.feeders[UnknownOrigin()] = 0.0
 
 
 @pytest.mark.parametrize("is_own", [True, False], ids=["the share", "the pool"])
@@ -158,7 +158,7 @@ def test_there_is_room_for_one_more_beside_those_who_were_let_go_before(granted:
 
 def test_who_feeds_a_share_feeds_the_pool_and_is_forgotten_after_a_while() -> None:
     pool = Pool(1000)
-    share, early, late = Share(pool), Nobody(), Nobody()
+    share, early, late = Share(pool), UnknownOrigin(), UnknownOrigin()
     share.fed_by(early, 1.0)
     share.fed_by(late, 1.5)
 
@@ -223,7 +223,7 @@ def test_payer_is_charged_no_more_for_what_is_released() -> None:
 
 
 def test_who_feeds_a_share_feeds_its_payers_part() -> None:
-    pool, origin, other = Pool(1000), Nobody(), Nobody()
+    pool, origin, other = Pool(1000), UnknownOrigin(), UnknownOrigin()
     payer = pool.payers[origin] = Payer(pool, 50)
 
     Share(pool).fed_by(origin, 1.0)

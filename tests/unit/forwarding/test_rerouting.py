@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from broker.forwarding.deciding import Decider
 from broker.forwarding.held import hold
-from broker.forwarding.moving import Reason
+from broker.forwarding.moving import RerouteReason
 from broker.forwarding.outbox import Outbox, Ports
-from broker.forwarding.places import Places
+from broker.forwarding.places import DialogAffinity
 from broker.forwarding.pool import Pool
 from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.way import surface
-from broker.forwarding.ways import Ways
+from broker.forwarding.ways import ForwardingTable
 from broker.protocol.frame import Header, encode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext
@@ -33,9 +33,9 @@ class Moves:
     """Notes which queues begin to move, and by which rule."""
 
     def __init__(self) -> None:
-        self.begun: dict[Outbox, tuple[Reason, Any]] = {}
+        self.begun: dict[Outbox, tuple[RerouteReason, Any]] = {}
 
-    def start(self, outbox: Outbox, reason: Reason, new_way: Any) -> None:
+    def start(self, outbox: Outbox, reason: RerouteReason, new_way: Any) -> None:
         self.begun[outbox] = reason, new_way
 
 
@@ -46,8 +46,10 @@ class Yard:
         self.wanted: list[NetworkAddress] = []
         self.health: dict[NetworkAddress, AddressHealth] = {}
         self.moves = Moves()
-        self.ways = Ways(Pool(1 << 20), Ports(drop=lambda *_: None), want=self.wanted.append, deliver=lambda *_: None)
-        places = Places()
+        self.ways = ForwardingTable(
+            Pool(1 << 20), Ports(drop=lambda *_: None), want=self.wanted.append, deliver=lambda *_: None
+        )
+        places = DialogAffinity()
         self.decider = Decider(self.ways, places, health_of=self.health_of, ask=lambda _: None, report=surface)
         routes = [Route("n", NORTH, "//both"), Route("s", SOUTH, "//both")]
         table = build_table(routes, now=datetime.now(UTC))
@@ -81,7 +83,7 @@ def test_change_of_routes_has_all_looked_at_that_waits(yard: Yard) -> None:
     assert {outbox, other} == yard.moves.begun.keys()
     reason, rule = yard.moves.begun[outbox]
     (held,) = outbox.held
-    assert (Reason.ROUTES, True) == (
+    assert (RerouteReason.ROUTES, True) == (
         reason,
         rule(outbox, held).sink in {yard.ways.outbox(NORTH), yard.ways.outbox(SOUTH)},
     )
@@ -108,7 +110,7 @@ def test_better_address_has_what_waits_looked_at(
     if moves:
         reason, rule = yard.moves.begun[outbox]
         (held,) = outbox.held
-        assert (Reason.BETTER, yard.ways.outbox(SOUTH)) == (reason, rule(outbox, held).sink)
+        assert (RerouteReason.BETTER, yard.ways.outbox(SOUTH)) == (reason, rule(outbox, held).sink)
         outbox.outlet = cast("Any", object())
         assert rule(outbox, held) is None
 
@@ -120,7 +122,7 @@ def test_addresses_of_our_own_have_what_waits_decided_anew(yard: Yard) -> None:
     yard.rerouting.from_ourselves([EAST, NORTH])
 
     ((moving, (reason, rule)),) = yard.moves.begun.items()
-    assert (outbox, Reason.ITSELF) == (moving, reason)
+    assert (outbox, RerouteReason.ITSELF) == (moving, reason)
     assert rule(outbox, next(iter(outbox.held))).route in {"n", "s"}
 
 

@@ -18,9 +18,9 @@ from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Record, Ring, decode, head_of
+from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Ring, VisitRecord, decode, head_of
 from broker.forwarding.sample import Sample
-from broker.forwarding.way import Arrival, Buffer, Nobody, Origin, Queued, Way
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Queued, UnknownOrigin
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import HEADER_BYTES, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
@@ -84,7 +84,7 @@ class Station:
         self.asked: list[str] = []
         self.ring = Ring(capacity, sample=sample, adjacent_of=self.name_of)
         self.health: dict[NetworkAddress, AddressHealth] = {}
-        self.given: list[list[tuple[bytes, Arrival]]] = []
+        self.given: list[list[tuple[bytes, PassOrigin]]] = []
         self.forwarder = Forwarder(
             Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16, share_percent=100),
             deliver=self.deliver,
@@ -96,10 +96,10 @@ class Station:
         table = build_table(ROUTES, now=datetime.now(UTC))
         self.forwarder.surround(table=table, hosted=hosted({HERE: ["//here"]}), is_forwarding=True)
 
-    def deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         self.given.append([(frame, self.ring.arrival_of(frame)) for frame in frames])
 
-    def name_of(self, origin: Origin) -> str:
+    def name_of(self, origin: FrameOrigin) -> str:
         self.asked.append(origin.name if isinstance(origin, Sender) else "")
         return self.asked[-1]
 
@@ -124,23 +124,23 @@ class Station:
         self.forwarder.mend(now, lambda address: self.health.get(address) is AddressHealth.SUPPRESSED)
         assert self.forwarder.unaccounted == 0
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[VisitRecord]:
         return list(decode(self.ring.take()))
 
 
-def story(records: list[Record]) -> list[tuple[object, ...]]:
+def story(records: list[VisitRecord]) -> list[tuple[object, ...]]:
     """Which frame came and went when, and what became of it."""
     return [
         (record.header.sequence_number, record.arrival.entered, record.left, record.disposition) for record in records
     ]
 
 
-def next_hop(record: Record) -> object:
+def next_hop(record: VisitRecord) -> object:
     assert record.way is not None
     return record.way.sink.address if isinstance(record.way.sink, Outbox) else None
 
 
-def route(record: Record) -> str:
+def route(record: VisitRecord) -> str:
     assert record.way is not None
     return record.way.route
 
@@ -519,7 +519,7 @@ def test_what_was_taken_is_gone_from_the_ring_and_stays_as_it_was(make_frame: Ma
     station.take(make_frame(to_service="//north"), make_frame(to_service="//here"))
     taken = station.ring.take()
     before = list(decode(taken))
-    after: list[Record] = []
+    after: list[VisitRecord] = []
 
     station.take(make_frame(to_service="//nobody", sequence_number=9), now=NOW + 1, sender="later")
     thread = Thread(target=lambda: after.extend(decode(taken)))
@@ -535,7 +535,7 @@ def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_take
     walker = Walker()
     ring = Ring(1 << 20, sample=1)
 
-    def enter(name: str) -> Way:
+    def enter(name: str) -> ForwardingEntry:
         way = walker.way(name, FrameKind.MESSAGE)
         ring.enter(make_frame(to_service=name), 0, way, 0)
         return way
@@ -560,7 +560,7 @@ def test_kernel_is_told_of_which_ways_it_need_not_look_at_the_dialog(sample: flo
     sink = Walker().way("name", FrameKind.MESSAGE).sink
 
     marked = {
-        disposition: bool(ring.mark_of(Way(sink, disposition, kind=FrameKind.MESSAGE)) & ALWAYS)
+        disposition: bool(ring.mark_of(ForwardingEntry(sink, disposition, kind=FrameKind.MESSAGE)) & ALWAYS)
         for disposition in (Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN, Disposition.NO_ROUTE)
     }
 
@@ -577,7 +577,7 @@ def test_kernel_counts_what_it_sheds_of_every_dialog(kernel: str, make_frame: Ma
     )
     slab = bytearray(make_frame() * 5)
 
-    ring.begin(0.0, Nobody(), is_from_here=False)
+    ring.begin(0.0, UnknownOrigin(), is_from_here=False)
     walks.walk(slab, len(slab))
 
     assert (1, 4) == (len(list(decode(ring.take()))), ring.shed)
@@ -628,7 +628,7 @@ def test_retired_outboxes_take_their_numbers_along(make_frame: MakeFrame, monkey
 # --- what databases tell ---
 
 
-def hand_over(station: Station, frame: bytes, **more: Any) -> tuple[bytes, Arrival]:
+def hand_over(station: Station, frame: bytes, **more: Any) -> tuple[bytes, PassOrigin]:
     """What a database gets of a frame, and how it came."""
     station.take(frame, **more)
     (given,) = station.given.pop()
@@ -672,7 +672,7 @@ def test_head_of_a_frame_is_enough_to_tell_of_it(make_frame: MakeFrame) -> None:
     ring = Ring(1000, sample=1)
     frame = make_frame(b"x" * 300, to_service="//here")
 
-    ring.tell(head_of(frame), None, Arrival(NOW - 5, "", is_from_here=True), NOW)
+    ring.tell(head_of(frame), None, PassOrigin(NOW - 5, "", is_from_here=True), NOW)
     (record,) = decode(ring.take())
 
     assert (None, None, NOW - 5, NOW) == (record.way, record.disposition, record.arrival.entered, record.left)
@@ -683,7 +683,7 @@ def test_head_of_a_frame_is_enough_to_tell_of_it(make_frame: MakeFrame) -> None:
 def test_verdict_without_room_is_shed(make_frame: MakeFrame) -> None:
     ring = Ring(10, sample=1)
 
-    ring.tell(make_frame(), Disposition.DELIVERED, Arrival(NOW, "", is_from_here=True), NOW)
+    ring.tell(make_frame(), Disposition.DELIVERED, PassOrigin(NOW, "", is_from_here=True), NOW)
 
     assert (1, []) == (ring.shed, list(decode(ring.take())))
 

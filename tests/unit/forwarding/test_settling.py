@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.forwarding.batch import Batch
+from broker.forwarding.batch import PassResult
 from broker.forwarding.hop import HopTimes, bucket
 from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pool import Pool
 from broker.forwarding.settling import Settling
-from broker.forwarding.way import Buffer, Nobody, Origin, Outlet, Way, WayOf
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, Outlet, UnknownOrigin, WayOf
 from broker.routing.address import NetworkAddress
 
 NOW = 1000.0
@@ -24,14 +24,14 @@ class Place:
         self._is_flushed = is_flushed
         self._is_recovered = is_recovered
 
-    def flush(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+    def flush(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
         if not self._is_flushed:
             raise ZeroDivisionError
         self.taken += self.runs
         self._hop.pending -= self._waiting
         self.runs.clear()
 
-    def recover(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+    def recover(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
         if not self._is_recovered:
             raise MemoryError
         self.runs.clear()
@@ -41,7 +41,7 @@ class Station:
     def __init__(self) -> None:
         self.hop = HopTimes()
         self.reported: list[tuple[Outlet | None, type[Exception]]] = []
-        self.held_back: list[tuple[Outbox, Origin, bool]] = []
+        self.held_back: list[tuple[Outbox, FrameOrigin, bool]] = []
         self.settling = Settling(
             lambda *who: self.held_back.append(who),
             lambda outlet, error: self.reported.append((outlet, type(error))),
@@ -49,14 +49,14 @@ class Station:
         )
 
 
-def batch_for(*places: Place) -> Batch:
-    batch = Batch()
+def batch_for(*places: Place) -> PassResult:
+    batch = PassResult()
     for number, place in enumerate(places):
         batch.gather(place, bytes([number]))
     return batch
 
 
-def way_of(_frame: Buffer) -> Way:
+def way_of(_frame: Buffer) -> ForwardingEntry:
     raise AssertionError
 
 
@@ -64,7 +64,7 @@ def test_sink_that_fails_is_reported_when_the_others_have_had_their_turn() -> No
     station = Station()
     failing, good = Place(station.hop, is_flushed=False), Place(station.hop)
 
-    station.settling.settle(batch_for(failing, good), NOW, Nobody(), way_of)
+    station.settling.settle(batch_for(failing, good), NOW, UnknownOrigin(), way_of)
 
     assert ([], [b"\1"]) == (failing.runs, good.taken)
     assert [(None, ZeroDivisionError)] == station.reported
@@ -74,7 +74,7 @@ def test_sink_that_cannot_recover_keeps_no_part_of_the_slab() -> None:
     station = Station()
     failing, good = Place(station.hop, is_flushed=False, is_recovered=False), Place(station.hop)
 
-    station.settling.settle(batch_for(failing, good), NOW, Nobody(), way_of)
+    station.settling.settle(batch_for(failing, good), NOW, UnknownOrigin(), way_of)
 
     assert ([], [b"\1"]) == (failing.runs, good.taken)
     assert [(None, ZeroDivisionError), (None, MemoryError)] == station.reported
@@ -93,10 +93,10 @@ def test_what_leaves_after_it_waited_is_counted_with_its_time_and_what_waits_aga
 
 def test_it_is_told_whether_a_batch_is_for_others_as_well() -> None:
     station = Station()
-    origin = Nobody()
+    origin = UnknownOrigin()
 
     class Telling(Place):
-        def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
+        def flush(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
             station.settling.tell_who_waits(outbox, origin)
             super().flush(now, origin, way_of)
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding.sink import DatabaseSink, DropSink
-from broker.forwarding.way import Buffer, Origin, Way
+from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin
 from broker.protocol.layout import FrameKind
 
 MakeFrame = Callable[..., bytes]
@@ -27,16 +27,16 @@ class Silent:
         raise AssertionError
 
 
-def no_way(_frame: Buffer) -> Way:
+def no_way(_frame: Buffer) -> ForwardingEntry:
     raise AssertionError
 
 
-def no_drop(frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
+def no_drop(frame: Buffer, disposition: Disposition, origin: FrameOrigin | None) -> None:
     raise AssertionError
 
 
 def test_database_gets_copies_of_its_frames_in_the_order_of_arrival(make_frame: MakeFrame) -> None:
-    delivered: list[tuple[bytes, list[bytes], Origin]] = []
+    delivered: list[tuple[bytes, list[bytes], FrameOrigin]] = []
     frames = [make_frame(bytes([n])) for n in range(3)]
     slab, origin = bytearray(b"".join(frames)), Silent()
     cut = len(frames[0] + frames[1])
@@ -51,7 +51,7 @@ def test_database_gets_copies_of_its_frames_in_the_order_of_arrival(make_frame: 
 
 
 def test_every_dropped_frame_is_counted_under_the_reason_of_its_sink(make_frame: MakeFrame) -> None:
-    dropped: list[tuple[bytes, Disposition, Origin | None]] = []
+    dropped: list[tuple[bytes, Disposition, FrameOrigin | None]] = []
     frames = [make_frame(bytes([n])) for n in range(3)]
     origin = Silent()
     sink = DropSink(Disposition.HOPS_EXHAUSTED, lambda frame, why, whose: dropped.append((bytes(frame), why, whose)))
@@ -64,15 +64,15 @@ def test_every_dropped_frame_is_counted_under_the_reason_of_its_sink(make_frame:
 
 
 def test_what_a_database_did_not_take_is_dropped_and_counts_as_not_delivered(make_frame: MakeFrame) -> None:
-    dropped: list[tuple[bytes, Disposition, Origin | None]] = []
+    dropped: list[tuple[bytes, Disposition, FrameOrigin | None]] = []
     frames = [make_frame(bytes([n])) for n in range(3)]
     origin = Silent()
 
-    def deliver(database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def deliver(database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         raise RuntimeError
 
     sink = DatabaseSink(DATABASE, deliver, lambda frame, why, whose: dropped.append((bytes(frame), why, whose)))
-    way = Way(sink, Disposition.DELIVERED, kind=FrameKind.MESSAGE)
+    way = ForwardingEntry(sink, Disposition.DELIVERED, kind=FrameKind.MESSAGE)
     way.frames = 5
     sink.runs += [frames[0], b"".join(frames[1:])]
 

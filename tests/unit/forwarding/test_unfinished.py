@@ -2,13 +2,13 @@
 
 import pytest
 
-from broker.forwarding.unfinished import Unfinished
+from broker.forwarding.unfinished import PartialFrames
 
 
 class Link:
     """Keeps what it is told to, until it is closed."""
 
-    def __init__(self, unfinished: Unfinished, *, is_accept: bool = True) -> None:
+    def __init__(self, unfinished: PartialFrames, *, is_accept: bool = True) -> None:
         self.is_accept = is_accept
         self.unfinished = unfinished
         self.closed = ""
@@ -22,11 +22,11 @@ class Link:
 
 
 @pytest.fixture
-def unfinished() -> Unfinished:
-    return Unfinished(max_bytes=100)
+def unfinished() -> PartialFrames:
+    return PartialFrames(max_bytes=100)
 
 
-def test_what_is_kept_follows_what_every_link_says(unfinished: Unfinished) -> None:
+def test_what_is_kept_follows_what_every_link_says(unfinished: PartialFrames) -> None:
     one, other = Link(unfinished), Link(unfinished, is_accept=False)
 
     one.keep(10)
@@ -37,7 +37,7 @@ def test_what_is_kept_follows_what_every_link_says(unfinished: Unfinished) -> No
     assert 5 == unfinished.kept_bytes
 
 
-def test_the_bound_itself_closes_nobody(unfinished: Unfinished) -> None:
+def test_the_bound_itself_closes_nobody(unfinished: PartialFrames) -> None:
     one, other = Link(unfinished), Link(unfinished)
 
     one.keep(40)
@@ -46,7 +46,7 @@ def test_the_bound_itself_closes_nobody(unfinished: Unfinished) -> None:
     assert ("", "") == (one.closed, other.closed)
 
 
-def test_at_the_bound_those_go_that_have_waited_the_longest_however_little_they_keep(unfinished: Unfinished) -> None:
+def test_at_the_bound_those_go_that_have_waited_the_longest_however_little_they_keep(unfinished: PartialFrames) -> None:
     slow, slower, busy = Link(unfinished), Link(unfinished), Link(unfinished)
     slower.keep(10)
     slow.keep(20)
@@ -61,7 +61,7 @@ def test_at_the_bound_those_go_that_have_waited_the_longest_however_little_they_
     assert 71 == unfinished.kept_bytes
 
 
-def test_whom_we_have_dialled_goes_last(unfinished: Unfinished) -> None:
+def test_whom_we_have_dialled_goes_last(unfinished: PartialFrames) -> None:
     known, stranger = Link(unfinished, is_accept=False), Link(unfinished)
     known.keep(60)
     stranger.keep(40)
@@ -74,7 +74,7 @@ def test_whom_we_have_dialled_goes_last(unfinished: Unfinished) -> None:
     assert 40 == unfinished.kept_bytes
 
 
-def test_a_link_that_alone_is_above_the_bound_is_closed_itself(unfinished: Unfinished) -> None:
+def test_a_link_that_alone_is_above_the_bound_is_closed_itself(unfinished: PartialFrames) -> None:
     alone = Link(unfinished)
 
     alone.keep(101)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding.sink import DropSink
-from broker.forwarding.way import Arrival, Way, frame_bounds, rejected
+from broker.forwarding.way import ForwardingEntry, PassOrigin, frame_bounds, rejected
 from broker.protocol.frame import Ping, Rejected, encode_link
 
 MakeFrame = Callable[..., bytes]
@@ -32,7 +32,7 @@ def test_run_without_frames_has_no_bounds() -> None:
 def test_new_way_has_taken_nothing() -> None:
     sink = DropSink(Disposition.NO_ROUTE, lambda *_: None)
 
-    way = Way(sink, Disposition.NO_ROUTE, kind=0x10)
+    way = ForwardingEntry(sink, Disposition.NO_ROUTE, kind=0x10)
 
     assert (sink, Disposition.NO_ROUTE, 0x10, "", 0) == (way.sink, way.disposition, way.kind, way.route, way.frames)
 
@@ -47,4 +47,4 @@ def test_sender_is_advised_which_frame_it_was_and_why(form: Callable[[bytes], by
 
 
 def test_frames_of_a_database_here_have_spent_no_hop() -> None:
-    assert (0, 1) == tuple(Arrival(1.0, "", is_from_here).hops for is_from_here in (True, False))
+    assert (0, 1) == tuple(PassOrigin(1.0, "", is_from_here).hops for is_from_here in (True, False))

@@ -8,7 +8,7 @@ from broker.flow import Disposition
 from broker.forwarding import ways as module
 from broker.forwarding.outbox import Ports
 from broker.forwarding.pool import Pool
-from broker.forwarding.ways import OTHER_KIND, Ways
+from broker.forwarding.ways import OTHER_KIND, ForwardingTable
 from broker.protocol.layout import FrameKind
 from broker.routing.address import TRANSPORT, Keyword, NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision
@@ -19,8 +19,8 @@ NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
 
 
 @pytest.fixture
-def ways() -> Ways:
-    return Ways(Pool(0), Ports(drop=lambda *_: None), want=lambda _: None, deliver=lambda *_: None)
+def ways() -> ForwardingTable:
+    return ForwardingTable(Pool(0), Ports(drop=lambda *_: None), want=lambda _: None, deliver=lambda *_: None)
 
 
 def on(address: NetworkAddress, by: Keyword | None = None, *others: NetworkAddress) -> Decision:
@@ -30,7 +30,7 @@ def on(address: NetworkAddress, by: Keyword | None = None, *others: NetworkAddre
     return Decision(Disposition.FORWARDED, 1, route, candidates=candidates)
 
 
-def test_there_is_one_way_for_a_sink_a_route_and_a_kind(ways: Ways) -> None:
+def test_there_is_one_way_for_a_sink_a_route_and_a_kind(ways: ForwardingTable) -> None:
     first = ways.of(on(NORTH), FrameKind.MESSAGE)
 
     assert first is ways.of(on(NORTH), FrameKind.MESSAGE)
@@ -40,18 +40,18 @@ def test_there_is_one_way_for_a_sink_a_route_and_a_kind(ways: Ways) -> None:
     assert {NORTH: first.sink} == ways.outboxes
 
 
-def test_another_candidate_may_be_asked_for(ways: Ways) -> None:
+def test_another_candidate_may_be_asked_for(ways: ForwardingTable) -> None:
     assert ways.outbox(SOUTH) is ways.of(on(NORTH, None, SOUTH), FrameKind.MESSAGE, SOUTH).sink
 
 
-def test_drops_are_by_reason(ways: Ways) -> None:
+def test_drops_are_by_reason(ways: ForwardingTable) -> None:
     way = ways.of(Decision(Disposition.NO_ROUTE, 7), FrameKind.MESSAGE)
 
     assert (Disposition.NO_ROUTE, "", way) == (way.disposition, way.route, ways.drop(Disposition.NO_ROUTE, 0x10))
 
 
 def test_invented_addresses_are_bounded_and_those_of_routes_are_not(
-    ways: Ways, monkeypatch: pytest.MonkeyPatch
+    ways: ForwardingTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "INVENTED_MAX", 2)
     invented = [NetworkAddress(f"10.0.0.{n}") for n in range(3)]
@@ -65,7 +65,7 @@ def test_invented_addresses_are_bounded_and_those_of_routes_are_not(
 
 
 def test_only_invented_addresses_that_are_idle_are_retired_and_only_at_the_bound(
-    ways: Ways, monkeypatch: pytest.MonkeyPatch
+    ways: ForwardingTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "INVENTED_MAX", 2)
     invented = [NetworkAddress(f"10.0.0.{n}") for n in range(2)]

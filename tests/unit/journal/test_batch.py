@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from broker.journal.batch import Batch
+from broker.journal.batch import RingBatch
 from tests.support.records import Tape
 
 
 def test_batch_knows_of_no_principals_unless_told() -> None:
-    batch = Batch(Tape().take(), 1.5)
+    batch = RingBatch(Tape().take(), 1.5)
 
     assert (1.5, 0, {}) == (batch.offset, batch.shed, dict(batch.principals))

@@ -12,7 +12,7 @@ import pytest
 from broker.forwarding.decoder_choice import make_decoder
 from broker.journal.file import JournalFile
 from broker.journal.place import remove_leftovers
-from broker.journal.rows import Rows
+from broker.journal.rows import RowBuffer
 from broker.journal.schema import FILE_KEY, INSTANCE_KEY, JOURNAL, SAMPLE_KEY, SCHEMA_KEY, SHED_KEY
 from tests.support.records import Tape, frame, way
 
@@ -20,7 +20,7 @@ BEGUN = datetime(2026, 3, 4, 5, 59, tzinfo=UTC).timestamp()
 
 
 def table(rows: int = 3) -> pa.Table:
-    tape, made = Tape(), Rows("gw", make_decoder())
+    tape, made = Tape(), RowBuffer("gw", make_decoder())
     for number in range(rows):
         tape.enter(frame(sequence_number=number), way())
     made.add(tape.batch(offset=BEGUN))

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.way import Origin, Way
+from broker.forwarding.way import ForwardingEntry, FrameOrigin
 from broker.journal import journal as module
-from broker.journal.batch import NOBODY_FOLLOWS, Batch
+from broker.journal.batch import NOBODY_FOLLOWS, RingBatch
 from broker.journal.journal import Journal
 from broker.journal.place import files_of
 from broker.journal.plan import JournalPlan
 from tests.support.reading import until
 from tests.support.records import frame, way
 
-WAY: Way = way()
+WAY: ForwardingEntry = way()
 
 
 class West:
@@ -131,7 +131,7 @@ async def test_sample_of_none_still_records_drops(tmp_path: Path) -> None:
     one = journal(plan)
     one.start()
     record(one, 5)
-    origin: Origin | Any = West()
+    origin: FrameOrigin | Any = West()
     one.ring.begin(asyncio.get_running_loop().time(), origin, is_from_here=False)
     one.ring.enter(frame(), 0, way(Disposition.NO_ROUTE, route=""), 0)
 
@@ -178,7 +178,7 @@ class Follower:
         self.records = 0
         self.seconds = 0.0
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RingBatch) -> None:
         self.records += len(batch.taken.data)
 
     def status(self) -> Mapping[str, int]:

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker.flow import Outcome
+from broker.flow import VisitOutcome
 from broker.journal import reading
-from broker.journal.newest import CLOCKS_APART, Arriving, Newest, Wanted, newest
-from broker.journal.reading import Reading
+from broker.journal.newest import CLOCKS_APART, Newest, NewFiles, Wanted, newest
+from broker.journal.reading import FileReader
 from broker.journal.survey import Fitness
 from tests.support.journalled import START, visit, write
 
@@ -69,13 +69,13 @@ def test_files_that_are_too_old_are_not_opened(tmp_path: Path, monkeypatch: pyte
         visits = [visit(number * 10_000 + n, sequence_number=100 * number + n) for n in range(20)]
         change(write(tmp_path / f"{number}.parquet", *visits, group_rows=5), number * 10_000 + 20)
     read: list[int] = []
-    pieces = Reading.pieces
+    pieces = FileReader.pieces
 
-    def note(file: Reading, group: int) -> Iterator[pa.Table]:
+    def note(file: FileReader, group: int) -> Iterator[pa.Table]:
         read.append(group)
         return pieces(file, group)
 
-    monkeypatch.setattr(Reading, "pieces", note)
+    monkeypatch.setattr(FileReader, "pieces", note)
 
     found = newest(tmp_path, ANY, 7)
 
@@ -84,7 +84,7 @@ def test_files_that_are_too_old_are_not_opened(tmp_path: Path, monkeypatch: pyte
 
 
 def test_one_dialog_or_outcome_is_found_among_others(tmp_path: Path) -> None:
-    outcomes = [outcome.value for outcome in Outcome]
+    outcomes = [outcome.value for outcome in VisitOutcome]
     visits = [
         visit(n, sequence_number=n, conversation_id=bytes([n % 3]) * 16, outcome=outcomes[n % 7]) for n in range(42)
     ]
@@ -137,7 +137,7 @@ def test_empty_directory_has_no_visits(tmp_path: Path) -> None:
 
 def test_new_files_are_shown_once_as_they_appear(tmp_path: Path) -> None:
     old = write(tmp_path / "a.parquet", visit(0, sequence_number=1))
-    arriving = Arriving(tmp_path)
+    arriving = NewFiles(tmp_path)
     assert [] == list(arriving.look(ANY))
 
     new = write(tmp_path / "x" / "b.parquet", *[visit(n, sequence_number=n) for n in (3, 4, 5)])
@@ -155,7 +155,7 @@ def test_new_files_are_shown_once_as_they_appear(tmp_path: Path) -> None:
 
 
 def test_file_that_is_copied_by_and_by_is_shown_when_it_is_whole(tmp_path: Path) -> None:
-    arriving = Arriving(tmp_path)
+    arriving = NewFiles(tmp_path)
     path = write(tmp_path / "a.parquet", visit())
     data = path.read_bytes()
     path.write_bytes(data[:500])
@@ -170,7 +170,7 @@ def test_file_that_is_copied_by_and_by_is_shown_when_it_is_whole(tmp_path: Path)
 
 
 def test_new_file_that_cannot_be_read_to_its_end_is_told(tmp_path: Path) -> None:
-    arriving = Arriving(tmp_path)
+    arriving = NewFiles(tmp_path)
     path = write(tmp_path / "a.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
     data = bytearray(path.read_bytes())
     data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.flow import COLUMNS, Outcome
+from broker.flow import COLUMNS, VisitOutcome
 
 PAGE = Path(__file__).parents[3] / "docs" / "journal.md"
 
@@ -23,4 +23,4 @@ def test_every_column_has_its_row_on_the_page() -> None:
 def test_every_outcome_is_on_the_page() -> None:
     page = PAGE.read_text(encoding="utf-8")
 
-    assert [] == [str(outcome) for outcome in Outcome if f"`{outcome}`" not in page]
+    assert [] == [str(outcome) for outcome in VisitOutcome if f"`{outcome}`" not in page]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.journal import reading as module
-from broker.journal.reading import UNREADABLE, Reading, ended
+from broker.journal.reading import UNREADABLE, FileReader, ended
 from broker.journal.schema import JOURNAL
 from tests.support.journalled import START, table, visit, write
 
@@ -19,7 +19,7 @@ BEGIN = int(START.timestamp()) * 1_000_000
 def test_groups_tell_when_their_rows_were(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", *[visit(n, took=10 - n) for n in range(4)], group_rows=2)
 
-    with Reading(path) as reading:
+    with FileReader(path) as reading:
         bounds = [reading.bounds(group) for group in reading.groups]
 
     assert [(BEGIN, BEGIN + 10_000_000), (BEGIN + 2_000_000, BEGIN + 10_000_000)] == bounds
@@ -31,7 +31,7 @@ def test_group_that_does_not_tell_has_no_bounds(tmp_path: Path, how: str) -> Non
     rows = table(visit(took=None if how == "no end" else 1.0))
     pq.write_table(rows, path, write_statistics=how != "no statistics")
 
-    with Reading(path) as reading:
+    with FileReader(path) as reading:
         assert [None] == [reading.bounds(group) for group in reading.groups]
 
 
@@ -39,7 +39,7 @@ def test_rows_come_in_pieces_and_columns_as_asked_for(tmp_path: Path, monkeypatc
     monkeypatch.setattr(module, "PIECE_ROWS", 2)
     path = write(tmp_path / "a.parquet", *[visit(sequence_number=n) for n in range(5)])
 
-    with Reading(path) as reading:
+    with FileReader(path) as reading:
         pieces = list(reading.pieces(0, ["sequence_number", "outcome"]))
         whole = list(reading.pieces(0))
 
@@ -53,7 +53,7 @@ def test_column_that_a_version_does_not_have_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(table(visit(), visit()).drop(["route", "left_at"]), path)
 
-    with Reading(path) as reading:
+    with FileReader(path) as reading:
         (piece,) = reading.pieces(0)
         assert reading.bounds(0) is None
 
@@ -73,8 +73,8 @@ def test_what_fails_is_one_of_the_errors_that_are_told(tmp_path: Path) -> None:
     data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
     path.write_bytes(data)
 
-    with pytest.raises(UNREADABLE), Reading(path) as reading:
+    with pytest.raises(UNREADABLE), FileReader(path) as reading:
         list(reading.pieces(0))
-    with pytest.raises(UNREADABLE), Reading(tmp_path / "gone.parquet"):
+    with pytest.raises(UNREADABLE), FileReader(tmp_path / "gone.parquet"):
         pass
     assert issubclass(pa.ArrowInvalid, UNREADABLE)

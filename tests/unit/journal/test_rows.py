@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from broker.flow import COLUMNS, Disposition, Outcome
+from broker.flow import COLUMNS, Disposition, VisitOutcome
 from broker.forwarding.decoder_choice import DECODERS, make_decoder
 from broker.forwarding.sink import DropSink
-from broker.forwarding.way import Queued, Way
-from broker.journal.rows import Rows
+from broker.forwarding.way import ForwardingEntry, Queued
+from broker.journal.rows import RowBuffer
 from broker.journal.schema import JOURNAL
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
@@ -25,7 +25,7 @@ PAIR = MirroredPair("//to", UUID(int=1), EAST, NetworkAddress("far"))
 
 
 def rows_of(tape: Tape, decoder: str = "") -> list[dict[str, Any]]:
-    rows = Rows("gw", make_decoder(decoder))
+    rows = RowBuffer("gw", make_decoder(decoder))
     rows.add(tape.batch(offset=OFFSET))
     found: list[dict[str, Any]] = rows.take().to_pylist()
     return found
@@ -83,7 +83,9 @@ LOST = way(Disposition.NO_ROUTE, route="", sink=DROP)
         (LOST, HERE, ("dropped", "no route", 9798)),
     ],
 )
-def test_way_says_what_became_of_a_frame(taken: Way, come_from: str | None, expected: tuple[Any, ...]) -> None:
+def test_way_says_what_became_of_a_frame(
+    taken: ForwardingEntry, come_from: str | None, expected: tuple[Any, ...]
+) -> None:
     tape = Tape()
     tape.enter(frame(), taken, come_from=come_from)
 
@@ -115,7 +117,7 @@ def test_database_says_what_became_of_a_frame(verdict: Disposition | None, expec
 def test_what_the_pass_gave_a_database_is_left_to_that() -> None:
     tape = Tape()
     tape.enter(frame(), way(Disposition.DELIVERED))
-    rows = Rows("gw", make_decoder())
+    rows = RowBuffer("gw", make_decoder())
 
     assert 0 == rows.add(tape.batch())
     assert (0, 0) == (rows.count, rows.take().num_rows)
@@ -154,8 +156,8 @@ def test_route_of_what_a_database_here_sends_is_of_its_own_table(decoder: str) -
 
 
 def test_mirrored_pair_is_written_as_where_its_principal_was() -> None:
-    tape, rows = Tape(), Rows("gw", make_decoder())
-    to_pair = Way(outbox(), Disposition.FORWARDED, kind=FrameKind.MESSAGE, route="Pair")
+    tape, rows = Tape(), RowBuffer("gw", make_decoder())
+    to_pair = ForwardingEntry(outbox(), Disposition.FORWARDED, kind=FrameKind.MESSAGE, route="Pair")
     to_pair.sink.address = PAIR  # type: ignore[attr-defined]
     for principals in ({}, {PAIR: EAST}, {PAIR: NetworkAddress("far")}):
         tape.enter(frame(), to_pair)
@@ -167,7 +169,7 @@ def test_mirrored_pair_is_written_as_where_its_principal_was() -> None:
 
 
 def test_batches_share_their_words_until_they_are_taken() -> None:
-    tape, rows = Tape(), Rows("gw", make_decoder())
+    tape, rows = Tape(), RowBuffer("gw", make_decoder())
     for name in ("//a", "//b", "//a"):
         tape.enter(frame(to_service=name), way(route=f"r{name}"), come_from=name)
         assert 1 == rows.add(tape.batch())
@@ -188,7 +190,7 @@ def test_batches_share_their_words_until_they_are_taken() -> None:
 
 
 def test_number_that_stands_for_another_way_by_now_is_told_anew() -> None:
-    tape, rows = Tape(), Rows("gw", make_decoder())
+    tape, rows = Tape(), RowBuffer("gw", make_decoder())
     old = way(route="Old")
     tape.enter(frame(), old)
     rows.add(tape.batch())
@@ -201,7 +203,7 @@ def test_number_that_stands_for_another_way_by_now_is_told_anew() -> None:
 
 
 def test_what_is_no_record_adds_nothing() -> None:
-    tape, rows = Tape(), Rows("gw", make_decoder())
+    tape, rows = Tape(), RowBuffer("gw", make_decoder())
     tape.enter(frame(), way())
     batch = tape.batch()
 
@@ -221,7 +223,7 @@ def test_name_that_is_no_text_is_written_as_far_as_it_is_one() -> None:
 
 
 def test_table_has_the_columns_of_the_journal_and_is_sound() -> None:
-    tape, rows = Tape(), Rows("gw", make_decoder())
+    tape, rows = Tape(), RowBuffer("gw", make_decoder())
     for number in range(100):
         tape.enter(frame(sequence_number=number), way())
     rows.add(tape.batch())
@@ -230,5 +232,5 @@ def test_table_has_the_columns_of_the_journal_and_is_sound() -> None:
 
     table.validate(full=True)
     assert table.schema.equals(JOURNAL)
-    assert set(table["outcome"].to_pylist()) <= {str(outcome) for outcome in Outcome}
+    assert set(table["outcome"].to_pylist()) <= {str(outcome) for outcome in VisitOutcome}
     assert 0 == rows.drop()

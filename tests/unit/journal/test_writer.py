@@ -18,7 +18,7 @@ from structlog import DropEvent
 from structlog.testing import capture_logs
 
 from broker.journal import writer as module
-from broker.journal.batch import NOBODY_FOLLOWS, Batch
+from broker.journal.batch import NOBODY_FOLLOWS, RingBatch
 from broker.journal.file import JournalFile
 from broker.journal.place import files_of
 from broker.journal.plan import JournalPlan
@@ -41,7 +41,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
 
 
-def batch(rows: int = 1, shed: int = 0) -> Batch:
+def batch(rows: int = 1, shed: int = 0) -> RingBatch:
     tape = Tape()
     for number in range(rows):
         tape.enter(frame(sequence_number=number), way())
@@ -123,7 +123,7 @@ def test_memory_of_the_ring_comes_back_when_it_was_read(plan: JournalPlan) -> No
     tape = Tape(capacity=plan.ring_bytes)
     tape.enter(frame(), way())
     full = tape.ring.buffer
-    writer.offer(Batch(tape.ring.swap(memory), 0.0))
+    writer.offer(RingBatch(tape.ring.swap(memory), 0.0))
 
     assert full is wait_for(writer.maybe_buffer, seconds=WAIT, what="the memory again")
     ended(writer)
@@ -338,7 +338,7 @@ class Faulty:
         self.may_go_on = Event()
         self.may_go_on.set()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RingBatch) -> None:
         self.may_go_on.wait(WAIT)
         if self.is_broken:
             raise RuntimeError("a fault of the program")
@@ -389,7 +389,7 @@ def test_thread_that_stands_still_is_told_until_it_moves(plan: JournalPlan, monk
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_thread_that_has_ended_is_told(plan: JournalPlan) -> None:
     class Ending(Faulty):
-        def add(self, batch: Batch) -> None:
+        def add(self, batch: RingBatch) -> None:
             raise SystemExit
 
     writer = Writer(plan, follower=Ending())

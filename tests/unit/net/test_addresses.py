@@ -9,7 +9,7 @@ import pytest
 
 from broker.net import addresses as module
 from broker.net.addresses import Addresses
-from broker.net.dialer import Attempts
+from broker.net.dialer import DialHistory
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
@@ -29,7 +29,7 @@ async def test_health_goes_by_who_serves_and_then_by_the_last_attempt() -> None:
     link: Any = Played()
     assert (AddressHealth.UNTRIED, "") == (addresses.health_of(NORTH), addresses.problem_of(NORTH))
 
-    addresses.attempts[NORTH] = Attempts()
+    addresses.attempts[NORTH] = DialHistory()
     addresses.suppress(NORTH, "Connection refused")
     assert (AddressHealth.SUPPRESSED, "Connection refused") == (addresses.health_of(NORTH), addresses.problem_of(NORTH))
     addresses.servers.add(link, NORTH)
@@ -59,11 +59,11 @@ async def test_past_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = Addresses()
     link: Any = Played()
     addresses.servers.add(link, NORTH)
-    addresses.attempts |= {NORTH: Attempts(), SOUTH: Attempts()}
+    addresses.attempts |= {NORTH: DialHistory(), SOUTH: DialHistory()}
     addresses.forget_old(0.0)
     assert 2 == len(addresses.attempts)
     trying, resting = NetworkAddress("10.0.0.3"), NetworkAddress("10.0.0.4")
-    addresses.attempts |= {trying: Attempts(is_under_way=True), resting: Attempts(suppressed_until=10.0)}
+    addresses.attempts |= {trying: DialHistory(is_under_way=True), resting: DialHistory(suppressed_until=10.0)}
 
     addresses.forget_old(5.0)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.net.addresses import Addresses
-from broker.net.departures import LEAST_SECONDS, Departures, has_parted
-from broker.net.dialer import Attempts
+from broker.net.departures import LEAST_SECONDS, PeerDepartures, has_parted
+from broker.net.dialer import DialHistory
 from broker.routing.address import NetworkAddress
 from tests.support.played import PlayedLoop
 
@@ -22,10 +22,10 @@ class Station:
     def __init__(self) -> None:
         self.addresses = Addresses()
         self.given_up: list[object] = []
-        self.departures = Departures(self.addresses, self.dial, self.given_up.append)
+        self.departures = PeerDepartures(self.addresses, self.dial, self.given_up.append)
 
     def dial(self, address: NetworkAddress) -> None:
-        self.addresses.attempts[address] = Attempts(is_under_way=True)
+        self.addresses.attempts[address] = DialHistory(is_under_way=True)
 
     def come_to_an_end(self, address: NetworkAddress) -> None:
         self.addresses.attempts[address].is_under_way = False

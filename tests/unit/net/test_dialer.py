@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.net.dialer import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, Attempts, connect
+from broker.net.dialer import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, DialHistory, connect
 from broker.routing.address import NetworkAddress
 from tests.support.played import PlayedLoop
 
@@ -131,7 +131,7 @@ async def test_cancelled_attempt_leaves_no_socket(sockets: Sockets) -> None:
 
 
 def test_waits_double_up_to_a_bound() -> None:
-    attempts = Attempts()
+    attempts = DialHistory()
 
     waits = [attempts.failed("refused", 100.0, never) for _ in range(40)]
 
@@ -141,7 +141,7 @@ def test_waits_double_up_to_a_bound() -> None:
 
 
 def test_many_that_fail_at_one_instant_do_not_try_again_in_step() -> None:
-    waits = [Attempts().failed("refused", 100.0) for _ in range(1000)]
+    waits = [DialHistory().failed("refused", 100.0) for _ in range(1000)]
 
     assert all((1.0 - SPREAD) * BACKOFF_FIRST <= wait <= BACKOFF_FIRST for wait in waits)
     assert len(set(waits)) > 900
@@ -150,16 +150,16 @@ def test_many_that_fail_at_one_instant_do_not_try_again_in_step() -> None:
 
 
 def test_success_holds_nothing_against_the_address() -> None:
-    attempts = Attempts()
+    attempts = DialHistory()
     attempts.failed("refused", 100.0)
 
     attempts.succeeded()
 
-    assert Attempts() == attempts
+    assert DialHistory() == attempts
 
 
 def test_address_that_nobody_tried_for_long_begins_with_the_shortest_wait() -> None:
-    attempts = Attempts()
+    attempts = DialHistory()
     for _ in range(10):
         attempts.failed("refused", 100.0, never)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker.net.addresses import Addresses
-from broker.net.dialer import BACKOFF_CAP, Attempts, DialQueue
-from broker.net.dialling import AGAIN_MAX, DIALS_MAX, Dialling
+from broker.net.dialer import BACKOFF_CAP, DialHistory, DialQueue
+from broker.net.dialling import AGAIN_MAX, DIALS_MAX, Dialer
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
@@ -30,7 +30,7 @@ class Town:
         self.failed: list[NetworkAddress] = []
         self.answers: dict[NetworkAddress, asyncio.Future[Any]] = {}
         self.addresses = Addresses()
-        self.dialling = Dialling(self, self.addresses, 5.0, self._on_open, self.failed.append)  # type: ignore[arg-type]
+        self.dialling = Dialer(self, self.addresses, 5.0, self._on_open, self.failed.append)  # type: ignore[arg-type]
         self.dialling.is_invented = lambda address: address.host.startswith("invented")
 
     async def dial(self, address: NetworkAddress, _connect: object) -> NetworkAddress:
@@ -145,7 +145,7 @@ class Serving:
 def fail(town: Town, *addresses: NetworkAddress) -> float:
     """They have failed, one after the other; when all of them may be tried again."""
     for address in addresses:
-        town.addresses.attempts[address] = Attempts()
+        town.addresses.attempts[address] = DialHistory()
         town.addresses.suppress(address, "Connection refused")
     return max(town.addresses.attempts[address].suppressed_until for address in addresses)
 

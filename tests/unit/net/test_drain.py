@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net.drain import PROBED_SECONDS, STUCK_SECONDS, Bounds, Drain, Stage
+from broker.net.drain import PROBED_SECONDS, STUCK_SECONDS, Drain, DrainBounds, DrainStage
 from broker.net.farewell import Left
 from tests.support.played import PlayedLoop
 
@@ -37,7 +37,7 @@ class Leaver:
 
 
 def drain_of(leaver: Leaver, *, announce: float = 5.0, timeout: float = 25.0) -> Drain:
-    return Drain(leaver, lambda: Bounds(announce, timeout))
+    return Drain(leaver, lambda: DrainBounds(announce, timeout))
 
 
 async def drained(drain: Drain) -> float:
@@ -55,7 +55,7 @@ async def test_instance_with_nothing_to_do_has_left_at_once(loop: PlayedLoop) ->
 
     seconds = await drained(drain)
 
-    assert (0.0, Stage.LEFT, True, "drained") == (seconds, drain.stage, drain.is_clean, drain.sentence)
+    assert (0.0, DrainStage.LEFT, True, "drained") == (seconds, drain.stage, drain.is_clean, drain.sentence)
     assert [("drain", loop.time()), ("leave within 25.0", loop.time())] == leaver.told
 
 
@@ -134,7 +134,7 @@ async def test_whoever_follows_hears_of_every_change_and_of_the_end(loop: Played
 
     drain.begin("SIGTERM")
     sentences = []
-    while drain.stage is not Stage.LEFT:
+    while drain.stage is not DrainStage.LEFT:
         await drain.changed(drain.changes, 10.0)
         sentences.append(drain.sentence)
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.errors import TlsRefusedError
 from broker.net.certificate import identify
-from broker.net.entrance import Entrance, Opening, _check_host
+from broker.net.entrance import Handshaker, Opening, _check_host
 from broker.net.tls import NO_SECURITY
 from broker.net.transport import PlainTransport
 from broker.routing.address import NetworkAddress
@@ -24,7 +24,7 @@ async def test_without_tls_an_accepted_socket_is_a_transport_at_once(loop: Playe
     opened: list[Opening] = []
     sock: Any = PlayedSocket(loop)
 
-    Entrance(NO_SECURITY, 1.0, Counter(), opened.append).accept(sock, "tcp://peer:1")
+    Handshaker(NO_SECURITY, 1.0, Counter(), opened.append).accept(sock, "tcp://peer:1")
 
     [opening] = opened
     assert ("tcp://peer:1", loop.time()) == (opening.address, opening.begun_at)
@@ -39,7 +39,7 @@ async def test_without_tls_a_dialled_socket_is_a_transport_at_once(loop: PlayedL
         await asyncio.sleep(0)
         return sock, (address.host, address.port)
 
-    opening = await Entrance(NO_SECURITY, 1.0, Counter(), lambda _: None).dial(FAR, connect)
+    opening = await Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None).dial(FAR, connect)
 
     assert ("tcp://far:4022", True) == (opening.address, isinstance(opening.transport, PlainTransport))
 
@@ -49,7 +49,7 @@ async def test_nobody_reached_is_what_the_system_said(loop: PlayedLoop) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
     with pytest.raises(ConnectionRefusedError):
-        await Entrance(NO_SECURITY, 1.0, Counter(), lambda _: None).dial(FAR, connect)
+        await Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None).dial(FAR, connect)
 
 
 async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.net.farewell import HOPS_MAX, QUIET_SECONDS, Farewell, Left
+from broker.net.farewell import HOPS_MAX, QUIET_SECONDS, Left, OwnDeparture
 from broker.protocol.frame import GoAway, encode_link
 from broker.routing.address import NetworkAddress
 from tests.support.peers import HIGHER, LOWER, NORTH, SOUTH, Neighbourhood, said
@@ -39,7 +39,7 @@ async def test_peers_are_told_once_and_a_late_one_with_what_is_left_of_the_time(
 async def test_nobody_is_told_anything_while_the_instance_stays(near: Neighbourhood) -> None:
     near.accept()
 
-    Farewell().greet(near.links[0])
+    OwnDeparture().greet(near.links[0])
 
     assert [[]] == goaways(near)
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.net.housekeeping import REPORT_SECONDS, Housekeeping
+from broker.net.housekeeping import REPORT_SECONDS, DeferredWork
 from tests.support.peers import NORTH, Neighbourhood, sent
 from tests.support.played import PlayedLoop
 
@@ -18,7 +18,7 @@ class Worker:
     def __init__(self) -> None:
         self.turns: list[float] = []
         self.wishes = 0
-        self.housekeeping: Housekeeping
+        self.housekeeping: DeferredWork
 
     def work(self, now: float) -> None:
         self.turns.append(now)
@@ -29,7 +29,7 @@ class Worker:
 
 async def test_many_wishes_are_one_turn_in_a_later_turn_of_the_loop(loop: PlayedLoop) -> None:
     worker, after = Worker(), [0]
-    housekeeping = worker.housekeeping = Housekeeping()
+    housekeeping = worker.housekeeping = DeferredWork()
     housekeeping.start(cast("Any", worker), lambda: after.append(len(worker.turns)))
     worker.wishes = 2
 
@@ -64,7 +64,7 @@ async def test_link_that_fails_in_a_pass_is_closed_behind_it_and_its_address_ser
 
 
 async def test_every_failure_is_counted_and_some_are_told(loop: PlayedLoop, capsys: pytest.CaptureFixture[str]) -> None:
-    housekeeping = Housekeeping()
+    housekeeping = DeferredWork()
 
     for _ in range(3):
         housekeeping.report(None, ValueError("same again"))

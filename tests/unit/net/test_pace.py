@@ -11,7 +11,7 @@ import pytest
 from broker.net import pace as module
 from broker.net.link import Link
 from broker.net.link_state import LinkState
-from broker.net.pace import ENDS, RENEW_SECONDS, RENEWALS, Pace
+from broker.net.pace import ENDS, RENEW_SECONDS, RENEWALS, LoopFairness
 
 
 class Played:
@@ -36,7 +36,7 @@ class Paced:
     def __init__(self, *links: Played) -> None:
         self.links: list[Any] = list(links)
         self.failed: list[Any] = []
-        self.pace = Pace(lambda link, _: self.failed.append(link))
+        self.pace = LoopFairness(lambda link, _: self.failed.append(link))
 
     def end_all(self) -> None:
         for link in self.links:

@@ -10,7 +10,7 @@ import pytest
 from broker.errors import ConnectDeniedError
 from broker.net.certificate import Identity
 from broker.net.permissions import EVERYTHING, REASON_MAX, Permissions
-from broker.security.grants import OPEN, Grants, Permission, Rule, State
+from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import NOBODY, Who, parse_principal
 
 ORDERS = Who("CN=orders", "orders", (), "0a" * 32)
@@ -37,7 +37,7 @@ class FakeLink:
 
 
 def grants(*names: str, permission: Permission = Permission.CONNECT) -> Grants:
-    rules = [Rule(permission, "*", parse_principal(name), State.GRANT) for name in names]
+    rules = [PermissionRule(permission, "*", parse_principal(name), PermissionState.GRANT) for name in names]
     return Grants(rules, is_default_deny=True, endpoint="gw")
 
 

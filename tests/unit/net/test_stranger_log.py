@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.net import stranger_log
-from broker.net.stranger_log import BURST, LINES_PER_SECOND, StrangerLog
+from broker.net.stranger_log import BURST, LINES_PER_SECOND, RateLimiter
 
 
 class Clock:
@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_usual_number_of_lines_is_written_as_it_is(clock: Clock) -> None:
-    lines = StrangerLog()
+    lines = RateLimiter()
 
     with capture_logs() as logs:
         for number in range(3):
@@ -40,7 +40,7 @@ def test_usual_number_of_lines_is_written_as_it_is(clock: Clock) -> None:
 
 
 def test_crowd_is_counted_instead(clock: Clock) -> None:
-    lines = StrangerLog()
+    lines = RateLimiter()
 
     with capture_logs() as logs:
         for _ in range(BURST + 1000):

@@ -6,11 +6,11 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from broker.net.tasks import Tasks
+from broker.net.tasks import TaskGroup
 
 
 async def test_task_is_kept_until_it_has_ended() -> None:
-    tasks = Tasks()
+    tasks = TaskGroup()
 
     tasks.spawn(asyncio.sleep(1), "short")
     tasks.spawn(asyncio.sleep(1000), "long")
@@ -25,7 +25,7 @@ async def test_bug_is_told_once_under_the_name_of_the_task() -> None:
     async def fail() -> None:
         raise AssertionError("a bug")
 
-    tasks = Tasks()
+    tasks = TaskGroup()
 
     with capture_logs() as logs:
         tasks.spawn(fail(), "broken")

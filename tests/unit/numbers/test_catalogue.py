@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.flow import NUMBER, Disposition
-from broker.numbers.catalogue import Entry, Place, catalogue, read
+from broker.numbers.catalogue import MessageChannel, MessageEntry, catalogue, read
 
 TABLE = """
 [9744]
@@ -23,12 +23,12 @@ CREATE ROUTE
 def test_a_table_becomes_an_entry(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(TABLE)
 
-    expected = Entry(
+    expected = MessageEntry(
         9744,
         "T",
-        {Place.STATEMENT: "S"},
+        {MessageChannel.STATEMENT: "S"},
         "R",
-        example={Place.STATEMENT: "CREATE ROUTE"},
+        example={MessageChannel.STATEMENT: "CREATE ROUTE"},
         original="",
         reason="",
         told="",
@@ -65,12 +65,12 @@ def test_everything_has_words() -> None:
 
 
 def test_of_what_fails_a_dialog_it_is_said_who_is_told() -> None:
-    assert [] == [key for key, entry in catalogue().items() if Place.DIALOG in entry.when and not entry.told]
+    assert [] == [key for key, entry in catalogue().items() if MessageChannel.DIALOG in entry.when and not entry.told]
 
 
 def test_every_disposition_is_there_with_its_number_and_who_is_told() -> None:
     reasons = {entry.reason: entry for entry in catalogue().values() if entry.reason}
 
     assert {str(one): one.number for one in Disposition} == {reason: entry.number for reason, entry in reasons.items()}
-    assert all(entry.told and Place.FRAME in entry.when for entry in reasons.values())
+    assert all(entry.told and MessageChannel.FRAME in entry.when for entry in reasons.values())
     assert len(NUMBER) == sum(1 for entry in reasons.values() if entry.number)

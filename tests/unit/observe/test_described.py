@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.observe.described import Described, single
+from broker.observe.described import MetricDefinition, single
 
 PARTS = ("_bucket", "_sum", "_count")
 
@@ -14,17 +14,17 @@ PARTS = ("_bucket", "_sum", "_count")
 @pytest.mark.parametrize(
     ("metric", "kind", "only_grows", "scraped"),
     [
-        (Described("a_total", "help"), "counter", True, ("a_total",)),
-        (Described("a_bytes", "help"), "gauge", False, ("a_bytes",)),
+        (MetricDefinition("a_total", "help"), "counter", True, ("a_total",)),
+        (MetricDefinition("a_bytes", "help"), "gauge", False, ("a_bytes",)),
         (
-            Described("a_seconds", "help", is_histogram=True),
+            MetricDefinition("a_seconds", "help", is_histogram=True),
             "histogram",
             True,
             tuple("a_seconds" + one for one in PARTS),
         ),
     ],
 )
-def test_kind(metric: Described, kind: str, only_grows: bool, scraped: tuple[str, ...]) -> None:  # noqa: FBT001 - a case
+def test_kind(metric: MetricDefinition, kind: str, only_grows: bool, scraped: tuple[str, ...]) -> None:  # noqa: FBT001 - a case
     assert (metric.kind, metric.is_counter, metric.sample_names) == (kind, only_grows, scraped)
 
 

@@ -19,7 +19,7 @@ from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, h
 from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal, who_is
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -241,7 +241,10 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
 
 def test_permissions_of_a_peer_stand_before_the_routes_and_the_missing_statement_in_the_answer() -> None:
     told = tell([Route("r", FAR)], msdb=[Route("r", FAR)], database=None)
-    grants = Grants([Rule(Permission.CONNECT, "*", parse_principal("public"), State.GRANT)], is_default_deny=True)
+    grants = Grants(
+        [PermissionRule(Permission.CONNECT, "*", parse_principal("public"), PermissionState.GRANT)],
+        is_default_deny=True,
+    )
 
     text = read(with_permissions(told, who_is("CN=a"), grants), width=100)
 

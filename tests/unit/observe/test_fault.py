@@ -6,9 +6,9 @@ import pytest
 
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.fault import nearest, translate
-from broker.observe.tsql import Statement
+from broker.observe.tsql import SelectQuery
 
-STATEMENT = Statement("SELECT nam, COUNT(*) FROM Q")
+STATEMENT = SelectQuery("SELECT nam, COUNT(*) FROM Q")
 
 
 def told(sentence: str, code: int = sqlite3.SQLITE_ERROR) -> BrokerError:

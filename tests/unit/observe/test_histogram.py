@@ -7,11 +7,11 @@ import operator
 from prometheus_client.core import Sample
 
 from broker.forwarding.hop import BOUNDS
-from broker.observe.described import Described
+from broker.observe.described import MetricDefinition
 from broker.observe.histogram import BUCKETS, SUM, histogram_family, histogram_samples
 from broker.observe.label import LabelCap
 
-METRIC = Described("a_seconds", "help", ("peer",), is_histogram=True)
+METRIC = MetricDefinition("a_seconds", "help", ("peer",), is_histogram=True)
 
 
 def test_every_bucket_is_told_though_it_is_empty() -> None:

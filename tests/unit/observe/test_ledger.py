@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from broker.observe.ledger import add_ledgers, ledger_sentence, ledger_values, read_ledger
-from broker.store.balance import Balance
+from broker.store.balance import LedgerBalance
 from broker.store.database import open_store
 
 
 def test_a_ledger_is_read_from_its_file(tmp_path: Path) -> None:
     open_store(tmp_path / "orders.db").close()
 
-    assert Balance() == read_ledger(tmp_path / "orders.db")
+    assert LedgerBalance() == read_ledger(tmp_path / "orders.db")
 
 
 def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
 
 
 def test_ledgers_are_put_into_a_status() -> None:
-    status = add_ledgers({"databases": {"a": {}, "b": {}}}, {"a": Balance(5, 2, 1, {"why": 2}), "b": None})
+    status = add_ledgers({"databases": {"a": {}, "b": {}}}, {"a": LedgerBalance(5, 2, 1, {"why": 2}), "b": None})
 
     ledger = {"sent": 5, "acknowledged": 2, "held": 1, "failed": {"why": 2}, "unaccounted": 0}
     assert {"databases": {"a": {"ledger": ledger}, "b": {"ledger": None}}} == status
@@ -31,13 +31,13 @@ def test_ledgers_are_put_into_a_status() -> None:
 @pytest.mark.parametrize(
     ("balance", "sentence"),
     [
-        (Balance(), "0 sent = 0 acknowledged + 0 held + 0 failed"),
+        (LedgerBalance(), "0 sent = 0 acknowledged + 0 held + 0 failed"),
         (
-            Balance(12_345, 12_340, 2, {"b": 1, "a": 2}),
+            LedgerBalance(12_345, 12_340, 2, {"b": 1, "a": 2}),
             "12,345 sent = 12,340 acknowledged + 2 held + 3 failed (2 a, 1 b)",
         ),
-        (Balance(3, 1, 1), "3 sent = 1 acknowledged + 1 held + 0 failed + 1 UNACCOUNTED"),
+        (LedgerBalance(3, 1, 1), "3 sent = 1 acknowledged + 1 held + 0 failed + 1 UNACCOUNTED"),
     ],
 )
-def test_one_line_says_whether_it_adds_up(balance: Balance, sentence: str) -> None:
+def test_one_line_says_whether_it_adds_up(balance: LedgerBalance, sentence: str) -> None:
     assert sentence == ledger_sentence(ledger_values(balance))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.numbers.catalogue import catalogue
 from broker.observe.message import MESSAGE_COLUMNS, message_rows
-from broker.observe.query import SELF_MADE, Views
+from broker.observe.query import SELF_MADE, SystemViews
 from broker.observe.view import MEMORY_VIEWS
 
 ROWS = [dict(zip(MESSAGE_COLUMNS, row, strict=True)) for row in message_rows()]
@@ -32,7 +32,7 @@ def test_a_row_says_what_a_number_means_and_what_to_do() -> None:
 
 def test_a_number_is_asked_for_as_a_number() -> None:
     snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
-    views = Views(databases={}, snapshots=snapshots, transmission_statuses=dict)
+    views = SystemViews(databases={}, snapshots=snapshots, transmission_statuses=dict)
 
     found = views.select("SELECT message_id FROM sys.messages WHERE message_id IN (102, 9744)", database=None).rows
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
-from broker.net.dialer import Attempts
+from broker.net.dialer import DialHistory
 from broker.observe import metrics as metrics_module
 from broker.observe import process as process_module
 from broker.observe.metrics import METRICS, PART_SAMPLES, READ_ON_THE_LOOP, read_metrics
@@ -113,12 +113,12 @@ async def test_new_instance(start: Any) -> None:
     ("attempts", "up"),
     [
         (None, 1),
-        (Attempts(), 1),
-        (Attempts(failures=1, problem="refused"), 0),
-        (Attempts(failures=1, suppressed_until=float("inf")), 0),
+        (DialHistory(), 1),
+        (DialHistory(failures=1, problem="refused"), 0),
+        (DialHistory(failures=1, suppressed_until=float("inf")), 0),
     ],
 )
-async def test_route_is_up_until_its_address_fails(start: Any, attempts: Attempts | None, up: int) -> None:
+async def test_route_is_up_until_its_address_fails(start: Any, attempts: DialHistory | None, up: int) -> None:
     instance = await start("near", DEAD_ROUTE)
     if attempts is not None:
         instance.peers.attempts[NetworkAddress("127.0.0.1", 1)] = attempts

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.control.role_keeper import OwnStanding
+from broker.control.role_keeper import OwnRoleStatus
 from broker.observe.own_role import role_rows
 from broker.observe.view import DATABASE_MIRRORING, MEMORY_VIEWS
 from broker.routing.mirrored import MirrorRole
@@ -15,7 +15,7 @@ from broker.routing.mirrored import MirrorRole
 
 def row(**values: Any) -> dict[str, Any]:
     given = {"broker_instance": b"i" * 16, "role": MirrorRole.PRINCIPAL, "epoch": 3, "since": 0.0, "source": "lock"}
-    (found,) = role_rows({"orders": OwnStanding(**{**given, **values})})
+    (found,) = role_rows({"orders": OwnRoleStatus(**{**given, **values})})
     return dict(zip(MEMORY_VIEWS[DATABASE_MIRRORING], found, strict=True))
 
 

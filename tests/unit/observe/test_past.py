@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from broker.observe.count import Counts
-from broker.observe.past import COLUMNS, ROWS_MAX, PastRing
+from broker.observe.past import COLUMNS, ROWS_MAX, StatsHistory
 
 
-def ring(rows: int) -> PastRing:
-    past = PastRing()
+def ring(rows: int) -> StatsHistory:
+    past = StatsHistory()
     for second in range(rows):
         past.note(
             Counts(received=10 * second, held=second), {"loop_lag_s": 0.25}, at=1000.0 + second, now=float(second)

@@ -10,11 +10,11 @@ import pytest
 
 from broker.observe.count import Counts, read_counts
 from broker.observe.mirror import carried_by_way
-from broker.observe.pulse import GONE_MAX, GONE_SECONDS, PEERS_MAX, Facts, Pulse
+from broker.observe.pulse import GONE_MAX, GONE_SECONDS, PEERS_MAX, InstanceSample, StatsStream
 from broker.observe.status import read_status
 from broker.observe.stock import Stock
-from broker.store.balance import Balance
-from broker.store.stock import Backlog, QueueStock, Reason
+from broker.store.balance import LedgerBalance
+from broker.store.stock import Backlog, QueueStock, WaitReason
 from tests.unit.observe.conftest import DEAD
 
 AT = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -61,9 +61,9 @@ def status(**parts: Any) -> dict[str, Any]:
     return usual | parts
 
 
-def facts(now: float = 0.0, counts: Counts | None = None, **parts: Any) -> Facts:
+def facts(now: float = 0.0, counts: Counts | None = None, **parts: Any) -> InstanceSample:
     others = {name: parts.pop(name) for name in ("carried", "drops", "stocks", "latency") if name in parts}
-    return Facts(status=status(**parts), counts=counts or Counts(), now=now, at=AT, **others)
+    return InstanceSample(status=status(**parts), counts=counts or Counts(), now=now, at=AT, **others)
 
 
 def drop(reason: str, frames: int) -> dict[str, Any]:
@@ -77,8 +77,8 @@ async def test_a_running_instance_has_a_pulse(start: Callable[..., Any], take: C
     take(instance, to_service="//far")
     state = read_status(instance)
 
-    told = Pulse().beat(
-        Facts(state, read_counts(instance), 0.0, AT, carried=carried_by_way(instance.forwarder))
+    told = StatsStream().beat(
+        InstanceSample(state, read_counts(instance), 0.0, AT, carried=carried_by_way(instance.forwarder))
     )  # fmt: skip
 
     assert ("one", 1, "2026-11-22T12:00:00.000+00:00") == (told["instance"]["name"], told["totals"]["held"], told["at"])
@@ -88,7 +88,7 @@ async def test_a_running_instance_has_a_pulse(start: Callable[..., Any], take: C
 
 
 def test_rates_are_known_from_the_second_look_on() -> None:
-    pulse = Pulse()
+    pulse = StatsStream()
     first = pulse.beat(facts(0.0, Counts(received=10), connections=[link("a", bytes_sent=100)]))
     second = pulse.beat(facts(2.0, Counts(received=30), connections=[link("a", bytes_sent=500)]))
 
@@ -98,7 +98,7 @@ def test_rates_are_known_from_the_second_look_on() -> None:
 
 
 def test_a_connection_that_is_gone_is_told_for_a_while() -> None:
-    pulse = Pulse()
+    pulse = StatsStream()
     pulse.beat(facts(0.0, connections=[link("a")]))
 
     gone = pulse.beat(facts(1.0))
@@ -114,7 +114,7 @@ def test_a_connection_that_is_gone_is_told_for_a_while() -> None:
 
 
 def test_a_peer_that_comes_back_is_not_gone() -> None:
-    pulse = Pulse()
+    pulse = StatsStream()
     pulse.beat(facts(0.0, connections=[link("a")]))
     pulse.beat(facts(1.0))
 
@@ -124,7 +124,7 @@ def test_a_peer_that_comes_back_is_not_gone() -> None:
 
 
 def test_of_many_that_are_gone_some_are_remembered() -> None:
-    pulse = Pulse()
+    pulse = StatsStream()
     pulse.beat(facts(0.0, connections=[link(f"peer {number}") for number in range(1000)]))
 
     gone = pulse.beat(facts(1.0))
@@ -133,7 +133,7 @@ def test_of_many_that_are_gone_some_are_remembered() -> None:
 
 
 def test_next_hops_have_what_was_carried_there() -> None:
-    pulse, addresses = Pulse(), {"tcp://a:1": address(peer="a"), "tcp://b:1": address(health="untried")}
+    pulse, addresses = StatsStream(), {"tcp://a:1": address(peer="a"), "tcp://b:1": address(health="untried")}
     pulse.beat(facts(0.0, addresses=addresses, carried={("R", "tcp://a:1"): 5, ("S", "tcp://a:1"): 5}))
 
     told = pulse.beat(facts(1.0, addresses=addresses, carried={("R", "tcp://a:1"): 8, ("S", "tcp://a:1"): 6}))
@@ -145,7 +145,7 @@ def test_next_hops_have_what_was_carried_there() -> None:
 
 
 def test_a_next_hop_that_is_gone_keeps_the_name_of_its_peer() -> None:
-    pulse = Pulse()
+    pulse = StatsStream()
     pulse.beat(facts(0.0, addresses={"tcp://a:1": address(peer="a")}))
 
     told = pulse.beat(facts(1.0, addresses={"tcp://a:1": address(peer="", problem="refused")}))
@@ -154,12 +154,12 @@ def test_a_next_hop_that_is_gone_keeps_the_name_of_its_peer() -> None:
 
 
 def test_what_waits_in_a_database_is_told_with_its_reason() -> None:
-    reason = Reason("//far", "no route", 3, 12.5)
+    reason = WaitReason("//far", "no route", 3, 12.5)
     queue = QueueStock("Q", 2, 1, 4.0, is_receive_enabled=True)
-    stock = Stock(Backlog(3, 12.5), Balance(sent=3, held=3), (queue,), 1, 1, (reason,))
+    stock = Stock(Backlog(3, 12.5), LedgerBalance(sent=3, held=3), (queue,), 1, 1, (reason,))
     databases = {"orders": {"broker_instance": "GUID", "problem": "", "services": {}, "sending_dialogs": 1}}
 
-    told = Pulse().beat(facts(databases=databases, stocks={"orders": stock}))
+    told = StatsStream().beat(facts(databases=databases, stocks={"orders": stock}))
 
     [waiting] = told["waiting"]["rows"]
     [row] = told["databases"]["rows"]
@@ -177,7 +177,7 @@ def test_what_waits_in_a_database_is_told_with_its_reason() -> None:
 def test_a_file_that_was_not_read_is_unknown_and_not_empty() -> None:
     databases = {"orders": {"broker_instance": "GUID", "problem": "", "services": {}, "sending_dialogs": 0}}
 
-    told = Pulse().beat(facts(databases=databases, stocks={"orders": None}))
+    told = StatsStream().beat(facts(databases=databases, stocks={"orders": None}))
 
     [row] = told["databases"]["rows"]
     assert (None, None, None) == (row["waiting_messages"], row["queues"], row["ledger"])
@@ -186,7 +186,7 @@ def test_a_file_that_was_not_read_is_unknown_and_not_empty() -> None:
 def test_a_mirror_has_a_row_though_it_is_not_served_here() -> None:
     standing = {"source": "lock", "role": "mirror", "problem": "", "broker_instance": "GUID"}
 
-    told = Pulse().beat(facts(mirroring={"shop": standing, "plain": standing | {"source": "off"}}))
+    told = StatsStream().beat(facts(mirroring={"shop": standing, "plain": standing | {"source": "off"}}))
 
     assert [("shop", "mirror")] == [(one["name"], one["role"]) for one in told["databases"]["rows"]]
 
@@ -194,8 +194,8 @@ def test_a_mirror_has_a_row_though_it_is_not_served_here() -> None:
 @pytest.mark.parametrize("unaccounted", [0, 7])
 def test_the_ledger_says_whether_it_adds_up(unaccounted: int) -> None:
     counts = Counts(received=12, forwarded=3, delivered=2, dropped=0, held=0)
-    told = Pulse().beat(
-        Facts(status(forwarding=status()["forwarding"] | {"unaccounted": unaccounted}), counts, 0.0, AT)
+    told = StatsStream().beat(
+        InstanceSample(status(forwarding=status()["forwarding"] | {"unaccounted": unaccounted}), counts, 0.0, AT)
     )
 
     assert ("UNACCOUNTED" in told["ledger"]["sentence"]) is bool(unaccounted)
@@ -203,7 +203,7 @@ def test_the_ledger_says_whether_it_adds_up(unaccounted: int) -> None:
 
 
 def test_drops_have_their_rate_and_their_sample() -> None:
-    pulse = Pulse()
+    pulse = StatsStream()
     pulse.beat(facts(0.0, drops=[drop("no route", 5)]))
 
     told = pulse.beat(facts(1.0, drops=[drop("no route", 9) | {"do": "CREATE ROUTE"}]))
@@ -220,7 +220,7 @@ def test_certificates_of_its_own_and_those_that_end_are_told() -> None:
         for role, days in (("peer", 3), ("own", 300), ("trust", 900))
     ]
 
-    told = Pulse().beat(facts(transport={"warnings": [], "certificates": certificates}))
+    told = StatsStream().beat(facts(transport={"warnings": [], "certificates": certificates}))
 
     assert ["peer", "own"] == [one["name"] for one in told["certificates"]]
 
@@ -255,7 +255,7 @@ def test_a_snapshot_has_a_bound_whatever_there_is() -> None:
         "drops": [drop(f"{number}{HOSTILE}", 1) | {"reason": HOSTILE} for number in many],
         "transport": {"warnings": [HOSTILE] * 10, "certificates": []},
     }
-    pulse = Pulse()
+    pulse = StatsStream()
     pulse.beat(facts(0.0, **parts))
 
     told = pulse.beat(facts(1.0, **parts))
@@ -265,7 +265,7 @@ def test_a_snapshot_has_a_bound_whatever_there_is() -> None:
 
 
 def test_a_snapshot_is_one_line_of_json() -> None:
-    told = Pulse().beat(facts(connections=[link("a\nb\r\n\u2028")]))
+    told = StatsStream().beat(facts(connections=[link("a\nb\r\n\u2028")]))
 
     assert b"\n" not in msgspec.json.encode(told)
     assert "a\nb\r\n\u2028" == json.loads(msgspec.json.encode(told))["peers"]["rows"][0]["name"]

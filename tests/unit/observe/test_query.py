@@ -18,7 +18,7 @@ import pytest
 from broker.application.dialog import Dialog, begin_dialog
 from broker.application.receiving import receive
 from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
-from broker.observe.query import ATTACHED_MAX, SELF_MADE, QueryLimits, QueryResult, Views, _Guard
+from broker.observe.query import ATTACHED_MAX, SELF_MADE, QueryLimits, QueryResult, SystemViews, _Guard
 from broker.observe.view import MEMORY_VIEWS, MSDB_ROUTES, make_row
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service, queues
@@ -55,17 +55,19 @@ def dialog(orders: sqlite3.Connection) -> Dialog:
 
 
 @pytest.fixture
-def views(orders: sqlite3.Connection, tmp_path: Path) -> Views:
-    return Views(databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots(), transmission_statuses=dict)
+def views(orders: sqlite3.Connection, tmp_path: Path) -> SystemViews:
+    return SystemViews(
+        databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots(), transmission_statuses=dict
+    )
 
 
 @pytest.fixture
-def ask(views: Views) -> Callable[[str], list[tuple[object, ...]]]:
+def ask(views: SystemViews) -> Callable[[str], list[tuple[object, ...]]]:
     """The rows of a statement meant for `orders`."""
     return lambda statement: views.select(statement, database="orders").rows
 
 
-def refused(views: Views, statement: str, database: str | None = "orders") -> StatementError:
+def refused(views: SystemViews, statement: str, database: str | None = "orders") -> StatementError:
     with pytest.raises(StatementError) as caught:
         views.select(statement, database=database)
     return caught.value
@@ -74,7 +76,7 @@ def refused(views: Views, statement: str, database: str | None = "orders") -> St
 # --- what can be asked --------------------------------------------------------------------------------------
 
 
-def test_result_has_columns_and_rows(views: Views) -> None:
+def test_result_has_columns_and_rows(views: SystemViews) -> None:
     result = views.select("SELECT name, address AS [next hop] FROM sys.routes", database="orders")
 
     assert QueryResult(("name", "next hop"), [("AutoCreatedLocal", "LOCAL")], truncated=False) == result
@@ -153,7 +155,7 @@ def test_tsql_is_answered(ask: Any, dialog: Dialog, statement: str, expected: li
 
 @pytest.mark.parametrize("view", [*FILE_VIEWS, *(name for name in MEMORY_VIEWS if name != MSDB_ROUTES)])
 @pytest.mark.parametrize("database", ["orders", "msdb"])
-def test_every_view_can_be_read_in_every_database(views: Views, dialog: Dialog, view: str, database: str) -> None:
+def test_every_view_can_be_read_in_every_database(views: SystemViews, dialog: Dialog, view: str, database: str) -> None:
     result = views.select(f"SELECT * FROM {view}", database=database)
 
     expected = MEMORY_VIEWS.get(view) or tuple(FILE_VIEWS[view].columns)
@@ -172,7 +174,7 @@ def test_guid_is_found_in_any_case(ask: Any, dialog: Dialog, view: str, text: Ca
 
 def test_guid_of_a_memory_view_is_found_in_any_case(orders: sqlite3.Connection, tmp_path: Path) -> None:
     row = make_row(CONNECTIONS, connection_id=CONNECTION)
-    views = Views(
+    views = SystemViews(
         databases={}, snapshots=snapshots(sys__dm_broker_connections=lambda: [row]), transmission_statuses=dict
     )
 
@@ -191,7 +193,7 @@ def test_status_is_what_the_daemon_says_and_never_empty(
     other.send(b"")
     empty.send(b"")
     said = {dialog.conversation_handle.bytes: "no route", empty.conversation_handle.bytes: ""}
-    views = Views(
+    views = SystemViews(
         databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots(), transmission_statuses=lambda: said
     )
 
@@ -240,7 +242,7 @@ def test_queues_that_differ_in_case_are_told_apart(ask: Any, message: None, orde
 # --- databases and memory views -----------------------------------------------------------------------------
 
 
-def test_databases_are_listed_with_their_broker_instance(views: Views, orders: sqlite3.Connection) -> None:
+def test_databases_are_listed_with_their_broker_instance(views: SystemViews, orders: sqlite3.Connection) -> None:
     (instance,) = orders.execute("SELECT broker_instance FROM broker_database").fetchone()
 
     rows = views.select("SELECT name, service_broker_guid, is_broker_enabled FROM sys.databases", database=None).rows
@@ -250,7 +252,7 @@ def test_databases_are_listed_with_their_broker_instance(views: Views, orders: s
 
 def test_database_that_cannot_be_read_is_listed_and_not_enabled(tmp_path: Path) -> None:
     (tmp_path / "bad.db").write_bytes(b"no database at all" * 100)
-    views = Views(
+    views = SystemViews(
         databases={"bad": tmp_path / "bad.db", "gone": tmp_path / "gone.db"},
         snapshots=snapshots(),
         transmission_statuses=dict,
@@ -264,7 +266,7 @@ def test_database_that_cannot_be_read_is_listed_and_not_enabled(tmp_path: Path) 
 
 def test_without_a_database_msdb_is_meant(tmp_path: Path) -> None:
     row = make_row(MSDB_ROUTES, name="Outside", lifetime=datetime(2026, 1, 1, tzinfo=UTC), is_expired=True)
-    views = Views(databases={}, snapshots=snapshots(msdb__sys__routes=lambda: [row]), transmission_statuses=dict)
+    views = SystemViews(databases={}, snapshots=snapshots(msdb__sys__routes=lambda: [row]), transmission_statuses=dict)
 
     result = views.select("SELECT name, lifetime, is_expired FROM sys.routes", database=None)
 
@@ -275,7 +277,7 @@ def test_msdb_with_a_file_is_read_from_it(tmp_path: Path) -> None:
     open_store(tmp_path / "msdb.db").close()
     given = snapshots()
     del given[MSDB_ROUTES]
-    views = Views(databases={"msdb": tmp_path / "msdb.db"}, snapshots=given, transmission_statuses=dict)
+    views = SystemViews(databases={"msdb": tmp_path / "msdb.db"}, snapshots=given, transmission_statuses=dict)
 
     result = views.select("SELECT name FROM msdb.sys.routes", database=None)
 
@@ -293,7 +295,7 @@ def test_snapshot_is_taken_only_for_what_is_mentioned_and_once() -> None:
         return provide
 
     given = {name: provider(name) for name in snapshots()}
-    views = Views(databases={}, snapshots=given, transmission_statuses=provider("statuses"))
+    views = SystemViews(databases={}, snapshots=given, transmission_statuses=provider("statuses"))
 
     views.select(f"SELECT 1 FROM {CONNECTIONS} a, msdb.{CONNECTIONS} b, sys.databases", database=None)
 
@@ -303,14 +305,14 @@ def test_snapshot_is_taken_only_for_what_is_mentioned_and_once() -> None:
 @pytest.mark.parametrize("name", ["sys.routs", "sys.databases"])
 def test_snapshot_for_no_view_is_a_bug(name: str) -> None:
     with pytest.raises(AssertionError, match="snapshots are needed for"):
-        Views(databases={}, snapshots={**snapshots(), name: tuple}, transmission_statuses=dict)
+        SystemViews(databases={}, snapshots={**snapshots(), name: tuple}, transmission_statuses=dict)
 
 
-def test_statement_reads_several_databases(views: Views, tmp_path: Path) -> None:
+def test_statement_reads_several_databases(views: SystemViews, tmp_path: Path) -> None:
     for name in ("a", "b"):
         with closing(open_store(tmp_path / f"{name}.db")) as db:
             put_queue(db, f"Queue of {name}", is_receive_enabled=True)
-    views = Views(
+    views = SystemViews(
         databases={name: tmp_path / f"{name}.db" for name in ("a", "b")},
         snapshots=snapshots(),
         transmission_statuses=dict,
@@ -325,7 +327,7 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
     names = [f"d{number}" for number in range(ATTACHED_MAX + 1)]
     for name in names:
         open_store(tmp_path / f"{name}.db").close()
-    views = Views(
+    views = SystemViews(
         databases={name: tmp_path / f"{name}.db" for name in names}, snapshots=snapshots(), transmission_statuses=dict
     )
     selects = [f"SELECT name FROM {name}.sys.routes" for name in names]
@@ -371,7 +373,7 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
     ],
 )
 def test_mistake_is_told_by_number_and_with_the_nearest_name(
-    views: Views, statement: str, number: int, problem: str
+    views: SystemViews, statement: str, number: int, problem: str
 ) -> None:
     error = refused(views, statement)
 
@@ -390,14 +392,16 @@ def test_mistake_is_told_by_number_and_with_the_nearest_name(
         ("SELECT DATETRUNC(day, lifetime) FROM sys.routes", 8, 9),
     ],
 )
-def test_error_points_at_the_whole_of_what_was_written(views: Views, statement: str, column: int, width: int) -> None:
+def test_error_points_at_the_whole_of_what_was_written(
+    views: SystemViews, statement: str, column: int, width: int
+) -> None:
     span = refused(views, statement).span
 
     assert span is not None
     assert (column, width) == (span.column, span.length)
 
 
-def test_error_points_at_the_name(views: Views) -> None:
+def test_error_points_at_the_name(views: SystemViews) -> None:
     error = refused(views, "SELECT name,\n       weigth\nFROM sys.routes")
 
     assert str(error) == (
@@ -409,14 +413,14 @@ def test_error_points_at_the_name(views: Views) -> None:
     ("database", "problem"),
     [("order", "database 'order' does not exist; did you mean orders?"), ("x", "database 'x' does not exist")],
 )
-def test_unknown_database_of_the_request(views: Views, database: str, problem: str) -> None:
+def test_unknown_database_of_the_request(views: SystemViews, database: str, problem: str) -> None:
     error = refused(views, "SELECT 1", database)
 
     assert (UnknownNameError, 911, problem) == (type(error), error.number, error.problem)
 
 
 def test_file_that_cannot_be_read_is_the_machines_fault(tmp_path: Path) -> None:
-    views = Views(databases={"gone": tmp_path / "gone.db"}, snapshots=snapshots(), transmission_statuses=dict)
+    views = SystemViews(databases={"gone": tmp_path / "gone.db"}, snapshots=snapshots(), transmission_statuses=dict)
 
     with pytest.raises(StoreUnavailableError, match="unable to open database"):
         views.select("SELECT * FROM sys.routes", database="gone")
@@ -427,7 +431,7 @@ def test_file_that_cannot_be_read_is_the_machines_fault(tmp_path: Path) -> None:
 def test_file_without_the_schema_is_the_machines_fault(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "other.db")) as db:
         db.execute("CREATE TABLE customer (name TEXT)")
-    views = Views(databases={"other": tmp_path / "other.db"}, snapshots=snapshots(), transmission_statuses=dict)
+    views = SystemViews(databases={"other": tmp_path / "other.db"}, snapshots=snapshots(), transmission_statuses=dict)
 
     with pytest.raises(StoreUnavailableError, match="no such table"):
         views.select("SELECT * FROM sys.routes", database="other")
@@ -436,8 +440,8 @@ def test_file_without_the_schema_is_the_machines_fault(tmp_path: Path) -> None:
 # --- limits -------------------------------------------------------------------------------------------------
 
 
-def limited(tmp_path: Path, **limits: Any) -> Views:
-    return Views(
+def limited(tmp_path: Path, **limits: Any) -> SystemViews:
+    return SystemViews(
         databases={"orders": tmp_path / "orders ?#.db"},
         snapshots=snapshots(),
         transmission_statuses=dict,
@@ -654,7 +658,7 @@ def test_memory_and_files_of_a_hostile_statement_have_a_bound(tmp_path: Path, di
         "BEGIN TRANSACTION",
     ],
 )
-def test_text_reaches_nothing_but_the_views(views: Views, dialog: Dialog, tmp_path: Path, statement: str) -> None:
+def test_text_reaches_nothing_but_the_views(views: SystemViews, dialog: Dialog, tmp_path: Path, statement: str) -> None:
     before = sorted(path.name for path in tmp_path.iterdir())
 
     error = refused(views, statement)
@@ -721,10 +725,10 @@ def test_guard_alone_stops_sql_that_was_smuggled_in(orders: sqlite3.Connection, 
     assert is_allowed or re.search("prohibited|not authorized|vtable constructor failed", outcome)
 
 
-def test_file_is_attached_read_only(views: Views, dialog: Dialog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_attached_read_only(views: SystemViews, dialog: Dialog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third wall: without the guard a write still fails."""
     monkeypatch.setattr("broker.observe.query._Guard", lambda _made, _own: None)
-    monkeypatch.setattr("broker.observe.tsql.Statement.render", lambda *_: "DELETE FROM database_0.broker_route")
+    monkeypatch.setattr("broker.observe.tsql.SelectQuery.render", lambda *_: "DELETE FROM database_0.broker_route")
 
     with pytest.raises(StoreUnavailableError, match="readonly database"):
         views.select("SELECT * FROM sys.routes", database="orders")
@@ -737,7 +741,7 @@ def test_reading_does_not_hold_up_a_writer(orders: sqlite3.Connection, dialog: D
         dialog.send(b"meanwhile")
         return {}
 
-    views = Views(
+    views = SystemViews(
         databases={"orders": tmp_path / "orders ?#.db"},
         snapshots=snapshots(sys__dm_broker_connections=while_reading),
         transmission_statuses=while_reading,
@@ -759,7 +763,7 @@ def test_instance_that_nobody_asks_never_imports_the_parser() -> None:
     assert result.stdout == "False\n"
 
 
-def test_the_ledger_of_every_database_is_told(views: Views, orders: sqlite3.Connection) -> None:
+def test_the_ledger_of_every_database_is_told(views: SystemViews, orders: sqlite3.Connection) -> None:
     orders.execute("INSERT INTO broker_ledger VALUES ('sent', 5), ('acknowledged', 2), ('error at this side', 3)")
 
     told = views.select("SELECT * FROM sys.dm_broker_ledger", database=None)
@@ -775,6 +779,6 @@ def test_the_ledger_of_every_database_is_told(views: Views, orders: sqlite3.Conn
 
 
 def test_a_ledger_that_cannot_be_read_has_no_rows(tmp_path: Path) -> None:
-    views = Views(databases={"gone": tmp_path / "gone.db"}, snapshots=snapshots(), transmission_statuses=dict)
+    views = SystemViews(databases={"gone": tmp_path / "gone.db"}, snapshots=snapshots(), transmission_statuses=dict)
 
     assert [] == views.select("SELECT * FROM sys.dm_broker_ledger", database=None).rows

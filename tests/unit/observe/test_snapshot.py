@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.observe.audit import AUDIT
-from broker.observe.query import Views
+from broker.observe.query import SystemViews
 from broker.observe.snapshot import Snapshots
 from broker.observe.view import MEMORY_VIEWS
 
@@ -27,7 +27,7 @@ async def test_every_view_that_the_daemon_feeds_is_fed(start: Any) -> None:
     snapshots = Snapshots(instance)
     databases = {name: database.path for name, database in instance.catalog.databases.items()}
 
-    views = Views(
+    views = SystemViews(
         databases=databases,
         snapshots={**snapshots.by_view(), AUDIT: list},
         transmission_statuses=snapshots.transmission_statuses,

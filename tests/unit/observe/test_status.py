@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.control.execute import execute
-from broker.control.progress import Progress, Stage
+from broker.control.progress import ScriptProgress, ScriptStage
 from broker.ddl.parser import parse_script
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
@@ -194,7 +194,7 @@ def test_guid_is_shown_as_in_the_views() -> None:
 
 async def test_scripts_under_way_are_told(start: Any) -> None:
     instance = await start("near")
-    progress = Progress("routes.sql", size=100, position=34, statements=7, stage=Stage.RUNNING)
+    progress = ScriptProgress("routes.sql", size=100, position=34, statements=7, stage=ScriptStage.RUNNING)
     instance.catalog.scripts.append(progress)
 
     told = read_status(instance)["running_scripts"]

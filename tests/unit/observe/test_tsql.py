@@ -8,7 +8,7 @@ import pytest
 from sqlglot.dialects.tsql import TSQL
 
 from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
-from broker.observe.tsql import CALLS_MAX, LEVELS_MAX, TEXT_MAX, Statement, TableName
+from broker.observe.tsql import CALLS_MAX, LEVELS_MAX, TEXT_MAX, SelectQuery, TableName
 
 SECONDS = 10.0  # for a statement that takes a second at most; the machine may be busy
 PARSER = TSQL.parser_class
@@ -16,7 +16,7 @@ PARSER = TSQL.parser_class
 
 def rendered(text: str) -> str:
     """The statement with `v` and the table's own name in place of each table."""
-    statement = Statement(text)
+    statement = SelectQuery(text)
     return statement.render({table: f"v_{table.name}" for table in statement.tables})
 
 
@@ -76,7 +76,7 @@ def test_statement_is_written_for_sqlite(tsql: str, sqlite: str) -> None:
 
 
 def test_tables_are_named_as_written() -> None:
-    statement = Statement("SELECT 1 FROM Q, dbo.[R s], orders.sys.routes, Q AS again")
+    statement = SelectQuery("SELECT 1 FROM Q, dbo.[R s], orders.sys.routes, Q AS again")
 
     assert {"Q", "dbo.R s", "orders.sys.routes"} == {str(table) for table in statement.tables}
     assert TableName("orders", "sys", "routes") in statement.tables
@@ -87,11 +87,11 @@ def test_tables_of_subqueries_are_named_too() -> None:
         "WITH c AS (SELECT 1 x FROM A) SELECT (SELECT 1 FROM B) FROM c WHERE x IN (SELECT 1 FROM (SELECT 1 FROM D) d)"
     )
 
-    assert {"A", "B", "D"} == {table.name for table in Statement(text).tables}
+    assert {"A", "B", "D"} == {table.name for table in SelectQuery(text).tables}
 
 
 def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
-    statement = Statement("WITH Q AS (SELECT 1 AS a) SELECT 1 FROM dbo.Q")
+    statement = SelectQuery("WITH Q AS (SELECT 1 AS a) SELECT 1 FROM dbo.Q")
 
     assert frozenset({TableName(None, "dbo", "Q")}) == statement.tables
     assert frozenset({"q"}) == statement.own
@@ -218,7 +218,7 @@ def test_statement_that_would_grow_without_bound_is_refused(text: str) -> None:
 
 
 def test_word_of_many_parts_is_looked_for_in_time() -> None:
-    statement = Statement(f"SELECT 1 WHERE 1 IN ({'1, ' * 3900}1)")
+    statement = SelectQuery(f"SELECT 1 WHERE 1 IN ({'1, ' * 3900}1)")
     started = time.monotonic()
 
     statement.error(207, "p", "a." * 20_000)
@@ -323,6 +323,6 @@ def test_error_shows_its_place(text: str, span: Span, line: str) -> None:
     ],
 )
 def test_word_is_found_with_its_qualifiers(word: str, expected: Span | None) -> None:
-    error = Statement("SELECT a, s.[A] FROM Q, s").error(207, "p", word)
+    error = SelectQuery("SELECT a, s.[A] FROM Q, s").error(207, "p", word)
 
     assert (207, "p", expected) == (error.number, error.problem, error.span)

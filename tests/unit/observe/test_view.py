@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.observe.view import GUID_COLUMNS, INSTANT_COLUMNS, MEMORY_VIEWS, MSDB_ROUTES, UNTRIED, make_row
 from broker.store.system_view import FILE_VIEWS, QUEUE
 
@@ -81,7 +81,7 @@ def test_a_view_begins_with_the_columns_of_the_original_and_the_page_marks_the_o
 def test_page_tells_every_state() -> None:
     told = re.findall(r"^\| ([A-Z]{2}) \| (\w+) \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
-    assert told == [(state.value, state.name) for state in State]
+    assert told == [(state.value, state.name) for state in ConversationState]
 
 
 def test_page_tells_the_status_of_what_was_not_tried() -> None:

@@ -33,7 +33,7 @@ from broker.routing.explain import (
 )
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import build_table
-from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal, who_is
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -651,8 +651,8 @@ def told() -> Explanation:
     return explain(RoutingFacts("S", NO_GUID, b"c" * 16), here, DisplayNames())
 
 
-def rules(*permissions: Permission) -> list[Rule]:
-    return [Rule(permission, "*", parse_principal("a"), State.GRANT) for permission in permissions]
+def rules(*permissions: Permission) -> list[PermissionRule]:
+    return [PermissionRule(permission, "*", parse_principal("a"), PermissionState.GRANT) for permission in permissions]
 
 
 def test_what_is_permitted_stays_what_it_is_with_its_reasons() -> None:

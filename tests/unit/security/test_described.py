@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.security.described import Use, describe, is_self_signed, is_signed_by
 from broker.security.identity import parse_own, parse_peers
-from broker.security.issue import Holder, Validity, issue_database, issue_endpoint, make_authority
+from broker.security.issue import CertificateSubject, Validity, issue_database, issue_endpoint, make_authority
 from tests.support.certificates import make
 from tests.support.identities import issued
 
@@ -23,8 +23,8 @@ CA = make_authority("shop CA", YEAR)
 
 
 def test_every_kind_is_told() -> None:
-    gateway = issue_endpoint(Holder("gateway", ("a.example",)), YEAR, CA).certificates
-    database = issue_database(Holder("billing"), YEAR, None).certificates
+    gateway = issue_endpoint(CertificateSubject("gateway", ("a.example",)), YEAR, CA).certificates
+    database = issue_database(CertificateSubject("billing"), YEAR, None).certificates
 
     uses = [describe(one).use for one in (CA.roots[0], *gateway, *database, make("a", "a.example").certificate)]
 
@@ -32,7 +32,7 @@ def test_every_kind_is_told() -> None:
 
 
 def test_names_and_dates_are_told() -> None:
-    holder = Holder("gateway", ("a.example", "::1"), "spiffe://shop/gateway")
+    holder = CertificateSubject("gateway", ("a.example", "::1"), "spiffe://shop/gateway")
     [one] = issue_endpoint(holder, YEAR, CA).certificates
 
     said = describe(one)
@@ -107,7 +107,7 @@ def test_key_that_nobody_knows_is_told() -> None:
 
 def test_who_signed_is_told_by_the_signature_not_the_name() -> None:
     other = make_authority("shop CA", YEAR)
-    [one] = issue_endpoint(Holder("gateway"), YEAR, CA).certificates
+    [one] = issue_endpoint(CertificateSubject("gateway"), YEAR, CA).certificates
 
     assert (True, False) == (is_signed_by(one, CA.roots[0]), is_signed_by(one, other.roots[0]))
     assert (False, True) == (is_self_signed(one), is_self_signed(CA.roots[0]))

@@ -6,17 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security.grants import OPEN, PROFILES_MAX, Grants, Permission, Profile, Rule, State, render_rule
+from broker.security.grants import (
+    OPEN,
+    PROFILES_MAX,
+    Grants,
+    Permission,
+    PermissionRule,
+    PermissionState,
+    Profile,
+    render_rule,
+)
 from broker.security.principal import NOBODY, Who, parse_principal, who_is
 
 ORDERS, BILLING = who_is("CN=orders"), who_is("CN=billing")
 
 
-def rule(state: str, permission: str, securable: str, principal: str) -> Rule:
-    return Rule(Permission(permission), securable, parse_principal(principal), State(state))
+def rule(state: str, permission: str, securable: str, principal: str) -> PermissionRule:
+    return PermissionRule(Permission(permission), securable, parse_principal(principal), PermissionState(state))
 
 
-def send(state: str, service: str, principal: str) -> Rule:
+def send(state: str, service: str, principal: str) -> PermissionRule:
     return rule(state, "SEND", service, principal)
 
 
@@ -131,7 +140,7 @@ def test_grants_of_the_same_rules_are_equal() -> None:
 
 
 def test_rule_reads_as_its_statement() -> None:
-    text = render_rule(State.DENY, Permission.SEND, "//a]", "CN=]")
+    text = render_rule(PermissionState.DENY, Permission.SEND, "//a]", "CN=]")
 
     assert "DENY SEND ON SERVICE::[//a]]] TO [CN=]]]" == text
 
@@ -151,11 +160,13 @@ rules = st.builds(
     is_default_deny=st.booleans(),
 )
 def test_profile_agrees_with_the_slow_and_obvious_rule(
-    *, rules: list[Rule], service: str, name: str, is_default_deny: bool
+    *, rules: list[PermissionRule], service: str, name: str, is_default_deny: bool
 ) -> None:
     who = who_is(name)
     about = [one for one in rules if one.principal.covers(who) and one.is_about(service)]
-    is_granted = any(one.state is State.GRANT for one in about) and all(one.state is State.GRANT for one in about)
+    is_granted = any(one.state is PermissionState.GRANT for one in about) and all(
+        one.state is PermissionState.GRANT for one in about
+    )
     expected = is_granted or (not rules and not is_default_deny)
     grants = Grants(rules, is_default_deny=is_default_deny)
 

@@ -10,9 +10,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from broker.security.identity import Peers, Signing, parse_own, parse_peers, who_of
+from broker.security.identity import KnownPeers, Signing, parse_own, parse_peers, who_of
 from broker.security.issue import (
-    Holder,
+    CertificateSubject,
     Issued,
     Validity,
     certificates_pem,
@@ -34,8 +34,8 @@ def until(year: int, month: int = 1, *, begins: int = 2020) -> Validity:
     return Validity(datetime(begins, 1, 1, tzinfo=UTC), datetime(year, month, 1, tzinfo=UTC))
 
 
-def known(*made: Issued) -> Peers:
-    return Peers(one for pair in made for one in parse_peers(pair.certificate_pem))
+def known(*made: Issued) -> KnownPeers:
+    return KnownPeers(one for pair in made for one in parse_peers(pair.certificate_pem))
 
 
 def principal(text: str = "billing") -> Principal:
@@ -75,7 +75,7 @@ def test_an_identity_is_what_was_issued(make: object) -> None:
 
 def test_certificates_of_authorities_in_the_file_do_no_harm() -> None:
     authority = make_authority("ca", AGES)
-    made = issue_database(Holder("billing"), AGES, authority)
+    made = issue_database(CertificateSubject("billing"), AGES, authority)
     with_chain = Issued((made.certificates[0], *authority.roots, *made.certificates[1:]), made.keys)
 
     own = parse_own(with_chain.certificate_pem, with_chain.key_pem)
@@ -136,7 +136,7 @@ def test_what_is_missing_is_said(certificates: bytes, keys: bytes, problem: str)
 
 
 def test_a_file_without_a_database_is_no_peer() -> None:
-    endpoint = issue_endpoint(Holder("gateway", ("gateway.example",)), AGES, None)
+    endpoint = issue_endpoint(CertificateSubject("gateway", ("gateway.example",)), AGES, None)
 
     with pytest.raises(ValueError, match="no signing certificate"):
         parse_peers(endpoint.certificate_pem)
@@ -149,7 +149,7 @@ def test_several_databases_may_be_in_one_file() -> None:
 
 
 def test_a_certificate_says_whose_it_is() -> None:
-    made = issue_database(Holder("billing", (), "spiffe://shop.example/billing"), AGES, None)
+    made = issue_database(CertificateSubject("billing", (), "spiffe://shop.example/billing"), AGES, None)
 
     who = who_of(made.certificates[0])
 
@@ -169,13 +169,13 @@ def test_a_certificate_without_a_name_is_known_by_its_fingerprint() -> None:
 # --- whom a principal stands for ----------------------------------------------------------------------------
 
 
-def chosen(peers: Peers, text: str = "billing", now: float = NOW) -> Signing | None:
+def chosen(peers: KnownPeers, text: str = "billing", now: float = NOW) -> Signing | None:
     found = peers.named(principal(text), now)
     return None if found is None else found[0]
 
 
 def test_a_peer_is_found_by_subject_name_uri_and_fingerprint() -> None:
-    made = issue_database(Holder("billing", (), "spiffe://shop.example/billing"), AGES, None)
+    made = issue_database(CertificateSubject("billing", (), "spiffe://shop.example/billing"), AGES, None)
     peers = known(issued("orders"), made)
     fingerprint = f"sha256:{made.certificates[0].fingerprint(SHA256()).hex()}"
 
@@ -216,9 +216,9 @@ def test_a_peer_is_known_by_its_fingerprint() -> None:
     assert peers.by_fingerprint(bytes(32)) is None
 
 
-def without_sealing(made: Issued) -> Peers:
+def without_sealing(made: Issued) -> KnownPeers:
     (signing,) = parse_peers(made.certificate_pem)
-    return Peers([Signing(signing.who, signing.fingerprint, signing.key, signing.begins, signing.ends, ())])
+    return KnownPeers([Signing(signing.who, signing.fingerprint, signing.key, signing.begins, signing.ends, ())])
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def without_sealing(made: Issued) -> Peers:
         ),
     ],
 )
-def test_it_is_said_why_nobody_is_found(peers: Peers, sentence: str) -> None:
+def test_it_is_said_why_nobody_is_found(peers: KnownPeers, sentence: str) -> None:
     assert peers.named(principal(), NOW) is None
     assert sentence == peers.missing(principal(), NOW)
 

@@ -20,7 +20,7 @@ from broker.security.identity import parse_own, parse_peers
 from broker.security.issue import (
     NAME_MAX,
     Authority,
-    Holder,
+    CertificateSubject,
     Issued,
     Validity,
     certificates_pem,
@@ -38,7 +38,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 DAY = timedelta(days=1)
 YEAR = Validity(NOW - DAY, NOW + 365 * DAY)
 DECADE = Validity(NOW - 2 * DAY, NOW + 3650 * DAY)
-GATEWAY = Holder("gateway", ("gateway.example", "192.0.2.7"), "spiffe://shop.example/gateway")
+GATEWAY = CertificateSubject("gateway", ("gateway.example", "192.0.2.7"), "spiffe://shop.example/gateway")
 HOST = DNSName("gateway.example")
 
 
@@ -182,7 +182,7 @@ def test_renewed_authority_leaves_out_what_is_over() -> None:
 
 @pytest.mark.parametrize("is_self_signed", [False, True])
 def test_database_has_a_key_that_signs_and_one_to_seal_to(ca: Authority, *, is_self_signed: bool) -> None:
-    issued = issue_database(Holder("billing"), YEAR, None if is_self_signed else ca)
+    issued = issue_database(CertificateSubject("billing"), YEAR, None if is_self_signed else ca)
 
     signing, sealing = issued.certificates
     assert isinstance(signing.public_key(), Ed25519PublicKey)
@@ -196,7 +196,7 @@ def test_database_has_a_key_that_signs_and_one_to_seal_to(ca: Authority, *, is_s
 
 
 def test_database_is_what_dialog_security_reads() -> None:
-    issued = issue_database(Holder("billing"), YEAR, None)
+    issued = issue_database(CertificateSubject("billing"), YEAR, None)
 
     own = parse_own(issued.certificate_pem, issued.key_pem)
     [peer] = parse_peers(issued.certificate_pem)
@@ -206,7 +206,7 @@ def test_database_is_what_dialog_security_reads() -> None:
 
 
 def test_new_key_to_seal_to_is_the_one_that_is_used() -> None:
-    old = issue_database(Holder("billing"), YEAR, None)
+    old = issue_database(CertificateSubject("billing"), YEAR, None)
     new = issue_sealing(old.certificates[0], old.keys[0], YEAR)  # type: ignore[arg-type]  # the first one signs
 
     pem = certificates_pem((old.certificates[0], *new.certificates, old.certificates[1]))
@@ -219,7 +219,7 @@ def test_new_key_to_seal_to_is_the_one_that_is_used() -> None:
 
 
 def test_renewed_database_has_new_keys_both() -> None:
-    old = issue_database(Holder("billing", uri="spiffe://shop.example/billing"), YEAR, None)
+    old = issue_database(CertificateSubject("billing", uri="spiffe://shop.example/billing"), YEAR, None)
 
     new = renew_database(old.certificates[0], YEAR, None)
 
@@ -231,7 +231,7 @@ def test_renewed_database_has_new_keys_both() -> None:
 @pytest.mark.parametrize("name", ["", " a", "a/b", "*", "a=b", "a,b", "a" * (NAME_MAX + 1), "a\n", "ä"])
 def test_name_that_no_file_or_principal_could_have_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is no name of 1 to 64 characters"):
-        Holder(name)
+        CertificateSubject(name)
 
 
 @pytest.mark.parametrize(
@@ -239,14 +239,14 @@ def test_name_that_no_file_or_principal_could_have_is_refused(name: str) -> None
 )
 def test_host_that_nobody_can_dial_is_refused(host: str) -> None:
     with pytest.raises(ValueError, match="is no host: write a name"):
-        Holder("a", (host,))
+        CertificateSubject("a", (host,))
 
 
 @pytest.mark.parametrize(
     "host", ["a", "A.Example.", "*.example.org", "::1", "[::1]", "127.0.0.1", "xn--bcher-kva.example"]
 )
 def test_host_that_one_can_dial_is_taken(host: str) -> None:
-    issued = issue_endpoint(Holder("a", (host,)), YEAR, None)
+    issued = issue_endpoint(CertificateSubject("a", (host,)), YEAR, None)
 
     names = issued.certificates[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert 1 == len(list(names))
@@ -257,4 +257,4 @@ def test_host_that_one_can_dial_is_taken(host: str) -> None:
 )
 def test_uri_that_is_no_spiffe_id_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="is no SPIFFE id"):
-        Holder("a", uri=uri)
+        CertificateSubject("a", uri=uri)

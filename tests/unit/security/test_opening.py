@@ -9,13 +9,13 @@ import pytest
 from broker.conversation.frames import Contact
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog
-from broker.security.identity import Peers, parse_own, parse_peers
+from broker.security.identity import KnownPeers, parse_own, parse_peers
 from broker.security.issue import Validity
 from broker.security.key_packet import Mode
-from broker.security.opening import FRESH_SECONDS, Opened, Opener, Source
+from broker.security.opening import FRESH_SECONDS, KeySource, Opened, Opener
 from broker.security.principal import NOBODY
 from broker.security.refusal import SealRefusedError
-from broker.security.session import KEY_SECONDS, Credentials, Sealer, Secured
+from broker.security.session import KEY_SECONDS, DialogCredentials, Sealer, Secured
 from broker.store.tombstone import REPLAY_GUARD
 from tests.support.identities import AGES, credentials, issue, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
@@ -41,7 +41,7 @@ def refusal(opener: Opener, frame: bytes, secured: Secured | None = None, now: f
 class Initiator:
     """Who sends to Billing."""
 
-    def __init__(self, secured: Secured = FULL, known: Credentials | None = None) -> None:
+    def __init__(self, secured: Secured = FULL, known: DialogCredentials | None = None) -> None:
         self.contact: Contact = initiator(secured)
         self.sealer: Sealer = sealer(self.contact, known or credentials("orders", "billing"))
 
@@ -62,7 +62,11 @@ def test_a_frame_that_begins_a_dialog_says_how_it_is_secured(secured: Secured) -
 
     assert secured.mode is not None
     who = signing("orders").who if secured is FULL else NOBODY
-    assert (b"text", Source(AT_TARGET[secured.mode], who, int(NOW)), True) == (found.body, found.source, found.is_new)
+    assert (b"text", KeySource(AT_TARGET[secured.mode], who, int(NOW)), True) == (
+        found.body,
+        found.source,
+        found.is_new,
+    )
 
 
 @pytest.mark.parametrize("secured", [FULL, ANONYMOUS])
@@ -127,7 +131,7 @@ def test_an_anonymous_dialog_does_not_ask_for_peers() -> None:
     opener, far = Opener(known), Initiator(ANONYMOUS)
     opened(opener, far.send())
 
-    known.peers = Peers()
+    known.peers = KnownPeers()
 
     assert b"text" == opened(opener, far.lean()).body
 
@@ -164,9 +168,11 @@ def test_who_is_known_but_not_the_far_principal_is_not_believed() -> None:
 
 def test_the_same_principal_may_have_a_new_certificate() -> None:
     renewed = issue("orders")
-    peers = Peers([signing("orders"), *parse_peers(renewed.certificate_pem)])
-    here = Credentials(BILLING.own, peers)
-    far = Initiator(known=Credentials(parse_own(renewed.certificate_pem, renewed.key_pem), Peers([signing("billing")])))
+    peers = KnownPeers([signing("orders"), *parse_peers(renewed.certificate_pem)])
+    here = DialogCredentials(BILLING.own, peers)
+    far = Initiator(
+        known=DialogCredentials(parse_own(renewed.certificate_pem, renewed.key_pem), KnownPeers([signing("billing")]))
+    )
 
     found = opened(Opener(here), far.send(), AT_TARGET[Mode.FULL])
 
@@ -177,9 +183,11 @@ def test_the_same_principal_may_have_a_new_certificate() -> None:
 def test_a_certificate_that_is_over_signs_nothing_any_more() -> None:
     day = datetime.fromtimestamp(NOW, UTC)
     over = issue("orders", Validity(AGES.begins, day + timedelta(hours=1)))
-    far = Initiator(known=Credentials(parse_own(over.certificate_pem, over.key_pem), Peers([signing("billing")])))
+    far = Initiator(
+        known=DialogCredentials(parse_own(over.certificate_pem, over.key_pem), KnownPeers([signing("billing")]))
+    )
     frame = far.send()
-    opener = Opener(Credentials(BILLING.own, Peers(parse_peers(over.certificate_pem))))
+    opener = Opener(DialogCredentials(BILLING.own, KnownPeers(parse_peers(over.certificate_pem))))
 
     assert Disposition.SECURITY_UNRESOLVED is refusal(opener, frame, None, NOW + 3600)
     assert b"text" == opened(opener, frame).body
@@ -254,7 +262,7 @@ def test_what_is_not_fresh_any_more_is_older_than_nothing_that_a_tombstone_forge
     """Taken at the latest as one of the future, and again when the tombstone is gone at the earliest."""
     taken = NOW - FRESH_SECONDS + 1
 
-    assert not Source(FULL, made_at=NOW).is_fresh(taken + REPLAY_GUARD)
+    assert not KeySource(FULL, made_at=NOW).is_fresh(taken + REPLAY_GUARD)
 
 
 def test_a_key_that_was_derived_begins_nothing() -> None:

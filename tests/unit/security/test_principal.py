@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from broker.security.principal import (
     NOBODY,
     PRINCIPAL_MAX,
-    Kind,
     PrincipalError,
+    PrincipalKind,
     Who,
     covers_text,
     parse_principal,
@@ -27,21 +27,21 @@ ORDERS = Who("CN=orders,OU=a,O=shop", "orders", ("spiffe://shop/orders", "spiffe
 @pytest.mark.parametrize(
     ("text", "kind", "stored"),
     [
-        ("public", Kind.PUBLIC, "public"),
-        ("PUBLIC", Kind.PUBLIC, "public"),
-        ("orders", Kind.COMMON_NAME, "orders"),
-        (" or*ers ", Kind.COMMON_NAME, "or*ers"),
-        ("cn = orders , O=shop", Kind.SUBJECT, "CN=orders,O=shop"),
-        (r"CN=a\2cb,2.5.4.99=x+O=\ y\ ", Kind.SUBJECT, r"CN=a\,b,2.5.4.99=x+O=\ y\ "),
-        ("2.5.4.3=x,s=y", Kind.SUBJECT, "CN=x,ST=y"),
-        ("emailAddress=a@b,CN=x", Kind.SUBJECT, "1.2.840.113549.1.9.1=a@b,CN=x"),
-        (r"CN=\2a*,*", Kind.SUBJECT, r"CN=\2a*,*"),
-        ("URI=a:b,O=c", Kind.SUBJECT, "URI=a:b,O=c"),
-        ("spiffe://shop/a=b", Kind.URI, "spiffe://shop/a=b"),
-        ("SHA256:" + PRINT.upper(), Kind.FINGERPRINT, "sha256:" + PRINT),
+        ("public", PrincipalKind.PUBLIC, "public"),
+        ("PUBLIC", PrincipalKind.PUBLIC, "public"),
+        ("orders", PrincipalKind.COMMON_NAME, "orders"),
+        (" or*ers ", PrincipalKind.COMMON_NAME, "or*ers"),
+        ("cn = orders , O=shop", PrincipalKind.SUBJECT, "CN=orders,O=shop"),
+        (r"CN=a\2cb,2.5.4.99=x+O=\ y\ ", PrincipalKind.SUBJECT, r"CN=a\,b,2.5.4.99=x+O=\ y\ "),
+        ("2.5.4.3=x,s=y", PrincipalKind.SUBJECT, "CN=x,ST=y"),
+        ("emailAddress=a@b,CN=x", PrincipalKind.SUBJECT, "1.2.840.113549.1.9.1=a@b,CN=x"),
+        (r"CN=\2a*,*", PrincipalKind.SUBJECT, r"CN=\2a*,*"),
+        ("URI=a:b,O=c", PrincipalKind.SUBJECT, "URI=a:b,O=c"),
+        ("spiffe://shop/a=b", PrincipalKind.URI, "spiffe://shop/a=b"),
+        ("SHA256:" + PRINT.upper(), PrincipalKind.FINGERPRINT, "sha256:" + PRINT),
     ],
 )
-def test_principal_has_one_kind_and_one_spelling(text: str, kind: Kind, stored: str) -> None:
+def test_principal_has_one_kind_and_one_spelling(text: str, kind: PrincipalKind, stored: str) -> None:
     principal = parse_principal(text)
 
     assert (kind, stored) == (principal.kind, principal.text)

@@ -8,11 +8,11 @@ import pytest
 
 from broker.protocol.frame import decode_dialog
 from broker.security import session
-from broker.security.identity import Peers, parse_own, parse_peers
+from broker.security.identity import KnownPeers, parse_own, parse_peers
 from broker.security.issue import Issued, Validity, issue_sealing
 from broker.security.key_packet import Mode, read_packet
 from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, Box, read_box
-from broker.security.session import KEY_SECONDS, REWRAP_SECONDS, CannotSealError, Credentials, Sealer, Secured
+from broker.security.session import KEY_SECONDS, REWRAP_SECONDS, CannotSealError, DialogCredentials, Sealer, Secured
 from tests.support.identities import AGES, credentials, issue, issued, own, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
 
@@ -30,7 +30,7 @@ def box_of(frame: bytes) -> Box:
 class Side:
     """An initiator that sends."""
 
-    def __init__(self, secured: Secured = FULL, known: Credentials = ORDERS) -> None:
+    def __init__(self, secured: Secured = FULL, known: DialogCredentials = ORDERS) -> None:
         self.contact = initiator(secured)
         self.sealer = sealer(self.contact, known)
 
@@ -43,7 +43,7 @@ class Side:
 
 
 @pytest.mark.parametrize(("secured", "known"), WAYS)
-def test_the_packet_goes_along_until_the_far_side_has_named_the_key(secured: Secured, known: Credentials) -> None:
+def test_the_packet_goes_along_until_the_far_side_has_named_the_key(secured: Secured, known: DialogCredentials) -> None:
     side = Side(secured, known)
 
     first, second = side.send(), side.send()
@@ -116,7 +116,7 @@ def test_a_far_side_that_names_another_key_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("secured", "known"), WAYS)
 def test_a_key_that_has_not_arrived_is_made_anew_while_its_packet_is_fresh(
-    secured: Secured, known: Credentials
+    secured: Secured, known: DialogCredentials
 ) -> None:
     side = Side(secured, known)
 
@@ -128,7 +128,7 @@ def test_a_key_that_has_not_arrived_is_made_anew_while_its_packet_is_fresh(
 
 
 @pytest.mark.parametrize(("secured", "known"), WAYS)
-def test_a_key_lives_for_a_day(secured: Secured, known: Credentials) -> None:
+def test_a_key_lives_for_a_day(secured: Secured, known: DialogCredentials) -> None:
     side = Side(secured, known)
     first = side.send()
     side.arrived(first)
@@ -156,7 +156,7 @@ def test_a_clock_that_goes_back_makes_a_new_key() -> None:
 
 
 @pytest.mark.parametrize(("secured", "known"), WAYS)
-def test_two_sealers_of_one_side_have_different_keys(secured: Secured, known: Credentials) -> None:
+def test_two_sealers_of_one_side_have_different_keys(secured: Secured, known: DialogCredentials) -> None:
     """A process that starts anew uses no key of the one before."""
     assert Side(secured, known).send().key_id != Side(secured, known).send().key_id
 
@@ -185,7 +185,7 @@ def test_a_far_certificate_that_is_no_peer_any_more_is_not_sealed_to() -> None:
     side = Side(FULL, known)
     side.arrived(side.send())
 
-    known.peers = Peers()
+    known.peers = KnownPeers()
 
     for _ in range(2):
         with pytest.raises(CannotSealError, match="no certificate of billing is among the peers of this database"):
@@ -195,12 +195,12 @@ def test_a_far_certificate_that_is_no_peer_any_more_is_not_sealed_to() -> None:
 def test_a_key_is_renewed_for_the_sealing_certificate_that_is_left() -> None:
     made = issued("billing")
     other = issue_sealing(made.certificates[0], made.keys[0], AGES)  # type: ignore[arg-type]
-    known = Credentials(own("orders"), Peers([signing("billing")]))
+    known = DialogCredentials(own("orders"), KnownPeers([signing("billing")]))
     side = Side(FULL, known)
     first = side.send()
     side.arrived(first)
 
-    known.peers = Peers(parse_peers(Issued((made.certificates[0], *other.certificates), ()).certificate_pem))
+    known.peers = KnownPeers(parse_peers(Issued((made.certificates[0], *other.certificates), ()).certificate_pem))
     second = side.send()
 
     assert first.key_id != second.key_id
@@ -209,24 +209,24 @@ def test_a_key_is_renewed_for_the_sealing_certificate_that_is_left() -> None:
 
 @pytest.mark.parametrize(("secured", "by"), WAYS)
 def test_a_key_stays_when_peers_are_loaded_anew_and_the_far_one_is_among_them(
-    secured: Secured, by: Credentials
+    secured: Secured, by: DialogCredentials
 ) -> None:
-    known = Credentials(by.own, by.peers)
+    known = DialogCredentials(by.own, by.peers)
     side = Side(secured, known)
     first = side.send()
 
-    known.peers = Peers([signing("billing"), signing("mallory")])
+    known.peers = KnownPeers([signing("billing"), signing("mallory")])
 
     assert first.key_id == side.send().key_id
 
 
 def test_an_anonymous_dialog_keeps_its_key_without_the_far_certificate() -> None:
-    known = Credentials(None, NOBODY.peers)
+    known = DialogCredentials(None, NOBODY.peers)
     side = Side(ANONYMOUS, known)
     first = side.send()
     side.arrived(first)
 
-    known.peers = Peers()
+    known.peers = KnownPeers()
 
     assert first.key_id == side.send().key_id
 
@@ -234,7 +234,7 @@ def test_an_anonymous_dialog_keeps_its_key_without_the_far_certificate() -> None
 # --- what keeps it from being sealed ------------------------------------------------------------------------
 
 
-def problem_of(secured: Secured, known: Credentials, now: float = NOW) -> str:
+def problem_of(secured: Secured, known: DialogCredentials, now: float = NOW) -> str:
     by = Sealer(secured, initiator(secured).direction(), known, bytes)
     with pytest.raises(CannotSealError) as caught:
         by.check(now)
@@ -258,7 +258,7 @@ def test_without_the_far_certificate_nothing_is_sealed(secured: Secured) -> None
 
 def test_a_certificate_of_ones_own_that_is_over_signs_nothing() -> None:
     over = issue("orders", Validity(AGES.begins, datetime(2025, 1, 1, tzinfo=UTC)))
-    known = Credentials(parse_own(over.certificate_pem, over.key_pem), Peers([signing("billing")]))
+    known = DialogCredentials(parse_own(over.certificate_pem, over.key_pem), KnownPeers([signing("billing")]))
 
     assert "the certificate of this database, CN=orders, is not valid today" == problem_of(FULL, known)
 
@@ -268,8 +268,8 @@ def test_an_anonymous_dialog_goes_on_when_the_far_certificate_is_over() -> None:
     over = datetime(2027, 1, 20, tzinfo=UTC)
     made = issued("billing")
     sealing = issue_sealing(made.certificates[0], made.keys[0], Validity(AGES.begins, over))  # type: ignore[arg-type]
-    known = Credentials(
-        None, Peers(parse_peers(Issued((made.certificates[0], *sealing.certificates), ()).certificate_pem))
+    known = DialogCredentials(
+        None, KnownPeers(parse_peers(Issued((made.certificates[0], *sealing.certificates), ()).certificate_pem))
     )
     side = Side(ANONYMOUS, known)
     side.arrived(side.send())

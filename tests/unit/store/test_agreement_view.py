@@ -10,7 +10,7 @@ import pytest
 
 from broker.application.dialog import begin_dialog
 from broker.conversation.message_types import SentBy, Validation
-from broker.observe.query import SELF_MADE, Views
+from broker.observe.query import SELF_MADE, SystemViews
 from broker.observe.view import MEMORY_VIEWS
 from broker.store.database import open_store
 from broker.store.metadata import Priority, put_contract, put_message_type, put_priority, put_queue, put_service, queues
@@ -34,7 +34,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
         for contract in ("C", "DEFAULT", "Nothing"):
             begin_dialog(db, from_service="S", to_service="R", contract=contract)
         snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
-        views = Views(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict)
+        views = SystemViews(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict)
         yield lambda statement: views.select(statement, database="orders").rows
 
 

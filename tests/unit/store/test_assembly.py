@@ -12,7 +12,7 @@ from broker.conversation.message_types import Validation
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.store import assembly as module
-from broker.store.assembly import HELD_RUNS_MAX, Assembly, Kept, Large
+from broker.store.assembly import HELD_RUNS_MAX, Assembly, EarlyFragment, Large
 from broker.store.large import LARGE_BYTES
 from tests.support.dialog import open_database, rows
 
@@ -82,7 +82,7 @@ def test_strays_leave_room_when_they_are_gone(db: sqlite3.Connection, monkeypatc
 
     assembly.join(5, 1, (2, b"b"))
 
-    assert [Kept.NEW] * 2 == [assembly.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
+    assert [EarlyFragment.NEW] * 2 == [assembly.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
 
 
 def test_other_messages_and_endpoints_are_not_touched(db: sqlite3.Connection) -> None:
@@ -103,7 +103,9 @@ def test_other_messages_and_endpoints_are_not_touched(db: sqlite3.Connection) ->
 def test_second_copy_is_not_kept(db: sqlite3.Connection) -> None:
     assembly = begin(db)
 
-    assert [Kept.NEW, Kept.HERE_ALREADY] == [assembly.keep_early((6, 0), 0, body) for body in (b"first", b"second")]
+    assert [EarlyFragment.NEW, EarlyFragment.HERE_ALREADY] == [
+        assembly.keep_early((6, 0), 0, body) for body in (b"first", b"second")
+    ]
     assert [b"first"] == rows(db, "SELECT body FROM broker_fragment")
 
 
@@ -115,7 +117,7 @@ def test_what_is_early_is_known_in_the_next_batch(db: sqlite3.Connection) -> Non
 
     after = begin(db, expected=(5, 1), count=2)
 
-    assert (2, Kept.HERE_ALREADY) == (after.count, after.keep_early((6, 0), 2, b"again"))
+    assert (2, EarlyFragment.HERE_ALREADY) == (after.count, after.keep_early((6, 0), 2, b"again"))
     assert [None, 2, None] == [after.take_early(place) for place in ((5, 1), (5, 3), (5, 3))]
     assert 1 == after.count
 
@@ -139,10 +141,10 @@ def test_early_fragments_have_a_bound_that_lasts_over_batches(
 
     again = begin(db, count=assembly.count)
 
-    assert [Kept.NEW] * 3 + [Kept.NO_ROOM] * 2 == taken
-    assert Kept.NO_ROOM == again.keep_early((6, 4), 0, b"x" * 10)
+    assert [EarlyFragment.NEW] * 3 + [EarlyFragment.NO_ROOM] * 2 == taken
+    assert EarlyFragment.NO_ROOM == again.keep_early((6, 4), 0, b"x" * 10)
     again.take_early((6, 0))
-    assert Kept.NEW == again.keep_early((6, 4), 0, b"x" * 10)
+    assert EarlyFragment.NEW == again.keep_early((6, 4), 0, b"x" * 10)
 
 
 def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> None:

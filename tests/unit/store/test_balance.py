@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from broker.store.balance import Balance, read_balance, unconfirmed
+from broker.store.balance import LedgerBalance, read_balance, unconfirmed
 from broker.store.database import open_store
-from broker.store.ledger import Reason, fail, remove
+from broker.store.ledger import FailureReason, fail, remove
 from tests.support.shop import Shop
 
 
-def read(shop: Shop) -> Balance:
+def read(shop: Shop) -> LedgerBalance:
     return read_balance(shop.connect())
 
 
@@ -30,7 +30,7 @@ def change(shop: Shop, statement: str, *parameters: object) -> None:
 
 
 def test_a_new_database_has_sent_nothing(shop: Shop) -> None:
-    assert Balance() == read(shop)
+    assert LedgerBalance() == read(shop)
 
 
 def test_what_waits_is_held(shop: Shop) -> None:
@@ -44,7 +44,7 @@ def test_what_the_far_side_has_is_acknowledged(shop: Shop) -> None:
     change(shop, "UPDATE broker_conversation SET acknowledged_sequence = 1 WHERE endpoint_id = ?", endpoint)
     change(shop, "DELETE FROM broker_transmission WHERE message_sequence_number = 0")
 
-    assert Balance(2, 1, 1, {}) == read(shop)
+    assert LedgerBalance(2, 1, 1, {}) == read(shop)
 
 
 def test_what_fails_stays_in_the_sum_under_its_reason_when_the_conversation_is_gone(shop: Shop) -> None:
@@ -52,10 +52,10 @@ def test_what_fails_stays_in_the_sum_under_its_reason_when_the_conversation_is_g
     sent(shop, "three")
     db = shop.connect()
     with db:
-        fail(db, endpoint, Reason.LIFETIME_EXCEEDED)
+        fail(db, endpoint, FailureReason.LIFETIME_EXCEEDED)
         remove(db, endpoint)
 
-    assert Balance(3, 0, 1, {"lifetime exceeded": 2}) == read(shop)
+    assert LedgerBalance(3, 0, 1, {"lifetime exceeded": 2}) == read(shop)
     assert 0 == read(shop).unaccounted
 
 
@@ -67,7 +67,7 @@ def test_a_message_that_nobody_tells_about_is_unaccounted(shop: Shop) -> None:
 
 
 def test_entries_are_those_of_the_view() -> None:
-    entries = list(Balance(9, 3, 1, {"b": 2, "a": 1}).entries())
+    entries = list(LedgerBalance(9, 3, 1, {"b": 2, "a": 1}).entries())
 
     assert [
         ("sent", None, 9),
@@ -88,7 +88,7 @@ def test_every_conversation_counts() -> None:
             [(number.to_bytes(16, "big"),) for number in range(1000)],
         )
 
-        assert Balance(3000, 3000, 0, {}) == read_balance(db)
+        assert LedgerBalance(3000, 3000, 0, {}) == read_balance(db)
 
 
 def test_what_is_not_acknowledged_is_told_over_all_conversations(shop: Shop) -> None:
@@ -105,4 +105,4 @@ def test_a_connection_with_rows_by_name_reads_the_same(shop: Shop) -> None:
     db = shop.connect()
     db.row_factory = sqlite3.Row
 
-    assert Balance(1, 0, 1, {}) == read_balance(db)
+    assert LedgerBalance(1, 0, 1, {}) == read_balance(db)

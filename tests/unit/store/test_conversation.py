@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.store import conversation as module
 from broker.store.conversation import UnderWay, conversations_by_state, conversations_under_way, handles_of
 from tests.support.shop import Shop
@@ -32,11 +32,13 @@ def test_what_is_known_of_a_side_under_way(shop: Shop, db: sqlite3.Connection) -
     assert [UnderWay(handle, conversation, 1, "Orders", "//far/Billing", None, 1)] == [*conversations_under_way(db)]
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_what_is_closed_or_failed_is_not_under_way(shop: Shop, db: sqlite3.Connection, state: State) -> None:
+@pytest.mark.parametrize("state", list(ConversationState))
+def test_what_is_closed_or_failed_is_not_under_way(
+    shop: Shop, db: sqlite3.Connection, state: ConversationState
+) -> None:
     shop.change(shop.begin(db), "state", state.value)
 
-    assert (state not in {State.CLOSED, State.ERROR}) == bool([*conversations_under_way(db)])
+    assert (state not in {ConversationState.CLOSED, ConversationState.ERROR}) == bool([*conversations_under_way(db)])
 
 
 def test_more_than_are_read_at_once_all_come_in_their_order(

@@ -20,7 +20,7 @@ from broker.store import database, metadata
 from broker.store.database import broker_instance, is_locked, lock_store, open_store, open_watch, origin
 from broker.store.metadata import drop_route, put_queue, queues, routes
 from broker.store.schema import SCHEMA_VERSION, has_schema
-from broker.store.transaction import Connection, writing
+from broker.store.transaction import DaemonConnection, writing
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -253,7 +253,7 @@ def _busy(code: int = sqlite3.SQLITE_BUSY) -> sqlite3.OperationalError:
 def _connection_that_fails(errors: list[sqlite3.OperationalError]) -> Callable[..., sqlite3.Connection]:
     """A `connect` whose connections fail to change the mode of the file with these errors first."""
 
-    class Failing(Connection):
+    class Failing(DaemonConnection):
         def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
             if errors and sql.startswith("PRAGMA journal_mode"):
                 raise errors.pop()

@@ -15,7 +15,7 @@ from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.assembly import Large
 from broker.store.delivery import Delivery
 from broker.store.metadata import put_contract, put_message_type
-from broker.store.side import Side, create_side
+from broker.store.side import SideRow, create_side
 from tests.support.dialog import open_database, rows
 
 NOW = 1_750_000_000.0
@@ -39,7 +39,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db.close()
 
 
-def side(db: sqlite3.Connection, contract: str = "Declared", service: str = "Billing") -> Side:
+def side(db: sqlite3.Connection, contract: str = "Declared", service: str = "Billing") -> SideRow:
     count = len(rows(db, "SELECT 1 FROM broker_conversation"))
     contact = Contact(bytes([count] * 16), False, service, bytes(16), "//far/Orders", bytes(range(16)))
     return create_side(db, contact, contract, NOW + 60, NOW, is_named=False)

@@ -19,7 +19,7 @@ from broker.errors import StoreUnavailableError
 from broker.store import fence
 from broker.store.database import open_store
 from broker.store.fence import RECORD, Sighting, had, keep, look, note_start, note_stop
-from broker.store.role_file import Reign, role_path, write_reign
+from broker.store.role_file import PrincipalRecord, role_path, write_reign
 from broker.store.transaction import writing
 
 OFTEN = 10
@@ -333,7 +333,7 @@ def test_a_stop_of_whoever_was_followed_changes_nothing(path: Path, tmp_path: Pa
 
 
 def tell(path: Path, epoch: int) -> None:
-    write_reign(path, Reign(b"i" * 16, epoch, "second", 1.0))
+    write_reign(path, PrincipalRecord(b"i" * 16, epoch, "second", 1.0))
 
 
 def test_a_file_with_a_lower_epoch_than_is_told_does_not_pass(path: Path, tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from broker.conversation.frames import Contact, Fragment, Seal, Travel, ack_fram
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
-from broker.security.grants import Permission, Rule, State
+from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.key_packet import Mode
 from broker.security.opening import FRESH_SECONDS
 from broker.security.principal import parse_principal
-from broker.security.session import Credentials, Sealer, Secured
+from broker.security.session import DialogCredentials, Sealer, Secured
 from broker.store import gate as module
-from broker.store.gate import Gate
+from broker.store.gate import FrameVerifier
 from broker.store.permission import permissions, put_permission
 from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
@@ -73,7 +73,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.db = open_database(path, BILLING)
-        self.gate = Gate(credentials("billing", "orders", "mallory"))
+        self.gate = FrameVerifier(credentials("billing", "orders", "mallory"))
 
     def take(
         self,
@@ -85,8 +85,8 @@ class Database:
         with writing(self.db):
             return store_in_writer(self.db, THERE, frames, now, gate=self.gate, origins=origins, inside=inside or {})
 
-    def permit(self, principal: str, state: State = State.GRANT) -> None:
-        put_permission(self.db, Rule(Permission.SEND, BILLING, parse_principal(principal), state))
+    def permit(self, principal: str, state: PermissionState = PermissionState.GRANT) -> None:
+        put_permission(self.db, PermissionRule(Permission.SEND, BILLING, parse_principal(principal), state))
 
     def dump(self) -> list[str]:
         """All that the file holds."""
@@ -169,7 +169,7 @@ def test_who_may_not_send_is_told_under_seal(billing: Database) -> None:
 
 def test_a_database_that_knows_nothing_of_security_takes_what_comes_in_clear(tmp_path: Path) -> None:
     database = Database(tmp_path / "billing.db")
-    database.gate = Gate()
+    database.gate = FrameVerifier()
 
     database.take(Far(None).message(0))
 
@@ -455,7 +455,7 @@ def test_credentials_may_change_while_frames_come(billing: Database) -> None:
 
     assert Counter({Disposition.SECURITY_UNRESOLVED: 1}) == refused.dropped
     assert Counter() == taken.dropped
-    assert Credentials(own, known.peers) == replace(known)
+    assert DialogCredentials(own, known.peers) == replace(known)
 
 
 def test_a_database_that_is_slow_to_read_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from broker.application.dialog import begin_dialog
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
-from broker.store.housekeeping import Housekeeping, Kept
+from broker.store.housekeeping import Maintenance, MaintenanceResult
 from tests.support.dialog import open_database, queued, rows
 
 NOW = 1_750_000_000.0
@@ -35,7 +35,7 @@ def make_work(db: sqlite3.Connection) -> None:
 
 def test_slice_does_something_of_everything(db: sqlite3.Connection) -> None:
     make_work(db)
-    keeper = Housekeeping()
+    keeper = Maintenance()
 
     assert keeper.has_work(db, NOW)
     kept = keeper.run(db, NOW)
@@ -43,7 +43,7 @@ def test_slice_does_something_of_everything(db: sqlite3.Connection) -> None:
     assert ([2], True) == (kept.finished, kept.has_more)
     assert [DIALOG_TIMER, ERROR] == [name for name, _ in queued(db)]
     assert [] == rows(db, "SELECT 1 FROM broker_tombstone UNION ALL SELECT 1 FROM broker_fragment")
-    assert Kept() == keeper.run(db, NOW)
+    assert MaintenanceResult() == keeper.run(db, NOW)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_slice_does_something_of_everything(db: sqlite3.Connection) -> None:
 )
 def test_each_kind_of_work_is_seen(db: sqlite3.Connection, statement: str) -> None:
     begin_dialog(db, from_service="Orders", to_service="//far/Billing")
-    assert not Housekeeping().has_work(db, NOW)
+    assert not Maintenance().has_work(db, NOW)
 
     db.execute(statement)
 
-    assert Housekeeping().has_work(db, NOW)
+    assert Maintenance().has_work(db, NOW)
 
 
 def test_what_was_rolled_back_is_done_again(db: sqlite3.Connection) -> None:
     make_work(db)
-    keeper = Housekeeping()
+    keeper = Maintenance()
     db.execute("BEGIN")
     keeper.run(db, NOW)
     db.execute("ROLLBACK")

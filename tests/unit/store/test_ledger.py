@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
-from broker.store.ledger import Reason, fail, remove
+from broker.store.ledger import FailureReason, fail, remove
 from tests.support.dialog import open_database, rows
 
 
@@ -39,7 +39,7 @@ def test_what_is_taken_away_is_counted_under_its_reason(db: sqlite3.Connection) 
     begin(db, b"a", b"b", b"c", acknowledged=1)
     begin(db, b"other")
 
-    fail(db, 1, Reason.LIFETIME_EXCEEDED)
+    fail(db, 1, FailureReason.LIFETIME_EXCEEDED)
 
     assert {"lifetime exceeded": 2} == entries(db)
     assert [b"other"] == rows(db, "SELECT message_body FROM broker_transmission")
@@ -49,9 +49,9 @@ def test_same_reason_adds_up_and_others_stand_beside_it(db: sqlite3.Connection) 
     for _ in range(3):
         begin(db, b"a", b"b")
 
-    fail(db, 1, Reason.CLEANUP)
+    fail(db, 1, FailureReason.CLEANUP)
     fail(db, 2, "whatever a caller says")
-    fail(db, 3, Reason.CLEANUP)
+    fail(db, 3, FailureReason.CLEANUP)
 
     assert {"ended with cleanup": 4, "whatever a caller says": 2} == entries(db)
 
@@ -59,7 +59,7 @@ def test_same_reason_adds_up_and_others_stand_beside_it(db: sqlite3.Connection) 
 def test_nothing_held_makes_no_entry(db: sqlite3.Connection) -> None:
     begin(db, b"a", acknowledged=1)
 
-    fail(db, 1, Reason.CLEANUP)
+    fail(db, 1, FailureReason.CLEANUP)
 
     assert {} == entries(db)
 
@@ -76,7 +76,7 @@ def test_removed_conversation_leaves_its_sums(db: sqlite3.Connection) -> None:
     begin(db)
 
     for endpoint_id in (1, 2, 3):
-        fail(db, endpoint_id, Reason.FAR_SIDE_ENDED)
+        fail(db, endpoint_id, FailureReason.FAR_SIDE_ENDED)
         remove(db, endpoint_id)
 
     assert {"sent": 4, "acknowledged": 3, "the far side had ended": 1} == entries(db)
@@ -87,7 +87,7 @@ def test_row_factory_of_an_application_does_not_matter(db: sqlite3.Connection) -
     begin(db, b"a")
     db.row_factory = lambda _cursor, _row: pytest.fail("a row was read")
 
-    fail(db, 1, Reason.CLEANUP)
+    fail(db, 1, FailureReason.CLEANUP)
     remove(db, 1)
 
     db.row_factory = None

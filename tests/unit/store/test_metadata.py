@@ -17,7 +17,7 @@ from broker.store.database import open_store
 from broker.store.metadata import (
     PRIORITY_DEFAULT,
     Priority,
-    Queue,
+    QueueRow,
     Service,
     contracts,
     drop_contract,
@@ -78,8 +78,11 @@ def test_queue_comes_back_as_put_and_keeps_its_id(db: sqlite3.Connection) -> Non
     put_queue(db, "Orders", is_receive_enabled=False)
 
     orders, billing = before["Orders"], before["Billing"]
-    assert (Queue(orders.queue_id, "Orders", True), Queue(billing.queue_id, "Billing", False)) == (orders, billing)
-    assert {"Orders": Queue(orders.queue_id, "Orders", False), "Billing": billing} == queues(db)
+    assert (QueueRow(orders.queue_id, "Orders", True), QueueRow(billing.queue_id, "Billing", False)) == (
+        orders,
+        billing,
+    )
+    assert {"Orders": QueueRow(orders.queue_id, "Orders", False), "Billing": billing} == queues(db)
 
 
 def test_queue_that_is_turned_on_counts_its_rollbacks_anew(db: sqlite3.Connection) -> None:

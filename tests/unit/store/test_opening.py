@@ -15,7 +15,7 @@ from broker.flow import Disposition
 from broker.protocol.frame import Envelope
 from broker.protocol.layout import NO_GUID
 from broker.store.database import broker_instance
-from broker.store.ledger import Reason
+from broker.store.ledger import FailureReason
 from broker.store.metadata import Priority, put_priority
 from broker.store.receipt import Receipt
 from broker.store.receiving import receive_in_writer
@@ -53,7 +53,7 @@ def far() -> FarSide:
 def closed(db: sqlite3.Connection, take: Take, far: FarSide) -> FarSide:
     """An initiator of a dialog that has closed here after three messages."""
     take(*[far.message(number) for number in range(3)])
-    close(db, 1, NOW, Reason.CLEANUP)
+    close(db, 1, NOW, FailureReason.CLEANUP)
     return far
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Permission, Rule, State
+from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from broker.store import database, permission
 
@@ -20,37 +20,42 @@ def db() -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def rule(state: State, principal: str = "a", service: str = "s") -> Rule:
-    return Rule(Permission.SEND, service, parse_principal(principal), state)
+def rule(state: PermissionState, principal: str = "a", service: str = "s") -> PermissionRule:
+    return PermissionRule(Permission.SEND, service, parse_principal(principal), state)
 
 
 def test_there_is_one_rule_about_the_same(db: sqlite3.Connection) -> None:
-    for state in (State.GRANT, State.DENY):
+    for state in (PermissionState.GRANT, PermissionState.DENY):
         permission.put_permission(db, rule(state))
-    permission.put_permission(db, rule(State.GRANT, "b"))
+    permission.put_permission(db, rule(PermissionState.GRANT, "b"))
 
-    assert ((rule(State.DENY), rule(State.GRANT, "b")), []) == permission.permissions(db)
-    assert State.DENY is permission.find_state(db, rule(State.GRANT))
-    assert permission.find_state(db, rule(State.GRANT, "c")) is None
+    assert ((rule(PermissionState.DENY), rule(PermissionState.GRANT, "b")), []) == permission.permissions(db)
+    assert PermissionState.DENY is permission.find_state(db, rule(PermissionState.GRANT))
+    assert permission.find_state(db, rule(PermissionState.GRANT, "c")) is None
 
 
 def test_rule_is_dropped_by_what_it_is_about(db: sqlite3.Connection) -> None:
-    permission.put_permission(db, rule(State.DENY))
-    permission.put_permission(db, rule(State.GRANT, "b"))
+    permission.put_permission(db, rule(PermissionState.DENY))
+    permission.put_permission(db, rule(PermissionState.GRANT, "b"))
 
-    permission.drop_permission(db, rule(State.GRANT))
+    permission.drop_permission(db, rule(PermissionState.GRANT))
 
-    assert ((rule(State.GRANT, "b"),), []) == permission.permissions(db)
+    assert ((rule(PermissionState.GRANT, "b"),), []) == permission.permissions(db)
 
 
 def test_rules_go_with_their_service_and_those_of_connect_stay(db: sqlite3.Connection) -> None:
-    connect = Rule(Permission.CONNECT, "s", parse_principal("a"), State.GRANT)
-    for one in (connect, rule(State.GRANT), rule(State.DENY, "b"), rule(State.GRANT, service="s*")):
+    connect = PermissionRule(Permission.CONNECT, "s", parse_principal("a"), PermissionState.GRANT)
+    for one in (
+        connect,
+        rule(PermissionState.GRANT),
+        rule(PermissionState.DENY, "b"),
+        rule(PermissionState.GRANT, service="s*"),
+    ):
         permission.put_permission(db, one)
 
     permission.drop_permissions_on(db, "s")
 
-    assert {connect, rule(State.GRANT, service="s*")} == set(permission.permissions(db)[0])
+    assert {connect, rule(PermissionState.GRANT, service="s*")} == set(permission.permissions(db)[0])
 
 
 def test_what_cannot_be_read_grants_nothing_and_denies_everybody(db: sqlite3.Connection) -> None:
@@ -61,7 +66,7 @@ def test_what_cannot_be_read_grants_nothing_and_denies_everybody(db: sqlite3.Con
 
     rules, unreadable = permission.permissions(db)
 
-    assert (rule(State.DENY, "public"),) == rules
+    assert (rule(PermissionState.DENY, "public"),) == rules
     assert ["CN=a,b", "sha256:1"] == sorted(unreadable)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.observe.query import SELF_MADE, Views
+from broker.observe.query import SELF_MADE, SystemViews
 from broker.observe.view import MEMORY_VIEWS, MSDB_ROUTES
 from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Permission, Rule, State
+from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service, queues
@@ -21,8 +21,10 @@ OWN = {*SELF_MADE, MSDB_ROUTES}
 Ask = Callable[..., list[tuple[object, ...]]]
 
 
-def rule(permission: Permission, securable: str, principal: str, state: State = State.GRANT) -> Rule:
-    return Rule(permission, securable, parse_principal(principal), state)
+def rule(
+    permission: Permission, securable: str, principal: str, state: PermissionState = PermissionState.GRANT
+) -> PermissionRule:
+    return PermissionRule(permission, securable, parse_principal(principal), state)
 
 
 @pytest.fixture
@@ -31,14 +33,14 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
     paths = {"msdb": tmp_path / "msdb.db", "orders": tmp_path / "orders.db"}
     with closing(open_store(paths["msdb"])) as msdb, closing(open_store(paths["orders"])) as orders:
         put_permission(msdb, rule(Permission.CONNECT, "*", "CN=a"))
-        put_permission(msdb, rule(Permission.SEND, "//far", "public", State.DENY))
+        put_permission(msdb, rule(Permission.SEND, "//far", "public", PermissionState.DENY))
         put_queue(orders, "Q", is_receive_enabled=True)
         put_service(orders, "S", queues(orders)["Q"].queue_id, frozenset())
         put_permission(orders, rule(Permission.SEND, "S", "b"))
-        put_permission(orders, rule(Permission.SEND, "S*", "b", State.DENY))
+        put_permission(orders, rule(Permission.SEND, "S*", "b", PermissionState.DENY))
         put_binding(orders, RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True))
         snapshots = {name: tuple for name in MEMORY_VIEWS if name not in OWN}
-        views = Views(databases=paths, snapshots=snapshots, transmission_statuses=dict)
+        views = SystemViews(databases=paths, snapshots=snapshots, transmission_statuses=dict)
         yield lambda statement, database="orders": views.select(statement, database=database).rows
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store.presence import Presence
+from broker.store.presence import FileWatch
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def refusal(presence: Presence) -> str:
+def refusal(presence: FileWatch) -> str:
     with pytest.raises(StoreUnavailableError) as caught:
         presence.check()
     return caught.value.problem
@@ -31,14 +31,14 @@ def replace(path: Path) -> None:
 
 
 def test_what_is_there_is_there(path: Path) -> None:
-    presence = Presence(path)
+    presence = FileWatch(path)
     path.write_text("more data")
 
     presence.check()
 
 
 def test_a_file_that_is_gone_is_told_and_goes_on_when_it_is_back(path: Path) -> None:
-    presence = Presence(path)
+    presence = FileWatch(path)
     path.rename(path.with_name("away"))
 
     problem = refusal(presence)
@@ -49,7 +49,7 @@ def test_a_file_that_is_gone_is_told_and_goes_on_when_it_is_back(path: Path) -> 
 
 
 def test_a_file_that_was_replaced_is_told(path: Path) -> None:
-    presence = Presence(path)
+    presence = FileWatch(path)
     replace(path)
 
     assert "the file was replaced by another one while it is in use" in refusal(presence)
@@ -57,7 +57,7 @@ def test_a_file_that_was_replaced_is_told(path: Path) -> None:
 
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_the_log_is_part_of_the_database(path: Path, *, is_gone: bool) -> None:
-    presence = Presence(path)
+    presence = FileWatch(path)
     log = Path(f"{path}-wal")
     if is_gone:
         log.unlink()
@@ -73,14 +73,14 @@ def test_the_log_is_part_of_the_database(path: Path, *, is_gone: bool) -> None:
 
 def test_a_file_system_without_a_log_has_none_to_miss(path: Path) -> None:
     Path(f"{path}-wal").unlink()
-    presence = Presence(path)
+    presence = FileWatch(path)
     Path(f"{path}-wal").write_text("one comes")
 
     presence.check()
 
 
 def test_a_directory_that_is_gone_is_a_file_that_is_gone(path: Path) -> None:
-    presence = Presence(path)
+    presence = FileWatch(path)
     path.parent.rename(path.parent.with_name("moved"))
 
     assert "the file is gone" in refusal(presence)

@@ -7,7 +7,7 @@ from collections import Counter
 from broker.conversation.frames import Contact
 from broker.flow import Disposition
 from broker.protocol.frame import Header
-from broker.store.receipt import Receipt, Standing
+from broker.store.receipt import AckState, Receipt
 
 
 def test_receipts_share_nothing() -> None:
@@ -19,7 +19,7 @@ def test_receipts_share_nothing() -> None:
 
 
 def test_place_alone_is_neither_new_nor_urgent() -> None:
-    standing = Standing(Contact(bytes(16), True, "Orders", bytes(16), "Billing"), (1, 0))
+    standing = AckState(Contact(bytes(16), True, "Orders", bytes(16), "Billing"), (1, 0))
 
     assert ((), 0, False) == (standing.held, standing.frames, standing.is_urgent)
 

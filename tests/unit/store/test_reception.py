@@ -21,7 +21,7 @@ from broker.store import assembly
 from broker.store.database import broker_instance
 from broker.store.large import LARGE_BYTES
 from broker.store.metadata import put_contract, put_message_type
-from broker.store.receipt import Receipt, Standing
+from broker.store.receipt import AckState, Receipt
 from broker.store.receiving import receive_in_writer
 from tests.support.dialog import LAST, FarSide, far_initiator, far_target, open_database, queued, rows, states
 
@@ -61,7 +61,7 @@ def target(db: sqlite3.Connection, dialog: Dialog) -> FarSide:
     return far_target(db, dialog.conversation_id)
 
 
-def standing(receipt: Receipt) -> Standing:
+def standing(receipt: Receipt) -> AckState:
     (one,) = receipt.stored.values()
     return one
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.store.remains import check_remains, may_make
-from broker.store.role_file import Reign, role_path, write_reign
+from broker.store.role_file import PrincipalRecord, role_path, write_reign
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_log_without_its_file_is_not_used_for_another(path: Path, log: str, *,
 
 
 def test_what_was_taken_over_and_is_gone_is_not_made_anew(path: Path) -> None:
-    write_reign(path, Reign(b"i" * 16, 4, "first", 1.0))
+    write_reign(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
 
     with pytest.raises(StoreUnavailableError, match=r"put the file or a backup back; to begin anew"):
         check_remains(path)
@@ -64,7 +64,7 @@ def test_what_this_instance_was_told_counts_as_well(path: Path) -> None:
 def test_a_file_that_is_there_is_for_whoever_opens_it(path: Path) -> None:
     path.write_text("something", encoding="utf-8")
     path.with_name("orders.db-wal").touch()
-    write_reign(path, Reign(b"i" * 16, 4, "first", 1.0))
+    write_reign(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
 
     check_remains(path, told=4)
 

@@ -8,14 +8,14 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.routing.mirrored import EPOCH_TOLD_MAX
-from broker.store.role_file import Reign, check_reign, read_reign, role_path, told_epoch, write_reign
+from broker.store.role_file import PrincipalRecord, check_reign, read_reign, role_path, told_epoch, write_reign
 
-REIGN = Reign(b"i" * 16, 7, "first", 1_800_000_000.5)
+REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
 
 
 def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
-    write_reign(path, Reign(b"i" * 16, 6, "second", 1.0))
+    write_reign(path, PrincipalRecord(b"i" * 16, 6, "second", 1.0))
 
     write_reign(path, REIGN)
 
@@ -23,7 +23,7 @@ def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path) -> None:
 
 
 def test_an_epoch_that_a_peer_or_a_role_command_may_have_is_read(tmp_path: Path) -> None:
-    highest = Reign(b"i" * 16, EPOCH_TOLD_MAX + 1, "first", 1.0)
+    highest = PrincipalRecord(b"i" * 16, EPOCH_TOLD_MAX + 1, "first", 1.0)
 
     write_reign(tmp_path / "orders.db", highest)
 

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.store.route_request import is_begun_here, open_requests, put_group, put_lifetime, shorten_lifetime, state_of
 from tests.support.shop import Shop
 
@@ -54,4 +54,6 @@ def test_a_side_tells_its_state_and_who_has_begun_it(shop: Shop, db: sqlite3.Con
 
     handles = [one.conversation_handle.bytes for one in (ours, theirs)]
     assert [True, False] == [is_begun_here(db, handle) for handle in handles]
-    assert [State.STARTED_OUTBOUND, State.ERROR, State.CLOSED] == [state_of(db, one) for one in (*handles, b"?" * 16)]
+    assert [ConversationState.STARTED_OUTBOUND, ConversationState.ERROR, ConversationState.CLOSED] == [
+        state_of(db, one) for one in (*handles, b"?" * 16)
+    ]

@@ -19,7 +19,7 @@ from broker.protocol.frame import Envelope, decode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.store.database import broker_instance, settle_fragment_size
 from broker.store.large import PART_BYTES
-from broker.store.sending import Found, Want, find_in_writer, load_in_writer, say_in_writer
+from broker.store.sending import PendingDialog, Want, find_in_writer, load_in_writer, say_in_writer
 from tests.support.dialog import open_database, rows
 
 FAR = bytes(range(16))
@@ -42,7 +42,7 @@ def begin(db: sqlite3.Connection, *bodies: bytes, **more: Any) -> Dialog:
     return dialog
 
 
-def find(db: sqlite3.Connection, after: int = 0) -> tuple[int, list[Found]]:
+def find(db: sqlite3.Connection, after: int = 0) -> tuple[int, list[PendingDialog]]:
     return find_in_writer(db, broker_instance(db), after)
 
 
@@ -112,7 +112,7 @@ def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connecti
     dialog = begin(db, b"a", b"b")
 
     contact = Contact(dialog.conversation_id.bytes, True, "Orders", broker_instance(db), "//far/Billing", NO_GUID)
-    assert (2, [Found(1, contact, 0, (0, 0))]) == find(db)
+    assert (2, [PendingDialog(1, contact, 0, (0, 0))]) == find(db)
 
 
 def test_priority_and_what_the_file_says_are_found(db: sqlite3.Connection) -> None:

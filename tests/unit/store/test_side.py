@@ -12,7 +12,7 @@ import pytest
 
 from broker.application.dialog import begin_dialog
 from broker.conversation.frames import Contact
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.protocol.layout import NO_GUID
 from broker.store.database import broker_instance
 from broker.store.metadata import Priority, put_priority
@@ -20,7 +20,7 @@ from broker.store.side import (
     NAMING_PROVES_NOTHING,
     OPENING_ACKNOWLEDGED,
     OPENING_UNKNOWN,
-    Side,
+    SideRow,
     copy_of,
     create_side,
     load_side,
@@ -40,12 +40,12 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db.close()
 
 
-def create(db: sqlite3.Connection, *, is_named: bool = False) -> Side:
+def create(db: sqlite3.Connection, *, is_named: bool = False) -> SideRow:
     contact = Contact(b"c" * 16, False, "Orders", broker_instance(db), "//far/Billing", FAR)
     return create_side(db, contact, "C", NOW + 60, NOW, is_named=is_named)
 
 
-def load(db: sqlite3.Connection, *, is_initiator: bool = False) -> Side | None:
+def load(db: sqlite3.Connection, *, is_initiator: bool = False) -> SideRow | None:
     return load_side(db, broker_instance(db), b"c" * 16, is_initiator=is_initiator)
 
 
@@ -54,7 +54,7 @@ def test_side_is_read_as_it_was_made(db: sqlite3.Connection) -> None:
 
     assert side == load(db)
     assert load(db, is_initiator=True) is None
-    assert (State.STARTED_INBOUND, "C", 5, NOW + 60, OPENING_UNKNOWN) == (
+    assert (ConversationState.STARTED_INBOUND, "C", 5, NOW + 60, OPENING_UNKNOWN) == (
         side.state,
         side.contract,
         side.priority,
@@ -85,7 +85,7 @@ def test_changes_are_written_and_acknowledged_messages_forgotten(db: sqlite3.Con
     assert side is not None
     before = copy_of(side)
     side.contact = side.contact.bound_to(FAR)
-    side.state, side.acknowledged_sequence, side.expected = State.DISCONNECTED_INBOUND, 1, (3, 4)
+    side.state, side.acknowledged_sequence, side.expected = ConversationState.DISCONNECTED_INBOUND, 1, (3, 4)
     side.early_fragments, side.opening = 2, OPENING_ACKNOWLEDGED
 
     save_side(db, side, before)
@@ -106,7 +106,7 @@ def test_counts_are_written_beside_a_state_and_a_far_side_that_stay(db: sqlite3.
     save_side(db, side, before)
 
     assert side == side_of(db, 1)
-    assert (State.STARTED_OUTBOUND, far or NO_GUID) == (side.state, side.contact.far_broker_instance)
+    assert (ConversationState.STARTED_OUTBOUND, far or NO_GUID) == (side.state, side.contact.far_broker_instance)
 
 
 def test_far_side_is_written_where_the_state_stays(db: sqlite3.Connection) -> None:

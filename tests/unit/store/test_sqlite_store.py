@@ -14,7 +14,7 @@ from broker.errors import DemotedError, StoreUnavailableError
 from broker.store.database import broker_instance, open_store
 from broker.store.sqlite_store import CHECKPOINT_PAGES, SqliteStore
 from broker.store.transaction import LAPSED
-from broker.store.turn import Turn
+from broker.store.turn import WriteBatch
 from tests.support.dialog import far_initiator, open_database, queued, rows
 
 NOW = 1_800_000_000.0
@@ -31,8 +31,8 @@ def store(path: Path) -> Iterator[SqliteStore]:
         yield store
 
 
-def turn(*frames: bytes) -> Turn:
-    return Turn(now=NOW, frames=list(frames), find_after=None, wants=[], load_max_bytes=1000)
+def turn(*frames: bytes) -> WriteBatch:
+    return WriteBatch(now=NOW, frames=list(frames), find_after=None, wants=[], load_max_bytes=1000)
 
 
 def refusal(store: SqliteStore, *frames: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.store.stake import Stake, stake_of
+from broker.store.stake import ContentsAtRisk, stake_of
 from tests.support.shop import Shop
 
 
@@ -17,7 +17,7 @@ def test_conversations_are_counted_by_state_and_messages_by_where_they_wait(shop
 
     stake = stake_of(db)
 
-    assert Stake({"CO": 1, "SO": 1}, unsent=2, unread=1) == stake
+    assert ContentsAtRisk({"CO": 1, "SO": 1}, unsent=2, unread=1) == stake
     assert 2 == stake.count
     assert "2 conversations (1 CO, 1 SO), 2 messages to send, 1 unread" == str(stake)
 

@@ -13,7 +13,7 @@ from broker.store.stock import (
     QUEUES_MAX,
     Backlog,
     QueueStock,
-    Reason,
+    WaitReason,
     backlog_of,
     fullest_queues,
     oldest_ready_s,
@@ -64,7 +64,9 @@ def test_reasons_are_those_of_the_oldest_messages_the_most_frequent_first(shop: 
     send(shop, db, enqueue_time=100.0)
     send(shop, db, enqueue_time=90.0, why="no way", messages=2)
 
-    assert [Reason("//far/Billing", "no way", 2, 20.0), Reason("//far/Billing", "", 1, 10.0)] == reasons_of(db, 110.0)
+    assert [WaitReason("//far/Billing", "no way", 2, 20.0), WaitReason("//far/Billing", "", 1, 10.0)] == reasons_of(
+        db, 110.0
+    )
 
 
 def test_only_so_many_messages_are_looked_at_for_reasons(shop: Shop, db: sqlite3.Connection) -> None:
@@ -72,7 +74,7 @@ def test_only_so_many_messages_are_looked_at_for_reasons(shop: Shop, db: sqlite3
         send(shop, db, enqueue_time=100.0, messages=LOOKED_AT)
     send(shop, db, enqueue_time=90.0, why="behind")
 
-    assert [Reason("//far/Billing", "", LOOKED_AT, 10.0)] == reasons_of(db, 110.0)
+    assert [WaitReason("//far/Billing", "", LOOKED_AT, 10.0)] == reasons_of(db, 110.0)
 
 
 def test_queues_are_told_the_fullest_first_with_what_is_ready_and_what_is_in_quarantine(

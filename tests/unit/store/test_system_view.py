@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.application.dialog import begin_dialog
-from broker.conversation.state import State
+from broker.conversation.state import ConversationState
 from broker.observe.function import add_functions
 from broker.store.database import open_store
 from broker.store.file_view import STATUS_FUNCTION, FileView
@@ -134,11 +134,11 @@ def test_endpoint_of_a_dialog_begun_here(db: sqlite3.Connection) -> None:
 def test_every_state_has_its_words(db: sqlite3.Connection) -> None:
     begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
     told = {}
-    for state in State:
+    for state in ConversationState:
         db.execute("UPDATE broker_conversation SET state = ?", (state.value,))
         told[state.value] = rows(db, FILE_VIEWS["sys.conversation_endpoints"])[0]["state_desc"]
 
-    assert told == {state.value: state.name for state in State}
+    assert told == {state.value: state.name for state in ConversationState}
 
 
 def test_a_closed_side_keeps_the_handle_that_its_application_has(db: sqlite3.Connection) -> None:

@@ -12,7 +12,7 @@ import pytest
 from broker.application.dialog import begin_dialog
 from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.protocol.frame import Header, decode_dialog
-from broker.store.ledger import Reason
+from broker.store.ledger import FailureReason
 from broker.store.tombstone import REPLAY_GUARD, close, find_tombstone, purge_tombstones
 from tests.support.dialog import open_database, rows
 
@@ -52,7 +52,7 @@ def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Co
     db.execute("INSERT INTO broker_message SELECT NULL, 1, 1, 5, 1, 2, 'T', 0, x'', NULL, NULL")
     db.execute("INSERT INTO broker_failure VALUES (1, 2, 5, 0, 0, 0, 'error', 'traceback')")
 
-    close(db, 1, NOW, Reason.FAR_SIDE_ENDED)
+    close(db, 1, NOW, FailureReason.FAR_SIDE_ENDED)
 
     assert [] == [row for table in EMPTY for row in rows(db, f"SELECT * FROM {table}")]
     kept = (conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle, "Orders", "//far/Billing", None)
@@ -64,7 +64,7 @@ def test_only_the_side_that_closes_is_touched(db: sqlite3.Connection) -> None:
     begin(db)
     begin(db)
 
-    close(db, 2, NOW, Reason.CLEANUP)
+    close(db, 2, NOW, FailureReason.CLEANUP)
 
     assert [1] == rows(db, "SELECT endpoint_id FROM broker_conversation")
     assert [1] == rows(db, "SELECT endpoint_id FROM broker_transmission")
@@ -92,7 +92,7 @@ def test_tombstone_stays_until_nobody_can_open_the_dialog_anew(
         lifetime=NOW + lifetime,
     )
 
-    close(db, 1, NOW, Reason.CLEANUP)
+    close(db, 1, NOW, FailureReason.CLEANUP)
 
     assert [NOW + seconds] == rows(db, "SELECT expire_time FROM broker_tombstone")
 
@@ -100,7 +100,7 @@ def test_tombstone_stays_until_nobody_can_open_the_dialog_anew(
 def test_side_of_which_nobody_heard_leaves_no_tombstone(db: sqlite3.Connection) -> None:
     begin_dialog(db, from_service="Orders", to_service="//far/Billing")
 
-    close(db, 1, NOW, Reason.CLEANUP)
+    close(db, 1, NOW, FailureReason.CLEANUP)
 
     assert [] == rows(db, "SELECT * FROM broker_tombstone")
     assert [] == rows(db, "SELECT * FROM broker_conversation")
@@ -108,7 +108,7 @@ def test_side_of_which_nobody_heard_leaves_no_tombstone(db: sqlite3.Connection) 
 
 def test_tombstone_is_found_by_dialog_and_side_and_moves_on(db: sqlite3.Connection) -> None:
     far = Contact(begin(db, receive_sequence=3), False, "//far/Billing", b"f" * 16, "Orders", HERE)
-    close(db, 1, NOW, Reason.CLEANUP)
+    close(db, 1, NOW, FailureReason.CLEANUP)
 
     tombstone = find_tombstone(db, HERE, header_of(far))
     assert tombstone is not None
@@ -126,7 +126,7 @@ def test_tombstone_is_found_by_dialog_and_side_and_moves_on(db: sqlite3.Connecti
 def test_tombstones_are_purged_in_slices_and_not_before_their_time(db: sqlite3.Connection) -> None:
     for number in range(5):
         begin(db)
-        close(db, number + 1, NOW + number, Reason.CLEANUP)
+        close(db, number + 1, NOW + number, FailureReason.CLEANUP)
 
     assert not purge_tombstones(db, NOW + REPLAY_GUARD - 0.001, 2)
     assert 5 == len(rows(db, "SELECT 1 FROM broker_tombstone"))

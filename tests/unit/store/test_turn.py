@@ -16,13 +16,13 @@ from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.window import FIRST_BYTES
 from broker.store import turn as module
 from broker.store.database import broker_instance
-from broker.store.housekeeping import Housekeeping
+from broker.store.housekeeping import Maintenance
 from broker.store.receipt import Receipt
 from broker.store.sending import Want
-from broker.store.turn import Turn, TurnResult, turn_in_writer
+from broker.store.turn import WriteBatch, WriteResult, turn_in_writer
 from tests.support.dialog import far_initiator, far_target, open_database, rows, states
 
-NOTHING = Turn(now=1_750_000_000.0, frames=[], find_after=None, wants=[], load_max_bytes=1000)
+NOTHING = WriteBatch(now=1_750_000_000.0, frames=[], find_after=None, wants=[], load_max_bytes=1000)
 WANT = Want(endpoint_id=1, place=(0, 0), fragments=10, max_bytes=1000)
 
 
@@ -41,14 +41,14 @@ def dialog(db: sqlite3.Connection) -> Dialog:
     return dialog
 
 
-def do(db: sqlite3.Connection, turn: Turn) -> TurnResult:
+def do(db: sqlite3.Connection, turn: WriteBatch) -> WriteResult:
     return turn_in_writer(db, broker_instance(db), turn, 10)
 
 
 def test_turn_with_nothing_to_do_does_nothing(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA query_only = ON")
 
-    assert do(db, NOTHING) == TurnResult()
+    assert do(db, NOTHING) == WriteResult()
 
 
 def test_turn_finds_what_is_new(db: sqlite3.Connection, dialog: Dialog) -> None:
@@ -148,13 +148,13 @@ def test_turn_looks_for_expired_dialogs_only_when_it_is_time(db: sqlite3.Connect
     late = replace(NOTHING, now=time.time() + 61)
 
     assert (do(db, late).kept.finished, states(db)) == ([], ["CO"])
-    assert (do(db, replace(late, housekeeping=Housekeeping())).kept.finished, states(db)) == ([1], ["ER"])
+    assert (do(db, replace(late, housekeeping=Maintenance())).kept.finished, states(db)) == ([1], ["ER"])
 
 
 def test_housekeeping_with_nothing_to_do_writes_nothing(db: sqlite3.Connection, dialog: Dialog) -> None:
     db.execute("PRAGMA query_only = ON")
 
-    assert do(db, replace(NOTHING, housekeeping=Housekeeping())) == TurnResult()
+    assert do(db, replace(NOTHING, housekeeping=Maintenance())) == WriteResult()
 
 
 def test_turn_tells_the_next_timer(db: sqlite3.Connection, dialog: Dialog) -> None:
@@ -164,7 +164,7 @@ def test_turn_tells_the_next_timer(db: sqlite3.Connection, dialog: Dialog) -> No
 
     assert NOTHING.now + 1 == do(db, NOTHING).next_timer
     assert NOTHING.now + 1 == do(db, replace(NOTHING, frames=frames)).next_timer
-    assert NOTHING.now + 2 == do(db, replace(NOTHING, now=NOTHING.now + 1, housekeeping=Housekeeping())).next_timer
+    assert NOTHING.now + 2 == do(db, replace(NOTHING, now=NOTHING.now + 1, housekeeping=Maintenance())).next_timer
 
 
 def test_all_that_a_turn_writes_is_written_or_nothing(db: sqlite3.Connection, dialog: Dialog) -> None:
@@ -173,7 +173,7 @@ def test_all_that_a_turn_writes_is_written_or_nothing(db: sqlite3.Connection, di
     turn = replace(
         NOTHING,
         now=time.time() + 61,
-        housekeeping=Housekeeping(),
+        housekeeping=Maintenance(),
         frames=[far_initiator("Orders").message(0)],
         statuses={1: "waits"},
     )
@@ -220,4 +220,4 @@ def test_failing_receipt_leaves_no_transaction_open(db: sqlite3.Connection) -> N
         do(db, replace(NOTHING, frames=[far_initiator("Orders").message(0)]))
 
     assert not db.in_transaction
-    assert Receipt() == TurnResult().receipt
+    assert Receipt() == WriteResult().receipt

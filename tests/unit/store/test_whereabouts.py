@@ -10,11 +10,11 @@ import pytest
 from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.store.group_lock import QueueRecord, ReaderSlot
 from broker.store.quarantine import rest
-from broker.store.whereabouts import Closed, Found, Whereabouts, find_whereabouts
+from broker.store.whereabouts import Closed, ConversationFacts, Whereabouts, find_whereabouts
 from tests.support.shop import Shop
 
 
-def find(shop: Shop, guid: uuid.UUID) -> Found:
+def find(shop: Shop, guid: uuid.UUID) -> ConversationFacts:
     return find_whereabouts(shop.connect(), guid.bytes, time.time())
 
 
@@ -24,7 +24,7 @@ def one(shop: Shop, guid: uuid.UUID) -> Whereabouts:
 
 
 def test_nothing_is_known_of_an_unknown_id(shop: Shop) -> None:
-    assert Found((), ()) == find(shop, uuid.uuid4())
+    assert ConversationFacts((), ()) == find(shop, uuid.uuid4())
 
 
 @pytest.mark.parametrize("name", ["conversation_handle", "conversation_id"])
@@ -173,7 +173,7 @@ def test_a_closed_side_is_known_by_its_tombstone(shop: Shop) -> None:
         "INSERT INTO broker_tombstone VALUES (?, 0, 4, 0, 1.5, 2.5, NULL, NULL, NULL, NULL)", (b"c" * 16,)
     )
 
-    assert Found((), (Closed(b"c" * 16, 0, 4, 1.5, 2.5),)) == find(shop, uuid.UUID(bytes=b"c" * 16))  # type: ignore[arg-type]
+    assert ConversationFacts((), (Closed(b"c" * 16, 0, 4, 1.5, 2.5),)) == find(shop, uuid.UUID(bytes=b"c" * 16))  # type: ignore[arg-type]
 
 
 def test_an_error_that_is_on_its_way_is_told_until_it_is_acknowledged(shop: Shop) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.errors import ConversationError, StatementError
-from broker.numbers.catalogue import Place
+from broker.numbers.catalogue import MessageChannel
 from tools.error_example import SAMPLE, Example, shown
 
 
@@ -20,12 +20,14 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
 @pytest.mark.parametrize(
     ("place", "text", "number"),
     [
-        (Place.STATEMENT, "DROP ROUTE Nowhere", 15151),
-        (Place.SELECT, "SELECT nothing FROM sys.routes", 207),
-        (Place.APPLICATION, "broker.receive(db, queue='Nowhere')", 208),
+        (MessageChannel.STATEMENT, "DROP ROUTE Nowhere", 15151),
+        (MessageChannel.SELECT, "SELECT nothing FROM sys.routes", 207),
+        (MessageChannel.APPLICATION, "broker.receive(db, queue='Nowhere')", 208),
     ],
 )
-def test_an_example_is_answered_with_its_number(example: Example, place: Place, text: str, number: int) -> None:
+def test_an_example_is_answered_with_its_number(
+    example: Example, place: MessageChannel, text: str, number: int
+) -> None:
     error = example.told(place, text)
 
     assert isinstance(error, StatementError | ConversationError)
@@ -34,15 +36,15 @@ def test_an_example_is_answered_with_its_number(example: Example, place: Place, 
 
 def test_an_example_that_is_none_is_refused(example: Example) -> None:
     with pytest.raises(ValueError, match=r"this select example is carried out: SELECT name FROM sys.routes"):
-        example.told(Place.SELECT, "SELECT name FROM sys.routes")
+        example.told(MessageChannel.SELECT, "SELECT name FROM sys.routes")
 
 
 def test_what_a_program_did_before_its_error_is_forgotten(example: Example) -> None:
     begin = "dialog = broker.begin_dialog(db, from_service='//shop/Orders', to_service='//far')\n"
-    example.told(Place.APPLICATION, begin + "dialog.send(None)")
+    example.told(MessageChannel.APPLICATION, begin + "dialog.send(None)")
 
     count = "assert db.execute('SELECT count(*) FROM broker_conversation').fetchone() == (0,)\n"
-    error = example.told(Place.APPLICATION, count + "broker.receive(db, queue='')")
+    error = example.told(MessageChannel.APPLICATION, count + "broker.receive(db, queue='')")
 
     assert isinstance(error, ConversationError)
 

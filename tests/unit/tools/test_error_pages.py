@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from broker.numbers import catalogue as module
-from broker.numbers.catalogue import Entry, Place, catalogue
+from broker.numbers.catalogue import MessageChannel, MessageEntry, catalogue
 from tools import error_pages
 from tools.error_example import Example
 from tools.error_pages import PLACES, main, pages, written
 from tools.raised import Raised, raised
 
 DOCS = Path(__file__).parents[3] / "docs"
-CARRIED_OVER = {Place.STATEMENT: Place.APPLICATION}  # statements about a conversation do what an application does
+CARRIED_OVER = {
+    MessageChannel.STATEMENT: MessageChannel.APPLICATION
+}  # statements about a conversation do what an application does
 
 # One worker reads the source once.
 pytestmark = pytest.mark.xdist_group("error pages")
@@ -56,7 +58,7 @@ def test_the_catalogue_tells_of_nothing_else(found: list[Raised]) -> None:
     strange = [
         (key, place)
         for key, entry in catalogue().items()
-        for place in entry.when.keys() - {Place.FRAME}
+        for place in entry.when.keys() - {MessageChannel.FRAME}
         if not {(entry.number, place), (entry.number, CARRIED_OVER.get(place))} & told
     ]
 
@@ -69,7 +71,7 @@ def test_a_page_has_what_people_and_machines_get(made: Mapping[Path, str]) -> No
 
     for part in (
         "# 9744: ",
-        f"| {PLACES[Place.STATEMENT]} | ",
+        f"| {PLACES[MessageChannel.STATEMENT]} | ",
         "| Severity | 16 |",
         "| HTTP status | 400 Bad Request |",
         "| Exit code of a command | 1 |",
@@ -88,7 +90,7 @@ def test_a_reason_has_its_metric_and_who_is_told(made: Mapping[Path, str]) -> No
 
 
 def test_an_example_of_another_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong: Entry = replace(catalogue()["9744"], example={Place.STATEMENT: "DROP ROUTE Nowhere"})
+    wrong: MessageEntry = replace(catalogue()["9744"], example={MessageChannel.STATEMENT: "DROP ROUTE Nowhere"})
     monkeypatch.setattr(error_pages, "catalogue", lambda: {"9744": wrong})
 
     with (
@@ -110,4 +112,4 @@ def test_a_page_that_is_no_more_is_taken_away(tmp_path: Path, monkeypatch: pytes
 
 
 def test_every_place_has_a_name_on_the_pages() -> None:
-    assert set(module.Place) == set(PLACES)
+    assert set(module.MessageChannel) == set(PLACES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.numbers.catalogue import Place
+from broker.numbers.catalogue import MessageChannel
 from tools.raised import Raised, raised, rendered
 
 
@@ -42,7 +42,7 @@ def found(root: Path, text: str, module: str = "control/a.py") -> list[Raised]:
     ],
 )
 def test_a_number_is_found_with_its_sentence(tmp_path: Path, text: str, number: int, kind: str, sentence: str) -> None:
-    assert [Raised(number, (Place.STATEMENT,), kind, sentence, "control/a.py")] == found(tmp_path, text)
+    assert [Raised(number, (MessageChannel.STATEMENT,), kind, sentence, "control/a.py")] == found(tmp_path, text)
 
 
 def test_either_of_two_numbers_is_found(tmp_path: Path) -> None:
@@ -54,17 +54,17 @@ def test_either_of_two_numbers_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "text", "places"),
     [
-        ("observe/a.py", "StatementError(208, 'no')", (Place.SELECT,)),
-        ("application/a.py", "ConversationError(208, 'no')", (Place.APPLICATION,)),
-        ("store/a.py", "Fault(-208, 'no')", (Place.DIALOG,)),
-        ("store/a.py", "Refusal(208, 'no')", (Place.APPLICATION, Place.DIALOG)),
-        ("store/a.py", "GONE = -208\nf(code=GONE)  # number", (Place.DIALOG,)),
-        ("store/a.py", 'problem = "error 208: no"', (Place.START,)),
-        ("errors.py", "class AError(PeerError):\n code: ClassVar[int] = 208", (Place.CONNECTION,)),
+        ("observe/a.py", "StatementError(208, 'no')", (MessageChannel.SELECT,)),
+        ("application/a.py", "ConversationError(208, 'no')", (MessageChannel.APPLICATION,)),
+        ("store/a.py", "Fault(-208, 'no')", (MessageChannel.DIALOG,)),
+        ("store/a.py", "Refusal(208, 'no')", (MessageChannel.APPLICATION, MessageChannel.DIALOG)),
+        ("store/a.py", "GONE = -208\nf(code=GONE)  # number", (MessageChannel.DIALOG,)),
+        ("store/a.py", 'problem = "error 208: no"', (MessageChannel.START,)),
+        ("errors.py", "class AError(PeerError):\n code: ClassVar[int] = 208", (MessageChannel.CONNECTION,)),
     ],
 )
 def test_module_sign_and_kind_say_where_it_is_told(
-    tmp_path: Path, module: str, text: str, places: tuple[Place, ...]
+    tmp_path: Path, module: str, text: str, places: tuple[MessageChannel, ...]
 ) -> None:
     assert [(208, places)] == [(one.number, one.places) for one in found(tmp_path, text, module)]
 

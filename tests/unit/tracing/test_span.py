@@ -11,9 +11,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, StatusCode
 
 from broker.flow import Disposition
-from broker.forwarding.way import Arrival, Queued
+from broker.forwarding.way import PassOrigin, Queued
 from broker.protocol.layout import Flag, FrameKind
-from broker.tracing.identity import Role, span_id, trace_id
+from broker.tracing.identity import SpanRole, span_id, trace_id
 from broker.tracing.span import Spans
 from tests.support.records import HEADER, Tape, frame, way
 
@@ -44,7 +44,7 @@ def forwarded(hop_count: int = 1, disposition: Disposition = Disposition.FORWARD
 
 def told(disposition: Disposition | None, hop_count: int = 2) -> list[ReadableSpan]:
     tape = Tape()
-    arrival = Arrival(999.0, "west", is_from_here=False, trace_parent=PARENT)
+    arrival = PassOrigin(999.0, "west", is_from_here=False, trace_parent=PARENT)
     tape.ring.tell(frame(flags=ONE, hop_count=hop_count + 1), disposition, arrival, 1001.5)
     return spans(tape)
 
@@ -66,7 +66,7 @@ def test_what_is_sent_begins_in_the_queue_and_is_linked_to_the_application() -> 
     assert [0x00F067AA0BA902B7] == links(span)
     assert span.context is not None
     assert trace_id(b"c" * 16, 0, is_from_target=False) == span.context.trace_id
-    assert span_id(Role.SEND, MESSAGE, 0) == span.context.span_id
+    assert span_id(SpanRole.SEND, MESSAGE, 0) == span.context.span_id
     assert span.context.trace_flags.sampled
 
 
@@ -80,7 +80,7 @@ def test_what_is_forwarded_is_the_child_of_the_hop_before() -> None:
     assert first.context is not None
     assert first.parent is not None
     assert second.parent is not None
-    assert (span_id(Role.SEND, MESSAGE, 0), first.context.span_id) == (first.parent.span_id, second.parent.span_id)
+    assert (span_id(SpanRole.SEND, MESSAGE, 0), first.context.span_id) == (first.parent.span_id, second.parent.span_id)
     assert ("forward //to", SpanKind.INTERNAL, []) == (second.name, second.kind, links(second))
     assert first.context.trace_id == first.parent.trace_id == second.parent.trace_id
 

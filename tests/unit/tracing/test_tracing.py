@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from structlog.testing import capture_logs
 
-from broker.journal.batch import NOBODY_FOLLOWS, Batch
+from broker.journal.batch import NOBODY_FOLLOWS, RingBatch
 from broker.protocol.layout import Flag
 from broker.tracing.tracing import Tracing
 from examples.demo.topology import wait_for
@@ -60,7 +60,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         one.close(10)
 
 
-def batch(count: int = 1) -> Batch:
+def batch(count: int = 1) -> RingBatch:
     tape = Tape()
     for number in range(count):
         tape.enter(frame(flags=TRACED, sequence_number=number), way())
