@@ -28,17 +28,18 @@ from broker.admin.server import AdminServer
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
-from broker.control.databases import Databases, EndpointTotals
+from broker.control.databases import Databases
 from broker.control.declared import run_declared
 from broker.control.leave import drain_of
-from broker.control.limits import pass_limits, peer_limits, timeouts_of
+from broker.control.limits_made import pass_limits, peer_limits, timeouts_of
 from broker.control.listen import ListenAddress
 from broker.control.load import load_settings
 from broker.control.named_script import scripts_of
+from broker.control.own_standing import OwnRoleStatus
+from broker.control.past import EndpointTotals
 from broker.control.permission import grants_of
 from broker.control.reload import CarryOut, Reloads
 from broker.control.reload_change import Difference
-from broker.control.role_keeper import OwnRoleStatus
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import Trouble
 from broker.forwarding.forwarder import Forwarder

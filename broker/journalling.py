@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.control.config import Settings
-from broker.control.journal import journal_plan
+from broker.control.journal_made import journal_plan
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE
 from broker.forwarding.way import FrameOrigin
 

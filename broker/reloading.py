@@ -17,8 +17,8 @@ from broker.admin.server import PreparedListeners
 from broker.control.certificates import security_of
 from broker.control.config import Settings
 from broker.control.identities import credentials_of
-from broker.control.journal import journal_plan
-from broker.control.limits import pass_limits, peer_limits, timeouts_of
+from broker.control.journal_made import journal_plan
+from broker.control.limits_made import pass_limits, peer_limits, timeouts_of
 from broker.control.listen import ListenAddress, clash
 from broker.control.reload_change import Difference
 from broker.errors import ListenFailedError

@@ -175,6 +175,8 @@ def join(modules: list[Module], new: Path) -> str:
     for module in modules:
         body = module.body
         for name, text in module.names.items():
+            if name == "_":
+                continue
             if name not in seen and name not in imported.get(module.path, ()):
                 seen[name] = text
             elif seen.get(name) == text and "\n" not in text:  # a logger, a type variable: once is enough

@@ -22,22 +22,11 @@ from broker.admin.census import CensusAnswer, CensusRequest, census_of
 from broker.admin.configuration import ConfigAnswer, config_answer
 from broker.admin.draining import DrainAnswer, DrainQuestion, drain_now, drain_state
 from broker.admin.dropped import drops_of, read_dropped
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.explaining import answer, find_contact, running_place
-from broker.admin.message import (
-    CheckAnswer,
-    ExplainAnswer,
-    ExplainRequest,
-    Finding,
-    LeftOut,
-    Nothing,
-    PlanAnswer,
-    PlanRequest,
-    SqlAnswer,
-    SqlRequest,
-    ViewAnswer,
-    ViewRequest,
-)
+from broker.admin.message import CheckAnswer, Finding, LeftOut, Nothing, SqlAnswer, SqlRequest, ViewAnswer, ViewRequest
 from broker.admin.permission import STATEMENT_LEAST
+from broker.admin.plan_message import PlanAnswer, PlanRequest
 from broker.admin.planning import plan_script
 from broker.admin.reloading import ReloadAnswer, ReloadRequest, reload_now
 from broker.admin.turn import Turns
@@ -57,11 +46,11 @@ from broker.observe.audit import AUDIT
 from broker.observe.backlog import read_backlog
 from broker.observe.instance import Running
 from broker.observe.ledger import add_ledgers, read_ledger
-from broker.observe.query import Snapshot, SystemViews, find_name
+from broker.observe.query import SystemViews, find_name
 from broker.observe.snapshot import Snapshots
 from broker.observe.standstill import add_standstills, read_standstill
 from broker.observe.status import add_backlog, backlog_paths, read_status
-from broker.observe.view import DISPOSITIONS
+from broker.observe.view import DISPOSITIONS, RowSource
 
 # The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
 _FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)
@@ -87,7 +76,7 @@ class Api:
         self._instance = instance
         self._turns = turns
         self._executor = executor
-        self._snapshots: dict[str, Snapshot] = {**snapshots.by_view(), AUDIT: audit.rows}
+        self._snapshots: dict[str, RowSource] = {**snapshots.by_view(), AUDIT: audit.rows}
         self._audit = audit
         self._statuses = snapshots.transmission_statuses
 

@@ -33,7 +33,6 @@ from broker.admin.operation import BODY_MAX_BYTES, OPERATIONS, Operation
 from broker.admin.page import add_page, is_page
 from broker.admin.problem import (
     BUG,
-    BadRequestError,
     BodyTooLargeError,
     ForbiddenError,
     UnauthorizedError,
@@ -42,6 +41,7 @@ from broker.admin.problem import (
     problem_of,
 )
 from broker.admin.wanted import note_request
+from broker.bad_request import BadRequestError
 from broker.control.admin_role import AdminRole
 
 SMALL_BYTES = 64 * 1024  # of a body that is parsed at once

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from broker.admin.message import DatabaseName
+from broker.admin.database_name import DatabaseName
 from broker.application.transaction import check_schema
 from broker.errors import StoreUnavailableError
 from broker.observe.ledger import ledger_sentence, ledger_values

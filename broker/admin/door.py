@@ -24,8 +24,9 @@ from broker.admin.guard import FORWARDED
 from broker.admin.peer import SocketPeer, peer_of
 from broker.admin.problem import UnauthorizedError
 from broker.admin.token_store import TokenStore
+from broker.control.admin_holders import Holders, is_owner, user_name
 from broker.control.admin_role import AdminRole, role_of
-from broker.control.administration import AdminSettings, Holders, is_owner, user_name
+from broker.control.administration import AdminSettings
 from broker.net.certificate import Identity, identify, identify_issuer
 from broker.net.tls import NO_SECURITY, Security, verified_chain
 

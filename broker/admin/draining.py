@@ -58,17 +58,17 @@ async def drain_now(drain: Drain, audit: Audit, executor: Executor, caller: Call
         await asyncio.get_running_loop().run_in_executor(executor, entry.seal_done, "instance")
         drain.begin(f"asked for by {caller.who}")
         await asyncio.sleep(0)
-    return await _answer(drain)
+    return await _drain_answer(drain)
 
 
 async def drain_state(drain: Drain, question: DrainQuestion) -> DrainAnswer:
     """How far it is; when `since` is given, as soon as that has changed."""
     if question.since >= 0:
         await drain.changed(question.since, FOLLOW_SECONDS)
-    return await _answer(drain)
+    return await _drain_answer(drain)
 
 
-async def _answer(drain: Drain) -> DrainAnswer:
+async def _drain_answer(drain: Drain) -> DrainAnswer:
     left = await drain.look()
     is_serving = drain.stage is DrainStage.SERVING
     return DrainAnswer(

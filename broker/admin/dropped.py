@@ -8,13 +8,13 @@ from typing import Any
 
 from broker.admin.why_remedy import remedy_of
 from broker.observe.drop import seconds_since
-from broker.observe.query import Snapshot, shown_value
-from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS
+from broker.observe.query import shown_value
+from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS, RowSource
 
 _COLUMNS = MEMORY_VIEWS[DISPOSITIONS]
 
 
-def read_dropped(rows: Snapshot, instance: str) -> list[dict[str, Any]]:
+def read_dropped(rows: RowSource, instance: str) -> list[dict[str, Any]]:
     """
     The rows of `sys.dm_broker_dispositions` by column, and in `do` what to do. Waits for the loop, so for a thread.
 

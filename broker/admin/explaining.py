@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from broker.admin.message import ExplainAnswer, ExplainRequest
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.control.catalog import MSDB
 from broker.control.permission import grants_of
 from broker.control.rehearsal import rehearse
@@ -31,7 +31,7 @@ from broker.security.grants import Grants
 from broker.security.principal import NOBODY, PrincipalError, Who, who_is
 
 if TYPE_CHECKING:  # slow to import, and an instance that does not run is asked without them: see broker.cli.group
-    from broker.admin.problem import BadRequestError
+    from broker.bad_request import BadRequestError
     from broker.control.config import Settings
     from broker.control.listen import ListenAddress
     from broker.conversation.frames import Contact
@@ -249,6 +249,6 @@ def _addresses_of(listen: ListenAddress) -> set[NetworkAddress]:
 
 
 def _bad_request(problem: str) -> BadRequestError:
-    from broker.admin.problem import BadRequestError  # noqa: PLC0415 - as above
+    from broker.bad_request import BadRequestError  # noqa: PLC0415 - as above
 
     return BadRequestError(problem)

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from broker.admin.message import ExplainAnswer, ExplainRequest
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.through import Asking, TraceEnd, follow
 
 _GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from broker.admin.problem import BadRequestError, ForbiddenError, MediaTypeError
+from broker.admin.problem import ForbiddenError, MediaTypeError
+from broker.bad_request import BadRequestError
 from broker.control.listen import ListenAddress
 
 TARGET_MAX = 4096  # characters of path and query; a name of a database takes 128

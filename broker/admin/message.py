@@ -6,22 +6,16 @@ A request with a field that is not written here is refused: a misspelt option mu
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
-from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
-from broker.routing.explain import Explanation
+from broker.admin.database_name import DatabaseName
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
 PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most
 AFTER_MAX = 2**53  # what every JSON reader takes for a whole number
-
-DatabaseName = Annotated[
-    str | None, Meta(description="The database; left out: the only one the instance hosts, else msdb.")
-]
 
 
 class SqlRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -60,114 +54,6 @@ class ViewAnswer(msgspec.Struct, frozen=True):
     columns: list[str]
     rows: list[list[Any]]
     after: Annotated[int | None, Meta(description="For the request of the next page; null when this is the last.")]
-
-
-class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A message whose way is asked for; nothing is sent."""
-
-    to: Annotated[str | None, Meta(description="The service; left out: that of the conversation.")] = None
-    broker_instance: Annotated[
-        UUID | None, Meta(description="The one database that shall get it; left out: any, or the conversation's.")
-    ] = None
-    conversation: Annotated[
-        UUID | None,
-        Meta(description="Its id, or without `to` the handle or id of one that lives here; left out: one is drawn."),
-    ] = None
-    database: DatabaseName = None
-    incoming: Annotated[bool, Meta(description="It comes from outside; the same as database msdb.")] = False
-    from_target: Annotated[bool, Meta(description="It is an answer of the target; counts with `to` only.")] = False
-    peer: Annotated[
-        str | None,
-        Meta(description="Who brings it: a principal as in GRANT, without *. Then it comes from outside."),
-    ] = None
-
-
-class ExplainAnswer(msgspec.Struct, frozen=True):
-    """What one instance would do with a message, and why."""
-
-    instance: Annotated[str, Meta(description="The name of the instance that decides.")]
-    broker_instance: Annotated[str | None, Meta(description="Its identity; null when it has never run.")]
-    addresses: Annotated[list[str], Meta(description="Those that are known to lead to it.")]
-    is_conversation_drawn: Annotated[bool, Meta(description="Whether the question named none.")]
-    explanation: Explanation
-    principal: Annotated[
-        str | None, Meta(description="As whom its peers know it; null where it shows no certificate.")
-    ] = None
-
-
-class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A script whose consequences are asked for; nothing is changed."""
-
-    script: Annotated[str, Meta(description="T-SQL, as for /v1/sql.")]
-    database: DatabaseName = None
-    source: Annotated[str, Meta(description="What the places of errors call the script.")] = "-"
-    arrivals: Annotated[bool, Meta(description="Whether to tell where messages would go, service by service.")] = False
-
-
-class PlannedRoute(msgspec.Struct, frozen=True):
-    """A route as it is or would be."""
-
-    remote_service_name: str | None
-    broker_instance: str | None
-    address: str
-    mirror_address: str | None
-    weight: int
-    lifetime: Annotated[datetime | None, Meta(description="UTC instant of expiry; null is never.")]
-
-
-class RouteEdit(msgspec.Struct, frozen=True):
-    """A route that the script makes (no `before`), drops (no `after`) or alters."""
-
-    database: str
-    name: str
-    before: PlannedRoute | None
-    after: PlannedRoute | None
-
-
-class Consequence(msgspec.Struct, frozen=True):
-    """What becomes of one conversation under way, or of all that pass through alike."""
-
-    database: Annotated[str | None, Meta(description="Where it lives; null when it passes through or arrives.")]
-    conversation: Annotated[
-        str | None,
-        Meta(description="Its handle; of one that passes through, its id; null for all that go the same way."),
-    ]
-    to_service: str
-    fate: Annotated[str, Meta(description="As in `fates`.")]
-    is_harm: Annotated[bool, Meta(description="It has sent, and would move, or lose its route or its service here.")]
-    before: str
-    after: str
-
-
-class WhenExpired(msgspec.Struct, frozen=True):
-    """What becomes of conversations when the last LIFETIME that the script sets has ended."""
-
-    at: datetime
-    fates: Annotated[dict[str, int], Meta(description="Compared with the routes of now at that instant.")]
-    harmed: int
-
-
-class PlanAnswer(msgspec.Struct, frozen=True):
-    """What a script would do to routes and to conversations under way."""
-
-    edits: list[RouteEdit]
-    more_edits: Annotated[
-        int | None, Meta(description="Routes that change and are not listed; null when they are too many to count.")
-    ]
-    fates: Annotated[dict[str, int], Meta(description="Conversations by what becomes of them.")]
-    passing: Annotated[
-        int, Meta(description="How many of them pass through or arrive; those that go the same way count as one.")
-    ]
-    harmed: Annotated[
-        int, Meta(description="How many of them have sent, and would move, or lose their route or their service here.")
-    ]
-    consequences: Annotated[list[Consequence], Meta(description="Those that change, harm first; not all of many.")]
-    expired: Annotated[WhenExpired | None, Meta(description="Null when the script sets no LIFETIME.")] = None
-    arrivals: Annotated[
-        list[ExplainAnswer],
-        Meta(description="Where messages would go, for each service of a changed route and of a conversation listed."),
-    ] = []
-    more_arrivals: Annotated[bool, Meta(description="There are more services than are listed.")] = False
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

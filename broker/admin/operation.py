@@ -18,18 +18,9 @@ from broker.admin.census import CensusAnswer, CensusRequest
 from broker.admin.configuration import ConfigAnswer
 from broker.admin.draining import DrainAnswer, DrainQuestion
 from broker.admin.events import Events, EventsRequest
-from broker.admin.message import (
-    CheckAnswer,
-    ExplainAnswer,
-    ExplainRequest,
-    Nothing,
-    PlanAnswer,
-    PlanRequest,
-    SqlAnswer,
-    SqlRequest,
-    ViewAnswer,
-    ViewRequest,
-)
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
+from broker.admin.message import CheckAnswer, Nothing, SqlAnswer, SqlRequest, ViewAnswer, ViewRequest
+from broker.admin.plan_message import PlanAnswer, PlanRequest
 from broker.admin.reloading import ReloadAnswer, ReloadRequest
 from broker.admin.why import WhyAnswer, WhyRequest
 from broker.control.admin_role import AdminRole

@@ -20,17 +20,9 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.explaining import InstanceView, SendingDatabase, answer, frozen_place
-from broker.admin.message import (
-    Consequence,
-    ExplainAnswer,
-    ExplainRequest,
-    PlanAnswer,
-    PlannedRoute,
-    PlanRequest,
-    RouteEdit,
-    WhenExpired,
-)
+from broker.admin.plan_message import Consequence, PlanAnswer, PlannedRoute, PlanRequest, RouteEdit, WhenExpired
 from broker.control.catalog import MSDB, Catalog
 from broker.control.execute import ScriptPreview, ScriptStoppedError, preview
 from broker.control.flows import flows_of_database, flows_of_passage

@@ -49,16 +49,6 @@ class ProblemKind:
 
 
 @dataclass
-class BadRequestError(RequestError):
-    """The request itself is not understood: its body, or one of its parameters."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
-
-
-@dataclass
 class BodyTooLargeError(RequestError):
     """The body of the request is above the bound."""
 

@@ -106,10 +106,10 @@ async def reload_now(reloads: Reloads, audit: Audit, request: ReloadRequest, cal
         ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
     """
     seen = ReloadSeen(audit.begin(caller, "POST /v1/reload"), caller)
-    return _answer(await reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
+    return _reload_answer(await reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
 
 
-def _answer(done: Reloaded) -> ReloadAnswer:
+def _reload_answer(done: Reloaded) -> ReloadAnswer:
     settings = [ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in done.changes]
     waiting = [one.key for one in done.changes if one.effect is Reload.RESTART]
     return ReloadAnswer(

@@ -35,14 +35,10 @@ from broker.admin.message import Nothing
 from broker.admin.reloading import ReloadSeen, signalled
 from broker.admin.socket_file import SocketFile
 from broker.admin.turn import Turns
-from broker.control.administration import (
-    Holders,
-    admin_security_of,
-    check_ways_in,
-    holders_of,
-    loopback_told,
-    socket_group_of,
-)
+from broker.control.admin_check import check_ways_in
+from broker.control.admin_consistency import loopback_told
+from broker.control.admin_holders import Holders, holders_of, socket_group_of
+from broker.control.admin_tls import admin_security_of
 from broker.control.certificate_use import trusted_files
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress

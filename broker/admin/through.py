@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
-from broker.admin.message import ExplainAnswer, ExplainRequest
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.control.listen import ListenAddress
 from broker.errors import BrokerError, DaemonUnreachableError
 from broker.routing.address import NetworkAddress, parse_address

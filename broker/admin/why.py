@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from broker.admin.message import ExplainAnswer
+from broker.admin.explain_message import ExplainAnswer
 
 Guid = Annotated[str, Meta(description="Upper case, as the views show it.")]
 

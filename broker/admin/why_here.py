@@ -17,16 +17,16 @@ from uuid import UUID
 
 from msgspec import structs
 
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.explaining import InstanceView, answer
-from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.why import ClosedShown, HeldShown, PoisonShown, Severity, SideShown, WhyAnswer, WhyFinding
 from broker.admin.why_side import Spot, messages, side_findings, when
 from broker.application.transaction import check_schema
 from broker.conversation.frames import Contact
 from broker.errors import StoreUnavailableError
-from broker.observe.query import Row, shown_value
+from broker.observe.query import shown_value
 from broker.observe.status import show_guid
-from broker.observe.view import MEMORY_VIEWS, UNTRIED
+from broker.observe.view import MEMORY_VIEWS, UNTRIED, Row
 from broker.store.database import broker_instance, open_watch
 from broker.store.fault import sentence
 from broker.store.whereabouts import Closed, ConversationFacts, Poison, Whereabouts, find_whereabouts

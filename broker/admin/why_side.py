@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from broker.admin.message import ExplainAnswer
+from broker.admin.explain_message import ExplainAnswer
 from broker.admin.why import Severity, SideShown, WhyFinding
 from broker.admin.why_remedy import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.dialog.status import REFUSED

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from broker.admin.client import AdminClient
-from broker.admin.message import ExplainAnswer, ExplainRequest
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.through import Directory, NotAskedError, TraceEnd, follow
 from broker.admin.why import Severity, WhyAnswer, WhyFinding
 from broker.admin.why_remedy import remedy_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from broker.bench.result import FigureChange, Result, Row, yardsticks
-from broker.observe.glance import render_table
+from broker.observe.tables import render_table
 
 HEADS = {
     "offered_s": "offered/s",

@@ -26,7 +26,8 @@ from broker.cli.output import FORMATS, show_answer, show_json
 from broker.cli.script import LONG_CHARACTERS, run_long_script
 from broker.ddl.text import decode_script
 from broker.errors import DaemonUnreachableError
-from broker.observe.glance import readable, render_status
+from broker.observe.glance import render_status
+from broker.observe.tables import readable
 from broker.observe.terminal import Terminal, encodable
 
 

@@ -367,7 +367,7 @@ def _tell(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: l
     if output == "json":
         show_json({"files": [str(path) for path in files], "certificates": rows})
         return
-    from broker.observe.glance import readable  # noqa: PLC0415
+    from broker.observe.tables import readable  # noqa: PLC0415
 
     for row in rows:
         parts = [f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]]

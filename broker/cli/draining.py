@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.admin.client import AdminClient
 
 _UNAVAILABLE = 503
-ANSWER_SECONDS = 20.0  # an answer about the next change comes within ten
+DRAIN_ANSWER_SECONDS = 20.0  # an answer about the next change comes within ten
 TOLD_SECONDS = 1.0  # that a process may take to end before a word is said about it
 
 
@@ -46,7 +46,7 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
     this returns when it has. Exit codes: 0 drained, 4 daemon unreachable, 5 not permitted, 7 something was left behind,
     or it was still there after --timeout.
     """
-    client = admin_client(config, socket, timeout=ANSWER_SECONDS)
+    client = admin_client(config, socket, timeout=DRAIN_ANSWER_SECONDS)
     if dry_run:
         _show(client.get("/v1/drain"), output)
         return
@@ -129,7 +129,11 @@ def _follow(client: AdminClient, state: dict[str, Any], deadline: float | None) 
         told = state["sentence"]
         if state["stage"] == "left" or (deadline is not None and time.monotonic() >= deadline):
             return state
-        wait = ANSWER_SECONDS if deadline is None else max(0.05, min(ANSWER_SECONDS, deadline - time.monotonic()))
+        wait = (
+            DRAIN_ANSWER_SECONDS
+            if deadline is None
+            else max(0.05, min(DRAIN_ANSWER_SECONDS, deadline - time.monotonic()))
+        )
         try:
             state = client.patient(wait).get(f"/v1/drain?since={state['changes']}")
         except DaemonUnreachableError:

@@ -26,7 +26,7 @@ from broker.cli.option import config_option, examples, output_option, socket_opt
 from broker.errors import DaemonUnreachableError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.admin.message import ExplainAnswer, ExplainRequest
+    from broker.admin.explain_message import ExplainAnswer, ExplainRequest
     from broker.admin.through import TracedRoute
 
 
@@ -72,7 +72,7 @@ def explain(
     it has none (dropped, delayed, in a loop, or to a service that is not there), or no such database or conversation; 4
     no daemon answers and there is no configuration.
     """
-    from broker.admin.message import ExplainRequest  # noqa: PLC0415
+    from broker.admin.explain_message import ExplainRequest  # noqa: PLC0415
 
     is_offline = how.pop("offline")
     _check_usage(config, socket, where, through=through, is_offline=is_offline, question=how)

@@ -14,7 +14,7 @@ import click
 from broker.cli.exit_code import NOT_FOUND, fail, with_exit_code
 from broker.cli.option import examples, output_option
 from broker.flow import COLUMNS, Form, VisitOutcome
-from broker.observe.glance import readable
+from broker.observe.tables import readable
 
 if TYPE_CHECKING:  # pyarrow is an extra
     from broker.journal.survey import FileState

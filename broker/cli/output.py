@@ -38,7 +38,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[
     elif output == "csv":
         _show_csv(rows, columns)
     else:
-        from broker.observe.glance import render_table  # noqa: PLC0415 - see the docstring of broker.cli.group
+        from broker.observe.tables import render_table  # noqa: PLC0415 - see the docstring of broker.cli.group
 
         render_table(columns, rows)
 

@@ -33,7 +33,7 @@ from broker.control.partner import (
     read_partner,
 )
 from broker.errors import PartnerFileError
-from broker.observe.glance import readable
+from broker.observe.tables import readable
 from broker.security.described import describe
 from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal

@@ -10,15 +10,15 @@ import click
 import msgspec
 
 from broker.admin.client import AdminClient
+from broker.admin.explain_message import ExplainAnswer
 from broker.admin.following import follow_plan
-from broker.admin.message import ExplainAnswer
 from broker.admin.through import Directory, ask
 from broker.cli.access import admin_client, credentials
 from broker.cli.exit_code import HARMFUL, with_exit_code
 from broker.cli.neighbour import Where, where_option
 from broker.cli.option import config_option, examples, output_option, socket_option
 from broker.cli.output import show_json
-from broker.cli.script import ANSWER_SECONDS
+from broker.cli.script import SCRIPT_SECONDS
 from broker.ddl.text import decode_script
 from broker.observe.planned import render_plan
 
@@ -58,7 +58,7 @@ def plan(
     if where and not through:
         raise click.UsageError("--admin says where --through asks: add it")
     # Patient: many conversations take a while, and so does a script before this one.
-    client = admin_client(config, socket, timeout=ANSWER_SECONDS)
+    client = admin_client(config, socket, timeout=SCRIPT_SECONDS)
     source, data = ("<stdin>", sys.stdin.buffer.read()) if str(script) == "-" else (str(script), script.read_bytes())
     text = decode_script(data, source=source)
     request = {"script": text, "database": database, "source": source, "arrivals": through}

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from broker.admin.audit import Audit, AuditEntry
 from broker.admin.caller import Caller
+from broker.control.admin_holders import user_name
 from broker.control.admin_role import AdminRole
-from broker.control.administration import user_name
 from broker.control.config import Settings
 
 

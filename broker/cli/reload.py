@@ -15,7 +15,7 @@ from broker.cli.option import config_option, examples, output_option, socket_opt
 from broker.cli.output import show_json
 from broker.errors import SettingsError
 
-ANSWER_SECONDS = 180.0  # scripts of a million routes are carried out within a minute
+RELOAD_SECONDS = 180.0  # scripts of a million routes are carried out within a minute
 USAGE = 2
 _UNPROCESSABLE = 422
 _EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
@@ -44,7 +44,7 @@ def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_r
     daemon unreachable, 5 not permitted.
     """
     try:
-        answer = admin_client(config, socket, timeout=ANSWER_SECONDS).request(
+        answer = admin_client(config, socket, timeout=RELOAD_SECONDS).request(
             "POST", "/v1/reload", {"dry_run": dry_run}
         )
     except SettingsError as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
 LONG_CHARACTERS = 1_000_000  # a script of this size is shown; a shorter one takes a fraction of a second
 POLL_SECONDS = 0.25
 LINE_SECONDS = 10.0
-ANSWER_SECONDS = 3600.0  # for a script and those before it
+SCRIPT_SECONDS = 3600.0  # for a script and those before it
 
 
 def run_long_script(client: AdminClient, text: str, database: str | None) -> Any:
@@ -36,7 +36,7 @@ def run_long_script(client: AdminClient, text: str, database: str | None) -> Any
     from concurrent.futures import Future  # noqa: PLC0415 - see the docstring of broker.cli.group
     from threading import Thread  # noqa: PLC0415
 
-    patient = client.patient(ANSWER_SECONDS)
+    patient = client.patient(SCRIPT_SECONDS)
     answer: Future[Any] = Future()
 
     def ask() -> None:

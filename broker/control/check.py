@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from broker.control.administration import admin_errors
+from broker.control.admin_check import admin_errors
 from broker.control.catalog import MSDB
 from broker.control.certificates import certificate_errors, certificate_warnings
 from broker.control.clock import clock_problem
@@ -26,7 +26,7 @@ from broker.control.concern import Diagnostic
 from broker.control.config import by_place
 from broker.control.custody import file_errors, file_warnings, path_of
 from broker.control.file_place import out_of_reach, place_errors
-from broker.control.journal import journal_errors
+from broker.control.journal_check import journal_errors
 from broker.control.load import load_settings
 from broker.control.owner import NOBODY, UNASKED, RunningInstance, real
 from broker.control.place import KeyPath
@@ -36,7 +36,7 @@ from broker.control.rehearsal import Rehearsal, rehearse
 from broker.control.resolution import named_hosts, unresolved
 from broker.control.socket_place import ANSWERED, socket_problem
 from broker.control.start_error import SOCKET_ELSEWHERE, SOCKET_TAKEN
-from broker.control.tracing import tracing_errors
+from broker.control.tracing_check import tracing_errors
 from broker.control.writable import write_problem
 from broker.errors import ListenFailedError, SettingError, SettingsError
 from broker.store.database import is_locked

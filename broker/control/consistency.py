@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from broker.control.administration import admin_contradictions, admin_oddities
-from broker.control.draining import drain_oddities
+from broker.control.admin_consistency import admin_contradictions, admin_oddities
+from broker.control.drain_consistency import drain_oddities
 from broker.control.finding import SettingFinding
-from broker.control.limits import limit_contradictions
+from broker.control.limit_consistency import limit_contradictions
 from broker.control.listen import ListenAddress, clash
 from broker.control.place import KeyPath, dotted
 from broker.control.quantity import render_duration, render_size
-from broker.control.tracing import tracing_contradictions
+from broker.control.tracing_consistency import tracing_contradictions
 from broker.protocol.layout import (
     HEADER_BYTES,
     HEADERS_MAX,

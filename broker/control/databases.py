@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -26,14 +26,15 @@ from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
 from broker.control.identities import Identities, credentials_of
 from broker.control.named_script import own_scripts
+from broker.control.own_standing import OwnRoleStatus
+from broker.control.past import EndpointTotals
 from broker.control.progress import Auditing
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
-from broker.control.role_keeper import OwnRoleStatus, RoleKeeper, boot_time
+from broker.control.role_keeper import RoleKeeper, boot_time
 from broker.control.role_source import role_source
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.send_queue import Trips
 from broker.dialog.status import Trouble
 from broker.dialog.transmitter import DialogTuning, reset
 from broker.errors import StatementError
@@ -50,25 +51,6 @@ from broker.store.secured import note_own_certificate
 from broker.store.sqlite_store import SqliteStore
 from broker.store.transaction import writing
 from broker.supervision import SupervisedTask, Supervision
-
-
-@dataclass(slots=True)
-class EndpointTotals:
-    """What databases counted that are not here any more; so no sum over all of them ever shrinks."""
-
-    received: Counter[int] = field(default_factory=Counter)
-    delivered: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[Disposition] = field(default_factory=Counter)
-    resent_to: Counter[str] = field(default_factory=Counter)
-    round_trips: Trips = field(default_factory=Counter)
-
-    def add(self, endpoint: Endpoint) -> None:
-        """What one that goes has counted."""
-        self.received += endpoint.transmitter.received
-        self.delivered += endpoint.delivered
-        self.dropped += endpoint.dropped
-        self.resent_to += endpoint.transmitter.resent_to
-        self.round_trips += endpoint.transmitter.round_trips
 
 
 class Databases:

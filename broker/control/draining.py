@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
-from broker.control.finding import SettingFinding
-from broker.control.quantity import render_duration
 from broker.control.section import Section
 from broker.control.setting import Reload, setting
 
 if TYPE_CHECKING:
-    from broker.control.config import Settings
+    pass
 
 
 class DrainSettings(Section):
@@ -31,15 +28,3 @@ class DrainSettings(Section):
         reason="Kubernetes kills after 30 s, and closing what is open takes a second or two.",
         reload=Reload.LIVE,
     )
-
-
-def drain_oddities(settings: Settings) -> Iterator[SettingFinding]:
-    """What is allowed and probably not meant."""
-    drain = settings.drain
-    if 0 < drain.timeout <= drain.announce:
-        yield SettingFinding(
-            ("drain", "announce"),
-            f"leaves nothing of drain.timeout ({render_duration(drain.timeout)}) for what is held",
-            "make it shorter",
-            (("drain", "timeout"),),
-        )

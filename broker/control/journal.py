@@ -7,22 +7,17 @@ without a journal neither needs nor loads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
 from broker.control.section import Section
 from broker.control.setting import Reload, setting
-from broker.control.tracing import tracing_errors
-from broker.errors import SettingError
 
 if TYPE_CHECKING:
-    from broker.control.config import Settings
-    from broker.journal.plan import JournalPlan
+    pass
 
-LIBRARY = "pyarrow"
+ARROW_LIBRARY = "pyarrow"
 _DIRECTORY = ("journal", "directory")
 
 
@@ -76,52 +71,3 @@ class JournalSettings(Section):
         reason="Some 400 million visits; a journal must not fill the disk that the databases are on.",
         reload=Reload.LIVE,
     )
-
-
-def journal_plan(settings: Settings) -> JournalPlan | None:
-    """
-    What the writer is told; None without a journal. The directory is made.
-
-    Raises:
-        SettingError: what stands in the way of one.
-    """
-    journal = settings.journal
-    for error in (*journal_errors(settings), *tracing_errors(settings)):
-        raise error
-    if journal.directory is None:
-        return None
-    try:
-        journal.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refused(settings, f'"{journal.directory}" cannot be made: {error.strerror}') from error
-    from broker.journal.plan import JournalPlan  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-    return JournalPlan(
-        directory=journal.directory,
-        instance=settings.instance.name,
-        sample=journal.sample,
-        buffer_bytes=journal.buffer_size,
-        file_bytes=journal.file_size,
-        file_seconds=journal.file_age,
-        keep_bytes=journal.keep_size,
-        keep_seconds=journal.keep_age,
-    )
-
-
-def journal_errors(settings: Settings) -> Iterator[SettingError]:
-    """What keeps a journal from being written, as far as a look tells."""
-    directory = settings.journal.directory
-    if directory is None:
-        return
-    from broker.control.writable import write_problem  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-    if find_spec(LIBRARY) is None:
-        hint = "pip install broker[journal], or leave the directory out"
-        yield settings.error(_DIRECTORY, f"a journal needs {LIBRARY}, which is not installed", hint)
-    problem = write_problem(directory)
-    if problem:
-        yield _refused(settings, problem)
-
-
-def _refused(settings: Settings, problem: str) -> SettingError:
-    return settings.error(_DIRECTORY, problem, "name a directory that the instance may write")

@@ -6,19 +6,15 @@ What single values cannot say is found by `limit_contradictions`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
-from broker.control.finding import SettingFinding
-from broker.control.quantity import render_size
+from broker.control.handshakes import HANDSHAKES
 from broker.control.section import Section
 from broker.control.setting import Reload, setting
-from broker.net.limits import HANDSHAKES, PeerLimits, Timeouts
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
-    from broker.forwarding.limits import Limits
 
 BYTES_MIN = 64 * 1024  # a second: what one read may bring is then paid for within four seconds
 MESSAGES_MIN = 100  # a second: as above, of the smallest messages within twenty
@@ -83,69 +79,8 @@ class LimitSettings(Section):
     )
 
 
-def peer_limits(settings: Settings) -> PeerLimits:
-    """The same as the links take them."""
-    limits = settings.limits
-    return PeerLimits(
-        connections=limits.connections,
-        connections_per_peer=limits.connections_per_peer,
-        reserved_connections=limits.reserved_connections,
-        handshakes=limits.handshakes,
-        bytes_per_second=limits.bytes_per_second,
-        messages_per_second=limits.messages_per_second,
-        pool_share=limits.pool_share,
-    )
-
-
 def with_pool_share(settings: Settings) -> Settings:
     """The same settings, with `pool_share` worked out where it was not given."""
     if "pool_share" in settings.limits.given or settings.endpoint.authentication != "certificate":
         return settings
     return settings.with_values({"limits": settings.limits.with_values({"pool_share": POOL_SHARE})})
-
-
-def pass_limits(settings: Settings, largest: int) -> Limits:
-    """What bounds the pass; `largest` bytes of a frame that any peer was told it may send."""
-    from broker.forwarding.limits import Limits  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-    endpoint = settings.endpoint
-    return Limits(
-        pool_bytes=endpoint.message_forward_size,
-        max_frame=largest,
-        max_hops=endpoint.max_hops,
-        share_percent=endpoint.message_forward_share,
-        hold_seconds=endpoint.message_lifetime_max,
-    )
-
-
-def timeouts_of(settings: Settings) -> Timeouts:
-    """How long a peer may take for what."""
-    endpoint = settings.endpoint
-    return Timeouts(endpoint.handshake_timeout, endpoint.connect_timeout, endpoint.backpressure)
-
-
-def limit_contradictions(settings: Settings) -> Iterator[SettingFinding]:
-    """Limits that leave nothing, or next to nothing."""
-    limits, endpoint = settings.limits, settings.endpoint
-    connections = ("limits", "connections")
-    if limits.connections and limits.reserved_connections >= limits.connections:
-        problem = f"{limits.reserved_connections} of limits.connections = {limits.connections} leave no room for others"
-        yield SettingFinding(
-            ("limits", "reserved_connections"), problem, "lower it, or raise connections", (connections,)
-        )
-    if 0 < limits.bytes_per_second < BYTES_MIN:
-        problem = f"is below {render_size(BYTES_MIN)}: one read may bring more than that"
-        yield SettingFinding(("limits", "bytes_per_second"), problem, "raise it, or set 0 for no limit")
-    if 0 < limits.messages_per_second < MESSAGES_MIN:
-        problem = f"is below {MESSAGES_MIN}: one read may bring more than that"
-        yield SettingFinding(("limits", "messages_per_second"), problem, "raise it, or set 0 for no limit")
-    part = endpoint.message_forward_size * limits.pool_share // 100
-    if limits.pool_share and "pool_share" in limits.given and part < endpoint.max_frame:
-        problem = (
-            f"{limits.pool_share} percent of message_forward_size are {part} bytes, which cannot hold one "
-            f"frame of endpoint.max_frame = {render_size(endpoint.max_frame)}"
-        )
-        also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"))
-        yield SettingFinding(
-            ("limits", "pool_share"), problem, "raise it or message_forward_size, or lower max_frame", also
-        )

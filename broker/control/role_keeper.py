@@ -20,6 +20,7 @@ from typing import Protocol
 
 import structlog
 
+from broker.control.own_standing import OwnRoleStatus
 from broker.control.role_source import RoleSource
 from broker.control.role_watch import RoleWatch, Sight
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
@@ -63,26 +64,6 @@ class _Said:
 
     word: RoleAnswer
     asked_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class OwnRoleStatus:
-    """
-    What this instance is for one of its databases, for whoever looks.
-
-    Shape: `broker_instance` 16 bytes, None while it is not known; `since` UTC seconds since 1970; `source` the value of
-    `mirroring`; `principal` the name of the instance that took it over last, empty when none has; `is_resting` while it
-    leaves the database to its partner.
-    """
-
-    broker_instance: bytes | None
-    role: MirrorRole
-    epoch: int
-    since: float
-    source: str
-    problem: str = ""
-    principal: str = ""
-    is_resting: bool = False
 
 
 class RoleKeeper:

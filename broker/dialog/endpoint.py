@@ -40,7 +40,7 @@ from broker.store.gate import FrameVerifier
 from broker.store.housekeeping import Maintenance
 from broker.store.receipt import AckState, Receipt
 from broker.store.transaction import DaemonConnection
-from broker.store.turn import WriteBatch, WriteResult
+from broker.store.turn_port import WriteBatch, WriteResult
 from broker.supervision import SupervisedTask, Supervision
 
 # --- borrowing ---

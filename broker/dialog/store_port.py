@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.store.transaction import DaemonConnection
-from broker.store.turn import WriteBatch, WriteResult
+from broker.store.turn_port import WriteBatch, WriteResult
 
 
 class Store(Protocol):

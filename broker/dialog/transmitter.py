@@ -42,7 +42,8 @@ from broker.routing.table import RouteTable
 from broker.security.key_packet import Mode
 from broker.security.session import CannotSealError, DialogCredentials, Sealer, Secured
 from broker.store.receipt import KeyEvidence, Run
-from broker.store.sending import LoadedFragments, PendingDialog, Want, left
+from broker.store.sending import left
+from broker.store.sending_port import LoadedFragments, PendingDialog, Want
 
 # --- detour ---
 # Other ways than the best one, for frames that got no answer along it, or that will get none.

@@ -25,8 +25,8 @@ from broker.journal.schema import JOURNAL, file_metadata
 MODE = 0o640
 _INSTANTS = ["entered_at", "left_at"]
 _DELTA = [*_INSTANTS, "sequence_number"]
-_PLAIN = [*_DELTA, "message_id"]  # all different
-_DICTIONARIES = [name for name in JOURNAL.names if name not in _PLAIN]
+_WITHOUT_DICTIONARY = [*_DELTA, "message_id"]  # all different
+_DICTIONARIES = [name for name in JOURNAL.names if name not in _WITHOUT_DICTIONARY]
 
 
 class JournalFile:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 INSTANCE_MAX_BYTES = 160  # of a name in a file's name, which has at most 255
-_PLAIN = re.compile(rb"[A-Za-z0-9.-]")
+_SAFE_BYTE = re.compile(rb"[A-Za-z0-9.-]")
 _REST = re.compile(r"[0-9]{6,}-[0-9a-f]{8}\.parquet")
 
 
@@ -41,7 +41,8 @@ def instance_part(instance: str) -> str:
     underscore, which readers take for what is to be left out.
     """
     spelt = "".join(
-        chr(byte) if _PLAIN.match(bytes((byte,))) else f"_{byte:02x}" for byte in instance.encode("utf-8", "replace")
+        chr(byte) if _SAFE_BYTE.match(bytes((byte,))) else f"_{byte:02x}"
+        for byte in instance.encode("utf-8", "replace")
     )[:INSTANCE_MAX_BYTES]
     return spelt if spelt[:1].isalnum() else f"x{spelt}"
 

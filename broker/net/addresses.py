@@ -12,7 +12,7 @@ import asyncio
 
 import structlog
 
-from broker.net.dialer import DialHistory
+from broker.net.dial_history import DialHistory
 from broker.net.servers import Servers
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth

@@ -19,7 +19,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.errors import TlsRefusedError
-from broker.net.dialer import BACKOFF_CAP, DialHistory, DialQueue, connect
+from broker.net.dial_history import DialHistory, DialQueue
+from broker.net.dialer import BACKOFF_CAP, connect
 from broker.net.tasks import TaskGroup
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteTable

@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from broker.control.handshakes import HANDSHAKES
 from broker.errors import TlsRefusedError
 from broker.net.certificate import Identity, identify, identify_issuer
-from broker.net.dialer import Where
 from broker.net.handshakes import Handshakes
-from broker.net.limits import HANDSHAKES
 from broker.net.listener import render_endpoint
 from broker.net.principal import host_of
 from broker.net.stranger_log import RateLimiter
 from broker.net.tls import ALPN, Encryption, Security, verified_chain
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
+from broker.net.where import Where
 from broker.protocol.frame import Fatal, encode_link
 from broker.routing.address import NetworkAddress
 

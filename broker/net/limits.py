@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-HANDSHAKES = 256  # each takes some 50 KiB, and a millisecond of its own
+from broker.control.handshakes import HANDSHAKES
 
 
 class Timeouts(NamedTuple):

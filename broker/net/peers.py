@@ -28,7 +28,7 @@ from broker.net.askers import Askers, Prove
 from broker.net.backpressure import Backpressure
 from broker.net.departures import LEAVING_MAX, PeerDepartures
 from broker.net.descriptors import room_for_connections
-from broker.net.dialer import DialHistory
+from broker.net.dial_history import DialHistory
 from broker.net.dialling import Dialer
 from broker.net.entrance import Handshaker, Opening
 from broker.net.farewell import Left, OwnDeparture

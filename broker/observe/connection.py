@@ -18,47 +18,7 @@ from broker.net.link import Link
 from broker.net.link_state import LinkState
 from broker.observe.described import MetricDefinition
 from broker.observe.label import Labels
-from broker.observe.transport import slowed_by
-
-CONNECTION_COLUMNS = (
-    "connection_id",
-    "transport_stream_id",
-    "state",
-    "state_desc",
-    "connect_time",
-    "login_time",
-    "last_activity_time",
-    "authentication_method",
-    "principal_name",
-    "remote_user_name",
-    "is_accept",
-    "login_state",
-    "login_state_desc",
-    "peer_certificate_id",
-    "encryption_algorithm",
-    "encryption_algorithm_desc",
-    "receives_posted",
-    "sends_posted",
-    "is_receive_flow_controlled",
-    "is_send_flow_controlled",
-    "total_bytes_sent",
-    "total_bytes_received",
-    "total_fragments_sent",
-    "total_fragments_received",
-    "total_sends",
-    "total_receives",
-    "peer_arbitration_id",
-    "peer_name",
-    "peer_address",
-    "peer_instance",
-    "total_frames_rejected",
-    "peer_certificate_expiry_date",
-    "flow_state",
-    "flow_reason",
-    "flow_since_time",
-    "last_progress_time",
-    "round_trip_ms",
-)
+from broker.observe.slowed import slowed_by
 
 _STATES = {LinkState.CONNECTED: 3, LinkState.LOGGED_IN: 4, LinkState.DRAINING: 4}
 _CLOSED = 5

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from broker.flow import Disposition
+from broker.observe.dropped_counts import dropped_by_reason
 from broker.observe.function import read_instant
 from broker.observe.held import frame_values
 from broker.observe.instance import Running
-from broker.observe.status import dropped_by_reason
 from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS, make_row
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import MIN_DIALOG_FRAME

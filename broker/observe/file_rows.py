@@ -15,14 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from broker.observe.ledger import read_ledger
-from broker.observe.view import DATABASES, LEDGER, QUEUE_MONITORS, make_row
+from broker.observe.view import DATABASES, LEDGER, QUEUE_MONITORS, Row, make_row
 from broker.store.database import open_watch, origin
 from broker.store.monitor import queue_monitors
 
 MSDB = "msdb"
 MSDB_ID = 4  # its number in the original, whose first database of a user is 5
-
-Row = tuple[object, ...]
 
 
 def names_of(databases: Mapping[str, Path]) -> tuple[str, ...]:

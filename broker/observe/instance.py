@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from broker.control.catalog import Catalog
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
-from broker.control.databases import EndpointTotals
+from broker.control.own_standing import OwnRoleStatus
+from broker.control.past import EndpointTotals
 from broker.control.reload import Reloads
-from broker.control.role_keeper import OwnRoleStatus
 from broker.dialog.endpoint import Endpoint
 from broker.forwarding.forwarder import Forwarder
 from broker.net.drain import Drain

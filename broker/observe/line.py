@@ -12,10 +12,10 @@ import textwrap
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.observe.glance import readable
+from broker.observe.tables import readable
 from broker.observe.terminal import Terminal
 
-NO_TERMINAL_COLUMNS = 80
+TABLE_COLUMNS = 80
 COLUMNS_MAX = 100  # a longer line of prose is hard to read
 
 
@@ -34,7 +34,7 @@ class TextLine(NamedTuple):
 
 def print_lines(lines: Iterable[TextLine], terminal: Terminal | None = None) -> None:
     """Print lines, wrapped between words; marks that the encoding lacks become ASCII."""
-    terminal = terminal or Terminal(elsewhere=NO_TERMINAL_COLUMNS)
+    terminal = terminal or Terminal(elsewhere=TABLE_COLUMNS)
     width = min(terminal.width, COLUMNS_MAX)
     for line in lines:
         for text in _wrapped(line, width):

@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from broker.net.dialer import DialHistory
+from broker.net.dial_history import DialHistory
 from broker.net.peers import Peers
 from broker.observe.described import MetricDefinition, Reader
 from broker.observe.histogram import histogram_family

@@ -104,12 +104,12 @@ def mirror_rows(shown: Iterable[MirrorShown]) -> Iterator[tuple[object, ...]]:
             state=one.state,
             state_desc=one.state_desc,
             epoch=one.epoch,
-            next_probe_time=_instant(one, one.due),
+            next_probe_time=_utc_of(one, one.due),
             waiting_messages=one.frames,
             waiting_bytes=one.bytes,
             alarm=one.alarm or None,
-            **{f"{side}_probe_time": _instant(one, seen.asked_at) for side, seen in sides.items()},
-            **{f"{side}_answer_time": _instant(one, seen.answered_at) for side, seen in sides.items()},
+            **{f"{side}_probe_time": _utc_of(one, seen.asked_at) for side, seen in sides.items()},
+            **{f"{side}_answer_time": _utc_of(one, seen.answered_at) for side, seen in sides.items()},
             **{f"{side}_role": seen.role and str(seen.role) for side, seen in sides.items()},
             **{f"{side}_epoch": seen.epoch for side, seen in sides.items()},
             **{f"{side}_problem": seen.problem or None for side, seen in sides.items()},
@@ -193,5 +193,5 @@ def forwarded_samples(forwarder: Forwarder) -> Iterator[tuple[Labels, float]]:
     yield from earlier
 
 
-def _instant(one: MirrorShown, at: float | None) -> datetime | None:
+def _utc_of(one: MirrorShown, at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(one.zero + at, UTC)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from uuid import UUID
 
-from broker.control.role_keeper import OwnRoleStatus
+from broker.control.own_standing import OwnRoleStatus
 from broker.observe.view import DATABASE_MIRRORING, make_row
 from broker.routing.mirrored import MirrorRole
 

@@ -30,7 +30,17 @@ from broker.observe.fault import nearest, translate
 from broker.observe.file_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
 from broker.observe.function import ALLOWED, add_functions, render_instant
 from broker.observe.message import MESSAGES, message_rows
-from broker.observe.view import DATABASES, GUID_COLUMNS, LEDGER, MEMORY_VIEWS, MSDB_ROUTES, QUEUE_MONITORS, UNTRIED
+from broker.observe.view import (
+    DATABASES,
+    GUID_COLUMNS,
+    LEDGER,
+    MEMORY_VIEWS,
+    MSDB_ROUTES,
+    QUEUE_MONITORS,
+    UNTRIED,
+    Row,
+    RowSource,
+)
 from broker.observe.watch import ResultTooLargeError, Texts, Wanted, Watch
 from broker.store.attached import COUNTED, attach, queue_numbers
 from broker.store.file_view import STATUS_FUNCTION, FileView
@@ -40,8 +50,6 @@ from broker.store.system_view import FILE_VIEWS, QUEUE
 if TYPE_CHECKING:
     from broker.observe.tsql import SelectQuery, TableName
 
-Row = tuple[object, ...]
-Snapshot = Callable[[], Iterable[Row]]
 Statuses = Callable[[], Mapping[bytes, str]]
 
 ATTACHED_MAX = 10  # databases in one statement; what SQLite can attach unless it was built otherwise
@@ -105,7 +113,7 @@ class SystemViews:
         self,
         *,
         databases: Mapping[str, Path],
-        snapshots: Mapping[str, Snapshot],
+        snapshots: Mapping[str, RowSource],
         transmission_statuses: Statuses,
         mirrors: Iterable[str] = (),
         limits: QueryLimits | None = None,
@@ -114,7 +122,7 @@ class SystemViews:
         expected -= {MSDB_ROUTES} if MSDB in databases else set()
         assert snapshots.keys() == expected, f"snapshots are needed for {sorted(expected)}, not {sorted(snapshots)}"
         self.databases = databases
-        self.snapshots: dict[str, Snapshot] = {
+        self.snapshots: dict[str, RowSource] = {
             **snapshots,
             DATABASES: partial(database_rows, databases),
             QUEUE_MONITORS: partial(monitor_rows, databases),

@@ -28,8 +28,7 @@ from broker.observe.held import HeldCopy, copy_held, held_values
 from broker.observe.instance import Running
 from broker.observe.mirror import mirror_rows, read_mirrors
 from broker.observe.own_role import role_rows
-from broker.observe.query import Row, Snapshot
-from broker.observe.view import DATABASE_MIRRORING, DISPOSITIONS, MIRRORS, make_row
+from broker.observe.view import DATABASE_MIRRORING, DISPOSITIONS, MIRRORS, Row, RowSource, make_row
 from broker.store.conversation import handles_of
 from broker.store.database import open_watch
 
@@ -51,7 +50,7 @@ class Snapshots:
         self._instance = instance
         self._loop = asyncio.get_running_loop()
 
-    def by_view(self) -> dict[str, Snapshot]:
+    def by_view(self) -> dict[str, RowSource]:
         """What gives the rows of each view."""
         return {
             _CONNECTIONS: self.connections,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.control.catalog import Catalog
-from broker.control.role_keeper import OwnRoleStatus
+from broker.control.own_standing import OwnRoleStatus
 from broker.dialog.endpoint import Endpoint
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
@@ -111,14 +110,6 @@ def by_kind(counts: Mapping[int, int]) -> dict[str, int]:
     for kind, count in counts.items():
         named[kind_name(kind)] = named.get(kind_name(kind), 0) + count
     return named
-
-
-def dropped_by_reason(instance: Running) -> Counter[Disposition]:
-    """What ended here for another reason than arriving, in the pass or at the end of the way."""
-    dropped = instance.forwarder.dropped + instance.past.dropped
-    for endpoint in instance.endpoints.values():
-        dropped.update(endpoint.dropped)
-    return dropped
 
 
 def loop_name() -> str:

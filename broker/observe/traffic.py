@@ -14,11 +14,12 @@ from broker.flow import Disposition
 from broker.forwarding.outbox import Destination
 from broker.observe.connection import CONNECTION_METRICS, connection_samples, flow_samples
 from broker.observe.described import MetricDefinition, Reader, Samples, single
+from broker.observe.dropped_counts import dropped_by_reason
 from broker.observe.histogram import histogram_samples
 from broker.observe.instance import Running
 from broker.observe.label import OTHER
 from broker.observe.mirror import forwarded_samples
-from broker.observe.status import dropped_by_reason, kind_name
+from broker.observe.status import kind_name
 
 FORWARDED = "broker_messages_forwarded_total"
 

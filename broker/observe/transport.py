@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from broker.control.administration import loopback_told
+from broker.control.admin_consistency import loopback_told
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.certificates import SOON, plain_text_told
 from broker.net.certificate import Identity
@@ -150,13 +150,6 @@ def own_certificate_problem(security: Security, *, now: datetime | None = None) 
 def certificate_part(watch: CertificateWatch) -> dict[str, str]:
     """Whether the certificate files are in use, for those who ask for health; nothing where there are none."""
     return {} if watch.security.encryption is Encryption.DISABLED else {"certificate files": watch.problem}
-
-
-def slowed_by(link: Link) -> str:
-    """The settings for which a connection is not read now; empty while it is."""
-    if not link.is_paused:
-        return ""
-    return ", ".join(sorted(link.slowed_by)) or "endpoint.backpressure"
 
 
 def _certificates(security: Security, links: Iterable[Link]) -> Iterator[tuple[str, Identity]]:

@@ -13,14 +13,17 @@ Source: Service Broker documentation, pages of the views named here; docs/views.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from broker.observe.audit import AUDIT
 from broker.observe.audit import COLUMNS as AUDIT_COLUMNS
-from broker.observe.connection import CONNECTION_COLUMNS
+from broker.observe.connection_columns import CONNECTION_COLUMNS
 from broker.observe.discovery import COLUMN_COLUMNS, SYSTEM_COLUMNS, SYSTEM_VIEWS, VIEW_COLUMNS
 from broker.observe.message import MESSAGE_COLUMNS, MESSAGES
 from broker.store.system_view import ROUTES
+
+Row = tuple[object, ...]
+RowSource = Callable[[], Iterable[Row]]
 
 UNTRIED = "waiting: not tried yet"  # the status of a message about which the daemon says nothing
 

@@ -37,7 +37,7 @@ KEY_ID_BYTES = 16
 WRAPPED_BYTES = 32 + SECRET_BYTES + 16  # encapsulated key, secret, tag
 SIGNATURE_MAX = 72  # bytes of ECDSA on P-256 in DER
 
-_LABEL = b"sbrk/1 key packet\0"
+_PACKET_LABEL = b"sbrk/1 key packet\0"
 _SIGNED = b"sbrk/1 key packet signature\0"
 _HEAD = struct.Struct(f">BBQ{FINGERPRINT_BYTES}s{WRAPPED_BYTES}s")
 _SIGNER = struct.Struct(f">{FINGERPRINT_BYTES}sB")
@@ -175,7 +175,7 @@ def open_packet(
 def _info(direction: Direction, key_id: bytes, packet: KeyPacket) -> bytes:
     """What a packet is for; fields of fixed length stand first, so it can be read in one way only."""
     fixed = bytes((VERSION, packet.mode is Mode.FULL)) + packet.made_at.to_bytes(8, "big") + key_id + packet.receiver
-    return _LABEL + fixed + (packet.signer or bytes(FINGERPRINT_BYTES)) + direction.context()
+    return _PACKET_LABEL + fixed + (packet.signer or bytes(FINGERPRINT_BYTES)) + direction.context()
 
 
 def _names(direction: Direction) -> tuple[bytes, bytes]:

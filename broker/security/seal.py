@@ -37,7 +37,7 @@ KEY_BYTES = 32
 CLEAR = struct.Struct(f">BB{KEY_ID_BYTES}s{ECHO_BYTES}s{NONCE_BYTES}sH")
 NO_ECHO = bytes(ECHO_BYTES)
 
-_LABEL = b"sbrk/1 frame key\0"
+_FRAME_KEY_LABEL = b"sbrk/1 frame key\0"
 _HOP_AT, _TIME_AT, _AFTER_TIME = 6, 12, 16  # hop_count; time_consumed, 4 bytes
 _NO_TIME = bytes(4)
 
@@ -54,7 +54,7 @@ class Box(NamedTuple):
 
 def frame_key(secret: bytes, direction: Direction, key_id: bytes) -> AESGCM:
     """The key of this id. Cost: some ten microseconds."""
-    derived = HKDF(SHA256(), KEY_BYTES, salt=key_id, info=_LABEL + direction.context()).derive(secret)
+    derived = HKDF(SHA256(), KEY_BYTES, salt=key_id, info=_FRAME_KEY_LABEL + direction.context()).derive(secret)
     return AESGCM(derived)
 
 

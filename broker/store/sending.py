@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
-from broker.conversation.frames import Contact, Place
+from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outgoing
 from broker.protocol.frame import TRACE_PARENT, Envelope, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.store.large import PART_BYTES
 from broker.store.secured import secured_of
+from broker.store.sending_port import LoadedFragments, PendingDialog, Want
 
 _LAST, _TRACE = int(Flag.LAST_FRAGMENT), int(Flag.TRACE)  # an enum's operators are slow
 _NEWEST = "SELECT max(transmission_id) FROM broker_transmission"
@@ -41,44 +41,6 @@ _FIND_ALL = (
     " WHERE first.endpoint_id = e.endpoint_id ORDER BY first.message_sequence_number LIMIT 1)"
     f" CROSS JOIN broker_conversation c ON c.endpoint_id = e.endpoint_id{_KEY} ORDER BY t.transmission_id"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PendingDialog:
-    """
-    A dialog that has something to send.
-
-    Shape: `stored` next place expected from the far side; `priority` 1 .. 10; `status` what the file says of it.
-    """
-
-    endpoint_id: int
-    contact: Contact
-    first_sequence: int
-    stored: Place
-    priority: int = 5
-    status: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """
-    What to load.
-
-    Shape: from `place` on, at most `fragments`, and no more than `max_bytes` of bodies, the first one excepted.
-    """
-
-    endpoint_id: int
-    place: Place
-    fragments: int
-    max_bytes: int
-
-
-class LoadedFragments(NamedTuple):
-    """What was loaded for a want. Shape: `is_all` when nothing waits behind the fragments."""
-
-    want: Want
-    fragments: list[Outgoing]
-    is_all: bool
 
 
 def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[PendingDialog]]:

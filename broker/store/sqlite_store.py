@@ -18,7 +18,8 @@ from broker.store.database import broker_instance, open_watch, settle_fragment_s
 from broker.store.fault import sentence
 from broker.store.presence import FileWatch
 from broker.store.transaction import DaemonConnection, check_confirmed, check_epoch, epoch
-from broker.store.turn import WriteBatch, WriteResult, turn_in_writer
+from broker.store.turn import turn_in_writer
+from broker.store.turn_port import WriteBatch, WriteResult
 
 CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from broker.observe.glance import render_table
+from broker.observe.tables import render_table
 from broker.observe.terminal import Terminal
 from broker.store.stock import unacknowledged_messages, unended_dialogs
 

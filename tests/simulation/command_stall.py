@@ -17,7 +17,7 @@ from typing import Any
 
 from broker.store.presence import FileWatch
 from broker.store.transaction import DaemonConnection
-from broker.store.turn import WriteBatch, WriteResult
+from broker.store.turn_port import WriteBatch, WriteResult
 from tests.simulation.machine import OWNER, MachineLoop, Process
 from tests.simulation.watched_store import WatchedStore
 

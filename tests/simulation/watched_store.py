@@ -8,7 +8,7 @@ from broker.errors import StoreUnavailableError
 from broker.store.balance import read_balance
 from broker.store.sqlite_store import SqliteStore
 from broker.store.transaction import epoch
-from broker.store.turn import WriteBatch, WriteResult
+from broker.store.turn_port import WriteBatch, WriteResult
 
 
 class WatchedStore(SqliteStore):

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import msgspec
 
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.explaining import InstanceView, answer
-from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import NotAskedError
 from broker.admin.why import Severity, SideShown, WhyAnswer, WhyFinding
 from broker.routing.address import LOCAL, NetworkAddress

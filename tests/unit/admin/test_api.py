@@ -16,7 +16,8 @@ from broker.admin.api import Api
 from broker.admin.audit import Audit
 from broker.admin.caller import Caller
 from broker.admin.census import CensusRequest
-from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, ViewRequest
+from broker.admin.explain_message import ExplainRequest
+from broker.admin.message import LeftOut, Nothing, SqlRequest, ViewRequest
 from broker.admin.turn import Turns
 from broker.admin.wanted import note_request
 from broker.admin.why import WhyRequest

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import broker
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.explaining import (
     InstanceView,
     SendingDatabase,
@@ -23,15 +24,14 @@ from broker.admin.explaining import (
     principal_of,
     running_place,
 )
-from broker.admin.message import ExplainAnswer, ExplainRequest
-from broker.admin.problem import BadRequestError
+from broker.bad_request import BadRequestError
 from broker.control.execute import execute
 from broker.control.load import load_settings
 from broker.daemon import Instance
 from broker.ddl.parser import parse_script
 from broker.errors import SettingsError, UnknownNameError
 from broker.net.certificate import identify
-from broker.net.dialer import DialHistory
+from broker.net.dial_history import DialHistory
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.explaining import InstanceView, SendingDatabase, answer
 from broker.admin.following import Followed, RoutingLoop, follow_plan
-from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import HOPS_MAX, NotAskedError
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted

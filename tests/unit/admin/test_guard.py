@@ -4,7 +4,8 @@ import pytest
 from multidict import CIMultiDict
 
 from broker.admin.guard import TARGET_MAX, check_content, check_fields, check_site, check_target, is_loopback
-from broker.admin.problem import BadRequestError, ForbiddenError, MediaTypeError
+from broker.admin.problem import ForbiddenError, MediaTypeError
+from broker.bad_request import BadRequestError
 
 JSON = {"Content-Type": "application/json"}
 

@@ -13,10 +13,10 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from broker.admin.health import WITHHELD, Check, checks_of, observe_app
-from broker.control.role_keeper import OwnRoleStatus
+from broker.control.own_standing import OwnRoleStatus
 from broker.daemon import Instance
 from broker.net.certificate import Identity
-from broker.net.dialer import DialHistory
+from broker.net.dial_history import DialHistory
 from broker.net.tls import Encryption, Security
 from broker.observe.lag import LoopLag
 from broker.routing.address import NetworkAddress

@@ -16,7 +16,7 @@ import pytest
 
 import broker
 from broker.admin import planning as module
-from broker.admin.message import PlanAnswer, PlanRequest
+from broker.admin.plan_message import PlanAnswer, PlanRequest
 from broker.admin.planning import ANY_OTHER, plan_script
 from broker.control import effect
 from broker.control.catalog import MSDB

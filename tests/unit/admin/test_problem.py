@@ -5,7 +5,8 @@ import json
 import pytest
 from aiohttp import web
 
-from broker.admin.problem import BUG, BadRequestError, ForbiddenError, http_problem, kind_of, problem_of
+from broker.admin.problem import BUG, ForbiddenError, http_problem, kind_of, problem_of
+from broker.bad_request import BadRequestError
 from broker.errors import (
     ConversationError,
     DdlSyntaxError,

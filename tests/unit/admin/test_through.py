@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from broker.admin.client import AdminClient, ProblemError
+from broker.admin.explain_message import ExplainAnswer, ExplainRequest
 from broker.admin.explaining import InstanceView, answer
-from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import HOPS_MAX, Directory, NotAskedError, TracedRoute, TraceEnd, ask, follow
 from broker.errors import DaemonUnreachableError
 from broker.routing.address import LOCAL, NetworkAddress

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from broker.admin.explaining import InstanceView, SendingDatabase
 from broker.admin.why import Severity, WhyAnswer
 from broker.admin.why_here import FORWARDED, answer_why, look
-from broker.observe.query import Row
-from broker.observe.view import make_row
+from broker.observe.view import Row, make_row
 from broker.store.database import broker_instance
 from broker.store.schema import SCHEMA_VERSION
 from broker.store.whereabouts import Poison

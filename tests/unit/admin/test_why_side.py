@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.admin.message import ExplainAnswer
+from broker.admin.explain_message import ExplainAnswer
 from broker.admin.why import PoisonShown, Severity, SideShown, WhyFinding
 from broker.admin.why_side import Spot, messages, side_findings, when
 from tests.support.why import AT, holding, place, side, way

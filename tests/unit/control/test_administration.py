@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.control.admin_check import admin_errors, check_ways_in
+from broker.control.admin_holders import holders_of, is_owner, socket_group_of, user_name
 from broker.control.admin_role import AdminRole
-from broker.control.administration import (
-    admin_errors,
-    admin_security_of,
-    check_ways_in,
-    holders_of,
-    is_owner,
-    socket_group_of,
-    user_name,
-)
+from broker.control.admin_tls import admin_security_of
 from broker.control.config import Settings
 from broker.control.load import load_settings
 from broker.control.token_file import new_token

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.control.config import Settings
-from broker.control.draining import DrainSettings, drain_oddities
+from broker.control.drain_consistency import drain_oddities
+from broker.control.draining import DrainSettings
 
 
 def settings(announce: float, timeout: float) -> Settings:

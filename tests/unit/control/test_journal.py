@@ -8,7 +8,8 @@ import pytest
 
 from broker.control import journal as module
 from broker.control.config import Settings
-from broker.control.journal import journal_errors, journal_plan
+from broker.control.journal_check import journal_errors
+from broker.control.journal_made import journal_plan
 from broker.control.load import load_settings
 from broker.errors import SettingError
 

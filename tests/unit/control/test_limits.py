@@ -9,7 +9,8 @@ import pytest
 
 from broker.control.config import Settings
 from broker.control.consistency import contradictions
-from broker.control.limits import peer_limits, timeouts_of, with_pool_share
+from broker.control.limits import with_pool_share
+from broker.control.limits_made import peer_limits, timeouts_of
 from broker.control.load import load_settings
 from broker.control.place import dotted
 from broker.net.limits import PeerLimits, Timeouts

@@ -11,9 +11,9 @@ import pytest
 from broker.control import tracing as module
 from broker.control.config import Settings
 from broker.control.consistency import contradictions
-from broker.control.journal import journal_plan
+from broker.control.journal_made import journal_plan
 from broker.control.place import dotted
-from broker.control.tracing import tracing_errors
+from broker.control.tracing_check import tracing_errors
 from broker.errors import SettingError
 
 JOURNAL = {"directory": "/flows"}

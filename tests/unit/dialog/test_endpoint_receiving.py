@@ -20,7 +20,8 @@ from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import FrameKind
 from broker.store import sqlite_store
-from broker.store.turn import WriteBatch, turn_in_writer
+from broker.store.turn import turn_in_writer
+from broker.store.turn_port import WriteBatch
 from tests.support.dialog import far_initiator, queued, rows, states
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.test_endpoint import SOON, Shop, open_shop

@@ -30,7 +30,7 @@ from broker.dialog.send_queue import (
 from broker.forwarding.hop import bucket
 from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
-from broker.store.sending import LoadedFragments, Want
+from broker.store.sending_port import LoadedFragments, Want
 from tests.support.virtual_time import virtual_time
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from broker.dialog.store_port import Store
 from broker.store.database import broker_instance
 from broker.store.sqlite_store import SqliteStore
-from broker.store.turn import WriteBatch
+from broker.store.turn_port import WriteBatch
 from tests.support.dialog import open_database
 
 

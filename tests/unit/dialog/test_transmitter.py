@@ -64,7 +64,7 @@ from broker.security.opening import Opener
 from broker.security.seal import read_box
 from broker.security.session import CannotSealError, DialogCredentials, Secured
 from broker.store.receipt import KeyEvidence
-from broker.store.sending import LoadedFragments, PendingDialog, Want
+from broker.store.sending_port import LoadedFragments, PendingDialog, Want
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time

@@ -9,7 +9,7 @@ import pytest
 
 from broker.net import addresses as module
 from broker.net.addresses import Addresses
-from broker.net.dialer import DialHistory
+from broker.net.dial_history import DialHistory
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth

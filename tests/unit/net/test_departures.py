@@ -9,7 +9,7 @@ import pytest
 
 from broker.net.addresses import Addresses
 from broker.net.departures import LEAST_SECONDS, PeerDepartures, has_parted
-from broker.net.dialer import DialHistory
+from broker.net.dial_history import DialHistory
 from broker.routing.address import NetworkAddress
 from tests.support.played import PlayedLoop
 

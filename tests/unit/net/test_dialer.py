@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker.net.dialer import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, DialHistory, connect
+from broker.net.dial_history import DialHistory
+from broker.net.dialer import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, connect
 from broker.routing.address import NetworkAddress
 from tests.support.played import PlayedLoop
 

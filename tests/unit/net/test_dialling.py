@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from broker.net.addresses import Addresses
-from broker.net.dialer import BACKOFF_CAP, DialHistory, DialQueue
+from broker.net.dial_history import DialHistory, DialQueue
+from broker.net.dialer import BACKOFF_CAP
 from broker.net.dialling import AGAIN_MAX, DIALS_MAX, Dialer
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress

@@ -12,7 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.net import dialling as module
-from broker.net.dialer import BACKOFF_FIRST, DialQueue
+from broker.net.dial_history import DialQueue
+from broker.net.dialer import BACKOFF_FIRST
 from broker.net.heard import OTHER_PEERS
 from broker.net.link_state import LinkState
 from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_dialog, encode_link

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
-from broker.net.dialer import DialHistory
+from broker.net.dial_history import DialHistory
 from broker.observe import metrics as metrics_module
 from broker.observe import process as process_module
 from broker.observe.metrics import METRICS, PART_SAMPLES, READ_ON_THE_LOOP, read_metrics

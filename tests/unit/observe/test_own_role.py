@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.control.role_keeper import OwnRoleStatus
+from broker.control.own_standing import OwnRoleStatus
 from broker.observe.own_role import role_rows
 from broker.observe.view import DATABASE_MIRRORING, MEMORY_VIEWS
 from broker.routing.mirrored import MirrorRole

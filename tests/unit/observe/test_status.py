@@ -11,16 +11,8 @@ from broker.control.progress import ScriptProgress, ScriptStage
 from broker.ddl.parser import parse_script
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
-from broker.observe.status import (
-    UNTRIED_MAX,
-    add_backlog,
-    backlog_paths,
-    by_kind,
-    dropped_by_reason,
-    kind_name,
-    read_status,
-    show_guid,
-)
+from broker.observe.dropped_counts import dropped_by_reason
+from broker.observe.status import UNTRIED_MAX, add_backlog, backlog_paths, by_kind, kind_name, read_status, show_guid
 from broker.protocol.layout import FrameKind
 from broker.store.stock import Backlog
 

@@ -12,6 +12,7 @@ import pytest
 from broker.control.administration import AdminSettings
 from broker.net.certificate import Identity
 from broker.net.tls import NO_SECURITY, Encryption, Security
+from broker.observe.slowed import slowed_by
 from broker.observe.transport import (
     CERTIFICATES_MAX,
     WARNINGS_MAX,
@@ -19,7 +20,6 @@ from broker.observe.transport import (
     certificates_in_use,
     expiry_warnings,
     own_certificate_problem,
-    slowed_by,
     transport_readers,
     transport_status,
 )

@@ -19,7 +19,8 @@ from broker.protocol.frame import Envelope, decode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.store.database import broker_instance, settle_fragment_size
 from broker.store.large import PART_BYTES
-from broker.store.sending import PendingDialog, Want, find_in_writer, load_in_writer, say_in_writer
+from broker.store.sending import find_in_writer, load_in_writer, say_in_writer
+from broker.store.sending_port import PendingDialog, Want
 from tests.support.dialog import open_database, rows
 
 FAR = bytes(range(16))

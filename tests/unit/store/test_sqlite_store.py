@@ -14,7 +14,7 @@ from broker.errors import DemotedError, StoreUnavailableError
 from broker.store.database import broker_instance, open_store
 from broker.store.sqlite_store import CHECKPOINT_PAGES, SqliteStore
 from broker.store.transaction import LAPSED
-from broker.store.turn import WriteBatch
+from broker.store.turn_port import WriteBatch
 from tests.support.dialog import far_initiator, open_database, queued, rows
 
 NOW = 1_800_000_000.0

@@ -18,8 +18,9 @@ from broker.store import turn as module
 from broker.store.database import broker_instance
 from broker.store.housekeeping import Maintenance
 from broker.store.receipt import Receipt
-from broker.store.sending import Want
-from broker.store.turn import WriteBatch, WriteResult, turn_in_writer
+from broker.store.sending_port import Want
+from broker.store.turn import turn_in_writer
+from broker.store.turn_port import WriteBatch, WriteResult
 from tests.support.dialog import far_initiator, far_target, open_database, rows, states
 
 NOTHING = WriteBatch(now=1_750_000_000.0, frames=[], find_after=None, wants=[], load_max_bytes=1000)
