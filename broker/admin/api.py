@@ -47,7 +47,7 @@ from broker.observe.backlog import read_backlog
 from broker.observe.instance import Running
 from broker.observe.ledger import add_ledgers, read_ledger
 from broker.observe.query import SystemViews, find_name
-from broker.observe.snapshot import Snapshots
+from broker.observe.row_readers import Snapshots
 from broker.observe.standstill import add_standstills, read_standstill
 from broker.observe.status import add_backlog, backlog_paths, read_status
 from broker.observe.view import DISPOSITIONS, RowSource

@@ -38,7 +38,7 @@ from broker.observe.latency import Latency
 from broker.observe.mirror import carried_by_way
 from broker.observe.past import LATENCIES, StatsHistory
 from broker.observe.pulse import InstanceSample, StatsStream
-from broker.observe.snapshot import Snapshots
+from broker.observe.row_readers import Snapshots
 from broker.observe.status import backlog_paths, read_status
 from broker.observe.stock import Stock, read_stocks
 from broker.observe.view import DISPOSITIONS

@@ -56,11 +56,3 @@ def sql(
 _interval_option = click.option(
     "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, help="Seconds between two looks."
 )
-
-
-
-
-
-
-
-

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.observe.snapshot import Snapshots
+from broker.observe.row_readers import Snapshots
 from broker.observe.status import read_status
 from tests.support.scraped import samples_of
 
