@@ -44,7 +44,7 @@ $(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
 	@$(PYTHON) -m venv .venv
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -c "from broker.forwarding.kernel_choice import KERNELS; 'compiled' in KERNELS or \
+	@$(BIN)/python -c "from broker.forwarding.kernels import KERNELS; 'compiled' in KERNELS or \
 	    print('the kernel could not be compiled here: it runs in plain Python, slower')"
 	@touch $(INSTALLED)
 
@@ -109,7 +109,7 @@ model: setup  ## The formal models of dialogs and mirrored pairs, in every state
 
 docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m tools.settings_page docs/configuration.md
-	@$(BIN)/python -m broker.control.json_schema config/broker.schema.json
+	@$(BIN)/python -m broker.config.settings config/broker.schema.json
 	@$(BIN)/python -m tools.exit_codes docs/exit-codes.md
 	@$(BIN)/python -m tools.error_pages docs
 	@$(BIN)/mkdocs build --strict --quiet

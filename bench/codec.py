@@ -13,12 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from uuid import uuid4
 
-from broker.bench.result import Row, row_of
+from broker.bench.figures import Row, row_of
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import HEADER, MAX_FRAME, Flag, FrameKind
-from broker.security.key_packet import Direction, Mode
-from broker.security.seal import ECHO_BYTES, NO_ECHO, Box, frame_key, open_frame, read_box
+from broker.security.seal import ECHO_BYTES, NO_ECHO, Box, Direction, Mode, frame_key, open_frame, read_box
 from broker.security.session import DialogCredentials, Sealer, Secured
 
 PAYLOADS = (64, 256, 1024, 16 * 1024, 256 * 1024)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from bench.load import frames
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
+from broker.forwarding.pool import Limits
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide

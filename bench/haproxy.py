@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.bench.hop import Hop, running
+from broker.bench.forwarding import Hop, running
 from broker.bench.instance import free_port
 
 NAME = "HAProxy, TCP mode"

@@ -18,11 +18,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from broker.bench.forwarding import FLOOD, FLOOD_SECONDS, REPEATS, Mode, Scenario, Station, generating, mode_name
-from broker.bench.hop import gateway
-from broker.bench.machine import cpu_seconds, thread_seconds
-from broker.bench.result import Row, row_of
-from broker.bench.traffic import service_names
+from broker.bench.figures import Row, cpu_seconds, row_of, thread_seconds
+from broker.bench.forwarding import (
+    FLOOD,
+    FLOOD_SECONDS,
+    REPEATS,
+    Mode,
+    Scenario,
+    Station,
+    gateway,
+    generating,
+    mode_name,
+)
+from broker.bench.generator import service_names
 
 WITHOUT = "no journal"
 SAMPLES: dict[str, float | None] = {

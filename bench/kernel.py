@@ -23,10 +23,10 @@ from hashlib import sha256
 from statistics import median
 
 from broker.flow import Disposition
-from broker.forwarding.careful import SlowPath
-from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin, WayOf
+from broker.forwarding.kernels import KERNELS
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin, WayOf
+from broker.forwarding.slow_path import SlowPath
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
 

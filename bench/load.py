@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import suppress
 
-from broker.bench.traffic import frames, hello
+from broker.bench.generator import frames, hello
 
 __all__ = ["DeafReceiver", "Sender", "frames"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from bench.load import DeafReceiver, Sender, frames
-from broker.bench.tied import tied
+from broker.bench.generator import tied
 from examples.demo.topology import Topology, free_port
 
 POOL_MIB = 64

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, Scenario, measure
-from broker.bench.hop import FramesLostError, Hop, relay, running
-from broker.bench.machine import cpu_seconds, pin, unpin
+from broker.bench.figures import cpu_seconds, pin, unpin
+from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, FramesLostError, Hop, Scenario, measure, relay, running
 from examples.demo.topology import free_port
 
 PAYLOADS = (256, 1024)

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from broker.bench.result import Row, row_of
-from broker.bench.traffic import frames, service_names
+from broker.bench.figures import Row, row_of
+from broker.bench.generator import frames, service_names
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.kernel_choice import choose_kernel
-from broker.forwarding.limits import Limits
-from broker.forwarding.way import Buffer
+from broker.forwarding.kernels import choose_kernel
+from broker.forwarding.pool import Limits
 from broker.protocol.layout import MAX_FRAME
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, hosted

@@ -20,9 +20,11 @@ from pathlib import Path
 
 from bench import codec, decisions, haproxy, journal, kernel, memory, mirrors, peers, permissions, routes
 from bench.scenarios import connections, day, open_dialogs, overload, saturation
-from broker.bench import forwarding, report, result, suite
-from broker.bench.result import Row
+from broker.bench import figures as result
+from broker.bench import forwarding, suite
+from broker.bench.figures import Row
 from broker.bench.suite import Bench, Tell
+from broker.cli import bench as report
 
 RESULTS = Path(__file__).with_name("results")
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from broker.cli.group import COMMANDS
+from broker.cli.main import COMMANDS
 from examples.demo.topology import Daemon, Topology
 
 ROUNDS = 20

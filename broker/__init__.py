@@ -13,11 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.application.dialog import Dialog, begin_dialog, get_dialog, move_conversation, send
-    from broker.application.message import Message
-    from broker.application.reader import Reader, Readers, reader, run_readers
-    from broker.application.receiving import get_conversation_group, receive
-    from broker.daemon import serve
+    from broker.client.dialog import Dialog, begin_dialog, get_dialog, move_conversation, send
+    from broker.client.reader_pool import Reader, Readers, reader, run_readers
+    from broker.client.receiving import Message, get_conversation_group, receive
+    from broker.daemon.instance import serve
     from broker.errors import BrokerError, ConversationError, StoreBusyError, StoreUnavailableError
 
 __all__ = [
@@ -41,19 +40,19 @@ __all__ = [
 ]
 
 _HOME = {
-    "Dialog": "broker.application.dialog",
-    "begin_dialog": "broker.application.dialog",
-    "get_dialog": "broker.application.dialog",
-    "move_conversation": "broker.application.dialog",
-    "send": "broker.application.dialog",
-    "Message": "broker.application.message",
-    "Reader": "broker.application.reader",
-    "Readers": "broker.application.reader",
-    "reader": "broker.application.reader",
-    "get_conversation_group": "broker.application.receiving",
-    "receive": "broker.application.receiving",
-    "run_readers": "broker.application.reader",
-    "serve": "broker.daemon",
+    "Dialog": "broker.client.dialog",
+    "begin_dialog": "broker.client.dialog",
+    "get_dialog": "broker.client.dialog",
+    "move_conversation": "broker.client.dialog",
+    "send": "broker.client.dialog",
+    "Message": "broker.client.receiving",
+    "Reader": "broker.client.reader_pool",
+    "Readers": "broker.client.reader_pool",
+    "reader": "broker.client.reader_pool",
+    "get_conversation_group": "broker.client.receiving",
+    "receive": "broker.client.receiving",
+    "run_readers": "broker.client.reader_pool",
+    "serve": "broker.daemon.instance",
     "BrokerError": "broker.errors",
     "ConversationError": "broker.errors",
     "StoreBusyError": "broker.errors",

@@ -9,8 +9,8 @@ async with broker.aio.connect("billing.db") as db:
             await db.execute("UPDATE bills SET state = 'sent'")
 ```
 
-Calls run in the connection's own thread (`broker.application.worker`). To receive needs a transaction, so that a task
-that is cancelled loses nothing: what it had received is there again. No dependency is needed.
+Calls run in the connection's own thread (`broker.client.async_connection`). To receive needs a transaction, so that a
+task that is cancelled loses nothing: what it had received is there again. No dependency is needed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,15 @@ from datetime import datetime, timedelta
 from os import PathLike
 from typing import Any, TypeAlias
 
-from broker.application import dialog as application
-from broker.application.body import Body
-from broker.application.connection import check_dialog
-from broker.application.header import Headers, joined
-from broker.application.message import Received
-from broker.application.receiving import getting_group, receiving
-from broker.application.sending import Item
-from broker.application.stream import LargeBody
-from broker.application.worker import Connecting, Connection, check_awaited
+from broker.client import dialog as application
+from broker.client.arguments import check_dialog
+from broker.client.async_connection import Connecting, Connection, check_awaited
+from broker.client.body import Body, Headers, LargeBody, joined
+from broker.client.receiving import Received, getting_group, receiving
+from broker.client.sending import Item
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME
 from broker.conversation.state import ConversationState
-from broker.store.quarantine import ATTEMPTS
+from broker.store.sqlite.quarantine import ATTEMPTS
 
 __all__ = [
     "Connection",
@@ -130,7 +127,7 @@ class Dialog:
         self,
         bodies: Iterable[Item],
         *,
-        type: str = DEFAULT,  # noqa: A002 - likewise
+        type: str = DEFAULT,  # noqa: A002 - the original's word
         headers: Headers | None = None,
     ) -> range:
         """SEND for many messages in one pass."""
@@ -224,7 +221,7 @@ async def send(
     dialogs: Iterable[Dialog],
     body: Body,
     *,
-    type: str = DEFAULT,  # noqa: A002 - likewise
+    type: str = DEFAULT,  # noqa: A002 - the original's word
     headers: Headers | None = None,
 ) -> list[int]:
     """SEND ON CONVERSATION (h1, h2, ...) for dialogs of one connection; see `broker.send`."""

@@ -9,6 +9,7 @@ A dropped frame is not an error: see `broker.flow.Disposition`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from inspect import get_annotations
 from typing import ClassVar, NamedTuple, Self, dataclass_transform
 
@@ -361,3 +362,17 @@ class PipelineUnavailableError(ResourceError):
 
     def __str__(self) -> str:
         return f"the pipeline cannot run: {self.problem}; {self.hint}"
+
+
+# --- bad_request ---
+# Part of `broker.admin.problems`.
+
+
+@dataclass
+class BadRequestError(RequestError):
+    """The request itself is not understood: its body, or one of its parameters."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem

@@ -12,18 +12,18 @@
  *   standing, hear()          broker.routing.mirrored.MirrorState, TRANSITIONS; standing.pml is made of that table
  *   believed                  broker.routing.mirrored.MirroredRoute, its epoch
  *   role, epoch               broker.routing.mirrored.OwnRole: what it believes of itself
- *   HOLD                      role_timeout: broker.control.role_source.CommandSource, its hold
+ *   HOLD                      role_timeout: broker.daemon.roles.CommandSource, its hold
  *   age                       ticks since the command was started: asked_at of broker.routing.mirrored.OwnRole.on_word
  *   confirmed, is_confirmed   ticks since that of the last `principal`: broker.routing.mirrored.OwnRole.is_confirmed
- *   WAITING .. TAKING         broker.control.role_keeper.RoleKeeper: between two questions, asking, hearing, taking over
+ *   WAITING .. TAKING         broker.daemon.roles.RoleKeeper: between two questions, asking, hearing, taking over
  *   on_word()                 broker.routing.mirrored.OwnRole.on_word, ON_WORD
- *   step_down(), is_closing   broker.routing.mirrored.OwnRole.on_stepped_down, broker.control.role_keeper.Hosting.close
- *   demote()                  broker.control.role_keeper.RoleKeeper.on_demoted
- *   BEGUN                     broker.store.transaction.check_epoch, inside of a transaction
- *   SEEN                      broker.store.transaction.commit has looked at the clock
- *   WRITTEN                   ... and COMMIT is over; broker.store.sqlite_store.SqliteStore.turn_in_writer looks again,
+ *   step_down(), is_closing   broker.routing.mirrored.OwnRole.on_stepped_down, broker.daemon.roles.Hosting.close
+ *   demote()                  broker.daemon.roles.RoleKeeper.on_demoted
+ *   BEGUN                     broker.store.sqlite.transaction.check_epoch, inside of a transaction
+ *   SEEN                      broker.store.sqlite.transaction.commit has looked at the clock
+ *   WRITTEN                   ... and COMMIT is over; broker.store.sqlite.write_batch.SqliteStore.turn_in_writer looks again,
  *                             and broker.dialog.endpoint.Endpoint before it answers
- *   file, is_replaced         the file of a partner, and that its path leads to another: broker.store.presence.Presence
+ *   file, is_replaced         the file of a partner, and that its path leads to another: broker.store.sqlite.database.Presence
  *   CLAIM, DENIAL             PROBE_REPLY: docs/protocol.md. Here a question is answered at once; model/mirror.pml asks it
  *                             over the network. What a partner tells by itself, and ACCEPT, are on their way
  *   ACCEPT                    ACK

@@ -11,10 +11,10 @@
  *   sent, acked             broker_conversation.send_sequence, acknowledged_sequence
  *   stored                  broker_conversation.receive_sequence: everything before it is stored
  *   end_at                  broker_conversation.end_dialog_sequence
- *   arrive()                broker.store.reception, with broker.conversation.frames.place
- *   acknowledge()           broker.store.receipt: cumulative acknowledgement, on its own or with a message
+ *   arrive()                broker.store.sqlite.receive, with broker.conversation.frames.place
+ *   acknowledge()           broker.store.port: cumulative acknowledgement, on its own or with a message
  *   due                     broker.dialog.arrivals: an acknowledgement that is to be sent; volatile
- *   App                     broker.application: SEND, RECEIVE, END CONVERSATION
+ *   App                     broker.client: SEND, RECEIVE, END CONVERSATION
  *   Transmit                broker.dialog.transmitter: sends and resends what is not acknowledged
  *   Network                 gateways and links: broker.forwarding, broker.net
  *

@@ -10,9 +10,9 @@
  *   -----------------------   -------------------------------------------------------------------------------------
  *   standing, hear()          broker.routing.mirrored.MirrorState, TRANSITIONS; standing.pml is made of that table
  *   believed                  broker.routing.mirrored.MirroredRoute, its epoch
- *   file_epoch, file_owner    the epoch of the file, and who has it: broker.store.role_file, broker.store.fence
+ *   file_epoch, file_owner    the epoch of the file, and who has it: broker.store.sqlite.role_file, broker.store.sqlite.file_identity
  *   role, epoch               broker.routing.mirrored.OwnRole: what it believes of itself
- *   take_over()               broker.control.role_keeper: Act.TAKE
+ *   take_over()               broker.daemon.roles: Act.TAKE
  *   step_down()               Act.STEP_DOWN, or a write that is refused because the epoch is another one
  *   stored                    the database: broker_conversation.receive_sequence
  *   PROBE, REPLY              PROBE, PROBE_REPLY: docs/protocol.md

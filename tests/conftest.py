@@ -13,7 +13,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from broker.observe import logs
-from broker.observe.log_writer import LogWriter
+from broker.observe.logs import LogWriter
 from examples.demo.topology import Daemon
 from tests.support.forked import FORK_SERVER
 from tests.support.tiers import is_long

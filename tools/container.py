@@ -131,7 +131,7 @@ def play(told: dict[str, Any]) -> dict[str, Any]:
     path = {"PATH": image["environ"]["PATH"]}
     words = [_found(tree, image["entrypoint"][0], path["PATH"]), *image["entrypoint"][1:]]
     with Path(told["log"]).open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 - words of the image
+        process = subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
             [*words, *image["command"]],
             preexec_fn=enter,  # noqa: PLW1509 - there are no threads
             env=environ,

@@ -16,14 +16,13 @@ from types import TracebackType
 from typing import Self
 
 import broker
-from broker.control.catalog import MSDB, Borrow, Catalog, Database
-from broker.control.execute import execute
+from broker.catalog.catalog import MSDB, Borrow, Catalog, Database
+from broker.catalog.execute import execute
 from broker.ddl.parser import read_script
 from broker.errors import BrokerError
-from broker.numbers.catalogue import MessageChannel
 from broker.observe.query import SELF_MADE, SystemViews
-from broker.observe.view import MEMORY_VIEWS
-from broker.store.database import broker_instance, open_store
+from broker.observe.views import MEMORY_VIEWS, MessageChannel
+from broker.store.sqlite.database import broker_instance, open_store
 
 SETUP = """\
 CREATE ROUTE Billing WITH SERVICE_NAME = '//shop/Billing', ADDRESS = 'tcp://billing.example:4022';

@@ -4,7 +4,7 @@ A page for every number and every reason, made of the code and of its catalogue 
     python -m tools.error_pages docs
 
 writes `docs/errors/*.md`, and in `docs/errors/index.md`, `docs/statements.md` and `docs/dispositions.md` what stands
-between two markers. The texts are those of `broker.numbers`, the sentences those of the source, and the answers to the
+between two markers. The texts are those of `broker/observe/messages`, the sentences those of the source, and the answers to the
 examples what an instance tells to which they are given now. A test fails when a committed page differs from what this
 would write.
 """
@@ -21,12 +21,12 @@ from inspect import get_annotations, getdoc
 from pathlib import Path
 
 from broker import errors
-from broker.admin.problem import KINDS
-from broker.admin.why_remedy import remedy_of, remedy_of_error
-from broker.cli.exit_code import EX_CONFIG, exit_code
+from broker.admin.problems import KINDS
+from broker.cli.options import EX_CONFIG, exit_code
 from broker.errors import BrokerError, ConversationError, PeerError, RequestError, ResourceError, StatementError
 from broker.flow import Disposition
-from broker.numbers.catalogue import MessageChannel, MessageEntry, catalogue
+from broker.observe.health import remedy_of, remedy_of_error
+from broker.observe.views import MessageChannel, MessageEntry, catalogue
 from tools.error_example import SETUP, Example, shown
 from tools.marked import renew
 from tools.raised import BROKER, Raised, raised, sentence_of

@@ -1,4 +1,4 @@
-# ruff: noqa: D102, D103, E501, PLW2901, S603, S607, SIM114 - goes with the restructuring
+# ruff: noqa: D102, D103, E501, PLW2901, S603, S607, SIM114 - goes with the restructuring  # noqa: RUF100
 """
 Move and join modules by a table, and rewrite what imports them. For the restructuring; it goes when that is done.
 
@@ -175,6 +175,8 @@ def join(modules: list[Module], new: Path) -> str:
     for module in modules:
         body = module.body
         for name, text in module.names.items():
+            if name == "_":
+                continue
             if name == "_":
                 continue
             if name not in seen and name not in imported.get(module.path, ()):

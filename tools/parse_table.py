@@ -4,7 +4,7 @@ The tables of the statements' grammar: `broker/ddl/parse_table.json`, made of `b
     python -m tools.parse_table broker/ddl/parse_table.json
 
 lark reads the grammar and works out the states; what is written has no name of lark's in it, and is the same each
-time: states are numbered in the order in which they are reached, by the names of the symbols. `broker.ddl.automaton`
+time: states are numbered in the order in which they are reached, by the names of the symbols. `broker.ddl.parser`
 reads it.
 """
 
@@ -21,7 +21,7 @@ from lark.grammar import Rule, Terminal
 from lark.lexer import Lexer, PatternStr
 from lark.parsers.lalr_analysis import Shift
 
-from broker.ddl.automaton import TABLE
+from broker.ddl.parser import TABLE
 
 DDL = Path(__file__).parents[1] / "broker" / "ddl"
 GRAMMAR = DDL / "grammar.lark"

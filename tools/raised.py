@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.numbers.catalogue import MessageChannel
+from broker.observe.views import MessageChannel
 
 BROKER = Path(__file__).parents[1] / "broker"
 LEAST, MOST = 100, 99_999  # numbers of messages; what is below is an exit code, a count or an offset

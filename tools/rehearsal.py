@@ -221,7 +221,7 @@ def play(tree: Path, image: Image, folder: Path, configuration: Path) -> dict[st
     }
     specification.write_text(json.dumps(told, indent=2), encoding="utf-8")
     words = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--mount-proc"]
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(  # noqa: S603 - words of the image
         [*words, sys.executable, "-m", "tools.container", str(specification)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable
 from itertools import groupby
 
-from broker.control.config import Settings
-from broker.control.place import dotted
-from broker.control.setting import Setting, settings_of
+from broker.config.settings import Settings
+from broker.config.toml import dotted
+from broker.config.values import Setting, settings_of
 from tools.marked import renew, rewrite
 
 

@@ -41,7 +41,7 @@ class WheelError(Exception):
 
 
 def _run(*words: str | Path, cwd: Path, environ: dict[str, str]) -> str:
-    done = subprocess.run(  # noqa: S603 - words of this file
+    done = subprocess.run(  # noqa: S603 - words of the image
         list(map(str, words)),
         cwd=cwd,
         env={**os.environ, **environ},

@@ -22,13 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.scenarios.idle import allow_descriptors
-from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, generating
-from broker.bench.generator import Answer, Generator, GeneratorError
-from broker.bench.hop import Hop, gateway
-from broker.bench.machine import cpu_seconds, pin, resident_mib
-from broker.bench.result import Row
-from broker.bench.tied import tied
-from broker.bench.traffic import service_names, traffic
+from broker.bench.figures import Row, cpu_seconds, pin, resident_mib
+from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, Hop, gateway, generating
+from broker.bench.generator import Answer, Generator, GeneratorError, service_names, tied, traffic
 
 PAYLOAD = 256
 PINGS = 2_000  # of the lone frame, in each state

@@ -21,7 +21,7 @@ from typing import Any
 from bench.scenarios.day_net import HOURS, INITIATORS, TARGETS, DayNet
 from bench.scenarios.day_traffic import receive_day, send_day
 from bench.scenarios.timetable import Application
-from broker.bench.result import Row
+from broker.bench.figures import Row
 from broker.errors import BrokerError
 
 MINUTES, FULL_MINUTES = 1.0, 60.0

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from broker.bench.application import QUEUE
-from broker.bench.machine import resident_mib
-from broker.bench.tied import tied
-from broker.control.certificate_file import store_files
-from broker.control.renewal import Pair
+from broker.bench.dialogs import QUEUE
+from broker.bench.figures import resident_mib
+from broker.bench.generator import tied
+from broker.security.certificate_files import Pair, store_files
 from broker.security.issue import CertificateSubject, Validity, certificates_pem, issue_endpoint, make_authority
 from examples.demo.topology import Daemon, Topology
 

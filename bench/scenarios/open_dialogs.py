@@ -22,12 +22,10 @@ from pathlib import Path
 
 import broker
 from bench.scenarios.timetable import Application, quantile
-from broker.bench.application import QUEUE, ApplicationError
-from broker.bench.dialogs import Ends, ends
+from broker.bench.dialogs import QUEUE, ApplicationError, Ends, ends
+from broker.bench.figures import Row, cpu_seconds, resident_mib
 from broker.bench.instance import Instance, TimedOutError, wait_for
-from broker.bench.machine import cpu_seconds, resident_mib
-from broker.bench.result import Row
-from broker.store.stock import unended_dialogs
+from broker.store.sqlite.inspect import unended_dialogs
 
 BATCH = 1000  # dialogs in a transaction
 PAYLOAD = bytes(256)

@@ -21,14 +21,12 @@ from typing import Any
 
 from bench.scenarios.pressed import CONNECTIONS, NEXT_HOPS, PAYLOAD, REST_SECONDS, Pressed
 from bench.scenarios.saturation import QUICK, Scale, find_gateway_knee, pressed_gateway
+from broker.bench.figures import Row, forget_peak, peak_mib, resident_mib
 from broker.bench.forwarding import generating
 from broker.bench.generator import Answer
 from broker.bench.instance import TimedOutError
-from broker.bench.machine import forget_peak, peak_mib, resident_mib
-from broker.bench.result import Row
 from broker.errors import BrokerError
-from broker.forwarding.limits import READ_BYTES
-from broker.forwarding.unfinished import UNFINISHED_MAX_BYTES
+from broker.forwarding.pool import READ_BYTES, UNFINISHED_MAX_BYTES
 from broker.net.link import CONTROL_MAX_BYTES
 
 SECONDS, FULL_SECONDS = 10.0, 600.0

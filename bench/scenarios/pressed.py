@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Self
 
 from bench.scenarios.knee import Step
-from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE
-from broker.bench.generator import Answer, Generator
-from broker.bench.hop import Hop
-from broker.bench.machine import cpu_seconds, pin
-from broker.bench.traffic import service_names, traffic
+from broker.bench.figures import cpu_seconds, pin
+from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, Hop
+from broker.bench.generator import Answer, Generator, service_names, traffic
 
 PAYLOAD = 256
 CONNECTIONS = 16

@@ -20,11 +20,9 @@ from bench.scenarios.knee import ATTEMPTS, Knee, Step, find_knee
 from bench.scenarios.pressed import CONNECTIONS, DESTINATIONS, NEXT_HOPS, PAYLOAD, Pressed
 from bench.scenarios.timetable import BATCH, Application, offer, quantile, witness
 from broker.bench.dialogs import YARDSTICK, Ends, ends, plain_sqlite
-from broker.bench.forwarding import generating
-from broker.bench.hop import RELAY, Hop, gateway, relay
-from broker.bench.machine import cpu_seconds
-from broker.bench.result import Row
-from broker.bench.traffic import service_names
+from broker.bench.figures import Row, cpu_seconds
+from broker.bench.forwarding import RELAY, Hop, gateway, generating, relay
+from broker.bench.generator import service_names
 
 GATEWAY = "gateway"
 GATEWAY_CASE = f"{PAYLOAD} B, {CONNECTIONS} connections"

@@ -2,55 +2,378 @@
 What each operation of the admin API does, without HTTP: a value in, a value out, errors of the package.
 
 Everything that blocks (a SELECT, parsing, files) runs in threads of its own: a slow question must hold up neither
-traffic nor the resolving of names. Every change goes through `broker.control.execute`, the one door.
+traffic nor the resolving of names. Every change goes through `broker.catalog.execute`, the one door.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from broker.admin.audit import Audit
-from broker.admin.caller import Caller
-from broker.admin.census import CensusAnswer, CensusRequest, census_of
-from broker.admin.configuration import ConfigAnswer, config_answer
-from broker.admin.draining import DrainAnswer, DrainQuestion, drain_now, drain_state
-from broker.admin.dropped import drops_of, read_dropped
-from broker.admin.explain_message import ExplainAnswer, ExplainRequest
-from broker.admin.explaining import answer, find_contact, running_place
-from broker.admin.message import CheckAnswer, Finding, LeftOut, Nothing, SqlAnswer, SqlRequest, ViewAnswer, ViewRequest
-from broker.admin.permission import STATEMENT_LEAST
-from broker.admin.plan_message import PlanAnswer, PlanRequest
-from broker.admin.planning import plan_script
-from broker.admin.reloading import ReloadAnswer, ReloadRequest, reload_now
+import msgspec
+from msgspec import Meta
+
+from broker.admin.audit import Audit, AuditEntry
+from broker.admin.auth import STATEMENT_LEAST, Caller
 from broker.admin.turn import Turns
 from broker.admin.wanted import asker, role_of_caller
-from broker.admin.why import WhyAnswer, WhyRequest
-from broker.admin.why_here import FORWARDED, answer_why, look
-from broker.control.admin_role import AdminRole
-from broker.control.catalog import MSDB
-from broker.control.check import check_running
-from broker.control.concern import Diagnostic
-from broker.control.execute import execute
-from broker.control.progress import ScriptProgress
-from broker.control.writable import room_problem
+from broker.catalog.catalog import MSDB, ScriptProgress
+from broker.catalog.check import check_running
+from broker.catalog.diagnostics import Diagnostic
+from broker.catalog.execute import execute
+from broker.catalog.reload import Reloaded, Reloads
+from broker.config.load import in_force
+from broker.config.reload_diff import Difference
+from broker.config.settings import Settings
+from broker.config.values import AdminRole, Reload
 from broker.ddl.parser import read_script
-from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError, UnknownNameError
-from broker.observe.audit import AUDIT
-from broker.observe.backlog import read_backlog
+from broker.ddl.statements import Statement
+from broker.errors import (
+    BrokerError,
+    DdlSyntaxError,
+    SettingError,
+    StatementError,
+    StoreUnavailableError,
+    UnknownNameError,
+)
+from broker.files import room_problem
+from broker.net.drain import Drain, DrainStage
+from broker.observe.database_stats import (
+    CensusAnswer,
+    CensusRequest,
+    DatabaseName,
+    add_ledgers,
+    add_standstills,
+    census_of,
+    read_backlog,
+    read_ledger,
+    read_standstill,
+)
+from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_contact, running_place
+from broker.observe.health import drops_of, read_dropped
 from broker.observe.instance import Running
-from broker.observe.ledger import add_ledgers, read_ledger
+from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
 from broker.observe.query import SystemViews, find_name
-from broker.observe.row_readers import Snapshots
-from broker.observe.standstill import add_standstills, read_standstill
 from broker.observe.status import add_backlog, backlog_paths, read_status
-from broker.observe.view import DISPOSITIONS, RowSource
+from broker.observe.view_rows import Snapshots
+from broker.observe.views import AUDIT, DISPOSITIONS, RowSource
+from broker.observe.why import FORWARDED, WhyAnswer, WhyRequest, answer_why, look
+
+# --- configuration ---
+# What an instance runs by, key by key, as `GET /v1/config` tells it.
+
+
+class SettingInForce(msgspec.Struct, frozen=True):
+    """One key."""
+
+    key: Annotated[str, Meta(description="As in the reference: endpoint.max_hops.")]
+    value: Annotated[Any, Meta(description="As one writes it in the file; null where it is made once and kept.")]
+    origin: Annotated[str, Meta(description="default, FILE:LINE:COLUMN, the name of a variable, or flag.")]
+    reload: Annotated[str, Meta(description="What makes a change count: live, reconnect or restart.")]
+
+
+class ConfigAnswer(msgspec.Struct, frozen=True):
+    """Every key, in the order of the reference; arguments of programs are masked."""
+
+    settings: list[SettingInForce]
+
+
+def config_answer(settings: Settings) -> ConfigAnswer:
+    """These settings, as values."""
+    return ConfigAnswer([SettingInForce(one.key, one.value, one.origin, one.reload) for one in in_force(settings)])
+
+
+# --- draining ---
+# Draining on command: the same as SIGTERM, and what has yet to leave.
+
+
+FOLLOW_SECONDS = 10.0  # at most, that an answer about the next change is waited for
+
+StageName = Annotated[str, Meta(description="`serving`, `announced`, `leaving`, `left`.")]
+
+
+class DrainQuestion(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How far a drain is."""
+
+    since: Annotated[
+        int,
+        Meta(ge=-1, le=2**53, description="Wait for more changes than these, for ten seconds at most; -1: answer now."),
+    ] = -1
+
+
+class DrainAnswer(msgspec.Struct, frozen=True):
+    """How far a drain is, and what has yet to leave, or would have to."""
+
+    stage: StageName
+    sentence: str
+    reason: Annotated[str, Meta(description='Why it drains; "" while it serves.')]
+    held: Annotated[int, Meta(description="Messages held for next hops.")]
+    unserved: Annotated[int, Meta(description="How many of them no connection takes now.")]
+    peers: Annotated[int, Meta(description="Connections whose peers may still send.")]
+    by_hop: Annotated[dict[str, int], Meta(description="Messages held, of the twenty next hops with most.")]
+    busy: Annotated[list[str], Meta(description="Databases that have yet to store or acknowledge what came.")]
+    remaining_s: Annotated[float | None, Meta(description="Seconds until the time is up; null while it serves.")]
+    clean: Annotated[bool | None, Meta(description="Whether nothing was left behind; null until it has left.")]
+    changes: Annotated[int, Meta(description="What `since` takes.")]
+    process: Annotated[
+        int | None, Meta(description="Id of the process that ends behind it; null where an application embeds it.")
+    ]
+
+
+async def drain_now(drain: Drain, audit: Audit, executor: Executor, caller: Caller) -> DrainAnswer:
+    """
+    Begin to drain, unless it has begun.
+
+    Raises:
+        AuditUnavailableError: it could not be written down; nothing has begun.
+    """
+    if not drain.has_begun:
+        entry = audit.begin(caller, "POST /v1/drain")
+        await asyncio.get_running_loop().run_in_executor(executor, entry.seal_done, "instance")
+        drain.begin(f"asked for by {caller.who}")
+        await asyncio.sleep(0)
+    return await _drain_answer(drain)
+
+
+async def drain_state(drain: Drain, question: DrainQuestion) -> DrainAnswer:
+    """How far it is; when `since` is given, as soon as that has changed."""
+    if question.since >= 0:
+        await drain.changed(question.since, FOLLOW_SECONDS)
+    return await _drain_answer(drain)
+
+
+async def _drain_answer(drain: Drain) -> DrainAnswer:
+    left = await drain.look()
+    is_serving = drain.stage is DrainStage.SERVING
+    return DrainAnswer(
+        stage=drain.stage.value,
+        sentence=drain.sentence,
+        reason=drain.reason,
+        held=left.held,
+        unserved=left.unserved,
+        peers=left.peers,
+        by_hop=left.by_hop,
+        busy=list(left.busy),
+        remaining_s=None if is_serving else round(drain.remaining_s, 3),
+        clean=drain.is_clean if drain.stage is DrainStage.LEFT else None,
+        changes=drain.changes,
+        process=drain.process,
+    )
+
+
+# --- message ---
+# What goes in and out of the admin API, as values; their JSON schemas are the ones of `/v1/openapi.json`.
+#
+# A request with a field that is not written here is refused: a misspelt option must not be an option left out.
+
+
+PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
+PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most
+AFTER_MAX = 2**53  # what every JSON reader takes for a whole number
+
+
+class SqlRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A SELECT over the system views, or a script of statements."""
+
+    statement: Annotated[str, Meta(description="T-SQL.")]
+    database: DatabaseName = None
+
+
+class SqlAnswer(msgspec.Struct, frozen=True):
+    """Rows of a SELECT, or messages about the statements carried out."""
+
+    columns: list[str] = []
+    rows: list[list[Any]] = []
+    messages: Annotated[
+        list[str],
+        Meta(description="One for each of the first 100 statements; then one that says how many more of which kind."),
+    ] = []
+    truncated: Annotated[bool, Meta(description="There are more rows than one answer holds.")] = False
+
+
+class ViewRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A page of a view."""
+
+    name: Annotated[str, Meta(description="As in a SELECT: sys.routes, msdb.sys.routes, sys.dm_broker_connections ...")]
+    limit: Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX, description="Rows in the answer.")] = PAGE_ROWS
+    after: Annotated[
+        int, Meta(ge=0, le=AFTER_MAX, description="What the answer before this one gave; 0 for the first.")
+    ] = 0
+    database: DatabaseName = None
+
+
+class ViewAnswer(msgspec.Struct, frozen=True):
+    """Some rows of a view."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    after: Annotated[int | None, Meta(description="For the request of the next page; null when this is the last.")]
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A request without parameters."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing about the configuration."""
+
+    key: Annotated[str, Meta(description="The setting; of what the scripts say, the code of the lint.")]
+    problem: str
+    hint: str
+    file: str | None
+    line: int | None
+    column: int | None
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Findings that are only counted: of one key in one file the first 1000 are told."""
+
+    key: Annotated[str, Meta(description="The code of the lint.")]
+    file: str | None
+    count: int
+
+
+class CheckAnswer(msgspec.Struct, frozen=True):
+    """Whether the instance could start again, and what is legal but unwise."""
+
+    ok: bool
+    problems: list[Finding]
+    warnings: list[Finding]
+    left_out: list[LeftOut]
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """RFC 9457. What begins with `number` is there when a statement was refused, the place only when it is known."""
+
+    type: str
+    title: str
+    status: int
+    detail: Annotated[str, Meta(description="The whole sentence, caret included.")]
+    number: Annotated[int | None, Meta(description="The original's message number.")] = None
+    problem: Annotated[str | None, Meta(description="The sentence without number and place.")] = None
+    line: int | None = None
+    column: int | None = None
+    caret: Annotated[str | None, Meta(description="The line of the text, and under it a caret at the place.")] = None
+    role: Annotated[str | None, Meta(description="The role that it takes, where one was missing.")] = None
+
+
+# --- reloading ---
+# Reading the configuration again on command: who may, what is written down of it, and what the answer says.
+
+
+SIGNAL = Caller("signal SIGHUP", "a process of this machine", AdminRole.ADMIN)
+_OF_ADMIN = frozenset({"encryption", "authentication", "certificate", "private_key", "trust", "peers", "role_command"})
+
+
+class ReloadRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The configuration, as it is written now, is to hold."""
+
+    dry_run: Annotated[bool, Meta(description="Try everything, tell what would change, and change nothing.")] = False
+
+
+class ChangedSetting(msgspec.Struct, frozen=True):
+    """One setting with another value."""
+
+    key: str
+    effect: Annotated[
+        str,
+        Meta(description="`live` it holds, `reconnect` for connections made from now on, `restart` it waits for one."),
+    ]
+    before: Annotated[str, Meta(description="As one writes it in the file; of a database, what becomes of it.")]
+    after: str
+    place: Annotated[str, Meta(description="File, line and column of the new value, or the variable that holds it.")]
+
+
+class ReloadAnswer(msgspec.Struct, frozen=True):
+    """What has changed, or would."""
+
+    changed: Annotated[bool, Meta(description="Whether anything holds, or would, that did not before.")]
+    dry_run: bool
+    settings: list[ChangedSetting]
+    databases: Annotated[list[str], Meta(description="Those whose scripts had changed and were carried out again.")]
+    messages: Annotated[list[str], Meta(description="What these scripts did.")]
+    connections: Annotated[
+        int, Meta(description="Connections that go on with what they had, where a change is for new ones.")
+    ]
+    waiting: Annotated[list[str], Meta(description="Settings whose new values wait for a restart.")]
+    warnings: Annotated[
+        list[str], Meta(description="What is unwise about the settings that hold, or would, and was not before.")
+    ] = []
+
+
+class ReloadSeen:
+    """A reload that somebody has asked for, as `broker.catalog.reload.ReloadObserver`."""
+
+    def __init__(self, entry: AuditEntry, caller: Caller) -> None:
+        self._entry = entry
+        self._caller = caller
+
+    def allow(self, changed: Sequence[Difference]) -> None:
+        """See that the caller may change all of this; what decides who is believed takes an admin."""
+        keys = [one.key for one in changed if one.path[0] == "admin" or one.path[-1] in _OF_ADMIN]
+        if keys:
+            expected = f"a reload that changes {', '.join(keys)}"
+            self._caller.expect(AdminRole.ADMIN, expected)
+
+    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
+        """The statements of changed scripts, as far as the caller may have them carried out."""
+        return self._caller.permitted(statements)
+
+    def note(self, database: str, statement: Statement) -> None:
+        """A statement of a changed script was carried out."""
+        self._entry.note(database, statement)
+
+    def seal(self, statements: int) -> None:
+        """Record the statements of changed scripts."""
+        self._entry.seal(statements)
+
+    def seal_reload(self, keys: Sequence[str]) -> None:
+        """Record which settings change."""
+        self._entry.seal_done(f"configuration: {', '.join(keys)}" if keys else "configuration")
+
+    def end_badly(self, error: BaseException) -> None:
+        """It was refused, or has failed."""
+        self._entry.end_badly(error)
+
+
+def signalled(audit: Audit) -> ReloadSeen:
+    """A reload that a signal has asked for."""
+    return ReloadSeen(audit.begin(SIGNAL, "SIGHUP"), SIGNAL)
+
+
+async def reload_now(reloads: Reloads, audit: Audit, request: ReloadRequest, caller: Caller) -> ReloadAnswer:
+    """
+    Reload, or only try to.
+
+    Raises:
+        ForbiddenError, AuditUnavailableError: nothing has changed.
+        ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
+    """
+    seen = ReloadSeen(audit.begin(caller, "POST /v1/reload"), caller)
+    return _reload_answer(await reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
+
+
+def _reload_answer(done: Reloaded) -> ReloadAnswer:
+    settings = [ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in done.changes]
+    waiting = [one.key for one in done.changes if one.effect is Reload.RESTART]
+    return ReloadAnswer(
+        done.has_changed,
+        done.is_dry_run,
+        settings,
+        done.databases,
+        done.scripts,
+        done.connections,
+        waiting,
+        done.warnings,
+    )
+
 
 # The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
 _FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)

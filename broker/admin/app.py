@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -23,26 +25,81 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from broker.admin.api import Api
 from broker.admin.audit import Audit
-from broker.admin.caller import Caller
-from broker.admin.door import Authenticator, origin_of
+from broker.admin.auth import Authenticator, Caller, origin_of
 from broker.admin.events import Events
-from broker.admin.guard import check_content, check_fields, check_site, check_target
-from broker.admin.listening import secure
-from broker.admin.openapi import describe
-from broker.admin.operation import BODY_MAX_BYTES, OPERATIONS, Operation
-from broker.admin.page import add_page, is_page
-from broker.admin.problem import (
-    BUG,
+from broker.admin.operations import BODY_MAX_BYTES, OPERATIONS, Operation, describe
+from broker.admin.problems import (
     BodyTooLargeError,
     ForbiddenError,
+    Handler,
     UnauthorizedError,
-    http_problem,
-    kind_of,
-    problem_of,
+    check_content,
+    check_fields,
+    check_site,
+    check_target,
+    secure,
+    tell_problems,
 )
 from broker.admin.wanted import note_request
-from broker.bad_request import BadRequestError
-from broker.control.admin_role import AdminRole
+from broker.config.values import AdminRole
+from broker.errors import BadRequestError
+
+# --- page ---
+# The files of the status page: one page, and what it loads, all from this server.
+#
+# They hold no fact of the instance, so they are for everybody; the page asks the admin API for the rest, as whoever
+# looks
+# at it. Its policy lets it run its own scripts and ask its own server, and nothing else; texts never become markup.
+#
+# Source: Content Security Policy Level 3, Trusted Types.
+
+
+PAGE_PATH, FILES_PATH = "/", "/page/"
+_DIRECTORY = "static"
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_PERMISSIONS = "camera=(), geolocation=(), microphone=()"
+
+
+def add_page(app: web.Application) -> None:
+    """Serve the page and its files; they are read once."""
+    for path, (body, kind) in page_files().items():
+        app.router.add_get(path, partial(_answer, body, kind, f'"{sha256(body).hexdigest()[:32]}"'))
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """Body and content type by path."""
+    found: dict[str, tuple[bytes, str]] = {}
+    for file in files("broker.admin").joinpath(_DIRECTORY).iterdir():
+        kind = _TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            path = PAGE_PATH if file.name == "index.html" else FILES_PATH + file.name
+            found[path] = file.read_bytes(), kind
+    return found
+
+
+def is_page(request: web.Request) -> bool:
+    """Whether one of these files is asked for, by one of its methods."""
+    resource = request.match_info.route.resource
+    if resource is None or request.method not in {hdrs.METH_GET, hdrs.METH_HEAD}:
+        return False
+    return resource.canonical == PAGE_PATH or resource.canonical.startswith(FILES_PATH)
+
+
+async def _answer(body: bytes, kind: str, tag: str, request: web.Request) -> web.Response:
+    headers = {
+        "Content-Security-Policy": _CSP,
+        "Permissions-Policy": _PERMISSIONS,
+        "Cache-Control": "no-cache",
+        "ETag": tag,
+    }
+    if tag in request.headers.get(hdrs.IF_NONE_MATCH, ""):
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+
 
 SMALL_BYTES = 64 * 1024  # of a body that is parsed at once
 LARGE_BODIES = 2  # requests of one listener with more than BODY_MAX_BYTES, or of unknown length, at one time
@@ -52,8 +109,6 @@ _CALLER = web.RequestKey("caller", Caller)
 _BY_ROUTE: dict[tuple[str, str], Operation] = {(one.method, one.path): one for one in OPERATIONS}
 
 log = structlog.get_logger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +152,6 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
         if operation.method == hdrs.METH_GET and not operation.is_stream:
             app.router.add_route(hdrs.METH_HEAD, operation.path, handler)
     return app
-
-
-@web.middleware
-async def tell_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure is an answer of its own kind; one that is a bug is logged with its traceback."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        return http_problem(error, request.path)
-    except Exception as error:
-        if request.transport is None and isinstance(error, ConnectionError):
-            raise  # the client has gone: there is nobody to be answered, and nothing to be mended
-        if kind_of(error) is BUG:
-            log.exception("request failed", method=request.method, path=request.path)
-        return problem_of(error)
 
 
 async def _secure(_: web.BaseRequest, response: web.StreamResponse) -> None:

@@ -32,13 +32,13 @@ from typing import Any
 
 import structlog
 
-from broker.admin.caller import Caller
-from broker.control.admin_role import AdminRole
-from broker.control.writable import keep_names
+from broker.admin.auth import Caller
+from broker.config.values import AdminRole
 from broker.ddl.render import render_statement
 from broker.ddl.statements import Statement, words_of
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError
-from broker.observe.audit import audit_rows
+from broker.files import keep_names
+from broker.observe.views import audit_rows
 
 MODE = 0o600
 LINES_MAX = 1000  # of one request that are written one by one; the others are counted
@@ -146,7 +146,7 @@ class Audit:
 
 
 class AuditEntry:
-    """One request that changes something, as `broker.control.progress.Auditing` asks."""
+    """One request that changes something, as `broker.catalog.catalog.Auditing` asks."""
 
     def __init__(self, audit: Audit, caller: Caller, operation: str, database: str | None) -> None:
         self._audit = audit
@@ -213,7 +213,7 @@ class AuditEntry:
 
 class ScriptEntry:
     """
-    One run of a script of the configuration, as `broker.control.progress.Auditing` asks: one line with the number of
+    One run of a script of the configuration, as `broker.catalog.catalog.Auditing` asks: one line with the number of
     its statements, for scripts run at every start.
     """
 

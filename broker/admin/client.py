@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from broker.admin.peer import peer_of
+from broker.admin.auth import peer_of
 from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
 
 TIMEOUT_SECONDS = 60.0

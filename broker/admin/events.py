@@ -28,20 +28,18 @@ from aiohttp import web
 from msgspec import Meta
 
 from broker.admin.audit import Audit
-from broker.admin.dropped import read_dropped
-from broker.admin.problem import TooManyStreamsError
-from broker.control.writable import room_problem
+from broker.admin.problems import TooManyStreamsError
 from broker.errors import BrokerError
-from broker.observe.count import Counts, read_counts
+from broker.files import room_problem
+from broker.forwarding.latency import Latency
+from broker.observe.database_stats import Stock, read_stocks
+from broker.observe.health import read_dropped
 from broker.observe.instance import Running
-from broker.observe.latency import Latency
-from broker.observe.mirror import carried_by_way
-from broker.observe.past import LATENCIES, StatsHistory
-from broker.observe.pulse import InstanceSample, StatsStream
-from broker.observe.row_readers import Snapshots
+from broker.observe.snapshot import carried_by_way
 from broker.observe.status import backlog_paths, read_status
-from broker.observe.stock import Stock, read_stocks
-from broker.observe.view import DISPOSITIONS
+from broker.observe.stream import LATENCIES, Counts, InstanceSample, StatsHistory, StatsStream, read_counts
+from broker.observe.view_rows import Snapshots
+from broker.observe.views import DISPOSITIONS
 
 BEAT_SECONDS = 1.0  # between two snapshots
 COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most

@@ -9,46 +9,317 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
-from broker.admin.api import Api
+from broker.admin.api import Api, Nothing, ReloadSeen, signalled
 from broker.admin.app import Parts, admin_app
 from broker.admin.audit import Audit
-from broker.admin.door import Authenticator
+from broker.admin.auth import Authenticator
 from broker.admin.events import Events
-from broker.admin.guard import is_loopback
 from broker.admin.health import observe_app
-from broker.admin.listening import ListeningApp, serve
-from broker.admin.message import Nothing
-from broker.admin.reloading import ReloadSeen, signalled
-from broker.admin.socket_file import SocketFile
+from broker.admin.problems import is_loopback, refused_unread, secure
 from broker.admin.turn import Turns
-from broker.control.admin_check import check_ways_in
-from broker.control.admin_consistency import loopback_told
-from broker.control.admin_holders import Holders, holders_of, socket_group_of
-from broker.control.admin_tls import admin_security_of
-from broker.control.certificate_use import trusted_files
-from broker.control.config import Settings
-from broker.control.listen import ListenAddress
+from broker.catalog.check import check_ways_in
+from broker.config.admin_access import Holders, holders_of, socket_group_of
+from broker.config.consistency import loopback_told
+from broker.config.settings import Settings
+from broker.config.values import ListenAddress
+from broker.errors import ListenFailedError
+from broker.files import socket_problem
+from broker.net.certificates import admin_security_of, trusted_files
 from broker.net.listener import bind
-from broker.net.tasks import TaskGroup
 from broker.net.tls import Security
 from broker.observe.instance import Running
-from broker.observe.log_summary import tell_summaries
+from broker.observe.logs import tell_summaries
+from broker.supervision import TaskGroup
+
+# --- listening ---
+# One application of the admin side on one listening socket, which another one may follow on the same address.
+#
+# The next one has a copy of the socket and accepts from the same queue, so no client that connects meanwhile is
+# refused.
+# The one before accepts no more, and ends when its requests have had their time.
+#
+# Each listener has its own bound on connections, so a crowd on a TCP port leaves the Unix socket as it is. A
+# connection
+# counts from the moment it is accepted. A TLS handshake, the head of a request and a client that acknowledges nothing
+# of
+# its answer have a time limit; a client that is slow within these keeps its connection.
+
+
+CONNECTIONS_MAX = 128  # of one listener
+HANDSHAKE_SECONDS = 10.0  # for TLS
+HEAD_SECONDS = 20.0  # for the head of the next request
+UNREAD_MS = 20_000  # for which a client on TCP may acknowledge nothing of what it is sent
+LINGER_SECONDS = 2.0  # for what still arrives of a request that was refused: a client reads the answer after it
+LINE_MAX_BYTES = 8190  # a request line, or one header field
+FIELDS_MAX = 64
+_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+SHORTAGE_SECONDS = 0.1  # without accepting when descriptors or memory ran out
+SHUTDOWN_SECONDS = 0.5  # for answers under way when the instance stops; aiohttp waits for them twice as long
+RETIRE_SECONDS = 12.0  # for those of a listener that another one has followed; a SELECT takes ten at most
+_FULL_BODY = b'{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"too many connections"}'
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%s"
+) % (len(_FULL_BODY), _FULL_BODY)
 
 log = structlog.get_logger(__name__)
+
+
+class Connection(web.RequestHandler):
+    """One client; `on_made` is called when it is up. What is not HTTP is answered in the form of all refusals."""
+
+    def __init__(self, server: web.Server, on_made: Callable[[], object]) -> None:
+        self._on_made = on_made
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=HEAD_SECONDS,
+            lingering_time=LINGER_SECONDS,
+            max_line_size=LINE_MAX_BYTES,
+            max_field_size=LINE_MAX_BYTES,
+            max_headers=FIELDS_MAX,
+            auto_decompress=False,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """From now on it counts as a connection of the server."""
+        self._on_made()
+        super().connection_made(transport)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what could not be read; nothing of it is repeated."""
+        del message
+        if request.writer.output_size > 0:
+            raise ConnectionError("part of an answer is sent already")
+        if status == HTTPStatus.BAD_REQUEST:
+            response = _unread(exc)
+        else:
+            log.error("request failed", exc_info=exc)
+            response = refused_unread(HTTPStatus(status), "see the log of the instance")
+        secure(response.headers)
+        response.force_close()
+        return response
+
+
+def _unread(error: BaseException | None) -> web.Response:
+    if isinstance(error, LineTooLong):
+        detail = f"a request line or a header has at most {LINE_MAX_BYTES} bytes, and a request {FIELDS_MAX} headers"
+        return refused_unread(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+    return refused_unread(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request, or one that could be read in two ways")
+
+
+class ListeningApp:
+    """
+    An application that is served. Loop-only. Made by `serve`.
+
+    Args:
+        runner: Of the application, set up.
+        sock: Listens, and belongs to this.
+        tls: For the connections; None for plain text.
+    """
+
+    def __init__(self, runner: web.AppRunner, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+        assert runner.server is not None, "it is set up"
+        self.sock = sock
+        sock.setblocking(False)
+        self._runner = runner
+        self._server = runner.server
+        self._tls = tls
+        self._beginning: set[asyncio.Task[None]] = set()  # accepted, and not yet connections of the server
+        self._pause: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._accept)
+
+    @property
+    def address(self) -> ListenAddress:
+        """Where a TCP socket is bound."""
+        host, port = self.sock.getsockname()[:2]
+        return ListenAddress(host, port)
+
+    async def close(self) -> None:
+        """Accept no more, and end what is under way."""
+        self._stop_accepting()
+        await self._end()
+
+    async def retire(self) -> None:
+        """Accept no more, and end what is under way when it has had its time."""
+        self._stop_accepting()
+        try:
+            await asyncio.sleep(RETIRE_SECONDS)
+        finally:
+            await self._end()
+
+    def _stop_accepting(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        if self.sock.fileno() >= 0:
+            self._loop.remove_reader(self.sock)
+            self.sock.close()
+
+    async def _end(self) -> None:
+        await asyncio.sleep(0)  # each task has begun then, and its socket is closed with it
+        for task in self._beginning:
+            task.cancel()
+        await asyncio.gather(*self._beginning, return_exceptions=True)
+        await self._runner.cleanup()
+
+    def _accept(self) -> None:
+        """Accept one client: a crowd that connects does not hold up the loop."""
+        try:
+            sock, _ = self.sock.accept()
+        except OSError as error:
+            if error.errno in _SHORTAGE:  # any other is about this client, which is gone again
+                log.warning("admin accepting paused", reason=error.strerror or str(error))
+                self._loop.remove_reader(self.sock)
+                self._pause = self._loop.call_later(SHORTAGE_SECONDS, self._loop.add_reader, self.sock, self._accept)
+            return
+        sock.setblocking(False)
+        if len(self._beginning) + len(self._server.connections) >= CONNECTIONS_MAX:
+            self._refuse(sock)
+            return
+        self._beginning.add(self._loop.create_task(self._begin(sock), name="admin connection"))
+
+    async def _begin(self, sock: socket.socket) -> None:
+        has_begun = partial(self._beginning.discard, asyncio.current_task())
+        seconds = None if self._tls is None else HANDSHAKE_SECONDS
+        try:
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
+            make = partial(Connection, self._server, has_begun)
+            await self._loop.connect_accepted_socket(make, sock, ssl=self._tls, ssl_handshake_timeout=seconds)
+        except OSError:
+            pass  # no TLS, not in time, or gone again
+        finally:
+            has_begun()
+
+    def _refuse(self, sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            if self._tls is None:  # a handshake for a refusal would cost more than it says
+                sock.send(_FULL)
+                sock.shutdown(socket.SHUT_WR)
+
+
+async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContext | None = None) -> ListeningApp:
+    """Serve an application; the socket, which listens, belongs to what is returned, and on failure to nobody."""
+    runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    try:
+        await runner.setup()
+    except BaseException:
+        sock.close()
+        raise
+    return ListeningApp(runner, sock, tls)
+
+
+# --- socket_file ---
+# The admin socket as a file: for its owner and a group at most, taken over from a dead process, removed at the end.
+#
+# Who may open the file may steer the instance, so its mode is set before anybody could connect. A file that a killed
+# process left behind is known by nobody answering on it; one that somebody answers on is never touched.
+
+
+MODE = 0o600
+GROUP_MODE = 0o660
+BACKLOG = 128
+
+
+class SocketFile:
+    """
+    A listening Unix socket and its file. Shape: `sock` listens until `close`.
+
+    Args:
+        path: The file.
+        group: Number of the group that may open it as well; None for none.
+
+    Raises:
+        ListenFailedError: somebody answers there, it is something else than a socket, or it cannot be made.
+    """
+
+    def __init__(self, path: Path, *, group: int | None = None) -> None:
+        self._path = path
+        try:
+            _remove_stale(path)
+            self.sock = _listen(path, group)
+            self._identity = _identity(path)
+        except OSError as error:
+            raise ListenFailedError(str(path), error.strerror or str(error)) from error
+
+    def regroup(self, group: int | None) -> None:
+        """
+        Another group may open the file from now on, or none.
+
+        Raises:
+            ListenFailedError: it cannot be given to that group; what held before may hold no more.
+        """
+        try:
+            self._path.chmod(MODE)
+            os.chown(self._path, -1, os.getegid() if group is None else group)
+            self._path.chmod(MODE if group is None else GROUP_MODE)
+        except OSError as error:
+            raise ListenFailedError(str(self._path), error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        """Stop listening; remove the file if it is still this one."""
+        with contextlib.suppress(OSError):  # removed by somebody else, and that is all right
+            if _identity(self._path) == self._identity:
+                self._path.unlink()
+        self.sock.close()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket file of a process that is no more."""
+    problem = socket_problem(path)
+    if problem is not None:
+        raise ListenFailedError(str(path), problem)
+    path.unlink(missing_ok=True)
+
+
+def _listen(path: Path, group: int | None) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(sock.fileno(), MODE)  # Linux makes the file with this mode, so it is never open to others
+        sock.bind(str(path))
+        if group is not None:
+            os.chown(path, -1, group)  # before the mode, so that no other group gets in
+        path.chmod(MODE if group is None else GROUP_MODE)
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino
+
 
 THREADS = 5  # questions at once; a SELECT takes ten seconds at most
 EVENT_THREADS = 2  # what the status page and other streams of events read

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from broker.admin.wanted import role_of_caller
-from broker.control.admin_role import AdminRole
+from broker.config.values import AdminRole
 
 _T = TypeVar("_T")
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 from aiohttp import web
 
-from broker.control.admin_role import AdminRole
+from broker.config.values import AdminRole
 
 _ASKED: ContextVar[Callable[[], bool]] = ContextVar("asked")
 

@@ -9,21 +9,168 @@ and system, over what the generator sent meanwhile.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from broker.bench.certificate import make_pair, tls_environ
-from broker.bench.generator import Generator, can_speak_tls, make_generator, speaks_tls
-from broker.bench.hop import RELAY, Hop, gateway, relay
-from broker.bench.machine import CORES, cpu_seconds, forget_peak, peak_mib, pin, unpin
-from broker.bench.result import Row, row_of
-from broker.bench.traffic import service_names, traffic
-from broker.forwarding.kernel_choice import KERNEL_VARIABLE, KERNELS
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from broker.bench.figures import CORES, Row, cpu_seconds, forget_peak, peak_mib, pin, row_of, unpin
+from broker.bench.generator import Generator, can_speak_tls, make_generator, service_names, speaks_tls, tied, traffic
+from broker.bench.instance import Instance, free_port, started, wait_for
+from broker.errors import BrokerError
+from broker.forwarding.kernels import KERNEL_VARIABLE, KERNELS
+
+# --- certificate ---
+# A throw-away certificate for a gateway under measurement, and for its load generator.
+
+
+LIFE = timedelta(days=90)  # longer than the month before an end that is warned of
+
+
+def make_pair(directory: Path) -> tuple[Path, Path]:
+    """Certificate and key, signed by itself, as PEM files in a directory; their paths."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bench")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - LIFE, now + LIFE)
+    ).sign(key, SHA256())
+    certificate, private_key = directory / "bench.pem", directory / "bench.key"
+    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    private_key.touch(mode=0o600)
+    private_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return certificate, private_key
+
+
+def tls_environ(pair: tuple[Path, Path]) -> dict[str, str]:
+    """What a gateway's environment has to say so that it takes TLS only, and asks nobody who it is."""
+    certificate, private_key = pair
+    return {
+        "BROKER_ENDPOINT__ENCRYPTION": "required",
+        "BROKER_ENDPOINT__CERTIFICATE": str(certificate),
+        "BROKER_ENDPOINT__PRIVATE_KEY": str(private_key),
+    }
+
+
+# --- hop ---
+# What stands between the load generator's two ends: a gateway, or something that only moves bytes.
+#
+# Every hop is a process of its own that listens on `port` and sends on to `ports` behind it; nothing else about it
+# matters to the measurement.
+
+
+LISTEN_SECONDS = 10.0
+_LISTENING = "0A"  # in /proc/net/tcp
+RELAY = "byte relay, uvloop"
+
+
+class FramesLostError(BrokerError):
+    """A gateway dropped what it had to forward: the figures would mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """
+    Something under measurement.
+
+    Shape: `pids` of all its processes; `ports` behind it on 127.0.0.1; `is_greeting` when it speaks the protocol;
+    `daemon` when it is a gateway.
+    """
+
+    name: str
+    pids: tuple[int, ...]
+    port: int
+    ports: tuple[int, ...]
+    is_greeting: bool = False
+    daemon: Instance | None = None
+
+    def check(self) -> None:
+        """
+        Ask a gateway whether everything went on.
+
+        Raises:
+            FramesLostError: something was dropped, or is held still.
+        """
+        if self.daemon is None:
+            return
+        status = self.daemon.status()["forwarding"]
+        if status["dropped"] or status["held"]:
+            raise FramesLostError(f"{self.name}: {status['held']} frames held, dropped: {status['dropped']}")
+
+
+@contextmanager
+def relay() -> Iterator[Hop]:
+    """The relay in this package, which reads nothing."""
+    port, to = free_port(), free_port()
+    command = [sys.executable, "-m", "broker.bench.relay", str(port), str(to)]
+    with running(RELAY, command, port, to) as hop:
+        yield hop
+
+
+@contextmanager
+def gateway(
+    directory: Path,
+    name: str,
+    services: Sequence[str],
+    *,
+    next_hops: int,
+    environ: Mapping[str, str],
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[Hop]:
+    """A real daemon with a route to each service, which lead to so many next hops in turn."""
+    ports = tuple(free_port() for _ in range(next_hops))
+    crowd = {"connections": 0, "connections_per_peer": 0}  # all of them come from one address
+    daemon = Instance(directory / "gateway", "gateway", forwarding=True, settings={"limits": crowd, **(settings or {})})
+    daemon.environ.update(environ)
+    daemon.script("msdb", route_script(services, ports))
+    with started(daemon):
+        yield Hop(name, (daemon.pid,), daemon.port, ports, is_greeting=True, daemon=daemon)
+
+
+def route_script(services: Sequence[str], ports: Sequence[int]) -> str:
+    """A route to each service, over the ports in turn."""
+    return "".join(
+        f"CREATE ROUTE [r{number}] WITH SERVICE_NAME = '{service}',"
+        f" ADDRESS = 'tcp://127.0.0.1:{ports[number % len(ports)]}';\n"
+        for number, service in enumerate(services)
+    )
+
+
+@contextmanager
+def running(name: str, command: Sequence[str], port: int, to: int) -> Iterator[Hop]:
+    """
+    A program that listens on a port, as a child process; what it connects to may be there only later.
+
+    Raises:
+        TimedOutError: it does not listen.
+    """
+    process = subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
+        [*tied(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: _is_listening(port), seconds=LISTEN_SECONDS, what=f"{name} listens")
+        yield Hop(name, (process.pid,), port, (to,))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _is_listening(port: int) -> bool:
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines())
+    return any(row[1].endswith(f":{port:04X}") and row[3] == _LISTENING for row in rows)
+
 
 REPEATS = 5
 FLOOD_SECONDS = 0.4  # of each measurement

@@ -5,20 +5,140 @@ arguments and the lines that it obeys.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import random
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
-from broker.bench.tied import tied
-from broker.bench.traffic import Traffic
 from broker.errors import BrokerError
+from broker.protocol.frame import Header, Hello, encode_dialog, encode_link
+from broker.protocol.layout import Flag, FrameKind
+
+# --- tied ---
+# A program that ends with the process which started it, however that one ends: a measurement leaves nobody behind.
+#
+#     python -m broker.bench.generator PARENT COMMAND...
+#
+# Becomes COMMAND, after it has asked the system (Linux, prctl(2)) for SIGKILL at the end of PARENT, the process id of
+# the
+# one that starts it; a thread of PARENT that starts it and ends counts as such an end.
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def tied() -> tuple[str, ...]:
+    """What stands before the command of a child that ends with this process."""
+    return (sys.executable, "-m", "broker.bench.generator", str(os.getpid()))
+
+
+def main(arguments: list[str]) -> None:
+    """Never returns; exits with 1 when the parent has gone already."""
+    parent, *command = arguments
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if os.getppid() != int(parent):  # it ended before we had asked
+        sys.exit(1)
+    os.execvp(command[0], command)  # noqa: S606 - what the benchmark starts
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+
+
+# --- traffic ---
+# What the load generator sends: frames of one length, made once, and a HELLO for each of its connections.
+#
+# Frames to one service belong to one conversation; all frames together have different message ids and sequence
+# numbers,
+# because a gateway drops a copy of a frame that it still holds.
+
+
+STAMP_BYTES = 8  # of the body, where the generator writes when the message was due
+SET_BYTES = 2 * 1024 * 1024  # of different frames, at least: about what stays in the processor's own cache
+FRAMES_A_CONNECTION = 10  # at least: what one of a thousand connections brings in one read
+HEARTBEAT_MS = 3_600_000  # the generator sends nothing while it waits for its turn
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Shape: `frames` of `frame_bytes` each, `stamp_at` in each of them; `greetings` of `greeting_bytes` each."""
+
+    frames: bytes
+    frame_bytes: int
+    stamp_at: int
+    greetings: bytes
+    greeting_bytes: int
+
+
+def service_names(count: int) -> list[str]:
+    """Names of services, all equally long. Shape: `count` 1 .. 1,000,000."""
+    return [f"//bench/service-{number:06d}" for number in range(count)]
+
+
+def traffic(services: Sequence[str], payload: int, *, connections: int, listeners: int) -> Traffic:
+    """
+    Frames to these services, equally many to each, in random order.
+
+    Shape: `payload` bytes, at least `STAMP_BYTES`; names of equal length.
+    """
+    sample = len(_frames(services[:1], payload, 1)[0])
+    wanted = max(SET_BYTES // sample, connections * FRAMES_A_CONNECTION, len(services))
+    made = _frames(services, payload, -(-wanted // len(services)) * len(services))
+    greetings = [hello() for _ in range(connections + listeners)]
+    return Traffic(b"".join(made), sample, sample - payload, b"".join(greetings), len(greetings[0]))
+
+
+def frames(services: Sequence[str], payload: int, *, count: int) -> bytes:
+    """So many different frames to these services, one behind the other. Shape: `payload` bytes."""
+    return b"".join(_frames(services, payload, count))
+
+
+def hello() -> bytes:
+    """A HELLO of a stranger without addresses, who need not be heard of for hours."""
+    return encode_link(
+        Hello(instance=uuid4().bytes, arbitration=uuid4().bytes, name="bench", heartbeat_ms=HEARTBEAT_MS)
+    )
+
+
+def _frames(services: Sequence[str], payload: int, count: int) -> list[bytes]:
+    body = os.urandom(payload)
+    ends = [(service, uuid4().bytes, uuid4().bytes) for service in services]
+    sender = uuid4().bytes
+    order = [ends[number % len(ends)] for number in range(count)]
+    random.Random(7).shuffle(order)  # noqa: S311 - the same order in every run, no secret
+    return [
+        encode_dialog(
+            Header(
+                kind=FrameKind.MESSAGE,
+                flags=Flag.LAST_FRAGMENT,
+                message_id=(number + 1).to_bytes(16, "big"),
+                conversation_id=conversation,
+                to_service=service,
+                from_service="//bench/initiator",
+                from_broker_instance=sender,
+                to_broker_instance=instance,
+                sequence_number=number,
+            ),
+            body,
+        )
+        for number, (service, conversation, instance) in enumerate(order)
+    ]
+
 
 SOURCE = Path(__file__).with_name("generator.c")
 COMPILERS = ("cc", "gcc", "clang")

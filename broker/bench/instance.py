@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from broker.admin.client import AdminClient
-from broker.bench.tied import tied
+from broker.bench.generator import tied
 from broker.errors import BrokerError, DaemonUnreachableError
 
 PORTS = (20_000, 32_000)  # below the range from which the system takes the ports of outgoing connections
@@ -191,9 +191,7 @@ def start_process(
     """Start `broker ARGUMENTS` as a child, with words before its command; its output is appended to the log."""
     command = [*prefix, sys.executable, "-m", "broker", *arguments]
     with log.open("ab") as output:
-        return subprocess.Popen(  # noqa: S603 - our own program
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
-        )
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ)  # noqa: S603
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from broker.bench import dialogs, forwarding
-from broker.bench.machine import load_averages, machine
-from broker.bench.result import Result, Row
+from broker.bench.figures import Result, Row, load_averages, machine
 
 Tell = Callable[[str], None]
 Bench = Callable[..., list[Row]]

@@ -1,5 +1,5 @@
 """The command `broker`: the outermost layer, for people and scripts."""
 
-from broker.cli.group import main
+from broker.cli.main import main
 
 __all__ = ["main"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from broker.admin.client import TIMEOUT_SECONDS, AdminClient, ClientCredentials
-from broker.application.transaction import blame_file, check_schema
-from broker.control.config import Settings
-from broker.control.load import load_settings
+from broker.client.transaction import blame_file, check_schema
+from broker.config.load import load_settings
+from broker.config.settings import Settings
 from broker.errors import (
     CertificateUnusableError,
     ConversationError,
@@ -22,7 +22,7 @@ from broker.errors import (
     SettingsError,
     StoreUnavailableError,
 )
-from broker.store.fault import sentence
+from broker.store.sqlite.transaction import sentence
 
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "BROKER_ADMIN_TOKEN", "BROKER_ADMIN_TOKEN_FILE"
 URL_VARIABLE, AUTHORITY_VARIABLE = "BROKER_ADMIN_URL", "BROKER_ADMIN_CA"

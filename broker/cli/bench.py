@@ -2,15 +2,139 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from broker.bench import report, result, suite
-from broker.cli.exit_code import with_exit_code
-from broker.cli.option import examples, output_option
-from broker.cli.output import show_json
+from broker.bench import figures as result
+from broker.bench import suite
+from broker.bench.figures import FigureChange, Result, Row, yardsticks
+from broker.cli.options import examples, output_option, with_exit_code
+from broker.cli.output import render_table, show_json
+
+# --- report ---
+# Figures for people: one table for each benchmark and mode, and one for what has changed since another run.
+
+
+HEADS = {
+    "offered_s": "offered/s",
+    "in_time_pct": "in time %",
+    "refused_pct": "refused %",
+    "of_offered_pct": "of offered %",
+    "cpu_us": "CPU us",
+    "messages_s": "messages/s",
+    "resent": "sent again",
+    "received_s": "received/s",
+    "exchanges_s": "exchanges/s",
+    "sending_us": "sending us",
+    "sender_us": "sender us",
+    "gateway_us": "gateway us",
+    "target_us": "target us",
+    "receiving_us": "receiving us",
+    "mib_s": "MiB/s",
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
+    "max_ms": "max ms",
+    "p50_us": "p50 us",
+    "p99_us": "p99 us",
+    "p999_us": "p99.9 us",
+    "max_us": "max us",
+    "cpu_seconds": "CPU seconds",
+    "times": "times",
+    "seconds": "seconds",
+    "connect_s": "connects/s",
+    "stop_ms": "stop ms",
+    "sender_pct": "sender busy %",
+    "target_pct": "target busy %",
+    "gateway_mib": "gateway MiB",
+    "sender_mib": "sender MiB",
+    "target_mib": "target MiB",
+    "initiator_db_mib": "initiator's database MiB",
+    "target_db_mib": "target's database MiB",
+    "resident_mib": "resident MiB",
+    "limit_mib": "limit MiB",
+    "pool_mib": "pool MiB",
+    "kib_each": "KiB each",
+    "busy_pct": "busy %",
+    "lag_ms": "lag ms",
+    "late_us": "late us",
+    "busy_p99_us": "busy p99 us",
+    "slow_p50_us": "slow p50 us",
+    "slow_p99_us": "slow p99 us",
+    "admin_ms": "admin ms",
+    "pings_s": "PING/s",
+    "pings_most": "most in 0.1 s",
+    "journal_files": "journal files",
+    "shed": "shed",
+    "peak_mib": "peak MiB",
+    "grown_mib": "grown MiB",
+    "reader_mib": "reader MiB",
+    "generator_us": "generator us",
+    "value": "value",
+}
+"""Of the values of rows, in the order of the columns. CPU times are for each message, frame or exchange, of all
+processes together or of the one that is named: of applications `sending` and `receiving`, of daemons `sender`,
+`gateway`, `target`."""
+
+
+def show(result: Result) -> None:
+    """Print every row, with machine, versions and notes."""
+    lines = [
+        ", ".join(f"{key} {value}" for key, value in result.machine.items()),
+        ", ".join(f"load averages {when} {averages}" for when, averages in result.load.items()),
+        *(f"note: {note}" for note in result.notes),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sticks = yardsticks(result.rows)
+    for (bench, mode), rows in _grouped(result.rows):
+        cells = [_cells(row, sticks.get(row.key[:3])) for row in rows]
+        columns = list(dict.fromkeys(column for row in cells for column in row))
+        render_table(columns, cells, title=f"{bench}, {mode}")
+
+
+def show_changes(changes: Sequence[FigureChange], then: Result) -> None:
+    """Print what has changed since `then`, row by row."""
+    cells = [
+        {
+            "row": ", ".join(filter(None, change.row.key)),
+            "then": "" if change.then is None else f"{change.then:.2f}",
+            "now": f"{change.now:.2f}",
+            "noise": f"{change.tolerance:.0%}",
+            "verdict": change.verdict,
+        }
+        for change in changes
+    ]
+    columns = ["row", "then", "now", "noise", "verdict"]
+    render_table(columns, cells, title=f"Ratios to the yardstick of each run, against that of {then.at}")
+
+
+def readable(value: float) -> str:
+    """Three digits at least, thousands separated."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def _cells(row: Row, stick: Row | None) -> dict[str, Any]:
+    cells: dict[str, Any] = ({"case": row.case} if row.case else {}) | {"subject": row.subject}
+    for name, head in HEADS.items():
+        if name in row.values:
+            cells[head] = readable(row.values[name])
+        if name == row.headline:
+            cells["x yardstick"] = "" if stick is None else f"{row.figure / stick.figure:.2f}"
+    return cells | {"+-": f"{row.spread:.0%}"}
+
+
+def _grouped(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, str], list[Row]]]:
+    """By benchmark and mode, each in the order in which it first came."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.bench, row.mode), []).append(row)
+    return groups.items()
 
 
 @examples("""
@@ -47,6 +171,6 @@ def bench(names: tuple[str, ...], compare: Path | None, save: Path | None, outpu
         verdicts = [{"row": change.row.key, "verdict": change.verdict} for change in changes]
         show_json({**asdict(told), "changes": verdicts})
     else:
-        report.show(told)
+        show(told)
         if earlier is not None:
-            report.show_changes(changes, earlier)
+            show_changes(changes, earlier)

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.exit_code import HARMFUL, fail, with_exit_code
-from broker.cli.option import config_option, examples, output_option
+from broker.cli.options import HARMFUL, config_option, examples, fail, output_option, with_exit_code
 from broker.cli.output import quoted_path, show_json, show_rows
 
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.main
     from collections.abc import Mapping
 
-    from broker.control.certificate_file import Content
-    from broker.control.renewal import Pair
+    from broker.security.certificate_files import Content, Pair
     from broker.security.issue import Authority, CertificateSubject, Issued, Validity
 
 AUTHORITY_DAYS, LEAF_DAYS, LEAF_DAYS_MAX = 3650, 365, 825
@@ -85,7 +83,7 @@ def init(directory: Path, name: str | None, output: str, *, is_authority: bool, 
     DIRECTORY gets ca.pem and ca.key of an authority that signs for others (keep ca.key where no instance runs), or
     NAME.pem and NAME.key of one endpoint. Exit codes: 0 made, 1 cannot be written, 6 a file is there already.
     """
-    from broker.control.authority import authority_files  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from broker.security.certificate_files import authority_files  # noqa: PLC0415
     from broker.security.issue import issue_endpoint, make_authority  # noqa: PLC0415
 
     if is_authority and (of["hosts"] or of["spiffe"]):
@@ -172,11 +170,11 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     """
     if not files and config is None:
         raise click.UsageError("name files, or a configuration with -c FILE")
-    from broker.control.certificate_file import read_certificates  # noqa: PLC0415
+    from broker.security.certificate_files import read_certificates  # noqa: PLC0415
 
     uses: Mapping[Path, tuple[str, ...]] = {}
     if config is not None:
-        from broker.control.certificate_use import certificate_uses  # noqa: PLC0415
+        from broker.net.certificates import certificate_uses  # noqa: PLC0415
 
         uses = certificate_uses(read_settings(config))
     now = datetime.now(UTC)
@@ -215,9 +213,8 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
     hand out NAME.trust.pem, then renew again. Exit codes: 0 renewed, 1 cannot be used, 6 refused because peers would be
     cut off.
     """
-    from broker.control.certificate_file import read_certificates  # noqa: PLC0415
-    from broker.control.renewal import Pair, read_pair, with_new_sealing  # noqa: PLC0415
-    from broker.security.described import Use, describe  # noqa: PLC0415
+    from broker.security.certificate_files import Pair, read_certificates, read_pair, with_new_sealing  # noqa: PLC0415
+    from broker.security.identity import Use, describe  # noqa: PLC0415
 
     use = describe(read_certificates(file)[0]).use
     if use is Use.AUTHORITY:
@@ -238,7 +235,7 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
 def _renew_pair(
     pair: Pair, authority: Path | None, days: int | None, output: str, *, is_prepared: bool, at_once: bool
 ) -> None:
-    from broker.control.renewal import bundle_of, is_trusted_itself, read_pair, renewed, succeeding  # noqa: PLC0415
+    from broker.security.certificate_files import bundle_of, is_trusted_itself, read_pair, renewed, succeeding  # noqa: PLC0415
 
     old, now = read_pair(pair), datetime.now(UTC)
     is_waiting = pair.prepared.certificate.exists() and not is_prepared
@@ -263,7 +260,7 @@ def _renew_pair(
 
 
 def _prepare(pair: Pair, old: Issued, new: Issued, output: str) -> None:
-    from broker.control.renewal import bundle_of, with_prepared  # noqa: PLC0415
+    from broker.security.certificate_files import bundle_of, with_prepared  # noqa: PLC0415
 
     now = datetime.now(UTC)
     files = {**pair.prepared.files(new), pair.bundle: bundle_of(new, old, now=now)}
@@ -276,7 +273,7 @@ def _prepare(pair: Pair, old: Issued, new: Issued, output: str) -> None:
 
 
 def _renew_authority(file: Path, days: int | None, output: str) -> None:
-    from broker.control.authority import ROOTS, authority_files, read_authority  # noqa: PLC0415
+    from broker.security.certificate_files import ROOTS, authority_files, read_authority  # noqa: PLC0415
     from broker.security.issue import renew_authority  # noqa: PLC0415
 
     if file.name != ROOTS:
@@ -321,8 +318,7 @@ def _leaf_validity(days: int | None) -> Validity:
 
 
 def _authority(directory: Path | None) -> Authority | None:
-    from broker.control.authority import ROOTS, read_authority  # noqa: PLC0415
-    from broker.control.renewal import refuse_expired  # noqa: PLC0415
+    from broker.security.certificate_files import ROOTS, read_authority, refuse_expired  # noqa: PLC0415
 
     if directory is None:
         return None
@@ -333,13 +329,13 @@ def _authority(directory: Path | None) -> Authority | None:
 
 
 def _pair(directory: Path, name: str) -> Pair:
-    from broker.control.renewal import Pair  # noqa: PLC0415
+    from broker.security.certificate_files import Pair  # noqa: PLC0415
 
     return Pair(directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def _store(files: Mapping[Path, Content], *, force: bool) -> None:
-    from broker.control.certificate_file import store_files  # noqa: PLC0415
+    from broker.security.certificate_files import store_files  # noqa: PLC0415
 
     try:
         store_files(files, is_replacing=force)
@@ -367,7 +363,7 @@ def _tell(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: l
     if output == "json":
         show_json({"files": [str(path) for path in files], "certificates": rows})
         return
-    from broker.observe.tables import readable  # noqa: PLC0415
+    from broker.cli.output import readable  # noqa: PLC0415
 
     for row in rows:
         parts = [f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]]
@@ -379,7 +375,7 @@ def _tell(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: l
 
 
 def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:
-    from broker.security.described import describe  # noqa: PLC0415
+    from broker.security.identity import describe  # noqa: PLC0415
 
     one = describe(certificate)
     return ({} if file is None else {"file": str(file)}) | {

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from broker.cli.access import admin_client, overrides_from, read_settings
-from broker.cli.exit_code import with_exit_code
-from broker.cli.option import config_option, examples, output_option, set_option, socket_option
+from broker.cli.options import config_option, examples, output_option, set_option, socket_option, with_exit_code
 from broker.cli.output import show_rows
 
 
@@ -100,13 +99,13 @@ def schema() -> None:
     Begin a file with "#:schema ./broker.schema.json" and editors with Taplo complete keys and mark mistakes. Exit
     codes: 0 printed.
     """
-    from broker.control.json_schema import render_schema  # noqa: PLC0415
+    from broker.config.settings import render_schema  # noqa: PLC0415
 
     click.echo(render_schema(), nl=False)
 
 
 def _written(config: Path | None, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
-    from broker.control.origin import in_force  # noqa: PLC0415
+    from broker.config.load import in_force  # noqa: PLC0415
 
     found = in_force(read_settings(config, overrides_from(overrides)))
     return [{"key": one.key, "value": one.value, "origin": one.origin, "reload": one.reload} for one in found]
@@ -130,6 +129,6 @@ def _difference(key: str, running: dict[str, Any] | None, written: dict[str, Any
 
 
 def _text(value: Any) -> str:
-    from broker.control.origin import written  # noqa: PLC0415
+    from broker.config.load import written  # noqa: PLC0415
 
     return "made once" if value is None else written(value)

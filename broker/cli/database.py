@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from broker.cli.access import read_settings, usual_config
-from broker.cli.exit_code import HARMFUL, fail, with_exit_code
-from broker.cli.option import config_option, examples, output_option
+from broker.cli.audit import recording
+from broker.cli.options import HARMFUL, config_option, examples, fail, output_option, with_exit_code
 from broker.cli.output import show_json
-from broker.cli.recording import recording
 from broker.errors import ConversationError, StoreUnavailableError
 
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.control.config import Settings
-    from broker.store.fence import Sighting
-    from broker.store.stake import ContentsAtRisk
+if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.main
+    from broker.config.settings import Settings
+    from broker.store.sqlite.file_identity import Sighting
+    from broker.store.sqlite.inspect import ContentsAtRisk
 
 _database_argument = click.argument("database")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Tell what would be done and lost, and change nothing.")
@@ -73,8 +72,8 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
     DATABASE is a name in the configuration, msdb, or the path of a file. The original must not be used any more. Exit
     codes: 0 done, 3 no such database, 6 refused because a daemon has the file.
     """
-    from broker.store import fence  # noqa: PLC0415
-    from broker.store.stake import stake_of  # noqa: PLC0415
+    from broker.store.sqlite import file_identity as fence  # noqa: PLC0415
+    from broker.store.sqlite.inspect import stake_of  # noqa: PLC0415
 
     configured, path = _find(config, database)
     with _alone(path) as db:
@@ -115,9 +114,9 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     configuration, msdb, or the path of a file. Exit codes: 0 done, 3 no such database, 6 refused because a daemon has
     the file.
     """
-    from broker.store import fence  # noqa: PLC0415
-    from broker.store.identity import new_broker  # noqa: PLC0415
-    from broker.store.stake import stake_of  # noqa: PLC0415
+    from broker.store.sqlite import file_identity as fence  # noqa: PLC0415
+    from broker.store.sqlite.file_identity import new_broker  # noqa: PLC0415
+    from broker.store.sqlite.inspect import stake_of  # noqa: PLC0415
 
     settings = read_settings(config)
     path = _file(settings, database)
@@ -154,8 +153,8 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
     whose far sides have gone on. DATABASE is a name in the configuration, msdb, or the path of a file. Exit codes: 0
     done, 3 no such database, 6 refused because a daemon has the file.
     """
-    from broker.store import identity  # noqa: PLC0415
-    from broker.store.stake import stake_of  # noqa: PLC0415
+    from broker.store.sqlite import file_identity as identity  # noqa: PLC0415
+    from broker.store.sqlite.inspect import stake_of  # noqa: PLC0415
 
     _, path = _find(config, database)
     with _alone(path) as db:
@@ -177,8 +176,8 @@ def _find(config: Path | None, database: str) -> tuple[Path, Path]:
 
 
 def _file(settings: Settings, database: str) -> Path:
-    from broker.control.catalog import MSDB  # noqa: PLC0415
-    from broker.control.custody import path_of  # noqa: PLC0415
+    from broker.catalog.catalog import MSDB  # noqa: PLC0415
+    from broker.catalog.database_files import path_of  # noqa: PLC0415
 
     is_named = database == MSDB or database in settings.databases
     path = path_of(settings, database) if is_named else Path(database)
@@ -190,7 +189,7 @@ def _file(settings: Settings, database: str) -> Path:
 
 def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Path, Sighting]:
     """What is seen of a file by the state directory that knows it: the configured one, else that in which it lies."""
-    from broker.store import fence  # noqa: PLC0415
+    from broker.store.sqlite import file_identity as fence  # noqa: PLC0415
 
     sighting = fence.look(db, path, configured)
     for place in (path.absolute().parent, Path(os.path.realpath(path)).parent):
@@ -206,10 +205,9 @@ def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Pat
 @contextmanager
 def _alone(path: Path) -> Iterator[sqlite3.Connection]:
     """The file in a write transaction, without a daemon on it; the caller ends the transaction."""
-    from broker.application.transaction import check_schema  # noqa: PLC0415
-    from broker.store.database import HELD, is_locked, lock_store, open_watch  # noqa: PLC0415
-    from broker.store.fault import sentence  # noqa: PLC0415
-    from broker.store.transaction import BUSY_SECONDS  # noqa: PLC0415
+    from broker.client.transaction import check_schema  # noqa: PLC0415
+    from broker.store.sqlite.database import HELD, is_locked, lock_store, open_watch  # noqa: PLC0415
+    from broker.store.sqlite.transaction import BUSY_SECONDS, sentence  # noqa: PLC0415
 
     if is_locked(path):  # on another machine perhaps, where nobody else may open the file
         _refuse_held(StoreUnavailableError(str(path), HELD))
@@ -252,7 +250,7 @@ def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, 
 
 
 def _instance(db: sqlite3.Connection) -> uuid.UUID:
-    from broker.store.database import broker_instance  # noqa: PLC0415
+    from broker.store.sqlite.database import broker_instance  # noqa: PLC0415
 
     return uuid.UUID(bytes=broker_instance(db))
 

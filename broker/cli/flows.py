@@ -11,13 +11,12 @@ from uuid import UUID
 
 import click
 
-from broker.cli.exit_code import NOT_FOUND, fail, with_exit_code
-from broker.cli.option import examples, output_option
+from broker.cli.options import NOT_FOUND, examples, fail, output_option, with_exit_code
+from broker.cli.output import readable
 from broker.flow import COLUMNS, Form, VisitOutcome
-from broker.observe.tables import readable
 
 if TYPE_CHECKING:  # pyarrow is an extra
-    from broker.journal.survey import FileState
+    from broker.journal.schema import FileState
 
 FOLLOW_SECONDS = 1.0  # between two looks for new files
 
@@ -72,7 +71,7 @@ def tail(
     none yet. JSON is one object a line. Files that cannot be read are told on standard error. Exit codes: 0 also when
     some files cannot be read, 1 the directory or none of its files can be read, 3 there is none.
     """
-    from broker.journal.newest import NewFiles, Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
+    from broker.journal.reader import NewFiles, Wanted, newest  # noqa: PLC0415
 
     _see(directory)
     wanted = Wanted(None if conversation is None else conversation.bytes, frozenset(outcomes))
@@ -142,7 +141,7 @@ _WAY = {"from": "adjacent_in", "route": "route", "to": "adjacent_out"}
 
 def _complain(unread: Iterable[FileState]) -> None:
     """Of a copy nothing is missing; everything else is told."""
-    from broker.journal.survey import Fitness  # noqa: PLC0415 - pyarrow is an extra
+    from broker.journal.schema import Fitness  # noqa: PLC0415
 
     for state in unread:
         if state.fitness is not Fitness.COPY:

@@ -13,14 +13,8 @@ from typing import BinaryIO
 import click
 
 from broker.admin.client import AdminClient
-from broker.cli.access import read_settings
-from broker.cli.exit_code import with_exit_code
-from broker.cli.option import config_option, confirm, examples, output_option
-from broker.cli.output import show_json
-from broker.control.catalog import MSDB
-from broker.control.certificate_file import store_files
-from broker.control.config import Settings
-from broker.control.partner import (
+from broker.catalog.catalog import MSDB
+from broker.catalog.partner import (
     SIZE_MAX,
     BindingRow,
     Partner,
@@ -32,10 +26,14 @@ from broker.control.partner import (
     plan,
     read_partner,
 )
+from broker.cli.access import read_settings
+from broker.cli.options import config_option, confirm, examples, output_option, with_exit_code
+from broker.cli.output import readable, show_json
+from broker.config.settings import Settings
 from broker.errors import PartnerFileError
-from broker.observe.tables import readable
-from broker.security.described import describe
+from broker.security.certificate_files import store_files
 from broker.security.grants import Permission, PermissionRule, PermissionState
+from broker.security.identity import describe
 from broker.security.principal import parse_principal
 
 _SERVICES = "SELECT name FROM sys.services"

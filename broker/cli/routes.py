@@ -2,10 +2,332 @@
 
 from __future__ import annotations
 
-import click
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NoReturn
 
-from broker.cli.option import examples
-from broker.cli.planning import plan
+import click
+import msgspec
+
+from broker.admin.client import AdminClient
+from broker.admin.trace import Directory, ask, follow_plan
+from broker.cli.access import admin_client, credentials
+from broker.cli.options import HARMFUL as EXIT_HARMFUL
+from broker.cli.options import (
+    Where,
+    config_option,
+    examples,
+    output_option,
+    socket_option,
+    where_option,
+    with_exit_code,
+)
+from broker.cli.output import Terminal, TextLine, print_lines, show_json
+from broker.cli.sql import SCRIPT_SECONDS
+from broker.ddl.lexer import decode_script
+from broker.observe.explain import ExplainAnswer
+from broker.routing.plan import HARMFUL, UNCHANGED, Fate
+
+# --- planned ---
+# A plan as it is read in a terminal: which routes change, what becomes of conversations under way, loops, the
+# verdict.
+#
+# Marks in front of a route are those of a diff: `+` made, `-` dropped, `~` altered. `!` stands in front of harm, `?`
+# in
+# front of what could not be found out. Conversations that fare alike are told together.
+
+
+# In a terminal; -o json has more.
+EDITS_SHOWN = 50
+GROUPS_SHOWN = 20
+WAYS_SHOWN = 10
+
+_PROPERTIES = {
+    "remote_service_name": "service",
+    "broker_instance": "broker instance",
+    "address": "address",
+    "mirror_address": "mirror",
+    "weight": "weight",
+    "lifetime": "expires",
+}
+_LEFT_OUT = {
+    "remote_service_name": "any service",
+    "broker_instance": "any",
+    "mirror_address": "none",
+    "lifetime": "never",
+}
+_WOULD = {
+    Fate.KEEPS: "keep {its} target",
+    Fate.FINDS: "find a route",
+    Fate.STAYS_LOST: "stay without a route",
+    Fate.OTHER_PATHS: "keep {its} target, over other paths",
+    Fate.MOVES: "move",
+    Fate.LOSES: "lose {its} route",
+    Fate.FAILS: "lose {its} service here",
+}
+
+
+def render_plan(plan: Mapping[str, Any], terminal: Terminal | None = None) -> None:
+    """
+    Print a plan.
+
+    Args:
+        plan: As `/v1/plan` answers it; `followed` instead of the arrivals is what came of following them, or None.
+        terminal: Standard output when it is left out.
+    """
+    print_lines(_lines(plan), terminal)
+
+
+def _lines(plan: Mapping[str, Any]) -> Iterator[TextLine]:
+    yield from _edits(plan)
+    yield TextLine("")
+    yield from _fates(plan)
+    yield from _consequences(plan)
+    yield from _expired(plan)
+    if plan["followed"] is not None:
+        yield TextLine("")
+        yield from _ways(plan["followed"])
+    yield TextLine("")
+    harm = _harm(plan)
+    yield TextLine(harm or _harmless(plan), style="bold red" if harm else "bold")
+
+
+# --- routes -------------------------------------------------------------------------------------------------
+
+
+def _edits(plan: Mapping[str, Any]) -> Iterator[TextLine]:
+    edits, more = plan["edits"], plan["more_edits"]
+    for database, some in groupby(edits[:EDITS_SHOWN], itemgetter("database")):
+        yield TextLine(f"Routes of {database}", style="bold")
+        yield from map(_edit, some)
+    if not edits:
+        yield TextLine("Routes", style="bold")
+    if more is None:
+        yield TextLine("more than 10,000 changes, which are too many to list", indent=2)
+    elif len(edits) + more > EDITS_SHOWN:
+        yield TextLine(f"and {len(edits) + more - EDITS_SHOWN:,} more", indent=2)
+    elif not edits:
+        yield TextLine("nothing changes", indent=2)
+
+
+def _edit(edit: Mapping[str, Any]) -> TextLine:
+    before, after = edit["before"], edit["after"]
+    if before is None:
+        return TextLine(f"{edit['name']}: {_described(after)}", indent=2, mark="+", style="green")
+    if after is None:
+        return TextLine(f"{edit['name']}: {_described(before)}", indent=2, mark="-", style="red")
+    changes = [
+        f"{word} {_value(key, before[key])} -> {_value(key, after[key])}"
+        for key, word in _PROPERTIES.items()
+        if before[key] != after[key]
+    ]
+    return TextLine(f"{edit['name']}: {', '.join(changes)}", indent=2, mark="~", style="yellow")
+
+
+def _described(route: Mapping[str, Any]) -> str:
+    service = route["remote_service_name"]
+    usual = {"broker_instance": None, "mirror_address": None, "weight": 1, "lifetime": None}
+    said = [f"{_PROPERTIES[key]} {_value(key, route[key])}" for key, value in usual.items() if route[key] != value]
+    return ", ".join([f"{_value('remote_service_name', service)} -> {route['address']}", *said])
+
+
+def _value(key: str, value: Any) -> str:
+    if value is None:
+        return _LEFT_OUT[key]
+    return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M:%S} UTC" if key == "lifetime" else str(value)
+
+
+# --- conversations ------------------------------------------------------------------------------------------
+
+
+def _fates(plan: Mapping[str, Any]) -> Iterator[TextLine]:
+    """How many fare how, the worst first."""
+    yield TextLine("Conversations under way", style="bold")
+    for fate in reversed(Fate):
+        count = plan["fates"].get(fate.value, 0)
+        if count:
+            style = "red" if fate in HARMFUL else ""
+            yield TextLine(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
+    if not plan["fates"]:
+        yield TextLine("there are none", indent=2)
+    if plan["passing"]:
+        yield TextLine(
+            f"{plan['passing']:,} of them in transit, where those that go the same way count as one", indent=2
+        )
+
+
+def _consequences(plan: Mapping[str, Any]) -> Iterator[TextLine]:
+    """Those that change, alike ones together, in the order of the first of each."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for one in plan["consequences"]:
+        groups.setdefault(tuple(one[key] for key in one if key != "conversation"), []).append(one)
+    for some in list(groups.values())[:GROUPS_SHOWN]:
+        yield TextLine("")
+        mark, style = ("!", "red") if some[0]["is_harm"] else ("·", "")
+        yield TextLine(_called(some), indent=2, mark=mark, style=style)
+        yield TextLine(f"now:  {some[0]['before']}", indent=4)
+        yield TextLine(f"then: {some[0]['after']}", indent=4)
+    changed = sum(count for fate, count in plan["fates"].items() if fate not in UNCHANGED)
+    told = sum(len(some) for some in list(groups.values())[:GROUPS_SHOWN])
+    if changed > told:
+        yield TextLine("")
+        yield TextLine(f"and {changed - told:,} more that change", indent=2)
+
+
+def _expired(plan: Mapping[str, Any]) -> Iterator[TextLine]:
+    """How conversations fare when what the script lets expire has expired, if that is news."""
+    expired = plan["expired"]
+    news = {fate: count for fate, count in (expired["fates"] if expired else {}).items() if fate not in UNCHANGED}
+    if expired is None or not news:
+        return
+    yield TextLine("")
+    yield TextLine(f"When the last LIFETIME has ended, at {_value('lifetime', expired['at'])}", style="bold")
+    for fate in reversed(Fate):
+        if fate.value in news:
+            count = news[fate.value]
+            style = "red" if fate in HARMFUL else ""
+            yield TextLine(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
+
+
+def _called(alike: list[Mapping[str, Any]]) -> str:
+    one, count = alike[0], len(alike)
+    fate = _words(Fate(one["fate"]), count)
+    where = "in transit" if one["database"] is None else f"of {one['database']}"
+    if one["conversation"] is None:
+        return f"{where}, to {one['to_service']}: would {fate}"
+    if count == 1:
+        return f"{one['conversation']} {where}, to {one['to_service']}: would {fate}"
+    return f"{count:,} {where}, to {one['to_service']}: would {fate}; the first is {one['conversation']}"
+
+
+def _words(fate: Fate, count: int) -> str:
+    return _WOULD[fate].format(its="its" if count == 1 else "their")
+
+
+# --- ways ---------------------------------------------------------------------------------------------------
+
+
+def _ways(followed: Mapping[str, Any]) -> Iterator[TextLine]:
+    yield TextLine("Over the next instances", style="bold")
+    loops, unknown = followed["loops"], followed["unknown"]
+    for loop in loops[:WAYS_SHOWN]:
+        today = "; it is there today" if loop["was_there"] else ""
+        yield TextLine(f"to {loop['to_service']}: {loop['path']}{today}", indent=2, mark="!", style="red")
+    if len(loops) > WAYS_SHOWN:
+        yield TextLine(f"and {_count(len(loops) - WAYS_SHOWN, 'more loop')}", indent=2)
+    if not loops:
+        yield TextLine(f"{_count(followed['count'], 'service')} followed, no loop found", indent=2)
+    for sentence in unknown[:WAYS_SHOWN]:
+        yield TextLine(sentence, indent=2, mark="?", style="yellow")
+    if len(unknown) > WAYS_SHOWN:
+        yield TextLine(f"and {_count(len(unknown) - WAYS_SHOWN, 'more way')} whose end nobody could tell", indent=2)
+    if not followed["is_all"]:
+        yield TextLine("there are more services than were followed", indent=2, mark="?", style="yellow")
+
+
+# --- the verdict --------------------------------------------------------------------------------------------
+
+
+def _harm(plan: Mapping[str, Any]) -> str:
+    """What is wrong with the script, in one sentence; empty when nothing is."""
+    harms = []
+    about = "at least " if plan["passing"] else ""
+    if plan["harmed"] == 1:
+        harms.append(f"{about}1 conversation that has sent would move, or lose its route or service")
+    elif plan["harmed"]:
+        count = f"{about}{plan['harmed']:,}"
+        harms.append(f"{count} conversations that have sent would move, or lose their route or service")
+    expired = plan["expired"]
+    if expired is not None and expired["harmed"] > plan["harmed"]:
+        harms.append(f"{_count(expired['harmed'], 'conversation')} when the last LIFETIME has ended")
+    new = sum(not loop["was_there"] for loop in plan["followed"]["loops"]) if plan["followed"] else 0
+    if new:
+        harms.append(f"{_count(new, 'loop')} would appear")
+    return f"harm: {'; '.join(harms)}" if harms else ""
+
+
+def _harmless(plan: Mapping[str, Any]) -> str:
+    followed = plan["followed"]
+    kept = "no harm: no conversation that has sent would move, or lose its route or service"
+    if followed is None:
+        return kept
+    is_all = followed["is_all"] and not followed["unknown"]
+    return f"{kept}; no loop would appear{'' if is_all else ', as far as is known'}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# --- planning ---
+# The command that asks what a script of routes would do, before anybody carries it out.
+
+
+@examples("""
+broker routes plan new-routes.sql -c config/gateway.toml --through
+broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
+""")
+@click.command()
+@config_option
+@socket_option
+@click.option("-d", "--database", help="Where the script begins; else the only user database, else msdb.")
+@click.option("--through", is_flag=True, help="Follow changed routes over the next instances, and find loops.")
+@where_option
+@click.option("--accept-harm", is_flag=True, help="Exit with 0 whatever would happen.")
+@output_option
+@click.argument("script", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@with_exit_code
+def plan(
+    config: Path | None,
+    socket: Path | str | None,
+    output: str,
+    where: Where,
+    script: Path,
+    *,
+    database: str | None,
+    through: bool,
+    accept_harm: bool,
+) -> NoReturn:
+    """
+    Show what a script would do to routes and conversations.
+
+    SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway answers for
+    what passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what does not exist;
+    4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a loop appears.
+    """
+    if where and not through:
+        raise click.UsageError("--admin says where --through asks: add it")
+    # Patient: many conversations take a while, and so does a script before this one.
+    client = admin_client(config, socket, timeout=SCRIPT_SECONDS)
+    source, data = ("<stdin>", sys.stdin.buffer.read()) if str(script) == "-" else (str(script), script.read_bytes())
+    text = decode_script(data, source=source)
+    request = {"script": text, "database": database, "source": source, "arrivals": through}
+    answer = client.request("POST", "/v1/plan", request)
+    arrivals, more = answer.pop("arrivals"), answer.pop("more_arrivals")
+    answer["followed"] = _followed(client, arrivals, where, is_all=not more) if through else None
+    if output == "json":
+        show_json(answer)
+    else:
+        render_plan(answer)
+    sys.exit(EXIT_HARMFUL if _is_harm(answer) and not accept_harm else 0)
+
+
+def _followed(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: bool) -> dict[str, Any]:
+    """What comes of messages behind the instance that plans."""
+    told = msgspec.convert(arrivals, list[ExplainAnswer])
+    followed = follow_plan(told, lambda request: ask(client, request), Directory(where, credentials=credentials()))
+    found: dict[str, Any] = msgspec.to_builtins(followed)
+    return found | {"count": len(told), "is_all": is_all}
+
+
+def _is_harm(answer: dict[str, Any]) -> bool:
+    loops = answer["followed"]["loops"] if answer["followed"] else []
+    expired = answer["expired"]
+    return bool(answer["harmed"]) or bool(expired and expired["harmed"]) or any(not loop["was_there"] for loop in loops)
 
 
 @examples("""

@@ -16,7 +16,7 @@ def main() -> None:
     """Run the command in the process that spark-submit started."""
     here = Path(__file__).parent  # which Python puts first into the path of a file that it runs
     sys.path[:] = [name for name in sys.path if not name or Path(name).resolve() != here.resolve()]
-    from broker.cli.group import main as command  # noqa: PLC0415 - once the path is right
+    from broker.cli.main import main as command  # noqa: PLC0415
 
     command(["pipeline", *sys.argv[1:]], prog_name="broker")
 

@@ -9,13 +9,12 @@ from typing import Any
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.exit_code import with_exit_code
-from broker.cli.option import config_option, examples, output_option
+from broker.cli.audit import recording
+from broker.cli.options import config_option, examples, output_option, with_exit_code
 from broker.cli.output import show_rows
-from broker.cli.recording import recording
-from broker.control.admin_role import TOKEN_NAME, role_of
-from broker.control.quantity import parse_duration
-from broker.control.token_file import new_token, read_tokens, revoke_token
+from broker.config.admin_access import new_token, read_tokens, revoke_token
+from broker.config.units import parse_duration
+from broker.config.values import TOKEN_NAME, role_of
 
 ROLES = ("viewer", "operator", "admin")
 LIFETIME = "90d"

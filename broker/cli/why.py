@@ -13,18 +13,24 @@ from uuid import UUID
 import click
 import msgspec
 
-from broker.admin.explaining import configured_place
-from broker.admin.why import WhyAnswer
-from broker.admin.why_here import answer_why, look
-from broker.admin.why_through import Trace, WhyDirectory, ask_why, trace
+from broker.admin.trace import Trace, WhyDirectory, ask_why, trace
+from broker.catalog.database_files import is_elsewhere
 from broker.cli.access import URL_VARIABLE, admin_client, credentials, read_settings
-from broker.cli.exit_code import NOT_FOUND, with_exit_code
-from broker.cli.neighbour import Where, where_option
-from broker.cli.option import config_option, examples, output_option, socket_option
-from broker.control.config import Settings
-from broker.control.custody import is_elsewhere
+from broker.cli.options import (
+    NOT_FOUND,
+    Where,
+    config_option,
+    examples,
+    output_option,
+    socket_option,
+    where_option,
+    with_exit_code,
+)
+from broker.cli.output import TextLine, print_lines
+from broker.config.settings import Settings
 from broker.errors import BrokerError, DaemonUnreachableError
-from broker.observe.line import TextLine, print_lines
+from broker.observe.explain import configured_place
+from broker.observe.why import WhyAnswer, answer_why, look
 
 _INDENT, _DEEP = 2, 6  # columns
 
@@ -90,7 +96,7 @@ def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
         directory = read_settings(config).journal.directory
         if directory is None:
             return None, f"no journal: {config} has no journal.directory"
-        from broker.journal.newest import Wanted, newest  # noqa: PLC0415 - pyarrow is optional
+        from broker.journal.reader import Wanted, newest  # noqa: PLC0415
 
         visits = newest(directory, Wanted(message=message.bytes), 1).visits
     except (BrokerError, OSError) as error:

@@ -14,7 +14,7 @@ from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header, Stored, checksum, encode_dialog, encode_fault, encode_stored
 from broker.protocol.layout import HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, FrameKind
 from broker.routing.decide import RoutingFacts
-from broker.security.key_packet import Direction
+from broker.security.seal import Direction
 from broker.security.session import Sealer, Secured
 
 _LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow, and this is asked of every fragment

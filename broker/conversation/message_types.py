@@ -263,7 +263,7 @@ class _Json:
         return None
 
     def close(self) -> str | None:
-        import msgspec  # noqa: PLC0415 - slow to import: see broker.cli.group
+        import msgspec  # noqa: PLC0415
 
         body = bytes(self._body)
         try:

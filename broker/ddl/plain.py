@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from broker.ddl.built import Place, is_text
+from broker.ddl.lexer import Place, is_text
 from broker.ddl.statements import NAME
 from broker.routing.route import RouteProperties
 

@@ -23,7 +23,7 @@ from broker.conversation.frames import Contact, Place
 from broker.flow import Disposition
 from broker.protocol.frame import Fault
 from broker.security.session import Secured
-from broker.store.receipt import AckState
+from broker.store.port import AckState
 
 DELAY = 0.05  # seconds: whoever answers has most often done so by then; a far side resends after 200 ms at the earliest
 ENOUGH = 4  # frames not told of yet; a window that is small stays open

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,23 +25,22 @@ import structlog
 from broker.dialog.arrivals import GONE, Acknowledging, Inbox, Refusals, Strangers
 from broker.dialog.journal_hooks import Verdicts
 from broker.dialog.route_requests import Inquirer
-from broker.dialog.store_port import Store
+from broker.dialog.send_queue import Trips
 from broker.dialog.transmitter import DialogTuning, Transmitter, alternatives
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.hop import Times
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin
+from broker.forwarding.latency import Times
 from broker.protocol.frame import Header
 from broker.protocol.layout import KIND_AT, FrameKind
 from broker.routing.decide import Pass, RoutingFacts, decide
 from broker.routing.route import SERVICE_BROKER
 from broker.security.session import DialogCredentials
-from broker.store.gate import FrameVerifier
-from broker.store.housekeeping import Maintenance
-from broker.store.receipt import AckState, Receipt
-from broker.store.transaction import DaemonConnection
-from broker.store.turn_port import WriteBatch, WriteResult
+from broker.store.port import AckState, Receipt, Store, WriteBatch, WriteResult
+from broker.store.sqlite.expiry import Maintenance
+from broker.store.sqlite.transaction import DaemonConnection
+from broker.store.sqlite.verify import FrameVerifier
 from broker.supervision import SupervisedTask, Supervision
 
 # --- borrowing ---
@@ -470,3 +470,26 @@ class Endpoint:
         except StoreUnavailableError as error:
             log.warning("watch failed", database=self.name, reason=error.problem)
             return None
+
+
+# --- past ---
+# Part of `broker.daemon.databases`.
+
+
+@dataclass(slots=True)
+class EndpointTotals:
+    """What databases counted that are not here any more; so no sum over all of them ever shrinks."""
+
+    received: Counter[int] = field(default_factory=Counter)
+    delivered: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[Disposition] = field(default_factory=Counter)
+    resent_to: Counter[str] = field(default_factory=Counter)
+    round_trips: Trips = field(default_factory=Counter)
+
+    def add(self, endpoint: Endpoint) -> None:
+        """What one that goes has counted."""
+        self.received += endpoint.transmitter.received
+        self.delivered += endpoint.delivered
+        self.dropped += endpoint.dropped
+        self.resent_to += endpoint.transmitter.resent_to
+        self.round_trips += endpoint.transmitter.round_trips

@@ -16,11 +16,11 @@ from typing import NamedTuple
 from broker.conversation.frames import Place
 from broker.conversation.outbound import Outgoing
 from broker.flow import Disposition
-from broker.forwarding.held import message_id
+from broker.forwarding.entry import UNTOLD, PassOrigin, Queued, QueuedById
+from broker.forwarding.held_frames import message_id
 from broker.forwarding.ring import Ring, head_of
-from broker.forwarding.way import UNTOLD, PassOrigin, Queued, QueuedById
 from broker.protocol.layout import CONVERSATION_AT, FLAGS_AT, FRAGMENT_AT, SEQUENCE_AT, Flag
-from broker.store.receipt import TracedKey
+from broker.store.port import TracedKey
 
 Seen = tuple[bytes, PassOrigin]
 NOT_TRACED: Mapping[TracedKey, str] = {}

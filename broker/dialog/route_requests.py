@@ -23,17 +23,16 @@ from xml.parsers import expat
 
 import structlog
 
-from broker.application.dialog import Dialog, begin_dialog, get_dialog
-from broker.application.message import Message
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog, get_dialog
+from broker.client.receiving import Message, receive
 from broker.conversation.message_types import LIFETIME_MAX
 from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.protocol.layout import NO_GUID
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store import route_request
-from broker.store.metadata import put_queue, put_service, queues, services
-from broker.store.transaction import DaemonConnection, writing
+from broker.store.sqlite import metadata as route_request
+from broker.store.sqlite.metadata import put_queue, put_service, queues, services
+from broker.store.sqlite.transaction import DaemonConnection, writing
 
 BODY_MAX_BYTES = 64 * 1024  # a hundred times what the longest names need
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, in any spelling

@@ -22,9 +22,9 @@ from typing import TypeAlias
 from broker.conversation.frames import Contact, Place
 from broker.conversation.outbound import Held, Outbound
 from broker.conversation.window import NEVER
-from broker.forwarding.hop import bucket
+from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Destination
-from broker.store.sending_port import LoadedFragments, Want
+from broker.store.port import LoadedFragments, Want
 
 SILENCE = 1.0  # seconds without any acknowledgement of the service after which it does not move
 SERVICES_MAX = 10_000  # remembered; of another one nothing is known until it is heard of again

@@ -29,21 +29,19 @@ from broker.dialog.journal_hooks import Witness
 from broker.dialog.send_queue import FRAME_COST, LOADED_MAX_BYTES, Alarms, Frontier, Loading, Sender, Trips, Turns
 from broker.dialog.status import StatusWriter, Trouble, transmission_status
 from broker.flow import Disposition
-from broker.forwarding.deciding import Ask, want_better
+from broker.forwarding.entry import Buffer, ForwardingEntry, rejected
+from broker.forwarding.fib import Ask, want_better
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.outbox import Destination, Outbox
-from broker.forwarding.sink import DatabaseSink
-from broker.forwarding.way import Buffer, ForwardingEntry, rejected
+from broker.forwarding.outbox import DatabaseSink, Destination, Outbox
 from broker.protocol.frame import Fault, Rejected, decode_envelope, encode_envelope
 from broker.protocol.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, decide
 from broker.routing.table import RouteTable
-from broker.security.key_packet import Mode
+from broker.security.seal import Mode
 from broker.security.session import CannotSealError, DialogCredentials, Sealer, Secured
-from broker.store.receipt import KeyEvidence, Run
-from broker.store.sending import left
-from broker.store.sending_port import LoadedFragments, PendingDialog, Want
+from broker.store.port import KeyEvidence, LoadedFragments, PendingDialog, Run, Want
+from broker.store.sqlite.outbound import left
 
 # --- detour ---
 # Other ways than the best one, for frames that got no answer along it, or that will get none.

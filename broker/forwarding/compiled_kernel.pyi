@@ -1,9 +1,8 @@
 from typing import ClassVar
 
-from broker.forwarding.batch import PassResult
-from broker.forwarding.careful import DropWay, Resolve, SlowPath
+from broker.forwarding.entry import ForwardingEntry, PassResult
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import ForwardingEntry
+from broker.forwarding.slow_path import DropWay, Resolve, SlowPath
 
 class CompiledKernel(SlowPath):
     name: ClassVar[str]

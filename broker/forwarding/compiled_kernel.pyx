@@ -17,11 +17,11 @@ from libc.stdint cimport UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from broker.forwarding.batch import PassResult
-from broker.forwarding.careful import SlowPath
+from broker.forwarding.entry import PassResult
+from broker.forwarding.slow_path import SlowPath
 from broker.forwarding.ring import ALWAYS as _ALWAYS
 from broker.forwarding.ring import HEAD_BYTES as _RECORD_HEAD_BYTES
-from broker.forwarding.sample import SAMPLE_BITS as _SAMPLE_BITS
+from broker.forwarding.ring import SAMPLE_BITS as _SAMPLE_BITS
 from broker.protocol import layout
 
 # The layout as C numbers; `CompiledKernel` refuses to be made when layout.py says otherwise.

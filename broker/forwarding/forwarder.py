@@ -16,38 +16,106 @@ slices, one in each turn of the loop (`work`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
 from broker.flow import Disposition
-from broker.forwarding.batch import PassResult
-from broker.forwarding.careful import Resolve, SlowPath
-from broker.forwarding.deciding import Ask, Decider
-from broker.forwarding.held import message_id
-from broker.forwarding.hop import HopTimes
+from broker.forwarding.entry import (
+    UNTOLD,
+    Buffer,
+    ForwardingEntry,
+    FrameOrigin,
+    Outlet,
+    PassResult,
+    QueuedById,
+    Report,
+    Sink,
+    UnknownOrigin,
+    WayOf,
+    surface,
+)
+from broker.forwarding.fib import OTHER_KIND, Ask, AskPrincipal, Decider, ForwardingTable, WayKey
+from broker.forwarding.held_frames import DialogAffinity, message_id
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.kernels import Kernels
-from broker.forwarding.limits import Limits
-from broker.forwarding.moving import Moves
-from broker.forwarding.outbox import Again, HoldBack, Outbox, Ports
-from broker.forwarding.pairs import AskPrincipal
-from broker.forwarding.places import DialogAffinity
-from broker.forwarding.pool import forget_feeders
-from broker.forwarding.rerouting import Rerouting
+from broker.forwarding.latency import HopTimes
+from broker.forwarding.outbox import Again, DatabaseSink, Deliver, DropSink, HoldBack, Outbox, Ports
+from broker.forwarding.pool import Limits, PartialFrames, forget_feeders
+from broker.forwarding.reroute import Moves, Rerouting
 from broker.forwarding.ring import Ring
-from broker.forwarding.settling import Settling
-from broker.forwarding.sink import DatabaseSink, Deliver
-from broker.forwarding.unfinished import PartialFrames
-from broker.forwarding.way import UNTOLD, Buffer, ForwardingEntry, FrameOrigin, QueuedById, Report, WayOf, surface
-from broker.forwarding.ways import OTHER_KIND, ForwardingTable, WayKey
+from broker.forwarding.slow_path import Resolve, SlowPath
 from broker.protocol.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision, HealthOf, Hosted, RoutingContext, RoutingFacts
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
 from broker.security.grants import OPEN, Profile
+
+# --- settling ---
+# The end of a pass: each sink takes what was gathered for it, whatever becomes of the others.
+#
+# A batch comes from a read, from a database here, or from a queue whose frames take another way. A sink that fails
+# holds
+# or drops its own frames. Loop-only; reads no clock.
+
+
+class Settling:
+    """
+    Args:
+        hold_back: Hears who brought what has to wait.
+        report: Hears of what failed, when all sinks have had their turn.
+        hop: Counts how long frames were here.
+    """
+
+    def __init__(self, hold_back: HoldBack, report: Report, hop: HopTimes) -> None:
+        self._hold_back = hold_back
+        self._report = report
+        self._hop = hop
+        self._nobody = UnknownOrigin()
+        self._touched: list[Sink] = []  # by the batch under way
+
+    def settle(self, batch: PassResult, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
+        """Each sink takes its frames."""
+        self._touched = batch.touched
+        failed: list[tuple[Outlet | None, Exception]] = []
+        for sink in batch.touched:
+            try:
+                sink.flush(now, origin, way_of)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
+                failed.append((sink.outlet if isinstance(sink, Outbox) else None, error))
+                try:
+                    sink.recover(now, origin, way_of)
+                except Exception as bug:  # noqa: BLE001 - likewise
+                    sink.runs.clear()  # a part of the slab, which others write into next
+                    failed.append((None, bug))
+        self._touched = []
+        for outlet, why in failed:
+            self._report(outlet, why)
+
+    def settle_again(self, batch: PassResult, now: float, way_of: WayOf, since: Sequence[float]) -> None:
+        """
+        The sinks take what has waited; what leaves now is counted with its time.
+
+        Args:
+            batch: Frames that have left a queue.
+            now: Monotonic seconds.
+            way_of: The way that each takes now.
+            since: When each frame from outside began to wait, in the order of leaving.
+        """
+        pending = self._hop.pending
+        self.settle(batch, now, self._nobody, way_of)
+        others = pending - self._hop.pending  # wait again, or are dropped; they are the last ones, mostly
+        self._hop.pending = pending
+        for begun, frames in Counter(since[: max(0, len(since) - others)]).items():
+            self._hop.observe(now - begun, frames)
+
+    def tell_who_waits(self, outbox: Outbox, origin: FrameOrigin) -> None:
+        """Who brought what has to wait, and whether it brought something for others that do not."""
+        is_shared = any(sink is not outbox and not isinstance(sink, DropSink) for sink in self._touched)
+        self._hold_back(outbox, origin, is_shared)
+
 
 OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
 EXPIRE_FRAMES = 1024  # looked at and dropped in one turn of the loop; some 4 us each
@@ -281,7 +349,7 @@ class Forwarder:
             self.hop.pending -= 1
             try:
                 origin.reject(frame, disposition)
-            except Exception as error:  # noqa: BLE001 - advice is not worth a frame of anybody else
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
                 self._report(None, error)
 
     def expire(self, now: float) -> None:

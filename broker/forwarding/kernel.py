@@ -18,10 +18,9 @@ from __future__ import annotations
 import struct
 from struct import Struct
 
-from broker.forwarding.batch import PassResult
-from broker.forwarding.careful import DropWay, Resolve, SlowPath
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassResult, Sink, WayOf
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, Sink, WayOf
+from broker.forwarding.slow_path import DropWay, Resolve, SlowPath
 from broker.protocol.layout import (
     CONVERSATION_AT,
     GUID_BYTES,

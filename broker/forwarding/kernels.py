@@ -11,11 +11,50 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.errors import SettingError
 from broker.flow import Disposition
-from broker.forwarding.careful import REMEMBERED_MAX_BYTES, REMEMBERED_OVERHEAD, DropWay, Resolve, SlowPath
-from broker.forwarding.way import ForwardingEntry
+from broker.forwarding.columns import ColumnDecoder, PlainDecoder
+from broker.forwarding.entry import ForwardingEntry
+from broker.forwarding.kernel import Kernel
+from broker.forwarding.slow_path import REMEMBERED_MAX_BYTES, REMEMBERED_OVERHEAD, DropWay, Resolve, SlowPath
 from broker.protocol.layout import HEADER_BYTES, ROUTE_KEY_AT
 from broker.security.grants import OPEN, Profile
+
+# --- kernel_choice ---
+# Which kernel walks: the compiled one where it was built, else its twin in plain Python.
+#
+# Both do the same (tests/property/test_kernels.py); which one runs is in `broker status`. Chosen once, when an
+# instance
+# starts. `BROKER_KERNEL=python` or `BROKER_KERNEL=compiled` forces one.
+
+
+try:
+    from broker.forwarding.compiled_kernel import CompiledKernel
+except ImportError:
+    KERNELS: dict[str, type[SlowPath]] = {Kernel.name: Kernel}
+else:
+    KERNELS = {CompiledKernel.name: CompiledKernel, Kernel.name: Kernel}
+
+KERNEL_VARIABLE = "BROKER_KERNEL"
+_NAMES = ("compiled", "python")
+
+
+def choose_kernel(forced: str = "") -> type[SlowPath]:
+    """
+    The kernel of this name; when it is empty, the fastest there is.
+
+    Raises:
+        SettingError: there is no such kernel, or it was not built here.
+    """
+    if not forced:
+        return next(iter(KERNELS.values()))
+    if forced not in _NAMES:
+        raise SettingError(KERNEL_VARIABLE, f"'{forced}' is no kernel", hint="say compiled or python, or nothing")
+    if forced not in KERNELS:
+        hint = "install with a C compiler at hand (make setup), or leave the variable out"
+        raise SettingError(KERNEL_VARIABLE, "the compiled kernel was not built for this Python", hint=hint)
+    return KERNELS[forced]
+
 
 KERNELS_MAX = 256  # a few KiB each; what all of them remember is bounded together
 
@@ -109,3 +148,23 @@ def _is_permitted(profile: Profile, key: bytes) -> bool:
         return profile.permits(key[_NAME_AT:].decode())
     except UnicodeDecodeError:
         return True
+
+
+# --- decoder_choice ---
+# Which decoder makes columns of records: the compiled one where it was built, else its twin in plain Python.
+#
+# Both do the same (tests/property/test_decoders.py). Whoever forces the kernel in plain Python forces this one as
+# well.
+
+
+try:
+    from broker.forwarding.compiled_columns import CompiledDecoder
+except ImportError:
+    DECODERS: dict[str, type[ColumnDecoder]] = {PlainDecoder.name: PlainDecoder}
+else:
+    DECODERS = {CompiledDecoder.name: CompiledDecoder, PlainDecoder.name: PlainDecoder}
+
+
+def make_decoder(forced: str = "") -> ColumnDecoder:
+    """The decoder of this name; when it is empty or there is none of it, the fastest there is."""
+    return DECODERS.get(forced, next(iter(DECODERS.values())))()

@@ -14,9 +14,10 @@ changed by outboxes alone.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
-from broker.forwarding.way import FrameOrigin
+from broker.forwarding.entry import FrameOrigin
 from broker.protocol.layout import MIN_DIALOG_FRAME
 
 # Bytes a held frame costs beside itself, at worst, which is one that waits alone: its bytes object, its tuple, its
@@ -217,3 +218,96 @@ def forget_feeders(bound: Bound, now: float) -> None:
 
 def _active(bound: Bound, paused: int) -> int:
     return max(1, len(bound.feeders) - paused)
+
+
+# --- limits ---
+# What bounds the pass: bytes that wait and for how long, the largest frame, hops; and what follows from them.
+
+
+READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """
+    Shape: `pool_bytes` the hard bound on what is held, `share_percent` of it for one next hop; `max_frame` bytes;
+    `max_hops` 1 .. 255; `hold_seconds` for which a frame waits for a next hop at most.
+    """
+
+    pool_bytes: int
+    max_frame: int
+    max_hops: int
+    share_percent: int = 50
+    hold_seconds: float = HOLD_SECONDS
+
+    @property
+    def slab_bytes(self) -> int:
+        """Room for a frame that was begun, and one read behind it."""
+        return self.max_frame + READ_BYTES
+
+    def make_pool(self) -> Pool:
+        """An empty pool with these bounds."""
+        return Pool(
+            self.pool_bytes,
+            share_percent=self.share_percent,
+            read_cost=self._read_cost,
+            hold_seconds=self.hold_seconds,
+        )
+
+    def bound(self, pool: Pool) -> None:
+        """A pool has these bounds from now on; what is in it stays, and where that is above them nothing comes in."""
+        pool.limit_bytes, pool.share_percent, pool.read_cost = self.pool_bytes, self.share_percent, self._read_cost
+        pool.hold_seconds = self.hold_seconds
+
+    @property
+    def _read_cost(self) -> int:
+        return cost_of_read(READ_BYTES, self.max_frame)
+
+
+# --- unfinished ---
+# The beginnings of frames that have not wholly arrived: what all links together may keep of them.
+#
+# A link keeps at most one frame's beginning, or what it brought in one read, but there is no end to links, and a
+# stranger
+# may open many and finish nothing. So all that is kept has a bound of its own. At the bound the link is closed whose
+# beginning has been waiting for its rest the longest, those that dialled us before those that we have dialled:
+# whoever
+# means it is done within milliseconds, however large the frame, and has the message still.
+
+
+UNFINISHED_MAX_BYTES = 32 * 1024 * 1024  # all links together; a hundred senders of 256 KiB frames at once fit in
+
+
+class Keeper(Protocol):
+    """
+    A link, as far as this is concerned.
+
+    Shape: `is_accept` when the peer opened it.
+    """
+
+    is_accept: bool
+
+    def close(self, reason: str) -> None:
+        """Keep nothing more; must tell `Unfinished.keep` so."""
+
+
+class PartialFrames:
+    """Shape: `kept_bytes` by all keepers now, never above `max_bytes` when `keep` has returned."""
+
+    def __init__(self, max_bytes: int = UNFINISHED_MAX_BYTES) -> None:
+        self.kept_bytes = 0
+        self._max_bytes = max_bytes
+        self._by_strangers: dict[Keeper, int] = {}  # both in the order in which they began to keep something
+        self._by_others: dict[Keeper, int] = {}
+
+    def keep(self, keeper: Keeper, size: int) -> None:
+        """From now on a keeper keeps so many bytes, 0 when a frame is whole; may close it or another. Cost: O(1)."""
+        kept = self._by_strangers if keeper.is_accept else self._by_others
+        self.kept_bytes += size - kept.get(keeper, 0)
+        if size:
+            kept[keeper] = size
+        else:
+            kept.pop(keeper, None)
+        while self.kept_bytes > self._max_bytes:
+            oldest = next(iter(self._by_strangers or self._by_others))
+            oldest.close("too much kept of unfinished frames by all links together")

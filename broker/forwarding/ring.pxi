@@ -37,7 +37,7 @@ cdef inline uint64_t finish(uint64_t word) noexcept nogil:
 
 
 cdef inline uint64_t mix(const uint8_t* conversation) noexcept nogil:
-    """As `broker.forwarding.sample.mix`."""
+    """As `broker.forwarding.ring.mix`."""
     return finish(finish(read_u64(conversation) + <uint64_t>0x9E3779B97F4A7C15) ^ read_u64(conversation + 8))
 
 

@@ -6,7 +6,7 @@ whoever comes from a host that a route names by its address, that was reached by
 proved who it is. When there is no room, a connection that has not said HELLO makes some, a stranger's and the longest
 first; else the new one is told why and closed. What this instance dials is counted and never refused.
 
-In all there are never more than the file descriptors allow, those kept for others left out (`broker.net.descriptors`),
+In all there are never more than the file descriptors allow, those kept for others left out (`broker.net.listener`),
 so that no crowd of strangers has accepting paused, which would lock out everybody. Loop-only.
 """
 
@@ -19,10 +19,8 @@ from itertools import islice
 
 from broker.errors import HandshakeRefusedError
 from broker.forwarding.pool import Pool
-from broker.net.limits import PeerLimits
 from broker.net.link import Link
-from broker.net.meter import Meters
-from broker.net.principal import host_of, peer_of
+from broker.net.quotas import Meters, PeerLimits, host_of, peer_of
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteTable
 

@@ -24,9 +24,9 @@ import asyncio
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import Bound, Payer, Pool, has_room_for_one, is_tight
-from broker.forwarding.way import FrameOrigin
 from broker.net.link import Link
 
 GRANT_SECONDS = 0.05  # how long room is kept for a link that was let go; if it brings nothing by then, it has nothing

@@ -12,14 +12,225 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 import structlog
 
-from broker.net.farewell import Left
+from broker.forwarding.outbox import Outbox
+from broker.net.link import Link, LinkState
+from broker.net.peer_table import Addresses
+from broker.protocol.frame import GoAway, encode_link
+from broker.routing.address import NetworkAddress
+
+# --- departures ---
+# Links whose peers are leaving: each is used until another leads on, then our direction of it is closed.
+#
+# A peer that says GOAWAY takes frames until its deadline. Meanwhile what this instance sends there looks for another
+# way:
+# the same address is dialled again, where another process of the peer or its successor may answer, and so is every
+# other
+# address that leads on. A link is given up when one of them serves in its place, when none of them is to be expected
+# any
+# more, or at the deadline; the peer then knows by the end of our direction that nothing more comes. Loop-only.
+#
+# Source: docs/protocol.md, "GOAWAY".
+
+
+LEAVING_MAX = 60.0  # seconds that a peer which drains is heard out, whatever deadline it names
+LEAST_SECONDS = 0.1  # for what is under way to ask for another way
+
+GiveUp = Callable[[Link], None]
+
+
+def has_parted(outlet: object) -> bool:
+    """Whether what this outlet was given arrives, though it takes nothing any more: its peer left in good order."""
+    return isinstance(outlet, Link) and outlet.is_in_order
+
+
+@dataclass(slots=True)
+class _Departure:
+    """Shape: `until` the deadline, loop time; `hopes` addresses that may serve in place of the link, being dialled."""
+
+    least_at: float
+    until: float
+    hopes: set[NetworkAddress] = field(default_factory=set)
+
+
+class PeerDepartures:
+    """
+    Args:
+        addresses: Tells which of them are being dialled.
+        dial: Dials an address, unless that is under way.
+        give_up: Told once of each link that is of no more use.
+    """
+
+    def __init__(self, addresses: Addresses, dial: Callable[[NetworkAddress], None], give_up: GiveUp) -> None:
+        self._addresses = addresses
+        self._dial = dial
+        self._give_up = give_up
+        self._loop = asyncio.get_running_loop()
+        self._departures: dict[Link, _Departure] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._departures)
+
+    def begin(self, link: Link, seconds: float, addresses: Iterable[NetworkAddress]) -> None:
+        """The peer of a link leaves in so many seconds; these addresses may serve in its place."""
+        now = self._loop.time()
+        departure = self._departures[link] = _Departure(now + min(seconds, LEAST_SECONDS), now + seconds)
+        for address in addresses:
+            departure.hopes.add(address)
+            self._dial(address)
+        self._look_at(departure.least_at)
+
+    def postpone(self, link: Link, seconds: float) -> None:
+        """The peer says it again: another deadline."""
+        departure = self._departures.get(link)
+        if departure is not None:
+            departure.until = self._loop.time() + seconds
+
+    def remaining(self, link: Link) -> float:
+        """Seconds to the deadline of a link; 0 when it is not here."""
+        departure = self._departures.get(link)
+        return 0.0 if departure is None else max(0.0, departure.until - self._loop.time())
+
+    def wanted(self, address: NetworkAddress) -> None:
+        """Frames that may have lost their next hop ask for this one."""
+        for departure in self._departures.values():
+            departure.hopes.add(address)
+
+    def forget(self, link: Link) -> None:
+        """The link has ended."""
+        self._departures.pop(link, None)
+
+    def look(self) -> None:
+        """Dialling has come to something, or time has passed: give up what is of no more use."""
+        now = self._loop.time()
+        for link, departure in list(self._departures.items()):
+            is_hoping = any(
+                (attempts := self._addresses.attempts.get(address)) is not None and attempts.is_under_way
+                for address in departure.hopes
+            )
+            if now >= departure.until or (now >= departure.least_at and not is_hoping):
+                self._give_up(link)
+                self.forget(link)
+
+    def close(self) -> None:
+        """Nothing is awaited any more."""
+        self._departures.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_at(self, when: float) -> None:
+        """One timer for all: the last one that began is the last to have had its least time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self.look)
+
+
+# --- farewell ---
+# This instance leaves: what it has told its peers, and what of its work is left.
+#
+# Every peer is told GOAWAY, also one whose HELLO comes later. A peer that has moved away ends its direction, and
+# reads
+# on; one that does not know of this falls silent. Until then what it sends is passed on, and what is for it leaves on
+# the
+# same link. Loop-only.
+#
+# Source: docs/protocol.md, "GOAWAY".
+
+
+HOPS_MAX = 20  # next hops that are named
+QUIET_SECONDS = 2.0  # without a dialog frame after which a peer counts as moved that has not said so
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """
+    What has not left yet.
+
+    Shape: `held` frames, in `by_hop` those of the next hops with most; `unserved` how many of them no link takes now;
+    `peers` connections whose peers may still send; `busy` databases that have yet to store or acknowledge what came.
+    """
+
+    held: int = 0
+    unserved: int = 0
+    peers: int = 0
+    by_hop: dict[str, int] = field(default_factory=dict)
+    busy: tuple[str, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all is done."""
+        return not (self.held or self.peers or self.busy)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether all that is left waits for next hops that nobody reaches."""
+        return self.held == self.unserved and not (self.peers or self.busy)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """For a line of the log."""
+        return {"held": self.held, "peers": self.peers, "by_hop": self.by_hop, "busy": list(self.busy)}
+
+    def __str__(self) -> str:
+        peers = f"{self.peers} peer{'' if self.peers == 1 else 's'} left"
+        busy = f", busy: {', '.join(self.busy)}" if self.busy else ""
+        return f"{self.held} held, {peers}{busy}"
+
+
+class OwnDeparture:
+    """Shape: `is_said` once the peers were told."""
+
+    def __init__(self) -> None:
+        self.is_said = False
+        self._loop = asyncio.get_running_loop()
+        self._reason = ""
+        self._until = 0.0
+        self._heard: dict[Link, tuple[int, float]] = {}  # frames received, and since when there are so many
+
+    def say(self, links: Iterable[Link], *, reason: str, seconds: float) -> None:
+        """From now on every peer knows that this instance leaves in so many seconds."""
+        self.is_said = True
+        self._reason, self._until = reason, self._loop.time() + seconds
+        for link in links:
+            self.greet(link)
+
+    def greet(self, link: Link) -> None:
+        """The same to a peer whose HELLO has come; nothing before that, and nothing while this instance stays."""
+        if self.is_said and link.agreement is not None:
+            left_ms = max(0, int((self._until - self._loop.time()) * 1000))
+            link.say(encode_link(GoAway(reason=self._reason, deadline_ms=left_ms)))
+
+    def left(self, links: Iterable[Link], outboxes: Iterable[Outbox]) -> Left:
+        """What has not left yet, of all links and outboxes that there are."""
+        boxes = [outbox for outbox in outboxes if outbox.held]
+        by_hop = Counter[str]()
+        for outbox in boxes:
+            by_hop[str(outbox.address)] += len(outbox.held)
+        unserved = sum(len(outbox.held) for outbox in boxes if outbox.outlet is None)
+        return Left(by_hop.total(), unserved, self._staying(links), dict(by_hop.most_common(HOPS_MAX)))
+
+    def _staying(self, links: Iterable[Link]) -> int:
+        """How many of these links have peers that may still send."""
+        now = self._loop.time()
+        heard, self._heard = self._heard, {}
+        staying = 0
+        for link in links:
+            if link.state is not LinkState.LOGGED_IN or link.has_moved:
+                continue
+            count = link.received.total()
+            known, since = heard.get(link, (count, now))
+            self._heard[link] = count, since if known == count else now
+            staying += now - self._heard[link][1] < QUIET_SECONDS
+        return staying
+
 
 PROBED_SECONDS = 60.0  # readiness that nobody asked for that long is not announced
 STUCK_SECONDS = 5.0  # for next hops that nobody reaches to come back

@@ -1,14 +1,17 @@
 """
 Listening: accept connections and hand each to its owner as a socket.
 
-A shortage of file descriptors, or of all but those in reserve (`broker.net.descriptors`), pauses accepting for a moment
+A shortage of file descriptors, or of all but those in reserve (`broker.net.listener`), pauses accepting for a moment
 instead of spinning or dying; everybody who is already connected is served on, and next hops are dialled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import os
+import resource
 import socket
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
@@ -16,9 +19,75 @@ from ipaddress import ip_address
 import structlog
 
 from broker.errors import ListenFailedError
-from broker.net.descriptors import are_short, is_reserved
-from broker.net.own_address import own_addresses
 from broker.routing.address import NetworkAddress
+
+# --- descriptors ---
+# File descriptors: as many as the system gives, and some kept for those whom we dial.
+#
+# Whoever connects takes a descriptor, and there is no end to strangers. So nobody is accepted any more while fewer
+# than a
+# reserve are free: next hops are dialled, files opened and the admin interface asked all the same. The system gives
+# out
+# the lowest number that is free, so the number of a new descriptor tells how many are taken at least.
+
+
+RESERVED = 256  # kept free: 64 connections coming about, those that have, admin and scrapers, files of databases
+RESERVED_SHARE = 4  # at most one in so many, where there are few
+OWN = 64  # that an instance has open for itself: the loop, listeners, logs, a few databases
+UNLIMITED = 1 << 31
+
+
+def raise_limit() -> int:
+    """Allow this process all that it may allow itself; how many descriptors that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft
+
+
+def is_reserved(descriptor: int) -> bool:
+    """Whether a descriptor that was just given out is one of those kept for others than strangers."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return False
+    return descriptor >= limit - min(RESERVED, limit // RESERVED_SHARE)
+
+
+def room_for_connections(besides: int) -> int:
+    """How many connections there may be beside so many others, what is in reserve left alone; one at least."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return UNLIMITED
+    kept = min(RESERVED, limit // RESERVED_SHARE) + min(OWN, limit // RESERVED_SHARE)
+    return max(1, limit - kept - besides)
+
+
+def are_short(descriptor: int) -> bool:
+    """Whether no more may be accepted; `descriptor` is any that is open."""
+    try:
+        probe = os.dup(descriptor)
+    except OSError:
+        return True
+    os.close(probe)
+    return is_reserved(probe)
+
+
+# --- own_address ---
+# Under which addresses a port of this machine is certainly reached, without asking a resolver.
+
+
+def own_addresses(host: str, port: int) -> set[NetworkAddress]:
+    """The addresses that certainly lead to a port bound on this IP address."""
+    address = ip_address(host)
+    hosts = {host}
+    if address.is_unspecified:
+        hosts = {"127.0.0.1", "localhost", os.uname().nodename.lower()} | ({"::1"} if address.version == 6 else set())
+    elif address.is_loopback:
+        hosts |= {"localhost"}
+    return {NetworkAddress(name, port) for name in hosts}
+
 
 BACKLOG = 1024
 SHORTAGE_PAUSE = 0.1  # seconds without accepting when descriptors or memory ran out
@@ -164,3 +233,10 @@ def render_endpoint(where: tuple[str, int] | tuple[str, int, int, int]) -> str:
     """A socket's end as `tcp://host:port`."""
     host, port = where[:2]
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+# --- where ---
+# Part of `broker.net.dialer`.
+
+
+Where = tuple[str, int] | tuple[str, int, int, int]

@@ -13,41 +13,42 @@ Loop-only. Whatever changes here can change a route's health, so the forwarder i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections import Counter
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
+import msgspec
 import structlog
 
+from broker.forwarding.entry import Outlet
 from broker.forwarding.forwarder import Forwarder
-from broker.net.addresses import Addresses
 from broker.net.admission import Admission
-from broker.net.announced import announced
-from broker.net.askers import Askers, Prove
 from broker.net.backpressure import Backpressure
-from broker.net.departures import LEAVING_MAX, PeerDepartures
-from broker.net.descriptors import room_for_connections
-from broker.net.dial_history import DialHistory
-from broker.net.dialling import Dialer
-from broker.net.entrance import Handshaker, Opening
-from broker.net.farewell import Left, OwnDeparture
-from broker.net.handshakes import Handshakes
-from broker.net.heard import PeerFrameCounts
-from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
-from broker.net.link import LINGER_SECONDS, Link
-from broker.net.link_state import LinkState
-from broker.net.outlets import Outlets
-from broker.net.pace import LoopFairness
-from broker.net.permissions import Permissions
-from broker.net.principal import peer_of
-from broker.net.processes import Processes
-from broker.net.serving import Serving
-from broker.net.stirred import Stirred
+from broker.net.dialer import Dialer
+from broker.net.drain import LEAVING_MAX, Left, OwnDeparture, PeerDepartures
+from broker.net.handshake import Handshaker, Handshakes, Opening
+from broker.net.link import LINGER_SECONDS, Link, LinkState
+from broker.net.listener import room_for_connections
+from broker.net.peer_table import (
+    Addresses,
+    DialHistory,
+    Nobody,
+    Outlets,
+    PeerFrameCounts,
+    Processes,
+    Serving,
+    Watcher,
+    announced,
+)
+from broker.net.quotas import NO_LIMITS, PeerLimits, Permissions, Timeouts, peer_of
 from broker.net.tls import NO_SECURITY, Security
-from broker.net.watcher import Nobody, Watcher
-from broker.protocol.frame import Hello, Rejected
-from broker.protocol.layout import ADDRESSES_MAX
+from broker.protocol.frame import Hello, Probe, ProbeReply, Rejected, encode_link
+from broker.protocol.layout import ADDRESSES_MAX, NAME_MAX_BYTES
 from broker.protocol.link_state import (
     Agreement,
     Ended,
@@ -63,12 +64,235 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.supervision import SupervisedTask, Supervision
 
+# --- askers ---
+# Who asked for the principal of what, so that a change of role here is told to whoever has to know it.
+#
+# Every PROBE is answered at once. The peer that asked is told again, with the id of its last PROBE, when the role of
+# that
+# broker instance changes here: it need not wait for the next time it asks. A link that is gone is told nothing; its
+# peer
+# asks again. Loop-only.
+
+
+ASKED_MAX = 64  # broker instances remembered of one link, the latest; some 50 KB
+
+Prove = Callable[[Probe], ProbeReply]
+"""What this instance is for a broker instance now; must not fail."""
+
+
+class ProbeSubscriber(Protocol):
+    """Whoever asks: a link."""
+
+    def say(self, frame: bytes) -> None:
+        """Send a link frame; shed while the peer does not read."""
+
+
+class Askers:
+    """Shape: `answered` PROBE frames answered since the start."""
+
+    def __init__(self, prove: Prove) -> None:
+        self.answered = 0
+        self._prove = prove
+        self._probes: dict[ProbeSubscriber, dict[bytes, Probe]] = {}  # by broker instance, the latest at the end
+
+    def answer(self, asker: ProbeSubscriber, probe: Probe) -> None:
+        """A peer asks: say what holds now, and remember whom to tell when it changes."""
+        self.answered += 1
+        probes = self._probes.setdefault(asker, {})
+        probes.pop(probe.broker_instance, None)
+        probes[probe.broker_instance] = msgspec.structs.replace(probe, service=probe.service[:NAME_MAX_BYTES])
+        if len(probes) > ASKED_MAX:
+            del probes[next(iter(probes))]
+        asker.say(encode_link(self._prove(probe)))
+
+    def announce(self, broker_instance: bytes) -> None:
+        """What this instance is for a broker instance has changed: everybody who asked is answered anew."""
+        for asker, probes in list(self._probes.items()):
+            probe = probes.get(broker_instance)
+            if probe is not None:
+                asker.say(encode_link(self._prove(probe)))
+
+    def forget(self, asker: ProbeSubscriber) -> None:
+        """The link is gone."""
+        self._probes.pop(asker, None)
+
+
+# --- housekeeping ---
+# What the forwarder leaves to the loop: another slice of its work in a later turn, and links that failed in a pass.
+#
+# Loop-only.
+
+
+REPORT_SECONDS = 1.0  # between two traces of the same kind of failure; all are counted
+
+log = structlog.get_logger(__name__)
+
+
+class DeferredWork:
+    """Shape: `failures` of what must not fail, since the start."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._forwarder: Forwarder
+        self._after: Callable[[], None]
+        self._turn: asyncio.Handle | None = None
+        self._reported: dict[type[Exception], float] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, forwarder: Forwarder, after: Callable[[], None]) -> None:
+        """From now on this forwarder has its turns; `after` is called behind each, when there may be more room."""
+        self._forwarder = forwarder
+        self._after = after
+
+    def again(self) -> None:
+        """Give the forwarder a turn, not in this call."""
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._work)
+
+    def report(self, outlet: Outlet | None, error: Exception) -> None:
+        """Something failed in the middle of a pass: say so, and close the link, if it was one, when that is over."""
+        self.failures += 1
+        now = self._loop.time()
+        if now - self._reported.get(type(error), float("-inf")) >= REPORT_SECONDS:
+            self._reported[type(error)] = now
+            log.error("pass went on without", link=getattr(outlet, "number", None), exc_info=error)
+        if isinstance(outlet, Link):
+            self._loop.call_soon(outlet.close, f"could not be written to: {type(error).__name__}: {error}")
+
+    def _work(self) -> None:
+        self._turn = None
+        self._forwarder.work(self._loop.time())
+        self._after()
+
+
+# --- pace ---
+# So much in one turn of the loop: when links end or fall due in crowds, everybody else has their turn in between.
+#
+# Loop-only.
+
+
+ENDS = 16  # links that end in one turn; each takes some 50 us, most of it to tell of it
+RENEW_SECONDS = 0.05  # after which the loop is asked again to tell of a socket: see `Transport.renew_reader`
+RENEWALS = 512  # in one turn
+LOOK_SECONDS = 0.001  # of one turn, to look at links one after the other
+
+OnFailed = Callable[[Link, Exception], None]
+
+
+class LoopFairness:
+    """
+    Args:
+        on_failed: Told of a bug in what is done for one link; the others have their turn all the same.
+    """
+
+    def __init__(self, on_failed: OnFailed) -> None:
+        self._on_failed = on_failed
+        self._ended: deque[Link] = deque()
+        self._done = 0  # in this turn
+        self._turn: asyncio.Handle | None = None
+        self._heard: deque[Link] = deque()
+        self._renewal: asyncio.Handle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def wind_up(self, link: Link) -> None:
+        """End a link whose peer is gone: now, or in one of the next turns when many have ended in this one."""
+        self._ended.append(link)
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._next)
+        if self._done < ENDS and len(self._ended) == 1:
+            self._done += 1
+            self._end()
+
+    async def tick(self, links: Iterable[Link]) -> None:
+        """It is time for all these links, in as many turns as that takes."""
+        await self.visit(links, _tick)
+
+    async def visit(self, links: Iterable[Link], look: Callable[[Link], None]) -> None:
+        """Look at all these links, in as many turns as that takes."""
+        due = time.monotonic() + LOOK_SECONDS
+        for link in links:
+            try:
+                look(link)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
+                self._on_failed(link, error)
+            if time.monotonic() >= due:
+                await asyncio.sleep(0)
+                due = time.monotonic() + LOOK_SECONDS
+
+    def renew_soon(self, link: Link) -> None:
+        """A link was read: see soon that the loop will tell of more."""
+        self._heard.append(link)
+        if self._renewal is None:
+            self._renewal = self._loop.call_later(RENEW_SECONDS, self._renew)
+
+    def close(self) -> None:
+        """Whoever has ended is closed by somebody else."""
+        self._ended.clear()
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    def _next(self) -> None:
+        """Another turn."""
+        self._turn = None
+        self._done = min(len(self._ended), ENDS)
+        if self._done:
+            self._turn = self._loop.call_soon(self._next)
+        for _ in range(self._done):
+            self._end()
+
+    def _end(self) -> None:
+        link = self._ended.popleft()
+        try:
+            link.wind_up()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
+            self._on_failed(link, error)
+
+    def _renew(self) -> None:
+        for _ in range(min(len(self._heard), RENEWALS)):
+            link = self._heard.popleft()
+            try:
+                link.renew()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
+                self._on_failed(link, error)
+        self._renewal = self._loop.call_soon(self._renew) if self._heard else None
+
+
+def _tick(link: Link) -> None:
+    if link.state is not LinkState.CLOSED:
+        link.tick(asyncio.get_running_loop().time())
+
+
+# --- stirred ---
+# That something may have left or ended, for whoever waits until enough has. Loop-only.
+
+
+class Stirred:
+    """Set whenever a link stirs, and at every tick."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Look again, whoever waits."""
+        self._event.set()
+
+    async def until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        """Wait until it is so, for so many seconds at most; looked at whenever something has stirred."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not is_so():
+                    self._event.clear()
+                    await self._event.wait()
+
+
 TICK_SECONDS = 1.0  # at most, between two looks at the links; less when heartbeats are short
 OWN_SECONDS = 60.0  # an address that was found to lead to this instance is dialled again after this time
 OWN_LOST_SECONDS = 75.0  # and is forgotten after this one, unless it leads here still
 NOT_OURS = "another instance has our identity"
 
-log = structlog.get_logger(__name__)
 
 OnRejected = Callable[[Link, Rejected], None]
 OnRoom = Callable[[], None]
@@ -472,3 +696,50 @@ class Peers:
         for link in list(self.links.values()):
             link.close(reason)
         self.forwarder.abandon(self._loop.time())
+
+
+# --- retuning ---
+# Other settings for links: what new connections begin with, and what holds at once for all.
+#
+# What the two sides of a connection have agreed on (largest frame, heartbeat, addresses) stays as it is until it is
+# made
+# anew; rates, shares of the pool, pauses and numbers of connections hold for those that are there as well. Nobody is
+# closed for any of it. Loop-only.
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Shape: `max_frame` bytes, `heartbeat_ms` and `addresses` as each peer is told when it connects."""
+
+    max_frame: int
+    heartbeat_ms: int
+    addresses: tuple[str, ...]
+    timeouts: Timeouts
+    limits: PeerLimits
+
+
+def retune(peers: Peers, tuning: Tuning, security: Security) -> None:
+    """Links have these settings from now on, beside what is brought to TLS."""
+    timeouts, limits = tuning.timeouts, tuning.limits
+    peers.hello = msgspec.structs.replace(
+        peers.hello, max_frame=tuning.max_frame, heartbeat_ms=tuning.heartbeat_ms, addresses=tuning.addresses
+    )
+    peers.timeouts = timeouts
+    peers.entrance.timeout = timeouts.handshake
+    peers.dialling.seconds = timeouts.connect
+    peers.backpressure.pause_for(timeouts.backpressure)
+    peers.entrance.handshakes.most = limits.handshakes
+    shaking = 0 if security.server is None else limits.handshakes
+    peers.admission.change(limits, room_for_connections(shaking), peers.forwarder.pool)
+
+
+def largest_frame(links: Iterable[Link], told: int) -> int:
+    """The largest frame that may come: what new peers are told, or any that is connected was, in bytes."""
+    return max([told, *(link.connection.max_frame for link in links)])
+
+
+def narrow(links: Iterable[Link], largest: int) -> None:
+    """Frames of up to so many bytes may be for these links; whose peer takes less has them looked at one by one."""
+    for link in links:
+        if link.agreement is not None:
+            link.is_narrow = link.max_frame < largest

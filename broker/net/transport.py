@@ -23,8 +23,8 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from broker.forwarding.way import Buffer
-from broker.net.certificate import Identity
+from broker.forwarding.entry import Buffer
+from broker.net.tls import Identity
 
 RECORD_BYTES = 16 * 1024  # of plain text in one TLS record at most
 RECORD_MAX_BYTES = RECORD_BYTES + 256 + 5  # the same as ciphertext, with its head

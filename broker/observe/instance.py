@@ -1,4 +1,4 @@
-"""What this package and `broker.admin` ask of a running instance; `broker.daemon.Instance` is the one there is."""
+"""What this package and `broker.admin` ask of a running instance: a `broker.daemon.instance.Instance`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from broker.control.catalog import Catalog
-from broker.control.certificate_watch import CertificateWatch
-from broker.control.config import Settings
-from broker.control.own_standing import OwnRoleStatus
-from broker.control.past import EndpointTotals
-from broker.control.reload import Reloads
-from broker.dialog.endpoint import Endpoint
+from broker.catalog.catalog import Catalog
+from broker.catalog.reload import Reloads
+from broker.config.settings import Settings
+from broker.dialog.endpoint import Endpoint, EndpointTotals
 from broker.forwarding.forwarder import Forwarder
+from broker.net.certificates import CertificateWatch
 from broker.net.drain import Drain
 from broker.net.listener import Listener
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
-from broker.observe.lag import LoopLag
+from broker.observe.loop_lag import LoopLag
+from broker.routing.mirrored import OwnRoleStatus
 from broker.supervision import Supervision
 
 

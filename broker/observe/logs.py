@@ -11,24 +11,230 @@ Payloads, keys and statements with secrets are never handed to a log call; nothi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
+import select
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias
 
 import msgspec
 import structlog
+from structlog import DropEvent
 from structlog.contextvars import merge_contextvars
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
 
-from broker.observe.log_writer import LogWriter
-from broker.observe.repeat import Event, RepeatFilter
+# --- log_writer ---
+# Lines of the log on their way out, written by a thread of their own.
+#
+# Whoever reads the log may stop: a pipe that is full, a terminal that is held, a disk that does not answer. A write
+# waits
+# for as long then, and in the event loop everything else would wait with it. So the loop only puts lines into a queue
+# with a bound, and a thread writes them, many in one call. What finds no room is lost and counted, and how much that
+# was
+# is told in the log as soon as it is taken again. A line that cannot be written, because nobody reads any more, is
+# lost:
+# an instance does not stop over its log.
+
+
+LINES_MAX = 10_000
+BYTES_MAX = 4 * 1024 * 1024
+FLUSH_SECONDS = 1.0  # at the end of the process, for what is in the queue
+
+OnGap = Callable[[int], None]
+
+
+class LogWriter:
+    """
+    Args:
+        stream: Where to.
+        on_gap: Told in the thread, once lines are taken again, how many were lost before; it may write one.
+
+    Shape: `dropped` lines since the start.
+    """
+
+    def __init__(self, stream: TextIO, on_gap: OnGap = lambda _: None) -> None:
+        self.stream = stream
+        self.dropped = 0
+        self._on_gap = on_gap
+        self._lines: deque[str] = deque()
+        self._bytes = 0
+        self._gap = 0  # lost and not told yet
+        self._is_writing = self._is_closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def write(self, line: str) -> None:
+        """Hand over one line, for any thread; it never waits for the stream."""
+        with self._changed:
+            if self._is_closed:
+                return
+            if len(self._lines) >= LINES_MAX or self._bytes + len(line) > BYTES_MAX:
+                self.dropped += 1
+                self._gap += 1
+                return
+            self._lines.append(line)
+            self._bytes += len(line)
+            self._changed.notify_all()
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Wait until everything is written, for so long at most; whether it is."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lines and not self._is_writing, deadline - time.monotonic())
+
+    def close(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Write what is there, for so long at most, and take nothing more."""
+        self.flush(seconds)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self.flush(0.0):
+            self._thread.join(seconds)
+
+    # --- in the thread ---
+
+    def _run(self) -> None:
+        while (lines := self._take()) is not None:
+            with contextlib.suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
+                self._put("".join([f"{line}\n" for line in lines]))
+            with self._changed:
+                gap, self._gap = self._gap, 0
+            if gap:
+                self._on_gap(gap)
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+
+    def _put(self, text: str) -> None:
+        """To the descriptor itself where there is one: a stream has a lock, which the end of the process would want."""
+        try:
+            descriptor = self.stream.fileno()
+        except (AttributeError, OSError, ValueError):
+            self.stream.write(text)
+            self.stream.flush()
+            return
+        data = memoryview(text.encode(errors="backslashreplace"))
+        while data:
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:
+                select.select([], [descriptor], [])
+
+    def _take(self) -> list[str] | None:
+        """All that waits; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._is_closed)
+            if not self._lines:
+                return None
+            lines = list(self._lines)
+            self._lines.clear()
+            self._bytes = 0
+            self._is_writing = True
+            return lines
+
+
+# --- repeat ---
+# One line for the first of many identical errors, then one a minute with the number left out.
+#
+# A peer that is down fails every attempt alike; ten thousand equal lines hide the one that differs. Two log events
+# are
+# identical when level, event and every field that is no number are equal: numbers measure (an age, a count, a retry)
+# and differ each time. Only warnings and worse are held back, everything else passes.
+#
+# The memory is bounded: at the bound the event not seen for the longest time is forgotten, and with it its count.
+
+
+Event: TypeAlias = MutableMapping[str, Any]
+
+INTERVAL = 60.0  # seconds between two lines about the same
+KINDS_MAX = 1024  # different events remembered: more than an instance has peers and reasons, some 1 MB at most
+_HELD_BACK = frozenset({"warning", "error", "critical"})
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of one event; changed under the lock of its filter only."""
+
+    told_at: float
+    suppressed: int
+    last: dict[str, Any]
+
+
+class RepeatFilter:
+    """
+    A structlog processor; `level` has to be in the event before it, and the time of the event not yet.
+
+    Called from the loop and from writer threads, hence the lock. `clock` gives monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, interval: float = INTERVAL, kinds_max: int = KINDS_MAX) -> None:
+        self._clock = clock
+        self._interval = interval
+        self._kinds_max = kinds_max
+        self._seen: OrderedDict[object, _Seen] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, _logger: object, _method: str, event: Event) -> Event:
+        """
+        Let the event pass, with `suppressed` when identical ones were left out before it.
+
+        Raises:
+            DropEvent: an identical one was told less than `interval` ago.
+        """
+        if event.get("level") not in _HELD_BACK:
+            return event
+        now = self._clock()
+        key = _identity(event)
+        with self._lock:
+            seen = self._seen.get(key)
+            if seen is None:
+                self._seen[key] = _Seen(now, 0, {})
+                if len(self._seen) > self._kinds_max:
+                    self._seen.popitem(last=False)
+                return event
+            self._seen.move_to_end(key)
+            if now - seen.told_at < self._interval:
+                seen.suppressed += 1
+                seen.last = {name: value for name, value in event.items() if name != "exc_info"}  # it would keep frames
+                raise DropEvent
+            if seen.suppressed:
+                event["suppressed"] = seen.suppressed
+            self._seen[key] = _Seen(now, 0, {})
+            return event
+
+    def take_untold(self, *, everything: bool = False) -> list[dict[str, Any]]:
+        """
+        Take out what was left out and has had no line for `interval`, each once with its count.
+
+        For whoever tells it when no further identical event comes; `everything` for the end of the program.
+        """
+        now = self._clock()
+        with self._lock:
+            old = [key for key, seen in self._seen.items() if everything or now - seen.told_at >= self._interval]
+            gone = [self._seen.pop(key) for key in old]
+        return [{**seen.last, "suppressed": seen.suppressed} for seen in gone if seen.suppressed]
+
+
+def _identity(event: Event) -> object:
+    """What two identical events share; a field that cannot be compared counts by its text."""
+    fields = (
+        (name, value if isinstance(value, str) else repr(value))
+        for name, value in event.items()
+        if name != "exc_info" and (isinstance(value, bool) or not isinstance(value, int | float))
+    )
+    return frozenset(fields)
+
 
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -130,7 +336,7 @@ class _StandardHandler(logging.Handler):
             event = str(record.msg)
         level = next(name for name, number in reversed(_LEVELS.items()) if record.levelno >= number or name == "debug")
         fields = {"logger": record.name, **({"exc_info": record.exc_info} if record.exc_info else {})}
-        structlog.get_logger()._proxy_to_logger(level, event, **fields)  # noqa: SLF001  # the level is a value here
+        structlog.get_logger()._proxy_to_logger(level, event, **fields)  # the level is a value here  # noqa: SLF001
 
 
 def configure_logging(
@@ -220,7 +426,7 @@ def tell_suppressed(*, everything: bool = False) -> None:
     log = structlog.get_logger()
     for event in _State.repeats.take_untold(everything=everything):
         level = event.pop("level")
-        log._proxy_to_logger(level, **event)  # noqa: SLF001  # the level is a value here
+        log._proxy_to_logger(level, **event)  # the level is a value here  # noqa: SLF001
 
 
 def render_json(_logger: object, _method: str, event: Event) -> str:
@@ -262,3 +468,17 @@ def _stamp(instance: str, _logger: object, _method: str, event: Event) -> Event:
     event["ts"] = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     event["instance"] = instance
     return event
+
+
+# --- log_summary ---
+# Now and then, how many repeated errors were left out of the log since they were told last.
+
+
+LOOK_SECONDS = 10.0  # between two looks for errors that were left out for a minute
+
+
+async def tell_summaries() -> None:
+    """Tell them, for ever; `close_logging` tells the rest."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        tell_suppressed()

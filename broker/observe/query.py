@@ -13,42 +13,223 @@ Source: SQLite documentation, "Compile-Time Authorization Callbacks", "Write-Ahe
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
-from broker.observe.discovery import SYSTEM_COLUMNS, SYSTEM_VIEWS, column_rows, view_rows
-from broker.observe.fault import nearest, translate
-from broker.observe.file_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
-from broker.observe.function import ALLOWED, add_functions, render_instant
-from broker.observe.message import MESSAGES, message_rows
-from broker.observe.view import (
+from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
+from broker.observe.tsql import ALLOWED, add_functions, render_instant
+from broker.observe.view_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
+from broker.observe.views import (
     DATABASES,
     GUID_COLUMNS,
     LEDGER,
     MEMORY_VIEWS,
+    MESSAGES,
     MSDB_ROUTES,
     QUEUE_MONITORS,
+    SYSTEM_COLUMNS,
+    SYSTEM_VIEWS,
     UNTRIED,
     Row,
     RowSource,
+    column_rows,
+    message_rows,
+    view_rows,
 )
-from broker.observe.watch import ResultTooLargeError, Texts, Wanted, Watch
-from broker.store.attached import COUNTED, attach, queue_numbers
-from broker.store.file_view import STATUS_FUNCTION, FileView
-from broker.store.permission_view import SERVER_PERMISSIONS
-from broker.store.system_view import FILE_VIEWS, QUEUE
+from broker.store.sqlite.views import (
+    COUNTED,
+    FILE_VIEWS,
+    QUEUE,
+    SERVER_PERMISSIONS,
+    STATUS_FUNCTION,
+    FileView,
+    attach,
+    queue_numbers,
+)
 
 if TYPE_CHECKING:
     from broker.observe.tsql import SelectQuery, TableName
+
+
+# --- fault ---
+# What SQLite says when a statement fails, as the numbered error that the original would give.
+#
+# SQLite knows only its own version of the statement; the place shown is looked up in the text that was given. Faults
+# of
+# the file (locked, damaged, gone) are the machine's, everything else is the caller's.
+
+
+# SQLite's sentence, kind, number, ours; `{0}` is the name that SQLite's sentence holds. The last fits every sentence.
+_SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
+    (r"no such column: (.+)", UnknownNameError, 207, "invalid column name '{0}'"),
+    (r"ambiguous column name: (.+)", UnknownNameError, 209, "ambiguous column name '{0}': name its table too"),
+    (r"no such table: (.+)", UnknownNameError, 208, "invalid object name '{0}'"),
+    (r"no such function: (.+)", StatementError, 195, "'{0}' is not a recognized function name"),
+    (r"not authorized to use function: (.+)", StatementError, 195, "'{0}' is not a recognized function name"),
+    (r"wrong number of arguments to function (\w+)\(\)", StatementError, 174, "wrong number of arguments to '{0}'"),
+    (
+        r"misuse of (?:\w+:? )*(\w+)",
+        StatementError,
+        147,
+        "an aggregate or window function is out of place: {0}",
+    ),
+    (r"access to (.+) is prohibited", StatementError, 229, "the SELECT permission was denied on '{0}'"),
+    (r"not authorized", StatementError, 229, "the permission was denied: only the views can be read"),
+    (r"user-defined function raised exception", StatementError, 241, "conversion failed: no date, time or number"),
+    (r"circular reference: (.+)", StatementError, 252, "the expression '{0}' refers to itself without UNION ALL"),
+    (r"string or blob too big", StatementError, 7119, "a value or a row is too large: 64 KiB, for admins 1.25 MiB"),
+    (
+        r"LIKE or GLOB pattern too complex",
+        StatementError,
+        102,
+        "a pattern of LIKE may have 256 bytes; write a shorter one",
+    ),
+    (r'near "(.+)": syntax error', DdlSyntaxError, 102, "not supported near '{0}'"),
+    (r"(?s)(.*)", DdlSyntaxError, 102, "not supported: {0}"),
+)
+_CALLERS = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
+_COLUMN = 207
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What a misspelt name may have meant, as the end of a sentence; empty when nothing is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
+
+    by_folded = {known.casefold(): known for known in names}
+    near = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.7)
+    return f"; did you mean {by_folded[near[0]]}?" if near else ""
+
+
+def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable[str], path: str) -> BrokerError:
+    """
+    The error to raise for one of SQLite's.
+
+    Args:
+        error: As SQLite raised it.
+        statement: The one that failed.
+        columns: Every column of what it reads.
+        path: The file it reads, for a fault of the file.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code not in _CALLERS:
+        return StoreUnavailableError(path, str(error))
+    kind, number, problem, found = next(
+        (kind, number, problem, found)
+        for pattern, kind, number, problem in _SENTENCES
+        if (found := re.match(pattern, str(error)))
+    )
+    name = found[1] if found.groups() else ""
+    hint = nearest(name.rsplit(".", 1)[-1], columns) if number == _COLUMN else ""
+    return statement.error(number, problem.format(name) + hint, name, kind=kind)
+
+
+# --- watch ---
+# Watching a statement while SQLite carries it out: that it ends in time, stays small, and is still wanted.
+#
+# SQLite asks a `Watch` every so many steps, in the thread that carries the statement out. What it sorts or gathers
+# goes
+# to temporary files when it is much; Linux tells how large they are, though they have no names any more.
+#
+# Source: SQLite documentation, "Query Progress Callbacks", "Temporary Files Used By SQLite"; proc(5), /proc/PID/fd.
+
+
+Wanted = Callable[[], bool]
+
+OUT_OF_TIME, TOO_LARGE = 8649, 1105  # the original's: the query was cancelled; no room in tempdb
+_LOOK_SECONDS = 0.05  # between two questions whether it is wanted
+_SPILL_SECONDS, _SPILL_SHARE = 0.25, 20  # between two looks at the files, and times as long as the last one took
+_DESCRIPTORS = Path("/proc/self/fd")
+_SPILLED = "/etilqs_"  # how SQLite names its temporary files
+
+
+class Watch:
+    """
+    One statement, from now on.
+
+    Args:
+        seconds: It may take.
+        spill_bytes: That temporary files may have, those of all statements of this process together.
+        is_wanted: Whether who asked still waits.
+
+    Shape: `problem` why it was ended, "" while it was not; `number` of that error.
+    """
+
+    __slots__ = ("_deadline", "_is_wanted", "_look_at", "_seconds", "_spill_at", "_spill_bytes", "number", "problem")
+
+    def __init__(self, seconds: float, spill_bytes: int, is_wanted: Wanted) -> None:
+        now = time.monotonic()
+        self.number = OUT_OF_TIME
+        self.problem = ""
+        self._seconds = seconds
+        self._spill_bytes = spill_bytes
+        self._is_wanted = is_wanted
+        self._deadline = now + seconds
+        self._look_at = now
+        self._spill_at = now + _SPILL_SECONDS
+
+    def __call__(self) -> bool:
+        """Whether the statement is to end."""
+        now = time.monotonic()
+        if now > self._deadline:
+            self.problem = f"the query was cancelled: it took longer than {self._seconds:g} s; ask for less"
+        elif now > self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            if not self._is_wanted():
+                self.problem = "the query was cancelled: who asked has gone"
+            elif now > self._spill_at:
+                self._look_at_files(now)
+        return bool(self.problem)
+
+    def _look_at_files(self, now: float) -> None:
+        spilled = spilled_bytes()
+        if spilled > self._spill_bytes:
+            self.number = TOO_LARGE
+            self.problem = f"what is sorted and gathered has more than {self._spill_bytes >> 20} MiB; ask for less"
+        self._spill_at = now + max(_SPILL_SECONDS, _SPILL_SHARE * (time.monotonic() - now))
+
+
+def spilled_bytes() -> int:
+    """What the temporary files of SQLite in this process hold; 0 where the system does not tell."""
+    size = 0
+    with suppress(OSError):
+        for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - a Path for each descriptor would cost more than the look
+            with suppress(OSError):
+                path = f"{_DESCRIPTORS}/{name}"
+                if _SPILLED in os.readlink(path):  # noqa: PTH115 - likewise
+                    size += os.stat(path).st_size  # noqa: PTH116 - likewise
+    return size
+
+
+class ResultTooLargeError(Exception):
+    """More text in a result than may be."""
+
+
+class Texts:
+    """Makes text of what SQLite holds, of so many bytes in all. What is no UTF-8 is replaced."""
+
+    __slots__ = ("_left", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+
+    def __call__(self, data: bytes) -> str:
+        """Raises ResultTooLargeError."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise ResultTooLargeError(f"one row has more than {self._most >> 20} MiB; ask for fewer columns")
+        return data.decode(errors="replace")
+
 
 Statuses = Callable[[], Mapping[bytes, str]]
 

@@ -11,22 +11,354 @@ Imported when the first statement comes, because sqlglot is slow to import.
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import pairwise
-from typing import TypeVar, cast
+from typing import ClassVar, TypeAlias, TypeVar, cast
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import DialectType
+from sqlglot.dialects.sqlite import SQLite
 from sqlglot.dialects.tsql import TSQL
 from sqlglot.errors import ErrorLevel, ParseError, TokenError, UnsupportedError
+from sqlglot.generator import Generator
+from sqlglot.generators.sqlite import SQLiteGenerator
 from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
-from broker.observe.dialect import ViewsSQLite, bare, collation_of, is_known_call, is_known_type
-from broker.observe.view import INSTANT_COLUMNS
+from broker.observe.views import INSTANT_COLUMNS
+from broker.store.sqlite.views import GUID_FUNCTION
+
+# --- function ---
+# The functions that a statement may call: SQLite's own, and the few of T-SQL that SQLite would take otherwise.
+#
+# Each is a plain function over the values SQLite knows: None, int, float, str, bytes. NULL in gives NULL out, as in
+# the
+# original. A value that cannot be converted raises `ValueError`, which SQLite reports as a failed function. An
+# instant
+# is a text `YYYY-MM-DD HH:MM:SS.mmm` in UTC; other ISO 8601 forms are read too. No function reads a file or a
+# setting.
+#
+# Source: Transact-SQL reference, "String functions", "Date and time data types and functions".
+
+
+Value: TypeAlias = int | float | str | bytes | None
+
+RESULT_MAX = 2 * 1024 * 1024  # characters; a little more than a connection allows one value
+# SQLite's own: those that read nothing but their arguments and the clock, and cannot be asked for a large result.
+BUILT_IN = frozenset(
+    (
+        "abs",
+        "avg",
+        "coalesce",
+        "count",
+        "date",
+        "datetime",
+        "dense_rank",
+        "first_value",
+        "group_concat",
+        "ifnull",
+        "iif",
+        "instr",
+        "julianday",
+        "lag",
+        "last_value",
+        "lead",
+        "length",
+        "like",
+        "lower",
+        "ltrim",
+        "max",
+        "min",
+        "ntile",
+        "nullif",
+        "percent_rank",
+        "rank",
+        "replace",
+        "round",
+        "row_number",
+        "rtrim",
+        "sign",
+        "substr",
+        "substring",
+        "sum",
+        "time",
+        "trim",
+        "unixepoch",
+        "upper",
+    )
+)
+
+
+def render_instant(at: datetime) -> str:
+    """An instant as the views show it."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "milliseconds")
+
+
+def read_instant(value: Value) -> datetime:
+    """
+    An instant from ISO 8601 text, with `T` or a space; one without a zone is UTC.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    at = datetime.fromisoformat(str(value).strip())
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+@lru_cache(maxsize=1024)  # a dialog's messages follow one another; a million rows name few dialogs
+def render_guid(value: bytes | None) -> str | None:
+    """A GUID as the views show it. Cost: once for each row and GUID column, so no `UUID` is made."""
+    if value is None:
+        return None
+    text = value.hex().upper()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _to_datetime(value: Value) -> Value:
+    return None if value is None else render_instant(read_instant(value))
+
+
+def _plus(left: Value, right: Value) -> Value:
+    """`+` joins texts and adds numbers; a text beside a number is read as one."""
+    if left is None or right is None:
+        return None
+    if isinstance(left, str) and isinstance(right, str):
+        return left + right
+    if isinstance(left, bytes) and isinstance(right, bytes):
+        return left + right
+    return _number(left) + _number(right)
+
+
+def _number(value: float | str | bytes) -> float:
+    if isinstance(value, int | float):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        return float(value)
+
+
+def _text(value: float | str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+# In place of SQLite's own, whose time grows with the product of both lengths.
+
+
+def _instr(value: Value, wanted: Value) -> Value:
+    if value is None or wanted is None:
+        return None
+    if isinstance(value, bytes) and isinstance(wanted, bytes):
+        return value.find(wanted) + 1
+    return _text(value).find(_text(wanted)) + 1
+
+
+def _replace(value: Value, old: Value, new: Value) -> Value:
+    if value is None or old is None or new is None:
+        return None
+    text, old, new = _text(value), _text(old), _text(new)
+    if not old:
+        return text
+    if text.count(old) * (len(new) - len(old)) > RESULT_MAX:
+        raise OverflowError("too large")  # SQLite reports a value that is too large
+    return text.replace(old, new)
+
+
+def _trim(strip: Callable[[str, str], str]) -> Callable[[Value, Value], Value]:
+    def trim(value: Value, unwanted: Value) -> Value:
+        if value is None or unwanted is None:
+            return None
+        return strip(_text(value), "".join(set(_text(unwanted))))
+
+    return trim
+
+
+_OWN: Mapping[str, tuple[int, Callable[..., Value]]] = {
+    "tsql_plus": (2, _plus),
+    "tsql_to_datetime": (1, _to_datetime),
+}
+_FASTER: Mapping[str, tuple[int, Callable[..., Value]]] = {
+    "instr": (2, _instr),
+    "ltrim": (2, _trim(str.lstrip)),
+    "replace": (3, _replace),
+    "rtrim": (2, _trim(str.rstrip)),
+    "trim": (2, _trim(str.strip)),
+}
+NOW = "tsql_now"  # GETUTCDATE() and its kin: one instant for the whole statement
+
+ALLOWED = BUILT_IN | _OWN.keys() | {NOW}
+
+
+def add_functions(db: sqlite3.Connection, *, now: datetime) -> None:
+    """Teach a connection the functions of this file; `now` is what GETUTCDATE() says."""
+    for name, (arguments, function) in (*_OWN.items(), *_FASTER.items()):
+        db.create_function(name, arguments, function, deterministic=True)
+    db.create_function(GUID_FUNCTION, 1, render_guid, deterministic=True)
+    text = render_instant(now)
+    db.create_function(NOW, 0, lambda: text, deterministic=True)
+
+
+# --- dialect ---
+# How a T-SQL tree is written so that SQLite means the same by it.
+#
+# sqlglot's own way of writing SQLite serves except where it loses meaning: `+` of texts, lengths, `GETUTCDATE()`,
+# `N''`
+# and casts. What SQLite does not have is refused. Names are quoted with backticks, always: a name in double quotes
+# that
+# exists nowhere is a text to SQLite, and a misspelt column would be an answer instead of an error.
+
+
+Write = Callable[[Generator, exp.Expr], str]
+
+_TEXT = "TEXT"
+_T = exp.DataType.Type
+_TYPES = {
+    **dict.fromkeys((_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.XML), _TEXT),
+    **dict.fromkeys((_T.INT, _T.BIGINT, _T.SMALLINT, _T.TINYINT, _T.UTINYINT), "INTEGER"),
+    **dict.fromkeys((_T.FLOAT, _T.DOUBLE), "REAL"),
+    **dict.fromkeys((_T.DECIMAL, _T.MONEY, _T.SMALLMONEY), "NUMERIC"),
+    **dict.fromkeys((_T.BINARY, _T.VARBINARY), "BLOB"),
+}
+_NOW_NAMES = frozenset({"GETUTCDATE", "SYSUTCDATETIME", "SYSDATETIME", "SYSDATETIMEOFFSET"})
+# What a statement may call, as sqlglot reads it. Others are not rendered: for some, sqlglot writes an argument twice,
+# which doubles the text with each level of nesting.
+_CALLS = frozenset(
+    (
+        exp.Abs,
+        exp.And,
+        exp.Avg,
+        exp.Case,
+        exp.Cast,
+        exp.Coalesce,
+        exp.Count,
+        exp.CurrentTimestamp,
+        exp.Date,
+        exp.Datetime,
+        exp.DenseRank,
+        exp.Exists,
+        exp.FirstValue,
+        exp.GroupConcat,
+        exp.If,
+        exp.Lag,
+        exp.LastValue,
+        exp.Lead,
+        exp.Length,
+        exp.Lower,
+        exp.Max,
+        exp.Min,
+        exp.Ntile,
+        exp.Nullif,
+        exp.Or,
+        exp.PercentRank,
+        exp.Rank,
+        exp.Replace,
+        exp.Round,
+        exp.RowNumber,
+        exp.Sign,
+        exp.StrPosition,
+        exp.Substring,
+        exp.Sum,
+        exp.Time,
+        exp.Trim,
+        exp.TryCast,
+        exp.Upper,
+    )
+)
+
+
+def is_known_function(name: str) -> bool:
+    """Whether a function that sqlglot has no own word for can be called; what is true is safe to write unquoted."""
+    return name.upper() in _NOW_NAMES or name.lower() in BUILT_IN
+
+
+def is_known_call(call: exp.Func) -> bool:
+    """Whether a function can be called."""
+    return is_known_function(call.name) if isinstance(call, exp.Anonymous) else type(call) in _CALLS
+
+
+def is_known_type(kind: exp.DataType) -> bool:
+    """Whether a value can be cast to this type."""
+    return kind.this in _TYPES
+
+
+def collation_of(name: str) -> str | None:
+    """SQLite's collation for one of the original's: without case, or byte for byte; None for neither."""
+    words = set(name.upper().split("_"))
+    if words & {"BIN", "BIN2", "CS"}:
+        return "BINARY"
+    return "NOCASE" if "CI" in words else None
+
+
+def bare(node: exp.Expr) -> exp.Expr:
+    """What the statement said, without the conversion that sqlglot puts around an argument."""
+    inner: exp.Expr = node.this if isinstance(node, exp.Cast) and node.to.this is _T.TEXT else node
+    return inner
+
+
+def _call(name: str, *keys: str) -> Write:
+    """Writes a node as a call, with what it holds under these keys as arguments."""
+
+    def write(generator: Generator, node: exp.Expr) -> str:
+        return generator.func(name, *(bare(node.args[key]) for key in keys))
+
+    return write
+
+
+def _now(generator: Generator, _node: exp.Expr) -> str:
+    return generator.func(NOW)
+
+
+def _anonymous(generator: Generator, node: exp.Expr) -> str:
+    name = node.name.upper()
+    return generator.func(NOW if name in _NOW_NAMES else name, *node.expressions)
+
+
+def _collate(generator: Generator, node: exp.Expr) -> str:
+    return f"{generator.sql(node.this)} COLLATE {collation_of(node.expression.name)}"
+
+
+def _cast(generator: Generator, node: exp.Expr) -> str:
+    """A length in the type cuts the text."""
+    kind, sql = node.args["to"], generator.sql(node.this)
+    sizes = [size.name for size in kind.expressions if size.name.isdigit()]
+    target = _TYPES[kind.this]
+    cast = f"CAST({sql} AS {target})"
+    return f"substr({cast}, 1, {sizes[0]})" if target == _TEXT and sizes else cast
+
+
+def _national(generator: Generator, node: exp.Expr) -> str:
+    return generator.sql(exp.Literal.string(node.name))
+
+
+class _Generator(SQLiteGenerator):
+    TRANSFORMS: ClassVar = {
+        **SQLiteGenerator.TRANSFORMS,
+        exp.Add: _call("tsql_plus", "this", "expression"),
+        exp.Anonymous: _anonymous,
+        exp.Cast: _cast,
+        exp.Collate: _collate,
+        exp.CurrentTimestamp: _now,
+        exp.Length: _call("length", "this"),
+        exp.National: _national,
+    }
+
+
+class ViewsSQLite(SQLite):
+    """SQLite as this package writes it."""
+
+    class Tokenizer(SQLite.Tokenizer):
+        """Names are quoted with the first of these."""
+
+        IDENTIFIERS: ClassVar = ["`"]
+
+    Generator = _Generator
+
 
 TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks
 WORDS_MAX = 8192  # names, values and signs, such as a list of 4000 values

@@ -20,8 +20,8 @@ from pyspark.sql import Column, DataFrame, Window
 from broker.errors import PipelineError
 from broker.flow import VisitOutcome
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.pipeline.schema import CAPACITY
-from broker.pipeline.window import WINDOW_SECONDS, begin_us, length_us
+from broker.pipeline.results import CAPACITY
+from broker.pipeline.visits import WINDOW_SECONDS, begin_us, length_us
 
 # A fourth more than what was needed: the pool pauses those who feed it while there is still room for what they may
 # bring at once (`is_tight` in `broker.forwarding.pool`), so one of just the peak would have paused them.

@@ -20,8 +20,8 @@ import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import VisitOutcome
-from broker.pipeline.schema import DIALOGS
-from broker.pipeline.visit_order import CLOCK_TOLERANCE_US
+from broker.pipeline.results import DIALOGS
+from broker.pipeline.visits import CLOCK_TOLERANCE_US
 
 DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

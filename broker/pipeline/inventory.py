@@ -1,7 +1,7 @@
 """
 Which files of the journals are read, which are not and why, and what the footers tell that a figure cannot.
 
-A file is judged by its footer before Spark hears of it (`broker.journal.survey`), because one broken file ends a Spark
+A file is judged by its footer before Spark hears of it (`broker.journal.schema`), because one broken file ends a Spark
 job, and a copy counts twice without a word. What is left out is kept here with its reason, so that every run can tell
 it: a figure that lacks a file is never silently wrong.
 """
@@ -20,8 +20,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import NoJournalError
-from broker.journal.survey import FileState, Fitness, files, judge
-from broker.pipeline.schema import VISIT
+from broker.journal.schema import FileState, Fitness, files, judge
+from broker.pipeline.results import VISIT
 
 TOLD_MAX = 20  # files that are named one by one
 SILENT = timedelta(hours=1)  # behind the newest instant of all; an instance that tells nothing for longer has ended

@@ -27,8 +27,8 @@ import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame
 
 from broker.flow import VisitOutcome
-from broker.pipeline.schema import PATHS
-from broker.pipeline.visit_order import (
+from broker.pipeline.results import PATHS
+from broker.pipeline.visits import (
     CLOCK_TOLERANCE_US,
     STEPS,
     is_hop,

@@ -33,7 +33,7 @@ import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import NUMBER, VisitOutcome
-from broker.pipeline.schema import RECONCILE
+from broker.pipeline.results import RECONCILE
 
 GRACE_SECONDS = 150  # two of the sender's longest pauses, 64 s, and a little
 BEHIND_SECONDS = 900  # the journal of one instance behind that of another: the default age at which a file is closed

@@ -21,6 +21,26 @@ from msgspec import Struct
 
 from broker.security.principal import ANY, NOBODY, PUBLIC, Principal, Who, covers_text, spelled
 
+# --- binding ---
+# Remote service bindings: by whose certificate a far service is known.
+#
+# Source: Service Broker documentation, "CREATE REMOTE SERVICE BINDING", "Determining the Dialog Security Type".
+
+
+class RemoteServiceBinding(Struct, frozen=True):
+    """
+    To whom conversations with a far service are sealed.
+
+    Shape: `remote_principal` as `broker.security.principal` reads it; `is_anonymous_on` when the initiator does not
+    show who it is, so that the target takes it for `public`.
+    """
+
+    name: str
+    remote_service_name: str
+    remote_principal: str
+    is_anonymous_on: bool = False
+
+
 ENDPOINT_NAME = "Broker"  # of the endpoint in what is told, where nobody knows its name
 PROFILES_MAX = 256  # sets of rules that are remembered as one object; each peer's certificate selects one
 

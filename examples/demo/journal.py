@@ -27,7 +27,7 @@ _UNAVAILABLE = str(PipelineUnavailableError("", "")).split(":")[0]
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The total of `reconcile`, as `broker.pipeline.schema.RECONCILE` tells its columns. Shape: all messages whole."""
+    """The total of `reconcile`, as `broker.pipeline.results.RECONCILE` tells its columns. Shape: all messages whole."""
 
     sent: int
     delivered: int

@@ -24,9 +24,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from broker.observe.tables import render_table
-from broker.observe.terminal import Terminal
-from broker.store.stock import unacknowledged_messages, unended_dialogs
+from broker.cli.output import Terminal, render_table
+from broker.store.sqlite.inspect import unacknowledged_messages, unended_dialogs
 
 from .cast import GATEWAYS, HOMES, ORDERS, QUEUE, SHIPPING, TARGETS, demo_topology
 from .journal import ReportFailedError, ReportLeftOutError, make_report, total_faults, why_no_journal

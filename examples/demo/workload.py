@@ -77,7 +77,7 @@ class Workload:
         def run() -> None:
             try:
                 work(*arguments)
-            except BaseException as error:  # noqa: BLE001 - told by whoever watches the workload
+            except BaseException as error:  # noqa: BLE001 - told by whoever waits
                 self.failures.append(error)
 
         thread = threading.Thread(target=run, name=work.__name__, daemon=True)

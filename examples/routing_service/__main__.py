@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from broker.cli.access import open_database, read_settings
-from broker.cli.exit_code import UNREACHABLE, fail, with_exit_code
-from broker.cli.option import config_option, database_option
-from broker.control.quantity import parse_duration
+from broker.cli.options import UNREACHABLE, config_option, database_option, fail, with_exit_code
+from broker.config.units import parse_duration
 from broker.observe.logs import configure_logging
 
 from .answering import Answerer, Source

@@ -20,8 +20,7 @@ from typing import Protocol
 
 import structlog
 
-from broker.application.message import Message
-from broker.application.receiving import receive
+from broker.client.receiving import Message, receive
 from broker.ddl.statements import CreateRoute
 from broker.dialog.route_requests import MISSING_BINDING, MISSING_ROUTE, Inquiry, answer, parse_inquiry, type_of
 from broker.errors import ConversationError, DaemonUnreachableError, StoreUnavailableError

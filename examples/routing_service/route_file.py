@@ -15,9 +15,9 @@ import structlog
 from msgspec import structs
 from msgspec.structs import replace
 
+from broker.ddl.lexer import decode_script
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, Statement, blaming
-from broker.ddl.text import decode_script
 from broker.dialog.route_requests import Inquiry
 from broker.errors import StatementError
 from broker.routing.route import check_route

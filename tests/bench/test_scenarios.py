@@ -11,10 +11,9 @@ from bench.scenarios import connections, day, open_dialogs, overload, saturation
 from bench.scenarios.knee import NoKneeError
 from bench.scenarios.pressed import Pressed
 from broker.bench.dialogs import Ends, ends
-from broker.bench.generator import Generator, compiler, make_generator
-from broker.bench.hop import relay
-from broker.bench.result import Row
-from broker.bench.traffic import service_names, traffic
+from broker.bench.figures import Row
+from broker.bench.forwarding import relay
+from broker.bench.generator import Generator, compiler, make_generator, service_names, traffic
 from examples.demo.topology import free_port
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from broker.journal.reading import UNREADABLE, FileReader
-from broker.journal.survey import FileState, Fitness, files, survey
-from broker.store.balance import read_balance
+from broker.journal.reader import UNREADABLE, FileReader
+from broker.journal.schema import FileState, Fitness, files, survey
+from broker.store.sqlite.inspect import read_balance
 
 BUSY_SECONDS = 20.0
 FRAME = ("conversation_id", "from_target", "sequence_number", "fragment_number", "outcome", "kind")

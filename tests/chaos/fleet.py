@@ -26,7 +26,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from broker.store.role_file import read_reign
+from broker.store.sqlite.role_file import read_reign
 from examples.demo.topology import Daemon, TimedOutError, wait_for
 from tests.chaos.cast import (
     BILLING,

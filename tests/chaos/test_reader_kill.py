@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.quarantine import failures
+from broker.store.sqlite.quarantine import failures
 from tests.support.reading import count, is_drained
 from tests.support.shop import Shop
 
@@ -29,7 +29,10 @@ SECONDS = 60.0
 # Every public step of a worker and of its connection, and the function itself, is a place to die at.
 APPLICATION = """
 import os, signal, sys, broker
-from broker.application import claim, desk, reader_connection, work
+from broker.client import queue as claim
+from broker.client import reader_worker as desk
+from broker.client import reader_worker as reader_connection
+from broker.client import reader_worker as work
 
 left = int(os.environ["DIE_AT"])
 

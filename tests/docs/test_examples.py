@@ -20,7 +20,7 @@ import click
 import pytest
 
 from broker.cli import main
-from broker.control.load import load_settings
+from broker.config.load import load_settings
 from broker.ddl.parser import read_script
 from broker.errors import BrokerError, DdlSyntaxError, SettingsError
 from tests.docs.page import DOCS, blocks

@@ -17,9 +17,7 @@ from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.protocol.layout import HEADER_BYTES
 from broker.routing.decide import RouteClass
 from broker.routing.explain import TITLES
-from broker.security.key_packet import KEY_ID_BYTES
-from broker.security.refusal import SealRefusedError
-from broker.security.seal import NO_ECHO, clear_part, open_frame, read_box, seal
+from broker.security.seal import KEY_ID_BYTES, NO_ECHO, SealRefusedError, clear_part, open_frame, read_box, seal
 from tests.docs.page import DOCS
 
 PICTURES = sorted((DOCS / "pictures").glob("*.svg"))

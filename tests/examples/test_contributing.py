@@ -12,12 +12,12 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PATHS = sorted(set(re.findall(r"`((?:broker|tests|docs|examples|deploy|config|\.ci)/[\w/.-]*[\w/])`", PAGE)))
 PLACEHOLDERS = {"broker/x/y.py", "tests/unit/x/test_y.py"}
 NAMES = {
-    "broker/observe/traffic.py": ["Described", "traffic_readers"],
-    "broker/observe/view.py": ["MEMORY_VIEWS", "GUID_COLUMNS", "INSTANT_COLUMNS", "make_row"],
-    "broker/store/system_view.py": ["FileView", "FILE_VIEWS"],
+    "broker/observe/metrics.py": ["Described", "traffic_readers"],
+    "broker/observe/views.py": ["MEMORY_VIEWS", "GUID_COLUMNS", "INSTANT_COLUMNS", "make_row"],
+    "broker/store/sqlite/views.py": ["FileView", "FILE_VIEWS"],
     "broker/observe/status.py": ["_KIND_NAMES"],
-    "broker/control/effect.py": ["carry_out"],
-    "broker/admin/permission.py": ["_OF_OPERATOR"],
+    "broker/catalog/handlers.py": ["carry_out"],
+    "broker/admin/auth.py": ["_OF_OPERATOR"],
     "broker/protocol/layout.py": ["Kind"],
     "broker/protocol/frame.py": ["LinkMessage", "KIND_OF", "_GUID_FIELDS"],
     "broker/protocol/decoder.py": ["_LINK_LENGTHS"],

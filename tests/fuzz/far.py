@@ -7,10 +7,8 @@ from functools import cache
 
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import decode_dialog
-from broker.security.key_packet import Mode
-from broker.security.opening import Opener
-from broker.security.refusal import SealRefusedError
-from broker.security.session import Sealer, Secured
+from broker.security.seal import Mode, SealRefusedError
+from broker.security.session import Opener, Sealer, Secured
 from tests.fuzz.target import Target
 from tests.support.identities import credentials
 from tests.support.sealed import NOW, initiator, sealed

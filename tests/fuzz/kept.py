@@ -13,20 +13,20 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from broker.control.certificate_file import read_certificates, read_keys
-from broker.control.token_file import TokenFileError, find_token, read_tokens
+from broker.config.admin_access import TokenFileError, find_token, read_tokens
 from broker.errors import BrokerError, StoreUnavailableError
-from broker.journal.newest import Wanted, newest
-from broker.journal.survey import survey
-from broker.net.certificate import identify
-from broker.observe.audit import audit_rows
-from broker.observe.file_rows import monitor_rows
+from broker.journal.reader import Wanted, newest
+from broker.journal.schema import survey
+from broker.net.tls import identify
 from broker.observe.query import shown_value
+from broker.observe.view_rows import monitor_rows
+from broker.observe.views import audit_rows
+from broker.security.certificate_files import read_certificates, read_keys
 from broker.security.identity import parse_own, parse_peers
-from broker.store.database import open_store
-from broker.store.fence import RECORD, look
-from broker.store.group_lock import RECORD_BYTES, QueueRecord, ReaderSlot, lock_file
-from broker.store.role_file import read_reign, role_path, told_epoch
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.file_identity import RECORD, look
+from broker.store.sqlite.queues import RECORD_BYTES, QueueRecord, ReaderSlot, lock_file
+from broker.store.sqlite.role_file import read_reign, role_path, told_epoch
 from tests.fuzz.target import KIB, Target
 from tests.support.identities import issued
 from tests.support.journalled import visit, write
@@ -162,7 +162,7 @@ def _pem(data: bytes) -> None:
     try:
         parse_own(data, data)
     except ValueError as error:
-        assert str(error)  # noqa: PT017 - likewise
+        assert str(error)  # noqa: PT017 - most inputs are refused, and the other readers are asked as well
     for signing in parse_peers(data):
         assert signing.who.name
 

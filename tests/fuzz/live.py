@@ -20,7 +20,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from broker.daemon import Instance, serve
+from broker.daemon.instance import Instance, serve
 from broker.net.tls import ALPN
 from broker.protocol.frame import Hello, Ping, encode_dialog, encode_link
 from tests.fuzz.peer import HEADER, hostile_maps, link_frame

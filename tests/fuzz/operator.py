@@ -10,17 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from broker.control.config import Settings
-from broker.control.load import load_settings
-from broker.control.setting import settings_of
+from broker.config.consistency import setting_warnings
+from broker.config.load import load_settings
+from broker.config.settings import Settings
+from broker.config.values import settings_of
 from broker.ddl.parser import parse_script, read_script
 from broker.ddl.render import render_statement
 from broker.ddl.statements import CreateRoute
 from broker.errors import DdlSyntaxError, SettingsError, StatementError, StoreUnavailableError
-from broker.observe import query, view
+from broker.observe import query
+from broker.observe import views as view
 from broker.observe.query import SystemViews
 from broker.routing.route import PropertyError, check_route
-from broker.store.database import open_store
+from broker.store.sqlite.database import open_store
 from tests.fuzz.target import KIB, Target
 
 QUERY_SECONDS = 0.5
@@ -129,7 +131,7 @@ def _settings(data: bytes) -> None:
     path.write_bytes(rest)
     environ = {f"BROKER_{variable.upper()}": value} if variable else {}
     try:
-        warnings = load_settings(path, environ=environ).warnings()
+        warnings = setting_warnings(load_settings(path, environ=environ))
     except SettingsError as error:
         assert len(error.errors) == len("\n".join(map(str, error.errors)).splitlines())  # noqa: PT017 - raised again
         raise

@@ -8,8 +8,8 @@ from functools import cache
 from broker.conversation.message_types import Validation, violation
 from broker.dialog.route_requests import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
-from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.way import ForwardingEntry
+from broker.forwarding.entry import ForwardingEntry
+from broker.forwarding.kernels import KERNELS
 from broker.protocol.decoder import FrameDecoder, check_frame
 from broker.protocol.frame import (
     Envelope,
@@ -39,9 +39,19 @@ from broker.protocol.frame import (
 from broker.protocol.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES, FrameKind
 from broker.protocol.link_state import LinkStateMachine
 from broker.routing.address import parse_address, transport_address
-from broker.security.key_packet import WRAPPED_BYTES, Direction, read_packet
-from broker.security.refusal import SealRefusedError
-from broker.security.seal import ECHO_BYTES, TAG_BYTES, clear_part, frame_key, open_frame, read_box, seal
+from broker.security.seal import (
+    ECHO_BYTES,
+    TAG_BYTES,
+    WRAPPED_BYTES,
+    Direction,
+    SealRefusedError,
+    clear_part,
+    frame_key,
+    open_frame,
+    read_box,
+    read_packet,
+    seal,
+)
 from tests.fuzz.target import KIB, Target
 from tests.support.kernel import MAX_FRAME, Walker
 
@@ -178,7 +188,7 @@ class _Ways(Walker):
         key: bytes,
         conversation: bytes,
         kind: int,
-        is_from_target: bool,  # noqa: FBT001
+        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
     ) -> tuple[ForwardingEntry, bool | None]:
         del conversation, is_from_target
         return self.way(key[18:], kind), False
@@ -226,7 +236,7 @@ def _bodies(data: bytes) -> None:
     try:
         parse_flat_xml(data)
     except ValueError as error:
-        assert str(error)  # noqa: PT017 - likewise
+        assert str(error)  # noqa: PT017 - most inputs are refused, and the other readers are asked as well
     for validation in Validation:
         assert violation(validation, data) != ""
     envelope, payload = decode_envelope(data)
@@ -277,7 +287,7 @@ def _box(data: bytes) -> None:
         try:
             read_packet(box.packet)
         except SealRefusedError as error:
-            assert str(error)  # noqa: PT017 - the box is looked at all the same
+            assert str(error)  # noqa: PT017 - most inputs are refused, and the other readers are asked as well
     frame = (len(HEAD) + len(data)).to_bytes(4, "big") + HEAD[4:] + data
     payload = open_frame(frame_key(b"s" * 32, DIRECTION, box.key_id), box, frame, len(HEAD))
     assert payload == b"payload"

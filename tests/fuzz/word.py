@@ -7,12 +7,11 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from broker.application.header import context_of, headers_of
-from broker.cli.typed_batch import is_blank, is_go, is_open, is_secret, is_whole, used_database
-from broker.control.admin_role import parse_holder
-from broker.control.listen import parse_listen
-from broker.control.partner import export, read_partner
-from broker.control.quantity import parse_duration, parse_size, render_duration, render_size
+from broker.catalog.partner import export, read_partner
+from broker.cli.sql import is_blank, is_go, is_open, is_secret, is_whole, used_database
+from broker.client.body import context_of, headers_of
+from broker.config.units import parse_duration, parse_size, render_duration, render_size
+from broker.config.values import parse_holder, parse_listen
 from broker.conversation.message_types import error_body, error_parts
 from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
 from broker.errors import PartnerFileError, StatementError
@@ -31,7 +30,7 @@ def _refused(read: Callable[[], object]) -> None:
     try:
         read()
     except ValueError as error:
-        assert str(error)  # noqa: PT017 - most inputs are no such thing, and the other readers are asked as well
+        assert str(error)  # noqa: PT017 - most inputs are refused, and the other readers are asked as well
 
 
 # --- names, addresses, amounts ---
@@ -158,7 +157,7 @@ def _understood(text: str) -> None:
     try:
         SelectQuery(text)
     except StatementError as error:
-        assert str(error)  # noqa: PT017 - most inputs are no SELECT
+        assert str(error)  # noqa: PT017 - most inputs are refused, and the other readers are asked as well
 
 
 TYPED = [

@@ -19,13 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
+from broker.admin.app import page_files
 from broker.admin.events import STREAMS_MAX
-from broker.admin.listening import CONNECTIONS_MAX
-from broker.admin.operation import OPERATIONS
-from broker.admin.page import page_files
-from broker.control.admin_role import AdminRole
-from broker.control.listen import ListenAddress
-from broker.control.token_file import new_token
+from broker.admin.operations import OPERATIONS
+from broker.admin.server import CONNECTIONS_MAX
+from broker.config.admin_access import new_token
+from broker.config.values import AdminRole, ListenAddress
 from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.admin import Answer, ask, bearer, read_answer, request, speak
 

@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from broker.admin.listening import CONNECTIONS_MAX
-from broker.control.admin_role import AdminRole
-from broker.control.listen import ListenAddress
-from broker.control.token_file import new_token
-from broker.daemon import serve
+from broker.admin.server import CONNECTIONS_MAX
+from broker.config.admin_access import new_token
+from broker.config.values import AdminRole, ListenAddress
+from broker.daemon.instance import serve
 from tests.support.admin import ask, bearer, request, speak
 
 MIB = 2**20

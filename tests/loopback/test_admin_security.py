@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 import broker
-from broker.admin.operation import OPERATIONS, Operation
-from broker.control.admin_role import AdminRole
-from broker.control.listen import ListenAddress
-from broker.control.token_file import new_token
-from broker.daemon import Instance, serve
+from broker.admin.operations import OPERATIONS, Operation
+from broker.config.admin_access import new_token
+from broker.config.values import AdminRole, ListenAddress
+from broker.daemon.instance import Instance, serve
 from tests.support.admin import JSON, ask, bearer, read_answer, request, speak
 from tests.support.certificates import authority, make
 from tests.support.command import run

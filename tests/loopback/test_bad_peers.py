@@ -10,9 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.limits import READ_BYTES
-from broker.forwarding.pool import HELD_OVERHEAD
-from broker.net.link_state import LinkState
+from broker.forwarding.pool import HELD_OVERHEAD, READ_BYTES
+from broker.net.link import LinkState
 from broker.protocol.frame import Fatal, Hello, Ping, Pong, Probe, encode_link
 from tests.support.loopback import Instance, instance, message, numbers, raw, until
 
@@ -308,7 +307,7 @@ async def test_probes_of_a_peer_that_never_reads_are_answered_within_a_bound() -
 
 
 async def test_frame_that_is_not_complete_in_time_ends_its_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.intake.FRAME_SECONDS", 0.3)
+    monkeypatch.setattr("broker.net.link.FRAME_SECONDS", 0.3)
     frame = message("//here", 1, bytes(3000))
     async with (
         instance(heartbeat_ms=200) as near,

@@ -18,8 +18,15 @@ import pytest
 from bench import haproxy
 from broker.bench import dialogs, forwarding
 from broker.bench.forwarding import FLOOD, PING, Scenario
-from broker.bench.generator import Generator, GeneratorError, compiler, make_generator, speaks_tls
-from broker.bench.traffic import service_names, traffic
+from broker.bench.generator import (
+    Generator,
+    GeneratorError,
+    compiler,
+    make_generator,
+    service_names,
+    speaks_tls,
+    traffic,
+)
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import FIRST_DIALOG_KIND, MAX_FRAME

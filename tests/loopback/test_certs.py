@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.control.certificate_file import read_certificates
-from broker.security.described import describe
+from broker.security.certificate_files import read_certificates
+from broker.security.identity import describe
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 

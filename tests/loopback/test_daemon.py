@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 import broker
-from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.kernels import KERNELS
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Hello, LinkMessage, Probe, ProbeReply, decode_link, encode_link
 from examples.demo.topology import Daemon, Topology, wait_for

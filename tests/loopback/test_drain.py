@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from broker.bench.traffic import hello
-from broker.control.load import load_settings
-from broker.daemon import serve
+from broker.bench.generator import hello
+from broker.config.load import load_settings
+from broker.daemon.instance import serve
 from broker.protocol.frame import GoAway
 from broker.routing.address import NetworkAddress
 from examples.demo.topology import Daemon, Topology, free_port, wait_for

@@ -23,7 +23,7 @@ from tests.support.command import run
 
 ORDERS, BILLING, OTHER = "//shop/Orders", "//shop/Billing", "//shop/Other"
 SECONDS = 40.0
-SHORT_PATIENCE = "import broker.store.database\nbroker.store.database.BUSY_SECONDS = 0.3\n"
+SHORT_PATIENCE = "import broker.store.sqlite.database\nbroker.store.database.BUSY_SECONDS = 0.3\n"
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_writer_that_does_not_end_is_waited_for_by_applications(net: Topology)
         try:
             with closing(sqlite3.connect(path, timeout=0)) as db, db:
                 broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING).send("0")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the test fails with it
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
             failures.append(error)
 
     thread = threading.Thread(target=application)

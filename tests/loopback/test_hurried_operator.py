@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.fence import RECORD
+from broker.store.sqlite.file_identity import RECORD
 from examples.demo.topology import Topology
 from tests.support.hurried import SERVE_SECONDS, Place, command, place
 

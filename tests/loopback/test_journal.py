@@ -15,8 +15,8 @@ import pytest
 import broker
 from bench.journal import measure
 from broker.bench.forwarding import Scenario
-from broker.forwarding.sample import Sample
-from broker.journal.place import files_of
+from broker.forwarding.ring import Sample
+from broker.journal.files import files_of
 from examples.demo.topology import Daemon, Topology, wait_for
 
 BILLING, ORDERS = "//shop/Billing", "//shop/Orders"

@@ -16,8 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.forwarding.limits import READ_BYTES
-from broker.forwarding.unfinished import UNFINISHED_MAX_BYTES
+from broker.forwarding.pool import READ_BYTES, UNFINISHED_MAX_BYTES
 from broker.net.link import CONTROL_MAX_BYTES
 from broker.protocol.frame import Hello, Ping, Pong, encode_link
 from broker.routing.address import NetworkAddress

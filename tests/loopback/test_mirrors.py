@@ -14,10 +14,10 @@ from uuid import UUID
 import pytest
 
 import broker
-from broker.daemon import Instance as Daemon
-from broker.daemon import serve
+from broker.daemon.instance import Instance as Daemon
+from broker.daemon.instance import serve
 from broker.flow import Disposition
-from broker.forwarding.kernel_choice import choose_kernel
+from broker.forwarding.kernels import choose_kernel
 from broker.protocol.frame import GoAway, Probe, ProbeReply, Rejected
 from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress

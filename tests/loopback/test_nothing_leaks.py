@@ -35,12 +35,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import broker
-from broker.journal.place import files_of
+from broker.journal.files import files_of
 from broker.net.tls import ALPN
-from broker.observe.view import MEMORY_VIEWS
+from broker.observe.views import MEMORY_VIEWS
 from broker.protocol.frame import Hello, Ping, encode_dialog, encode_link
-from broker.store.quarantine import failures
-from broker.store.system_view import FILE_VIEWS
+from broker.store.sqlite.quarantine import failures
+from broker.store.sqlite.views import FILE_VIEWS
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.fuzz.peer import HEADER, link_frame
 from tests.support.certificates import Pair, authority, make

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.flow import Disposition
-from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.kernels import KERNELS
 from broker.net.tls import NO_SECURITY
 from broker.protocol.frame import Fatal
 from broker.routing.address import TRANSPORT, NetworkAddress

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import broker
-from broker.daemon import Instance, serve
+from broker.daemon.instance import Instance, serve
 from broker.errors import DaemonUnreachableError
 from examples.demo.topology import Daemon, Topology, wait_for
 

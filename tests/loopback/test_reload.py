@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.reload import ReloadRefusedError
-from broker.daemon import Instance, serve
+from broker.catalog.reload import ReloadRefusedError
+from broker.daemon.instance import Instance, serve
 from broker.errors import SettingsError
 from broker.routing.address import NetworkAddress
 from tests.support.certificates import make

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.control.config import Settings
-from broker.control.place import KeyPath
-from broker.control.setting import Reload, settings_of
-from broker.daemon import Instance, serve
+from broker.config.settings import Settings
+from broker.config.toml import KeyPath
+from broker.config.values import Reload, settings_of
+from broker.daemon.instance import Instance, serve
 from broker.observe.logs import close_logging, configure_logging
 from tests.support.reloaded import File, Sections, everything
 

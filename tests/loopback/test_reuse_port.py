@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.exit_code import EX_TEMPFAIL
+from broker.cli.options import EX_TEMPFAIL
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
 
 SECONDS = 20.0

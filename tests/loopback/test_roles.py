@@ -16,7 +16,7 @@ import pytest
 
 import broker
 from broker.admin.client import ProblemError
-from broker.control.role_keeper import boot_time
+from broker.daemon.roles import boot_time
 from broker.flow import Disposition
 from broker.protocol.frame import Probe, ProbeReply, Rejected
 from broker.routing.address import NetworkAddress

@@ -18,11 +18,10 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net.limits import PeerLimits
-from broker.net.principal import peer_of
+from broker.net.quotas import PeerLimits, peer_of
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
-from broker.observe.connection import connection_samples
+from broker.observe.snapshot import connection_samples
 from broker.protocol.frame import Fatal, Hello, encode_link
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import broker
-from broker.tracing.identity import trace_id
+from broker.journal.spans import trace_id
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.support.collector import Collector, attributes
 from tests.support.identities import issued

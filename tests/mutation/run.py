@@ -49,13 +49,14 @@ TABLE = {
         " tests/property/test_explain.py tests/property/test_oracle.py"
     ),
     "broker/routing/mirrored.py": "tests/unit/routing/test_mirrored.py tests/property/test_mirrored_route.py",
-    "broker/forwarding/kernel.py broker/forwarding/careful.py": (
+    "broker/forwarding/kernel.py broker/forwarding/slow_path.py": (
         "tests/unit/forwarding tests/property/test_kernels.py tests/property/test_forwarding.py"
         " tests/property/test_forwarding_relay.py tests/property/test_held_frames.py"
     ),
-    "broker/store/receiving.py broker/store/reception.py broker/store/opening.py broker/store/gate.py"
-    " broker/store/assembly.py broker/store/quarantine.py broker/store/fence.py broker/store/role_file.py"
-    " broker/store/stake.py broker/store/transaction.py": (
+    "broker/store/sqlite/receive.py broker/store/sqlite/verify.py"
+    " broker/store/sqlite/reassembly.py broker/store/sqlite/quarantine.py"
+    " broker/store/sqlite/file_identity.py broker/store/sqlite/role_file.py"
+    " broker/store/sqlite/inspect.py broker/store/sqlite/transaction.py": (
         "tests/unit/store tests/property/test_reception.py tests/property/test_exchanged_fields.py"
         " tests/property/test_dialog.py"
     ),

@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest import mock
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.application.message import Message
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog
+from broker.client.receiving import Message, receive
 from broker.conversation.frames import Contact, Travel
 from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogTuning

@@ -213,7 +213,7 @@ class OutboundMachine(RuleBasedStateMachine):
         self.far.receive(*data.draw(st.sampled_from(self.travelling)))
 
     @rule(is_told=st.booleans(), data=st.data())
-    def acknowledge(self, is_told: bool, data: st.DataObject) -> None:  # noqa: FBT001  (Hypothesis names it)
+    def acknowledge(self, is_told: bool, data: st.DataObject) -> None:  # noqa: FBT001
         """What the far side has now, or anything that it has ever said before."""
         self.said.append((self.far.expected, self.far.held() if is_told else ()))
         self.hear(*data.draw(st.one_of(st.just(self.said[-1]), st.sampled_from(self.said))))

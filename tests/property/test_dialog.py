@@ -21,8 +21,8 @@ from unittest import mock
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog
+from broker.client.receiving import receive
 from broker.flow import Disposition
 from tests.support.dialog import QUEUE, rows
 from tests.support.network import Network, Node, Weather

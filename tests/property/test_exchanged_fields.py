@@ -16,25 +16,23 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import begin_dialog
-from broker.application.receiving import receive
+from broker.client.dialog import begin_dialog
+from broker.client.receiving import receive
 from broker.conversation.frames import Contact, Fragment, Seal, Travel, ack_frame, fault_frame, message_frame
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, decode_dialog, encode_dialog, encode_envelope
 from broker.protocol.layout import Flag
 from broker.security.grants import Permission, PermissionRule, PermissionState
-from broker.security.key_packet import Mode
 from broker.security.principal import parse_principal
+from broker.security.seal import Mode
 from broker.security.session import Sealer, Secured
-from broker.store.database import broker_instance
-from broker.store.gate import FrameVerifier
-from broker.store.ledger import FailureReason
-from broker.store.permission import put_permission
-from broker.store.receipt import Receipt
-from broker.store.receiving import store_in_writer
-from broker.store.secured import put_secured
-from broker.store.tombstone import close
-from broker.store.transaction import DaemonConnection, writing
+from broker.store.port import Receipt
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.metadata import put_permission
+from broker.store.sqlite.receive import store_in_writer
+from broker.store.sqlite.side import FailureReason, close, put_secured
+from broker.store.sqlite.transaction import DaemonConnection, writing
+from broker.store.sqlite.verify import FrameVerifier
 from tests.support.dialog import QUEUE, open_database
 from tests.support.identities import credentials
 from tests.support.sealed import NOW, draw

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, FrameOrigin
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.limits import Limits
-from broker.forwarding.way import Buffer, FrameOrigin
+from broker.forwarding.kernels import KERNELS
+from broker.forwarding.pool import Limits
 from broker.protocol.frame import (
     Fatal,
     Header,

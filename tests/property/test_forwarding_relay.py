@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, FrameOrigin
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.limits import Limits
-from broker.forwarding.pool import HELD_OVERHEAD
+from broker.forwarding.kernels import KERNELS
+from broker.forwarding.pool import HELD_OVERHEAD, Limits
 from broker.forwarding.ring import Ring, decode
-from broker.forwarding.way import Buffer, FrameOrigin
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, FrameKind
 from broker.routing.address import NetworkAddress

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from unittest import mock
 
-from broker.forwarding.way import UnknownOrigin
+from broker.forwarding.entry import UnknownOrigin
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
 from tests.support.network import Network, Node, Weather, Wire

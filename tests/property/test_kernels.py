@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.flow import Disposition
-from broker.forwarding import careful
-from broker.forwarding.careful import SlowPath
+from broker.forwarding import slow_path as careful
+from broker.forwarding.entry import ForwardingEntry, UnknownOrigin
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.ring import Ring, decode
-from broker.forwarding.way import ForwardingEntry, UnknownOrigin
+from broker.forwarding.slow_path import SlowPath
 from broker.protocol.frame import Header, Ping, Rejected, encode_dialog, encode_link
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from tests.support.kernel import MAX_FRAME, Shelf
@@ -70,7 +70,7 @@ class Side:
         key: bytes,
         conversation: bytes,
         kind: int,
-        is_from_target: bool,  # noqa: FBT001
+        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
     ) -> tuple[ForwardingEntry, bool | None]:
         self.asked.append((key, conversation, kind, is_from_target))
         choice = (sum(key) + kind + is_from_target) % 8

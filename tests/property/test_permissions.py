@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.limits import Limits
+from broker.forwarding.kernels import KERNELS
+from broker.forwarding.pool import Limits
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress

@@ -22,13 +22,11 @@ import structlog
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from broker.application import desk as desk_module
-from broker.application import work as work_module
-from broker.application.desk import ReaderDatabase
-from broker.application.reader import reader
-from broker.application.reader_connection import ReaderConnection
-from broker.application.work import ReaderWorker, Work
-from broker.store.quarantine import failures
+from broker.client import reader_worker as desk_module
+from broker.client import reader_worker as work_module
+from broker.client.reader_pool import reader
+from broker.client.reader_worker import ReaderConnection, ReaderDatabase, ReaderWorker, Work
+from broker.store.sqlite.quarantine import failures
 from tests.support.shop import Shop
 
 FAST_DIRECTORY = Path("/dev/shm")

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog
+from broker.client.receiving import receive
 from broker.conversation.frames import Contact
 from broker.conversation.message_types import END_DIALOG, ERROR, LIFETIME_MAX
 from broker.protocol.frame import Envelope, Header, decode_dialog, encode_dialog, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
-from broker.store.database import broker_instance
-from broker.store.housekeeping import Maintenance
-from broker.store.receipt import Receipt
-from broker.store.receiving import receive_in_writer
+from broker.store.port import Receipt
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.expiry import Maintenance
+from broker.store.sqlite.receive import receive_in_writer
 from tests.support.dialog import LAST, QUEUE, FarSide, far_initiator, far_target, open_database, rows
 from tests.support.tiers import examples
 

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from broker.conversation.frames import Contact, Fragment, Seal, Travel, message_frame
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import decode_dialog
-from broker.security.key_packet import Mode
-from broker.security.opening import Opener
-from broker.security.refusal import SealRefusedError
-from broker.security.session import DialogCredentials, Sealer, Secured
+from broker.security.seal import Mode, SealRefusedError
+from broker.security.session import DialogCredentials, Opener, Sealer, Secured
 from tests.support.identities import credentials
 from tests.support.sealed import HERE, NOW, THERE, draw
 from tests.support.tiers import examples

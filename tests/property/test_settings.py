@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.control.config import Settings
-from broker.control.load import load_settings
-from broker.control.place import KeyPath, index_places
-from broker.control.setting import settings_of
+from broker.config.consistency import setting_warnings
+from broker.config.load import load_settings
+from broker.config.settings import Settings
+from broker.config.toml import KeyPath, index_places
+from broker.config.values import settings_of
 from broker.errors import SettingError, SettingsError
 from tests.support.tiers import examples
 
@@ -58,7 +59,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _loads_or_reports(path: Path, environ: dict[str, str], overrides: dict[str, object]) -> None:
     """Either settings, or a report with at least one error in it; what is in it, or warned of, takes one line each."""
     try:
-        notes: list[SettingError] = load_settings(path, environ=environ, overrides=overrides).warnings()
+        notes: list[SettingError] = setting_warnings(load_settings(path, environ=environ, overrides=overrides))
     except SettingsError as error:
         notes = error.errors
         assert notes  # most texts are refused, so this is no place for pytest.raises

@@ -12,8 +12,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it tells no types
 
 from broker.cli import main
-from broker.control.config import Settings
-from broker.control.load import load_settings
+from broker.config.load import load_settings
+from broker.config.settings import Settings
 from tests.support.command import run
 from tests.support.shipping import DEPLOY, FOLDER, ROOT, call, program
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.cli import main
-from broker.control.config import Settings
+from broker.config.settings import Settings
 from tests.support.shipping import FOLDER, ROOT, call, program
 from tools.lock import read_lock
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # it tells no types
 
-from broker.control.load import load_settings
+from broker.config.load import load_settings
 from tests.shipping.test_kubernetes import configuration_of
 from tests.support.command import run
 from tests.support.shipping import (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.control.config import Settings
-from broker.control.load import load_settings
+from broker.config.load import load_settings
+from broker.config.settings import Settings
 from tests.support.certificates import authority, make
 from tests.support.command import run
 from tests.support.shipping import (

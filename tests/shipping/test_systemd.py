@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.exit_code import EX_CONFIG, TIMED_OUT
-from broker.control.config import Settings
+from broker.cli.options import EX_CONFIG, TIMED_OUT
+from broker.config.settings import Settings
 from tests.support.shipping import DEPLOY, ROOT, call, program
 
 SYSTEMD = DEPLOY / "systemd"

@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.health import HealthState, ask
+from broker.cli.status import HealthState, ask
 from tests.support.loopback import SECONDS
 from tests.support.shipping import ROOT, program
 from tools.wheel import build_all, copy_checkout, epoch, source_distribution, wheel_of
@@ -183,7 +183,7 @@ def broker(programs: Path, *words: str | Path, cwd: Path) -> str:
 
 def test_the_installed_package_is_not_the_checkout(installed: tuple[str, Path], tmp_path: Path) -> None:
     kind, programs = installed
-    script = "import broker.forwarding.kernel_choice as it; print(it.__file__, it.choose_kernel().name)"
+    script = "import broker.forwarding.kernels as it; print(it.__file__, it.choose_kernel().name)"
 
     done = subprocess.run(
         [programs / "python", "-c", script], cwd=tmp_path, env=environ(), capture_output=True, text=True, check=True

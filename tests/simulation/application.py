@@ -18,11 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.application.dialog import Dialog, get_dialog
-from broker.application.message import Message
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, get_dialog
+from broker.client.receiving import Message, receive
 from broker.errors import ConversationError
-from broker.store.quarantine import failures, resume
+from broker.store.sqlite.quarantine import failures, resume
 from tests.simulation.story import Deed, Habit
 from tests.support.dialog import QUEUE, rows
 

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker.application.dialog import Dialog
-from broker.control.role_keeper import RoleKeeper
+from broker.client.dialog import Dialog
+from broker.daemon.roles import RoleKeeper
 from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.mirrored import MirrorRole, RoleAnswer
 from broker.supervision import Supervision

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from broker.application.dialog import Dialog
+from broker.client.dialog import Dialog
 from broker.dialog.transmitter import DialogTuning
 from tests.simulation.command_pair import LOOK_SECONDS, Arbiter, CommandInstance, MovingApplication
 from tests.simulation.command_stall import Stall, StallingLoop, StallingStore

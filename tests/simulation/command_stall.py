@@ -15,9 +15,9 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-from broker.store.presence import FileWatch
-from broker.store.transaction import DaemonConnection
-from broker.store.turn_port import WriteBatch, WriteResult
+from broker.store.port import WriteBatch, WriteResult
+from broker.store.sqlite.database import FileWatch
+from broker.store.sqlite.transaction import DaemonConnection
 from tests.simulation.machine import OWNER, MachineLoop, Process
 from tests.simulation.watched_store import WatchedStore
 
@@ -116,7 +116,7 @@ class StallingLoop(MachineLoop):
         def work() -> None:
             try:
                 found.append((future.set_result, func(*args)))
-            except Exception as error:  # noqa: BLE001 - whatever it is belongs to the one who awaits
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
                 found.append((future.set_exception, error))
 
         def give() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from broker.application.dialog import Dialog
+from broker.client.dialog import Dialog
 from tests.simulation.application import Application, Side
 from tests.simulation.story import SIDES
 from tests.support.dialog import rows

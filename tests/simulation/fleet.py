@@ -23,8 +23,8 @@ from unittest import mock
 
 import structlog
 
-from broker.net.addresses import Addresses
-from broker.net.dialling import Dialer
+from broker.net.dialer import Dialer
+from broker.net.peer_table import Addresses
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide
@@ -243,7 +243,7 @@ def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[st
     """Every question, one after the other."""
     told = storm(size)
     short = storm(size, away=1.0)
-    with mock.patch("broker.net.dialer.SPREAD", 0.0):
+    with mock.patch("broker.net.peer_table.SPREAD", 0.0):
         in_step = storm(size)
     questions: dict[str, Callable[[], dict[str, Any]]] = {
         "distribution": lambda: distribution(size),

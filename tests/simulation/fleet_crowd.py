@@ -21,7 +21,7 @@ import structlog
 
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.flow import Disposition
-from broker.forwarding.way import FrameOrigin
+from broker.forwarding.entry import FrameOrigin
 from broker.protocol.frame import Hello, decode_dialog, encode_link
 from broker.protocol.layout import Flag, FrameKind
 from broker.routing.decide import Hosted, RoutingContext, RoutingFacts, decide, hosted

@@ -1,5 +1,5 @@
 """
-An instance of the joined simulation: what `broker.daemon` puts together, on machines that are played.
+An instance of the joined simulation: what `broker.daemon.instance` puts together, on machines that are played.
 
 Forwarder, peers, links, mirrors, the keeper of a role and the conversations of a database are the product's own. Left
 out are the catalog with its statements (routes are given as values) and everything that only looks or is looked at.
@@ -20,21 +20,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from broker.control.role_keeper import RoleKeeper
-from broker.control.role_source import LockSource
+from broker.daemon.roles import LockSource, RoleKeeper
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.transmitter import DialogTuning
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
+from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.forwarding.way import FrameOrigin
-from broker.net.departures import has_parted
-from broker.net.housekeeping import DeferredWork
-from broker.net.limits import Timeouts
+from broker.forwarding.pool import Limits
+from broker.net.drain import has_parted
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
-from broker.net.peers import Peers
+from broker.net.peers import DeferredWork, Peers
+from broker.net.quotas import Timeouts
 from broker.protocol.frame import Hello, Probe, ProbeReply, Rejected
 from broker.protocol.layout import VERSION
 from broker.routing.address import NetworkAddress
@@ -42,10 +40,10 @@ from broker.routing.decide import hosted
 from broker.routing.mirrored import MirrorRole
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
-from broker.store.database import lock_store, open_store
-from broker.store.fence import note_start
-from broker.store.role_file import PrincipalRecord, write_reign
-from broker.store.transaction import DaemonConnection
+from broker.store.sqlite.database import lock_store, open_store
+from broker.store.sqlite.file_identity import note_start
+from broker.store.sqlite.role_file import PrincipalRecord, write_reign
+from broker.store.sqlite.transaction import DaemonConnection
 from broker.supervision import Supervision
 from tests.simulation.machine import PORT, Net, Process
 from tests.simulation.watched_store import WatchedStore
@@ -137,7 +135,7 @@ class Instance:
             self.keeper = None
 
     async def stop(self) -> None:
-        """End in order, as `broker.daemon` does."""
+        """End in order, as `broker.daemon.instance` does."""
         self.around.net.listeners.pop(self.part.name, None)
         if self.keeper is not None:
             await self.keeper.close()
@@ -222,7 +220,7 @@ class Instance:
         self.process.context.run(self.on_routes)
 
     def on_routes(self) -> None:
-        """As `broker.daemon` does when its catalog has changed."""
+        """As `broker.daemon.instance` does when its catalog has changed."""
         part, tables = self.part, (self.routes, self.own_routes)
         if self.endpoint is not None:
             self.endpoint.transmitter.table = self.own_routes

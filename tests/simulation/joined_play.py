@@ -25,14 +25,14 @@ from unittest import mock
 
 import structlog
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogTuning
 from broker.routing.route import RouteProperties
-from broker.store.balance import read_balance
-from broker.store.database import open_store
-from broker.store.transaction import epoch
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.inspect import read_balance
+from broker.store.sqlite.transaction import epoch
 from tests.simulation.application import Application, carry_out, keep_reading
 from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
 from tests.simulation.instance import Instance, Part, Surroundings

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from broker.errors import HandshakeRefusedError, PeerSilentError
 from broker.forwarding.outbox import Outbox
-from broker.net.link_state import LinkState
+from broker.net.link import LinkState
 from broker.net.mirrors import InUse
 from broker.protocol.frame import decode_dialog
 from broker.routing.address import NetworkAddress

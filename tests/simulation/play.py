@@ -18,12 +18,12 @@ from unittest import mock
 
 import structlog
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
-from broker.store.balance import read_balance
+from broker.store.sqlite.inspect import read_balance
 from tests.simulation.application import Application, Side, carry_out, keep_reading
 from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
 from tests.simulation.story import DAY, SIDES, Blow, Story

@@ -81,7 +81,7 @@ def trouble(story: S, how: Callable[[S], P]) -> tuple[str, P | None]:
         outcome = how(story)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+    except BaseException as error:  # noqa: BLE001 - told by whoever waits
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = str(error).splitlines()[0] if str(error) else ""
         return f"{type(error).__name__} at {last.filename.rpartition('/')[2]}:{last.lineno}: {text}", None
@@ -118,7 +118,7 @@ def explain(name: str, seed: int) -> str:
     lines = [f"{name}, seed {seed}, made smaller: {story}"]
     try:
         subject.play(story)
-    except BaseException as error:  # noqa: BLE001 - likewise
+    except BaseException as error:  # noqa: BLE001 - told by whoever waits
         lines += traceback.format_exception(error)
     return "\n".join(lines)
 

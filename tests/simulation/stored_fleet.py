@@ -24,13 +24,13 @@ from typing import Any
 
 import structlog
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogTuning
-from broker.store.balance import read_balance
-from broker.store.database import open_store
-from broker.store.transaction import epoch
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.inspect import read_balance
+from broker.store.sqlite.transaction import epoch
 from tests.simulation.application import keep_reading
 from tests.simulation.ending import fragments_needed, is_nothing_left, maybe_end
 from tests.simulation.instance import Instance, Surroundings

@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from broker.application.dialog import Dialog
+from broker.client.dialog import Dialog
 from tests.simulation.application import Application
 from tests.simulation.joined_watch import Belief, Watch
 from tests.simulation.watched_store import WatchedStore

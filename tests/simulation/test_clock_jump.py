@@ -18,9 +18,8 @@ from unittest import mock
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.application.message import Message
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog
+from broker.client.receiving import Message, receive
 from broker.conversation.state import ConversationState
 from broker.dialog.endpoint import KEEP_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition

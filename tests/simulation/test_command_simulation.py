@@ -74,14 +74,14 @@ def test_everything_that_can_happen_happens() -> None:
 
 def test_turn_that_does_not_look_at_the_clock_before_commit_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge can fail: who stood still in a transaction ends it beside the next principal."""
-    monkeypatch.setattr("broker.store.transaction.commit", lambda db: db.execute("COMMIT"))
+    monkeypatch.setattr("broker.store.sqlite.transaction.commit", lambda db: db.execute("COMMIT"))
 
     assert "stores something" in trouble(STOPPED, play)[0]
 
 
 def test_answer_without_a_look_at_the_clock_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Likewise: who stood still within COMMIT acknowledges what the next principal does not have."""
-    monkeypatch.setattr("broker.store.sqlite_store.check_confirmed", lambda _db: None)
+    monkeypatch.setattr("broker.store.sqlite.write_batch.check_confirmed", lambda _db: None)
     monkeypatch.setattr(Endpoint, "_submit", _submit_always)
 
     assert trouble(STOPPED_IN_COMMIT, play)[0]

@@ -30,7 +30,7 @@ def test_crowd_does_not_knock_in_step_and_is_back_within_the_longest_wait() -> N
 
 def test_crowd_whose_waits_are_all_alike_is_seen_to_knock_in_step() -> None:
     """The measure can fail: as it was before waits were shortened by chance."""
-    with mock.patch("broker.net.dialer.SPREAD", 0.0):
+    with mock.patch("broker.net.peer_table.SPREAD", 0.0):
         figures = storm_figures(storm(SMALL))
 
     assert figures["fullest tenth of a second while away, times the mean"] > 20.0

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.forwarding.rerouting import Rerouting
-from broker.net.askers import Askers
+from broker.forwarding.reroute import Rerouting
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
-from broker.net.peers import Peers
+from broker.net.peers import Askers, Peers
 from tests.simulation.joined_play import play
 from tests.simulation.joined_story import BLOWS, TIERS, draw, smaller
 from tests.simulation.machine import Road
@@ -54,7 +53,7 @@ def test_everything_that_can_happen_happens() -> None:
 
 def test_database_that_does_not_look_at_its_epoch_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge can fail: a principal that stood still, and lost its lock, goes on beside the next one."""
-    for place in ("broker.store.transaction.check_epoch", "broker.store.turn.check_epoch"):
+    for place in ("broker.store.sqlite.transaction.check_epoch", "broker.store.sqlite.write_batch.check_epoch"):
         monkeypatch.setattr(place, lambda _db: None)
 
     assert trouble(draw(198), play)[0]

@@ -17,8 +17,8 @@ from unittest import mock
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog
+from broker.client.receiving import receive
 from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from broker.conversation.frames import Arrival, place
-from broker.store.delivery import Delivery
+from broker.store.sqlite.reassembly import Delivery
 from tests.simulation.simulate import trouble
 from tests.simulation.stored_fleet import play
 from tests.simulation.stored_judge import told_apart
@@ -66,13 +66,13 @@ def test_duplicate_that_is_taken_is_found_out(monkeypatch: pytest.MonkeyPatch) -
         arrival = place(*where)
         return Arrival.EXPECTED if arrival is Arrival.DUPLICATE else arrival
 
-    monkeypatch.setattr("broker.store.reception.place", placed)
+    monkeypatch.setattr("broker.store.sqlite.receive.place", placed)
 
     assert "'doubled'" in found()
 
 
 def test_damaged_frame_that_is_taken_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.store.receiving.checksum", lambda _body: mock.ANY)
+    monkeypatch.setattr("broker.store.sqlite.receive.checksum", lambda _body: mock.ANY)
 
     assert "'invented'" in found()
 
@@ -109,7 +109,7 @@ def test_partner_that_stores_after_the_other_has_taken_over_is_found_out(monkeyp
     plan = replace(plan, regions=tuple(replace(one, blows=freezes(one)) for one in plan.regions))
     assert "" == trouble(plan, play)[0]
 
-    for where in ("broker.store.transaction.check_epoch", "broker.store.turn.check_epoch"):
+    for where in ("broker.store.sqlite.transaction.check_epoch", "broker.store.sqlite.write_batch.check_epoch"):
         monkeypatch.setattr(where, lambda _db: None)
 
     assert "a principal of earlier" in trouble(plan, play)[0]

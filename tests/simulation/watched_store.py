@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from broker.errors import StoreUnavailableError
-from broker.store.balance import read_balance
-from broker.store.sqlite_store import SqliteStore
-from broker.store.transaction import epoch
-from broker.store.turn_port import WriteBatch, WriteResult
+from broker.store.port import WriteBatch, WriteResult
+from broker.store.sqlite.inspect import read_balance
+from broker.store.sqlite.transaction import epoch
+from broker.store.sqlite.write_batch import SqliteStore
 
 
 class WatchedStore(SqliteStore):

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.pipeline.report.digest import InputFacts
-from broker.pipeline.schema import RESULTS
+from broker.pipeline.results import RESULTS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FACTS = InputFacts(flows="flows", files=2, records=20, instances=3, samples=(1.0,), version="1")

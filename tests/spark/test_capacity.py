@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.errors import PipelineError
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.pipeline.capacity import MARGIN, ROUNDING, capacity
-from broker.pipeline.schema import CAPACITY
+from broker.pipeline.results import CAPACITY
 from tests.spark.visiting import START, visits
 
 SECOND = 1_000_000

@@ -19,8 +19,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.cli import submit
-from broker.pipeline import inventory, stored
+from broker.pipeline import inventory
 from broker.pipeline.jobs import JOBS, Options
+from broker.pipeline.report import file as stored
 from tests.docs.page import DOCS, Reading
 from tests.support.histories import history as synthetic
 from tests.support.histories.world import Scenario

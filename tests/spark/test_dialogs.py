@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from broker.pipeline.dialogs import PERCENTILES, dialogs
-from broker.pipeline.schema import DIALOGS
+from broker.pipeline.results import DIALOGS
 from tests.spark.visiting import START, visits
 
 OUTCOMES = ("sent", "resent", "forwarded", "delivered", "duplicate", "dropped", "acknowledged")

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.errors import NoJournalError, PipelineError
-from broker.pipeline import entry, jobs
-from broker.pipeline.entry import RunRequest
-from broker.pipeline.period import PeriodBounds
+from broker.pipeline import jobs
+from broker.pipeline import jobs as entry
+from broker.pipeline.jobs import PeriodBounds, RunRequest
 from tests.spark import journalling
 from tests.spark.visiting import START
 

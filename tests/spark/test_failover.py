@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.pipeline import failover
-from broker.pipeline.failover import failovers
+from broker.pipeline import routes as failover
+from broker.pipeline.routes import failovers
 from tests.spark.visiting import visits
 
 

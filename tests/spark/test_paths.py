@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.pipeline.paths import GRACE_SECONDS, paths
-from broker.pipeline.schema import PATHS
-from broker.pipeline.visit_order import CLOCK_TOLERANCE_US
+from broker.pipeline.results import PATHS
+from broker.pipeline.visits import CLOCK_TOLERANCE_US
 from tests.spark.visiting import START, guid, visits
 
 LATER = START + timedelta(hours=1)

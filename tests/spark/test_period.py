@@ -9,9 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from broker.journal.survey import FileState, Fitness
-from broker.pipeline.jobs import JOBS
-from broker.pipeline.period import PeriodBounds, files_of, micros, result_of, visits_of
+from broker.journal.schema import FileState, Fitness
+from broker.pipeline.jobs import JOBS, PeriodBounds, files_of, micros, result_of, visits_of
 from tests.spark.visiting import START, visits
 
 HOUR = timedelta(hours=1)

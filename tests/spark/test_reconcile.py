@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from broker.pipeline.reconcile import BEHIND_SECONDS, GRACE_SECONDS, PROBLEMS_MAX, reconcile
-from broker.pipeline.schema import RECONCILE
+from broker.pipeline.results import RECONCILE
 from tests.spark.visiting import START, guid, visits
 
 SECOND = 1_000_000

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from broker.pipeline.jobs import JOBS
-from broker.pipeline.reference import BEGIN, renew_page
-from broker.pipeline.schema import MEANINGS, RESULTS
+from broker.pipeline.results import BEGIN, MEANINGS, RESULTS, renew_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
 
 def test_the_page_is_what_would_be_written() -> None:
-    """Else: python -m broker.pipeline.reference docs/pipeline.md."""
+    """Else: python -m broker.pipeline.results docs/pipeline.md."""
     text = PAGE.read_text(encoding="utf-8")
 
     assert renew_page(text) == text

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.errors import PipelineError
-from broker.pipeline import result
+from broker.pipeline import results as result
 
 
 def test_a_result_replaces_the_one_before(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from broker.pipeline.results import ROUTES
 from broker.pipeline.routes import routes
-from broker.pipeline.schema import ROUTES
 from tests.spark.visiting import START, visits
 
 SECOND = 1_000_000

@@ -1,7 +1,7 @@
 """What the jobs read and write."""
 
 from broker.flow import COLUMNS
-from broker.pipeline.schema import RESULTS, VISIT
+from broker.pipeline.results import RESULTS, VISIT
 
 
 def test_the_pipeline_reads_the_columns_of_a_flow_record() -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.pipeline import java, session
-from broker.pipeline.schema import VISIT
+from broker.pipeline import session
+from broker.pipeline import session as java
+from broker.pipeline.results import VISIT
 from broker.pipeline.session import SessionOptions
 from tests.spark import visiting
 

@@ -10,11 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.errors import PipelineError
-from broker.pipeline import stored
-from broker.pipeline.entry import RunRequest, run
-from broker.pipeline.period import PeriodBounds
+from broker.pipeline.jobs import PeriodBounds, RunRequest, run
+from broker.pipeline.report import file as stored
 from broker.pipeline.report.page import NEEDED
-from broker.pipeline.result import REPORT
+from broker.pipeline.results import REPORT
 from tests.spark import journalling
 from tests.spark.visiting import START
 

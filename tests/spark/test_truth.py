@@ -19,8 +19,8 @@ from broker.pipeline.capacity import capacity
 from broker.pipeline.dialogs import dialogs
 from broker.pipeline.paths import paths
 from broker.pipeline.reconcile import reconcile
+from broker.pipeline.results import CAPACITY, DIALOGS, PATHS, RECONCILE, ROUTES
 from broker.pipeline.routes import routes
-from broker.pipeline.schema import CAPACITY, DIALOGS, PATHS, RECONCILE, ROUTES
 from tests.support import duck
 from tests.support.synthetic import History, history
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import SparkSession
 
-from broker.pipeline.visit_order import is_hop, order, outcome_of, residence_us, slot_of, step_of
+from broker.pipeline.visits import is_hop, order, outcome_of, residence_us, slot_of, step_of
 from tests.spark.visiting import visits
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.errors import PipelineError
-from broker.pipeline.window import begin_us, length_us
+from broker.pipeline.visits import begin_us, length_us
 
 
 def test_window_begins_at_or_before_the_instant(spark: SparkSession) -> None:

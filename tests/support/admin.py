@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.control.listen import ListenAddress
+from broker.config.values import ListenAddress
 
 SECONDS = 30.0
 JSON = {"Content-Type": "application/json"}

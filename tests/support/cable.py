@@ -134,7 +134,7 @@ class Cable:
                 self._threads.append(thread)
                 thread.start()
 
-    def _move(self, near: socket.socket, far: socket.socket, is_onward: bool, link: int) -> None:  # noqa: FBT001 - of a thread
+    def _move(self, near: socket.socket, far: socket.socket, is_onward: bool, link: int) -> None:  # noqa: FBT001 - as Cable calls it
         decoder = FrameDecoder(MAX_FRAME)
         with contextlib.suppress(OSError):
             far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -16,9 +16,9 @@ from typing import Any
 from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
-from broker.store.database import broker_instance, open_store
-from broker.store.metadata import put_queue, put_service, queues
-from broker.store.transaction import DaemonConnection, writing
+from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.metadata import put_queue, put_service, queues
+from broker.store.sqlite.transaction import DaemonConnection, writing
 
 QUEUE = "Queue"
 LAST = Flag.LAST_FRAGMENT

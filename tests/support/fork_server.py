@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 
 import uvloop  # noqa: F401 - what a daemon imports
 
-import broker.cli.serving
-import broker.daemon  # noqa: F401
+import broker.cli.serve
+import broker.daemon.instance  # noqa: F401
 from broker.cli import main
 
 PACKET = 1 << 20

@@ -140,7 +140,7 @@ def _database(one: Place, *lines: str) -> Path:
 
 def _store(one: Place, name: str = "orders.db") -> Path:
     """A database as a daemon leaves it."""
-    from broker.store.database import open_store
+    from broker.store.sqlite.database import open_store
 
     one.state.mkdir(exist_ok=True)
     path = one.state / name

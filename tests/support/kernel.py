@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.batch import PassResult
-from broker.forwarding.careful import SlowPath
-from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, WayOf
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassResult, WayOf
+from broker.forwarding.kernels import KERNELS
+from broker.forwarding.slow_path import SlowPath
 from broker.protocol.layout import HOP_COUNT_AT
 
 MAX_FRAME = 4096
@@ -80,7 +79,7 @@ class Walker:
         key: bytes,
         conversation: bytes,
         kind: int,
-        is_from_target: bool,  # noqa: FBT001
+        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
     ) -> tuple[ForwardingEntry, bool | None]:
         self.asked.append((key, conversation, kind, is_from_target))
         label = conversation if self._is_by_conversation else key[18:].decode()

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.net.link import Link
-from broker.net.link_state import LinkState
+from broker.forwarding.pool import Limits
+from broker.net.link import Link, LinkState
 from broker.net.transport import PlainTransport
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Header, Hello, LinkMessage, Ping, decode_link, encode_dialog, encode_link

@@ -14,15 +14,14 @@ from typing import Any
 
 import msgspec
 
-from broker.forwarding.careful import SlowPath
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.limits import Limits
-from broker.net.housekeeping import DeferredWork
-from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
+from broker.forwarding.pool import Limits
+from broker.forwarding.slow_path import SlowPath
 from broker.net.listener import Listener, bind
 from broker.net.mirrors import Mirrors
-from broker.net.peers import Peers
+from broker.net.peers import DeferredWork, Peers
+from broker.net.quotas import NO_LIMITS, PeerLimits, Timeouts
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (

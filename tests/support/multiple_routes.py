@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - the scripts stand here as they were published, line for line
+# ruff: noqa: E501 - the scripts stand here as they were published, line for line  # noqa: RUF100
 """
 The servers, the scripts and the applications of "Using multiple routes in Service Broker".
 

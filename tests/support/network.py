@@ -22,10 +22,10 @@ from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, FrameOrigin, frame_bounds
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
+from broker.forwarding.pool import Limits
 from broker.forwarding.ring import Ring, VisitRecord, decode
-from broker.forwarding.way import Buffer, FrameOrigin, frame_bounds
 from broker.protocol.frame import Rejected, decode_dialog
 from broker.protocol.layout import CONVERSATION_AT
 from broker.routing.address import NetworkAddress
@@ -33,7 +33,7 @@ from broker.routing.decide import AddressHealth, Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.security.session import DialogCredentials
-from broker.store.sqlite_store import SqliteStore
+from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import open_database
 from tests.support.virtual_time import VirtualLoop
 

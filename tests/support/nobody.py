@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import broker.cli.serving
-import broker.control.check
-import broker.daemon  # noqa: F401 - nobody may not even import, where Python is root's own
+import broker.catalog.check
+import broker.cli.serve
+import broker.daemon.instance  # noqa: F401 - nobody may not even import, where Python is root's own
 
 NOBODY = 65534
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 
 from broker.flow import Disposition
-from broker.forwarding.held import copy_key, hold
-from broker.forwarding.pack import Lane, Pack
-from broker.forwarding.sink import DropSink
-from broker.forwarding.way import ForwardingEntry
+from broker.forwarding.entry import ForwardingEntry
+from broker.forwarding.held_frames import Lane, Pack, copy_key, hold
+from broker.forwarding.outbox import DropSink
 from broker.protocol.layout import CONVERSATION_AT, PLACE_END, FrameKind
 
 WAY = ForwardingEntry(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE)

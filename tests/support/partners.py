@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from broker.control.certificate_file import store_files
-from broker.control.config import Settings
-from broker.control.load import load_settings
-from broker.control.renewal import Pair
+from broker.config.load import load_settings
+from broker.config.settings import Settings
+from broker.security.certificate_files import Pair, store_files
 from broker.security.issue import CertificateSubject, Validity, issue_database, issue_endpoint
 
 DIRECTORIES = ("tls/peers", "dialog/peers", "scripts.d")

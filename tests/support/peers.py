@@ -10,12 +10,11 @@ import msgspec
 import pytest
 
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.net import dialling as module
-from broker.net.housekeeping import DeferredWork
-from broker.net.limits import Timeouts
+from broker.forwarding.pool import Limits
+from broker.net import dialer as module
 from broker.net.link import Link
-from broker.net.peers import Peers
+from broker.net.peers import DeferredWork, Peers
+from broker.net.quotas import Timeouts
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
     Header,

@@ -2,7 +2,7 @@
 The questions of the pipeline in SQL, for DuckDB: an independent engine whose answers tests compare with Spark's.
 
 Each statement asks `visits`, which has the columns of the journal, and gives the columns of its schema in
-`broker.pipeline.schema`, but for maps and the recommendations that are made of other columns. `$grace_us` is the time
+`broker.pipeline.results`, but for maps and the recommendations that are made of other columns. `$grace_us` is the time
 at the end of a history in which nobody knows what is lost, `$window_seconds` the length of a window.
 """
 

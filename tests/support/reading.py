@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-from broker.application.reader import run_readers
+from broker.client.reader_pool import run_readers
 from tests.support.shop import Shop
 
 SECONDS = 30.0  # for anything that is waited for

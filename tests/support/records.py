@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.flow import Disposition
+from broker.forwarding.entry import ForwardingEntry, PassOrigin, Queued, Sink
 from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pool import Pool
 from broker.forwarding.ring import Ring, RingContents
-from broker.forwarding.way import ForwardingEntry, PassOrigin, Queued, Sink
-from broker.journal.batch import RingBatch
+from broker.journal.rows import RingBatch
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, FrameKind
 from broker.routing.address import NetworkAddress

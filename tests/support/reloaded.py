@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.control.load import load_settings
-from broker.control.reload import Reloaded
-from broker.daemon import Instance
+from broker.catalog.reload import Reloaded
+from broker.config.load import load_settings
+from broker.daemon.instance import Instance
 from tests.support.certificates import make
 from tests.support.identities import issue
 

@@ -93,7 +93,7 @@ class Load:
         def run() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 - told by whoever waits for the load
+            except BaseException as error:  # noqa: BLE001 - told by whoever waits
                 self.failures.append(error)
 
         thread = threading.Thread(target=run, name=work.__name__)

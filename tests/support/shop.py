@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.message_types import DEFAULT
 from broker.errors import ConversationError
 from broker.protocol.frame import Envelope, encode_envelope
-from broker.store.database import open_store
-from broker.store.metadata import put_queue, put_service, queues
-from broker.store.transaction import writing
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_queue, put_service, queues
+from broker.store.sqlite.transaction import writing
 
 FRAGMENT = 60_000  # bytes of a fragment of a large message
 

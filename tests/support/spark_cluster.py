@@ -17,7 +17,7 @@ from typing import Any
 
 import pyspark
 
-from broker.pipeline import java
+from broker.pipeline import session as java
 
 HOME = Path(str(pyspark.__file__)).parent
 READY_SECONDS = 90.0

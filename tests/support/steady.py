@@ -41,7 +41,7 @@ def steady(
     def run(work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - told by whoever watches
+        except BaseException as error:  # noqa: BLE001 - told by whoever waits
             failures.append(error)
 
     works: list[Callable[[], None]] = [lambda: _send(sender, from_service, list(targets), per_second, stop)]

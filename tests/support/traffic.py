@@ -134,7 +134,7 @@ class Traffic:
         def run() -> None:
             try:
                 work(*arguments)
-            except BaseException as error:  # noqa: BLE001 - told by whoever watches
+            except BaseException as error:  # noqa: BLE001 - told by whoever waits
                 self.failures.append(error)
 
         thread = threading.Thread(target=run, name=work.__name__, daemon=True)

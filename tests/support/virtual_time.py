@@ -104,7 +104,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         future = self.create_future()
         try:
             give, result = future.set_result, func(*args)
-        except Exception as error:  # noqa: BLE001 - whatever it is belongs to the one who awaits
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
             give, result = future.set_exception, error
         self.call_later(self.executor_delay(), lambda: future.done() or give(result))
         return future
@@ -132,7 +132,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 planned.context.run(planned.callback, *planned.arguments)
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001 - as asyncio does
+            except BaseException as error:  # noqa: BLE001 - told by whoever waits
                 self.call_exception_handler({"message": f"{planned.callback} failed", "exception": error})
 
     def _take_due(self) -> None:

@@ -9,10 +9,9 @@ from uuid import UUID
 
 import msgspec
 
-from broker.admin.explain_message import ExplainAnswer, ExplainRequest
-from broker.admin.explaining import InstanceView, answer
-from broker.admin.through import NotAskedError
-from broker.admin.why import Severity, SideShown, WhyAnswer, WhyFinding
+from broker.admin.trace import NotAskedError
+from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
+from broker.observe.why import Severity, SideShown, WhyAnswer, WhyFinding
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
@@ -100,7 +99,7 @@ def finding(instance: str, cause: str, severity: Severity, **more: Any) -> WhyFi
 
 
 class Instances:
-    """Instances by host, which answer as `broker.admin.why_through.WhyClient` wants it; hosts not named are silent."""
+    """Instances by host, which answer as `broker.admin.trace.WhyClient` wants it; hosts not named are silent."""
 
     def __init__(self, places: Mapping[str, InstanceView], answers: Mapping[str, WhyAnswer]) -> None:
         self.asked: list[str] = []

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from broker.store.database import open_store
-from broker.store.metadata import put_queue, put_service, queues
-from broker.store.transaction import writing
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_queue, put_service, queues
+from broker.store.sqlite.transaction import writing
 
 
 class FakeAdmin:

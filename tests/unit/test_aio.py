@@ -20,8 +20,8 @@ import broker
 from broker import aio
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.large import LARGE_BYTES
-from broker.store.quarantine import ATTEMPTS
+from broker.store.sqlite.quarantine import ATTEMPTS
+from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.shop import Shop
 
 LARGE = bytes(range(256)) * (LARGE_BYTES // 256) + b"end"
@@ -190,11 +190,11 @@ async def test_messages_that_nobody_saw_are_no_failures(shop: Shop) -> None:
 
     async with aio.connect(shop.path) as db:
         for _ in range(2 * ATTEMPTS):
-            with pytest.raises(StoreUnavailableError):  # noqa: PT012  (a transaction is a block)
+            with pytest.raises(StoreUnavailableError):  # noqa: PT012
                 async with db:
                     task = asyncio.create_task(aio.receive(db, queue="OrdersQueue", top=1))
                     await asyncio.sleep(0)
-                    time.sleep(0.02)  # noqa: ASYNC251  (the loop shall not see that it is done)
+                    time.sleep(0.02)  # noqa: ASYNC251
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
         async with db:

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import os, signal
-from broker.early_signal import end_on_signal
+from broker.daemon.early_signal import end_on_signal
 end_on_signal()
 os.kill(os.getpid(), {})
 print("on")
@@ -29,7 +29,9 @@ def test_signal_before_anything_has_begun(name: str, code: int, said: str) -> No
 
 def test_nothing_that_takes_long_is_imported_before() -> None:
     """Else a signal meanwhile would end the process."""
-    script = "import sys; import broker.early_signal; print('asyncio' in sys.modules, 'structlog' in sys.modules)"
+    script = (
+        "import sys; import broker.daemon.early_signal; print('asyncio' in sys.modules, 'structlog' in sys.modules)"
+    )
 
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
 

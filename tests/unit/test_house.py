@@ -16,7 +16,7 @@ COMPILED = sorted([*(ROOT / "broker").rglob("*.pyx"), *(ROOT / "broker").rglob("
 LINE_CHARACTERS = 120  # of compiled files, which ruff does not read
 # Rings of imports for type checkers alone, of more than two modules, each with its reason.
 NAMED_ONLY = {
-    "broker.control.config": "the sections stand in one model, and what is asked of all of it stands with its section",
+    "broker.config.settings": "the sections stand in one model, and what is asked of all of it stands with its section",
     "broker.net.link": "the parts of a link are told which link they are a part of",
 }
 
@@ -62,9 +62,9 @@ def test_rings_of_more_than_two_modules_for_types_alone_have_a_reason() -> None:
 
 
 # Who may name the tables of a database: the store, and what runs in the transactions of applications.
-KEEPERS = (ROOT / "broker" / "store", ROOT / "broker" / "application")
+KEEPERS = (ROOT / "broker" / "store", ROOT / "broker" / "client")
 TABLES = re.findall(
-    r"^CREATE TABLE (broker_\w+)", (KEEPERS[0] / "schema.sql").read_text(encoding="utf-8"), re.MULTILINE
+    r"^CREATE TABLE (broker_\w+)", (KEEPERS[0] / "sqlite" / "schema.sql").read_text(encoding="utf-8"), re.MULTILINE
 )
 NAMES_A_TABLE = re.compile(
     rf"\b(?:{'|'.join(TABLES)})\b|\b(?:FROM|INTO|UPDATE|JOIN|TABLE)\s+(?:\w+\.)?broker_", re.IGNORECASE
@@ -99,7 +99,7 @@ def test_the_tables_of_a_database_are_known_to_the_store_and_what_applications_h
 
 def test_what_a_daemon_lends_is_only_handed_on() -> None:
     """No SQL is run on a connection by whoever asks for it; the views are asked on one that holds no database."""
-    packages = ("admin", "control", "dialog", "forwarding", "net", "observe")
+    packages = ("admin", "catalog", "daemon", "dialog", "forwarding", "net", "observe")
     runs_sql = re.compile(r"\.execute(?:many|script)?\(")
 
     found = [

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.control.config import Settings
+from broker.config.settings import Settings
+from broker.daemon.instance import open_journal
 from broker.errors import SettingError
-from broker.journalling import open_journal
 
 
 def settings(directory: Path | None, *, enabled: bool = False) -> Settings:

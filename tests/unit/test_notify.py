@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.notify import Notify
+from broker.daemon.process import Notify
 from tests.support.loopback import until
 
 

@@ -17,10 +17,9 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from broker.daemon.process import loop_factory, run
 from broker.errors import BrokerError
-from broker.net.drain import Drain, DrainBounds
-from broker.net.farewell import Left
-from broker.process import loop_factory, run
+from broker.net.drain import Drain, DrainBounds, Left
 
 SECONDS = 60.0
 
@@ -166,10 +165,10 @@ SECOND_SIGNAL = """
     import asyncio, os, signal, sys
     sys.path[:0] = {path!r}
     from contextlib import asynccontextmanager
-    from broker.early_signal import end_on_signal
-    from broker.process import run
+    from broker.daemon.early_signal import end_on_signal
+    from broker.daemon.process import run
     from tests.unit.test_process import Served
-    from broker.net.farewell import Left
+    from broker.net.drain import Left
     from broker.net.drain import DrainBounds, Drain
 
     @asynccontextmanager

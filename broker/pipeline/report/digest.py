@@ -232,7 +232,7 @@ class Hold:
 @dataclass(frozen=True, slots=True)
 class LedgerTotal:
     """
-    The total of the ledger: `broker.pipeline.schema.RECONCILE` tells its columns.
+    The total of the ledger: `broker.pipeline.results.RECONCILE` tells its columns.
 
     Shape: places, and from `transmissions` on transmissions; `adds_up` is None when it cannot be told.
     """

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from broker.config.units import Quantity, count, duration, instant, share, size
 from broker.pipeline.report.digest import Digest, Hold, Journey, LinkRow, RouteUse, Series, Spread, StationRow, Timeline
-from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
-from broker.pipeline.report.number import Quantity, count, duration, instant, share, size
+from broker.pipeline.report.markup import Child, Column, Html, details, element, join, more, name, section, table
 from broker.pipeline.report.plot import LogScale, bars, held, legend, step_words, time_axis
-from broker.pipeline.report.summary import more, section
 
 _SHOWN = 12
 _RANGES_MAX = 60  # rows of a table with strips

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from broker.config.units import count, duration, share, size
 from broker.pipeline.report.digest import LinkRow, StationRow
 from broker.pipeline.report.markup import Html, element
-from broker.pipeline.report.number import count, duration, share, size
 
 MAP_MAX = 60  # instances that are drawn
 _SWEEPS = 6

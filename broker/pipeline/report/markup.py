@@ -1,10 +1,4 @@
-"""
-HTML and SVG that cannot be broken by what stands in them.
-
-Service, instance and route names come from peers. Whatever is not `Html` is escaped when it becomes a child or an
-attribute, and characters that HTML does not allow are replaced; there is no other way to make `Html` than `element`
-and `join`, but for the literals of the report's own modules.
-"""
+"""Part of `broker.pipeline.report.page`."""
 
 from __future__ import annotations
 
@@ -13,10 +7,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.pipeline.report.number import Quantity
+from broker.config.units import Quantity
 
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+
+
 _VOID = frozenset({"br", "link", "meta"})
+
+
 Attribute = str | float | bool | None
 
 
@@ -127,3 +125,20 @@ def _child(child: Child) -> Html:
     if isinstance(child, Quantity):
         return element("span", child.text, title=child.exact) if child.exact else escape(child.text)
     return escape(child)
+
+
+# --- markup2 ---
+# Part of `broker.pipeline.report.page`.
+
+
+def section(id_: str, title: str, lead: Child, *content: Child) -> Html:
+    """A section of the page: a heading, what is to be seen in words, and then the rest."""
+    heading = element("h2", title, id=f"{id_}-title")
+    return element(
+        "section", heading, element("p", lead, class_="lead"), *content, id=id_, aria_labelledby=f"{id_}-title"
+    )
+
+
+def more(shown: int, total: int) -> Html | None:
+    """That there are more rows than are shown."""
+    return element("p", f"{shown:,} are shown; there are more.", class_="faint") if total > shown else None

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
+from broker.config.units import clock, count, duration, instant, size
 from broker.pipeline.report.digest import Series, Spread, Timeline
 from broker.pipeline.report.markup import Html, element, join
-from broker.pipeline.report.number import clock, count, duration, instant, size
 
 WIDTH = 100.0  # of every plot, in its own units
 _TICKS_MAX = 4

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+from broker.config.units import count, duration, instant, plural, share, size
 from broker.pipeline.report.digest import INCIDENT_GAP, Digest, LinkRow, LoopRow, Loss, Talker
 from broker.pipeline.report.map import MAP_MAX, NARROW, WIDE, traffic_map
-from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
-from broker.pipeline.report.number import count, duration, instant, plural, share, size
+from broker.pipeline.report.markup import Child, Column, Html, details, element, join, more, name, section, table
 from broker.pipeline.report.plot import legend
-from broker.pipeline.report.summary import more, section
 
 _SHOWN = 12
 _LINKS_MAX = 100  # rows of a table of links

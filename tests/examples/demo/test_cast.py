@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from broker.control.check import CheckReport, check_files
-from broker.control.load import load_settings
+from broker.catalog.check import CheckReport, check_files
+from broker.config.load import load_settings
 from examples.demo.cast import BILLING, GATEWAYS, HOMES, ORDERS, SHIPPING, TARGETS, Home, demo_topology
 from examples.demo.topology import Daemon, Topology
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.database import open_store
+from broker.store.sqlite.database import open_store
 from examples.demo.cast import HOMES, ORDERS, Home, demo_topology
 from examples.demo.story import SERVICES, is_settled, ledger_faults
 from examples.demo.topology import Topology

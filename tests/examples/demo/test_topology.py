@@ -13,7 +13,7 @@ import pytest
 
 from broker.bench import instance
 from broker.bench.instance import PORTS
-from broker.control.load import load_settings
+from broker.config.load import load_settings
 from examples.demo.topology import TimedOutError, Topology, free_port, wait_for
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"

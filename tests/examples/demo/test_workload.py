@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from broker.store.database import open_store
-from broker.store.metadata import put_queue, put_service, queues
-from broker.store.transaction import writing
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_queue, put_service, queues
+from broker.store.sqlite.transaction import writing
 from examples.demo.topology import wait_for
 from examples.demo.workload import Plan, Workload, connection, faults, note
 

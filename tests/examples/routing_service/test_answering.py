@@ -17,8 +17,8 @@ from broker.ddl.statements import CreateRoute
 from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE, Inquiry, render_inquiry
 from broker.errors import ConversationError
 from broker.routing.route import BROKER_CONFIGURATION, RouteProperties
-from broker.store.database import broker_instance
-from broker.store.receiving import receive_in_writer
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.receive import receive_in_writer
 from examples.routing_service import answering
 from examples.routing_service.answering import Answerer
 from examples.routing_service.requester import Requesters

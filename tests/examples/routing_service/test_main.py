@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from broker.store.database import open_store
-from broker.store.metadata import put_queue
-from broker.store.transaction import writing
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_queue
+from broker.store.sqlite.transaction import writing
 from examples.routing_service.__main__ import main
 
 

@@ -10,11 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.journal.schema import JOURNAL, file_metadata
-from broker.pipeline.entry import RunRequest
+from broker.pipeline.jobs import RunRequest
 from broker.pipeline.report.file import FILE, run, write, written
 from broker.pipeline.report.page import NEEDED
-from broker.pipeline.result import LOCK
-from broker.pipeline.schema import RESULTS
+from broker.pipeline.results import LOCK, RESULTS
 from tests.spark.visiting import table
 
 

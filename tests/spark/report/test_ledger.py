@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from broker.pipeline.report.digest import LedgerTotal
-from broker.pipeline.report.ledger import TALKERS_MAX, balance, imbalances, talkers
+from broker.pipeline.report.tables import TALKERS_MAX, balance, imbalances, talkers
 from tests.spark.resulting import result, small
 
 COUNTS = dict.fromkeys(LedgerTotal.__dataclass_fields__, 0)

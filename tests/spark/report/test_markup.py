@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from broker.config.units import Quantity
 from broker.pipeline.report.markup import Column, Html, details, element, escape, join, name, table
-from broker.pipeline.report.number import Quantity
 
 
 def test_text_is_escaped_in_children_and_attributes() -> None:

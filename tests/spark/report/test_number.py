@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from broker.pipeline.report.number import UNKNOWN, Quantity, clock, count, duration, instant, plural, share, size
+from broker.config.units import UNKNOWN, Quantity, clock, count, duration, instant, plural, share, size
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from datetime import timedelta
 from pyspark.sql import SparkSession
 
 from broker.pipeline.report.digest import LISTED_MAX, Extent, Loss, Spread
-from broker.pipeline.report.paths import journeys, links, loops, losses, stations, ways
-from broker.pipeline.report.row import utc
+from broker.pipeline.report.tables import journeys, links, loops, losses, stations, utc, ways
 from tests.spark.resulting import START, result, small
 
 

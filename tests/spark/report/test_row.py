@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.pipeline.report.digest import Spread
-from broker.pipeline.report.row import plain, spread
-from broker.pipeline.report.time import course, timeline
+from broker.pipeline.report.tables import course, plain, spread, timeline
 from tests.spark.resulting import START, small
 
 

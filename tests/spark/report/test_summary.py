@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from broker.pipeline.report.digest import Digest, Extent, InputFacts, LedgerTotal
-from broker.pipeline.report.summary import ended, ledger, more, overview, verdict
+from broker.pipeline.report.markup import more
+from broker.pipeline.report.page import ended, ledger, overview, verdict
 from tests.support.reported import FIRST, digest
 
 GOOD = LedgerTotal(sent=5, delivered=5)

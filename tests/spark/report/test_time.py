@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from broker.pipeline.report.digest import BUCKETS_MAX, Series, Spread, Timeline
-from broker.pipeline.report.time import course, holds, over_time, timeline, uses
+from broker.pipeline.report.tables import course, holds, over_time, timeline, uses
 from tests.spark.resulting import START, result, small
 
 

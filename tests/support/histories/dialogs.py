@@ -125,7 +125,7 @@ def messages_between(dialogs: Dialogs, begin: int, end: int, rng: np.random.Gene
 
 
 def is_sampled(ids: Longs, fraction: float) -> Flags:
-    """Which dialogs are journalled: the formula of `broker.forwarding.sample`, of many at once."""
+    """Which dialogs are journalled: the formula of `broker.forwarding.ring`, of many at once."""
     words = ids.view(np.uint64)
     with np.errstate(over="ignore"):
         mixed = _finish(_finish(words[:, 0] + _GAMMA) ^ words[:, 1])

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from broker.daemon import Instance, serve
+from broker.daemon.instance import Instance, serve
 
 CONFIGURATION = """
 [instance]

@@ -12,21 +12,20 @@ from uuid import uuid4
 import pytest
 
 from broker import begin_dialog
-from broker.admin.api import Api
+from broker.admin.api import Api, LeftOut, Nothing, SqlRequest, ViewRequest
 from broker.admin.audit import Audit
-from broker.admin.caller import Caller
-from broker.admin.census import CensusRequest
-from broker.admin.explain_message import ExplainRequest
-from broker.admin.message import LeftOut, Nothing, SqlRequest, ViewRequest
+from broker.admin.auth import Caller
 from broker.admin.turn import Turns
 from broker.admin.wanted import note_request
-from broker.admin.why import WhyRequest
-from broker.control.admin_role import AdminRole
-from broker.daemon import Instance
+from broker.config.values import AdminRole
+from broker.daemon.instance import Instance
 from broker.errors import DdlSyntaxError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
-from broker.observe.verdict import verdict
-from broker.store import metadata
+from broker.observe.database_stats import CensusRequest
+from broker.observe.explain import ExplainRequest
+from broker.observe.health import verdict
+from broker.observe.why import WhyRequest
+from broker.store.sqlite import metadata
 
 PLAIN_TEXT = "endpoint.encryption"  # of which every instance of these tests is warned
 OWNER = Caller("user:root", "socket", AdminRole.ADMIN)

@@ -15,11 +15,12 @@ from structlog.testing import capture_logs
 
 from broker.admin import app
 from broker.admin.api import Api
-from broker.admin.app import LARGE_BODIES, tell_problems
-from broker.admin.door import origin_of
+from broker.admin.app import LARGE_BODIES
+from broker.admin.auth import origin_of
 from broker.admin.events import Events
-from broker.admin.operation import BODY_MAX_BYTES, OPERATIONS, SCRIPT_MAX_BYTES
-from broker.daemon import Instance
+from broker.admin.operations import BODY_MAX_BYTES, OPERATIONS, SCRIPT_MAX_BYTES
+from broker.admin.problems import tell_problems
+from broker.daemon.instance import Instance
 from tests.support.admin import Answer, read_answer, request, speak
 
 Ask: TypeAlias = Callable[..., Awaitable[tuple[int, Any]]]

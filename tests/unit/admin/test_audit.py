@@ -13,9 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.admin.audit import LINES_MAX, REFUSALS_BURST, Audit, AuditUnavailableError, ScriptEntry, problem_in_short
-from broker.admin.caller import Caller
-from broker.control.admin_role import AdminRole
-from broker.daemon import serve
+from broker.admin.auth import Caller
+from broker.config.values import AdminRole
+from broker.daemon.instance import serve
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import Statement
 from broker.errors import DdlSyntaxError, StoreUnavailableError, UnknownNameError

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.admin.caller import Caller
-from broker.admin.problem import ForbiddenError
-from broker.control.admin_role import AdminRole
+from broker.admin.auth import Caller
+from broker.admin.problems import ForbiddenError
+from broker.config.values import AdminRole
 from broker.ddl.parser import parse_script, read_script
 from broker.errors import DdlSyntaxError
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.admin.census import CensusAnswer, census_of
 from broker.errors import StoreUnavailableError
-from broker.store.database import open_store
+from broker.observe.database_stats import CensusAnswer, census_of
+from broker.store.sqlite.database import open_store
 
 
 def test_each_database_is_counted(tmp_path: Path) -> None:

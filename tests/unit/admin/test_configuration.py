@@ -6,9 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from broker.admin.configuration import config_answer
-from broker.control.load import load_settings
-from broker.control.origin import in_force
+from broker.admin.api import config_answer
+from broker.config.load import in_force, load_settings
 
 
 def test_every_key_is_told_with_its_origin(tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.admin.door import identify_chain
-from broker.control.admin_role import AdminRole
-from broker.control.listen import ListenAddress
-from broker.control.token_file import new_token, revoke_token
-from broker.daemon import Instance, serve
+from broker.admin.auth import identify_chain
+from broker.config.admin_access import new_token, revoke_token
+from broker.config.values import AdminRole, ListenAddress
+from broker.daemon.instance import Instance, serve
 from tests.support.admin import SECONDS, Answer, ask, bearer, request, speak
 from tests.support.certificates import Pair, authority, make
 

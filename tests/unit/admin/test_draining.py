@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from broker.admin.api import DrainQuestion, drain_now, drain_state
 from broker.admin.audit import Audit
-from broker.admin.caller import Caller
-from broker.admin.draining import DrainQuestion, drain_now, drain_state
-from broker.control.admin_role import AdminRole
-from broker.daemon import Instance
+from broker.admin.auth import Caller
+from broker.config.values import AdminRole
+from broker.daemon.instance import Instance
 from broker.errors import BrokerError
-from broker.net.drain import Drain, DrainBounds
-from broker.net.farewell import Left
+from broker.net.drain import Drain, DrainBounds, Left
 
 OPERATOR = Caller("user:anna", "process 1", AdminRole.OPERATOR)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.admin.dropped import drops_of, read_dropped
-from broker.observe.view import DISPOSITIONS, make_row
+from broker.observe.health import drops_of, read_dropped
+from broker.observe.views import DISPOSITIONS, make_row
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

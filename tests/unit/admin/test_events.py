@@ -16,11 +16,10 @@ import pytest
 import broker
 from broker.admin import events
 from broker.admin.events import STREAMS_MAX, Events, EventsRequest, Stream
-from broker.control.execute import execute
-from broker.daemon import Instance, serve
+from broker.catalog.execute import execute
+from broker.daemon.instance import Instance, serve
 from broker.ddl.parser import parse_script
-from broker.observe.count import Counts
-from broker.observe.pulse import InstanceSample, StatsStream
+from broker.observe.stream import Counts, InstanceSample, StatsStream
 from tests.support.admin import request, speak
 from tests.support.loopback import until
 

@@ -13,8 +13,16 @@ import pytest
 from msgspec.structs import replace
 
 import broker
-from broker.admin.explain_message import ExplainAnswer, ExplainRequest
-from broker.admin.explaining import (
+from broker.catalog.execute import execute
+from broker.config.load import load_settings
+from broker.daemon.instance import Instance
+from broker.ddl.parser import parse_script
+from broker.errors import BadRequestError, SettingsError, UnknownNameError
+from broker.net.peer_table import DialHistory
+from broker.net.tls import identify
+from broker.observe.explain import (
+    ExplainAnswer,
+    ExplainRequest,
     InstanceView,
     SendingDatabase,
     answer,
@@ -24,22 +32,14 @@ from broker.admin.explaining import (
     principal_of,
     running_place,
 )
-from broker.bad_request import BadRequestError
-from broker.control.execute import execute
-from broker.control.load import load_settings
-from broker.daemon import Instance
-from broker.ddl.parser import parse_script
-from broker.errors import SettingsError, UnknownNameError
-from broker.net.certificate import identify
-from broker.net.dial_history import DialHistory
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
-from broker.store.database import open_store
-from broker.store.metadata import put_queue, put_service
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_queue, put_service
 from tests.support.certificates import make
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)

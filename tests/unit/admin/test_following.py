@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from broker.admin.explain_message import ExplainAnswer, ExplainRequest
-from broker.admin.explaining import InstanceView, SendingDatabase, answer
-from broker.admin.following import Followed, RoutingLoop, follow_plan
-from broker.admin.through import HOPS_MAX, NotAskedError
+from broker.admin.trace import HOPS_MAX, Followed, NotAskedError, RoutingLoop, follow_plan
+from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route

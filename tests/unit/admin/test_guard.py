@@ -3,9 +3,17 @@ from __future__ import annotations
 import pytest
 from multidict import CIMultiDict
 
-from broker.admin.guard import TARGET_MAX, check_content, check_fields, check_site, check_target, is_loopback
-from broker.admin.problem import ForbiddenError, MediaTypeError
-from broker.bad_request import BadRequestError
+from broker.admin.problems import (
+    TARGET_MAX,
+    ForbiddenError,
+    MediaTypeError,
+    check_content,
+    check_fields,
+    check_site,
+    check_target,
+    is_loopback,
+)
+from broker.errors import BadRequestError
 
 JSON = {"Content-Type": "application/json"}
 

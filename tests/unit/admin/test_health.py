@@ -13,14 +13,12 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from broker.admin.health import WITHHELD, Check, checks_of, observe_app
-from broker.control.own_standing import OwnRoleStatus
-from broker.daemon import Instance
-from broker.net.certificate import Identity
-from broker.net.dial_history import DialHistory
-from broker.net.tls import Encryption, Security
-from broker.observe.lag import LoopLag
+from broker.daemon.instance import Instance
+from broker.net.peer_table import DialHistory
+from broker.net.tls import Encryption, Identity, Security
+from broker.observe.loop_lag import LoopLag
 from broker.routing.address import NetworkAddress
-from broker.routing.mirrored import MirrorRole
+from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 
 Get: TypeAlias = Callable[..., Awaitable[tuple[int, str, str]]]
 

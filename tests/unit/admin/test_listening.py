@@ -15,8 +15,9 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from broker.admin import listening
-from broker.admin.listening import FIELDS_MAX, LINE_MAX_BYTES, ListeningApp, secure, serve
+from broker.admin import server as listening
+from broker.admin.problems import secure
+from broker.admin.server import FIELDS_MAX, LINE_MAX_BYTES, ListeningApp, serve
 from broker.net.listener import bind
 from tests.support.admin import ask, read_answer, request, speak
 from tests.support.certificates import authority, make

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.admin.message import PAGE_ROWS, Problem, SqlRequest, ViewRequest
+from broker.admin.api import PAGE_ROWS, Problem, SqlRequest, ViewRequest
 
 
 def test_request_without_a_database_leaves_it_open() -> None:

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from broker.admin.openapi import describe
-from broker.admin.operation import OPERATIONS
+from broker.admin.operations import OPERATIONS, describe
 
 DOCUMENT = describe(OPERATIONS, version="1.2")
 

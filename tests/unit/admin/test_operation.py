@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from broker.admin.operation import OPERATIONS
+from broker.admin.operations import OPERATIONS
 
 
 def test_every_operation_is_there_once() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import broker.admin
-from broker.admin.page import page_files
-from broker.daemon import Instance
+from broker.admin.app import page_files
+from broker.daemon.instance import Instance
 from tests.support.admin import ask
 
 STATIC = Path(broker.admin.__file__).parent / "static"

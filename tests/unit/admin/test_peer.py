@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from broker.admin.peer import peer_of
+from broker.admin.auth import peer_of
 
 
 def test_the_process_at_the_other_end_is_told_with_its_user_and_groups() -> None:

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from broker.admin.permission import STATEMENT_LEAST, role_for
-from broker.control.admin_role import AdminRole
+from broker.admin.auth import STATEMENT_LEAST, role_for
+from broker.config.values import AdminRole
 from broker.ddl import statements
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import AlterDatabase, DatabaseOption, EndConversation, Statement

@@ -15,17 +15,16 @@ from uuid import UUID
 import pytest
 
 import broker
-from broker.admin import planning as module
-from broker.admin.plan_message import PlanAnswer, PlanRequest
-from broker.admin.planning import ANY_OTHER, plan_script
-from broker.control import effect
-from broker.control.catalog import MSDB
-from broker.control.execute import execute
-from broker.daemon import Instance
+from broker.catalog import handlers as effect
+from broker.catalog.catalog import MSDB
+from broker.catalog.execute import execute
+from broker.daemon.instance import Instance
 from broker.ddl.parser import parse_script
 from broker.errors import StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
-from broker.forwarding.way import Buffer
+from broker.forwarding.entry import Buffer
+from broker.observe import plan as module
+from broker.observe.plan import ANY_OTHER, PlanAnswer, PlanRequest, plan_script
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import Flag
 from broker.routing.decide import RoutingFacts

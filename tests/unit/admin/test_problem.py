@@ -5,9 +5,9 @@ import json
 import pytest
 from aiohttp import web
 
-from broker.admin.problem import BUG, ForbiddenError, http_problem, kind_of, problem_of
-from broker.bad_request import BadRequestError
+from broker.admin.problems import BUG, ForbiddenError, http_problem, kind_of, problem_of
 from broker.errors import (
+    BadRequestError,
     ConversationError,
     DdlSyntaxError,
     DuplicateNameError,

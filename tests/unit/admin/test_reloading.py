@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from broker.admin.caller import Caller
-from broker.admin.reloading import ReloadRequest, reload_now
-from broker.control.admin_role import AdminRole
-from broker.daemon import Instance
+from broker.admin.api import ReloadRequest, reload_now
+from broker.admin.auth import Caller
+from broker.config.values import AdminRole
+from broker.daemon.instance import Instance
 from broker.errors import RequestError
 from tests.unit.admin.conftest import CONFIGURATION, Ask
 

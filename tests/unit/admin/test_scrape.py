@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.admin.scrape import Scrapes
-from broker.daemon import Instance
+from broker.admin.health import Scrapes
+from broker.daemon.instance import Instance
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.daemon import Instance, serve
+from broker.daemon.instance import Instance, serve
 from broker.errors import ListenFailedError
 from broker.observe.query import QueryResult, SystemViews
 

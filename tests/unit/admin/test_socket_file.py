@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.socket_file import SocketFile
+from broker.admin.server import SocketFile
 from broker.errors import ListenFailedError
 
 

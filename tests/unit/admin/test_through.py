@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from broker.admin.client import AdminClient, ProblemError
-from broker.admin.explain_message import ExplainAnswer, ExplainRequest
-from broker.admin.explaining import InstanceView, answer
-from broker.admin.through import HOPS_MAX, Directory, NotAskedError, TracedRoute, TraceEnd, ask, follow
+from broker.admin.trace import HOPS_MAX, Directory, NotAskedError, TracedRoute, TraceEnd, ask, follow
 from broker.errors import DaemonUnreachableError
+from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route

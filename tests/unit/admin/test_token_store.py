@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.admin.token_store import TokenStore
-from broker.control.admin_role import AdminRole
-from broker.control.token_file import new_token, revoke_token
+from broker.admin.auth import TokenStore
+from broker.config.admin_access import new_token, revoke_token
+from broker.config.values import AdminRole
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

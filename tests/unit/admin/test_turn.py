@@ -11,7 +11,7 @@ import pytest
 
 from broker.admin.turn import Turns
 from broker.admin.wanted import note_request
-from broker.control.admin_role import AdminRole
+from broker.config.values import AdminRole
 
 THREADS = 3
 SECONDS = 20.0

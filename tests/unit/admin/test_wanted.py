@@ -9,7 +9,7 @@ from pathlib import Path
 from aiohttp import web
 
 from broker.admin.wanted import asker, note_request, role_of_caller
-from broker.control.admin_role import AdminRole
+from broker.config.values import AdminRole
 
 SECONDS = 20.0
 

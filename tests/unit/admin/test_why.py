@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from broker.admin.why import ClosedShown, HeldShown, Severity, WhyAnswer, WhyRequest
+from broker.observe.why import ClosedShown, HeldShown, Severity, WhyAnswer, WhyRequest
 from tests.support.why import finding, holding, place, told, way
 
 HELD = HeldShown(True, "S", None, "O", None, "tcp://x:1", "why", 1, 5, 0)

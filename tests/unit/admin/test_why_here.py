@@ -13,13 +13,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from broker.admin.explaining import InstanceView, SendingDatabase
-from broker.admin.why import Severity, WhyAnswer
-from broker.admin.why_here import FORWARDED, answer_why, look
-from broker.observe.view import Row, make_row
-from broker.store.database import broker_instance
-from broker.store.schema import SCHEMA_VERSION
-from broker.store.whereabouts import Poison
+from broker.observe.explain import InstanceView, SendingDatabase
+from broker.observe.views import Row, make_row
+from broker.observe.why import FORWARDED, Severity, WhyAnswer, answer_why, look
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.lookup import Poison
+from broker.store.sqlite.schema import SCHEMA_VERSION
 from tests.support.shop import Shop
 from tests.support.why import place
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from broker.admin.why_remedy import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.flow import Disposition
+from broker.observe.health import remedy_of, remedy_of_error, remedy_of_unreached
 
 # What heals by itself, or is no end of a message.
 NOTHING_TO_DO = {

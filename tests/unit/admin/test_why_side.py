@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.admin.explain_message import ExplainAnswer
-from broker.admin.why import PoisonShown, Severity, SideShown, WhyFinding
-from broker.admin.why_side import Spot, messages, side_findings, when
+from broker.observe.explain import ExplainAnswer
+from broker.observe.why import PoisonShown, Severity, SideShown, Spot, WhyFinding, messages, side_findings, when
 from tests.support.why import AT, holding, place, side, way
 
 SPOT = Spot("orders-1", "orders", 0.0)

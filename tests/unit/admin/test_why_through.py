@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from broker.admin.client import AdminClient
-from broker.admin.through import NotAskedError
-from broker.admin.why import Severity, WhyAnswer
-from broker.admin.why_through import Trace, WhyDirectory, ask_why, hop_findings, trace
+from broker.admin.trace import NotAskedError, Trace, WhyDirectory, ask_why, hop_findings, trace
 from broker.errors import DaemonUnreachableError
+from broker.observe.why import Severity, WhyAnswer
 from broker.routing.address import NetworkAddress
 from tests.support.why import CONVERSATION, Instances, finding, holding, place, side, told, way
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from broker.application.activation import Activation
+from broker.client.reader_worker import Activation
 
 
 def handle(db: Any, messages: Any) -> Any:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from broker import aio
-from broker.application.argument import INT_MAX, check_count, check_seconds
-from broker.application.dialog import Dialog
-from broker.application.receiving import get_conversation_group, receive
-from broker.application.runner import Runner
+from broker.client.arguments import INT_MAX, check_count, check_seconds
+from broker.client.dialog import Dialog
+from broker.client.reader_pool import Runner
+from broker.client.receiving import get_conversation_group, receive
 from broker.errors import ConversationError
 from tests.support.shop import Shop
 

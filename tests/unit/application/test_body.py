@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from broker.application.body import read_body
+from broker.client.body import read_body
 from broker.errors import ConversationError
-from broker.store.large import LARGE_BYTES, PART_BYTES
+from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES
 
 
 def read(body: Any) -> tuple[bytes, list[int]]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from broker.application import busy as module
-from broker.application.busy import holder_of, unavailable
+from broker.client import transaction as module
+from broker.client.transaction import holder_of, unavailable
 from broker.errors import StoreBusyError, StoreUnavailableError
 
 Shop = Any  # its class is in tests/support/shop.py

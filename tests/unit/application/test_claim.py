@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.application import claim as claim_module
-from broker.application.claim import (
+from broker.client import queue as claim_module
+from broker.client.dialog import Dialog
+from broker.client.queue import (
     Claim,
     ClaimLostError,
     RetryRule,
@@ -18,9 +19,8 @@ from broker.application.claim import (
     note_crashes,
     settle,
 )
-from broker.application.dialog import Dialog
-from broker.store.group_lock import ReaderSlot
-from broker.store.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.queues import ReaderSlot
 from tests.support.shop import Shop
 
 NOW = 1_000_000.0

@@ -11,7 +11,7 @@ import pytest
 
 import broker
 from broker import aio
-from broker.application.connection import check_connection
+from broker.client.arguments import check_connection
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.application.receiving import receive
-from broker.store.large import PART_BYTES
+from broker.client.receiving import receive
+from broker.store.sqlite.schema import PART_BYTES
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

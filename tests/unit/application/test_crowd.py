@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.application import crowd
-from broker.application.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.client import ending as crowd
+from broker.client.ending import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
 from tests.support.shop import Shop

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from broker.application.desk import ReaderDatabase
-from broker.application.reader import Reader, reader
-from broker.application.reader_connection import ReaderConnection
+from broker.client.reader_pool import Reader, reader
+from broker.client.reader_worker import ReaderConnection, ReaderDatabase
 from broker.errors import StoreUnavailableError
-from broker.store.group_lock import live_slots, records
-from broker.store.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.queues import live_slots, records
 from tests.support.shop import Shop
 
 
@@ -147,7 +146,7 @@ def test_a_file_that_cannot_be_written_is_told(shop: Shop, monkeypatch: pytest.M
     def refuse(*_: Any, **__: Any) -> None:
         raise sqlite3.OperationalError("unable to open database file")
 
-    monkeypatch.setattr("broker.application.desk.open_connection", refuse)
+    monkeypatch.setattr("broker.client.reader_worker.open_connection", refuse)
 
     with pytest.raises(StoreUnavailableError, match="unable to open"):
         ReaderDatabase("shop", shop.path, [handle])

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import begin_dialog, end_with_cleanup, get_dialog, move_conversation
-from broker.application.receiving import receive
+from broker.client.dialog import begin_dialog, end_with_cleanup, get_dialog, move_conversation
+from broker.client.receiving import receive
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.protocol.layout import Flag
-from broker.store.metadata import Priority, put_priority
+from broker.store.sqlite.metadata import Priority, put_priority
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -196,7 +196,7 @@ def test_dialog_that_was_removed_is_unknown(shop: Shop) -> None:
         ("ER", "CD", False),
     ],
 )
-def test_end_says_so_where_somebody_listens(shop: Shop, state: str, becomes: str, is_said: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_end_says_so_where_somebody_listens(shop: Shop, state: str, becomes: str, is_said: bool) -> None:  # noqa: FBT001
     db = shop.connect(isolation_level=None)
     dialog = shop.begin(db)
     dialog.send(b"before")

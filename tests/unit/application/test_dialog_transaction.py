@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog, get_dialog, send
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, get_dialog, send
+from broker.client.receiving import receive
 from broker.errors import StoreUnavailableError
-from broker.store.large import PART_BYTES
+from broker.store.sqlite.schema import PART_BYTES
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -155,7 +155,7 @@ def test_threads_contending_for_the_database_wait_for_each_other(shop: Shop) -> 
                     dialog = shop.begin(db)
                     db.execute("INSERT INTO orders (state) VALUES ('billing')")
                     dialog.send(b"%d %d" % (number, n))
-        except Exception as error:  # noqa: BLE001  (whatever it is, the test fails with it)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
             failures.append(error)
         finally:
             db.close()
@@ -235,7 +235,7 @@ def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(
                     db.rollback()
                 else:
                     db.commit()
-        except Exception as error:  # noqa: BLE001  (whatever it is, the test fails with it)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
             failures.append(error)
         finally:
             db.close()

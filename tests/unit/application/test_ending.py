@@ -10,7 +10,7 @@ import pytest
 from broker.conversation.message_types import error_parts
 from broker.errors import ConversationError
 from broker.protocol.layout import Flag
-from broker.store.large import LARGE_BYTES
+from broker.store.sqlite.schema import LARGE_BYTES
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -102,7 +102,7 @@ def test_description_that_is_no_utf_8_is_refused(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("cleanup", [False, True])
-def test_bodies_of_unread_large_messages_are_left_to_the_daemon(shop: Shop, cleanup: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_bodies_of_unread_large_messages_are_left_to_the_daemon(shop: Shop, cleanup: bool) -> None:  # noqa: FBT001
     db = shop.connect(isolation_level=None)
     dialog = shop.begin(db)
     dialog.send(b"one")
@@ -159,7 +159,7 @@ def test_end_that_cannot_be_is_refused(shop: Shop, how: dict[str, Any], number: 
 
 
 @pytest.mark.parametrize("cleanup", [False, True])
-def test_unknown_conversation_cannot_be_ended(shop: Shop, cleanup: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_unknown_conversation_cannot_be_ended(shop: Shop, cleanup: bool) -> None:  # noqa: FBT001
     db = shop.connect()
     dialog = shop.begin(db)
     db.rollback()

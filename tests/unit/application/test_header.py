@@ -11,8 +11,8 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, get_current_span, use_span
 
-from broker.application.dialog import send
-from broker.application.header import NOTHING, Carried, carried, context_of, headers_of, joined
+from broker.client.body import NOTHING, Carried, carried, context_of, headers_of, joined
+from broker.client.dialog import send
 from broker.errors import ConversationError
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
 
@@ -160,7 +160,7 @@ def test_a_message_without_a_trace_has_no_context(headers: dict[str, str]) -> No
 
 WITHOUT = """
 import sys
-from broker.application.header import carried, context_of, joined
+from broker.client.body import carried, context_of, joined
 
 assert joined(None) is None
 carried({"a": "b"})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.last_receive import QUEUES_MAX, RECORD_BYTES, LastReceive, forget_last, read_last, write_last
+from broker.client.poison import QUEUES_MAX, RECORD_BYTES, LastReceive, forget_last, read_last, write_last
 
 LAST = LastReceive(2**40, (7, 2**33, 1_750_000_000.25), 100, 3, 1.5, 4)
 

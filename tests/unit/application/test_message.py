@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from opentelemetry.trace import get_current_span
 
-from broker.application.receiving import receive
+from broker.client.receiving import receive
 from broker.conversation.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR, error_body
-from broker.store.large import LARGE_BYTES
+from broker.store.sqlite.schema import LARGE_BYTES
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.application.name import check_name, check_text, guid_of
+from broker.client.arguments import check_name, check_text, guid_of
 from broker.errors import ConversationError
 
 GUID = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import broker
-from broker.application.reader import Reader, Readers, find_readers, reader
+from broker.client.reader_pool import Reader, Readers, find_readers, reader
 
 
 def handle(db: Any, messages: Any) -> Any:

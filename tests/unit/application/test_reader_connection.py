@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.application.reader_connection import ReaderConnection, open_connection
+from broker.client.reader_worker import ReaderConnection, open_connection
 from tests.support.shop import Shop
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.application import ready as module
-from broker.application.ready import QueueSelection, Scope, first_group, next_messages, queue_of
-from broker.store.group_lock import ReaderSlot
+from broker.client import queue as module
+from broker.client.queue import QueueSelection, Scope, first_group, next_messages, queue_of
+from broker.store.sqlite.queues import ReaderSlot
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

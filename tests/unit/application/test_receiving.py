@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import get_dialog
-from broker.application.receiving import get_conversation_group, receive
+from broker.client.dialog import get_dialog
+from broker.client.receiving import get_conversation_group, receive
 from broker.conversation.message_types import DEFAULT, END_DIALOG, ERROR
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.group_lock import ReaderSlot
-from broker.store.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.queues import ReaderSlot
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -58,7 +58,7 @@ def test_dialog_of_a_received_message_answers(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("type_name", "is_end", "is_error"), [(DEFAULT, False, False), (END_DIALOG, True, False), (ERROR, False, True)]
 )
-def test_message_tells_whether_the_dialog_has_ended(shop: Shop, type_name: str, is_end: bool, is_error: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_message_tells_whether_the_dialog_has_ended(shop: Shop, type_name: str, is_end: bool, is_error: bool) -> None:  # noqa: FBT001
     db = shop.connect(isolation_level=None)
     shop.arrive(shop.begin(db), b"", type_name=type_name)
 

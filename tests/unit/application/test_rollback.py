@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.application import rollback
-from broker.application.receiving import receive
-from broker.application.rollback import RedeliveryVerdict, admit, allowance, pardon
-from broker.store.quarantine import failures, resume
+from broker.client import poison as rollback
+from broker.client.poison import RedeliveryVerdict, admit, allowance, pardon
+from broker.client.receiving import receive
+from broker.store.sqlite.quarantine import failures, resume
 from tests.support.shop import Shop
 
 QUEUE = 2  # any number: the memory goes by it, and only turning off looks at the row

@@ -14,15 +14,13 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog
-from broker.application.message import Message
-from broker.application.reader import Reader, Readers, reader, run_readers
-from broker.application.receiving import receive
-from broker.application.runner import run_until_signal
+from broker.client.dialog import Dialog
+from broker.client.reader_pool import Reader, Readers, reader, run_readers, run_until_signal
+from broker.client.receiving import Message, receive
 from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.group_lock import live_slots
-from broker.store.quarantine import failures
+from broker.store.sqlite.quarantine import failures
+from broker.store.sqlite.queues import live_slots
 from tests.support.reading import Told, count, is_drained, reading, until
 from tests.support.shop import Shop
 
@@ -257,7 +255,7 @@ async def test_a_poison_message_puts_its_dialog_aside_and_all_others_go_on(
     shop: Shop, *, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Told()
-    monkeypatch.setattr("broker.application.work.log", told)
+    monkeypatch.setattr("broker.client.reader_worker.log", told)
     good = [arrived(shop, b"good") for _ in range(3)]
     bad = arrived(shop, b"poison", b"behind")
     attempts = []

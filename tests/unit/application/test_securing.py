@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.security.key_packet import Mode
+from broker.security.seal import Mode
 from broker.security.session import Secured
-from broker.store.secured import load_secured, note_own_certificate
+from broker.store.sqlite.side import load_secured, note_own_certificate
 from tests.support.shop import Shop
 
 FULL = Secured(Mode.FULL, "billing")

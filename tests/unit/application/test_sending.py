@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.application import sending as module
-from broker.application.dialog import Dialog, send
+from broker.client import sending as module
+from broker.client.dialog import Dialog, send
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation
 from broker.errors import ConversationError
-from broker.store.large import LARGE_BYTES, PART_BYTES
-from broker.store.metadata import put_contract, put_message_type
-from broker.store.transaction import writing
+from broker.store.sqlite.metadata import put_contract, put_message_type
+from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES
+from broker.store.sqlite.transaction import writing
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -119,7 +119,7 @@ def test_large_one_among_many_keeps_its_place(shop: Shop) -> None:
 
 @pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE"])
 @pytest.mark.parametrize("is_open", [False, True])
-def test_many_are_queued_wholly_or_not_at_all(shop: Shop, isolation_level: Any, is_open: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_many_are_queued_wholly_or_not_at_all(shop: Shop, isolation_level: Any, is_open: bool) -> None:  # noqa: FBT001
     db = shop.connect(isolation_level=isolation_level)
     dialog = shop.begin(db)
     dialog.send(b"before")
@@ -234,7 +234,7 @@ def test_largest_small_body_is_one_value(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_large_body_that_cannot_be_read_to_its_end_leaves_nothing(shop: Shop, is_open: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_large_body_that_cannot_be_read_to_its_end_leaves_nothing(shop: Shop, is_open: bool) -> None:  # noqa: FBT001
     db = shop.connect()
     with db:
         dialog = shop.begin(db)

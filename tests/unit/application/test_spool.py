@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.spool import BATCH_BYTES, Spool, settled
+from broker.client.sending import BATCH_BYTES, Spool, settled
 from broker.errors import StoreUnavailableError
 
 

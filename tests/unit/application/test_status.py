@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.application import status as module
-from broker.application.status import has_daemon
-from broker.store.database import lock_store
+from broker.client import dialog as module
+from broker.client.dialog import has_daemon
+from broker.store.sqlite.database import lock_store
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

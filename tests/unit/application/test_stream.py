@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.application.stream import LargeBody
-from broker.store.large import LARGE_BYTES
+from broker.client.body import LargeBody
+from broker.store.sqlite.schema import LARGE_BYTES
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

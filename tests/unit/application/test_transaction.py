@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from broker.application import transaction as module
-from broker.application.receiving import receive
-from broker.application.transaction import check_schema, commit, is_always_open, is_autocommit, look, transaction, whole
+from broker.client import transaction as module
+from broker.client.receiving import receive
+from broker.client.transaction import check_schema, commit, is_always_open, is_autocommit, look, transaction, whole
 from broker.errors import StoreBusyError, StoreUnavailableError
-from broker.store.rows import ask
-from broker.store.transaction import LOCK_PAUSE, LOCK_PAUSE_FIRST
+from broker.store.sqlite.transaction import LOCK_PAUSE, LOCK_PAUSE_FIRST, ask
 from tests.support.asleep import sleep_by
 
 Shop = Any  # its class is in conftest.py, which nothing imports
@@ -262,7 +261,7 @@ def test_call_that_has_waited_as_long_as_it_may_says_how_long(
     shop: Shop,
     monkeypatch: pytest.MonkeyPatch,
     isolation_level: Any,
-    is_joined: bool,  # noqa: FBT001  (a table's column)
+    is_joined: bool,  # noqa: FBT001
 ) -> None:
     """Whatever is called: nothing is done, no transaction is left open that was not, and it may be tried again."""
     db = shop.connect(isolation_level=isolation_level, timeout=0)
@@ -430,8 +429,8 @@ def test_transaction_control_of_python_3_12_is_known(
     shop: Shop,
     autocommit: int,
     isolation_level: Any,
-    is_autocommitting: bool,  # noqa: FBT001  (a table's column)
-    is_open: bool,  # noqa: FBT001  (likewise)
+    is_autocommitting: bool,  # noqa: FBT001
+    is_open: bool,  # noqa: FBT001
 ) -> None:
     factory = type("Later", (sqlite3.Connection,), {"autocommit": autocommit})
     db = shop.connect(factory=factory, isolation_level=isolation_level)

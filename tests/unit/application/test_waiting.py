@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.application import waiting as module
-from broker.application.receiving import get_conversation_group, receive
+from broker.client import receiving as module
+from broker.client.receiving import get_conversation_group, receive
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.application.desk import ReaderDatabase
-from broker.application.dialog import Dialog
-from broker.application.reader import reader
-from broker.application.work import ReaderWorker, Work, is_store_trouble
+from broker.client.dialog import Dialog
+from broker.client.reader_pool import reader
+from broker.client.reader_worker import ReaderDatabase, ReaderWorker, Work, is_store_trouble
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.protocol.frame import Envelope, encode_envelope
-from broker.store.large import LARGE_BYTES
-from broker.store.quarantine import failures
+from broker.store.sqlite.quarantine import failures
+from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.reading import Told, count
 from tests.support.shop import Shop
 
@@ -193,7 +192,7 @@ def test_a_failure_that_cannot_be_noted_is_noted_later(
     arrived(shop, b"one")
     work = next_work(worker)
     work.argument()
-    monkeypatch.setattr("broker.application.work.PAUSE_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
     calls = []
     note = work._note
 
@@ -213,10 +212,10 @@ def test_a_failure_that_cannot_be_noted_is_noted_later(
 
 def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived(shop, b"one")
-    monkeypatch.setattr("broker.application.work.PAUSE_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
     claim, left = worker.desk.claim, [2]
     told = Told()
-    monkeypatch.setattr("broker.application.work.log", told)
+    monkeypatch.setattr("broker.client.reader_worker.log", told)
 
     def fail_twice(*arguments: Any) -> Any:
         if left[0]:
@@ -233,7 +232,7 @@ def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, mon
 
 
 def test_file_that_stays_locked_is_told_with_what_to_do(worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.application.work.PAUSE_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
     error = sqlite3.OperationalError("database is locked")
     error.sqlite_errorcode = sqlite3.SQLITE_BUSY
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker.application.waiting import Waiting
-from broker.application.worker import Connecting, Connection
+from broker.client.async_connection import Connecting, Connection
+from broker.client.receiving import Waiting
 from broker.errors import ConversationError, StoreUnavailableError
 
 Shop = Any  # its class is in conftest.py, which nothing imports
@@ -66,7 +66,7 @@ async def test_calls_inside_a_transaction_are_committed_together(shop: Shop) -> 
 
 async def test_exception_rolls_back(shop: Shop) -> None:
     async with connect(shop) as db:
-        with pytest.raises(ValueError, match="no"):  # noqa: PT012  (a transaction is a block)
+        with pytest.raises(ValueError, match="no"):  # noqa: PT012
             async with db:
                 await db.execute(INSERT, [1])
                 raise ValueError("no")
@@ -365,7 +365,7 @@ async def test_find_that_nobody_saw_is_undone(shop: Shop) -> None:
                 task = asyncio.create_task(db.run_steps(finding))
                 await until(gate.has_begun.is_set)
                 gate.go.set()
-                time.sleep(0.05)  # noqa: ASYNC251  (the loop shall not see that it is done)
+                time.sleep(0.05)  # noqa: ASYNC251
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.bench.certificate import make_pair, tls_environ
-from broker.control.certificates import certificate_warnings, security_of
-from broker.control.load import load_settings
+from broker.bench.forwarding import make_pair, tls_environ
+from broker.config.load import load_settings
+from broker.net.certificates import certificate_warnings, security_of
 
 
 def test_gateway_takes_the_pair_as_its_environment_says(tmp_path: Path) -> None:

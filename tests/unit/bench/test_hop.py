@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.bench.hop import FramesLostError, Hop, route_script
+from broker.bench.forwarding import FramesLostError, Hop, route_script
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.bench import machine
-from broker.bench.machine import CORES, cpu_seconds, forget_peak, load_averages, peak_mib, pin, unpin
+from broker.bench import figures as machine
+from broker.bench.figures import CORES, cpu_seconds, forget_peak, load_averages, peak_mib, pin, unpin
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.bench.report import readable, show, show_changes
-from broker.bench.result import FigureChange, Result, Row
+from broker.bench.figures import FigureChange, Result, Row
+from broker.cli.bench import readable, show, show_changes
 
 RELAY = Row("forwarding", "256 B", "flood", "relay", "cpu_us", {"cpu_us": 0.5, "messages_s": 2_000_000.0}, 0.1, True)
 GATEWAY = Row("forwarding", "256 B", "flood", "gateway", "cpu_us", {"cpu_us": 1.5, "messages_s": 666_666.6})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.bench.result import Result, ResultError, Row, compare, load, row_of, save
+from broker.bench.figures import Result, ResultError, Row, compare, load, row_of, save
 
 KEY = ("forwarding", "256 B", "flood", "gateway")
 

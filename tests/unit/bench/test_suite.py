@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.bench import dialogs, forwarding, suite
-from broker.bench.result import Row
+from broker.bench.figures import Row
 
 ROWS = {name: Row(name, "case", "mode", "subject", "cpu_us", {"cpu_us": 1.0}) for name in suite.BENCHES}
 

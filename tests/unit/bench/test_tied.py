@@ -8,11 +8,11 @@ import sys
 
 import psutil
 
-from broker.bench.tied import tied
+from broker.bench.generator import tied
 
 START = """
 import subprocess, sys, time
-from broker.bench.tied import tied
+from broker.bench.generator import tied
 print(subprocess.Popen([*tied(), "sleep", "600"]).pid, flush=True)
 time.sleep(600)
 """

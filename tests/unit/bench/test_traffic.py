@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.bench.traffic import FRAMES_A_CONNECTION, SET_BYTES, STAMP_BYTES, frames, service_names, traffic
+from broker.bench.generator import FRAMES_A_CONNECTION, SET_BYTES, STAMP_BYTES, frames, service_names, traffic
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Hello, decode_dialog, decode_link
 from broker.protocol.layout import MAX_FRAME

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.bench import suite
+from broker.bench.figures import Result, Row, load
 from broker.bench.generator import GeneratorError
-from broker.bench.result import Result, Row, load
 from tests.support.command import run
 
 ROWS = (

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from broker.control.certificate_file import read_certificates
-from broker.control.renewal import Pair, read_pair
 from broker.net.tls import Encryption, load_security
+from broker.security.certificate_files import Pair, read_certificates, read_pair
 from broker.security.identity import parse_own, parse_peers
 from tests.support.certificates import make
 from tests.support.command import run

@@ -175,7 +175,7 @@ def test_check_prints_annotations_of_a_workflow(configuration: Path) -> None:
 
 @pytest.mark.parametrize(("text", "escaped"), [("a,b:c%", "a%2Cb%3Ac%25"), ("a\nb", "a%0Ab")])
 def test_annotation_is_escaped(text: str, escaped: str) -> None:
-    from broker.cli.checking import _annotation
+    from broker.cli.check import _annotation
 
     row = {"level": "skipped", "code": "setting", "file": text, "line": None, "column": None, "text": "50%"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.control.json_schema import render_schema
+from broker.config.settings import render_schema
 from tests.support.command import run
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import begin_dialog
-from broker.control.custody import file_errors, take
-from broker.control.load import load_settings
-from broker.store.database import lock_store
+from broker.catalog.database_files import file_errors, take
+from broker.client.dialog import begin_dialog
+from broker.config.load import load_settings
+from broker.store.sqlite.database import lock_store
 from tests.support.command import run
 from tests.support.dialog import rows
 
@@ -280,7 +280,7 @@ def test_a_lock_that_cannot_be_made_is_an_error(configuration: Path, used: Path)
 def test_a_file_that_fails_is_told_with_what_to_do(
     configuration: Path, used: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.store.transaction.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.store.sqlite.transaction.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(used, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
 

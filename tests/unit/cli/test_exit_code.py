@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.admin.client import ProblemError, SocketNotPermittedError
-from broker.cli.exit_code import exit_code, fail, with_exit_code
+from broker.cli.options import exit_code, fail, with_exit_code
 from broker.errors import BrokerError, ConversationError, DaemonUnreachableError
 from tests.support.command import run, run_without_privileges
 

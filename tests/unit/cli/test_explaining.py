@@ -11,8 +11,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from broker.admin.explain_message import ExplainAnswer, ExplainRequest
-from broker.admin.explaining import InstanceView, answer
+from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
-from broker.cli.exit_code import NOT_FOUND
+from broker.cli.options import NOT_FOUND
 from tests.support.command import run
 from tests.support.journalled import visit, write
 

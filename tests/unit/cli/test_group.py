@@ -6,7 +6,7 @@ import click
 import pytest
 
 from broker.cli import main
-from broker.cli.group import COMMANDS as TABLE
+from broker.cli.main import COMMANDS as TABLE
 from tests.support.command import run
 
 GROUPS = {name: command for name, command in main.commands.items() if isinstance(command, click.Group)}

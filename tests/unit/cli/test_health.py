@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.health import HealthState, judge
+from broker.cli.status import HealthState, judge
 from tests.support.command import run
 
 READY = "[+] ready\n[+] not stopping\nok\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.name_completion import FRESH_SECONDS, Names, completions
+from broker.cli.sql import FRESH_SECONDS, Names, completions
 from broker.errors import DaemonUnreachableError
 
 COLUMNS = [("sys", "routes", "name"), ("sys", "routes", "address"), ("sys", "services", "service_id")]

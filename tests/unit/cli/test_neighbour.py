@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.neighbour import Where, where_option
+from broker.cli.options import Where, where_option
 from broker.routing.address import NetworkAddress
 
 

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.option import examples, socket_option
+from broker.cli.options import examples, socket_option
 from tests.support.command import run, run_without_privileges
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.admin.client import AdminClient
-from broker.control.partner import export, read_partner
+from broker.catalog.partner import export, read_partner
 from tests.support.command import run
 from tests.support.partners import configured, instance, settings_of
 

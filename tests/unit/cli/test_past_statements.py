@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.past_statements import KEPT, STATEMENT_MAX, PastStatements, history_path
+from broker.cli.sql import KEPT, STATEMENT_MAX, PastStatements, history_path
 
 
 def mode(path: Path) -> int:

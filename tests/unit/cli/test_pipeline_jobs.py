@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker.cli.pipeline_jobs import JOBS
+from broker.cli.pipeline import JOBS
 from broker.errors import PipelineError
-from broker.pipeline import entry, jobs
-from broker.pipeline.entry import RunRequest
-from broker.pipeline.period import PeriodBounds
+from broker.pipeline import jobs
+from broker.pipeline import jobs as entry
+from broker.pipeline.jobs import PeriodBounds, RunRequest
 from broker.pipeline.report import file as report_file
 from tests.support.command import run
 

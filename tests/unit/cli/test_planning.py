@@ -11,9 +11,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from broker.admin.explain_message import ExplainRequest
-from broker.admin.explaining import InstanceView, answer
-from broker.admin.plan_message import PlanAnswer, PlannedRoute, RouteEdit
+from broker.observe.explain import ExplainRequest, InstanceView, answer
+from broker.observe.plan import PlanAnswer, PlannedRoute, RouteEdit
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.plan import Fate

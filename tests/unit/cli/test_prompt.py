@@ -11,8 +11,7 @@ import pytest
 
 from broker.admin.client import AdminClient
 from broker.cli import main
-from broker.cli.past_statements import PastStatements
-from broker.cli.prompt import Prompt
+from broker.cli.sql import PastStatements, Prompt
 
 ROWS = {"columns": ["name"], "rows": [["a"]], "messages": []}
 

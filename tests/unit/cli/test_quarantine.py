@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import begin_dialog
-from broker.store.quarantine import Blame, note_failure
+from broker.client.dialog import begin_dialog
+from broker.store.sqlite.quarantine import Blame, note_failure
 from tests.support.command import run
 
 

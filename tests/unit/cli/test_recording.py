@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from broker.admin.audit import LINES_MAX, AuditUnavailableError
-from broker.cli.recording import recording
-from broker.control.config import Settings
-from broker.control.load import load_settings
+from broker.cli.audit import recording
+from broker.config.load import load_settings
+from broker.config.settings import Settings
 
 
 @pytest.fixture

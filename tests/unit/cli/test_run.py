@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from tests.support.command import run
 
 APPLICATION = """

@@ -10,8 +10,8 @@ import pytest
 
 from broker.admin import client as module
 from broker.admin.client import AdminClient, ProblemError
-from broker.cli import script
-from broker.cli.script import run_long_script
+from broker.cli import sql as script
+from broker.cli.sql import run_long_script
 from broker.errors import DaemonUnreachableError
 
 TEXT = "x" * 200

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.custody import STOP_IT
+from broker.catalog.database_files import STOP_IT
 from broker.errors import (
     BrokerError,
     CertificateTooEarlyError,
@@ -15,7 +15,7 @@ from broker.errors import (
     SettingError,
     StoreUnavailableError,
 )
-from broker.store.database import HELD
+from broker.store.sqlite.database import HELD
 from tests.support.command import run
 
 
@@ -42,7 +42,7 @@ def test_serve_tells_a_supervisor_whether_trying_again_may_help(
     def fail(settings: object) -> None:
         raise error
 
-    monkeypatch.setattr("broker.process.run", fail)
+    monkeypatch.setattr("broker.daemon.process.run", fail)
     monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
 
     result = run("serve", "-c", configuration)
@@ -57,7 +57,7 @@ def test_a_certificate_that_is_not_valid_yet_passes(configuration: Path, monkeyp
         early = CertificateTooEarlyError("certificate", "a.pem", "is not valid before then", "wait")
         raise SettingError("endpoint.certificate", "is not valid before then", None, "wait") from early
 
-    monkeypatch.setattr("broker.process.run", fail)
+    monkeypatch.setattr("broker.daemon.process.run", fail)
     monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
 
     result = run("serve", "-c", configuration)
@@ -94,7 +94,7 @@ def test_what_is_taken_is_told_with_the_setting_that_names_it(
     def fail(settings: object) -> None:
         raise error
 
-    monkeypatch.setattr("broker.process.run", fail)
+    monkeypatch.setattr("broker.daemon.process.run", fail)
     monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
 
     result = run("serve", "-c", path)
@@ -118,7 +118,7 @@ def test_a_state_directory_that_is_a_file_is_bad_configuration(tmp_path: Path) -
 def test_serve_ends_with_a_code_of_its_own_when_something_was_left_behind(
     configuration: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.process.run", lambda _: False)
+    monkeypatch.setattr("broker.daemon.process.run", lambda _: False)
     monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
 
     assert 7 == run("serve", "-c", configuration).exit_code

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.admin_role import AdminRole
-from broker.control.token_file import find_token, read_tokens
+from broker.config.admin_access import find_token, read_tokens
+from broker.config.values import AdminRole
 from tests.support.command import run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cli.typed_batch import is_blank, is_go, is_open, is_secret, is_whole, used_database
+from broker.cli.sql import is_blank, is_go, is_open, is_secret, is_whole, used_database
 
 
 @pytest.mark.parametrize("line", ["GO", "go", "  Go ; "])

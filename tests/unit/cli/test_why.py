@@ -12,8 +12,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from broker.admin.why import Severity
-from broker.store.database import lock_store
+from broker.observe.why import Severity
+from broker.store.sqlite.database import lock_store
 from tests.support.command import run
 from tests.support.journalled import visit, write
 from tests.support.shop import Shop

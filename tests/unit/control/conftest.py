@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import pytest
 
-from broker.control.config import Settings
-from broker.control.load import load_settings
+from broker.config.load import load_settings
+from broker.config.settings import Settings
 from broker.errors import SettingsError
 
 Load: TypeAlias = Callable[..., Settings]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.control.admin_role import ROLE_WORDS, AdminRole, HolderError, HolderKind, parse_holder, role_of
+from broker.config.values import ROLE_WORDS, AdminRole, HolderError, HolderKind, parse_holder, role_of
 from broker.security.principal import NOBODY, Who
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.admin_check import admin_errors, check_ways_in
-from broker.control.admin_holders import holders_of, is_owner, socket_group_of, user_name
-from broker.control.admin_role import AdminRole
-from broker.control.admin_tls import admin_security_of
-from broker.control.config import Settings
-from broker.control.load import load_settings
-from broker.control.token_file import new_token
+from broker.catalog.check import admin_errors, check_ways_in
+from broker.config.admin_access import holders_of, is_owner, new_token, socket_group_of, user_name
+from broker.config.consistency import setting_warnings
+from broker.config.load import load_settings
+from broker.config.settings import Settings
+from broker.config.values import AdminRole
 from broker.errors import SettingError, SettingsError
+from broker.net.certificates import admin_security_of
 from tests.support.certificates import authority, make
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -83,14 +83,14 @@ def test_roles_come_from_the_environment_as_json() -> None:
     ],
 )
 def test_what_is_probably_not_meant_is_a_warning(base: Path, admin: str, problem: str) -> None:
-    warnings = [str(warning) for warning in _load(base, admin).warnings()]
+    warnings = [str(warning) for warning in setting_warnings(_load(base, admin))]
 
     assert any(problem in warning for warning in warnings)
 
 
 @pytest.mark.parametrize("admin", ["", f'{TLS}listen = "0.0.0.0:0"', 'listen = "127.0.0.1:0"\nloopback_role = "admin"'])
 def test_a_role_of_everybody_that_is_spelled_out_or_on_no_port_is_no_warning(base: Path, admin: str) -> None:
-    assert "every user" not in " ".join(str(warning) for warning in _load(base, admin).warnings())
+    assert "every user" not in " ".join(str(warning) for warning in setting_warnings(_load(base, admin)))
 
 
 def test_paths_are_relative_to_where_they_are_written(base: Path) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.config import Settings
-from broker.control.execute import execute, preview
-from broker.control.rehearsal import rehearse
+from broker.catalog.catalog import MSDB, Catalog, Database
+from broker.catalog.dry_run import rehearse
+from broker.catalog.execute import execute, preview
+from broker.client.dialog import Dialog, begin_dialog
+from broker.config.settings import Settings
 from broker.conversation.message_types import SentBy, Validation
 from broker.ddl.parser import read_script
 from broker.errors import StatementError
-from broker.store import database, metadata
-from broker.store.metadata import Priority
+from broker.store.sqlite import database, metadata
+from broker.store.sqlite.metadata import Priority
 from tests.support.agreement_errors import CASES, EXISTING
 from tests.support.route_errors import Case
 

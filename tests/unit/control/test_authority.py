@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.authority import authority_files, read_authority
-from broker.control.certificate_file import store_files
 from broker.errors import CertificateUnusableError
+from broker.security.certificate_files import authority_files, read_authority, store_files
 from broker.security.issue import (
     Authority,
     CertificateSubject,

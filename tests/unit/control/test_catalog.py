@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from broker.control.catalog import MSDB, Borrow, Catalog, CatalogRows, Database, read_rows, read_table
-from broker.control.progress import ScriptProgress
+from broker.catalog.catalog import MSDB, Borrow, Catalog, CatalogRows, Database, ScriptProgress, read_rows, read_table
 from broker.errors import StatementError
 from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
-from broker.store import metadata
-from broker.store.database import open_store
-from broker.store.transaction import writing
+from broker.store.sqlite import metadata
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.transaction import writing
 
 ORDERS, BILLING = bytes([1]) * 16, bytes([2]) * 16
 NOW = datetime.now(UTC)  # lifetimes are hours from here, so that none ends while the tests run

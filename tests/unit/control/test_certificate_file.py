@@ -11,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
-from broker.control.certificate_file import Content, read_certificates, read_keys, store_files
 from broker.errors import CertificateUnusableError
+from broker.security.certificate_files import Content, read_certificates, read_keys, store_files
 from broker.security.issue import CertificateSubject, Validity, issue_database
 
 NOW = datetime.now(UTC)

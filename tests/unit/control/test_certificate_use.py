@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.control.certificate_use import certificate_uses, trusted_files
-from broker.control.load import load_settings
+from broker.config.load import load_settings
+from broker.net.certificates import certificate_uses, trusted_files
 
 
 def test_each_file_is_listed_with_every_setting_that_names_it(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.control import certificate_watch
-from broker.control.certificate_watch import CertificateWatch
-from broker.control.certificates import security_of
-from broker.control.config import Settings
+from broker.config.settings import Settings
 from broker.errors import SettingError
+from broker.net import certificates as certificate_watch
+from broker.net.certificates import CertificateWatch, security_of
 from broker.net.tls import NO_SECURITY, Security
 from tests.support.certificates import DAY, Pair, authority, make
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.control.certificates import certificate_errors, certificate_warnings, plain_text_told, security_of
-from broker.control.config import Settings
+from broker.config.settings import Settings
 from broker.errors import SettingError
+from broker.net.certificates import certificate_errors, certificate_warnings, plain_text_told, security_of
 from broker.net.tls import NO_SECURITY, Encryption
 from tests.support.certificates import DAY, Pair, authority, make
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from broker.control.check import CheckReport, check_files, check_running, check_settings
-from broker.control.owner import RunningInstance, real
-from broker.control.rehearsal import rehearse
+from broker.catalog.check import CheckReport, check_files, check_running, check_settings
+from broker.catalog.database_files import RunningInstance, real
+from broker.catalog.dry_run import rehearse
 from broker.errors import SettingError
-from broker.store.database import lock_store, open_store
+from broker.store.sqlite.database import lock_store, open_store
 
 QUIET = 'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = []\n'
 SAMPLES = Path(__file__).parents[3] / "config"
@@ -381,7 +381,7 @@ def test_database_that_is_lost_is_warned_of(load: Any, tmp_path: Path) -> None:
 
 
 def test_disk_that_is_not_mounted_is_found(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.control.custody.mount_problem", lambda path: '"/disk" is not mounted')
+    monkeypatch.setattr("broker.catalog.database_files.mount_problem", lambda path: '"/disk" is not mounted')
 
     (line,) = found(QUIET)
 

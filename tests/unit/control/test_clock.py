@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.clock import SLACK_SECONDS, clock_problem
-from broker.store.fence import RECORD
+from broker.catalog.database_files import SLACK_SECONDS, clock_problem
+from broker.store.sqlite.file_identity import RECORD
 
 USED_AT = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
 

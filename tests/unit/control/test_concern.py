@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.concern import Diagnostic, of_route, of_setting, of_statement
-from broker.control.config import Settings
-from broker.control.played import Played
-from broker.control.rehearsal import Rehearsal, rehearse
+from broker.catalog.diagnostics import Diagnostic, of_route, of_setting, of_statement
+from broker.catalog.dry_run import Played, Rehearsal, rehearse
+from broker.config.settings import Settings
 from broker.errors import Span
 from broker.routing.lint import Lint
 

@@ -6,12 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.control.config import DatabaseSettings, DialogSettings, InstanceSettings, Settings, by_place
-from broker.control.finding import SettingFinding
-from broker.control.listen import ListenAddress
-from broker.control.place import KeyPositions, index_places
-from broker.control.section import SectionError, keys_of
-from broker.control.setting import settings_of
+from broker.config.consistency import setting_warnings
+from broker.config.settings import DatabaseSettings, DialogSettings, InstanceSettings, Settings, by_place
+from broker.config.toml import KeyPositions, index_places
+from broker.config.values import ListenAddress, SectionError, SettingFinding, keys_of, settings_of
 from broker.conversation.frames import EARLY_WINDOW, Arrival, place
 from broker.errors import SettingError, Span
 from broker.protocol import layout
@@ -130,7 +128,7 @@ def test_report_is_sorted_by_place() -> None:
 
 
 def test_warnings_carry_their_place() -> None:
-    warnings = Settings().placed(index_places(TEXT, source="f")).warnings()
+    warnings = setting_warnings(Settings().placed(index_places(TEXT, source="f")))
 
     assert (Span("f", 2, 11, 11), "endpoint.listen[0]") in [(one.span, one.key) for one in warnings]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.config_file import FILE_MAX_BYTES, read_config
+from broker.config.toml import FILE_MAX_BYTES, read_config
 from broker.errors import SettingsError
 
 HINT = "correct the syntax, then check again"

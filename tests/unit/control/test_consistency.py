@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from broker.control.config import Settings
-from broker.control.consistency import FRAME_OVERHEAD_BYTES, contradictions, unwise_settings
-from broker.control.place import dotted
+from broker.config.consistency import FRAME_OVERHEAD_BYTES, contradictions, unwise_settings
+from broker.config.settings import Settings
+from broker.config.toml import dotted
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 QUIET: dict[str, Any] = {"endpoint": {"listen": ["127.0.0.1:4022"], "message_forwarding": True}}

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from broker.control.contents import read_contents
+from broker.catalog.dry_run import read_contents
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
-from broker.store import database, metadata, transaction
+from broker.store.sqlite import database, metadata, transaction
 
 INSTANCE = UUID(int=7)
 EXPIRED = Route("Old", LOCAL, "S", lifetime=datetime(2020, 1, 1, tzinfo=UTC))

@@ -15,16 +15,16 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
+from broker.catalog.database_files import file_errors, file_warnings, is_elsewhere, make_directory, path_of, take
 from broker.cli.database import database
-from broker.control.config import Settings
-from broker.control.custody import file_errors, file_warnings, is_elsewhere, make_directory, path_of, take
+from broker.config.settings import Settings
 from broker.errors import SettingError, StoreUnavailableError
-from broker.store import fence
-from broker.store.database import broker_instance, lock_store
-from broker.store.identity import new_broker
-from broker.store.role_file import PrincipalRecord, role_path, write_reign
-from broker.store.schema import SCHEMA_VERSION
-from broker.store.transaction import writing
+from broker.store.sqlite import file_identity as fence
+from broker.store.sqlite.database import broker_instance, lock_store
+from broker.store.sqlite.file_identity import new_broker
+from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_reign
+from broker.store.sqlite.schema import SCHEMA_VERSION
+from broker.store.sqlite.transaction import writing
 
 TEXT = '[instance]\nstate_dir = "state"\n[databases.orders]\npath = "orders.db"\n'
 

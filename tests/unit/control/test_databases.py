@@ -13,26 +13,27 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import begin_dialog
-from broker.control import databases, role_keeper
-from broker.control.catalog import MSDB, Catalog
-from broker.control.config import Settings
-from broker.control.custody import make_directory, path_of
-from broker.control.databases import Databases
-from broker.control.named_script import scripts_of
+from broker.catalog.catalog import MSDB, Catalog
+from broker.catalog.database_files import make_directory, path_of
+from broker.catalog.scripts import scripts_of
+from broker.client.dialog import begin_dialog
+from broker.config.settings import Settings
+from broker.daemon import databases
+from broker.daemon import roles as role_keeper
+from broker.daemon.databases import Databases
 from broker.dialog.status import Trouble
 from broker.errors import SettingError, StatementError, StoreUnavailableError
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
+from broker.forwarding.pool import Limits
 from broker.forwarding.ring import Ring, decode
-from broker.forwarding.way import Buffer
 from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import MirrorRole
-from broker.store.database import lock_store, open_store
-from broker.store.fence import RECORD
-from broker.store.role_file import role_path
+from broker.store.sqlite.database import lock_store, open_store
+from broker.store.sqlite.file_identity import RECORD
+from broker.store.sqlite.role_file import role_path
 from tests.support.dialog import far_initiator
 
 ALONE = "11111111-1111-4111-8111-111111111111"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.control import declared
-from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.declared import run_declared
+from broker.catalog import scripts as declared
+from broker.catalog.catalog import MSDB, Catalog, Database
+from broker.catalog.scripts import run_declared
 from broker.errors import SettingError, StatementError
-from broker.store import database, metadata
+from broker.store.sqlite import database, metadata
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.control.config import Settings
-from broker.control.drain_consistency import drain_oddities
-from broker.control.draining import DrainSettings
+from broker.config.consistency import drain_oddities, setting_warnings
+from broker.config.settings import DrainSettings, Settings
 
 
 def settings(announce: float, timeout: float) -> Settings:
@@ -30,6 +29,6 @@ def test_announcement_that_takes_all_of_the_time_is_unwise(
 
 
 def test_unwise_drain_is_among_the_warnings() -> None:
-    warned = [warning.key for warning in settings(30.0, 25.0).warnings()]
+    warned = [warning.key for warning in setting_warnings(settings(30.0, 25.0))]
 
     assert "drain.announce" in warned

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.control import effect
-from broker.control.effect import RouteChanges, Session, carry_out
-from broker.control.progress import ScriptMessages
+from broker.catalog import handlers as effect
+from broker.catalog.catalog import ScriptMessages
+from broker.catalog.handlers import RouteChanges, Session, carry_out
 from broker.ddl.statements import AlterRoute, DropRoute, Statement
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties
 from broker.routing.table import RouteChange
-from broker.store import database, metadata
+from broker.store.sqlite import database, metadata
 
 R, S = Route("r", LOCAL), Route("s", LOCAL)
 

@@ -15,18 +15,17 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.control import effect
-from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.execute import ScriptPreview, ScriptStoppedError, execute, preview
-from broker.control.progress import ScriptProgress, ScriptStage
-from broker.control.route_batch import BATCH_MAX
+from broker.catalog import handlers as effect
+from broker.catalog.catalog import MSDB, Catalog, Database, ScriptProgress, ScriptStage
+from broker.catalog.execute import ScriptPreview, ScriptStoppedError, execute, preview
+from broker.catalog.route_batch import BATCH_MAX
+from broker.client.dialog import Dialog, begin_dialog
 from broker.ddl import statements as ddl
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, DropRoute, Statement, UseDatabase
 from broker.errors import DemotedError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.route import Route
-from broker.store import database, transaction
+from broker.store.sqlite import database, transaction
 
 FAR = "tcp://far:4022"
 NOBODY = uuid.UUID(int=7)
@@ -611,7 +610,7 @@ async def test_preview_of_a_store_that_fails_names_the_file(world: World, monkey
     def fails(_: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr("broker.control.execute.read_rows", fails)
+    monkeypatch.setattr("broker.catalog.execute.read_rows", fails)
 
     with pytest.raises(StoreUnavailableError, match=r"orders\.db: disk I/O error"):
         await world.preview("CREATE QUEUE q")
@@ -728,7 +727,7 @@ async def test_errors_say_whose_turn_it_is(world: World) -> None:
 async def test_a_database_that_another_program_keeps_locked_holds_up_one_script_for_a_bounded_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.control.execute.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("broker.catalog.execute.LOCK_SECONDS", 0.05)
     path = world.catalog.databases["orders"].path
     other = sqlite3.connect(str(path), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

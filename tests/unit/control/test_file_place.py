@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from broker.control.check import check_files
-from broker.control.file_place import out_of_reach, place_errors
-from broker.control.start_error import store_error
+from broker.catalog.check import check_files
+from broker.catalog.database_files import out_of_reach, place_errors
+from broker.catalog.diagnostics import store_error
 from broker.errors import StoreUnavailableError
-from broker.store.database import lock_path, lock_store, open_store
+from broker.store.sqlite.database import lock_path, lock_store, open_store
 from tests.support.nobody import as_nobody
 
 TEXT = '[instance]\nstate_dir = "closed/state"\n[databases.a]\npath = "a.db"\n[databases.b]\npath = "/none/b.db"\n'

@@ -1,4 +1,4 @@
-from broker.control.finding import SettingFinding
+from broker.config.values import SettingFinding
 
 
 def test_a_finding_depends_on_no_other_key_unless_it_says_so() -> None:

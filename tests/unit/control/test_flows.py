@@ -8,14 +8,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from broker.application.dialog import begin_dialog
-from broker.control.flows import flows_of_database, flows_of_passage
+from broker.client.dialog import begin_dialog
 from broker.conversation.state import ConversationState
+from broker.observe.plan import flows_of_database, flows_of_passage
 from broker.protocol.layout import NO_GUID
 from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import PlannedFlow
-from broker.store.database import broker_instance, open_store
-from broker.store.metadata import put_queue, put_service
+from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.metadata import put_queue, put_service
 
 HOME, FAR = UUID(int=1), UUID(int=7)
 NOBODY = hosted({})

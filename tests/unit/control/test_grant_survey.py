@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.config import Settings
-from broker.control.grant_survey import survey_grants
-from broker.control.rehearsal import rehearse
+from broker.catalog.dry_run import rehearse
+from broker.catalog.lint import survey_grants
+from broker.config.settings import Settings
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 CERTIFICATE = (

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.control import identities
-from broker.control.config import Settings
-from broker.control.identities import Identities, credentials_of, identity_errors
-from broker.control.load import load_settings
+from broker.catalog import identities
+from broker.catalog.identities import Identities, credentials_of, identity_errors
+from broker.config.load import load_settings
+from broker.config.settings import Settings
 from broker.errors import SettingError
 from broker.security.session import DialogCredentials
 from tests.support.exhaustion import no_descriptors

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.control import journal as module
-from broker.control.config import Settings
-from broker.control.journal_check import journal_errors
-from broker.control.journal_made import journal_plan
-from broker.control.load import load_settings
+from broker.catalog.check import journal_errors
+from broker.config import settings as module
+from broker.config.load import load_settings
+from broker.config.settings import Settings
+from broker.daemon.reload import journal_plan
 from broker.errors import SettingError
 
 

@@ -11,10 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from broker.control.config import Settings
-from broker.control.json_schema import json_schema, main, render_schema
-from broker.control.section import SectionError
-from broker.control.setting import settings_of
+from broker.config.settings import Settings, json_schema, main, render_schema
+from broker.config.values import SectionError, settings_of
 
 CONFIG = Path(__file__).parents[3] / "config"
 SCHEMA = Draft202012Validator(json_schema())

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from broker.control.config import Settings
-from broker.control.draining import DrainSettings
-from broker.control.leave import InstanceLeaver, bounds_of, drain_of
-from broker.net.drain import DrainBounds
-from broker.net.farewell import Left
+from broker.config.settings import DrainSettings, Settings
+from broker.daemon.instance import InstanceLeaver, bounds_of, drain_of
+from broker.net.drain import DrainBounds, Left
 
 
 class Database:

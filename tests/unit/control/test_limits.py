@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.control.config import Settings
-from broker.control.consistency import contradictions
-from broker.control.limits import with_pool_share
-from broker.control.limits_made import peer_limits, timeouts_of
-from broker.control.load import load_settings
-from broker.control.place import dotted
-from broker.net.limits import PeerLimits, Timeouts
+from broker.config.consistency import contradictions
+from broker.config.load import load_settings
+from broker.config.settings import Settings, with_pool_share
+from broker.config.toml import dotted
+from broker.daemon.reload import peer_limits, timeouts_of
+from broker.net.quotas import PeerLimits, Timeouts
 
 
 def settings_with(limits: dict[str, Any], **endpoint: Any) -> Settings:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.control.listen import ListenAddress, clash, parse_listen
+from broker.config.values import ListenAddress, clash, parse_listen
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.mount import mount_problem
+from broker.files import mount_problem
 
 
 @pytest.fixture

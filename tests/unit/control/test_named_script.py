@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.control.named_script import is_pattern, named_scripts, no_script
+from broker.catalog.scripts import is_pattern, named_scripts, no_script
 from broker.errors import SettingError
 from tests.support.nobody import as_nobody
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.control.config import Settings
-from broker.control.origin import InForce, in_force, written
-from broker.control.setting import ANY_NAME, settings_of
+from broker.config.load import InForce, in_force, written
+from broker.config.settings import Settings
+from broker.config.values import ANY_NAME, settings_of
 
 TEXT = """\
 [instance]

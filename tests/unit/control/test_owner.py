@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.control.listen import parse_listen
-from broker.control.origin import in_force
-from broker.control.owner import NOBODY, UNASKED, owner_from
+from broker.catalog.database_files import NOBODY, UNASKED, owner_from
+from broker.config.load import in_force
+from broker.config.values import parse_listen
 
 TEXT = """\
 [instance]

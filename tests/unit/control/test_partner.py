@@ -12,10 +12,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509 import BasicConstraints, CertificateBuilder, random_serial_number
 
-from broker.control.catalog import MSDB
-from broker.control.certificate_file import read_certificates, store_files
-from broker.control.config import Settings
-from broker.control.partner import (
+from broker.catalog.catalog import MSDB
+from broker.catalog.partner import (
     SIZE_MAX,
     BindingRow,
     Partner,
@@ -27,8 +25,9 @@ from broker.control.partner import (
     plan,
     read_partner,
 )
-from broker.control.renewal import Pair, read_pair, renewed
+from broker.config.settings import Settings
 from broker.errors import PartnerFileError, SettingError
+from broker.security.certificate_files import Pair, read_certificates, read_pair, renewed, store_files
 from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.issue import CertificateSubject, Validity, issue_endpoint, make_authority
 from broker.security.principal import parse_principal

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.config import Settings
-from broker.control.execute import execute
-from broker.control.permission import grants_of
-from broker.control.played import begin_to_play, play
+from broker.catalog.catalog import MSDB, Catalog, Database
+from broker.catalog.dry_run import begin_to_play, play
+from broker.catalog.execute import execute
+from broker.catalog.handlers import grants_of
+from broker.config.settings import Settings
 from broker.ddl.parser import parse_script
 from broker.errors import StatementError
-from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
+from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding, render_rule
 from broker.security.principal import NOBODY, parse_principal
-from broker.store import database, permission
+from broker.store.sqlite import database
+from broker.store.sqlite import metadata as permission
 
 NOW = datetime(2025, 3, 1, tzinfo=UTC)
 SERVICE = "CREATE QUEUE Q; CREATE SERVICE [//shop/Orders] ON QUEUE Q; "

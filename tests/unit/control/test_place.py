@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.control.place import KeyPath, KeyPositions, dotted, index_places
+from broker.config.toml import KeyPath, KeyPositions, dotted, index_places
 from broker.errors import Span
 
 TEXT = '''# a comment

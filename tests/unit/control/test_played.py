@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.played import Played, begin_to_play, play
+from broker.catalog.dry_run import Played, begin_to_play, play
 from broker.conversation.message_types import SentBy, Validation
 from broker.ddl.parser import parse_script
 from broker.errors import StatementError
 from broker.routing.route import AUTO_CREATED_LOCAL
-from broker.store import database, metadata
-from broker.store.metadata import Priority
+from broker.store.sqlite import database, metadata
+from broker.store.sqlite.metadata import Priority
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 MADE = """

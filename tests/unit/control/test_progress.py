@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.control.progress import MESSAGES_MAX, ScriptMessages, ScriptProgress
+from broker.catalog.catalog import MESSAGES_MAX, ScriptMessages, ScriptProgress
 
 
 def test_few_messages_are_told_one_by_one() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.control.quantity import parse_duration, parse_size, render_duration, render_size
+from broker.config.units import parse_duration, parse_size, render_duration, render_size
 
 DURATIONS = [
     ("250ms", 0.25),

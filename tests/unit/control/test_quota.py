@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.control.quota import Kind, first_of_each
+from broker.catalog.dry_run import Kind, first_of_each
 
 
 def kind_of(one: tuple[str, str | None, int]) -> Kind:

@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 import pytest
 
-from broker.control.concern import Diagnostic
-from broker.control.load import load_settings
-from broker.control.quota import KEPT_MAX
-from broker.control.reach import survey_all
-from broker.control.rehearsal import rehearse
+from broker.catalog.diagnostics import Diagnostic
+from broker.catalog.dry_run import KEPT_MAX, rehearse
+from broker.catalog.fleet import survey_all
+from broker.config.load import load_settings
 from broker.routing.lint import Lint
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)

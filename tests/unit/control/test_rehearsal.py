@@ -13,15 +13,13 @@ from uuid import UUID
 
 import pytest
 
-from broker.control.catalog import MSDB
-from broker.control.config import Settings
-from broker.control.contents import read_contents
-from broker.control.quota import KEPT_MAX
-from broker.control.rehearsal import Rehearsal, rehearse
-from broker.daemon import serve
+from broker.catalog.catalog import MSDB
+from broker.catalog.dry_run import KEPT_MAX, Rehearsal, read_contents, rehearse
+from broker.config.settings import Settings
+from broker.daemon.instance import serve
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
-from broker.store import database, metadata
+from broker.store.sqlite import database, metadata
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 INSTANCE = UUID(int=7)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from broker.control.catalog import Catalog
-from broker.control.config import Settings
-from broker.control.load import load_settings
-from broker.control.reload import CarryOut, ReloadRefusedError, Reloads, reload_part
-from broker.control.reload_change import Difference
+from broker.catalog.catalog import Catalog
+from broker.catalog.reload import CarryOut, ReloadRefusedError, Reloads, reload_part
+from broker.config.load import load_settings
+from broker.config.reload_diff import Difference
+from broker.config.settings import Settings
 from broker.errors import ListenFailedError, RequestError, SettingsError
 
 TEXT = '[instance]\nstate_dir = "."\n[endpoint]\nlisten = ["127.0.0.1:0"]\nencryption = "disabled"\n'

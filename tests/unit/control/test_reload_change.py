@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.control.config import Settings
-from broker.control.load import load_settings
-from broker.control.reload_change import differences, in_force, mixed_contradictions, shown
-from broker.control.setting import Reload
+from broker.config.load import load_settings
+from broker.config.reload_diff import differences, in_force, mixed_contradictions, shown
+from broker.config.settings import Settings
+from broker.config.values import Reload
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.control.catalog import MSDB
-from broker.control.config import Settings
-from broker.control.load import load_settings
-from broker.control.reload_script import Scripts, look
+from broker.catalog.catalog import MSDB
+from broker.catalog.scripts import Scripts, look
+from broker.config.load import load_settings
+from broker.config.settings import Settings
 
 
 def settings(directory: Path) -> Settings:

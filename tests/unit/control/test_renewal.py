@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from broker.control.certificate_file import store_files
-from broker.control.renewal import (
+from broker.errors import CertificateUnusableError
+from broker.security.certificate_files import (
     Pair,
     bundle_of,
     is_trusted_itself,
     read_pair,
     refuse_expired,
     renewed,
+    store_files,
     succeeding,
     with_new_sealing,
     with_prepared,
 )
-from broker.errors import CertificateUnusableError
 from broker.security.identity import parse_own, parse_peers
 from broker.security.issue import (
     Authority,

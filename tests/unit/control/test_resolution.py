@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.control.rehearsal import Rehearsal, rehearse
-from broker.control.resolution import NAMES_MAX, named_hosts, unresolved
+from broker.catalog.dry_run import Rehearsal, rehearse
+from broker.catalog.fleet import NAMES_MAX, named_hosts, unresolved
 
 SCRIPT = """\
 CREATE ROUTE a WITH SERVICE_NAME = 'A', ADDRESS = 'tcp://good.example';

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.control import role_keeper
-from broker.control.role_keeper import RoleKeeper
-from broker.control.role_source import LockSource
+from broker.daemon import roles as role_keeper
+from broker.daemon.roles import LockSource, RoleKeeper
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
 from broker.routing.mirrored import LATE, MirrorRole, RoleAnswer
-from broker.store.database import HELD
-from broker.store.role_file import PrincipalRecord, role_path, write_reign
-from broker.store.transaction import LAPSED
+from broker.store.sqlite.database import HELD
+from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_reign
+from broker.store.sqlite.transaction import LAPSED
 
 INSTANCE = b"i" * 16
 SECONDS = 20.0
@@ -133,7 +132,7 @@ async def keeping(
 
 async def until(is_so: Callable[[], object]) -> None:
     async with asyncio.timeout(SECONDS):
-        while not is_so():  # noqa: ASYNC110 - the keeper tells nobody
+        while not is_so():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
 
 

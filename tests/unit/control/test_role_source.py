@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.control.config import Settings
-from broker.control.role_source import CommandSource, LockSource, role_source
+from broker.config.settings import Settings
+from broker.daemon.roles import CommandSource, LockSource, role_source
 from broker.routing.mirrored import EPOCH_MAX, MirrorRole, RoleAnswer
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.control import role_watch
-from broker.control.role_watch import RoleWatch, Sight
-from broker.store.database import lock_path, lock_store
-from broker.store.role_file import PrincipalRecord, read_reign, role_path, write_reign
+from broker.daemon import roles as role_watch
+from broker.daemon.roles import RoleWatch, Sight
+from broker.store.sqlite.database import lock_path, lock_store
+from broker.store.sqlite.role_file import PrincipalRecord, read_reign, role_path, write_reign
 
 REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.effect import Session
-from broker.control.progress import ScriptMessages
-from broker.control.route_batch import create_routes
+from broker.catalog.catalog import ScriptMessages
+from broker.catalog.handlers import Session
+from broker.catalog.route_batch import create_routes
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
 from broker.routing.table import RouteChange
-from broker.store import database, metadata
+from broker.store.sqlite import database, metadata
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UNSOUND = "CREATE ROUTE b WITH ADDRESS = 'x';"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.catalog import MSDB, Borrow, Catalog, Database
-from broker.control.execute import execute
+from broker.catalog.catalog import MSDB, Borrow, Catalog, Database
+from broker.catalog.execute import execute
 from broker.ddl.parser import read_script
 from broker.errors import DdlSyntaxError, DuplicateNameError, StatementError, UnknownNameError
 from broker.routing.route import PropertyError
-from broker.store import database
+from broker.store.sqlite import database
 from tests.support.route_errors import ACCEPTED, CASES, EXISTING, NUMBERS, cases_of
 
 KINDS = {

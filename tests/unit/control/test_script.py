@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.script import closed_directory, script_files
+from broker.catalog.scripts import closed_directory, script_files
 from tests.support.nobody import as_nobody
 
 

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from broker.control import value
-from broker.control.section import Section, SectionError, ValueFault, Wrong, keys_of
-from broker.control.setting import Reload, section, sections, setting
+from broker.config import values as value
+from broker.config.values import Reload, Section, SectionError, ValueFault, Wrong, keys_of, section, sections, setting
 
 HOPS = value.integer(1, 9, unit="hops")
 

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import pytest
 
-from broker.control import value
-from broker.control.place import KeyPath
-from broker.control.section import Section
-from broker.control.setting import Reload, Setting, kind_at, names_at, section, sections, setting, settings_of
+from broker.config import values as value
+from broker.config.toml import KeyPath
+from broker.config.values import Reload, Section, Setting, kind_at, names_at, section, sections, setting, settings_of
 
 HOPS = value.integer(1, 9, unit="hops")
 FLAG = value.flag()

@@ -6,7 +6,7 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
-from broker.control.socket_place import socket_problem
+from broker.files import socket_problem
 
 
 def listening(path: Path) -> socket.socket:

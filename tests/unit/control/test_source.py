@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from broker.control.load import load_settings
-from broker.control.source import SettingsSource
+from broker.config.load import load_settings
+from broker.config.toml import SettingsSource
 
 
 def test_settings_remember_file_variables_and_flags_and_nothing_of_others(tmp_path: Path) -> None:

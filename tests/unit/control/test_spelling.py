@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from broker.control.load import load_settings
-from broker.control.rehearsal import Rehearsal, rehearse
-from broker.control.spelling import differing_names
+from broker.catalog.dry_run import Rehearsal, rehearse
+from broker.catalog.lint import differing_names
+from broker.config.load import load_settings
 
 NEVER = "differ only in case, so they are two services and never match each other"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from broker.control.start_error import listen_error, store_error
+from broker.catalog.diagnostics import listen_error, store_error
 from broker.errors import ListenFailedError, StoreUnavailableError
-from broker.store.database import HELD
+from broker.store.sqlite.database import HELD
 
 TEXT = """\
 [instance]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.control.stored import CHUNK_ROWS, sound_rows, stored_route
+from broker.catalog.catalog import CHUNK_ROWS, sound_rows, stored_route
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route, row_of
 

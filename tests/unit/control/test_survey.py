@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from broker.control.concern import Diagnostic
-from broker.control.config import Settings
-from broker.control.rehearsal import rehearse
-from broker.control.survey import shown, survey
+from broker.catalog.diagnostics import Diagnostic
+from broker.catalog.dry_run import rehearse
+from broker.catalog.lint import shown, survey
+from broker.config.settings import Settings
 from broker.routing.address import parse_address
 from broker.routing.route import Route, row_of
-from broker.store import database, metadata
+from broker.store.sqlite import database, metadata
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SERVICE = "CREATE QUEUE Q;\nCREATE SERVICE S ON QUEUE Q;\n"

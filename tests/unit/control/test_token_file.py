@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.admin_role import AdminRole
-from broker.control.token_file import TOKENS_MAX, TokenFileError, find_token, new_token, read_tokens, revoke_token
+from broker.config.admin_access import TOKENS_MAX, TokenFileError, find_token, new_token, read_tokens, revoke_token
+from broker.config.values import AdminRole
 from broker.errors import DuplicateNameError, UnknownNameError
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.control import tracing as module
-from broker.control.config import Settings
-from broker.control.consistency import contradictions
-from broker.control.journal_made import journal_plan
-from broker.control.place import dotted
-from broker.control.tracing_check import tracing_errors
+from broker.catalog.check import tracing_errors
+from broker.config import settings as module
+from broker.config.consistency import contradictions
+from broker.config.settings import Settings
+from broker.config.toml import dotted
+from broker.daemon.reload import journal_plan
 from broker.errors import SettingError
 
 JOURNAL = {"directory": "/flows"}
@@ -59,7 +59,7 @@ def test_library_that_is_missing_is_told_with_what_to_do(
 
 def test_library_that_is_there_is_found_and_not_imported() -> None:
     code = (
-        "import sys; from broker.control.config import Settings; from broker.control.tracing import tracing_errors;"
+        "import sys; from broker.config.settings import Settings; from broker.config.settings import tracing_errors;"
         " assert not list(tracing_errors(Settings.read({'tracing': {'enabled': True}})));"
         " assert 'opentelemetry.sdk' not in sys.modules and 'requests' not in sys.modules"
     )

@@ -6,9 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from broker.control import value
-from broker.control.listen import ListenAddress
-from broker.control.value import ValueKind, ValueRefusedError, show
+from broker.config import values as value
+from broker.config.values import ListenAddress, ValueKind, ValueRefusedError, show
 from broker.routing.address import NetworkAddress
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.writable import ROOM_BYTES, room_problem, write_problem
+from broker.files import ROOM_BYTES, room_problem, write_problem
 
 
 def test_directory_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from broker.conversation.message_types import (
     violation,
 )
 from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE
-from broker.store.metadata import DEFAULT_TYPE_ID, FIRST_ID
+from broker.store.sqlite.metadata import DEFAULT_TYPE_ID, FIRST_ID
 
 
 def test_types_and_contracts_of_the_broker_itself_are_there() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.ddl.automaton import Automaton, UnexpectedTokenError
-from broker.ddl.builder import Builder
-from broker.ddl.token import Token
+from broker.ddl.lexer import Token
+from broker.ddl.parser import Automaton, Builder, UnexpectedTokenError
 
 
 class _Trees:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.ddl.built import NAME_MAX_CHARACTERS, RefusedError, checked_name, is_text
-from broker.ddl.token import Token
+from broker.ddl.lexer import Token, is_text
+from broker.ddl.parser import NAME_MAX_CHARACTERS, RefusedError, checked_name
 
 
 @pytest.mark.parametrize("name", ["a", "x" * NAME_MAX_CHARACTERS, "ж"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.ddl.lexer import TOKENS_MAX, UnclosedError, next_draft
-from broker.ddl.token import place_of
+from broker.ddl.lexer import TOKENS_MAX, UnclosedError, next_draft, place_of
 
 KEYWORDS = {"CREATE": "CREATE", "DROP": "DROP", "ROUTE": "ROUTE", "(": "LPAR", ")": "RPAR", "=": "EQUAL", ".": "DOT"}
 OPENERS = {"CREATE", "DROP"}

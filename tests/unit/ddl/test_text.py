@@ -6,7 +6,7 @@ import codecs
 
 import pytest
 
-from broker.ddl.text import decode_script
+from broker.ddl.lexer import decode_script
 from broker.errors import DdlSyntaxError, Span
 
 TEXT = "DROP ROUTE [größer 😀];\r\nGO\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.ddl.token import Token, place_of
+from broker.ddl.lexer import Token, place_of
 
 
 def test_a_token_is_its_text() -> None:

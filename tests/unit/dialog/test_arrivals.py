@@ -26,7 +26,7 @@ from broker.dialog.arrivals import (
 )
 from broker.flow import Disposition
 from broker.security.session import Secured
-from broker.store.receipt import AckState
+from broker.store.port import AckState
 from tests.support.virtual_time import virtual_time
 
 CONTACT = Contact(bytes(16), False, "Billing", bytes(16), "Orders", bytes(range(16)))
@@ -175,7 +175,7 @@ def test_neither_acknowledgements_nor_messages_hold_up_the_others(monkeypatch: p
 
 
 @pytest.mark.parametrize("is_ack", [False, True])
-def test_whether_something_waits(is_ack: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_whether_something_waits(is_ack: bool) -> None:  # noqa: FBT001
     inbox = Inbox()
     assert not inbox
 

@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 import structlog
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog import arrivals as inbox
@@ -37,19 +37,18 @@ from broker.dialog.endpoint import (
 from broker.dialog.transmitter import DialogTuning
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, frame_bounds
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.forwarding.way import Buffer, frame_bounds
+from broker.forwarding.pool import Limits
 from broker.protocol.frame import Header, decode_dialog, decode_fault
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
-from broker.store import sqlite_store
-from broker.store.sqlite_store import SqliteStore
-from broker.store.transaction import LAPSED, DaemonConnection
-from broker.store.turn import turn_in_writer
+from broker.store.sqlite import write_batch as sqlite_store
+from broker.store.sqlite.transaction import LAPSED, DaemonConnection
+from broker.store.sqlite.write_batch import SqliteStore, turn_in_writer
 from broker.supervision import Supervision
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
 from tests.support.virtual_time import VirtualLoop, virtual_time

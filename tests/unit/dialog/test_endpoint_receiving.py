@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from broker.application.dialog import Dialog
+from broker.client.dialog import Dialog
 from broker.conversation.frames import Travel, ack_frame
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
 from broker.dialog.arrivals import DELAY
@@ -19,9 +19,9 @@ from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, SE
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import FrameKind
-from broker.store import sqlite_store
-from broker.store.turn import turn_in_writer
-from broker.store.turn_port import WriteBatch
+from broker.store.port import WriteBatch
+from broker.store.sqlite import write_batch as sqlite_store
+from broker.store.sqlite.write_batch import turn_in_writer
 from tests.support.dialog import far_initiator, queued, rows, states
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.test_endpoint import SOON, Shop, open_shop

@@ -12,21 +12,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.route_requests import RETRY_SECONDS, Inquiry, render_inquiry
 from broker.dialog.transmitter import REMATCH_SECONDS, DialogTuning
+from broker.forwarding.entry import Buffer, frame_bounds
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.forwarding.way import Buffer, frame_bounds
+from broker.forwarding.pool import Limits
 from broker.protocol.frame import decode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import RouteTable, build_table
-from broker.store.sqlite_store import SqliteStore
+from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import FarSide, far_target, open_database, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
 

@@ -14,24 +14,23 @@ from unittest import mock
 
 import pytest
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog import arrivals as inbox
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
+from broker.forwarding.pool import Limits
 from broker.forwarding.ring import Ring, VisitRecord, decode
-from broker.forwarding.way import Buffer
 from broker.protocol.layout import FrameKind
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
-from broker.store import sqlite_store
-from broker.store.sqlite_store import SqliteStore
-from broker.store.turn import turn_in_writer
+from broker.store.sqlite import write_batch as sqlite_store
+from broker.store.sqlite.write_batch import SqliteStore, turn_in_writer
 from tests.support.dialog import far_initiator, open_database
 from tests.support.virtual_time import VirtualLoop, virtual_time
 

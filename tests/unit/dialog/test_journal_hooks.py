@@ -11,8 +11,8 @@ from broker.conversation.outbound import Outgoing
 from broker.dialog import journal_hooks as module
 from broker.dialog.journal_hooks import Verdicts, Witness
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, Queued
 from broker.forwarding.ring import Ring, VisitRecord, decode
-from broker.forwarding.way import Buffer, Queued
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import Flag, FrameKind
 

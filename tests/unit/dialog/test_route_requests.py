@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from broker.application.dialog import begin_dialog, get_dialog
+from broker.client.dialog import begin_dialog, get_dialog
 from broker.conversation.message_types import LIFETIME_MAX
 from broker.conversation.state import ConversationState
 from broker.dialog import route_requests as module
@@ -51,10 +51,10 @@ from broker.dialog.route_requests import (
 from broker.errors import DemotedError
 from broker.protocol.layout import NO_GUID
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store.database import broker_instance
-from broker.store.metadata import put_queue, services
-from broker.store.receiving import receive_in_writer
-from broker.store.transaction import writing
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.metadata import put_queue, services
+from broker.store.sqlite.receive import receive_in_writer
+from broker.store.sqlite.transaction import writing
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, rows, states
 from tests.support.virtual_time import WALL_CLOCK, virtual_time
 

@@ -27,10 +27,10 @@ from broker.dialog.send_queue import (
     Turns,
     note_trip,
 )
-from broker.forwarding.hop import bucket
+from broker.forwarding.latency import bucket
 from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
-from broker.store.sending_port import LoadedFragments, Want
+from broker.store.port import LoadedFragments, Want
 from tests.support.virtual_time import virtual_time
 
 

@@ -16,8 +16,8 @@ from broker.dialog.send_queue import Sender
 from broker.dialog.status import MOVING, TELL_SECONDS, StatusWriter, Trouble, connecting, transmission_status
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Destination
+from broker.forwarding.pool import Limits
 from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision

@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from broker.dialog.store_port import Store
-from broker.store.database import broker_instance
-from broker.store.sqlite_store import SqliteStore
-from broker.store.turn_port import WriteBatch
+from broker.store.port import Store, WriteBatch
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import open_database
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from broker.control import config
+from broker.config import settings as config
 from broker.conversation.frames import Contact, Fragment, Travel
 from broker.conversation.outbound import Outgoing
 from broker.conversation.window import FLOOR, Backoff
@@ -37,12 +37,10 @@ from broker.dialog.transmitter import (
     reset,
 )
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, ForwardingEntry, frame_bounds
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.forwarding.outbox import Outbox, Ports
-from broker.forwarding.pool import Pool
-from broker.forwarding.sink import DatabaseSink, DropSink
-from broker.forwarding.way import Buffer, ForwardingEntry, frame_bounds
+from broker.forwarding.outbox import DatabaseSink, DropSink, Outbox, Ports
+from broker.forwarding.pool import Limits, Pool
 from broker.protocol.frame import (
     Envelope,
     Fault,
@@ -59,12 +57,9 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
-from broker.security.key_packet import Mode
-from broker.security.opening import Opener
-from broker.security.seal import read_box
-from broker.security.session import CannotSealError, DialogCredentials, Secured
-from broker.store.receipt import KeyEvidence
-from broker.store.sending_port import LoadedFragments, PendingDialog, Want
+from broker.security.seal import Mode, read_box
+from broker.security.session import CannotSealError, DialogCredentials, Opener, Secured
+from broker.store.port import KeyEvidence, LoadedFragments, PendingDialog, Want
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time

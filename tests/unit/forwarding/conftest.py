@@ -25,7 +25,7 @@ PLAIN = Header(
 @pytest.fixture
 def is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """One walk takes care of as many frames as there are."""
-    monkeypatch.setattr("broker.forwarding.batch.CARE_MAX", 1 << 30)
+    monkeypatch.setattr("broker.forwarding.entry.CARE_MAX", 1 << 30)
 
 
 @pytest.fixture

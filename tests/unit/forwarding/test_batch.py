@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.forwarding.batch import PassResult
+from broker.forwarding.entry import PassResult
 from tests.support.kernel import Shelf
 
 

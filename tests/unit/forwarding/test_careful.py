@@ -8,10 +8,9 @@ import pytest
 
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
-from broker.forwarding import careful
-from broker.forwarding.batch import PassResult
-from broker.forwarding.careful import SlowPath
-from broker.forwarding.way import ForwardingEntry
+from broker.forwarding import slow_path as careful
+from broker.forwarding.entry import ForwardingEntry, PassResult
+from broker.forwarding.slow_path import SlowPath
 from broker.protocol.frame import Fatal, Hello, Ping, encode_link
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import Walker, hopped
@@ -40,7 +39,7 @@ class Notebook(SlowPath):
     def _note_hops(self, kind: int, flags: int, hop_count: int, hop_limit: int) -> None:
         self.hops = (kind, flags, hop_count, hop_limit)
 
-    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:  # noqa: FBT001
+    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:  # noqa: FBT001 - as `Resolve`
         known: dict[object, ForwardingEntry] = self.__dict__.setdefault("known", {})
         place = key, kind, is_from_target
         return known.get((*place, None)) or known.get((*place, conversation))
@@ -50,7 +49,7 @@ class Notebook(SlowPath):
         key: bytes,
         conversation: bytes | None,
         kind: int,
-        is_from_target: bool,  # noqa: FBT001
+        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
         way: ForwardingEntry,
     ) -> None:
         self.known[key, kind, is_from_target, conversation] = way

@@ -17,7 +17,7 @@ from broker.forwarding.columns import (
     room_for,
     trim,
 )
-from broker.forwarding.decoder_choice import DECODERS
+from broker.forwarding.kernels import DECODERS
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.records import frame

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.forwarding import columns, decoder_choice
+from broker.forwarding import columns, kernels
 
 compiled = pytest.importorskip("broker.forwarding.compiled_columns", reason="no compiler built it")
 
 
 def test_it_is_the_first_choice() -> None:
-    assert isinstance(decoder_choice.make_decoder(), compiled.CompiledDecoder)
+    assert isinstance(kernels.make_decoder(), compiled.CompiledDecoder)
 
 
 def test_memory_of_a_ring_is_read_where_it_is() -> None:

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding import careful
-from broker.forwarding.way import ForwardingEntry
+from broker.forwarding import slow_path as careful
+from broker.forwarding.entry import ForwardingEntry
 from broker.protocol import layout
 from broker.protocol.frame import Ping, encode_link
 from broker.protocol.layout import NAME_MAX_BYTES, Flag, FrameKind

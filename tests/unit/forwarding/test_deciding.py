@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from broker.flow import Disposition
-from broker.forwarding import deciding
-from broker.forwarding.deciding import Decider
+from broker.forwarding import fib as deciding
+from broker.forwarding.fib import Decider, ForwardingTable
+from broker.forwarding.held_frames import DialogAffinity, key_of
 from broker.forwarding.outbox import Ports
-from broker.forwarding.places import DialogAffinity, key_of
 from broker.forwarding.pool import Pool
-from broker.forwarding.ways import ForwardingTable
 from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts

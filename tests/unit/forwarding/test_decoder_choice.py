@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.forwarding.decoder_choice import DECODERS, make_decoder
+from broker.forwarding.kernels import DECODERS, make_decoder
 
 
 @pytest.mark.parametrize("name", DECODERS)

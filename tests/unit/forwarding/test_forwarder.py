@@ -10,19 +10,17 @@ from uuid import UUID
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding import deciding, ways
+from broker.forwarding import fib as deciding
+from broker.forwarding import fib as ways
 from broker.forwarding import forwarder as module
-from broker.forwarding.batch import PassResult
-from broker.forwarding.deciding import Decider
+from broker.forwarding.entry import Buffer, FrameOrigin, Outlet, PassResult, frame_bounds
+from broker.forwarding.fib import OTHER_KIND, Decider
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.hop import bucket
-from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.limits import READ_BYTES, Limits
-from broker.forwarding.moving import Moves, RerouteReason
+from broker.forwarding.kernels import KERNELS
+from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.pool import HELD_OVERHEAD
-from broker.forwarding.way import Buffer, FrameOrigin, Outlet, frame_bounds
-from broker.forwarding.ways import OTHER_KIND
+from broker.forwarding.pool import HELD_OVERHEAD, READ_BYTES, Limits
+from broker.forwarding.reroute import Moves, RerouteReason
 from broker.protocol.frame import Header, Ping, decode_dialog, encode_link
 from broker.protocol.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress

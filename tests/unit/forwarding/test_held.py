@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.held import TIME_MAX, copy_key, hold, message_id
-from broker.forwarding.sink import DropSink
-from broker.forwarding.way import ForwardingEntry
+from broker.forwarding.entry import ForwardingEntry
+from broker.forwarding.held_frames import TIME_MAX, copy_key, hold, message_id
+from broker.forwarding.outbox import DropSink
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
 

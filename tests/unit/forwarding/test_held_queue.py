@@ -10,9 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.forwarding.held import TIME_MAX, Held, copy_key, hold
-from broker.forwarding.held_queue import HeldQueue
-from broker.forwarding.pack import Pack
+from broker.forwarding.held_frames import TIME_MAX, Held, Pack, copy_key, hold
+from broker.forwarding.outbox_queue import HeldQueue
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
 from tests.support.pack import WAY, pack_of

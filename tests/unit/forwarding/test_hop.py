@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.forwarding.hop import BOUNDS, REST_SECONDS, HopTimes, bucket
+from broker.forwarding.latency import BOUNDS, REST_SECONDS, HopTimes, bucket
 
 
 @pytest.mark.parametrize(

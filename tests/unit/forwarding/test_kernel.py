@@ -9,10 +9,10 @@ import pytest
 
 from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
-from broker.forwarding import careful
 from broker.forwarding import kernel as module
+from broker.forwarding import slow_path as careful
+from broker.forwarding.entry import ForwardingEntry, FrameOrigin
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.way import ForwardingEntry, FrameOrigin
 from broker.protocol.frame import Ping, Pong, encode_link
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import EVERY_KERNEL, MAX_FRAME, Walker, hopped
@@ -197,7 +197,7 @@ def test_last_hop_and_last_millisecond_are_still_forwarded(make_frame: MakeFrame
 def test_walk_takes_care_of_so_many_frames_and_leaves_the_rest_for_another(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.forwarding.batch.CARE_MAX", 5)
+    monkeypatch.setattr("broker.forwarding.entry.CARE_MAX", 5)
     walker = Walker()
     plain = make_frame(to_service="A")
     walker.walk(plain)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import SettingError
-from broker.forwarding import kernel_choice
+from broker.forwarding import kernels as kernel_choice
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.kernel_choice import KERNELS, choose_kernel
+from broker.forwarding.kernels import KERNELS, choose_kernel
 
 HEADER = Path(sysconfig.get_path("include"), "Python.h")
 COMPILER = shutil.which((os.environ.get("CC") or "cc").split()[0])

@@ -9,10 +9,9 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding import kernels as module
-from broker.forwarding.careful import SlowPath
-from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.kernels import KERNELS_MAX, Kernels
-from broker.forwarding.way import ForwardingEntry
+from broker.forwarding.entry import ForwardingEntry
+from broker.forwarding.kernels import KERNELS, KERNELS_MAX, Kernels
+from broker.forwarding.slow_path import SlowPath
 from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState, Profile
 from broker.security.principal import parse_principal, who_is
 from tests.support.kernel import Walker

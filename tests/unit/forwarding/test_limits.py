@@ -1,7 +1,6 @@
 """Bounds of the pass, as they are given and as they change while it runs."""
 
-from broker.forwarding.limits import READ_BYTES, Limits
-from broker.forwarding.pool import HELD_OVERHEAD, Share, cost_of_read
+from broker.forwarding.pool import HELD_OVERHEAD, READ_BYTES, Limits, Share, cost_of_read
 
 
 def test_the_slab_has_room_for_the_largest_frame_and_one_read_behind_it() -> None:

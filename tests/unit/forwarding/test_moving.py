@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.flow import Disposition
-from broker.forwarding import moving, packing
+from broker.forwarding import outbox_queue as packing
+from broker.forwarding import reroute as moving
+from broker.forwarding.entry import Buffer, frame_bounds
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.forwarding.way import Buffer, frame_bounds
+from broker.forwarding.pool import Limits
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding import packing
+from broker.forwarding import outbox_queue as packing
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, Outlet
+from broker.forwarding.held_frames import DialogAffinity, place_key
 from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, Outbox, Ports
-from broker.forwarding.places import DialogAffinity, place_key
 from broker.forwarding.pool import FED_SECONDS, HELD_OVERHEAD, Pool, forget_feeders
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, Outlet
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
 from broker.routing.address import NetworkAddress

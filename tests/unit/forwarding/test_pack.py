@@ -7,11 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.held import TIME_MAX, hold
-from broker.forwarding.pack import Lane
-from broker.forwarding.places import DialogPlacement
+from broker.forwarding.entry import ForwardingEntry, PassOrigin
+from broker.forwarding.held_frames import TIME_MAX, DialogPlacement, Lane, hold
 from broker.forwarding.pool import Payer, Pool
-from broker.forwarding.way import ForwardingEntry, PassOrigin
 from broker.protocol.layout import FrameKind
 from tests.support.kernel import Shelf
 from tests.support.pack import WAY, pack_of

@@ -11,16 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.flow import Disposition
-from broker.forwarding import packing
-from broker.forwarding.held import Held, copy_key, hold
-from broker.forwarding.held_queue import HeldQueue
-from broker.forwarding.hop import HopTimes
-from broker.forwarding.pack import Pack, Piece
-from broker.forwarding.packing import PACK_BYTES, Packing
-from broker.forwarding.places import DialogAffinity, place_key
+from broker.forwarding import outbox_queue as packing
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin
+from broker.forwarding.held_frames import DialogAffinity, Held, Pack, Piece, copy_key, hold, place_key
+from broker.forwarding.latency import HopTimes
+from broker.forwarding.outbox_queue import PACK_BYTES, HeldQueue, Packing
 from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool, Share
 from broker.forwarding.ring import Ring
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, FrameKind
 from tests.support.kernel import Shelf

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from broker.flow import Disposition
+from broker.forwarding.entry import ForwardingEntry
+from broker.forwarding.fib import MirroredOutboxes
 from broker.forwarding.outbox import Outbox, Ports
-from broker.forwarding.pairs import MirroredOutboxes
 from broker.forwarding.pool import Pool
-from broker.forwarding.way import ForwardingEntry
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.forwarding.held import Held, hold
-from broker.forwarding.held_queue import HeldQueue
-from broker.forwarding.pending import Pending
+from broker.forwarding.held_frames import Held, hold
+from broker.forwarding.outbox_queue import HeldQueue, Pending
 from tests.support.pack import WAY, pack_of
 
 MakeFrame = Callable[..., bytes]

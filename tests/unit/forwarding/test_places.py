@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.forwarding.places import DialogAffinity, DialogPlacement, key_of, place_key
+from broker.forwarding.held_frames import DialogAffinity, DialogPlacement, key_of, place_key
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import Shelf
 from tests.support.tiers import examples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.forwarding.entry import UnknownOrigin
 from broker.forwarding.pool import (
     FED_SECONDS,
     FULL_BYTES,
@@ -18,7 +19,6 @@ from broker.forwarding.pool import (
     is_tight,
     room_in,
 )
-from broker.forwarding.way import UnknownOrigin
 from broker.protocol.layout import MIN_DIALOG_FRAME
 
 READ_COST = 10_000

@@ -9,15 +9,12 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from broker.forwarding.deciding import Decider
-from broker.forwarding.held import hold
-from broker.forwarding.moving import RerouteReason
+from broker.forwarding.entry import surface
+from broker.forwarding.fib import Decider, ForwardingTable
+from broker.forwarding.held_frames import DialogAffinity, hold
 from broker.forwarding.outbox import Outbox, Ports
-from broker.forwarding.places import DialogAffinity
 from broker.forwarding.pool import Pool
-from broker.forwarding.rerouting import Rerouting
-from broker.forwarding.way import surface
-from broker.forwarding.ways import ForwardingTable
+from broker.forwarding.reroute import RerouteReason, Rerouting
 from broker.protocol.frame import Header, encode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext

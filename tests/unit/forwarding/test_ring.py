@@ -13,14 +13,12 @@ import pytest
 
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Queued, UnknownOrigin
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.kernel_choice import KERNELS
-from broker.forwarding.limits import Limits
+from broker.forwarding.kernels import KERNELS
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.pool import HELD_OVERHEAD
-from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Ring, VisitRecord, decode, head_of
-from broker.forwarding.sample import Sample
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Queued, UnknownOrigin
+from broker.forwarding.pool import HELD_OVERHEAD, Limits
+from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Ring, Sample, VisitRecord, decode, head_of
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import HEADER_BYTES, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
@@ -608,7 +606,7 @@ def test_where_frames_come_from_is_asked_once_for_a_pass_and_only_if_it_is_recor
 
 
 def test_retired_outboxes_take_their_numbers_along(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.forwarding.ways.INVENTED_MAX", 1)
+    monkeypatch.setattr("broker.forwarding.fib.INVENTED_MAX", 1)
     station = Station()
     table = build_table([*ROUTES, Route("Anywhere", TRANSPORT)], now=datetime.now(UTC))
     station.forwarder.surround(table=table, hosted=station.forwarder.here.hosted, is_forwarding=True)

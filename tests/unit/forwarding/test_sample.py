@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.forwarding import sample as module
-from broker.forwarding.sample import Sample, mix
+from broker.forwarding import ring as module
+from broker.forwarding.ring import Sample, mix
 
 COUNT = 4000
 

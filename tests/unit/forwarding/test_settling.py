@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from broker.forwarding.batch import PassResult
-from broker.forwarding.hop import HopTimes, bucket
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, Outlet, PassResult, UnknownOrigin, WayOf
+from broker.forwarding.forwarder import Settling
+from broker.forwarding.latency import HopTimes, bucket
 from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pool import Pool
-from broker.forwarding.settling import Settling
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin, Outlet, UnknownOrigin, WayOf
 from broker.routing.address import NetworkAddress
 
 NOW = 1000.0

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.sink import DatabaseSink, DropSink
-from broker.forwarding.way import Buffer, ForwardingEntry, FrameOrigin
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin
+from broker.forwarding.outbox import DatabaseSink, DropSink
 from broker.protocol.layout import FrameKind
 
 MakeFrame = Callable[..., bytes]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.forwarding.unfinished import PartialFrames
+from broker.forwarding.pool import PartialFrames
 
 
 class Link:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.sink import DropSink
-from broker.forwarding.way import ForwardingEntry, PassOrigin, frame_bounds, rejected
+from broker.forwarding.entry import ForwardingEntry, PassOrigin, frame_bounds, rejected
+from broker.forwarding.outbox import DropSink
 from broker.protocol.frame import Ping, Rejected, encode_link
 
 MakeFrame = Callable[..., bytes]

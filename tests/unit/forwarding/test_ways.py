@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding import ways as module
+from broker.forwarding import fib as module
+from broker.forwarding.fib import OTHER_KIND, ForwardingTable
 from broker.forwarding.outbox import Ports
 from broker.forwarding.pool import Pool
-from broker.forwarding.ways import OTHER_KIND, ForwardingTable
 from broker.protocol.layout import FrameKind
 from broker.routing.address import TRANSPORT, Keyword, NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.journal.batch import RingBatch
+from broker.journal.rows import RingBatch
 from tests.support.records import Tape
 
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.forwarding.decoder_choice import make_decoder
-from broker.journal.file import JournalFile
-from broker.journal.place import remove_leftovers
+from broker.forwarding.kernels import make_decoder
+from broker.journal.files import JournalFile, remove_leftovers
 from broker.journal.rows import RowBuffer
 from broker.journal.schema import FILE_KEY, INSTANCE_KEY, JOURNAL, SAMPLE_KEY, SCHEMA_KEY, SHED_KEY
 from tests.support.records import Tape, frame, way

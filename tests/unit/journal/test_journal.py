@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.way import ForwardingEntry, FrameOrigin
-from broker.journal import journal as module
-from broker.journal.batch import NOBODY_FOLLOWS, RingBatch
-from broker.journal.journal import Journal
-from broker.journal.place import files_of
-from broker.journal.plan import JournalPlan
+from broker.forwarding.entry import ForwardingEntry, FrameOrigin
+from broker.journal import writer as module
+from broker.journal.files import files_of
+from broker.journal.rows import NOBODY_FOLLOWS, RingBatch
+from broker.journal.writer import Journal, JournalPlan
 from tests.support.reading import until
 from tests.support.records import frame, way
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from broker.journal import kernel
+from broker.journal import reader as kernel
 
 NUMBERS = pa.chunked_array([[3, 1, None], [2, 1]])
 OTHERS = pa.chunked_array([[9, 9, 9], [9, 9]])
@@ -45,7 +45,7 @@ def test_a_value_that_the_other_type_does_not_have_is_refused() -> None:
 
 
 def test_the_functions_that_are_not_needed_are_not_made() -> None:
-    program = "import sys, broker.journal.newest; print('pyarrow.compute' in sys.modules)"
+    program = "import sys, broker.journal.reader; print('pyarrow.compute' in sys.modules)"
 
     assert (
         "False\n" == subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

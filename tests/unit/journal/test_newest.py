@@ -13,10 +13,9 @@ import pyarrow as pa
 import pytest
 
 from broker.flow import VisitOutcome
-from broker.journal import reading
-from broker.journal.newest import CLOCKS_APART, Newest, NewFiles, Wanted, newest
-from broker.journal.reading import FileReader
-from broker.journal.survey import Fitness
+from broker.journal import reader as reading
+from broker.journal.reader import CLOCKS_APART, FileReader, Newest, NewFiles, Wanted, newest
+from broker.journal.schema import Fitness
 from tests.support.journalled import START, visit, write
 
 ANY = Wanted()

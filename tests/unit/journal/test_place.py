@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.journal.place import file_name, files_of, hour_directory, instance_part, lock, remove_leftovers
+from broker.journal.files import file_name, files_of, hour_directory, instance_part, lock, remove_leftovers
 
 IDENTITY = "0123456789abcdef" * 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.journal.plan import RINGS, JournalPlan
+from broker.journal.writer import RINGS, JournalPlan
 
 
 def test_ring_is_a_part_of_the_buffer() -> None:

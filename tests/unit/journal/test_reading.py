@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.journal import reading as module
-from broker.journal.reading import UNREADABLE, FileReader, ended
+from broker.journal import reader as module
+from broker.journal.reader import UNREADABLE, FileReader, ended
 from broker.journal.schema import JOURNAL
 from tests.support.journalled import START, table, visit, write
 

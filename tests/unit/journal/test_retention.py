@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.journal.retention import StoredFile, read_files, remove, too_old_or_too_many
+from broker.journal.files import StoredFile, read_files, remove, too_old_or_too_many
 
 NOW = 10_000.0
 FILES = [StoredFile(Path(f"/flows/{name}"), at, 100) for name, at in (("c", 9000.0), ("a", 7000.0), ("b", 8000.0))]

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from broker.flow import COLUMNS, Disposition, VisitOutcome
-from broker.forwarding.decoder_choice import DECODERS, make_decoder
-from broker.forwarding.sink import DropSink
-from broker.forwarding.way import ForwardingEntry, Queued
+from broker.forwarding.entry import ForwardingEntry, Queued
+from broker.forwarding.kernels import DECODERS, make_decoder
+from broker.forwarding.outbox import DropSink
 from broker.journal.rows import RowBuffer
 from broker.journal.schema import JOURNAL
 from broker.protocol.layout import NO_GUID, FrameKind

@@ -11,8 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.flow import JOURNAL_SCHEMA
-from broker.journal.schema import FILE_KEY, JOURNAL, SAMPLE_KEY, SCHEMA_KEY, file_metadata
-from broker.journal.survey import FileState, Fitness, files, judge, survey
+from broker.journal.schema import (
+    FILE_KEY,
+    JOURNAL,
+    SAMPLE_KEY,
+    SCHEMA_KEY,
+    FileState,
+    Fitness,
+    file_metadata,
+    files,
+    judge,
+    survey,
+)
 from tests.support.journalled import START, table, visit, write
 
 TOLD = file_metadata(file="0" * 32, instance="gateway", sample=0.5, shed=7)

@@ -18,13 +18,11 @@ from structlog import DropEvent
 from structlog.testing import capture_logs
 
 from broker.journal import writer as module
-from broker.journal.batch import NOBODY_FOLLOWS, RingBatch
-from broker.journal.file import JournalFile
-from broker.journal.place import files_of
-from broker.journal.plan import JournalPlan
+from broker.journal.files import JournalFile, files_of
+from broker.journal.rows import NOBODY_FOLLOWS, RingBatch
 from broker.journal.schema import SHED_KEY
-from broker.journal.writer import Writer
-from broker.observe.repeat import RepeatFilter
+from broker.journal.writer import JournalPlan, Writer
+from broker.observe.logs import RepeatFilter
 from examples.demo.topology import wait_for
 from tests.support.records import Tape, frame, way
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.net import addresses as module
-from broker.net.addresses import Addresses
-from broker.net.dial_history import DialHistory
-from broker.net.link_state import LinkState
+from broker.net import peer_table as module
+from broker.net.link import LinkState
+from broker.net.peer_table import Addresses, DialHistory
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from broker.net.admission import TURNED_AWAY_MAX, Admission
-from broker.net.certificate import Identity
-from broker.net.entrance import Opening
-from broker.net.limits import NO_LIMITS, PeerLimits
-from broker.net.link_state import LinkState
+from broker.net.handshake import Opening
+from broker.net.link import LinkState
+from broker.net.quotas import NO_LIMITS, PeerLimits
+from broker.net.tls import Identity
 from broker.net.transport import PlainTransport
 from broker.protocol.frame import Fatal, Hello
 from broker.routing.address import NetworkAddress

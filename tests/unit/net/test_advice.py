@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.flow import Disposition
-from broker.net.advice import REJECTS_PER_SECOND, Advice, render_rejected
-from broker.net.permissions import Permissions, Permit
+from broker.net.link import REJECTS_PER_SECOND, Advice, render_rejected
+from broker.net.quotas import Permissions, Permit
 from broker.protocol.frame import Header, Rejected, decode_link, encode_dialog
 from broker.security.grants import Grants
 from broker.security.principal import who_is

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.net.announced import announced
-from broker.net.certificate import identify
+from broker.net.peer_table import announced
+from broker.net.tls import identify
 from broker.protocol.link_state import Agreement
 from broker.routing.address import NetworkAddress
 from tests.support.certificates import make

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.net.askers import ASKED_MAX, Askers
+from broker.net.peers import ASKED_MAX, Askers
 from broker.protocol.frame import Probe, ProbeReply, decode_link
 
 BILLING, ORDERS = b"b" * 16, b"o" * 16

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from broker.net.certificate import identify, identify_issuer
+from broker.net.tls import identify, identify_issuer
 from broker.security.principal import Who
 from tests.support.certificates import make
 
@@ -71,7 +71,7 @@ def test_most_specific_common_name_counts() -> None:
 
 
 def test_long_subject_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.certificate.PRINCIPAL_MAX", 10)
+    monkeypatch.setattr("broker.net.tls.PRINCIPAL_MAX", 10)
 
     assert "CN=xxxxxxx" == identify(make("x" * 60).der).principal_name
 

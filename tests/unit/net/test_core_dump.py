@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import resource, subprocess, sys
-from broker.net.core_dump import forbid_core_dumps
+from broker.daemon.process import forbid_core_dumps
 hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
 resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 forbid_core_dumps()

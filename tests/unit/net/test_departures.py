@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.net.addresses import Addresses
-from broker.net.departures import LEAST_SECONDS, PeerDepartures, has_parted
-from broker.net.dial_history import DialHistory
+from broker.net.drain import LEAST_SECONDS, PeerDepartures, has_parted
+from broker.net.peer_table import Addresses, DialHistory
 from broker.routing.address import NetworkAddress
 from tests.support.played import PlayedLoop
 

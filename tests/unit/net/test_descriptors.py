@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.net.descriptors import (
+from broker.net.listener import (
     OWN,
     RESERVED,
     RESERVED_SHARE,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker.net.dial_history import DialHistory
-from broker.net.dialer import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, connect
+from broker.net.dialer import connect
+from broker.net.peer_table import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, DialHistory
 from broker.routing.address import NetworkAddress
 from tests.support.played import PlayedLoop
 
@@ -45,7 +45,7 @@ class Sockets:
             def __init__(self) -> None:
                 sockets.open.add(self)  # type: ignore[arg-type]
 
-            def setblocking(self, flag: bool) -> None:  # noqa: FBT001
+            def setblocking(self, flag: bool) -> None:  # noqa: FBT001 - as the standard library has it
                 assert not flag
 
             def close(self) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.net.addresses import Addresses
-from broker.net.dial_history import DialHistory, DialQueue
-from broker.net.dialer import BACKOFF_CAP
-from broker.net.dialling import AGAIN_MAX, DIALS_MAX, Dialer
-from broker.net.link_state import LinkState
+from broker.net.dialer import AGAIN_MAX, DIALS_MAX, Dialer
+from broker.net.link import LinkState
+from broker.net.peer_table import BACKOFF_CAP, Addresses, DialHistory, DialQueue
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -56,7 +54,7 @@ def hosts(kind: str, count: int) -> list[NetworkAddress]:
 @pytest.fixture
 def in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chance takes nothing off a wait."""
-    monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
+    monkeypatch.setattr("broker.net.peer_table.SPREAD", 0.0)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net.drain import PROBED_SECONDS, STUCK_SECONDS, Drain, DrainBounds, DrainStage
-from broker.net.farewell import Left
+from broker.net.drain import PROBED_SECONDS, STUCK_SECONDS, Drain, DrainBounds, DrainStage, Left
 from tests.support.played import PlayedLoop
 
 HELD = Left(held=3, unserved=0, peers=1, by_hop={"tcp://north:4022": 3})

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from broker.errors import TlsRefusedError
-from broker.net.certificate import identify
-from broker.net.entrance import Handshaker, Opening, _check_host
-from broker.net.tls import NO_SECURITY
+from broker.net.handshake import Handshaker, Opening, _check_host
+from broker.net.tls import NO_SECURITY, identify
 from broker.net.transport import PlainTransport
 from broker.routing.address import NetworkAddress
 from tests.support.certificates import make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from broker.net.exact_loop import ExactLoop
+from broker.daemon.exact_loop import ExactLoop
 
 
 def test_time_is_told_to_the_microsecond() -> None:

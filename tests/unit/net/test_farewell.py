@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.net.farewell import HOPS_MAX, QUIET_SECONDS, Left, OwnDeparture
+from broker.net.drain import HOPS_MAX, QUIET_SECONDS, Left, OwnDeparture
 from broker.protocol.frame import GoAway, encode_link
 from broker.routing.address import NetworkAddress
 from tests.support.peers import HIGHER, LOWER, NORTH, SOUTH, Neighbourhood, said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.net.flow import ANSWER_SHARE, BLOCKED_SECONDS, FLOW_SECONDS, FlowState
+from broker.net.link import ANSWER_SHARE, BLOCKED_SECONDS, FLOW_SECONDS, FlowState
 from broker.protocol.frame import GoAway, Pong, encode_link
 from tests.support.link import OWN, LinkEnds, message
 from tests.support.played import PlayedLoop

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.net.handshakes import HOST_SHARE, Handshakes
+from broker.net.handshake import HOST_SHARE, Handshakes
 from tests.support.played import PlayedLoop, PlayedSocket
 
 MOST = 2 * HOST_SHARE  # so that one host may have two

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.net.heard import OTHER_PEERS, PeerFrameCounts
+from broker.net.peer_table import OTHER_PEERS, PeerFrameCounts
 
 
 def link(name: str, principal: str = "", received: dict[int, int] | None = None) -> Any:
@@ -44,7 +44,7 @@ def test_peer_without_a_name_is_not_counted_as_a_database_here() -> None:
 
 
 def test_names_past_the_bound_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.heard.PEER_NAMES_MAX", 1)
+    monkeypatch.setattr("broker.net.peer_table.PEER_NAMES_MAX", 1)
     heard = PeerFrameCounts()
     for one in [link(name, received={0x10: 1}) for name in "abc"]:
         heard.greet(one)
@@ -54,7 +54,7 @@ def test_names_past_the_bound_share_one(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_names_of_one_principal_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.heard.NAMES_EACH_MAX", 2)
+    monkeypatch.setattr("broker.net.peer_table.NAMES_EACH_MAX", 2)
     heard = PeerFrameCounts()
 
     assert ["a", "b", OTHER_PEERS, "a"] == labels(heard, *(link(name, "CN=many") for name in "abca"))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.hop import BOUNDS, REST_SECONDS, SHARED_FRAMES, HopTimes
-from broker.net.link_state import LinkState
+from broker.forwarding.latency import BOUNDS, REST_SECONDS, SHARED_FRAMES, HopTimes
+from broker.net.link import LinkState
 from tests.support.link import LinkEnds, message
 from tests.support.played import PlayedLoop
 

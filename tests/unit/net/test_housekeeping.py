@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.net.housekeeping import REPORT_SECONDS, DeferredWork
+from broker.net.peers import REPORT_SECONDS, DeferredWork
 from tests.support.peers import NORTH, Neighbourhood, sent
 from tests.support.played import PlayedLoop
 

@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from broker.forwarding.batch import CARE_MAX
-from broker.forwarding.limits import READ_BYTES
-from broker.net.intake import SMALL_READ_BYTES
-from broker.net.link_state import LinkState
+from broker.forwarding.entry import CARE_MAX
+from broker.forwarding.pool import READ_BYTES
+from broker.net.link import SMALL_READ_BYTES, LinkState
 from broker.protocol.frame import Fatal, GoAway, Rejected, encode_link
 from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
 from broker.protocol.link_state import Ended, RejectedBy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
+from broker.net.quotas import NO_LIMITS, PeerLimits, Timeouts
 
 
 def test_without_limits_only_handshakes_are_bounded() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from broker.errors import FrameMalformedError, HandshakeRefusedError, PeerSilentError
-from broker.forwarding.batch import CARE_MAX
-from broker.net.link import CONTROL_MAX_BYTES, LINGER_SECONDS
-from broker.net.link_state import LinkState
+from broker.forwarding.entry import CARE_MAX
+from broker.net.link import CONTROL_MAX_BYTES, LINGER_SECONDS, LinkState
 from broker.protocol.frame import Fatal, Hello, Ping, Pong, Rejected, encode_link
 from broker.protocol.link_state import PEER_NAME_MAX
 from tests.support.link import HANDSHAKE, HELLO, OWN, PEER, PING, LinkEnds, message

@@ -8,8 +8,7 @@ import errno
 import pytest
 
 from broker.errors import FrameMalformedError
-from broker.net.link import LINGER_BYTES, LINGER_SECONDS
-from broker.net.link_state import LinkState
+from broker.net.link import LINGER_BYTES, LINGER_SECONDS, LinkState
 from broker.protocol.frame import Fatal, GoAway, Pong, encode_link
 from broker.protocol.link_state import PeerLeaving
 from tests.support.link import HANDSHAKE, PING, LinkEnds, message

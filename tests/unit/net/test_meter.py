@@ -11,8 +11,8 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool
 from broker.net.admission import Admission
-from broker.net.limits import PeerLimits
 from broker.net.link import Link
+from broker.net.quotas import PeerLimits
 from broker.protocol.frame import encode_dialog
 from tests.support.peers import NORTH, PLAIN, Neighbourhood, sent
 from tests.support.played import PlayedLoop, PlayedSocket

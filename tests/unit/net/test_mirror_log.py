@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net.mirror_log import AT_ONCE, PAUSE_SECONDS, STATE_CHANGED, MirrorLog
+from broker.net.mirrors import AT_ONCE, PAUSE_SECONDS, STATE_CHANGED, MirrorLog
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import MirroredPair

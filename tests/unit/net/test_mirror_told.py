@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.net.mirror_told import tell
+from broker.net.mirrors import tell
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute
 

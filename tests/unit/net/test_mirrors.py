@@ -18,8 +18,7 @@ from broker.conversation.window import NEVER
 from broker.dialog.status import Trouble
 from broker.flow import Disposition
 from broker.net.link import Link
-from broker.net.mirror_log import STATE_CHANGED
-from broker.net.mirrors import CHECK_SECONDS, Mirrors
+from broker.net.mirrors import CHECK_SECONDS, STATE_CHANGED, Mirrors
 from broker.protocol.frame import Probe, ProbeReply, Rejected, decode_link
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.net.outlets import Outlets
+from broker.net.peer_table import Outlets
 from broker.routing.address import NetworkAddress
 
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from broker.net.own_address import own_addresses
+from broker.net.listener import own_addresses
 
 HERE = {"127.0.0.1", "localhost", socket.gethostname().lower()}
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inspect
 
-from broker.net.owner import Owner
+from broker.net.link import Owner
 from broker.net.peers import Peers
 
 

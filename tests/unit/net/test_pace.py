@@ -8,10 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.net import pace as module
-from broker.net.link import Link
-from broker.net.link_state import LinkState
-from broker.net.pace import ENDS, RENEW_SECONDS, RENEWALS, LoopFairness
+from broker.net import peers as module
+from broker.net.link import Link, LinkState
+from broker.net.peers import ENDS, RENEW_SECONDS, RENEWALS, LoopFairness
 
 
 class Played:

@@ -11,11 +11,9 @@ from datetime import UTC, datetime
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net import dialling as module
-from broker.net.dial_history import DialQueue
-from broker.net.dialer import BACKOFF_FIRST
-from broker.net.heard import OTHER_PEERS
-from broker.net.link_state import LinkState
+from broker.net import dialer as module
+from broker.net.link import LinkState
+from broker.net.peer_table import BACKOFF_FIRST, OTHER_PEERS, DialQueue
 from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_dialog, encode_link
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
@@ -77,7 +75,7 @@ async def test_address_is_dialled_once_however_often_it_is_wanted(near: Neighbou
 async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_held(
     near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
+    monkeypatch.setattr("broker.net.peer_table.SPREAD", 0.0)
     frame = near.send(NORTH)
     await asyncio.sleep(0)
     assert (AddressHealth.SUPPRESSED, "Connection refused") == (
@@ -528,7 +526,7 @@ async def test_leaving_peer_is_sent_frames_until_its_address_is_served_again(nea
 async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_known(
     near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
+    monkeypatch.setattr("broker.net.peer_table.SPREAD", 0.0)
     leaving = await dialled(near)
     near.reachable.clear()
 
@@ -572,7 +570,7 @@ async def test_frames_are_counted_by_the_name_of_the_peer_while_it_is_here_and_a
 
 
 async def test_names_beyond_a_bound_are_counted_together(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.heard.PEER_NAMES_MAX", 2)
+    monkeypatch.setattr("broker.net.peer_table.PEER_NAMES_MAX", 2)
     frame = near.send(SOUTH)
 
     for name in ("a", "b", "c", "d", "a"):

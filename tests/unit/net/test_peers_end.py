@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.flow import Disposition
-from broker.net import dialling as module
+from broker.net import dialer as module
 from broker.net.link import LINGER_SECONDS
 from broker.protocol.frame import GoAway, Ping, encode_link
 from broker.routing.address import NetworkAddress
@@ -86,8 +86,8 @@ async def test_held_frames_expire_without_anybody_asking(near: Neighbourhood) ->
 
 
 async def test_addresses_remembered_have_a_bound(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.addresses.ATTEMPTS_MAX", 5)
-    monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
+    monkeypatch.setattr("broker.net.peer_table.ATTEMPTS_MAX", 5)
+    monkeypatch.setattr("broker.net.peer_table.SPREAD", 0.0)
     near.reachable.add(SOUTH)
     near.send(SOUTH)
     await asyncio.sleep(0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.errors import ConnectDeniedError
-from broker.net.certificate import Identity
-from broker.net.permissions import EVERYTHING, REASON_MAX, Permissions
+from broker.net.quotas import EVERYTHING, REASON_MAX, Permissions
+from broker.net.tls import Identity
 from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import NOBODY, Who, parse_principal
 

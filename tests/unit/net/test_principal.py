@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.net.certificate import identify
-from broker.net.principal import host_of, peer_of
+from broker.net.quotas import host_of, peer_of
+from broker.net.tls import identify
 from tests.support.certificates import make
 
 

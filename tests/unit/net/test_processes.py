@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from broker.net.link_state import LinkState
-from broker.net.processes import Processes
+from broker.net.link import LinkState
+from broker.net.peer_table import Processes
 from broker.protocol.layout import NO_GUID
 from broker.protocol.link_state import Agreement, agree
 from tests.support.peers import HIGHER, LOWER, OWN, PEER

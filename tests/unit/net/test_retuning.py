@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.net.limits import PeerLimits, Timeouts
-from broker.net.retuning import Tuning, largest_frame, narrow, retune
+from broker.net.peers import Tuning, largest_frame, narrow, retune
+from broker.net.quotas import PeerLimits, Timeouts
 from broker.net.tls import NO_SECURITY
 from tests.support.peers import NORTH, Neighbourhood
 from tests.support.played import PlayedLoop

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.net.link_state import LinkState
-from broker.net.servers import Servers
+from broker.net.link import LinkState
+from broker.net.peer_table import Servers
 from broker.routing.address import NetworkAddress
 
 NORTH, SOUTH = NetworkAddress("10.0.0.1"), NetworkAddress("10.0.0.2")

@@ -6,9 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.net.addresses import Addresses
-from broker.net.link_state import LinkState
-from broker.net.serving import Serving
+from broker.net.link import LinkState
+from broker.net.peer_table import Addresses, Serving
 from broker.routing.address import NetworkAddress
 
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")

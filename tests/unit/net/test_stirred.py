@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.net.stirred import Stirred
+from broker.net.peers import Stirred
 from tests.support.played import PlayedLoop
 
 

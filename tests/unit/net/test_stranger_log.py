@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net import stranger_log
-from broker.net.stranger_log import BURST, LINES_PER_SECOND, RateLimiter
+from broker import ratelimit as stranger_log
+from broker.ratelimit import BURST, LINES_PER_SECOND, RateLimiter
 
 
 class Clock:

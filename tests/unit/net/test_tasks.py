@@ -6,7 +6,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from broker.net.tasks import TaskGroup
+from broker.supervision import TaskGroup
 
 
 async def test_task_is_kept_until_it_has_ended() -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from broker.errors import CertificateUnusableError
 from broker.net import tls
-from broker.net.certificate import identify
 from broker.net.tls import (
     NO_SECURITY,
     Encryption,
+    identify,
     is_readable_by_others,
     load_security,
     load_trust,

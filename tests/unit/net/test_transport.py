@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.forwarding.limits import READ_BYTES
+from broker.forwarding.pool import READ_BYTES
 from broker.net.tls import Security
 from broker.net.transport import GATHER_BYTES, PlainTransport, TlsTransport, explain
 from tests.support.certificates import make, security

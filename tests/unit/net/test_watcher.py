@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from broker.net.watcher import Nobody, Watcher
+from broker.net.peer_table import Nobody, Watcher
 from broker.protocol.frame import ProbeReply, Rejected
 from broker.routing.address import NetworkAddress
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.flow import NUMBER, Disposition
-from broker.numbers.catalogue import MessageChannel, MessageEntry, catalogue, read
+from broker.observe.views import MessageChannel, MessageEntry, catalogue, read
 
 TABLE = """
 [9744]

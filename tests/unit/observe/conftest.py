@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import broker
-from broker.daemon import Instance, serve
+from broker.daemon.instance import Instance, serve
 from broker.flow import Disposition
-from broker.forwarding.way import Buffer
+from broker.forwarding.entry import Buffer
 from broker.protocol.frame import Header, encode_dialog
 
 DEAD = "tcp://127.0.0.1:1"  # nobody listens there

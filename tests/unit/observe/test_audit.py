@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.observe import audit as module
-from broker.observe.audit import COLUMNS, audit_rows
+from broker.observe import views as module
 from broker.observe.query import shown_value
+from broker.observe.views import AUDIT_COLUMNS, audit_rows
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -20,7 +20,7 @@ def _write(path: Path, first: int, last: int) -> None:
 
 
 def _targets(path: Path) -> list[int]:
-    index = list(COLUMNS).index("target")
+    index = list(AUDIT_COLUMNS).index("target")
     return [int(str(row[index])) for row in audit_rows(path)]
 
 
@@ -48,7 +48,7 @@ def test_whatever_stands_in_the_file_a_view_can_hold_it(tmp_path: Path, line: st
 
     rows = audit_rows(path)
 
-    assert unsaid == [row[list(COLUMNS).index("unsaid")] for row in rows]
+    assert unsaid == [row[list(AUDIT_COLUMNS).index("unsaid")] for row in rows]
     assert all(shown_value(row[0]) for row in rows)
 
 
@@ -59,7 +59,7 @@ def test_a_row_has_the_columns_of_the_view(tmp_path: Path) -> None:
 
     [row] = audit_rows(path)
 
-    told = {name: value for name, value in zip(COLUMNS, row, strict=True) if value is not None}
+    told = {name: value for name, value in zip(AUDIT_COLUMNS, row, strict=True) if value is not None}
     assert {
         "audit_time": START,
         "principal_name": "user:root",

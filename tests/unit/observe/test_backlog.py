@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.observe.backlog import read_backlog
-from broker.store.database import open_store
-from broker.store.metadata import put_queue, put_service
-from broker.store.stock import Backlog
+from broker.observe.database_stats import read_backlog
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.inspect import Backlog
+from broker.store.sqlite.metadata import put_queue, put_service
 
 
 @pytest.fixture

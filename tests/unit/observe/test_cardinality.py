@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from broker.observe.label import OTHER, VALUES_MAX
+from broker.observe.samples import OTHER, VALUES_MAX
 from broker.routing.address import NetworkAddress
 from tests.support.scraped import Scraped, samples_of, text_of
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.observe.row_readers import Snapshots
 from broker.observe.status import read_status
+from broker.observe.view_rows import Snapshots
 from tests.support.scraped import samples_of
 
 

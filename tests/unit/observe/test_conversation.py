@@ -10,10 +10,10 @@ from uuid import UUID, uuid4
 import pytest
 
 import broker
-from broker.observe.conversation import find_conversation
+from broker.observe.database_stats import find_conversation
 from broker.protocol.layout import NO_GUID
-from broker.store.database import broker_instance, open_store
-from broker.store.metadata import put_queue, put_service
+from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.metadata import put_queue, put_service
 
 FAR = UUID(int=7)
 

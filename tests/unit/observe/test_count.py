@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.observe.count import read_counts
+from broker.observe.stream import read_counts
 from tests.unit.observe.conftest import DEAD
 
 

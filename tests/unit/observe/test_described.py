@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.observe.described import MetricDefinition, single
+from broker.observe.samples import MetricDefinition, single
 
 PARTS = ("_bucket", "_sum", "_count")
 

@@ -4,7 +4,7 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from broker.observe.dialect import ViewsSQLite, bare, collation_of, is_known_function, is_known_type
+from broker.observe.tsql import ViewsSQLite, bare, collation_of, is_known_function, is_known_type
 
 
 def write(expression: str) -> str:

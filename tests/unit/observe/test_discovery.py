@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.observe.discovery import COLUMN_COLUMNS, VIEW_COLUMNS, column_rows, view_rows
+from broker.observe.views import COLUMN_COLUMNS, VIEW_COLUMNS, column_rows, view_rows
 
 OF_FILE = {"sys.routes": ("name", "address")}
 OF_INSTANCE = {"sys.databases": ("name",)}

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.net.permissions import Permissions
-from broker.observe.drop import read_drops
-from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS
+from broker.forwarding.pool import Limits
+from broker.net.quotas import Permissions
+from broker.observe.snapshot import read_drops
+from broker.observe.views import DISPOSITIONS, MEMORY_VIEWS
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEAD_MAX_BYTES, FrameKind
 from broker.routing.decide import AddressHealth

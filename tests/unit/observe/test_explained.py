@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from broker.observe.explained import render_explanation
-from broker.observe.terminal import Terminal
+from broker.cli.explain import render_explanation
+from broker.cli.output import Terminal
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, hosted

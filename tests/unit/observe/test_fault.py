@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
-from broker.observe.fault import nearest, translate
+from broker.observe.query import nearest, translate
 from broker.observe.tsql import SelectQuery
 
 STATEMENT = SelectQuery("SELECT nam, COUNT(*) FROM Q")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.observe.file_rows import database_ids, database_rows, ledger_rows, monitor_rows, names_of
-from broker.observe.view import DATABASES, LEDGER, MEMORY_VIEWS, QUEUE_MONITORS
+from broker.observe.view_rows import database_ids, database_rows, ledger_rows, monitor_rows, names_of
+from broker.observe.views import DATABASES, LEDGER, MEMORY_VIEWS, QUEUE_MONITORS
 from tests.support.shop import Shop
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.observe.fold import NAME_MAX, cut, fold, shorten
+from broker.observe.health import NAME_MAX, cut, fold, shorten
 
 
 def rows(*sizes: float | None) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from broker.observe.function import ALLOWED, BUILT_IN, Value, add_functions, read_instant, render_guid, render_instant
+from broker.observe.tsql import ALLOWED, BUILT_IN, Value, add_functions, read_instant, render_guid, render_instant
 
 NOW = datetime(2026, 5, 9, 7, 35, 25, 123456, tzinfo=UTC)
 

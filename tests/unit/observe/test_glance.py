@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.observe.glance import UNTRIED_SHOWN, render_status
-from broker.observe.tables import render_table
-from broker.observe.terminal import Terminal
+from broker.cli.output import Terminal, render_table
+from broker.cli.status import UNTRIED_SHOWN, render_status
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 

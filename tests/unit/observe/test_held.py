@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.observe.held import HeldCopy, copy_held, held_values
+from broker.observe.snapshot import HeldCopy, copy_held, held_values
 from broker.protocol.layout import Flag
 from tests.support.pack import pack_of
 

@@ -6,10 +6,8 @@ import operator
 
 from prometheus_client.core import Sample
 
-from broker.forwarding.hop import BOUNDS
-from broker.observe.described import MetricDefinition
-from broker.observe.histogram import BUCKETS, SUM, histogram_family, histogram_samples
-from broker.observe.label import LabelCap
+from broker.forwarding.latency import BOUNDS
+from broker.observe.samples import BUCKETS, SUM, LabelCap, MetricDefinition, histogram_family, histogram_samples
 
 METRIC = MetricDefinition("a_seconds", "help", ("peer",), is_histogram=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.observe.journal import JOURNAL_METRICS, journal_readers
+from broker.observe.metrics import JOURNAL_METRICS, journal_readers
 
 STATUS = {
     "records": 1, "pending": 2, "shed": 3, "files": 4, "bytes": 5, "errors": 6, "removed_files": 7,

@@ -4,7 +4,7 @@ import operator
 
 import pytest
 
-from broker.observe.label import OTHER, VALUES_MAX, Fold, LabelCap
+from broker.observe.samples import OTHER, VALUES_MAX, Fold, LabelCap
 
 
 def test_values_within_the_bound_are_told() -> None:

@@ -5,7 +5,7 @@ import contextlib
 import time
 from contextlib import AsyncExitStack
 
-from broker.observe.lag import TICK_SECONDS, WINDOW_TICKS, LoopLag
+from broker.observe.loop_lag import TICK_SECONDS, WINDOW_TICKS, LoopLag
 
 
 def test_loop_that_was_never_looked_at_has_no_lag() -> None:

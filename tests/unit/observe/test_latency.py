@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.forwarding.hop import BOUNDS
-from broker.observe.latency import Latency, quantile
+from broker.forwarding.latency import BOUNDS, Latency, quantile
 
 NONE = [0.0] * (len(BOUNDS) + 1)
 

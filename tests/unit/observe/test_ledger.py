@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.observe.ledger import add_ledgers, ledger_sentence, ledger_values, read_ledger
-from broker.store.balance import LedgerBalance
-from broker.store.database import open_store
+from broker.observe.database_stats import add_ledgers, ledger_sentence, ledger_values, read_ledger
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.inspect import LedgerBalance
 
 
 def test_a_ledger_is_read_from_its_file(tmp_path: Path) -> None:

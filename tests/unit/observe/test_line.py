@@ -6,8 +6,7 @@ import io
 
 import pytest
 
-from broker.observe.line import COLUMNS_MAX, TextLine, print_lines
-from broker.observe.terminal import Terminal
+from broker.cli.output import COLUMNS_MAX, Terminal, TextLine, print_lines
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.observe import log_summary, logs
-from broker.observe.log_summary import tell_summaries
-from broker.observe.logs import configure_logging
+from broker.observe import logs
+from broker.observe import logs as log_summary
+from broker.observe.logs import configure_logging, tell_summaries
 
 
 async def test_what_was_left_out_is_told_in_time(monkeypatch: pytest.MonkeyPatch, until: Any) -> None:

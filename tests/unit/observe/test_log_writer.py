@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.observe import log_writer
-from broker.observe.log_writer import LogWriter
+from broker.observe import logs as log_writer
+from broker.observe.logs import LogWriter
 
 LOOK_SECONDS = 0.01
 PATIENCE_SECONDS = 20.0

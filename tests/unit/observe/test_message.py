@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from broker.numbers.catalogue import catalogue
-from broker.observe.message import MESSAGE_COLUMNS, message_rows
 from broker.observe.query import SELF_MADE, SystemViews
-from broker.observe.view import MEMORY_VIEWS
+from broker.observe.views import MEMORY_VIEWS, MESSAGE_COLUMNS, catalogue, message_rows
 
 ROWS = [dict(zip(MESSAGE_COLUMNS, row, strict=True)) for row in message_rows()]
 

@@ -12,12 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from broker.flow import Disposition
-from broker.forwarding.kernel_choice import choose_kernel
-from broker.net.dial_history import DialHistory
+from broker.forwarding.kernels import choose_kernel
+from broker.net.peer_table import DialHistory
 from broker.observe import metrics as metrics_module
-from broker.observe import process as process_module
-from broker.observe.metrics import METRICS, PART_SAMPLES, READ_ON_THE_LOOP, read_metrics
-from broker.observe.traffic import FORWARDED
+from broker.observe import metrics as process_module
+from broker.observe.metrics import FORWARDED, METRICS, PART_SAMPLES, READ_ON_THE_LOOP, read_metrics
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteChange
 from tests.support.scraped import Scraped, samples_of, text_of

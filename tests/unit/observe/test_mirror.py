@@ -14,8 +14,8 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.limits import Limits
-from broker.observe.mirror import (
+from broker.forwarding.pool import Limits
+from broker.observe.snapshot import (
     forwarded_samples,
     mirror_rows,
     mirror_status,
@@ -23,7 +23,7 @@ from broker.observe.mirror import (
     read_mirrors,
     state_samples,
 )
-from broker.observe.view import MEMORY_VIEWS, MIRRORS
+from broker.observe.views import MEMORY_VIEWS, MIRRORS
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import MirroredRoute

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.observe import next_hop
-from broker.observe.next_hop import next_hop_status
+from broker.observe import snapshot as next_hop
+from broker.observe.snapshot import next_hop_status
 from tests.unit.observe.conftest import DEAD
 
 

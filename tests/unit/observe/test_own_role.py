@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.control.own_standing import OwnRoleStatus
-from broker.observe.own_role import role_rows
-from broker.observe.view import DATABASE_MIRRORING, MEMORY_VIEWS
-from broker.routing.mirrored import MirrorRole
+from broker.observe.view_rows import role_rows
+from broker.observe.views import DATABASE_MIRRORING, MEMORY_VIEWS
+from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 
 
 def row(**values: Any) -> dict[str, Any]:

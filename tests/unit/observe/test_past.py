@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.observe.count import Counts
-from broker.observe.past import COLUMNS, ROWS_MAX, StatsHistory
+from broker.observe.stream import COLUMNS, ROWS_MAX, Counts, StatsHistory
 
 
 def ring(rows: int) -> StatsHistory:

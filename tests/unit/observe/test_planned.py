@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.observe.planned import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, render_plan
-from broker.observe.terminal import Terminal
+from broker.cli.output import Terminal
+from broker.cli.routes import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, render_plan
 from broker.routing.plan import Fate
 
 HANDLES = [f"5b0f3c1e-5d5e-4f0b-8a55-0000000000{number:02x}" for number in range(100)]

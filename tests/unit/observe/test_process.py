@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.observe import process
-from broker.observe.process import PROCESS_METRICS, process_samples
+from broker.observe import metrics as process
+from broker.observe.metrics import PROCESS_METRICS, process_samples
 
 
 def value(name: str) -> float:

@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.observe.count import Counts, read_counts
-from broker.observe.mirror import carried_by_way
-from broker.observe.pulse import GONE_MAX, GONE_SECONDS, PEERS_MAX, InstanceSample, StatsStream
+from broker.observe.database_stats import Stock
+from broker.observe.snapshot import carried_by_way
 from broker.observe.status import read_status
-from broker.observe.stock import Stock
-from broker.store.balance import LedgerBalance
-from broker.store.stock import Backlog, QueueStock, WaitReason
+from broker.observe.stream import GONE_MAX, GONE_SECONDS, PEERS_MAX, Counts, InstanceSample, StatsStream, read_counts
+from broker.store.sqlite.inspect import Backlog, LedgerBalance, QueueStock, WaitReason
 from tests.unit.observe.conftest import DEAD
 
 AT = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog
+from broker.client.receiving import receive
 from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.query import ATTACHED_MAX, SELF_MADE, QueryLimits, QueryResult, SystemViews, _Guard
-from broker.observe.view import MEMORY_VIEWS, MSDB_ROUTES, make_row
-from broker.store.database import open_store
-from broker.store.metadata import put_queue, put_service, queues
-from broker.store.system_view import FILE_VIEWS
+from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES, make_row
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_queue, put_service, queues
+from broker.store.sqlite.views import FILE_VIEWS
 
 CONNECTION = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 CONNECTIONS = "sys.dm_broker_connections"

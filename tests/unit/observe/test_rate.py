@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from broker.observe.rate import Rates
+from broker.observe.stream import Rates
 
 
 def test_the_first_look_knows_no_rate() -> None:

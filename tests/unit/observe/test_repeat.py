@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from structlog import DropEvent
 
-from broker.observe.repeat import INTERVAL, RepeatFilter
+from broker.observe.logs import INTERVAL, RepeatFilter
 
 
 class _Clock:

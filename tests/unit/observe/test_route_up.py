@@ -7,9 +7,9 @@ from threading import Thread
 
 import pytest
 
-from broker.observe import route_up
-from broker.observe.label import LabelCap
-from broker.observe.route_up import RouteUp
+from broker.observe import metrics as route_up
+from broker.observe.metrics import RouteUp
+from broker.observe.samples import LabelCap
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from broker.observe.run import run_readers
+from broker.observe.metrics import run_readers
 from tests.support.scraped import samples_of
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.observe import side
-from broker.observe.side import Sides
+from broker.observe import database_stats as side
+from broker.observe.database_stats import Sides
 from tests.support.scraped import samples_of
 from tests.support.shop import Shop
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.observe.audit import AUDIT
 from broker.observe.query import SystemViews
-from broker.observe.row_readers import Snapshots
-from broker.observe.view import MEMORY_VIEWS
+from broker.observe.view_rows import Snapshots
+from broker.observe.views import AUDIT, MEMORY_VIEWS
 
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
 
@@ -146,7 +145,7 @@ async def test_instance_that_sends_nothing_has_no_status(start: Any) -> None:
 async def test_more_dialogs_than_one_step_asks_about(
     start: Any, send: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.observe.row_readers.SENDERS_A_STEP", 2)
+    monkeypatch.setattr("broker.observe.view_rows.SENDERS_A_STEP", 2)
     instance = await start("near", DEAD_ROUTE)
     handles = {send(instance, "//far") for _ in range(5)}
     await until(lambda: len(instance.endpoints["near"].transmitter.senders) == 5)

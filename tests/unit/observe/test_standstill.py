@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from broker.observe.standstill import QUEUES_MAX, Standstill, StillQueue, add_standstills, read_standstill
+from broker.observe.database_stats import QUEUES_MAX, Standstill, StillQueue, add_standstills, read_standstill
 
 MESSAGE = (
     "INSERT INTO broker_message (queue_id, status, priority, message_enqueue_time, endpoint_id,"

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker.control.execute import execute
-from broker.control.progress import ScriptProgress, ScriptStage
+from broker.catalog.catalog import ScriptProgress, ScriptStage
+from broker.catalog.execute import execute
 from broker.ddl.parser import parse_script
 from broker.flow import Disposition
-from broker.forwarding.kernel_choice import choose_kernel
-from broker.observe.dropped_counts import dropped_by_reason
+from broker.forwarding.kernels import choose_kernel
+from broker.observe.snapshot import dropped_by_reason
 from broker.observe.status import UNTRIED_MAX, add_backlog, backlog_paths, by_kind, kind_name, read_status, show_guid
 from broker.protocol.layout import FrameKind
-from broker.store.stock import Backlog
+from broker.store.sqlite.inspect import Backlog
 
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
 

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from broker.observe.stock import read_stock, read_stocks
-from broker.store.stock import QUEUES_MAX
+from broker.observe.database_stats import read_stock, read_stocks
+from broker.store.sqlite.inspect import QUEUES_MAX
 
 
 async def test_what_lies_in_a_queue_is_counted_and_its_age_told(start: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ import pty
 
 import pytest
 
-from broker.observe.terminal import Terminal, cells, encodable, folded
+from broker.cli.output import Terminal, cells, encodable, folded
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.dialog.send_queue import MICROSECONDS
 from broker.flow import Disposition
-from broker.forwarding.ways import OTHER_KIND
+from broker.forwarding.fib import OTHER_KIND
 from broker.routing.address import NetworkAddress
 from tests.support.scraped import samples_of
 

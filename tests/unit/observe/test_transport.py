@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.control.administration import AdminSettings
-from broker.net.certificate import Identity
-from broker.net.tls import NO_SECURITY, Encryption, Security
-from broker.observe.slowed import slowed_by
-from broker.observe.transport import (
+from broker.config.settings import AdminSettings
+from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
+from broker.observe.snapshot import slowed_by
+from broker.observe.status import (
     CERTIFICATES_MAX,
     WARNINGS_MAX,
     certificate_part,

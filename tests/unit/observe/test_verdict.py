@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.observe.verdict import FINDINGS_MAX, verdict
+from broker.observe.health import FINDINGS_MAX, verdict
 
 HOP = "tcp://far:4022"
 

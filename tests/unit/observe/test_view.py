@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from broker.conversation.state import ConversationState
-from broker.observe.view import GUID_COLUMNS, INSTANT_COLUMNS, MEMORY_VIEWS, MSDB_ROUTES, UNTRIED, make_row
-from broker.store.system_view import FILE_VIEWS, QUEUE
+from broker.observe.views import GUID_COLUMNS, INSTANT_COLUMNS, MEMORY_VIEWS, MSDB_ROUTES, UNTRIED, make_row
+from broker.store.sqlite.views import FILE_VIEWS, QUEUE
 
 PAGE = Path(__file__).parents[3] / "docs" / "views.md"
 

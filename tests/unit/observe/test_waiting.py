@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.observe.waiting import why_held
+from broker.observe.snapshot import why_held
 from broker.routing.address import NetworkAddress
 
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from broker.observe.watch import ResultTooLargeError, Texts, Watch, spilled_bytes
+from broker.observe.query import ResultTooLargeError, Texts, Watch, spilled_bytes
 
 
 def test_a_statement_that_has_time_goes_on() -> None:

@@ -672,14 +672,14 @@ EAST_of_facts, WEST_of_facts, NORTH = b"e" * 16, b"w" * 16, b"n" * 16
 
 
 @pytest.mark.parametrize(("to_broker_instance", "is_open"), [(NO_GUID, True), (EAST_of_facts, False)])
-def test_dialog_is_open_while_it_names_no_broker_instance(to_broker_instance: bytes, is_open: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_dialog_is_open_while_it_names_no_broker_instance(to_broker_instance: bytes, is_open: bool) -> None:  # noqa: FBT001
     facts = RoutingFacts("//shop/Orders", to_broker_instance, DIALOG)
 
     assert is_open == facts.is_open
 
 
 @pytest.mark.parametrize(("database", "is_incoming"), [(None, True), (EAST_of_facts, False)])
-def test_frame_is_incoming_unless_a_database_here_sends_it(database: bytes | None, is_incoming: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_frame_is_incoming_unless_a_database_here_sends_it(database: bytes | None, is_incoming: bool) -> None:  # noqa: FBT001
     facts = RoutingFacts("//shop/Orders", NO_GUID, DIALOG, database=database)
 
     assert is_incoming == facts.is_incoming

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.routing.layered import FOLD_MIN, Layered
+from broker.routing.table import FOLD_MIN, Layered
 
 keys = st.integers(0, 5)
 changes = st.dictionaries(keys, st.none() | st.integers())

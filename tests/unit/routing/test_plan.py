@@ -338,7 +338,7 @@ def test_dialogs_to_one_service_from_two_fare_by_their_own() -> None:
 
 
 @pytest.mark.parametrize(("has_sent", "is_harm"), [(True, True), (False, False)])
-def test_harm_is_done_to_conversations_that_have_sent(has_sent: bool, is_harm: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_harm_is_done_to_conversations_that_have_sent(has_sent: bool, is_harm: bool) -> None:  # noqa: FBT001
     for after in ([], [Route("by name", TWO_of_plan, "Orders")]):
         one = consequence(flow(has_sent=has_sent), here(BY_NAME), here(*after))
         assert is_harm == one.is_harm

@@ -213,7 +213,7 @@ def test_alter_of_a_route_without_broker_instance_leaves_it_without() -> None:
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(-1, True), (0, False), (1, False)])
-def test_route_is_live_before_its_expiry_only(offset: int, expected: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_route_is_live_before_its_expiry_only(offset: int, expected: bool) -> None:  # noqa: FBT001
     route = create_route("r", replace(BY_NAME, lifetime=60), now=NOW)
 
     assert expected is route.is_live(NOW + timedelta(seconds=60 + offset))

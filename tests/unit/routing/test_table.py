@@ -70,7 +70,7 @@ def test_service_with_the_empty_name_is_not_the_last_resort() -> None:
 @pytest.mark.parametrize(
     ("lifetime", "is_found"), [(None, True), (NOW + SECOND, True), (NOW, False), (NOW - SECOND, False)]
 )
-def test_only_live_routes_are_found_and_expired_ones_stay_listed(lifetime: datetime | None, is_found: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_only_live_routes_are_found_and_expired_ones_stay_listed(lifetime: datetime | None, is_found: bool) -> None:  # noqa: FBT001
     routes = [
         Route("last resort", GATEWAY, lifetime=lifetime),
         Route("by name", GATEWAY, "Orders", lifetime=lifetime),

@@ -1,6 +1,6 @@
 """A remote service binding is a value."""
 
-from broker.security.binding import RemoteServiceBinding
+from broker.security.grants import RemoteServiceBinding
 
 
 def test_binding_is_not_anonymous_unless_it_says_so() -> None:

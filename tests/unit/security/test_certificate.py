@@ -8,8 +8,8 @@ import pytest
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from broker.net.certificate import identify
-from broker.security.certificate import alternative_names, load_der, load_pem, reading
+from broker.net.tls import identify
+from broker.security.identity import alternative_names, load_der, load_pem, reading
 from tests.support.certificates import make
 
 GOOD = make("gateway", "gateway.example")

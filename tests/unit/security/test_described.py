@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from broker.security.described import Use, describe, is_self_signed, is_signed_by
-from broker.security.identity import parse_own, parse_peers
+from broker.security.identity import Use, describe, is_self_signed, is_signed_by, parse_own, parse_peers
 from broker.security.issue import CertificateSubject, Validity, issue_database, issue_endpoint, make_authority
 from tests.support.certificates import make
 from tests.support.identities import issued

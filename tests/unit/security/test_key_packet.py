@@ -9,9 +9,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 
 from broker.flow import Disposition
 from broker.security.identity import OwnIdentity, Sealing, Signing
-from broker.security.key_packet import PACKET_MAX, Direction, Mode, make_packet, open_packet, read_packet
 from broker.security.principal import Who
-from broker.security.refusal import SealRefusedError
+from broker.security.seal import PACKET_MAX, Direction, Mode, SealRefusedError, make_packet, open_packet, read_packet
 from tests.support.identities import own, signing
 from tests.support.sealed import VECTORS
 

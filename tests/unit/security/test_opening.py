@@ -11,12 +11,19 @@ from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog
 from broker.security.identity import KnownPeers, parse_own, parse_peers
 from broker.security.issue import Validity
-from broker.security.key_packet import Mode
-from broker.security.opening import FRESH_SECONDS, KeySource, Opened, Opener
 from broker.security.principal import NOBODY
-from broker.security.refusal import SealRefusedError
-from broker.security.session import KEY_SECONDS, DialogCredentials, Sealer, Secured
-from broker.store.tombstone import REPLAY_GUARD
+from broker.security.seal import Mode, SealRefusedError
+from broker.security.session import (
+    FRESH_SECONDS,
+    KEY_SECONDS,
+    DialogCredentials,
+    KeySource,
+    Opened,
+    Opener,
+    Sealer,
+    Secured,
+)
+from broker.store.sqlite.side import REPLAY_GUARD
 from tests.support.identities import AGES, credentials, issue, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
 

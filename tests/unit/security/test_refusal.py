@@ -1,7 +1,7 @@
 """A refusal says under what it is counted, and why."""
 
 from broker.flow import Disposition
-from broker.security.refusal import SealRefusedError
+from broker.security.seal import SealRefusedError
 
 
 def test_a_refusal_says_why() -> None:

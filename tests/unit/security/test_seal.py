@@ -7,9 +7,19 @@ import pytest
 from broker.flow import Disposition
 from broker.protocol.frame import Header, decode_dialog, encode_head
 from broker.protocol.layout import HEADER_BYTES, SEAL_MAX_BYTES, Flag, FrameKind
-from broker.security.key_packet import PACKET_MAX, Direction
-from broker.security.refusal import SealRefusedError
-from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, clear_part, frame_key, open_frame, read_box, seal
+from broker.security.seal import (
+    CLEAR,
+    NO_ECHO,
+    PACKET_MAX,
+    TAG_BYTES,
+    Direction,
+    SealRefusedError,
+    clear_part,
+    frame_key,
+    open_frame,
+    read_box,
+    seal,
+)
 from tests.support.sealed import VECTORS
 
 SECRET, KEY_ID = bytes(range(32)), bytes(range(16))

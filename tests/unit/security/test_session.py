@@ -10,8 +10,7 @@ from broker.protocol.frame import decode_dialog
 from broker.security import session
 from broker.security.identity import KnownPeers, parse_own, parse_peers
 from broker.security.issue import Issued, Validity, issue_sealing
-from broker.security.key_packet import Mode, read_packet
-from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, Box, read_box
+from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, Box, Mode, read_box, read_packet
 from broker.security.session import KEY_SECONDS, REWRAP_SECONDS, CannotSealError, DialogCredentials, Sealer, Secured
 from tests.support.identities import AGES, credentials, issue, issued, own, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target

@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.conversation.message_types import SentBy, Validation
 from broker.observe.query import SELF_MADE, SystemViews
-from broker.observe.view import MEMORY_VIEWS
-from broker.store.database import open_store
-from broker.store.metadata import Priority, put_contract, put_message_type, put_priority, put_queue, put_service, queues
+from broker.observe.views import MEMORY_VIEWS
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import (
+    Priority,
+    put_contract,
+    put_message_type,
+    put_priority,
+    put_queue,
+    put_service,
+    queues,
+)
 
 Ask = Callable[[str], list[tuple[object, ...]]]
 

@@ -11,9 +11,9 @@ import pytest
 from broker.conversation.message_types import Validation
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, encode_envelope
-from broker.store import assembly as module
-from broker.store.assembly import HELD_RUNS_MAX, Assembly, EarlyFragment, Large
-from broker.store.large import LARGE_BYTES
+from broker.store.sqlite import reassembly as module
+from broker.store.sqlite.reassembly import HELD_RUNS_MAX, Assembly, EarlyFragment, Large
+from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.dialog import open_database, rows
 
 ENVELOPE = Envelope(type="T")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.attached import COUNTED, attach, queue_numbers
-from broker.store.metadata import queues
+from broker.store.sqlite.metadata import queues
+from broker.store.sqlite.views import COUNTED, attach, queue_numbers
 from tests.support.shop import Shop
 
 

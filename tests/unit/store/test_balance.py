@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from broker.store.balance import LedgerBalance, read_balance, unconfirmed
-from broker.store.database import open_store
-from broker.store.ledger import FailureReason, fail, remove
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.inspect import LedgerBalance, read_balance, unconfirmed
+from broker.store.sqlite.side import FailureReason, fail, remove
 from tests.support.shop import Shop
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store import census as module
-from broker.store.census import OTHER_TABLES, Census, Group, QueueDepth, take_census
+from broker.store.sqlite import inspect as module
+from broker.store.sqlite.inspect import OTHER_TABLES, Census, Group, QueueDepth, take_census
 from tests.support.shop import Shop
 
 NOW = 10_000_000.0

@@ -9,8 +9,8 @@ import pytest
 
 from broker.conversation.frames import Contact
 from broker.protocol.layout import NO_GUID
-from broker.store.contact import find_contact
-from broker.store.database import broker_instance
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.lookup import find_contact
 from tests.support.shop import Shop
 
 FAR = uuid.UUID(int=7)

@@ -7,8 +7,8 @@ import sqlite3
 import pytest
 
 from broker.conversation.state import ConversationState
-from broker.store import conversation as module
-from broker.store.conversation import UnderWay, conversations_by_state, conversations_under_way, handles_of
+from broker.store.sqlite import lookup as module
+from broker.store.sqlite.lookup import UnderWay, conversations_by_state, conversations_under_way, handles_of
 from tests.support.shop import Shop
 
 

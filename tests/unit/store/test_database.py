@@ -16,11 +16,11 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
-from broker.store import database, metadata
-from broker.store.database import broker_instance, is_locked, lock_store, open_store, open_watch, origin
-from broker.store.metadata import drop_route, put_queue, queues, routes
-from broker.store.schema import SCHEMA_VERSION, has_schema
-from broker.store.transaction import DaemonConnection, writing
+from broker.store.sqlite import database, metadata
+from broker.store.sqlite.database import broker_instance, is_locked, lock_store, open_store, open_watch, origin
+from broker.store.sqlite.metadata import drop_route, put_queue, queues, routes
+from broker.store.sqlite.schema import SCHEMA_VERSION, has_schema
+from broker.store.sqlite.transaction import DaemonConnection, writing
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -231,7 +231,7 @@ def test_many_may_make_and_open_the_same_file_at_once(path: Path) -> None:
             db = open_store(path)
             identities.append(broker_instance(db))
             db.close()
-        except Exception as error:  # noqa: BLE001  (whatever it is, the test fails with it)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
             failures.append(error)
 
     threads = [threading.Thread(target=opening) for _ in range(8)]

@@ -12,10 +12,9 @@ import pytest
 from broker.conversation.frames import Contact
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation
 from broker.protocol.frame import Envelope, encode_envelope
-from broker.store.assembly import Large
-from broker.store.delivery import Delivery
-from broker.store.metadata import put_contract, put_message_type
-from broker.store.side import SideRow, create_side
+from broker.store.sqlite.metadata import put_contract, put_message_type
+from broker.store.sqlite.reassembly import Delivery, Large
+from broker.store.sqlite.side import SideRow, create_side
 from tests.support.dialog import open_database, rows
 
 NOW = 1_750_000_000.0

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog
+from broker.client.receiving import receive
 from broker.conversation.message_types import DIALOG_TIMER, ERROR, error_body
-from broker.store import expiry as module
-from broker.store.delivery import Delivery
-from broker.store.expiry import LINGER_SECONDS, Expired, Expiry, fire_timers, next_timer
-from broker.store.metadata import drop_service
-from broker.store.tombstone import REPLAY_GUARD
+from broker.store.sqlite import expiry as module
+from broker.store.sqlite.expiry import LINGER_SECONDS, Expired, Expiry, fire_timers, next_timer
+from broker.store.sqlite.metadata import drop_service
+from broker.store.sqlite.reassembly import Delivery
+from broker.store.sqlite.side import REPLAY_GUARD
 from tests.support.dialog import QUEUE, open_database, queued, rows, states
 
 TOO_LATE = error_body(-8489, "the dialog has exceeded its LIFETIME")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.message_types import ERROR, error_body
 from broker.protocol.frame import Fault
-from broker.store.balance import read_balance
-from broker.store.failing import fail_in_writer
+from broker.store.sqlite.inspect import read_balance
+from broker.store.sqlite.reassembly import fail_in_writer
 from tests.support.dialog import open_database, queued, rows, states
 
 FAULT = Fault(-9727, "there is no remote service binding")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store.database import open_store
-from broker.store.fault import damage, is_about_file, sentence
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.transaction import damage, is_about_file, sentence
 
 
 def _error(code: int) -> sqlite3.Error:

@@ -16,11 +16,11 @@ from uuid import UUID
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store import fence
-from broker.store.database import open_store
-from broker.store.fence import RECORD, Sighting, had, keep, look, note_start, note_stop
-from broker.store.role_file import PrincipalRecord, role_path, write_reign
-from broker.store.transaction import writing
+from broker.store.sqlite import file_identity as fence
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.file_identity import RECORD, Sighting, had, keep, look, note_start, note_stop
+from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_reign
+from broker.store.sqlite.transaction import writing
 
 OFTEN = 10
 
@@ -256,8 +256,8 @@ def test_a_record_that_cannot_be_used_is_told(path: Path, tmp_path: Path, what: 
 _NOTE_OFTEN = """
 import sys
 from pathlib import Path
-from broker.store.database import open_store
-from broker.store.fence import note_start
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.file_identity import note_start
 path, state_dir = Path(sys.argv[1]), Path(sys.argv[2])
 for _ in range(int(sys.argv[3])):
     note_start(open_store(path), path, state_dir)

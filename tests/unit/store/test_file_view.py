@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
 
-from broker.observe.function import add_functions
-from broker.store.file_view import FileView, guid, instant
+from broker.observe.tsql import add_functions
+from broker.store.sqlite.views import FileView, guid, instant
 
 VIEW = FileView(
     {"name": "t.name", "id": guid("t.id"), "at": instant("t.at"), "is_over": "t.at <= {now}"},

@@ -18,17 +18,16 @@ from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.security.grants import Permission, PermissionRule, PermissionState
-from broker.security.key_packet import Mode
-from broker.security.opening import FRESH_SECONDS
 from broker.security.principal import parse_principal
-from broker.security.session import DialogCredentials, Sealer, Secured
-from broker.store import gate as module
-from broker.store.gate import FrameVerifier
-from broker.store.permission import permissions, put_permission
-from broker.store.receipt import Receipt
-from broker.store.receiving import store_in_writer
-from broker.store.secured import load_secured
-from broker.store.transaction import writing
+from broker.security.seal import Mode
+from broker.security.session import FRESH_SECONDS, DialogCredentials, Sealer, Secured
+from broker.store.port import Receipt
+from broker.store.sqlite import verify as module
+from broker.store.sqlite.metadata import permissions, put_permission
+from broker.store.sqlite.receive import store_in_writer
+from broker.store.sqlite.side import load_secured
+from broker.store.sqlite.transaction import writing
+from broker.store.sqlite.verify import FrameVerifier
 from tests.support.dialog import open_database, queued, rows
 from tests.support.identities import credentials, signing
 from tests.support.sealed import BILLING, CONVERSATION, HERE, NOW, ORDERS, THERE, draw
@@ -401,7 +400,7 @@ def test_who_sends_in_clear_from_outside_has_no_part_in_a_dialog_that_began_insi
 
 def test_an_initiator_without_a_binding_takes_answers_from_inside_only(tmp_path: Path) -> None:
     db = open_database(tmp_path / "orders.db", ORDERS)
-    from broker.application.dialog import begin_dialog
+    from broker.client.dialog import begin_dialog
 
     dialog = begin_dialog(db, from_service=ORDERS, to_service=BILLING, encryption=True)
     conversation = dialog.conversation_id.bytes

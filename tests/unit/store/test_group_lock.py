@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store import group_lock
-from broker.store.database import open_store
-from broker.store.group_lock import (
+from broker.store.sqlite import queues as group_lock
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.queues import (
     LOCKED_GROUPS_SQL,
     RECORD_BYTES,
     Abandoned,
@@ -27,11 +27,11 @@ from broker.store.group_lock import (
     records,
     rows_of_dead_slots,
 )
-from broker.store.rows import path_of
+from broker.store.sqlite.transaction import path_of
 
 HOLDER = """
 import sys, time
-from broker.store.group_lock import ReaderSlot
+from broker.store.sqlite.queues import ReaderSlot
 slot = ReaderSlot(sys.argv[1])
 print(slot.number, flush=True)
 sys.stdin.read()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
-from broker.store.housekeeping import Maintenance, MaintenanceResult
+from broker.store.port import MaintenanceResult
+from broker.store.sqlite.expiry import Maintenance
 from tests.support.dialog import open_database, queued, rows
 
 NOW = 1_750_000_000.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 
-from broker.application.dialog import Dialog
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog
+from broker.client.receiving import receive
 from broker.conversation.message_types import ERROR
 from broker.protocol.layout import Flag
-from broker.store.database import broker_instance
-from broker.store.identity import BROKER_ERRORED, NEW_BROKER, error_conversations, new_broker
-from broker.store.metadata import queues, services
-from broker.store.transaction import writing
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.file_identity import BROKER_ERRORED, NEW_BROKER, error_conversations, new_broker
+from broker.store.sqlite.metadata import queues, services
+from broker.store.sqlite.transaction import writing
 from tests.support.shop import Shop
 
 NEW = uuid.UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.store.large import LARGE_BYTES, PART_BYTES
+from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES
 
 
 def test_files_are_cut_by_these_lengths() -> None:

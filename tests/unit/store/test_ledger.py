@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.store.ledger import FailureReason, fail, remove
+from broker.client.dialog import Dialog, begin_dialog
+from broker.store.sqlite.side import FailureReason, fail, remove
 from tests.support.dialog import open_database, rows
 
 

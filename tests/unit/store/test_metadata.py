@@ -13,8 +13,8 @@ import pytest
 from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
-from broker.store.database import open_store
-from broker.store.metadata import (
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import (
     PRIORITY_DEFAULT,
     Priority,
     QueueRow,

@@ -13,18 +13,17 @@ from pathlib import Path
 import pytest
 import structlog
 
-from broker.application.transaction import check_schema
+from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.conversation.message_types import ERROR
 from broker.errors import StoreUnavailableError
 from broker.protocol.frame import decode_dialog
-from broker.store import migration, schema
-from broker.store.database import broker_instance, open_store
-from broker.store.large import LARGE_BYTES, PART_BYTES
-from broker.store.ledger import ACKNOWLEDGED, SENT
-from broker.store.schema import SCHEMA_VERSION
-from broker.store.tombstone import REPLAY_GUARD, find_tombstone
-from broker.store.transaction import writing
+from broker.store.sqlite import schema
+from broker.store.sqlite import schema as migration
+from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES, SCHEMA_VERSION
+from broker.store.sqlite.side import ACKNOWLEDGED, REPLAY_GUARD, SENT, find_tombstone
+from broker.store.sqlite.transaction import writing
 from tests.support import version_1
 from tests.support.dialog import rows
 
@@ -246,8 +245,8 @@ def test_what_another_has_migrated_meanwhile_is_left_alone(old: Path, monkeypatc
 
 KILLED = """
 import os, signal, sys
-from broker.store import migration
-from broker.store.database import open_store
+from broker.store.sqlite import schema as migration
+from broker.store.sqlite.database import open_store
 
 STEP = sys.argv[2]
 real = getattr(migration, STEP)

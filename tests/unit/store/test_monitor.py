@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.group_lock import QueueRecord, ReaderSlot
-from broker.store.monitor import Monitor, MonitorState, queue_monitors
+from broker.store.sqlite.queues import Monitor, MonitorState, QueueRecord, ReaderSlot, queue_monitors
 from tests.support.shop import Shop
 
 

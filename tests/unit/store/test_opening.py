@@ -14,12 +14,11 @@ from broker.conversation.frames import EARLY_WINDOW
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope
 from broker.protocol.layout import NO_GUID
-from broker.store.database import broker_instance
-from broker.store.ledger import FailureReason
-from broker.store.metadata import Priority, put_priority
-from broker.store.receipt import Receipt
-from broker.store.receiving import receive_in_writer
-from broker.store.tombstone import close
+from broker.store.port import Receipt
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.metadata import Priority, put_priority
+from broker.store.sqlite.receive import receive_in_writer
+from broker.store.sqlite.side import FailureReason, close
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
 
 NOW = 1_750_000_000.0

@@ -8,10 +8,10 @@ from contextlib import closing
 
 import pytest
 
-from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Permission, PermissionRule, PermissionState
+from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
-from broker.store import database, permission
+from broker.store.sqlite import database
+from broker.store.sqlite import metadata as permission
 
 
 @pytest.fixture

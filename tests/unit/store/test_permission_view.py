@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from broker.observe.query import SELF_MADE, SystemViews
-from broker.observe.view import MEMORY_VIEWS, MSDB_ROUTES
-from broker.security.binding import RemoteServiceBinding
-from broker.security.grants import Permission, PermissionRule, PermissionState
+from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
+from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
-from broker.store.database import open_store
-from broker.store.metadata import put_queue, put_service, queues
-from broker.store.permission import put_binding, put_permission
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_binding, put_permission, put_queue, put_service, queues
 
 OWN = {*SELF_MADE, MSDB_ROUTES}
 Ask = Callable[..., list[tuple[object, ...]]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store.presence import FileWatch
+from broker.store.sqlite.database import FileWatch
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import begin_dialog
-from broker.store import purge as module
-from broker.store.purge import PIECES, Purge
+from broker.client.dialog import begin_dialog
+from broker.store.sqlite import expiry as module
+from broker.store.sqlite.expiry import PIECES, Purge
 from tests.support.dialog import open_database, rows
 
 NOW = 1_750_000_000.0

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog
+from broker.client.dialog import Dialog
 from broker.protocol.frame import Envelope, encode_envelope
-from broker.store.quarantine import (
+from broker.store.sqlite.quarantine import (
     ERROR_MAX,
     REST_MAX,
     TRACEBACK_MAX,

@@ -7,7 +7,7 @@ from collections import Counter
 from broker.conversation.frames import Contact
 from broker.flow import Disposition
 from broker.protocol.frame import Header
-from broker.store.receipt import AckState, Receipt
+from broker.store.port import AckState, Receipt
 
 
 def test_receipts_share_nothing() -> None:

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
-from broker.application.receiving import receive
+from broker.client.dialog import Dialog, begin_dialog
+from broker.client.receiving import receive
 from broker.conversation.frames import EARLY_WINDOW
 from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, decode_dialog, encode_dialog, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
-from broker.store.database import broker_instance
-from broker.store.metadata import drop_service, put_service
-from broker.store.purge import Purge
-from broker.store.receipt import Receipt
-from broker.store.receiving import receive_in_writer
+from broker.store.port import Receipt
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.expiry import Purge
+from broker.store.sqlite.metadata import drop_service, put_service
+from broker.store.sqlite.receive import receive_in_writer
 from tests.support.dialog import LAST, QUEUE, FarSide, far_initiator, far_target, open_database, queued, rows, states
 
 NOW = 1_750_000_000.0

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import EARLY_WINDOW
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, LIFETIME_MAX, SentBy, Validation
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Stored, decode_dialog, encode_dialog, encode_envelope, encode_stored
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
-from broker.store import assembly
-from broker.store.database import broker_instance
-from broker.store.large import LARGE_BYTES
-from broker.store.metadata import put_contract, put_message_type
-from broker.store.receipt import AckState, Receipt
-from broker.store.receiving import receive_in_writer
+from broker.store.port import AckState, Receipt
+from broker.store.sqlite import reassembly as assembly
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.metadata import put_contract, put_message_type
+from broker.store.sqlite.receive import receive_in_writer
+from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.dialog import LAST, FarSide, far_initiator, far_target, open_database, queued, rows, states
 
 NOW = 1_750_000_000.0

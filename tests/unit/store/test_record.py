@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store.record import changing, check_record, write_record
+from broker.files import changing, check_record, write_record
 
 
 def test_what_is_written_is_there_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store.remains import check_remains, may_make
-from broker.store.role_file import PrincipalRecord, role_path, write_reign
+from broker.store.sqlite.role_file import PrincipalRecord, check_remains, may_make, role_path, write_reign
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.routing.mirrored import EPOCH_TOLD_MAX
-from broker.store.role_file import PrincipalRecord, check_reign, read_reign, role_path, told_epoch, write_reign
+from broker.store.sqlite.role_file import PrincipalRecord, check_reign, read_reign, role_path, told_epoch, write_reign
 
 REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
 

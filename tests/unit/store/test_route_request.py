@@ -7,7 +7,14 @@ import sqlite3
 import pytest
 
 from broker.conversation.state import ConversationState
-from broker.store.route_request import is_begun_here, open_requests, put_group, put_lifetime, shorten_lifetime, state_of
+from broker.store.sqlite.metadata import (
+    is_begun_here,
+    open_requests,
+    put_group,
+    put_lifetime,
+    shorten_lifetime,
+    state_of,
+)
 from tests.support.shop import Shop
 
 FAR = "//far/Billing"

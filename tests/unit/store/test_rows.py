@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.rows import ask, path_of, plain
+from broker.store.sqlite.transaction import ask, path_of, plain
 
 
 @pytest.fixture

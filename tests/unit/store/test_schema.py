@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from broker.store.schema import has_schema, make_tables
+from broker.store.sqlite.schema import has_schema, make_tables
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.key_packet import Mode
+from broker.security.seal import Mode
 from broker.security.session import Secured
-from broker.store.secured import load_secured, note_certificate, note_own_certificate, put_secured
+from broker.store.sqlite.side import load_secured, note_certificate, note_own_certificate, put_secured
 from tests.support.dialog import open_database, rows
 
 ID = b"c" * 16

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Contact
 from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.conversation.outbound import Outgoing
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.protocol.layout import NO_GUID, Flag
-from broker.store.database import broker_instance, settle_fragment_size
-from broker.store.large import PART_BYTES
-from broker.store.sending import find_in_writer, load_in_writer, say_in_writer
-from broker.store.sending_port import PendingDialog, Want
+from broker.store.port import PendingDialog, Want
+from broker.store.sqlite.database import broker_instance, settle_fragment_size
+from broker.store.sqlite.outbound import find_in_writer, load_in_writer, say_in_writer
+from broker.store.sqlite.schema import PART_BYTES
 from tests.support.dialog import open_database, rows
 
 FAR = bytes(range(16))

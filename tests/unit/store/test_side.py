@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.conversation.frames import Contact
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import NO_GUID
-from broker.store.database import broker_instance
-from broker.store.metadata import Priority, put_priority
-from broker.store.side import (
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.metadata import Priority, put_priority
+from broker.store.sqlite.side import (
     NAMING_PROVES_NOTHING,
     OPENING_ACKNOWLEDGED,
     OPENING_UNKNOWN,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from broker.errors import DemotedError, StoreUnavailableError
-from broker.store.database import broker_instance, open_store
-from broker.store.sqlite_store import CHECKPOINT_PAGES, SqliteStore
-from broker.store.transaction import LAPSED
-from broker.store.turn_port import WriteBatch
+from broker.store.port import WriteBatch
+from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.transaction import LAPSED
+from broker.store.sqlite.write_batch import CHECKPOINT_PAGES, SqliteStore
 from tests.support.dialog import far_initiator, open_database, queued, rows
 
 NOW = 1_800_000_000.0

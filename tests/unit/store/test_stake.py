@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.store.stake import ContentsAtRisk, stake_of
+from broker.store.sqlite.inspect import ContentsAtRisk, stake_of
 from tests.support.shop import Shop
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.metadata import queues
-from broker.store.stock import (
+from broker.store.sqlite.inspect import (
     LOOKED_AT,
     QUEUES_MAX,
     Backlog,
@@ -23,6 +22,7 @@ from broker.store.stock import (
     unacknowledged_messages,
     unended_dialogs,
 )
+from broker.store.sqlite.metadata import queues
 from tests.support.shop import Shop
 
 NOW = 86_500.5  # 100 s after messages that the shop says have arrived

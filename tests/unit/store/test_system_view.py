@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.conversation.state import ConversationState
-from broker.observe.function import add_functions
-from broker.store.database import open_store
-from broker.store.file_view import STATUS_FUNCTION, FileView
-from broker.store.metadata import put_queue, put_service, queues
-from broker.store.system_view import FILE_VIEWS, QUEUE
+from broker.observe.tsql import add_functions
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_queue, put_service, queues
+from broker.store.sqlite.views import FILE_VIEWS, QUEUE, STATUS_FUNCTION, FileView
 
 FAR = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.application.dialog import begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.protocol.frame import Header, decode_dialog
-from broker.store.ledger import FailureReason
-from broker.store.tombstone import REPLAY_GUARD, close, find_tombstone, purge_tombstones
+from broker.store.sqlite.side import REPLAY_GUARD, FailureReason, close, find_tombstone, purge_tombstones
 from tests.support.dialog import open_database, rows
 
 NOW = 1_750_000_000.0

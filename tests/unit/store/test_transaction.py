@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import DemotedError
-from broker.store.database import open_store
-from broker.store.metadata import put_queue, queues
-from broker.store.transaction import (
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import put_queue, queues
+from broker.store.sqlite.transaction import (
     BUSY_SECONDS,
     LAPSED,
     LOCK_PAUSE,

@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.window import FIRST_BYTES
-from broker.store import turn as module
-from broker.store.database import broker_instance
-from broker.store.housekeeping import Maintenance
-from broker.store.receipt import Receipt
-from broker.store.sending_port import Want
-from broker.store.turn import turn_in_writer
-from broker.store.turn_port import WriteBatch, WriteResult
+from broker.store.port import Receipt, Want, WriteBatch, WriteResult
+from broker.store.sqlite import write_batch as module
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.expiry import Maintenance
+from broker.store.sqlite.write_batch import turn_in_writer
 from tests.support.dialog import far_initiator, far_target, open_database, rows, states
 
 NOTHING = WriteBatch(now=1_750_000_000.0, frames=[], find_after=None, wants=[], load_max_bytes=1000)

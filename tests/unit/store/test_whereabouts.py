@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from broker.conversation.message_types import END_DIALOG, ERROR, error_body
-from broker.store.group_lock import QueueRecord, ReaderSlot
-from broker.store.quarantine import rest
-from broker.store.whereabouts import Closed, ConversationFacts, Whereabouts, find_whereabouts
+from broker.store.sqlite.lookup import Closed, ConversationFacts, Whereabouts, find_whereabouts
+from broker.store.sqlite.quarantine import rest
+from broker.store.sqlite.queues import QueueRecord, ReaderSlot
 from tests.support.shop import Shop
 
 

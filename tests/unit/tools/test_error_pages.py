@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.numbers import catalogue as module
-from broker.numbers.catalogue import MessageChannel, MessageEntry, catalogue
+from broker.observe import views as module
+from broker.observe.views import MessageChannel, MessageEntry, catalogue
 from tools import error_pages
 from tools.error_example import Example
 from tools.error_pages import PLACES, main, pages, written

@@ -10,8 +10,8 @@ from lark import Lark
 from lark import Token as LarkToken
 from lark.exceptions import UnexpectedToken
 
-from broker.ddl.automaton import END, TABLE, Automaton, UnexpectedTokenError
-from broker.ddl.token import Token
+from broker.ddl.lexer import Token
+from broker.ddl.parser import END, TABLE, Automaton, UnexpectedTokenError
 from tools.parse_table import DDL, GRAMMAR, _NoLexer, main, render_table
 
 WALKS = 300

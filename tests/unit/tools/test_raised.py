@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.numbers.catalogue import MessageChannel
+from broker.observe.views import MessageChannel
 from tools.raised import Raised, raised, rendered
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from broker.tracing.identity import SpanRole, parent_id, span_id, trace_id
+from broker.journal.spans import SpanRole, parent_id, span_id, trace_id
 
 DIALOG, MESSAGE = b"c" * 16, bytes(range(16))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.semconv._incubating.attributes import messaging_attributes as messaging
 from opentelemetry.semconv.attributes import error_attributes, service_attributes
 
-from broker.tracing import semantic
+from broker.journal import spans as semantic
 
 
 def test_names_are_those_of_the_conventions() -> None:

@@ -11,10 +11,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, StatusCode
 
 from broker.flow import Disposition
-from broker.forwarding.way import PassOrigin, Queued
+from broker.forwarding.entry import PassOrigin, Queued
+from broker.journal.spans import SpanRole, Spans, span_id, trace_id
 from broker.protocol.layout import Flag, FrameKind
-from broker.tracing.identity import SpanRole, span_id, trace_id
-from broker.tracing.span import Spans
 from tests.support.records import HEADER, Tape, frame, way
 
 TRACE, LAST = int(Flag.TRACE), int(Flag.LAST_FRAGMENT)

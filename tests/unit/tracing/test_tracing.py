@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from structlog.testing import capture_logs
 
-from broker.journal.batch import NOBODY_FOLLOWS, RingBatch
+from broker.journal.rows import NOBODY_FOLLOWS, RingBatch
+from broker.journal.spans import Tracing
 from broker.protocol.layout import Flag
-from broker.tracing.tracing import Tracing
 from examples.demo.topology import wait_for
 from tests.support.records import Tape, frame, way
 

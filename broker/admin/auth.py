@@ -1,0 +1,376 @@
+"""
+Which role a statement takes.
+
+A SELECT takes viewer. What can be changed back takes operator; what destroys messages or conversations, and who may
+connect, send or be believed, takes admin. So does a statement that is not named here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import pwd
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from broker.admin.problems import FORWARDED, ForbiddenError, UnauthorizedError
+from broker.config.admin_access import AdminToken, Holders, TokenFileError, find_token, is_owner, read_tokens, user_name
+from broker.config.settings import AdminSettings
+from broker.config.values import AdminRole, role_of
+from broker.ddl.statements import (
+    AlterDatabase,
+    AlterMessageType,
+    AlterPriority,
+    AlterQueue,
+    AlterRoute,
+    AlterService,
+    BeginConversationTimer,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
+    CreateQueue,
+    CreateRoute,
+    CreateService,
+    DatabaseOption,
+    DropMessageType,
+    DropPriority,
+    DropRoute,
+    EndConversation,
+    MoveConversation,
+    Statement,
+    UseDatabase,
+    words_of,
+)
+from broker.errors import DdlSyntaxError
+from broker.net.tls import NO_SECURITY, Identity, Security, identify, identify_issuer, verified_chain
+
+STATEMENT_LEAST = AdminRole.OPERATOR  # no statement takes less, so a viewer's script is refused unread
+_OF_OPERATOR = (
+    UseDatabase,
+    CreateRoute,
+    AlterRoute,
+    DropRoute,
+    CreateQueue,
+    AlterQueue,
+    CreateService,
+    AlterService,
+    CreateMessageType,
+    AlterMessageType,
+    DropMessageType,
+    CreateContract,
+    CreatePriority,
+    AlterPriority,
+    DropPriority,
+    MoveConversation,
+    BeginConversationTimer,
+)
+_OPTIONS_OF_OPERATOR = frozenset({DatabaseOption.ENABLE_BROKER, DatabaseOption.PARTNER_FAILOVER})
+
+
+def role_for(statement: Statement) -> AdminRole:
+    """The least role that may have this carried out."""
+    match statement:
+        case EndConversation():
+            is_enough = not statement.cleanup
+        case AlterDatabase():
+            is_enough = statement.option in _OPTIONS_OF_OPERATOR
+        case _:
+            is_enough = isinstance(statement, _OF_OPERATOR)
+    return AdminRole.OPERATOR if is_enough else AdminRole.ADMIN
+
+
+# --- caller ---
+# Who asks something of the admin API, from where, and what for: a value that every change is judged by.
+
+
+_ROLE = "{role}"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """
+    Somebody who asks.
+
+    Shape: `who` as a key of `[admin.roles]`, or "anonymous"; `origin` the process or the address; `way_to_role` says
+    what to do to get the role that stands where it has `{role}`.
+    """
+
+    who: str
+    origin: str
+    role: AdminRole
+    way_to_role: str = ""
+
+    def expect(self, role: AdminRole, what: str) -> None:
+        """
+        Refuse what takes more than this caller has.
+
+        Raises:
+            ForbiddenError: it names the role that is needed, and how to get it.
+        """
+        if self.role < role:
+            has = "no role" if self.role is AdminRole.NONE else f"the role {self.role.word}"
+            way = self.way_to_role.replace(_ROLE, role.word)
+            way = f"; {way}" if way else ""
+            raise ForbiddenError(f"{what} takes the role {role.word}, and {self.who} has {has} here{way}", role.word)
+
+    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
+        """
+        The same statements, as far as this caller may have them carried out.
+
+        Raises:
+            ForbiddenError: in the place of the first that takes more.
+        """
+        for statement in statements:
+            if isinstance(statement, Statement):
+                self.expect(role_for(statement), words_of(statement))
+            yield statement
+
+
+# --- peer ---
+# Who is at the other end of a Unix socket, as the system says: it cannot be forged, and needs no password.
+#
+# The numbers are those of the process that connected, at the moment when it did.
+#
+# Source: socket(7) and unix(7) of Linux, SO_PEERCRED, SO_PEERGROUPS.
+
+
+_SO_PEERGROUPS = 59  # Linux 4.13; the module `socket` does not name it
+_CREDENTIALS = struct.Struct("3i")
+_GROUPS_MAX_BYTES = 1024  # the largest answer that the module `socket` takes: 256 groups
+_GROUP_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPeer:
+    """A process. Shape: `groups` all of them, the first one included."""
+
+    pid: int
+    uid: int
+    groups: frozenset[int]
+
+
+def peer_of(descriptor: int) -> SocketPeer:
+    """
+    The process at the other end of a connected Unix socket.
+
+    Raises:
+        OSError: it is no such socket.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as sock:
+        pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        return SocketPeer(pid, uid, frozenset({gid, *_groups(sock, uid, gid)}))
+
+
+def _groups(sock: socket.socket, uid: int, gid: int) -> Sequence[int]:
+    """The supplementary groups; of somebody with very many those that the machine's list of groups gives the user."""
+    try:
+        data = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_MAX_BYTES)
+    except OSError as error:
+        if error.errno == errno.ERANGE:
+            return _listed(uid, gid)
+        if error.errno == errno.ENOPROTOOPT:
+            return ()
+        raise
+    return struct.unpack(f"{len(data) // _GROUP_BYTES}I", data)
+
+
+def _listed(uid: int, gid: int) -> Sequence[int]:
+    try:
+        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+    except KeyError:
+        return ()
+
+
+# --- token_store ---
+# The tokens that count now: the file is read anew whenever it has changed.
+
+
+log = structlog.get_logger(__name__)
+
+
+class TokenStore:
+    """
+    The tokens of a file. Its method may be called by any thread.
+
+    Args:
+        path: The file; there may be none.
+        roles: By name of a token, the role that replaces its own.
+    """
+
+    def __init__(self, path: Path, roles: Mapping[str, AdminRole]) -> None:
+        self._path = path
+        self._roles = roles
+        self._tokens: tuple[AdminToken, ...] = ()
+        self._seen: tuple[int, ...] | None = None
+        self._lock = threading.Lock()
+
+    def find(self, secret: str, *, now: datetime) -> AdminToken | None:
+        """The token that this is, with the role that it has now; None for one that has expired as well. Blocking."""
+        with self._lock:
+            self._look()
+            tokens = self._tokens
+        token = find_token(tokens, secret)
+        if token is None or not token.is_valid_at(now):
+            return None
+        return replace(token, role=self._roles.get(token.name, token.role))
+
+    def _look(self) -> None:
+        """Read the file if it is another one; one that cannot be used counts as empty, and is logged once."""
+        seen = _state(self._path)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._tokens = read_tokens(self._path)
+        except TokenFileError as error:
+            self._tokens = ()
+            log.error("tokens unusable", path=error.path, problem=error.problem, hint=error.hint)  # noqa: TRY400 - no bug
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What is another for every other content, mode or owner; empty when there is no file."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode, status.st_uid
+
+
+# --- door ---
+# Deciding who a request comes from, by the one thing that proves it.
+#
+# A token that is shown decides alone, wherever it is shown, so that a person can do with less than they may. Else, on
+# the
+# Unix socket, the user and the groups of the process at its other end; over TLS the client's certificate; and on a
+# port
+# of loopback the role that is for everybody there. Who shows nothing elsewhere is refused, and so is who comes to the
+# port of loopback through a proxy, for then it is somebody else who asks.
+
+
+ANONYMOUS = "anonymous"
+_SCHEME = "bearer"
+
+
+class Authenticator:
+    """
+    Who asks, for all listeners of an instance. Loop-only.
+
+    Args:
+        admin: The settings.
+        holders: Who has which role.
+        executor: Where files are read.
+        security: What the port brings to TLS; None when it speaks plain text.
+    """
+
+    def __init__(
+        self,
+        admin: AdminSettings,
+        holders: Holders,
+        executor: Executor,
+        *,
+        security: Security | None = None,
+    ) -> None:
+        self._executor = executor
+        self.use(admin, holders, security)
+
+    def use(self, admin: AdminSettings, holders: Holders, security: Security | None) -> None:
+        """These hold from the next request on."""
+        self._security = security or NO_SECURITY
+        self._holders = holders
+        self._tokens = TokenStore(admin.tokens, holders.tokens)
+        is_open = admin.listen is not None and admin.listen.is_loopback
+        self._of_everybody = role_of(admin.loopback_role) if is_open else AdminRole.NONE
+
+    async def caller(self, request: web.Request) -> Caller:
+        """
+        Who this comes from.
+
+        Raises:
+            UnauthorizedError: nothing was shown that tells, or something that counts for nothing.
+        """
+        peer, address, origin = origin_of(request)
+        shown = request.headers.get("Authorization")
+        if shown is not None:
+            return await self._of_token(shown, address, origin)
+        if peer is not None:
+            return self._of_process(peer, origin)
+        chain = _chain(request)
+        if chain:
+            return self._of_certificate(chain, origin)
+        if self._of_everybody is AdminRole.NONE or any(name in request.headers for name in FORWARDED):
+            raise UnauthorizedError("nothing in the request tells who asks")
+        way = 'show a token, or have admin.loopback_role = "{role}"'
+        return Caller(ANONYMOUS, origin, self._of_everybody, way)
+
+    async def _of_token(self, shown: str, address: str, origin: str) -> Caller:
+        scheme, _, secret = shown.partition(" ")
+        token = None
+        if scheme.lower() == _SCHEME:
+            loop, now = asyncio.get_running_loop(), datetime.now(UTC)
+            token = await loop.run_in_executor(self._executor, lambda: self._tokens.find(secret.strip(), now=now))
+        if token is None:
+            log.warning("admin token refused", origin=address)  # without the port, so that repeats are counted
+            raise UnauthorizedError("the token is not known here, was revoked or has expired")
+        way = f'[admin.roles] "token:{token.name}" = "{{role}}" gives it, or a new token'
+        return Caller(f"token:{token.name}", origin, token.role, way)
+
+    def _of_process(self, peer: SocketPeer, origin: str) -> Caller:
+        holders, name = self._holders, user_name(peer.uid)
+        roles = [role for group, role in holders.groups.items() if group in peer.groups]
+        roles += [
+            holders.users.get(peer.uid, AdminRole.NONE),
+            AdminRole.ADMIN if is_owner(peer.uid) else AdminRole.NONE,
+        ]
+        way = f'[admin.roles] "user:{name}" = "{{role}}" in the configuration of the instance gives it'
+        return Caller(f"user:{name}", origin, max(roles), way)
+
+    def _of_certificate(self, chain: Sequence[bytes], origin: str) -> Caller:
+        verified = identify_chain(chain)
+        if not (self._security.is_authenticating and self._security.accepts(verified)):
+            raise UnauthorizedError(self._security.refusal(verified))
+        who = verified[0].who
+        roles = [role for holder, role in self._holders.certificates if holder.shows(who)]
+        way = f'[admin.roles] "certificate:{who.name}" = "{{role}}" in the configuration of the instance gives it'
+        return Caller(f"certificate:{who.name}", origin, max(roles, default=AdminRole.NONE), way)
+
+
+def origin_of(request: web.Request) -> tuple[SocketPeer | None, str, str]:
+    """
+    Where a request comes from: the process, on a Unix socket; the user or the address; and both in words.
+
+    Shape: the second is the user's number on a Unix socket, else the IP address.
+    """
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the client has gone")
+    sock = transport.get_extra_info("socket")
+    if sock.family == socket.AF_UNIX:
+        peer = peer_of(sock.fileno())
+        return peer, f"user {peer.uid}", f"socket, process {peer.pid} of user {peer.uid}"
+    host, port = transport.get_extra_info("peername")[:2]
+    return None, host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def identify_chain(chain: Sequence[bytes]) -> tuple[Identity, ...]:
+    """Read the certificates that TLS verified, as DER, the client's own first; raises UnauthorizedError."""
+    try:
+        return identify(chain[0]), *map(identify_issuer, chain[1:])
+    except ValueError as error:
+        raise UnauthorizedError(f"the certificate that was shown is not understood: {error}") from None
+
+
+def _chain(request: web.Request) -> tuple[bytes, ...]:
+    """The certificates of the client that TLS verified, its own first; empty when it showed none."""
+    tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+    return verified_chain(tls) if isinstance(tls, ssl.SSLObject) else ()

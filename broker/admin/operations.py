@@ -1,0 +1,254 @@
+"""
+The one table of what the admin API can do. The server's routes and `/v1/openapi.json` are both made from it.
+
+GET never changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Literal
+
+import msgspec
+
+from broker.admin.api import (
+    Api,
+    CheckAnswer,
+    ConfigAnswer,
+    DrainAnswer,
+    DrainQuestion,
+    Nothing,
+    Problem,
+    ReloadAnswer,
+    ReloadRequest,
+    SqlAnswer,
+    SqlRequest,
+    ViewAnswer,
+    ViewRequest,
+)
+from broker.admin.events import MEDIA_TYPE as EVENTS_TYPE
+from broker.admin.events import Events, EventsRequest
+from broker.admin.problems import MEDIA_TYPE
+from broker.config.values import AdminRole
+from broker.observe.database_stats import CensusAnswer, CensusRequest
+from broker.observe.explain import ExplainAnswer, ExplainRequest
+from broker.observe.plan import PlanAnswer, PlanRequest
+from broker.observe.why import WhyAnswer, WhyRequest
+
+SCRIPT_MAX_BYTES = 160 * 1024 * 1024  # a script of a million routes, with room for how JSON writes it
+BODY_MAX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """
+    One method of one path.
+
+    Shape: `call` is a method of `Api`; `request` its argument, made of the path and the query for GET, of the body
+    for POST; `answer` what it returns, None for an object told elsewhere; `refusals` the statuses special to it; `role`
+    the least that may ask; `is_change` when it may change something: `call` is then given the caller as well, judges
+    what is asked and has it written down; `body_max` bytes; `is_stream` when it answers with events, and `call` is a
+    method of `Events`.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    call: Callable[..., Awaitable[Any]]
+    request: type[msgspec.Struct] = Nothing
+    answer: type[msgspec.Struct] | None = None
+    refusals: tuple[HTTPStatus, ...] = ()
+    role: AdminRole = AdminRole.VIEWER
+    is_change: bool = False
+    body_max: int = BODY_MAX_BYTES
+    is_stream: bool = False
+
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/v1/sql",
+        "Carry out a SELECT over the system views, or a script of statements, which takes the role operator or admin",
+        Api.sql,
+        request=SqlRequest,
+        answer=SqlAnswer,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
+        is_change=True,
+        body_max=SCRIPT_MAX_BYTES,
+    ),
+    Operation(
+        "GET",
+        "/v1/views/{name}",
+        "Read a system view, page by page",
+        Api.view,
+        request=ViewRequest,
+        answer=ViewAnswer,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
+    ),
+    Operation(
+        "POST",
+        "/v1/explain",
+        "Where a message would go, and why; nothing is sent",
+        Api.explain,
+        request=ExplainRequest,
+        answer=ExplainAnswer,
+        refusals=(HTTPStatus.NOT_FOUND,),
+    ),
+    Operation(
+        "POST",
+        "/v1/plan",
+        "What a script would do to routes and to conversations under way; nothing is changed",
+        Api.plan,
+        request=PlanRequest,
+        answer=PlanAnswer,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
+        body_max=SCRIPT_MAX_BYTES,
+    ),
+    Operation(
+        "GET",
+        "/v1/why/{id}",
+        "Where a conversation or a message is, why, and what to do, as far as this instance knows",
+        Api.why,
+        request=WhyRequest,
+        answer=WhyAnswer,
+    ),
+    Operation(
+        "GET",
+        "/v1/census",
+        "What lives in the databases, and how old it is",
+        Api.census,
+        request=CensusRequest,
+        answer=CensusAnswer,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
+    ),
+    Operation(
+        "POST",
+        "/v1/drain",
+        "Have the instance leave in good order, as SIGTERM does",
+        Api.drain,
+        answer=DrainAnswer,
+        refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
+        role=AdminRole.OPERATOR,
+        is_change=True,
+    ),
+    Operation(
+        "GET",
+        "/v1/drain",
+        "What would have to leave, or has yet to while the instance drains",
+        Api.draining,
+        request=DrainQuestion,
+        answer=DrainAnswer,
+    ),
+    Operation(
+        "POST",
+        "/v1/reload",
+        "Read the configuration again and have it hold, or with dry_run only tell what would change",
+        Api.reload,
+        request=ReloadRequest,
+        answer=ReloadAnswer,
+        refusals=(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE),
+        role=AdminRole.OPERATOR,
+        is_change=True,
+    ),
+    Operation("GET", "/v1/status", "The state of the instance at a glance", Api.status),
+    Operation(
+        "GET",
+        "/v1/config",
+        "Every setting in force, with its value and where that came from",
+        Api.config,
+        answer=ConfigAnswer,
+    ),
+    Operation(
+        "GET",
+        "/v1/events",
+        "What the instance does, as server-sent events: the last ten minutes, then a snapshot every second",
+        Events.serve,
+        request=EventsRequest,
+        refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
+        is_stream=True,
+    ),
+    Operation(
+        "POST",
+        "/v1/check",
+        "Whether the instance could start again with its configuration",
+        Api.check,
+        answer=CheckAnswer,
+    ),
+)
+
+
+# --- openapi ---
+# The description of the admin API, made from the table of operations and the types of its messages.
+#
+# Source: OpenAPI Specification 3.1.
+
+
+_REF = "#/components/schemas/{name}"
+# What any request may be told.
+_ALWAYS = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+)
+_OF_BODIES = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+_SCHEMES = {
+    "token": {"type": "http", "scheme": "bearer", "description": "Made by broker token new."},
+    "certificate": {"type": "mutualTLS", "description": "A client certificate that admin.trust leads to."},
+}
+
+
+def describe(operations: Iterable[Operation], *, version: str) -> dict[str, Any]:
+    """The OpenAPI document. Shape: plain values, ready for JSON."""
+    operations = list(operations)
+    kinds = {kind for operation in operations for kind in (operation.request, operation.answer) if kind is not None}
+    _, components = msgspec.json.schema_components(
+        sorted(kinds | {Problem}, key=lambda kind: kind.__name__), ref_template=_REF
+    )
+    schemas = msgspec.json.decode(msgspec.json.encode(components))  # a default may be a tuple
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "broker admin API", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": _SCHEMES},
+    }
+
+
+def _describe(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    request = schemas[operation.request.__name__]
+    described: dict[str, Any] = {"summary": operation.summary, "operationId": operation.call.__name__}
+    role = operation.role.word
+    # The empty one: on the Unix socket, and as far as admin.loopback_role goes, nothing is shown.
+    described |= {"x-role": role, "security": [{}, *({scheme: [role]} for scheme in _SCHEMES)]}
+    if operation.method == "GET":
+        described["parameters"] = [
+            {
+                "name": name,
+                "in": "path" if f"{{{name}}}" in operation.path else "query",
+                "required": name in request.get("required", ()),
+                "schema": schema,
+            }
+            for name, schema in request["properties"].items()
+        ]
+    elif request["properties"]:
+        described["requestBody"] = {"required": True, "content": _json(_reference(operation.request))}
+    answer = {"type": "object"} if operation.answer is None else _reference(operation.answer)
+    content = {EVENTS_TYPE: {"schema": {"type": "string"}}} if operation.is_stream else _json(answer)
+    described["responses"] = {"200": {"description": "Done.", "content": content}} | {
+        str(int(status)): {"description": status.phrase, "content": {MEDIA_TYPE: {"schema": _reference(Problem)}}}
+        for status in sorted({*_ALWAYS, *operation.refusals, *(_OF_BODIES if operation.method == "POST" else ())})
+    }
+    return described
+
+
+def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": _REF.format(name=kind.__name__)}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

@@ -1,0 +1,498 @@
+"""
+Following a message from instance to instance: each is asked what it would do with what the one before sends on.
+
+Nothing is sent but the questions. Of several addresses the one that would be used now is followed. What arrives at an
+instance is decided by its msdb, so an instance at which the message arrives for a second time does again what it did
+the first time: a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Protocol
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
+from broker.config.values import ListenAddress
+from broker.errors import BrokerError, DaemonUnreachableError
+from broker.flow import Disposition
+from broker.observe.explain import ExplainAnswer, ExplainRequest
+from broker.observe.health import remedy_of
+from broker.observe.why import Severity, WhyAnswer, WhyFinding
+from broker.routing.address import NetworkAddress, parse_address
+from broker.routing.explain import Explanation, Outcome
+
+ADMIN_PORT = 9422  # the documented one; where an instance is asked when nobody says where else
+HOPS_MAX = 255  # what the wire can count
+TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
+
+
+class TraceEnd(StrEnum):
+    """Why no further instance was asked."""
+
+    DECIDED = "decided"  # the last one delivers, holds, delays or drops it
+    LOOP = "loop"
+    UNKNOWN = "unknown"  # nobody at the next address could be asked
+    TOO_FAR = "too far"
+
+
+class TracedRoute(msgspec.Struct, frozen=True):
+    """The way of a message, as far as it is known."""
+
+    hops: Annotated[tuple[ExplainAnswer, ...], Meta(description="One answer for each instance, in order.")]
+    end: TraceEnd
+    sentence: str
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the way is good as far as it is known; False when it leads nowhere, or on for ever."""
+        return self.end in {TraceEnd.DECIDED, TraceEnd.UNKNOWN} and self.hops[-1].explanation.has_way
+
+
+Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
+
+
+class NotAskedError(BrokerError):
+    """The instance behind an address could not be asked."""
+
+    address: NetworkAddress
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}; say where to ask with --admin {self.address}=http://HOST:PORT or =PATH of its socket"
+
+
+def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
+    """
+    The way of a message from the instance that answered first.
+
+    Args:
+        first: What that instance would do.
+        ask: Gets the answer of the instance at an address; raises NotAskedError when it cannot.
+    """
+    hops = [first]
+    while True:
+        told = hops[-1].explanation
+        if told.next_hop is None:
+            return TracedRoute(tuple(hops), TraceEnd.DECIDED, f"{_path(hops)}: {told.sentence}")
+        if len(hops) > HOPS_MAX:
+            return TracedRoute(
+                tuple(hops), TraceEnd.TOO_FAR, f"{_path(hops)}: after {HOPS_MAX} hops a message is dropped (11285)"
+            )
+        address = parse_address(told.next_hop)
+        assert isinstance(address, NetworkAddress), "a next hop is no keyword"
+        try:
+            answer = ask(address, _as_it_arrives(hops[-1]))
+        except NotAskedError as error:
+            return TracedRoute(
+                tuple(hops), TraceEnd.UNKNOWN, f"{_path(hops)} -> {address}: not known from there on: {error}"
+            )
+        if any(_is_same_arrival(hop, answer) for hop in hops):
+            loop = f"{_path([*hops, answer])}: a loop, until the hops of the message are used up (11285)"
+            return TracedRoute(tuple(hops), TraceEnd.LOOP, loop)
+        hops.append(answer)
+
+
+class Directory:
+    """
+    Asks the instance at an address; one that could not be asked is not asked again.
+
+    Args:
+        where: URL or socket file of the admin API by address of the instance. An address that is not in it is asked
+            on its own host's documented port, over TLS unless that is loopback, and whoever answers there must know
+            the address as its own.
+        credentials: What is shown to the instances in `where`; to others no token is shown.
+    """
+
+    def __init__(
+        self, where: Mapping[NetworkAddress, Path | str], *, credentials: ClientCredentials = NO_CREDENTIALS
+    ) -> None:
+        self._where = where
+        self._credentials = credentials
+        self._silent: dict[NetworkAddress, NotAskedError] = {}
+
+    def __call__(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        """
+        What the instance at this address would do.
+
+        Raises:
+            NotAskedError: nobody answers there, refuses to, or it is another instance that does.
+        """
+        if address in self._silent:
+            raise self._silent[address]
+        try:
+            return self._ask(address, request)
+        except NotAskedError as error:
+            self._silent[address] = error
+            raise
+
+    def client_of(self, address: NetworkAddress) -> AdminClient:
+        """
+        Where the instance at this address is asked.
+
+        Raises:
+            NotAskedError: a token would go there in plain text.
+        """
+        if address in self._where:
+            try:
+                return AdminClient(self._where[address], timeout=TIMEOUT_SECONDS, credentials=self._credentials)
+            except ValueError as error:
+                raise NotAskedError(address, str(error)) from error
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        scheme = "http" if ListenAddress(address.host, 0).is_loopback else "https"
+        known = ClientCredentials(authority=self._credentials.authority)
+        return AdminClient(f"{scheme}://{host}:{ADMIN_PORT}", timeout=TIMEOUT_SECONDS, credentials=known)
+
+    def _ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        client = self.client_of(address)
+        try:
+            answer = ask(client, request)
+        except ProblemError as error:
+            raise NotAskedError(address, f"{client.where} answers: {error}") from error
+        except BrokerError as error:
+            raise NotAskedError(address, str(error)) from error
+        if address not in self._where and str(address) not in answer.addresses:
+            problem = f"on {client.where} answers {answer.instance}, which does not know the address as its own"
+            raise NotAskedError(address, problem)
+        return answer
+
+
+def ask(client: AdminClient, request: ExplainRequest) -> ExplainAnswer:
+    """
+    The answer of one instance.
+
+    Raises:
+        DaemonUnreachableError: nobody answers, or something else than a broker of this version.
+        ProblemError: it refused.
+    """
+    answer = client.request("POST", "/v1/explain", msgspec.to_builtins(request))
+    try:
+        return msgspec.convert(answer, ExplainAnswer)
+    except msgspec.ValidationError as error:
+        raise DaemonUnreachableError(str(client.where), f"its answer is not understood: {error}") from error
+
+
+def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
+    """The same message, at the next instance."""
+    told = answer.explanation
+    return ExplainRequest(
+        to=told.to_service,
+        broker_instance=None if told.to_broker_instance is None else UUID(told.to_broker_instance),
+        conversation=UUID(told.conversation_id),
+        incoming=True,
+        from_target=told.is_from_target,
+        peer=answer.principal,
+    )
+
+
+def _is_same_arrival(one: ExplainAnswer, other: ExplainAnswer) -> bool:
+    """Whether the message arrives at one instance twice; that it begins its way there is no arrival."""
+    return one.broker_instance == other.broker_instance and one.explanation.passes[0].is_incoming
+
+
+def _path(hops: list[ExplainAnswer]) -> str:
+    return " -> ".join(hop.instance for hop in hops)
+
+
+# --- following ---
+# Following what a plan changes over the next instances: which messages would go round in a loop.
+#
+# The instance that plans tells where messages would go; every other one is asked what it would do with them now. A
+# loop is an old one when the message goes round already.
+
+
+_GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
+
+
+class RoutingLoop(msgspec.Struct, frozen=True):
+    """Messages to one service that would never arrive."""
+
+    to_service: str
+    path: Annotated[str, Meta(description="The whole way in one sentence.")]
+    was_there: Annotated[bool, Meta(description="Whether they go round now as well.")]
+
+
+class Followed(msgspec.Struct, frozen=True):
+    """What was found. Shape: `unknown` one sentence for each way whose end nobody could tell."""
+
+    loops: list[RoutingLoop]
+    unknown: list[str]
+
+
+def follow_plan(
+    arrivals: Iterable[ExplainAnswer], ask_here: Callable[[ExplainRequest], ExplainAnswer], ask_next: Asking
+) -> Followed:
+    """
+    Where messages would end up.
+
+    Args:
+        arrivals: What the instance that plans would do with them after the script.
+        ask_here: Gets its answer of now.
+        ask_next: Gets that of the instance at an address; raises NotAskedError when it cannot.
+    """
+    loops: list[RoutingLoop] = []
+    unknown: dict[str, None] = {}
+    for first in arrivals:
+        way = follow(first, ask_next)
+        if way.end in _GOES_ROUND:
+            today = follow(ask_here(_question(first)), ask_next)
+            loops.append(RoutingLoop(first.explanation.to_service, way.sentence, was_there=today.end in _GOES_ROUND))
+        elif way.end is TraceEnd.UNKNOWN:
+            unknown[way.sentence] = None
+    return Followed(loops, list(unknown))
+
+
+def _question(answer: ExplainAnswer) -> ExplainRequest:
+    """What was answered."""
+    told = answer.explanation
+    first = told.passes[0]
+    return ExplainRequest(
+        told.to_service,
+        None if told.to_broker_instance is None else UUID(told.to_broker_instance),
+        UUID(told.conversation_id),
+        database=None if first.is_incoming else first.table,
+        incoming=first.is_incoming,
+        from_target=told.is_from_target,
+    )
+
+
+# --- why_through ---
+# The whole chain: what every instance says that a conversation touched, as far as they can be asked.
+#
+# From each side that is found the way of its messages is followed as `broker explain --through` does, and each
+# instance
+# on it is asked what it knows of the conversation. A side that is found there has a way of its own, so from the
+# target
+# the sender is found, and the other way round. Nothing is sent but the questions.
+
+
+# Drops that no routing decision foretells: those of a gateway on the way, which tells only how many there were.
+_UNFORESEEN = (
+    Disposition.HOPS_EXHAUSTED,
+    Disposition.POOL_LIMIT,
+    Disposition.EXPIRED_HERE,
+    Disposition.LIFETIME_EXCEEDED,
+    Disposition.FRAME_TOO_LARGE,
+    Disposition.STORE_BUSY,
+    Disposition.STORE_FAILED,
+)
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One cause chain over all instances, and what it is made of."""
+
+    id: str
+    conversation_id: str | None
+    cause: str
+    where: Annotated[str, Meta(description="The instance and database that the cause is at.")]
+    symptom: str
+    why: str
+    next: str
+    remedy: str
+    findings: Annotated[list[WhyFinding], Meta(description="Of all instances, in the order of the way.")]
+    paths: Annotated[list[str], Meta(description="The ways that messages take, one sentence each.")]
+    not_asked: Annotated[list[str], Meta(description="Who could not be asked, and why.")]
+    answers: Annotated[list[WhyAnswer], Meta(description="What each instance answered.")]
+
+
+class WhyClient(Protocol):
+    """Asks the instances at addresses."""
+
+    def __call__(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        """What the instance there would do; raises NotAskedError."""
+
+    def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
+        """What it knows of a conversation; raises NotAskedError."""
+
+
+class WhyDirectory(Directory):
+    """The instances at addresses, asked for both."""
+
+    def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
+        """
+        What the instance at this address knows; it has been asked where a message would go before.
+
+        Raises:
+            NotAskedError: it does not answer any more, or not like this version.
+        """
+        try:
+            return ask_why(self.client_of(address), conversation)
+        except BrokerError as error:
+            raise NotAskedError(address, str(error)) from error
+
+
+def ask_why(client: AdminClient, guid: UUID) -> WhyAnswer:
+    """
+    What one instance knows.
+
+    Raises:
+        DaemonUnreachableError: nobody answers, or something else than a broker of this version.
+        ProblemError: it refused.
+    """
+    answer = client.get(f"/v1/why/{guid}")
+    try:
+        return msgspec.convert(answer, WhyAnswer)
+    except msgspec.ValidationError as error:
+        raise DaemonUnreachableError(str(client.where), f"its answer is not understood: {error}") from error
+
+
+def trace(first: WhyAnswer, ask: WhyClient) -> Trace:
+    """
+    Everything that can be known of what `first` knows something of.
+
+    Args:
+        first: The answer of the instance that was asked first.
+        ask: Asks the others.
+    """
+    assert first.conversation_id is not None, "it is known there"
+    chain = _Chain(first, UUID(first.conversation_id), ask)
+    chain.run()
+    findings = chain.findings()
+    cause = _cause(findings)
+    symptom = next((one for one in findings if one.severity >= min(cause.severity, Severity.WAITING)), cause)
+    return Trace(
+        id=first.id,
+        conversation_id=first.conversation_id,
+        cause=cause.cause,
+        where=_where(cause),
+        symptom=symptom.symptom,
+        why=f"{_where(cause)}: {cause.why}",
+        next=cause.next,
+        remedy=cause.remedy or "nothing has to be done",
+        findings=findings,
+        paths=list(chain.paths),
+        not_asked=list(chain.not_asked),
+        answers=chain.answers,
+    )
+
+
+class _Chain:
+    """The answers so far. Shape: `paths` and `not_asked` each sentence once."""
+
+    def __init__(self, first: WhyAnswer, conversation: UUID, ask: WhyClient) -> None:
+        self.answers = [first]
+        self.paths: dict[str, None] = {}
+        self.not_asked: dict[str, None] = {}
+        self._conversation = conversation
+        self._ask = ask
+        self._asked = {first.broker_instance}
+        self._stations: list[_Station] = [_Station(told=first)]  # in the order of the way
+
+    def run(self) -> None:
+        """Follow the ways of every answer; those found on them are followed, too."""
+        for answer in self.answers:  # grows while it is walked through
+            if answer.sides or answer is self.answers[0]:  # what a gateway would say of its own way is known already
+                for way in answer.ways:
+                    self._follow(way)
+
+    def findings(self) -> list[WhyFinding]:
+        """Everything that was found, in the order of the way; a way that nothing waits for is no trouble."""
+        is_waiting = any(side.held for answer in self.answers for side in answer.sides)
+        is_waiting = is_waiting or any(answer.held for answer in self.answers)
+        found: list[WhyFinding] = []
+        for station in self._stations:
+            if station.hop is not None:
+                dropped = station.told.dropped if station.told is not None and is_waiting else {}
+                of_way = [*station.loop, *hop_findings(station.hop, dropped)]
+                found += of_way if is_waiting else [_quiet(one) for one in of_way]
+            found += [] if station.told is None else station.told.findings
+        return found
+
+    def _follow(self, start: ExplainAnswer) -> None:
+        way = follow(start, self._ask)
+        self.paths[way.sentence] = None
+        for before, hop in zip(way.hops, way.hops[1:], strict=False):
+            address = parse_address(before.explanation.next_hop or "")
+            assert isinstance(address, NetworkAddress), "a next hop is no keyword"
+            self._stations.append(_Station(hop, self._why(hop, address)))
+        if way.end is TraceEnd.UNKNOWN:
+            self.not_asked[way.sentence] = None
+        elif way.end is not TraceEnd.DECIDED:
+            self._stations[-1].loop.append(_loop(way.hops[-1], way.sentence))
+
+    def _why(self, hop: ExplainAnswer, address: NetworkAddress) -> WhyAnswer | None:
+        """What an instance on the way knows; None when it has told that already, or cannot be asked."""
+        if hop.broker_instance in self._asked:
+            return None
+        self._asked.add(hop.broker_instance)
+        try:
+            told = self._ask.why(address, self._conversation)
+        except NotAskedError as error:
+            self.not_asked[str(error)] = None
+            return None
+        self.answers.append(told)
+        return told
+
+
+@dataclass(slots=True)
+class _Station:
+    """An instance on a way. Shape: `hop` None for the one that was asked first; `told` None when nothing is new."""
+
+    hop: ExplainAnswer | None = None
+    told: WhyAnswer | None = None
+    loop: list[WhyFinding] = field(default_factory=list)
+
+
+def hop_findings(hop: ExplainAnswer, dropped: Mapping[str, int]) -> Iterator[WhyFinding]:
+    """What an instance on the way would do with the message, and what it has dropped so far, by reason."""
+    decision = hop.explanation
+    service = decision.to_service
+    table = decision.passes[-1].table
+    symptom = f"what comes to {hop.instance} for {service} does not get on"
+    again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
+    if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
+        remedy = remedy_of(decision.disposition, instance=hop.instance, service=service, table=table)
+        yield _at(hop, decision.disposition, symptom, decision.sentence, again, remedy)
+    elif not decision.is_service_there:
+        remedy = remedy_of(Disposition.SERVICE_NOT_FOUND, instance=hop.instance, service=service)
+        yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
+    elif problem := _problem(decision):
+        address, what = problem
+        remedy = f"start the instance at {address}, open the way to it, or correct the route to it at {hop.instance}"
+        yield _at(hop, "next hop not reached", symptom, f"the next hop {address} is not reached: {what}", again, remedy)
+    for reason in _UNFORESEEN:
+        count = dropped.get(reason, 0)
+        if count:
+            frames = "1 frame of any dialog was" if count == 1 else f"{count:,} frames of any dialog were"
+            why = f"{frames} dropped here since the start: {reason} ({reason.number})"
+            remedy = remedy_of(reason, instance=hop.instance, service=service)
+            yield msgspec.structs.replace(
+                _at(hop, reason.value, symptom, why, again, remedy), severity=Severity.WAITING
+            )
+
+
+def _at(hop: ExplainAnswer, cause: str, symptom: str, *chain: str) -> WhyFinding:
+    return WhyFinding(hop.instance, None, cause, Severity.TROUBLE, symptom, *chain)
+
+
+def _quiet(finding: WhyFinding) -> WhyFinding:
+    return msgspec.structs.replace(finding, severity=Severity.FINE)
+
+
+def _loop(hop: ExplainAnswer, sentence: str) -> WhyFinding:
+    remedy = remedy_of(Disposition.HOPS_EXHAUSTED, instance=hop.instance, service=hop.explanation.to_service)
+    then = "each copy is dropped when its hops are used up, and the sender sends it again"
+    return _at(hop, "loop", "its way leads in a circle", sentence, then, remedy)
+
+
+def _problem(decision: Explanation) -> tuple[str, str] | None:
+    for candidate in decision.passes[-1].candidates[:1]:
+        if candidate.problem:
+            return candidate.address, candidate.problem
+    return None
+
+
+def _cause(findings: list[WhyFinding]) -> WhyFinding:
+    """Of the weightiest the one that is farthest on the way."""
+    weightiest = max(one.severity for one in findings)
+    return [one for one in findings if one.severity == weightiest][-1]
+
+
+def _where(finding: WhyFinding) -> str:
+    return finding.instance if finding.database is None else f"{finding.instance}, database {finding.database}"

@@ -1,0 +1,1 @@
+"""Statements carried out, configurations checked, scripts and partner files: whatever reads or changes definitions."""

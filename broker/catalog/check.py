@@ -1,0 +1,364 @@
+"""
+Whether settings that are right in themselves meet a machine on which they can work.
+
+Everything is tried as the daemon does it, by the daemon's own functions where it has one: scripts are rehearsed,
+certificates and tokens are loaded, listeners are bound and closed again, files are opened and only read, a file is made
+in each directory that has to be written (and is gone at once). All problems come in one report. Nothing is changed and
+nothing is sent but questions to the resolver. What a running instance of this very state directory has is its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from broker.catalog.catalog import MSDB
+from broker.catalog.database_files import (
+    NOBODY,
+    UNASKED,
+    RunningInstance,
+    clock_problem,
+    file_errors,
+    file_warnings,
+    out_of_reach,
+    path_of,
+    place_errors,
+    real,
+)
+from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic
+from broker.catalog.dry_run import Kind, Rehearsal, rehearse
+from broker.catalog.fleet import named_hosts, survey_all, unresolved
+from broker.config.admin_access import holders_of, socket_group_of
+from broker.config.consistency import setting_warnings
+from broker.config.load import load_settings
+from broker.config.settings import _DIRECTORY, _ENABLED, _LISTEN, ARROW_LIBRARY, OTLP_LIBRARY, by_place
+from broker.config.toml import KeyPath
+from broker.config.values import AdminRole
+from broker.errors import ListenFailedError, SettingError, SettingsError
+from broker.files import ANSWERED, socket_problem, write_problem
+from broker.net.certificates import _file_errors, admin_security_of, certificate_errors, certificate_warnings
+from broker.store.sqlite.database import is_locked
+
+if TYPE_CHECKING:
+    from broker.config.settings import Settings
+    from broker.config.values import ListenAddress
+
+
+# --- admin_check ---
+# Part of `broker.config.settings`.
+
+
+def check_ways_in(settings: Settings) -> None:
+    """
+    See that somebody could ask on the TCP port. Blocking.
+
+    Raises:
+        SettingError: the file of tokens cannot be used, or nobody has a token and no certificate is trusted.
+    """
+    admin = settings.admin
+    if admin.listen is None:
+        return
+    from broker.config.admin_access import TokenFileError, read_tokens  # noqa: PLC0415
+
+    try:
+        has_tokens = bool(read_tokens(admin.tokens))
+    except TokenFileError as error:
+        raise settings.error(("admin", "tokens"), f"{error.path} {error.problem}", error.hint) from error
+    is_open = admin.listen.is_loopback and admin.loopback_role != AdminRole.NONE.word
+    if not (has_tokens or admin.trust or admin.peers or is_open):
+        problem = f'nobody could ask on "{admin.listen}": there is no token, and no certificate of a client is trusted'
+        raise settings.error(_LISTEN, problem, "use broker token new NAME --role viewer, or set trust and roles")
+
+
+def admin_errors(settings: Settings) -> list[SettingError]:
+    """What keeps the admin API from starting by its files, users and groups."""
+    from broker.files import write_problem  # noqa: PLC0415
+
+    errors: list[SettingError] = []
+    for look in (holders_of, socket_group_of, admin_security_of, check_ways_in):
+        try:
+            look(settings)
+        except SettingError as error:
+            more = _file_errors(settings) if look is admin_security_of else []
+            errors += more or [error]
+    for key in ("tokens", "audit"):
+        directory = getattr(settings.admin, key).parent
+        problem = write_problem(directory) if directory != settings.instance.state_dir else None
+        if problem:
+            errors.append(settings.error(("admin", key), problem, "name a directory that the instance may write"))
+    return errors
+
+
+# --- journal_check ---
+# Part of `broker.config.settings`.
+
+
+def journal_errors(settings: Settings) -> Iterator[SettingError]:
+    """What keeps a journal from being written, as far as a look tells."""
+    directory = settings.journal.directory
+    if directory is None:
+        return
+    from broker.files import write_problem  # noqa: PLC0415
+
+    if find_spec(ARROW_LIBRARY) is None:
+        hint = "pip install broker[journal], or leave the directory out"
+        yield settings.error(_DIRECTORY, f"a journal needs {ARROW_LIBRARY}, which is not installed", hint)
+    problem = write_problem(directory)
+    if problem:
+        yield _refused(settings, problem)
+
+
+def _refused(settings: Settings, problem: str) -> SettingError:
+    return settings.error(_DIRECTORY, problem, "name a directory that the instance may write")
+
+
+# --- tracing_check ---
+# Part of `broker.config.settings`.
+
+
+def tracing_errors(settings: Settings) -> Iterator[SettingError]:
+    """What keeps spans from being made, as far as a look tells."""
+    if settings.tracing.enabled and not _is_installed():
+        hint = "pip install broker[otel], or turn it off"
+        yield settings.error(_ENABLED, "tracing needs OpenTelemetry, which is not installed", hint)
+
+
+def _is_installed() -> bool:
+    try:
+        return find_spec(OTLP_LIBRARY) is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False
+
+
+_STATE_DIR: KeyPath = ("instance", "state_dir")
+_ALL = "everything on this machine, what is legal and unwise, and whether the names of next hops resolve"
+
+OwnerOf = Callable[["Settings"], RunningInstance]
+"""Who runs already by the state directory of these settings."""
+
+
+class CheckReport(Struct, frozen=True):
+    """
+    What a check found.
+
+    Shape: `errors` keep an instance from starting; `warnings` of settings and `concerns` about what the scripts say are
+    legal and unwise; `left_out` counts the concerns of one code and file that are not among them; `skipped` is what was
+    not looked at, because it was asked for offline; `waiting` what was not, because of an error in the settings;
+    `running` the state directories of instances that run.
+    """
+
+    errors: list[SettingError] = field(default_factory=list)
+    warnings: list[SettingError] = field(default_factory=list)
+    concerns: list[Diagnostic] = field(default_factory=list)
+    left_out: dict[Kind, int] = field(default_factory=dict)
+    skipped: list[SettingError] = field(default_factory=list)
+    waiting: list[SettingError] = field(default_factory=list)
+    running: list[Path] = field(default_factory=list)
+
+
+def check_files(
+    paths: Sequence[Path | None],
+    *,
+    environ: Mapping[str, str],
+    offline: bool = False,
+    overrides: Mapping[str, object] | None = None,
+    owner_of: OwnerOf = lambda _: NOBODY,
+) -> CheckReport:
+    """
+    Check configurations, each by itself and, as far as they are sound, all together.
+
+    Args:
+        paths: Configuration files; None = no file, only the environment.
+        environ: The environment, which holds for each of them.
+        offline: As for `check_settings`.
+        overrides: By dotted key, as `load_settings`.
+        owner_of: Asks who runs already; not asked when offline.
+    """
+    report = CheckReport(_kernel(environ))
+    sound = []
+    for path in paths:
+        try:
+            settings = load_settings(path, environ=environ, overrides=overrides or {})
+        except SettingsError as error:
+            report.errors.extend(error.errors)
+            report.waiting.append(error.errors[0].but(problem=_ALL, hint="", excerpt=""))
+            continue
+        rehearsal = rehearse(settings, now=datetime.now(UTC))
+        owner = UNASKED if offline else owner_of(settings)
+        if owner.state_dir is not None:
+            report.running.append(owner.state_dir)
+        report.errors.extend(check_settings(settings, rehearsal, offline=offline, owner=owner))
+        report.warnings.extend(warnings_of(settings, rehearsal))
+        if offline:
+            report.skipped.extend(settings.error(*one) for one in _skipped(settings, rehearsal))
+        else:
+            report.concerns.extend(unresolved(rehearsal))
+        if not rehearsal.errors:
+            sound.append(rehearsal)
+    concerns, left_out = survey_all(sound)
+    return replace(report, concerns=[*report.concerns, *concerns], left_out=left_out)
+
+
+def check_running(settings: Settings) -> CheckReport:
+    """What a check of the settings in force finds; the ports are taken by the instance itself."""
+    rehearsal = rehearse(settings, now=datetime.now(UTC))
+    concerns, left_out = survey_all([] if rehearsal.errors else [rehearsal])
+    files = frozenset(real(path_of(settings, name)) for name in (MSDB, *settings.databases))
+    own = RunningInstance(settings.instance.state_dir, files=files)
+    errors = check_settings(settings, rehearsal, offline=True, owner=own)
+    return CheckReport(errors, warnings_of(settings, rehearsal), concerns, left_out)
+
+
+def check_settings(
+    settings: Settings, rehearsal: Rehearsal, *, offline: bool = False, owner: RunningInstance = NOBODY
+) -> list[SettingError]:
+    """
+    Look at everything outside that these settings need.
+
+    Args:
+        settings: As `load_settings` gives them, with absolute paths.
+        rehearsal: What their scripts come to.
+        offline: Do not bind the listening ports: another machine, or an instance that is running, has them.
+        owner: The instance that runs already; what it has is not taken by somebody else.
+
+    Returns:
+        Every problem, sorted by place; empty when the instance could start.
+    """
+    errors = [
+        *rehearsal.errors,
+        *_files(settings, owner),
+        *_admin_socket(settings, owner, offline=offline),
+        *changeable_errors(settings),
+    ]
+    for key, address in () if offline else _addresses(settings):
+        errors += _listener(settings, owner, key, address)
+    return sorted(errors, key=by_place)
+
+
+def changeable_errors(settings: Settings) -> list[SettingError]:
+    """What is wrong with the files that a running instance could take anew: certificates, journal, admin API."""
+    return [
+        *certificate_errors(settings),
+        *_identity_errors(settings),
+        *journal_errors(settings),
+        *tracing_errors(settings),
+        *admin_errors(settings),
+    ]
+
+
+def warnings_of(settings: Settings, rehearsal: Rehearsal) -> list[SettingError]:
+    """What is legal and unwise about settings, sorted by place."""
+    found = [
+        *setting_warnings(settings),
+        *certificate_warnings(settings),
+        *rehearsal.warnings,
+        *_role_commands(settings),
+    ]
+    found += file_warnings(settings)
+    problem = clock_problem(settings.instance.state_dir, now=rehearsal.now.timestamp())
+    if problem:
+        found.append(settings.error(("instance", "state_dir"), problem, "set the clock of this machine"))
+    return sorted(found, key=by_place)
+
+
+def _kernel(environ: Mapping[str, str]) -> list[SettingError]:
+    if not environ.get("BROKER_KERNEL"):  # the usual case, for which no kernel has to be imported
+        return []
+    from broker.forwarding.kernels import KERNEL_VARIABLE, choose_kernel  # noqa: PLC0415
+
+    try:
+        choose_kernel(environ[KERNEL_VARIABLE])
+    except SettingError as error:
+        return [error]
+    return []
+
+
+def _role_commands(settings: Settings) -> Iterator[SettingError]:
+    """Programs that should tell a role and are not there; without an answer the instance is a mirror."""
+    for name, database in settings.databases.items():
+        command = database.role_command
+        if database.mirroring != "command" or not command:
+            continue
+        from shutil import which  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        if which(command[0]) is None:
+            problem = f'there is no program "{command[0]}" that may be run, so the database stays a mirror'
+            hint = "correct its path, or make it executable"
+            yield settings.error(("databases", name, "role_command"), problem, hint)
+
+
+def _files(settings: Settings, owner: RunningInstance) -> list[SettingError]:
+    told = place_errors(settings)
+    return [*told.values(), *file_errors(settings, owner, but=told.keys() | out_of_reach(settings, told))]
+
+
+def _identity_errors(settings: Settings) -> Iterable[SettingError]:
+    if not any(one.certificate or one.private_key or one.peers for one in settings.databases.values()):
+        return []
+    from broker.catalog.identities import identity_errors  # noqa: PLC0415
+
+    return identity_errors(settings)
+
+
+def _admin_socket(settings: Settings, owner: RunningInstance, *, offline: bool) -> Iterator[SettingError]:
+    path = settings.admin.socket
+    is_there = os.path.isdir(path.parent)  # noqa: PTH112 - the other raises what the system refuses
+    hint = SOCKET_ELSEWHERE
+    problem = write_problem(path.parent) if is_there or path.parent != settings.instance.state_dir else None
+    if problem is None and (is_there or path.parent != settings.instance.state_dir):
+        problem = socket_problem(path)
+        if problem == ANSWERED:
+            hint = SOCKET_TAKEN
+            problem = None if offline or owner.state_dir is not None else f'"{path}" is taken: {problem}'
+        elif problem is not None:
+            problem = f'"{path}" cannot be made: {problem}'
+    elif problem is not None and path.parent == settings.instance.state_dir:
+        problem = None  # told of the state directory
+    if problem:
+        yield settings.error(("admin", "socket"), problem, hint)
+
+
+def _listener(
+    settings: Settings, owner: RunningInstance, key: KeyPath, address: ListenAddress
+) -> Iterator[SettingError]:
+    from broker.net.listener import bind  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+    try:
+        reuse_port = key[0] == "endpoint" and settings.endpoint.reuse_port
+        bind(address.host, address.port, reuse_port=reuse_port).close()
+    except ListenFailedError as error:
+        if not owner.has_port(address):
+            yield settings.error(key, f'cannot listen on "{address}": {error.problem}')
+
+
+def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:
+    """Where the instance listens."""
+    for number, address in enumerate(settings.endpoint.listen):
+        yield ("endpoint", "listen", number), address
+    for section, one in (("admin", settings.admin.listen), ("observe", settings.observe.listen)):
+        if one is not None:
+            yield (section, "listen"), one
+
+
+def _skipped(settings: Settings, rehearsal: Rehearsal) -> Iterator[tuple[KeyPath, str]]:
+    """What only a look at this machine and its network would tell."""
+    for key, address in _addresses(settings):
+        yield key, f'whether "{address}" can be bound'
+    yield ("admin", "socket"), f'whether another instance answers on "{settings.admin.socket}"'
+    locked = [
+        str(path) for path in (path_of(settings, name) for name in (MSDB, *settings.databases)) if is_locked(path)
+    ]
+    if locked:
+        shown = ", ".join(locked[:10]) + (f" and {len(locked) - 10} more" if len(locked) > 10 else "")
+        yield _STATE_DIR, f"whether it is this instance that has them open: {shown}"
+    hosts = named_hosts(rehearsal)
+    if hosts:
+        shown = ", ".join(sorted(hosts)[:10]) + (f" and {len(hosts) - 10} more" if len(hosts) > 10 else "")
+        yield ("routes",), f"whether the names of next hops resolve: {shown}"

@@ -1,0 +1,465 @@
+"""
+Whether the clock of the machine can be right: what an instance wrote down lately cannot lie ahead.
+
+With a clock that is behind, routes live longer than they should, lifetimes of messages are counted wrongly and
+certificates are "not valid before"; nothing is lost, so an instance starts all the same and tells.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from broker.catalog.catalog import MSDB
+from broker.config.toml import KeyPath
+from broker.config.values import ListenAddress, clash, parse_listen
+from broker.errors import SettingError, StoreUnavailableError
+from broker.files import mount_problem, room_problem, write_problem
+from broker.store.sqlite.database import (
+    HELD,
+    broker_instance,
+    check_links,
+    is_locked,
+    is_sqlite,
+    lock_path,
+    lock_store,
+    open_store,
+    open_watch,
+)
+from broker.store.sqlite.file_identity import RECORD, Sighting, had, look, lost_sentence, note_start, note_stop
+from broker.store.sqlite.role_file import check_reign, check_remains, may_make
+from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
+from broker.store.sqlite.transaction import DaemonConnection, damage, sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from broker.config.settings import Settings
+
+
+SLACK_SECONDS = 300.0  # machines that share a directory differ by less
+
+
+def clock_problem(state_dir: Path, *, now: float) -> str | None:
+    """
+    What tells that the clock is behind; None when nothing does.
+
+    Args:
+        state_dir: Of an instance, which writes its record there at every start and stop.
+        now: UTC seconds.
+    """
+    try:
+        used_at = (state_dir / RECORD).stat().st_mtime
+    except OSError:
+        return None
+    if used_at <= now + SLACK_SECONDS:
+        return None
+    here, there = (datetime.fromtimestamp(one, UTC).strftime("%Y-%m-%d %H:%M UTC") for one in (now, used_at))
+    return f"the clock says {here}, and this instance was last started or stopped at {there}, which is later"
+
+
+# --- owner ---
+# What a running instance has already, so that a check beside it does not call its own ports and files taken.
+#
+# An instance is asked on the admin socket of the very configuration that is checked, and answers with the settings
+# that
+# it runs by. What it says to have is its own only when it runs from the same state directory.
+
+
+class RunningInstance(Struct, frozen=True):
+    """
+    An instance that runs.
+
+    Shape: `state_dir` None for nobody; `ports` where it listens; `files` of its databases, msdb included, as `real`
+    spells them; `is_unknown` when nobody was asked, so that nothing is said to be taken by others.
+    """
+
+    state_dir: Path | None = None
+    ports: tuple[ListenAddress, ...] = ()
+    files: frozenset[str] = frozenset()
+    is_unknown: bool = False
+
+    def has_port(self, address: ListenAddress) -> bool:
+        """Whether it is this instance that listens where nobody else can any more."""
+        return self.is_unknown or any(clash(address, one) for one in self.ports)
+
+    def has_file(self, path: Path) -> bool:
+        """Whether it is this instance that has a database open."""
+        return self.is_unknown or real(path) in self.files
+
+
+NOBODY = RunningInstance()
+UNASKED = RunningInstance(is_unknown=True)
+
+
+def real(path: str | Path) -> str:
+    """The one spelling of a path, whichever links and directories it was reached by."""
+    return os.path.realpath(path)
+
+
+def owner_from(values: Mapping[str, object], *, state_dir: Path) -> RunningInstance:
+    """
+    The instance whose settings these are, by key; nobody when it runs from another state directory.
+
+    Shape: `values` as `in_force` gives them.
+    """
+    if real(str(values.get("instance.state_dir"))) != real(state_dir):
+        return NOBODY
+    ports = [*_texts(values.get("endpoint.listen")), *_texts(values.get("admin.listen"))]
+    ports += _texts(values.get("observe.listen"))
+    files = [str(value) for key, value in values.items() if key.startswith("databases.") and key.endswith(".path")]
+    return RunningInstance(
+        state_dir, tuple(map(parse_listen, ports)), frozenset(map(real, [*files, str(state_dir / "msdb.db")]))
+    )
+
+
+def _texts(value: object) -> list[str]:
+    """The addresses in a value: a list, one, or none."""
+    found = value if isinstance(value, list) else [value]
+    return [text for text in found if isinstance(text, str) and text]
+
+
+# --- custody ---
+# The database files of an instance, each taken for as long as it runs.
+#
+# Taking one is: its lock, so that no other daemon has it; its schema, made or brought up to this release's; the
+# fence,
+# which refuses a copy of another file; and one more start noted, which of a mirrored database is a takeover and
+# raises
+# its epoch. Giving it back is the same in reverse.
+
+
+LOST_HINT = (
+    "put the file or a backup back, or mount its disk; else the next start makes a new, empty database, or refuses it"
+    " where broker_instance is that of the lost one"
+)
+STOP_IT = "stop the other instance, or give this one a state directory and files of its own"
+
+
+class Stack(Protocol):
+    """What gives everything back in reverse: an exit stack of either kind."""
+
+    def callback(self, call: Callable[..., object], /, *arguments: object) -> object:
+        """Call this at the end."""
+
+
+def path_of(settings: Settings, name: str) -> Path:
+    """The file of a database of the configuration, or of msdb."""
+    return settings.instance.state_dir / "msdb.db" if name == MSDB else settings.databases[name].path
+
+
+def take(
+    settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, told: int = 0
+) -> DaemonConnection:
+    """
+    Take a database of the configuration, or msdb. Whoever has taken it over since commits, and we do not.
+
+    Args:
+        settings: As `load_settings` gives them, with absolute paths.
+        name: Which one.
+        stack: Gives it back.
+        least_epoch: As `note_start`.
+        told: The epoch of the last takeover of which this instance was told, 0 = of none; the new one is higher.
+
+    Raises:
+        StoreUnavailableError: another daemon has it (`HELD`), it cannot be used, is gone (`check_remains`), or nobody
+            could be told of the takeover; its epoch is as it was.
+        SettingError: the file is a copy of what it should be.
+    """
+    path, state_dir = path_of(settings, name), settings.instance.state_dir
+    configured: uuid.UUID | None = None if name == MSDB else settings.databases[name].broker_instance
+    check_mounted(path)
+    # A directory elsewhere that is missing is a mistake, or a disk that is not there; so is one of shared storage.
+    if least_epoch is None and path.parent.is_relative_to(state_dir):
+        make_directory(path.parent)
+    if name == MSDB:
+        _tell_clock(state_dir)
+    with ExitStack() as taken:
+        taken.callback(os.close, lock_store(path))
+        check_remains(path, told=told)
+        is_new = may_make(path, told=told)
+        db = taken.enter_context(closing(open_store(path, broker_instance=configured, may_make=is_new)))
+        try:
+            sighting = sighted(settings, name, db, told=told)
+            if sighting.problem:
+                raise copy_error(settings, name, sighting.problem)
+            if least_epoch is not None:
+                check_reign(path)
+                least_epoch = max(least_epoch, told + 1)
+            db.epoch = note_start(db, path, state_dir, least_epoch=least_epoch)
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(str(path), sentence(error)) from error
+        except OSError as error:
+            raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
+        _tell_lost(name, path, sighting)
+        kept = taken.pop_all()
+    stack.callback(_give_back, kept, path, state_dir, db.epoch)
+    return db
+
+
+def sighted(settings: Settings, name: str, db: sqlite3.Connection, *, told: int = 0) -> Sighting:
+    """
+    What tells the file of a database from its copies.
+
+    Where a command tells the role, copies are what there is to fail over to, each with a number of its own.
+    """
+    sighting = look(db, path_of(settings, name), settings.instance.state_dir, told=told)
+    is_copied_on_purpose = name != MSDB and settings.databases[name].mirroring == "command"
+    return sighting._replace(known_number=None) if is_copied_on_purpose else sighting
+
+
+def is_elsewhere(settings: Settings, name: str) -> bool:
+    """Whether a daemon has a mirrored database, so that nobody else may open its file, not even to look."""
+    is_mirrored = name != MSDB and settings.databases[name].mirroring != "off"
+    return is_mirrored and is_locked(path_of(settings, name))
+
+
+def file_errors(
+    settings: Settings, owner: RunningInstance = NOBODY, *, but: Collection[str] = frozenset()
+) -> list[SettingError]:
+    """
+    What keeps the files of the configuration from being taken, by what is in them; for a check, which takes none.
+
+    Args:
+        settings: As `load_settings` gives them, with absolute paths.
+        owner: The instance that runs already, whose files are its own.
+        but: Databases of which something else is told.
+    """
+    errors: list[SettingError] = []
+    for name in (MSDB, *settings.databases):
+        path = path_of(settings, name)
+        if name in but or is_elsewhere(settings, name):
+            continue
+        try:
+            check_mounted(path)
+            if is_locked(path) and not owner.has_file(path):
+                raise StoreUnavailableError(str(path), HELD)  # noqa: TRY301 - told below as the others
+            check_remains(path)
+            if not path.is_file() or not path.stat().st_size:
+                continue
+            check_links(path)
+            with closing(open_watch(path)) as db:
+                errors += _file_errors(settings, name, db)
+        except sqlite3.Error as error:
+            errors.append(settings.error(key_of(name), f"{path}: {sentence(error)}"))
+        except OSError as error:
+            errors.append(settings.error(key_of(name), f"{path}: {error.strerror or error}"))
+        except StoreUnavailableError as error:
+            is_record = error.path == str(settings.instance.state_dir / RECORD)
+            hint = STOP_IT if error.problem == HELD else ""
+            errors.append(settings.error(key_of(MSDB if is_record else name), str(error), hint))
+    return errors
+
+
+def file_warnings(settings: Settings) -> list[SettingError]:
+    """Files in which this instance had a database that is not there, and a start would make a new one."""
+    warnings: list[SettingError] = []
+    for name in (MSDB, *settings.databases):
+        # What a command moves about with its disk is missing wherever the disk is not.
+        if is_elsewhere(settings, name) or (name != MSDB and settings.databases[name].mirroring == "command"):
+            continue
+        path = path_of(settings, name)
+        with suppress(sqlite3.Error, OSError, StoreUnavailableError):  # `file_errors` tells
+            check_remains(path)
+            what = _emptiness(path)
+            problem = lost_sentence(had(path, settings.instance.state_dir)) if what else ""
+            if problem:
+                warnings.append(settings.error(key_of(name), f"{path}: the file is {what}: {problem}", LOST_HINT))
+    return warnings
+
+
+def _emptiness(path: Path) -> str:
+    """In which way there is no database in a file; empty when there is one."""
+    if not path.exists():
+        return "missing"
+    if not path.stat().st_size:
+        return "empty"
+    with closing(open_watch(path)) as db:
+        return "" if has_schema(db) else "without tables of the broker"
+
+
+def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Iterator[SettingError]:
+    if not has_schema(db):
+        return
+    path, version = path_of(settings, name), schema_version(db)
+    problem = damage(db)
+    if problem:
+        yield settings.error(key_of(name), f"{path}: {problem}")
+        return
+    configured = None if name == MSDB else settings.databases[name].broker_instance
+    if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
+        problem = f"{path}: its schema has version {version}, this release knows {SCHEMA_VERSION}"
+        yield settings.error(key_of(name), problem, "use a newer release, or put back a backup from before")
+    elif configured is not None and broker_instance(db) != configured.bytes:
+        there = uuid.UUID(bytes=broker_instance(db))
+        problem = f"{path}: its broker instance is {there}, the configuration says {configured}"
+        hint = "name the file that has it, or leave broker_instance out"
+        yield settings.error(("databases", name, "broker_instance"), problem, hint)
+    elif version == SCHEMA_VERSION:
+        problem = sighted(settings, name, db).problem
+        if problem:
+            yield copy_error(settings, name, problem)
+
+
+def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
+    """That the file of this database is not what it should be."""
+    hint = (
+        f"if it is the one to go on with, moved or restored: broker database keep {name}; if it shall live beside the"
+        f" original: broker database new {name}; --dry-run tells what that means"
+    )
+    return settings.error(key_of(name), f"{problem} ({path_of(settings, name)})", hint)
+
+
+def key_of(name: str) -> KeyPath:
+    """The setting that names the file of a database."""
+    return ("instance", "state_dir") if name == MSDB else ("databases", name, "path")
+
+
+def check_mounted(path: Path) -> None:
+    """See that a file does not land beside the disk that it belongs on; raises StoreUnavailableError."""
+    problem = mount_problem(path.parent)
+    if problem:
+        raise StoreUnavailableError(str(path), f"{problem}: mount it, then start again")
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory of the instance where it is missing; raises StoreUnavailableError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error
+
+
+def _tell_clock(state_dir: Path) -> None:
+    problem = clock_problem(state_dir, now=time.time())
+    if problem:
+        import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        log = structlog.get_logger(__name__)
+        log.warning("clock is behind", problem=problem, hint="set the clock of this machine")
+
+
+def _tell_lost(name: str, path: Path, sighting: Sighting) -> None:
+    if sighting.lost:
+        import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        log = structlog.get_logger(__name__)
+        hint = "put the file or a backup back before anybody uses the new, empty one, and see docs/databases.md"
+        log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
+
+
+def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None:
+    with kept:
+        try:
+            note_stop(path, state_dir, epoch)
+        except (sqlite3.Error, OSError, StoreUnavailableError) as error:
+            import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+            log = structlog.get_logger(__name__)
+            log.warning("stop not noted", path=str(path), reason=str(error))
+
+
+# --- file_place ---
+# Whether the files of the databases can be where the settings say: found out by looking, and by making a file there.
+#
+# What is wrong with the state directory is told once, for itself, and not again of each file in it.
+
+
+MAKE_ROOM = "make room there, or name a directory on another disk"
+_DIRECTORY = "create it for the user that runs the instance, or name another directory"
+_FILE = "name an SQLite file, or one to be created in a directory that exists"
+_RIGHTS = "give {} to the user that runs the instance, mode 0600"
+_BESIDE = ("", "-wal", "-shm")  # of SQLite
+
+
+def place_errors(settings: Settings) -> dict[str, SettingError]:
+    """
+    What keeps the files from being opened or made, by database; of msdb what is wrong with the state directory.
+
+    A file in a state directory that cannot be used is not told of. Nothing that the system refuses is raised.
+    """
+    state_dir = settings.instance.state_dir
+    found: dict[str, SettingError] = {}
+    told = _state_problem(settings)
+    if told is not None:
+        found[MSDB] = settings.error(key_of(MSDB), *told)
+    for name in (MSDB, *settings.databases):
+        path = path_of(settings, name)
+        if (told is not None and path.is_relative_to(state_dir)) or is_elsewhere(settings, name):
+            continue
+        problem = _database_problem(path, state_dir)
+        if problem is not None:
+            found[name] = settings.error(key_of(name), *problem)
+    return found
+
+
+def out_of_reach(settings: Settings, told: Mapping[str, SettingError]) -> set[str]:
+    """Databases in a state directory that cannot be used, so that nothing else can be said of their files."""
+    if MSDB not in told or _state_problem(settings) is None:
+        return set()
+    state_dir = settings.instance.state_dir
+    return {name for name in (MSDB, *settings.databases) if path_of(settings, name).is_relative_to(state_dir)}
+
+
+def _state_problem(settings: Settings) -> tuple[str, str] | None:
+    """What is wrong with the state directory, and what to do; None when nothing is."""
+    try:
+        check_mounted(path_of(settings, MSDB))
+    except StoreUnavailableError as error:
+        return error.problem, _DIRECTORY
+    return _directory_problem(settings.instance.state_dir)
+
+
+def _directory_problem(directory: Path) -> tuple[str, str] | None:
+    problem = write_problem(directory)
+    if problem is not None:
+        return problem, _DIRECTORY
+    problem = room_problem(directory)
+    return None if problem is None else (problem, MAKE_ROOM)
+
+
+def _database_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
+    """What keeps this file from being opened or created as a database, and what to do."""
+    directory = path.parent
+    # Directories in the state directory are created at start; it is reported for itself.
+    if directory.is_relative_to(state_dir) and not os.path.exists(path):  # noqa: PTH110 - the other raises what is refused
+        return None if directory == state_dir else _directory_problem(directory)
+    if not os.path.isdir(directory):  # noqa: PTH112 - as above
+        return f'the directory "{directory}" does not exist', _FILE
+    problem = _directory_problem(directory)  # SQLite writes its journal beside the file
+    is_there = os.path.exists(path)  # noqa: PTH110 - as above
+    return _file_problem(path, state_dir) if problem is None and is_there else problem
+
+
+def _file_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
+    closed = _closed_files(path, state_dir)
+    if closed:
+        names = ", ".join(f'"{one}"' for one in closed)
+        return f"{names} may not be read and written", _RIGHTS.format("them" if len(closed) > 1 else "it")
+    hint = "move it away" if path == state_dir / "msdb.db" else _FILE
+    if not os.path.isfile(path):  # noqa: PTH113 - the other raises what the system refuses
+        return f'"{path}" is no plain file', hint
+    try:
+        is_database = is_sqlite(path)
+    except sqlite3.Error as error:
+        return f'"{path}" cannot be read: {error}', _FILE
+    return None if is_database else (f'"{path}" is no SQLite file', f"{hint}; if it was one, put back a backup")
+
+
+def _closed_files(path: Path, state_dir: Path) -> list[str]:
+    """Which files of a database, and with msdb of the instance, are there and belong to somebody else."""
+    needed = dict.fromkeys([*(f"{path}{end}" for end in _BESIDE), lock_path(path)], os.R_OK | os.W_OK)
+    if path == state_dir / "msdb.db":
+        record = f"{state_dir / RECORD}"
+        needed |= {record: os.R_OK, f"{record}.lock": os.R_OK | os.W_OK}  # the record is replaced, not written
+    may = {one: os.access(one, rights, effective_ids=True) for one, rights in needed.items()}
+    return [one for one, is_open in may.items() if not is_open and os.path.lexists(one)]

@@ -1,0 +1,193 @@
+"""
+One thing that is legal and probably not meant, with its place in a script or in a configuration.
+
+The place is that of the statement which last made the route or the service. What was in a database file already has
+none; then the place is the setting that names the file, as far as the configuration has one. Line and column are worked
+out when somebody asks: of a million concerns most are only counted.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from broker.catalog.catalog import MSDB
+from broker.catalog.database_files import STOP_IT, key_of, path_of, place_errors
+from broker.catalog.dry_run import Played, Rehearsal
+from broker.config.settings import by_place
+from broker.config.toml import KeyPath
+from broker.ddl.statements import NAME, Statement, StatementOrigin
+from broker.errors import ListenFailedError, SettingError, SettingsError, Span, StoreUnavailableError, caret
+from broker.files import ANSWERED, socket_problem
+from broker.routing.lint import Lint
+from broker.store.sqlite.database import HELD, NO_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.config.settings import Settings
+
+
+class Part(NamedTuple):
+    """A part of a statement: a property, or the name of its object; one that was not written is the whole."""
+
+    origin: StatementOrigin
+    name: str
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Where it begins and ends, as offsets into the script."""
+        return self.origin.places.get(self.name, (self.origin.start, self.origin.end))
+
+
+class Diagnostic(Struct, frozen=True):
+    """
+    What a check on meaning found.
+
+    Shape: `subject` the instance and the database; `problem` what happens because of it, `hint` what to do; `place`
+    None when nothing in the configuration stands for it.
+    """
+
+    lint: Lint
+    subject: str
+    problem: str
+    hint: str
+    place: Span | Part | None = None
+
+    @property
+    def file(self) -> str | None:
+        """The file in which it stands."""
+        return self.place.origin.source if isinstance(self.place, Part) else self.place.source if self.place else None
+
+    @property
+    def span(self) -> Span | None:
+        """Where it stands."""
+        return self.place.origin.span(*self.place.bounds) if isinstance(self.place, Part) else self.place
+
+    @property
+    def sentence(self) -> str:
+        """What happens and what to do; whom it is about, when no place tells that."""
+        text = f"{self.problem}; {self.hint}"
+        return text if self.place else f"{self.subject}: {text}"
+
+    def __str__(self) -> str:
+        span = self.span
+        where = f"{span.source}:{span.line}:{span.column}" if span else self.subject
+        text = f"{where}: {self.lint}: {self.problem}; {self.hint}"
+        if span is None or not isinstance(self.place, Part):
+            return text
+        return f"{text}\n{caret(self.place.origin.text_line(self.place.bounds[0]), span)}"
+
+
+def of_statement(
+    lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], statement: Statement | None, part: str = NAME
+) -> Diagnostic:
+    """A concern about what a statement made; None when it was in the file already."""
+    rehearsal, played = at
+    subject = f"{rehearsal.settings.instance.name}, {played.name}"
+    origin = statement.origin if statement is not None else None
+    if origin is None:
+        return Diagnostic(lint, subject, problem, hint, _file_setting(rehearsal, played))
+    return Diagnostic(lint, subject, problem, hint, Part(origin, part))
+
+
+def of_route(lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], route: str) -> Diagnostic:
+    """A concern about a route."""
+    return of_statement(lint, problem, hint, at=at, statement=at[1].statements.get(route))
+
+
+def of_setting(
+    lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], path: KeyPath, of_key: bool = False
+) -> Diagnostic:
+    """A concern about a setting, or about what is missing there."""
+    rehearsal, played = at
+    subject = f"{rehearsal.settings.instance.name}, {played.name}"
+    return Diagnostic(lint, subject, problem, hint, rehearsal.settings.error(path, "", of_key=of_key).span)
+
+
+def _file_setting(rehearsal: Rehearsal, played: Played) -> Span | None:
+    is_msdb = played is rehearsal.msdb
+    path: KeyPath = ("instance", "state_dir") if is_msdb else ("databases", played.name, "path")
+    return rehearsal.settings.error(path, "").span
+
+
+# --- start_error ---
+# What kept an instance from starting or reloading, told as a problem of the setting behind it.
+#
+# Whoever binds a port or opens a file knows the address or the path, not where the settings name it; here it is found
+# again, with its place and with what to do, as a check tells it.
+
+
+SOCKET_ELSEWHERE = "name a directory that exists and that the instance may write"
+RUNS_ALREADY = "an instance of this very state directory runs already: broker status tells of it"
+SOCKET_TAKEN = "stop the other instance, or name another file"
+_REFUSED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY})
+_PASSING = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOENT,
+        errno.EROFS,
+        errno.ENOMEM,
+        errno.ESTALE,
+    }
+)
+
+
+def listen_error(settings: Settings, error: ListenFailedError, *, is_running: bool = False) -> SettingError:
+    """An address that could not be taken, by a start or by what runs, under the setting that names it."""
+    key = next((key for key, address in _addresses(settings) if address == error.address), None)
+    if key is None:
+        return SettingError("endpoint.listen", str(error))
+    hint = ""
+    if key == ("admin", "socket"):
+        hint = SOCKET_TAKEN if error.problem == ANSWERED else SOCKET_ELSEWHERE
+    elif not is_running and socket_problem(settings.admin.socket) == ANSWERED:
+        hint = RUNS_ALREADY
+    return settings.error(key, f'cannot listen on "{error.address}": {error.problem}', hint)
+
+
+def store_error(settings: Settings, error: StoreUnavailableError) -> tuple[SettingsError | None, bool]:
+    """
+    A file that could not be used at the start, under the settings that name it; None when no setting does.
+
+    Returns:
+        With it whether it stays so until somebody changes something, as with rights or a file in the way; what may pass
+        by itself is a full disk, one that is mounted later, or another daemon that has the file.
+    """
+    cause = error.__cause__
+    code = cause.errno if isinstance(cause, OSError) else None
+    is_refused = isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _REFUSED
+    if code is not None or is_refused or error.problem == NO_FILE:
+        found = place_errors(settings)
+        if found:
+            return SettingsError(sorted(found.values(), key=by_place)), code not in _PASSING
+    name = _database_at(settings, error.path)
+    if name is None:
+        return None, False
+    hint = STOP_IT if error.problem == HELD else ""
+    return SettingsError([settings.error(key_of(name), str(error), hint)]), False
+
+
+def _database_at(settings: Settings, path: str) -> str | None:
+    """The database whose file or directory this is."""
+    for name in (MSDB, *settings.databases):
+        file = path_of(settings, name)
+        if path in {str(file), str(file.parent)}:
+            return name
+    return None
+
+
+def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    for number, address in enumerate(settings.endpoint.listen):
+        yield ("endpoint", "listen", number), str(address)
+    for section, one in (("admin", settings.admin.listen), ("observe", settings.observe.listen)):
+        if one is not None:
+            yield (section, "listen"), str(one)
+    yield ("admin", "socket"), str(settings.admin.socket)

@@ -1,0 +1,459 @@
+"""
+What the given configurations say together: circles, dead ends, and answers that do not come back.
+
+Instances are linked by the addresses they advertise and those they listen on; one that listens on all interfaces and
+advertises nothing cannot be found by address. What leads to an instance that was not given leads out of sight, and
+nothing is said about it. Every way is walked with the function that routes real frames (`broker.routing.plan`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+
+from broker.catalog.catalog import MSDB
+from broker.catalog.diagnostics import Diagnostic, of_route, of_setting
+from broker.catalog.dry_run import KEPT_MAX, Kind, Played, Rehearsal, first_of_each
+from broker.catalog.lint import differing_names, live_routes, shown, survey
+from broker.flow import Disposition
+from broker.protocol.layout import NO_GUID
+from broker.routing.address import TRANSPORT, NetworkAddress
+from broker.routing.decide import RoutingFacts
+from broker.routing.lint import Lint, leads_out
+from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, conversations
+from broker.routing.route import Route
+from broker.routing.table import RouteTable, build_table
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
+
+    from broker.config.settings import EndpointSettings
+
+
+UNNAMED = ""  # stands for a service that no route names: what routes of last resort are for
+
+# Where it is lost and why, and the route that led there.
+_Fault: TypeAlias = tuple[Site, bytes | None, Disposition, Site | None, bytes | None, str | None]
+
+_REMEDY = {
+    Disposition.NO_ROUTE: "CREATE ROUTE for it there, or lead it elsewhere",
+    Disposition.FORWARDING_DISABLED: "set endpoint.message_forwarding = true there, or lead it elsewhere",
+    Disposition.SERVICE_NOT_HERE: "create the service there, compare its name byte for byte, or lead it elsewhere",
+    Disposition.INSTANCE_NOT_HERE: "compare the BROKER_INSTANCE with that of the database, or lead it elsewhere",
+    Disposition.SERVICE_NOT_FOUND: "create the service there, or name the BROKER_INSTANCE of a database that has it",
+    Disposition.ROUTE_INVALID: "TRANSPORT needs a name like tcp://host:4022/Name: CREATE ROUTE for this one there",
+}
+
+
+def survey_all(rehearsals: Sequence[Rehearsal]) -> tuple[list[Diagnostic], dict[Kind, int]]:
+    """
+    Everything to tell about these instances, each by itself and all together.
+
+    Returns:
+        The first `KEPT_MAX` of each kind, sorted by place; and how many others there are.
+    """
+    kept, left_out = first_of_each(_concerns(rehearsals), lambda one: (one.lint, one.file), most=KEPT_MAX)
+    return sorted(kept, key=_by_place), left_out
+
+
+def _concerns(rehearsals: Sequence[Rehearsal]) -> Iterator[Diagnostic]:
+    given = Given(rehearsals)
+    lost = list(_missing_returns(given))
+    yield from (_missing_return(given, one) for one in lost)
+    for rehearsal in rehearsals:
+        unanswered = {given.at(one.end.legs[-1])[1].name for one in lost if given.at(one.end.legs[-1])[0] is rehearsal}
+        is_one_target = partial(_is_one_target, given, rehearsal)
+        yield from survey(rehearsal, is_one_target=is_one_target, unanswered=unanswered)
+    yield from differing_names(rehearsals)
+    yield from _circles(given)
+    yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.played.services})
+
+
+class Given:
+    """
+    The instances as a network. Never changed once made.
+
+    Shape: `rehearsal_of` by site; `played_of` by site and broker instance, None for msdb.
+    """
+
+    def __init__(self, rehearsals: Sequence[Rehearsal]) -> None:
+        self.rehearsals = rehearsals
+        self.rehearsal_of: dict[Site, Rehearsal] = {}
+        self.played_of: dict[tuple[Site, bytes | None], Played] = {}
+        self.tables: list[RouteTable] = []
+        """Build the sites."""
+        for rehearsal in self.rehearsals:
+            tables = {
+                name: build_table(one.routes.values(), now=rehearsal.now) for name, one in rehearsal.databases.items()
+            }
+            site = _site(rehearsal, tables)
+            self.rehearsal_of[site] = rehearsal
+            self.played_of[site, None] = rehearsal.msdb
+            for played in rehearsal.users:
+                self.played_of[site, played.broker_instance] = played
+            self.tables += tables.values()
+        self.network = Network(self.rehearsal_of)
+
+    def at(self, leg: Leg) -> tuple[Rehearsal, Played]:
+        """Whose table decided a leg."""
+        return self.rehearsal_of[leg.site], self.played_of[leg.site, leg.database]
+
+    def leads_in(self, route: Route) -> bool:
+        """Whether a route leads to an instance that was given, or may: TRANSPORT depends on the name."""
+        addresses = (route.address, route.mirror_address)
+        known = (self.network.knows(one) for one in addresses if isinstance(one, NetworkAddress))
+        return any(known) if isinstance(route.address, NetworkAddress) else leads_out(route)
+
+    def facts(self, site: Site, database: bytes | None) -> Iterator[RoutingFacts]:
+        """What is sent by the named routes of one table that lead to an instance that was given."""
+        played = self.played_of[site, database]
+        named: dict[str, set[bytes]] = {}
+        for route in live_routes(self.rehearsal_of[site], played):
+            if route.remote_service_name is not None and self.leads_in(route):
+                instances = named.setdefault(route.remote_service_name, set())
+                if route.broker_instance is not None:
+                    instances.add(route.broker_instance.bytes)
+        for service, instances in named.items():
+            yield from self.open_facts(service, database)
+            for instance in sorted(instances):
+                yield RoutingFacts(service, instance, bytes(16), database=database)
+
+    def open_facts(self, service: str, database: bytes | None) -> Iterator[RoutingFacts]:
+        """Conversations that leave the broker instance open."""
+        for conversation_id in conversations(service, self.tables):
+            yield RoutingFacts(service, NO_GUID, conversation_id, database=database)
+
+
+def _site(rehearsal: Rehearsal, tables: dict[str, RouteTable]) -> Site:
+    settings = rehearsal.settings
+    return Site(
+        name=settings.instance.name,
+        addresses=_addresses(settings.endpoint),
+        msdb=tables[MSDB],
+        databases={played.broker_instance: tables[played.name] for played in rehearsal.users},
+        hosted=rehearsal.hosted(),
+        is_forwarding=settings.endpoint.message_forwarding,
+        has_all_services=all(played.is_known for played in rehearsal.users),
+        has_all_instances=all(played.is_identified for played in rehearsal.users),
+    )
+
+
+def _addresses(endpoint: EndpointSettings) -> frozenset[NetworkAddress]:
+    """What leads to the instance, as far as the configuration tells."""
+    listening = (NetworkAddress(one.host, one.port) for one in endpoint.listen if one.port and _is_one_host(one.host))
+    return frozenset(endpoint.advertise).union(listening)
+
+
+def _is_one_host(host: str) -> bool:
+    try:
+        return not ip_address(host).is_unspecified
+    except ValueError:
+        return True  # a name
+
+
+# --- circles ------------------------------------------------------------------------------------------------
+
+
+def _circles(given: Given) -> Iterator[Diagnostic]:
+    """Ways that come back to an instance they passed; each circle once, whatever goes round in it."""
+    order = {site: number for number, site in enumerate(given.network.sites)}
+    found: dict[tuple[int, ...], tuple[JourneyEnd, set[str]]] = {}
+    for site in given.network.sites:
+        for facts in [*given.open_facts(UNNAMED, None), *given.facts(site, None)]:
+            for end in given.network.follow(facts, site):
+                if end.outcome is JourneyOutcome.CIRCLE:
+                    circle = [order[leg.site] for leg in end.circle[:-1]]
+                    first = circle.index(min(circle))
+                    key = (*circle[first:], *circle[:first])
+                    found.setdefault(key, (end, set()))[1].add(facts.to_service)
+    for end, services in found.values():
+        leg = end.circle[0]
+        assert leg.route is not None, "a way that goes on has a route"
+        path = " -> ".join(one.site.name for one in end.circle)
+        what = "every service that no route names" if UNNAMED in services else shown(services)
+        problem = f"messages to {what} go in a circle, {path}, until their hops are used up (11285)"
+        hint = "end the circle: on one of these instances lead them to where the service is, or drop the route"
+        yield of_route(Lint.ROUTING_LOOP, problem, hint, at=given.at(leg), route=leg.route.name)
+
+
+# --- dead ends ----------------------------------------------------------------------------------------------
+
+
+def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Diagnostic]:
+    """Instances that drop what another one of them sends there; told at the route that leads there."""
+    found: dict[_Fault, tuple[JourneyEnd, set[str]]] = {}
+    for site, database in given.played_of:
+        for facts in given.facts(site, database):
+            for end in given.network.follow(facts, site):
+                is_lost = end.outcome is JourneyOutcome.LOST and len(end.legs) > 1
+                is_new = is_lost and (_fault(end), facts.to_service) not in told
+                if is_new and not _is_for_answers(given, site, facts, end):
+                    found.setdefault(_fault(end), (end, set()))[1].add(facts.to_service)
+    for end, services in found.values():
+        leg = end.legs[-2]
+        assert leg.route is not None, "a way that goes on has a route"
+        problem = f"what goes {end.path} is dropped at its end, for {shown(services)}: {_reason(end)}"
+        yield of_route(Lint.DEAD_END, problem, _remedy(end), at=given.at(leg), route=leg.route.name)
+
+
+def _remedy(end: JourneyEnd) -> str:
+    route = end.legs[-1].route
+    if end.disposition is Disposition.ROUTE_INVALID and route is not None and route.address != TRANSPORT:
+        return f"[{route.name}] there leads back to the same instance: lead it to where the service is, or to LOCAL"
+    return _REMEDY[end.disposition]
+
+
+def _is_for_answers(given: Given, start: Site, facts: RoutingFacts, end: JourneyEnd) -> bool:
+    """
+    Whether the service is where the way ends, and only beginning a conversation with it is refused.
+
+    Answers are delivered there without a route. A gateway's route does not tell which of the two it is for; a
+    database's is for answers when the other database can begin.
+    """
+    last = end.legs[-1].site
+    hosted = last.hosted.databases_with.get(facts.to_service, ())
+    hosting = [instance for instance in hosted if facts.is_open or facts.to_broker_instance == instance]
+    if not hosting or facts.database is None:
+        return bool(hosting)
+    sender = given.played_of[start, facts.database]
+    begun = (
+        back
+        for instance in hosting
+        for service in sorted(sender.services)
+        for one in given.open_facts(service, instance)
+        for back in given.network.follow(one, last)
+    )
+    return any(back.outcome is JourneyOutcome.DELIVERED and back.database == facts.database for back in begun)
+
+
+def _fault(end: JourneyEnd) -> _Fault:
+    last, before = end.legs[-1], end.legs[-2] if len(end.legs) > 1 else None
+    # Where a service is absent, what begins is dropped with 9796 and an answer, which names the broker instance, with
+    # 9795: one fault.
+    is_absent = end.disposition is Disposition.SERVICE_NOT_HERE
+    disposition = Disposition.INSTANCE_NOT_HERE if is_absent else end.disposition
+    if before is None:
+        return (last.site, last.database, disposition, None, None, None)
+    route = before.route.name if before.route is not None else None
+    return (last.site, last.database, disposition, before.site, before.database, route)
+
+
+def _reason(end: JourneyEnd) -> str:
+    number = end.disposition.number
+    return f"{end.disposition} ({number})" if number else str(end.disposition)
+
+
+# --- ways back ----------------------------------------------------------------------------------------------
+
+
+class _Unheard(Struct, frozen=True):
+    """A database that reaches another and hears nothing back, as the answers end at `end`."""
+
+    site: Site
+    played: Played
+    target: Site
+    instance: bytes
+    end: JourneyEnd
+
+
+def _missing_returns(given: Given) -> Iterator[_Unheard]:
+    """
+    Pairs of databases of which one reaches the other and hears nothing back.
+
+    Which service of a database begins conversations is not written anywhere, so a pair is told only when no service
+    of the one that sends can be answered.
+    """
+    for site in given.network.sites:
+        for played in given.rehearsal_of[site].users:
+            if played.is_identified and played.services:
+                for target, instance in _reached(given, site, played):
+                    end = _failing_way_back(given, played, target, instance)
+                    if end is not None:
+                        yield _Unheard(site, played, target, instance, end)
+
+
+def _reached(given: Given, site: Site, played: Played) -> list[tuple[Site, bytes]]:
+    """Databases elsewhere that conversations of this one come to, each once."""
+    sender = played.broker_instance
+    # Who names a broker instance has heard of it: conversations begin open.
+    begun = [facts for facts in given.facts(site, sender) if facts.is_open]
+    default = (route for route in live_routes(given.rehearsal_of[site], played) if route.remote_service_name is None)
+    if any(leads_out(route) and given.leads_in(route) for route in default):
+        elsewhere = {name for other in given.network.sites if other is not site for name in other.hosted.databases_with}
+        for service in sorted(elsewhere):
+            begun += given.open_facts(service, sender)
+    ends = (end for facts in begun for end in given.network.follow(facts, site))
+    found = dict.fromkeys((end.legs[-1].site, end.database) for end in ends if end.outcome is JourneyOutcome.DELIVERED)
+    return [(target, instance) for target, instance in found if instance is not None and instance != sender]
+
+
+def _failing_way_back(given: Given, played: Played, target: Site, instance: bytes) -> JourneyEnd | None:
+    """Where answers to this database are lost; None when some service of it hears all of them."""
+    first: JourneyEnd | None = None
+    for service in sorted(played.services):
+        facts = RoutingFacts(service, played.broker_instance, bytes(16), is_from_target=True, database=instance)
+        lost = [end for end in given.network.follow(facts, target) if end.outcome is JourneyOutcome.LOST]
+        if not lost:
+            return None
+        first = first or lost[0]
+    return first
+
+
+def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
+    last = one.end.legs[-1]
+    rehearsal, played = given.at(last)
+    answering = given.played_of[one.target, one.instance].name
+    problem = (
+        f"{one.played.name} of {one.site.name} reaches {answering} of {one.target.name}, and no answer comes back:"
+        f" its way {one.end.path} ends in {played.name} there: {_reason(one.end)}"
+    )
+    if one.end.disposition is Disposition.INSTANCE_NOT_HERE:
+        problem += f", for an answer names the broker instance of {one.played.name} of {one.site.name}"
+    hint = (
+        f"CREATE ROUTE in {played.name} of {last.site.name} for {shown(one.played.services)},"
+        f" leading to {one.site.name} or the next instance on the way there"
+    )
+    at = (rehearsal, played)
+    if last.database is not None:
+        path = ("databases", played.name)
+        return of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)
+    return of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=("routes", "files"))
+
+
+# --- several routes, one target -----------------------------------------------------------------------------
+
+
+def _is_one_target(given: Given, rehearsal: Rehearsal, played: Played, service: str) -> bool:
+    """Whether every conversation with a service ends in one database, whichever of its ways it takes."""
+    site, database = next(
+        (site, database)
+        for (site, database), one in given.played_of.items()
+        if one is played and given.rehearsal_of[site] is rehearsal
+    )
+    for facts in given.open_facts(service, database):
+        ends = given.network.follow(facts, site)
+        if any(end.outcome is not JourneyOutcome.DELIVERED for end in ends):
+            return False
+        if len({(end.legs[-1].site, end.database) for end in ends}) > 1:
+            return False
+    return True
+
+
+def _by_place(concern: Diagnostic) -> tuple[bool, str, int, int, str]:
+    span = concern.span
+    return (
+        span is None,
+        span.source if span else "",
+        span.line if span else 0,
+        span.column if span else 0,
+        concern.lint,
+    )
+
+
+# --- resolution ---
+# Whether the names of next hops resolve on this machine.
+#
+# One that does not today may do tomorrow, and an instance asks again at every attempt to connect: so it is a concern
+# and
+# no error. The resolver may take its time over each name; together they have some seconds, and what is not answered
+# by
+# then is not told of.
+
+
+SECONDS = 5.0  # for all names: one try of the usual resolver
+NAMES_MAX = 200  # that are asked for
+_THREADS = 16
+
+Resolve = Callable[[str], object]
+
+
+def _resolve(host: str) -> object:
+    import socket  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+
+
+def unresolved(rehearsal: Rehearsal, *, resolve: Resolve = _resolve, seconds: float = SECONDS) -> list[Diagnostic]:
+    """
+    One concern for each name that does not resolve, at the first route that has it.
+
+    Args:
+        rehearsal: What the scripts of a configuration come to.
+        resolve: Raises OSError for a name that does not; blocking.
+        seconds: How long all of it may take.
+    """
+    first = named_hosts(rehearsal)
+    problems = _ask(sorted(first)[:NAMES_MAX], resolve, seconds)
+    found = []
+    for host, problem in sorted(problems.items()):
+        database, route = first[host]
+        text = f"the name {host!r} of its address does not resolve here: {problem}"
+        hint = "correct the name, or see to the resolver; until then what takes this route waits"
+        at = (rehearsal, rehearsal.databases[database])
+        found.append(of_route(Lint.NAME_UNRESOLVED, text, hint, at=at, route=route))
+    return found
+
+
+def named_hosts(rehearsal: Rehearsal) -> dict[str, tuple[str, str]]:
+    """Each name that stands for a host in a live route, with the first database and route that has it."""
+    found: dict[str, tuple[str, str]] = {}
+    for database, played in rehearsal.databases.items():
+        for route in played.routes.values():
+            if route.is_live(rehearsal.now):
+                for address in (route.address, route.mirror_address):
+                    if isinstance(address, NetworkAddress) and not _is_number(address.host):
+                        found.setdefault(address.host, (database, route.name))
+    return found
+
+
+def _ask(hosts: Iterable[str], resolve: Resolve, seconds: float) -> dict[str, str]:
+    """What is wrong with each of them; threads that are still waiting end with the process."""
+    import threading  # noqa: PLC0415 - as in `_resolve`
+    from queue import Empty, SimpleQueue  # noqa: PLC0415
+
+    asked: SimpleQueue[str] = SimpleQueue()
+    answers: SimpleQueue[tuple[str, str]] = SimpleQueue()
+    missing = 0
+    for host in hosts:
+        asked.put(host)
+        missing += 1
+    for _ in range(min(_THREADS, missing)):
+        threading.Thread(target=_answer, args=(asked, answers, resolve), name="resolve", daemon=True).start()
+    deadline, problems = time.monotonic() + seconds, {}
+    for _ in range(missing):
+        try:
+            host, problem = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            break
+        if problem:
+            problems[host] = problem
+    return problems
+
+
+def _answer(asked: SimpleQueue[str], answers: SimpleQueue[tuple[str, str]], resolve: Resolve) -> None:
+    from queue import Empty  # noqa: PLC0415
+
+    while True:
+        try:
+            host = asked.get_nowait()
+        except Empty:
+            return
+        try:
+            resolve(host)
+        except (OSError, UnicodeError) as error:
+            answers.put((host, getattr(error, "strerror", None) or str(error)))
+        else:
+            answers.put((host, ""))
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,232 @@
+"""
+What databases can prove and whom they know: the files of `[databases.NAME]`, loaded at the start and when they change.
+
+Files are looked at every few seconds, by name; those that are still being written are left alone until two looks find
+the same. Files that cannot be used leave everything as it was, which is told, but for one thing: a peer that is in no
+file any more is not known any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import structlog
+
+from broker.errors import BrokerError, SettingError
+from broker.net.certificates import trusted_files
+from broker.security.identity import KnownPeers, OwnIdentity, Signing, parse_own, parse_peers
+from broker.security.session import DialogCredentials
+
+if TYPE_CHECKING:
+    from broker.config.settings import DatabaseSettings, Settings
+
+FILE_MAX_BYTES = 4 * 1024 * 1024
+LOOK_SECONDS = 2.0
+
+log = structlog.get_logger(__name__)
+
+_Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
+"""What tells one state of the files from the next: of each its path, device, inode, size and time of change."""
+
+Use = Callable[[str, DialogCredentials], Awaitable[None]]
+"""Have a database use what was loaded for it."""
+
+
+def credentials_of(settings: Settings, name: str) -> DialogCredentials:
+    """
+    What a database brings to dialog security, as its settings say. Blocking.
+
+    Raises:
+        SettingError: a file that cannot be used, under the setting that names it.
+    """
+    database = settings.databases.get(name)
+    if database is None:
+        return DialogCredentials()
+    return DialogCredentials(_own(settings, name, database), KnownPeers(_known(settings, name, database)))
+
+
+def identity_errors(settings: Settings) -> list[SettingError]:
+    """What keeps the databases from using their files: the first problem of each, as at the start."""
+    errors: list[SettingError] = []
+    for name in settings.databases:
+        try:
+            credentials_of(settings, name)
+        except SettingError as error:
+            errors.append(error)
+    return errors
+
+
+class Identities:
+    """The files of all databases of an instance. Loop-only; looking and loading is done in a thread."""
+
+    def __init__(self, settings: Settings, use: Use) -> None:
+        self._settings = settings
+        self._use = use
+        self._tried = {name: _mark(one) for name, one in settings.databases.items()}
+        self._seen = dict(self._tried)
+        self._used = {name: _Known.of(settings, name) for name in settings.databases}
+
+    def use(self, settings: Settings) -> None:
+        """These settings hold from now on, and what their files hold now is known."""
+        self._settings = settings
+        self._tried = {name: _mark(one) for name, one in settings.databases.items()}
+        self._seen = dict(self._tried)
+
+    async def watch(self) -> None:
+        """Look from now on, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for name in list(self._settings.databases):
+                try:
+                    await self.look(name)
+                except (BrokerError, OSError, RuntimeError, sqlite3.Error) as error:  # of this database alone, and now
+                    log.warning("certificates not taken over, tried again", database=name, problem=str(error))
+
+    async def look(self, name: str) -> None:
+        """Look once at the files of one database."""
+        settings = self._settings
+        if name not in settings.databases:
+            return
+        mark = await asyncio.to_thread(_mark, settings.databases[name])
+        if settings is not self._settings:
+            return  # other files count now
+        is_settled, self._seen[name] = mark == self._seen[name], mark
+        if not is_settled or mark == self._tried[name]:
+            return
+        try:
+            credentials = await asyncio.to_thread(credentials_of, settings, name)
+        except SettingError as error:
+            problem = f"{error.key}: {error.problem}"
+            log.warning("certificates not loaded, those before stay", database=name, problem=problem, hint=error.hint)
+            await self._narrow(name)
+            self._tried[name] = mark
+            return
+        if settings is not self._settings:
+            return
+        await self._adopt(settings, name, credentials)
+        self._tried[name] = mark
+        own = "" if credentials.own is None else credentials.own.signing.who.name
+        log.info("certificates loaded", database=name, principal=own, peers=len(credentials.peers.known))
+
+    async def adopt(self, loaded: Mapping[str, DialogCredentials]) -> None:
+        """Have databases use what was loaded for them by the settings in force."""
+        for name, credentials in loaded.items():
+            await self._adopt(self._settings, name, credentials)
+
+    async def _adopt(self, settings: Settings, name: str, credentials: DialogCredentials) -> None:
+        await self._use(name, credentials)
+        self._used[name] = await asyncio.to_thread(_Known.with_files, settings, name, credentials)
+
+    async def _narrow(self, name: str) -> None:
+        """Whatever cannot be used, those are not known any more who are in no file any more."""
+        now = await asyncio.to_thread(_files, self._settings, name, self._used[name].files)
+        credentials = self._used[name].narrowed(now)
+        if credentials is not None:
+            await self._use(name, credentials)
+            self._used[name] = _Known(credentials, self._used[name].files)
+            log.warning("peers withdrawn", database=name, peers=len(credentials.peers.known))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a database uses. Shape: `files` with the fingerprints of the peers in each; None: it cannot be used."""
+
+    credentials: DialogCredentials
+    files: dict[Path, frozenset[bytes] | None]
+
+    @classmethod
+    def of(cls, settings: Settings, name: str) -> _Known:
+        """As its files say; nobody, when they cannot be used."""
+        try:
+            credentials = credentials_of(settings, name)
+        except SettingError:
+            credentials = DialogCredentials()
+        return cls.with_files(settings, name, credentials)
+
+    @classmethod
+    def with_files(cls, settings: Settings, name: str, credentials: DialogCredentials) -> _Known:
+        """These, and where their peers are."""
+        return cls(credentials, _files(settings, name))
+
+    def narrowed(self, now: dict[Path, frozenset[bytes] | None]) -> DialogCredentials | None:
+        """Without the peers that are in no file any more; None when nobody has gone."""
+        known = self.credentials.peers.known
+        stay = frozenset[bytes]().union(*(one for one in now.values() if one is not None))
+        stay |= frozenset().union(*(self.files.get(path) or () for path, one in now.items() if one is None))
+        if known.keys() <= stay:
+            return None
+        return DialogCredentials(
+            self.credentials.own, KnownPeers(one for one in known.values() if one.fingerprint in stay)
+        )
+
+
+def _files(settings: Settings, name: str, known: Iterable[Path] = ()) -> dict[Path, frozenset[bytes] | None]:
+    """The files of peers that are there; those `known` even if a directory cannot be listed. Blocking."""
+    found: dict[Path, frozenset[bytes] | None] = {}
+    there = [path for path in known if os.path.exists(path)]  # noqa: PTH110 - of any error
+    for path in dict.fromkeys((*trusted_files(settings.databases[name].peers), *there)):
+        try:
+            found[path] = frozenset(one.fingerprint for one in parse_peers(_read(settings, (), path)))
+        except (SettingError, ValueError):
+            found[path] = None if path.exists() else frozenset()
+    return found
+
+
+def _own(settings: Settings, name: str, database: DatabaseSettings) -> OwnIdentity | None:
+    path = ("databases", name, "certificate")
+    if database.certificate is None or database.private_key is None:
+        if database.certificate is database.private_key:
+            return None
+        missing = "private_key" if database.private_key is None else "certificate"
+        problem = f"the other of certificate and private_key is given, and {missing} is not"
+        raise settings.error(("databases", name, missing), problem, f"give {missing}, or neither")
+    certificate = _read(settings, path, database.certificate)
+    key = _read(settings, ("databases", name, "private_key"), database.private_key)
+    try:
+        return parse_own(certificate, key)
+    except ValueError as error:
+        hint = f"broker certs issue --database {name}"
+        raise settings.error(path, f"{database.certificate}: {error}", hint) from error
+
+
+def _known(settings: Settings, name: str, database: DatabaseSettings) -> Iterator[Signing]:
+    path = ("databases", name, "peers")
+    for file in trusted_files(database.peers):
+        try:
+            yield from parse_peers(_read(settings, path, file))
+        except ValueError as error:
+            hint = "name the file that broker certs issue made for that database, without its key"
+            raise settings.error(path, f"{file}: {error}", hint) from error
+
+
+def _read(settings: Settings, path: tuple[str, ...], file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise settings.error(path, f"{file}: {error.strerror or error}", "name a file that can be read") from error
+    if len(data) > FILE_MAX_BYTES:
+        raise settings.error(path, f"{file}: above {FILE_MAX_BYTES} bytes", "name a file with certificates")
+    return data
+
+
+def _mark(database: DatabaseSettings) -> _Mark:
+    paths = [str(path) for path in (database.certificate, database.private_key) if path is not None]
+    for pattern in database.peers:
+        paths += sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
+    return tuple(_stat(path) for path in paths)
+
+
+def _stat(path: str) -> tuple[str, int, int, int, int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return path, 0, 0, 0, 0
+    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,353 @@
+"""
+What the permissions of msdb say that is legal and probably not meant, or leave out.
+
+Grants are for peers who prove who they are. So an authenticating endpoint without any lets nobody in, and rules about
+certificates where nobody shows one do nothing. What a rule is about is compared with the routes of msdb and the
+services that are here; a service that neither knows may still be meant, so only a name that almost fits is remarked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+from msgspec.structs import replace
+
+from broker.catalog.diagnostics import Diagnostic, of_route, of_setting, of_statement
+from broker.catalog.dry_run import Played, Rehearsal
+from broker.catalog.handlers import grants_of
+from broker.conversation.message_types import CONTRACT_NAMES
+from broker.routing.address import LOCAL, TRANSPORT, transport_address
+from broker.routing.lint import Lint, Remark, leads_out, lint_table
+from broker.routing.route import Route
+from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
+from broker.security.principal import ANY, PrincipalKind, covers_text
+
+_LACK = {
+    Permission.CONNECT: (
+        Lint.NOBODY_MAY_CONNECT,
+        "peers prove who they are by certificate, and no GRANT CONNECT of msdb says that any of them may connect",
+    ),
+    Permission.SEND: (
+        Lint.NOBODY_MAY_SEND,
+        "peers prove who they are by certificate, and no GRANT SEND of msdb lets any of them send anything here",
+    ),
+}
+
+
+def survey_grants(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
+    """Everything to tell about the permissions of msdb."""
+    rules = list(rehearsal.msdb.permissions.values())
+    is_authenticating = rehearsal.settings.endpoint.authentication == "certificate"
+    if is_authenticating:
+        yield from _lacks(rehearsal)
+    known = {service for played in rehearsal.users for service in played.services}
+    known |= {route.remote_service_name for route in rehearsal.msdb.routes.values() if route.remote_service_name}
+    by_fold = {name.casefold(): name for name in sorted(known)}
+    denied = [rule for rule in rules if rule.state is PermissionState.DENY]
+    for rule in rules:
+        if not is_authenticating and rule.principal.kind is not PrincipalKind.PUBLIC:
+            problem = f"{_told(rehearsal, rule)} is about nobody: endpoint.authentication is none, so all are public"
+            yield _of_rule(rehearsal, Lint.GRANT_UNUSED, problem, 'set authentication = "certificate"', rule)
+        elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
+            problem = f"{_told(rehearsal, rule)} permits nothing: {_told(rehearsal, deny)} wins"
+            yield _of_rule(rehearsal, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)
+        elif is_authenticating and _is_for_all(rule):
+            problem = f"{_told(rehearsal, rule)} lets every peer send to every service, whoever it proves to be"
+            hint = "name the principals, or the services that all may send to"
+            yield _of_rule(rehearsal, Lint.GRANT_TO_ALL, problem, hint, rule)
+        spelled = by_fold.get(rule.securable.casefold())
+        if spelled is not None and rule.securable not in known:
+            problem = f"{_told(rehearsal, rule)} is not about {spelled!r}: they differ in case"
+            yield _of_rule(rehearsal, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", rule)
+
+
+def _lacks(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
+    """Permissions that nobody has."""
+    grants = grants_of(rehearsal.settings, rehearsal.msdb.permissions.values())
+    for permission, (lint, problem) in _LACK.items():
+        if grants.has_granted(permission):
+            continue
+        securable = rehearsal.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
+        hint = f"USE msdb; {render_rule(PermissionState.GRANT, permission, securable, 'PRINCIPAL')}"
+        at = (rehearsal, rehearsal.msdb)
+        yield of_setting(lint, problem, hint, at=at, path=("endpoint", "authentication"))
+
+
+def _overruled_by(rule: PermissionRule, denied: list[PermissionRule]) -> PermissionRule | None:
+    """The DENY that is about all that this rule is about; only what is certain counts."""
+    for deny in denied:
+        is_wider = deny.securable == rule.securable or (
+            ANY not in rule.securable and covers_text(deny.securable, rule.securable)
+        )
+        same_who = deny.principal == rule.principal or deny.principal.kind is PrincipalKind.PUBLIC
+        if deny.permission is rule.permission and same_who and (is_wider or deny.securable == ANY):
+            return deny
+    return None
+
+
+def _is_for_all(rule: PermissionRule) -> bool:
+    is_grant = rule.state is PermissionState.GRANT and rule.permission is Permission.SEND
+    return is_grant and rule.principal.kind is PrincipalKind.PUBLIC and rule.securable == ANY
+
+
+def _told(rehearsal: Rehearsal, rule: PermissionRule) -> str:
+    securable = rehearsal.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
+    return render_rule(rule.state, rule.permission, securable, rule.principal.text)
+
+
+def _of_rule(rehearsal: Rehearsal, lint: Lint, problem: str, hint: str, rule: PermissionRule) -> Diagnostic:
+    statement = rehearsal.msdb.permission_statements.get(rule)
+    return of_statement(lint, problem, hint, at=(rehearsal, rehearsal.msdb), statement=statement)
+
+
+# --- spelling ---
+# Service names that differ in case only, over everything that was given.
+#
+# Names compare byte for byte, so two spellings are two services, and a message for one never comes to the other. A
+# hosted name is taken for right, on whichever instance it is; else the one met first.
+
+
+def differing_names(rehearsals: Sequence[Rehearsal]) -> Iterator[Diagnostic]:
+    """Each name that differs from another one, once for every instance that has it."""
+    right: dict[str, tuple[str, Diagnostic]] = {}
+    told: set[tuple[int, str]] = set()
+    for concern, name, number in chain(_hosted(rehearsals), _named(rehearsals)):
+        other, first = right.setdefault(name.casefold(), (name, concern))
+        if other != name and (number, name) not in told:
+            told.add((number, name))
+            yield _two_names(concern, name, other, first)
+
+
+def _hosted(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Diagnostic, str, int]]:
+    for number, rehearsal in enumerate(rehearsals):
+        for played in rehearsal.users:
+            for service in sorted(played.services):
+                at, statement = (rehearsal, played), played.service_statements.get(service)
+                yield of_statement(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, statement=statement), service, number
+
+
+def _named(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Diagnostic, str, int]]:
+    """By routes, the first of each name on each instance."""
+    for number, rehearsal in enumerate(rehearsals):
+        seen: set[str] = set()
+        for played in rehearsal.databases.values():
+            for name, route in _routes(rehearsal, played):
+                if name not in seen:
+                    seen.add(name)
+                    at = (rehearsal, played)
+                    yield of_route(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, route=route), name, number
+
+
+def _routes(rehearsal: Rehearsal, played: Played) -> Iterator[tuple[str, str]]:
+    """Service name and route name of the live routes that name a service."""
+    for route in played.routes.values():
+        if route.remote_service_name is not None and route.is_live(rehearsal.now):
+            yield route.remote_service_name, route.name
+
+
+def _two_names(concern: Diagnostic, name: str, other: str, first: Diagnostic) -> Diagnostic:
+    span = first.span
+    where = f"{span.source}:{span.line}:{span.column}" if span else first.subject
+    problem = (
+        f"{name!r} here and {other!r} at {where} differ only in case, so they are two services and never match each"
+        " other"
+    )
+    return replace(concern, problem=problem, hint="write both alike, unless two services are meant")
+
+
+# --- survey ---
+# What the databases of one instance say together that is legal and probably not meant.
+#
+# The remarks on each table get their places; the rest needs the settings beside the tables. Whether a rule of this
+# page
+# is worth a warning is judged by one question: does it name something that goes wrong, or only something that could
+# be
+# done otherwise? A rule that cannot tell says nothing.
+
+
+_SHOWN = 3  # names in one sentence; the rest is counted
+
+
+def survey(
+    rehearsal: Rehearsal,
+    *,
+    is_one_target: Callable[[Played, str], bool] = lambda _played, _service: False,
+    unanswered: Collection[str] = (),
+) -> Iterator[Diagnostic]:
+    """
+    Everything to tell about one instance.
+
+    Args:
+        rehearsal: What its scripts come to.
+        is_one_target: Whether several routes of a database to a service are known to lead to one target.
+        unanswered: Databases of which a missing way back is told already.
+    """
+    for played in rehearsal.databases.values():
+        at = (rehearsal, played)
+        is_msdb = played is rehearsal.msdb
+        remarks = lint_table(played.routes.values(), rehearsal.hosted(), now=rehearsal.now, is_msdb=is_msdb)
+        for remark in remarks:
+            if _is_certain(remark, rehearsal) and not _is_cleared(remark, played, is_one_target):
+                yield of_route(remark.lint, remark.problem, remark.hint, at=at, route=remark.route.name)
+        yield from _renewed(rehearsal, played)
+        yield from _missed_drops(rehearsal, played)
+        yield from _transport_names(rehearsal, played)
+        yield from _undeclared_contracts(rehearsal, played)
+    yield from _exposed_services(rehearsal)
+    yield from _forwarding_off(rehearsal)
+    yield from survey_grants(rehearsal)
+    yield from _unanswerable(rehearsal, unanswered)
+
+
+def shown(names: Iterable[str]) -> str:
+    """A few names as people list them."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return ", ".join(map(repr, islice(ordered, _SHOWN))) + more
+
+
+def live_routes(rehearsal: Rehearsal, played: Played) -> Iterator[Route]:
+    """The routes that take part in matching."""
+    return (route for route in played.routes.values() if route.is_live(rehearsal.now))
+
+
+def _is_certain(remark: Remark, rehearsal: Rehearsal) -> bool:
+    """An absent service may be one that the application creates, unless everything is told."""
+    if remark.lint is not Lint.LOCAL_SERVICE_ABSENT:
+        return True
+    needs_identity = remark.route.broker_instance is not None
+    return all(played.is_known and (played.is_identified or not needs_identity) for played in rehearsal.users)
+
+
+def _is_cleared(remark: Remark, played: Played, is_one_target: Callable[[Played, str], bool]) -> bool:
+    service = remark.route.remote_service_name
+    return remark.lint is Lint.SEVERAL_TARGETS and service is not None and is_one_target(played, service)
+
+
+def _renewed(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
+    for name, statement in played.statements.items():
+        if statement.properties.lifetime is not None:
+            problem = f"the LIFETIME of [{name}] begins anew whenever the script runs, which is at every start"
+            hint = "give it with ALTER ROUTE to the running instance, or let the route stay until it is dropped"
+            at = (rehearsal, played)
+            yield of_statement(Lint.LIFETIME_RENEWED, problem, hint, at=at, statement=statement, part="LIFETIME")
+
+
+def _missed_drops(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
+    """DROP ROUTE of a name that is there in another case: a declared DROP that finds nothing is silent."""
+    if not played.missed_drops:
+        return
+    spelled = {name.casefold(): name for name in played.routes}
+    for statement in played.missed_drops:
+        other = spelled.get(statement.name.casefold())
+        if other is not None and other != statement.name:
+            problem = f"DROP ROUTE finds no {statement.name!r}, and [{other}] stays: they differ in case"
+            at = (rehearsal, played)
+            yield of_statement(Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{other}]", at=at, statement=statement)
+
+
+def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
+    """Services that nobody finds by TRANSPORT: of a database that uses it, and those that look as if they could be."""
+    uses_transport = any(route.address == TRANSPORT for route in live_routes(rehearsal, played))
+    at = (rehearsal, played)
+    for service in sorted(played.services):
+        if transport_address(service) is not None:
+            continue
+        statement = played.service_statements.get(service)
+        hint = "name it tcp://host:4022/Name, with an address of this instance"
+        if service.casefold().startswith("tcp:"):
+            problem = f"{service!r} looks as if it began with an address, and TRANSPORT finds none in it"
+            yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
+        elif uses_transport:
+            problem = f"this database sends by TRANSPORT, and an answer to {service!r} by TRANSPORT finds no address"
+            hint += ", or see to it that whoever answers it has a route to it"
+            yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
+
+
+def _undeclared_contracts(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
+    """Contracts that services name and nothing has made, where contracts are made at all."""
+    if not played.contracts:
+        return
+    at = (rehearsal, played)
+    known = played.contracts.keys() | CONTRACT_NAMES
+    for service, contracts in sorted(played.service_contracts.items()):
+        for contract in sorted(contracts - known):
+            problem = f"{service!r} names the contract {contract!r}, which no statement makes: it is not checked"
+            from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
+
+            near = get_close_matches(contract, sorted(played.contracts), n=1)
+            hint = f"write [{near[0]}], or CREATE CONTRACT [{contract}]" if near else f"CREATE CONTRACT [{contract}]"
+            statement = played.service_statements.get(service)
+            yield of_statement(Lint.UNDECLARED_CONTRACT, problem, hint, at=at, statement=statement)
+
+
+def _exposed_services(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
+    """
+    A route of last resort to LOCAL in msdb, beside services that others can reach and no route there names.
+
+    Where peers show certificates nobody sends to a service without a GRANT that names it.
+    """
+    if rehearsal.settings.endpoint.authentication == "certificate":
+        return
+    routes = list(live_routes(rehearsal, rehearsal.msdb))
+    door = next((one for one in routes if one.remote_service_name is None and one.address == LOCAL), None)
+    named = {route.remote_service_name for route in routes}
+    exposed = {service for played in rehearsal.users for service in played.services} - named
+    listen = rehearsal.settings.endpoint.listen
+    reachable = next((n for n, address in enumerate(listen) if not address.is_loopback), None)
+    if door is None or not exposed or reachable is None:
+        return
+    problem = f"[{door.name}] lets whoever reaches {listen[reachable]} begin conversations with {shown(exposed)}"
+    hint = (
+        f"drop it there (USE msdb; DROP ROUTE [{door.name}];) and name with ADDRESS = 'LOCAL' each service that others"
+        " may begin with; answers to what begins here need no route in msdb"
+    )
+    at = (rehearsal, rehearsal.msdb)
+    if door.name in rehearsal.msdb.statements:
+        yield of_route(Lint.EXPOSED_SERVICES, problem, hint, at=at, route=door.name)
+    else:
+        yield of_setting(Lint.EXPOSED_SERVICES, problem, hint, at=at, path=("endpoint", "listen", reachable))
+
+
+def _forwarding_off(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
+    if rehearsal.settings.endpoint.message_forwarding:
+        return
+    out = [route for route in live_routes(rehearsal, rehearsal.msdb) if leads_out(route)]
+    if out:
+        more = f" and {len(out) - 1} more routes of msdb lead" if len(out) > 1 else " leads"
+        problem = (
+            f"[{out[0].name}]{more} out of this instance, and endpoint.message_forwarding is false:"
+            " what takes them is dropped (9792)"
+        )
+        hint = "set message_forwarding = true, or drop them; what begins here needs its route in its own database"
+        at = (rehearsal, rehearsal.msdb)
+        yield of_route(Lint.FORWARDING_OFF, problem, hint, at=at, route=out[0].name)
+
+
+def _unanswerable(rehearsal: Rehearsal, unanswered: Collection[str]) -> Iterator[Diagnostic]:
+    """
+    Databases that others are meant to reach and that have no route by which an answer could leave.
+
+    Meant to be reached is what a route of msdb names, and on an instance that advertises itself every service that
+    msdb lets in, unless another of its databases leads out: then that is what it advertises itself for.
+    """
+    msdb = list(live_routes(rehearsal, rehearsal.msdb))
+    let_in = {route.remote_service_name for route in msdb if route.address == LOCAL}
+    is_closed = {
+        played.name: not any(leads_out(route) for route in live_routes(rehearsal, played)) for played in rehearsal.users
+    }
+    is_advertised = bool(rehearsal.settings.endpoint.advertise) and all(is_closed.values()) and None in let_in
+    for played in rehearsal.users:
+        named = played.services.keys() & let_in
+        meant = named or (set(played.services) if is_advertised else set())
+        if meant and is_closed[played.name] and played.name not in unanswered:
+            why = "msdb lets others in to" if named else "this instance advertises itself to others for"
+            problem = f"{why} {shown(meant)}, and no route of its database leads out: no acknowledgement, no answer"
+            hint = (
+                f"CREATE ROUTE in {played.name}, for the services that begin the conversations or without a name, with"
+                " the address of the next instance on the way back"
+            )
+            path = ("databases", played.name)
+            at = (rehearsal, played)
+            yield of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)

@@ -1,0 +1,346 @@
+"""
+Reading the configuration again while the instance runs: all of it holds, or nothing has changed.
+
+Everything that can fail comes first: the file is parsed, its values and what they say together are judged, scripts are
+rehearsed, files and users are looked at, new ports are bound and certificates loaded, all beside what is in use. Then
+what shall hold is written down, changed scripts are carried out in one go, and at last everything is swapped in one
+turn of the loop. Whatever fails leaves what was there, and is told with its place.
+
+One reload runs at a time; who comes meanwhile waits for its turn and reads the file as it is then. Loop-only; what
+blocks is done in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+
+from broker.catalog.catalog import Auditing, Catalog
+from broker.catalog.check import changeable_errors
+from broker.catalog.diagnostics import listen_error
+from broker.catalog.dry_run import rehearse
+from broker.catalog.identities import identity_errors
+from broker.catalog.scripts import Scripts, look, run_changed
+from broker.config.load import load_settings
+from broker.config.reload_diff import Difference, differences, in_force, mixed_contradictions
+from broker.config.settings import Settings, by_place
+from broker.config.values import Reload
+from broker.ddl.statements import Statement
+from broker.errors import (
+    BrokerError,
+    DdlSyntaxError,
+    ListenFailedError,
+    RequestError,
+    SettingError,
+    SettingsError,
+    StoreUnavailableError,
+)
+from broker.net.certificates import security_of, unwise
+
+log = structlog.get_logger(__name__)
+
+_OF_SCRIPTS = frozenset({"files", "scripts"})
+PROBLEMS_LOGGED = 20  # of one reload that fails
+
+CarryOut = Callable[[], Awaitable[None]]
+"""Swap in what was prepared; does not fail."""
+
+
+class ReloadRefusedError(RequestError):
+    """A reload that cannot be: the instance stops, or its settings came from no file."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"the configuration is not read again: {self.problem}; nothing has changed"
+
+
+class ReloadObserver(Auditing, Protocol):
+    """Whoever says what a reload may change, and writes down what it does."""
+
+    def allow(self, changed: Sequence[Difference]) -> None:
+        """See that all of this may change; raises what refuses it."""
+
+    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
+        """Statements of changed scripts; raises when one that may not be carried out is taken."""
+
+    def seal_reload(self, keys: Sequence[str]) -> None:
+        """These settings are about to change; raises when that cannot be recorded. Blocking."""
+
+    def end_badly(self, error: BaseException) -> None:
+        """It was refused, or has failed."""
+
+
+class Admin(Protocol):
+    """Where reloads by signal are written down."""
+
+    def signalled(self) -> ReloadObserver:
+        """Another one."""
+
+
+class Reloadable(Protocol):
+    """The instance as a reload sees it."""
+
+    settings: Settings
+    catalog: Catalog
+    stopping: asyncio.Event
+
+    @property
+    def admin(self) -> Admin:
+        """Its admin interface."""
+
+    async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
+        """
+        Make ready for these settings, beside what is in use.
+
+        Args:
+            settings: Those that shall hold.
+            changed: How they differ.
+            undo: Takes back what was begun, unless its owner lets go of it to carry the change out.
+
+        Raises:
+            SettingError, SettingsError, ListenFailedError, StoreUnavailableError: it cannot be; nothing has changed.
+        """
+
+    def connections(self, before: float) -> int:
+        """Connections to peers that were there at an instant of the loop's clock, and still are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """
+    What a reload came to.
+
+    Shape: `changes` settings that differ from those before; `scripts` what the scripts did that had changed, in words;
+    `databases` whose scripts they were; `connections` that go on with what they had, where a change is for new ones;
+    `warnings` of what is unwise about the settings that hold, and was not before, with their places.
+    """
+
+    changes: list[Difference] = field(default_factory=list)
+    databases: list[str] = field(default_factory=list)
+    scripts: list[str] = field(default_factory=list)
+    connections: int = 0
+    is_dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> list[Difference]:
+        """What waits for a restart."""
+        return [one for one in self.changes if one.effect is Reload.RESTART]
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything holds now that did not before."""
+        return bool(self.databases) or len(self.waiting) < len(self.changes)
+
+
+class Reloads:
+    """
+    The reloads of one instance.
+
+    Shape: `succeeded` and `failed` since the start; `is_successful` whether the last one was, true before the first;
+    `last_success_at` UTC seconds at which settings were last taken over, at first those of the start; `problem` of the
+    last one, empty when it was successful; `waiting` keys whose new values wait for a restart.
+    """
+
+    def __init__(self, instance: Reloadable) -> None:
+        self.succeeded = self.failed = 0
+        self.is_successful = True
+        self.last_success_at = time.time()
+        self.problem = ""
+        self.waiting: list[str] = []
+        self._instance = instance
+        self._scripts = Scripts()
+        self._turn = asyncio.Lock()
+        self._reconnect_at: float | None = None  # loop time of the last change that is for new connections
+
+    async def begin(self) -> None:
+        """Note the scripts as they are, before the start carries them out."""
+        self._scripts.done = await asyncio.to_thread(look, self._instance.settings)
+
+    @property
+    def connections_as_before(self) -> int:
+        """Connections that are older than the last change which is for new ones."""
+        return 0 if self._reconnect_at is None else self._instance.connections(self._reconnect_at)
+
+    def status(self) -> dict[str, Any]:
+        """What there is to tell: a plain value."""
+        return {
+            "successful": self.is_successful,
+            "problem": self.problem,
+            "last_success_at": datetime.fromtimestamp(self.last_success_at, UTC).isoformat(timespec="milliseconds"),
+            "succeeded": self.succeeded,
+            "failed": self.failed,
+            "waiting": self.waiting,
+            "connections_as_before": self.connections_as_before,
+        }
+
+    async def reload(self, *, is_dry_run: bool = False, seen_by: ReloadObserver | None = None) -> Reloaded:
+        """
+        Read the configuration again, and have it hold.
+
+        Args:
+            is_dry_run: Only tell what would change; everything else is tried all the same.
+            seen_by: Says whether it may be, and writes down what changes, before it does; else it was a signal.
+
+        Raises:
+            ReloadRefusedError: the instance stops, or its settings came from no file.
+            SettingsError: something is wrong with the configuration; nothing has changed.
+            StoreUnavailableError: a script could not be carried out; nothing has changed.
+        """
+        # A client that goes away must not leave half of a change behind.
+        seen = seen_by or self._instance.admin.signalled()
+        running = asyncio.get_running_loop().create_task(self._in_turn(is_dry_run=is_dry_run, seen_by=seen))
+        return await asyncio.shield(running)
+
+    async def _in_turn(self, *, is_dry_run: bool, seen_by: ReloadObserver) -> Reloaded:
+        async with self._turn:
+            try:
+                done = await self._reload(is_dry_run=is_dry_run, seen_by=seen_by)
+            except BrokerError as error:
+                if not is_dry_run:
+                    self._fail(error)
+                    seen_by.end_badly(error)
+                raise
+            if not is_dry_run:
+                self._succeed(done)
+            return done
+
+    async def _reload(self, *, is_dry_run: bool, seen_by: ReloadObserver) -> Reloaded:
+        instance = self._instance
+        self._refuse_while_stopping()
+        old, new = instance.settings, await asyncio.to_thread(_read_again, instance.settings)
+        changed = differences(old, new)
+        seen_by.allow(changed)
+        settings = in_force(old, new, changed)
+        scripts = await asyncio.to_thread(look, settings)
+        are_others = self._scripts.are_others(scripts) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
+        if changed or are_others:
+            await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others)
+        await asyncio.to_thread(_judge_files, settings)
+        names = self._scripts.changed(scripts)
+        async with AsyncExitStack() as undo:
+            carry_out = await _prepared(instance, settings, changed, undo)
+            self._refuse_while_stopping()
+            now = asyncio.get_running_loop().time()
+            is_for_new = _is_for_new(changed)
+            warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
+            left = instance.connections(now) if is_for_new else 0
+            done = Reloaded(changed, names, [], left, is_dry_run, warnings)
+            if is_dry_run:
+                return done
+            await asyncio.to_thread(
+                seen_by.seal_reload, [one.key for one in changed if one.effect is not Reload.RESTART]
+            )
+            done.scripts.extend(await run_changed(instance.catalog, settings, scripts, names, seen_by))
+            undo.pop_all()
+        await carry_out()
+        self._scripts.done = scripts
+        if is_for_new:
+            self._reconnect_at = asyncio.get_running_loop().time()
+        return done
+
+    def _refuse_while_stopping(self) -> None:
+        if self._instance.stopping.is_set():
+            raise ReloadRefusedError("the instance is stopping; its successor reads the configuration when it starts")
+
+    def _succeed(self, done: Reloaded) -> None:
+        self.succeeded += 1
+        self.is_successful, self.problem, self.last_success_at = True, "", time.time()
+        self.waiting = [one.key for one in done.waiting]
+        if done.has_changed or done.waiting:
+            of = {effect: [one.key for one in done.changes if one.effect is effect] for effect in Reload}
+            log.info(
+                "configuration reloaded",
+                live=of[Reload.LIVE],
+                reconnect=of[Reload.RECONNECT],
+                restart=of[Reload.RESTART],
+                scripts_of=done.databases,
+                connections_as_before=done.connections,
+                warnings=done.warnings[:PROBLEMS_LOGGED],
+            )
+        else:
+            log.info("configuration reloaded, nothing changed")
+
+    def _fail(self, error: BrokerError) -> None:
+        """Who may not reload, or comes at the wrong time, says nothing about the configuration."""
+        if not isinstance(error, SettingsError | StoreUnavailableError):
+            log.warning("configuration reload refused", reason=str(error))
+            return
+        self.failed += 1
+        self.is_successful, self.problem = False, str(error)
+        errors = error.errors if isinstance(error, SettingsError) else [error]
+        log.error(
+            "configuration not reloaded, the one before stays",
+            problems=[str(one) for one in errors[:PROBLEMS_LOGGED]],
+            more=max(0, len(errors) - PROBLEMS_LOGGED),
+        )
+
+
+def _is_for_new(changed: Sequence[Difference]) -> bool:
+    """Whether connections that are there go on with something else than new ones have."""
+    return any(one.effect is Reload.RECONNECT for one in changed)
+
+
+def _read_again(settings: Settings) -> Settings:
+    """The settings as they are written now. Blocking; raises SettingsError, also of a file that was emptied."""
+    source = settings.places.source
+    if source is None:
+        raise ReloadRefusedError("a program has made its settings, and no file")
+    found = load_settings(source.path, environ=source.environ, overrides=source.overrides)
+    if settings.places.keys and not found.places.keys:
+        hint = "write the settings into it, then reload again"
+        raise SettingsError([SettingError(source.name, "holds no setting any more", None, hint)])
+    return found
+
+
+def _judge(settings: Settings, changed: Sequence[Difference], *, is_with_scripts: bool) -> None:
+    """Whether these settings could hold on this machine. Blocking; raises SettingsError with everything."""
+    errors = [*mixed_contradictions(settings, changed), *changeable_errors(settings)]
+    if is_with_scripts:
+        errors += rehearse(settings, now=datetime.now(UTC)).errors
+    if errors:
+        raise SettingsError(sorted(errors, key=by_place))
+
+
+def _judge_files(settings: Settings) -> None:
+    """Whether certificates and keys can be used as they are now, as at the start. Blocking; raises SettingsError."""
+    errors = identity_errors(settings)
+    try:
+        security_of(settings)
+    except SettingError as error:
+        errors.append(error)
+    if errors:
+        raise SettingsError(sorted(errors, key=by_place))
+
+
+def _new_warnings(old: Settings, new: Settings) -> list[str]:
+    """What is unwise about these settings and was not about those before. Blocking."""
+    before = {(one.key, one.problem) for one in unwise(old)}
+    return [str(one) for one in unwise(new) if (one.key, one.problem) not in before]
+
+
+async def _prepared(
+    instance: Reloadable, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack
+) -> CarryOut:
+    """What the instance has made ready; what stands in the way is told as a problem of the setting behind it."""
+    try:
+        return await instance.prepare(settings, changed, undo)
+    except SettingError as error:
+        raise SettingsError([error]) from error
+    except ListenFailedError as error:
+        raise SettingsError([listen_error(settings, error, is_running=True)]) from error
+
+
+def reload_part(reloads: Reloads) -> Mapping[str, str]:
+    """What to tell where the parts of an instance are told: that the last reload has failed."""
+    return {"configuration": f"not reloaded: {reloads.problem.splitlines()[0]}" if reloads.problem else ""}

@@ -1,0 +1,291 @@
+"""
+Running a script of the configuration, and telling the log how far it is when it is long.
+
+The statements may be made again at every start: see `broker.catalog.handlers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import structlog
+
+from broker.catalog.catalog import MSDB, Auditing, Catalog, ScriptProgress
+from broker.catalog.execute import execute
+from broker.config.settings import Settings
+from broker.config.toml import KeyPath
+from broker.ddl.lexer import decode_script
+from broker.ddl.parser import read_script
+from broker.ddl.statements import Statement, UseDatabase
+from broker.errors import DdlSyntaxError, SettingError, SettingsError, StatementError
+
+TELL_SECONDS = 5.0  # between two words about a long script
+
+log = structlog.get_logger(__name__)
+
+
+async def run_declared(catalog: Catalog, path: Path, database: str, seen_by: Auditing | None = None) -> None:
+    """
+    Carry out a script file, wholly or not at all; `seen_by` records it.
+
+    Raises:
+        StatementError, StoreUnavailableError: as `execute`.
+        DdlSyntaxError: it is no text.
+        SettingError: it cannot be read.
+    """
+    text = await asyncio.to_thread(_read, path)
+    progress = ScriptProgress(str(path), len(text), seen_by=seen_by)
+    statements = read_script(text, source=progress.source)
+    telling = asyncio.get_running_loop().create_task(_tell(progress), name=f"progress of {path}")
+    try:
+        await execute(catalog, statements, database=database, is_declared=True, progress=progress)
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return decode_script(path.read_bytes(), source=str(path))
+    except OSError as error:
+        hint = "make it readable for the instance"
+        raise SettingError(str(path), f"cannot be read: {error.strerror}", None, hint) from error
+
+
+async def _tell(progress: ScriptProgress) -> None:
+    while True:
+        await asyncio.sleep(TELL_SECONDS)
+        log.info(
+            "script running",
+            script=progress.source,
+            stage=progress.stage.value,
+            statements=progress.statements,
+            percent=progress.position * 100 // max(1, progress.size),
+        )
+
+
+# --- script ---
+# Which script files a list of paths and patterns means, in the order in which they are read.
+#
+# Patterns in the order given, the files of one pattern in the order of their names, each file once. A plain path
+# counts
+# as a pattern that only it matches.
+
+
+def script_files(patterns: Iterable[str]) -> list[Path]:
+    """The files that exist; patterns are absolute, as `load_settings` makes them."""
+    return list(dict.fromkeys(path for pattern in patterns for path in _matches(pattern)))
+
+
+def closed_directory(pattern: str) -> str | None:
+    """
+    A directory that a pattern leads into and that this user may not look into, so that nobody knows what it matches.
+
+    Cost: one look at each directory that the pattern leads through.
+    """
+    parts = Path(pattern).parts
+    for end in range(1, len(parts)):
+        if glob.has_magic(parts[end]):
+            above = os.path.join(*parts[:end])  # noqa: PTH118 - a pattern, no path
+            found = [*glob.glob(above, recursive=True), *_beneath(above, parts[end])] or [_plain(above)]  # noqa: PTH207
+            closed = next((one for one in found if _is_closed(one)), None)
+            if closed is not None:
+                return closed
+    return None
+
+
+def _beneath(above: str, part: str) -> list[str]:
+    """What `**` goes into."""
+    return glob.glob(os.path.join(above, part, ""), recursive=True) if part == "**" else []  # noqa: PTH118, PTH207
+
+
+def _plain(pattern: str) -> str:
+    """The path that a pattern without any magic is, as glob.escape has written it."""
+    return pattern.replace("[*]", "*").replace("[?]", "?").replace("[[]", "[")
+
+
+def _is_closed(directory: str) -> bool:
+    try:
+        mode = os.stat(directory).st_mode  # noqa: PTH116 - as above
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return stat.S_ISDIR(mode) and not os.access(directory, os.R_OK | os.X_OK, effective_ids=True)
+
+
+def _matches(pattern: str) -> list[Path]:
+    found = (Path(name) for name in sorted(glob.glob(pattern, recursive=True)))  # noqa: PTH207 - absolute patterns
+    return [path for path in found if os.path.isfile(path)]  # noqa: PTH113 - the other raises what the system refuses
+
+
+# --- named_script ---
+# The scripts that a configuration names, and what it means when one is not there.
+#
+# A path that names one file is a promise: without its routes an instance would drop what it should forward, so it
+# does
+# not start. A pattern may match nothing: a directory of scripts can be empty, and a check only warns. A
+# directory that may not be looked into is no empty one.
+
+
+_ESCAPED = re.compile(r"\[[\[*?]\]")  # by glob.escape, for a directory with such a name
+_MAGIC = re.compile(r"[*?\[]")
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path, made absolute by `load_settings`, may mean any number of files, none included."""
+    return bool(_MAGIC.search(_ESCAPED.sub("", path)))
+
+
+def no_script(settings: Settings, key: KeyPath, path: str) -> SettingError:
+    """That there is no such file; what it is worth depends on `is_pattern`."""
+    hint = "correct the path; it is relative to the configuration file's directory"
+    problem = "matches no file" if is_pattern(path) else "does not exist, or is no plain file"
+    return settings.error(key, f'"{path}" {problem}', hint)
+
+
+def closed_scripts(settings: Settings, key: KeyPath, path: str) -> SettingError | None:
+    """That a directory of scripts may not be looked into; None when all may."""
+    directory = closed_directory(path) if is_pattern(path) else None
+    if directory is None:
+        return None
+    hint = "let the user that runs the instance read and enter it, and read the files in it"
+    return settings.error(key, f'"{path}": the directory "{directory}" may not be looked into', hint)
+
+
+def named_scripts(settings: Settings, key: KeyPath, paths: tuple[str, ...]) -> list[Path]:
+    """
+    The files of `routes.files` or of a database's `scripts`, in the order in which they are read.
+
+    Raises:
+        SettingError: a path that is no pattern leads to no file, or a directory may not be looked into.
+    """
+    for number, path in enumerate(paths):
+        closed = closed_scripts(settings, (*key, number), path)
+        if closed is not None:
+            raise closed
+        if not is_pattern(path) and not script_files([path]):
+            raise no_script(settings, (*key, number), path)
+    return script_files(paths)
+
+
+def own_scripts(settings: Settings, name: str) -> list[tuple[str, Path]]:
+    """The scripts of one database, each with its name; raises as `named_scripts`."""
+    found = named_scripts(settings, ("databases", name, "scripts"), settings.databases[name].scripts)
+    return [(name, path) for path in found]
+
+
+def scripts_of(settings: Settings, own: list[str]) -> list[tuple[str, Path]]:
+    """The scripts that run at every start, each with its database, msdb's first; raises as `named_scripts`."""
+    scripts = [(MSDB, path) for path in named_scripts(settings, ("routes", "files"), settings.routes.files)]
+    for name in own:
+        scripts += own_scripts(settings, name)
+    return scripts
+
+
+# --- reload_script ---
+# The scripts of the configuration when it is read again: which have changed, and carrying those out.
+#
+# Where a script of a database has changed, has come or has gone, all of that database's scripts are carried out
+# again, in
+# their order and as at a start (`broker.catalog.handlers`); the scripts of other databases are left alone. All that are
+# carried out are one change: a mistake in one of them, and nothing has happened. What a script does not say any more
+# stays, as it does at a start: only DROP takes something away.
+
+
+State: TypeAlias = Mapping[str, tuple[tuple[Path, bytes], ...]]
+"""The scripts of each database in their order, each with a digest of what is in it."""
+
+
+class Permitting(Auditing, Protocol):
+    """Whoever says which statements may be carried out, and sees them."""
+
+    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
+        """These, as far as they may; raises when one that may not is taken."""
+
+
+@dataclass(slots=True)
+class Scripts:
+    """The scripts as they were carried out last. Shape: `done` as `look` gives it."""
+
+    done: State = field(default_factory=dict)
+
+    def are_others(self, found: State) -> bool:
+        """Whether anything about scripts has changed, be it that there are none any more."""
+        return any(scripts != self.done.get(name, ()) for name, scripts in found.items())
+
+    def changed(self, found: State) -> list[str]:
+        """The databases whose scripts are others now, msdb first; those that have none any more have nothing to do."""
+        return [name for name, scripts in found.items() if scripts and scripts != self.done.get(name, ())]
+
+
+def look(settings: Settings) -> State:
+    """The scripts as they are now. Blocking; a file that cannot be read is told when it is carried out."""
+    patterns = {MSDB: settings.routes.files} | {name: one.scripts for name, one in settings.databases.items()}
+    return {name: tuple((path, _digest(path)) for path in script_files(some)) for name, some in patterns.items()}
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "blake2b").digest()
+    except OSError as error:
+        return str(error).encode()
+
+
+async def run_changed(
+    catalog: Catalog, settings: Settings, scripts: State, databases: Iterable[str], seen_by: Permitting
+) -> list[str]:
+    """
+    Carry out the scripts of these databases, all of them or none. Those that are elsewhere have theirs when they come.
+
+    Returns:
+        What was done, as `execute` tells it.
+
+    Raises:
+        SettingsError: a script cannot be carried out; nothing has changed.
+        StoreUnavailableError: as `execute`.
+    """
+    here = [name for name in databases if name in catalog.databases]
+    if not here:
+        return []
+    source = ", ".join(str(path) for name in here for path, _ in scripts[name])
+    size = await asyncio.to_thread(lambda: sum(path.stat().st_size for name in here for path, _ in scripts[name]))
+    reading = _ScriptReader()
+    try:
+        statements = seen_by.permitted(reading.statements({name: scripts[name] for name in here}))
+        progress = ScriptProgress(source, size, seen_by=seen_by)
+        return await execute(catalog, statements, database=MSDB, is_declared=True, progress=progress)
+    except StatementError as error:
+        name = reading.database
+        key: KeyPath = ("routes", "files") if name == MSDB else ("databases", name, "scripts")
+        found = settings.error(key, f"error {error.number}: {error.problem}", "correct the statement")
+        found.span = error.span or found.span
+        raise SettingsError([found]) from error
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+        raise SettingsError([SettingError(str(error.filename), problem, None, "make it readable")]) from error
+
+
+@dataclass(slots=True)
+class _ScriptReader:
+    """Several scripts as one. Shape: `database` whose script is being read."""
+
+    database: str = MSDB
+
+    def statements(self, scripts: State) -> Iterator[Statement | DdlSyntaxError]:
+        """Each script begins in its own database."""
+        for name, files in scripts.items():
+            self.database = name
+            for path, _ in files:
+                yield UseDatabase(name)
+                yield from read_script(decode_script(path.read_bytes(), source=str(path)), source=str(path))

@@ -1,0 +1,31 @@
+"""
+Records what a command changes in files of an instance, in the audit of its configuration, before it counts.
+
+The API's changes are recorded by the daemon; a command that works on files is another process and writes to the same
+file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from broker.admin.audit import Audit, AuditEntry
+from broker.admin.auth import Caller
+from broker.config.admin_access import user_name
+from broker.config.settings import Settings
+from broker.config.values import AdminRole
+
+
+@contextmanager
+def recording(settings: Settings, operation: str, database: str | None = None) -> Iterator[AuditEntry]:
+    """The audit entry of one command; an error that ends the block after it was sealed is recorded as failed."""
+    caller = Caller(f"user:{user_name(os.geteuid())}", f"command, process {os.getpid()}", AdminRole.ADMIN)
+    entry = Audit(settings.admin.audit).begin(caller, operation, database)
+    try:
+        yield entry
+    except BaseException as error:
+        if entry.is_sealed:
+            entry.end_badly(error)
+        raise

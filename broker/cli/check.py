@@ -1,0 +1,158 @@
+"""`broker check`: everything wrong with configurations, and what is unwise, in one run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.access import NOTHING_TO_READ, is_nothing_given, nothing_to_read, overrides_from, usual_config
+from broker.cli.options import configs_option, examples, fail, set_option, with_exit_code
+from broker.cli.output import show_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.catalog.check import CheckReport
+    from broker.catalog.database_files import RunningInstance
+    from broker.catalog.diagnostics import Diagnostic
+    from broker.catalog.dry_run import Kind
+    from broker.config.settings import Settings
+    from broker.errors import SettingError
+
+ASK_SECONDS = 5.0  # for a running instance to tell what it has
+
+_format_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "github"]),
+    default="table",
+    show_default=True,
+    help="How to print; github: as annotations of a workflow.",
+)
+
+
+@examples("""
+broker check -c config/gateway.toml
+broker check -c config/gateway.toml -c config/endpoint.toml --offline
+""")
+@click.command()
+@configs_option
+@set_option
+@click.option("--offline", is_flag=True, help="Touch no port and ask nobody; tells what it has not looked at.")
+@_format_option
+@with_exit_code
+def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *, offline: bool) -> None:
+    """
+    Find everything wrong with a configuration, and what is unwise.
+
+    All of it in one run, with file, line and column. What a running instance of the same state directory has is not
+    taken. Of several configurations, also what they say together: circles, dead ends, missing ways back. Exit codes:
+    0 good, 1 something is wrong; warnings do not count.
+    """
+    from broker.catalog.check import check_files  # noqa: PLC0415
+
+    paths = configs or (usual_config(None),)
+    if is_nothing_given(paths[0], overrides):
+        if usual_config(paths[0]) is not None:
+            fail(nothing_to_read(paths[0]), 1)
+        raise click.UsageError(NOTHING_TO_READ)
+    report = check_files(
+        paths, environ=os.environ, offline=offline, overrides=overrides_from(overrides), owner_of=_owner
+    )
+    if output == "json":
+        show_rows(_rows(report), output)
+    elif output == "github":
+        for row in _rows(report):
+            click.echo(_annotation(row))
+    else:
+        for line in _lines(report):
+            click.echo(line, err=True)
+        if not report.errors:
+            click.echo("the configuration is good" if len(paths) < 2 else "the configurations are good")
+    sys.exit(1 if report.errors else 0)
+
+
+def _owner(settings: Settings) -> RunningInstance:
+    """The instance that runs by this configuration, as it tells itself; nobody when nobody may be asked."""
+    from broker.admin.client import AdminClient  # noqa: PLC0415
+    from broker.catalog.database_files import NOBODY, owner_from  # noqa: PLC0415
+    from broker.errors import BrokerError  # noqa: PLC0415
+
+    try:
+        answer = AdminClient(settings.admin.socket, timeout=ASK_SECONDS).get("/v1/config")
+        values = {row["key"]: row["value"] for row in answer["settings"]}
+        return owner_from(values, state_dir=settings.instance.state_dir)
+    except (BrokerError, LookupError, TypeError, ValueError):  # nobody, no daemon, or one of another release
+        return NOBODY
+
+
+def _rows(report: CheckReport) -> list[dict[str, Any]]:
+    """The report as values; what is only counted has a row for each code and file, with the count."""
+    rows = [_row("error", "setting", error, _sentence(error)) for error in report.errors]
+    rows += [_row("warning", "setting", warning, _sentence(warning)) for warning in report.warnings]
+    rows += [_row("warning", concern.lint, concern, concern.sentence) for concern in report.concerns]
+    for (code, file), count in report.left_out.items():
+        text = f"and {count:,} more"
+        rows.append(
+            {"level": "warning", "code": code, "file": file, "line": None, "column": None, "text": text, "more": count}
+        )
+    rows += [_row("skipped", "setting", one, _sentence(one)) for one in (*report.waiting, *report.skipped)]
+    return rows
+
+
+def _row(level: str, code: str, found: SettingError | Diagnostic, text: str) -> dict[str, Any]:
+    span = found.span
+    place = (span.source, span.line, span.column) if span is not None else (None, None, None)
+    where = dict(zip(("file", "line", "column"), place, strict=True))
+    return {"level": level, "code": code, **where, "text": text, "more": 0}
+
+
+def _sentence(error: SettingError) -> str:
+    """An error without its place, which has fields of its own."""
+    return str(error.but(span=None))
+
+
+def _annotation(row: dict[str, Any]) -> str:
+    """
+    A row as a command of a workflow.
+
+    Source: GitHub Actions documentation, "Workflow commands", and the escapes of actions/toolkit.
+    """
+    kind = {"error": "error", "warning": "warning"}.get(row["level"], "notice")
+    known = {"file": row["file"], "line": row["line"], "col": row["column"], "title": row["code"]}
+    where = ",".join(f"{name}={_escaped(str(value), ':,')}" for name, value in known.items() if value is not None)
+    return f"::{kind} {where}::{_escaped(row['text'])}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    return "".join(f"%{ord(one):02X}" if one in f"%\r\n{more}" else one for one in text)
+
+
+def _lines(report: CheckReport) -> Iterator[str]:
+    """The report for people: the first of each code and file, then how many more there are."""
+    from broker.catalog.dry_run import SHOWN_MAX, first_of_each  # noqa: PLC0415
+
+    def kind_of(error: SettingError) -> Kind:
+        return "setting", error.span.source if error.span else None
+
+    for before, errors in (("", report.errors), ("warning: ", report.warnings)):
+        shown, more = first_of_each(errors, kind_of, most=SHOWN_MAX)
+        yield from (f"{before}{error.shown}" for error in shown)
+        yield from (_more(before, kind, count) for kind, count in more.items())
+    concerns, hidden = first_of_each(report.concerns, lambda one: (one.lint, one.file), most=SHOWN_MAX)
+    yield from (f"warning: {concern}" for concern in concerns)
+    for kind, count in hidden.items():
+        yield _more("warning: ", kind, count + report.left_out.get(kind, 0))
+    yield from (f"not looked at until this is corrected: {one}" for one in report.waiting)
+    yield from (f"not checked, --offline: {one}" for one in report.skipped)
+    note = "its own ports and files do not count, and a second one would not start there"
+    yield from (f"note: an instance runs from {one}; {note}" for one in report.running)
+
+
+def _more(before: str, kind: Kind, count: int) -> str:
+    code, file = kind
+    return f"{before}{f'{file}: ' if file else ''}and {count:,} more `{code}`"

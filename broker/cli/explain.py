@@ -1,0 +1,356 @@
+"""The command that asks why: of a running instance, of all on the way, or of the files of a configuration."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from broker.cli.access import (
+    URL_VARIABLE,
+    admin_client,
+    credentials,
+    is_nothing_given,
+    nothing_to_read,
+    read_settings,
+    usual_config,
+)
+from broker.cli.options import (
+    NOT_FOUND,
+    Where,
+    config_option,
+    examples,
+    output_option,
+    socket_option,
+    where_option,
+    with_exit_code,
+)
+from broker.cli.output import Terminal, TextLine, print_lines
+from broker.cli.sql import live_names
+from broker.errors import DaemonUnreachableError
+from broker.routing.explain import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
+
+if TYPE_CHECKING:
+    from broker.admin.trace import TracedRoute
+    from broker.observe.explain import ExplainAnswer, ExplainRequest
+
+
+@examples("""
+broker explain --to //shop/Billing --database orders --through
+broker explain --to //shop/Billing --incoming -c config/gateway.toml --offline
+""")
+@click.command()
+@click.option(
+    "--to",
+    metavar="SERVICE",
+    shell_complete=live_names("far service", "service"),
+    help="The service; may be left out for a conversation that lives here.",
+)
+@click.option("--broker-instance", type=click.UUID, metavar="GUID", help="The one database that shall get it.")
+@click.option(
+    "--conversation", type=click.UUID, metavar="GUID", help="Its id, or the handle of one that lives here; else drawn."
+)
+@click.option(
+    "-d",
+    "--database",
+    shell_complete=live_names("database"),
+    help="Where it begins; else the only user database, else it comes from outside.",
+)
+@click.option("--incoming", is_flag=True, help="It comes from outside.")
+@click.option("--peer", metavar="PRINCIPAL", help="Who brings it from outside, as in GRANT: may they?")
+@click.option("--from-target", is_flag=True, help="It is an answer of the target.")
+@click.option("--through", is_flag=True, help="Ask the next instance too, and go on to the last one.")
+@where_option
+@config_option
+@socket_option
+@click.option("--offline", is_flag=True, help="Ask nobody: read the configuration, its scripts and its files.")
+@output_option
+@with_exit_code
+def explain(
+    config: Path | None, socket: Path | str | None, output: str, where: Where, *, through: bool, **how: Any
+) -> None:
+    """
+    Show where a message would go, and why.
+
+    Every step of the routing decision with what became of each route; nothing is sent. Asks the running instance; when
+    none answers, or with --offline, the configuration is read. Exit codes: 0 it has a way, as far as that is known; 3
+    it has none (dropped, delayed, in a loop, or to a service that is not there), or no such database or conversation; 4
+    no daemon answers and there is no configuration.
+    """
+    from broker.observe.explain import ExplainRequest  # noqa: PLC0415
+
+    is_offline = how.pop("offline")
+    _check_usage(config, socket, where, through=through, is_offline=is_offline, question=how)
+    request = ExplainRequest(**how)
+    if is_offline:
+        told, note = _offline(config, request), f"not asked, but read from {usual_config(config) or 'the environment'}"
+    else:
+        told, note = _first(config, socket, request)
+    if through:
+        _show_way(told, where, output, note=note)
+    else:
+        _show(told, output, note=note)
+
+
+def _check_usage(
+    config: Path | None,
+    socket: Path | str | None,
+    where: Where,
+    *,
+    through: bool,
+    is_offline: bool,
+    question: Mapping[str, Any],
+) -> None:
+    if question["to"] is None and question["conversation"] is None:
+        raise click.UsageError("name a service with --to, or a conversation that lives here with --conversation")
+    is_incoming = question["incoming"] or question["peer"] is not None
+    if is_incoming and question["database"] is not None:
+        raise click.UsageError("a message begins in a --database or is --incoming, from a --peer: leave out one")
+    if is_offline and (socket is not None or through):
+        raise click.UsageError("--offline asks no running instance: leave it out, or --socket and --through")
+    if is_offline and is_nothing_given(config, ()):
+        raise click.UsageError(nothing_to_read(config))
+    if where and not through:
+        raise click.UsageError("--admin says where --through asks: add it")
+
+
+def _first(config: Path | None, socket: Path | str | None, request: ExplainRequest) -> tuple[ExplainAnswer, str]:
+    """The answer of the daemon, else that of the files; and what has to be known of it."""
+    from broker.admin.trace import ask  # noqa: PLC0415
+
+    is_named = socket is not None or bool(os.environ.get(URL_VARIABLE))
+    try:
+        return ask(admin_client(config, socket), request), ""
+    except DaemonUnreachableError:
+        if config is None or is_named:
+            raise
+        return _offline(config, request), f"no daemon answers, so read from {config}"
+
+
+def _offline(config: Path | None, request: ExplainRequest) -> ExplainAnswer:
+    """The answer of the instance that a configuration describes."""
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from broker.observe.explain import answer, configured_place, find_contact  # noqa: PLC0415
+
+    place = configured_place(read_settings(config), now=datetime.now(UTC))
+    contact = find_contact(place, request) if request.to is None else None
+    return answer(place, request, contact)
+
+
+def _show(told: ExplainAnswer, output: str, *, note: str) -> NoReturn:
+    """Print one answer, and end the program by it."""
+    if output == "json":
+        _show_json(told, note)
+    else:
+        _render(told, note)
+    sys.exit(0 if told.explanation.has_way else NOT_FOUND)
+
+
+def _show_way(first: ExplainAnswer, where: Where, output: str, *, note: str) -> NoReturn:
+    """Follow the way that the first answer begins, print it, and end the program by it."""
+    from broker.admin.trace import Directory, follow  # noqa: PLC0415
+    from broker.cli.output import TextLine, print_lines  # noqa: PLC0415
+
+    way = follow(first, Directory(where, credentials=credentials()))
+    if output == "json":
+        _show_json(way, note)
+    else:
+        for hop in way.hops:
+            _render(hop, note if hop is first else "")
+            print_lines([TextLine("")])
+        print_lines([TextLine(way.sentence, style="bold")])
+    sys.exit(0 if way.arrives else NOT_FOUND)
+
+
+def _render(told: ExplainAnswer, note: str) -> None:
+
+    is_drawn = told.is_conversation_drawn
+    render_explanation(told.explanation, place=told.instance, is_conversation_drawn=is_drawn, note=note)
+
+
+def _show_json(value: ExplainAnswer | TracedRoute, note: str) -> None:
+    import msgspec  # noqa: PLC0415
+
+    if note:
+        click.echo(note, err=True)
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+# --- explained ---
+# An explanation as it is read in a terminal: the question, the steps below each other, the answer in the last line.
+
+
+_ITEM, _DETAIL = 2, 6  # columns before a step, and before what belongs to it
+
+_NOTHING_STEP = 7  # the end of the list, which is no success
+
+_MARKS = {Progress.SKIPPED: "-", Progress.NOTHING: "·", Progress.MATCHED: "✓", Progress.NOT_REACHED: "-"}
+
+
+def render_explanation(
+    explanation: Explanation,
+    *,
+    place: str,
+    is_conversation_drawn: bool,
+    note: str = "",
+    terminal: Terminal | None = None,
+) -> None:
+    """
+    Print an explanation.
+
+    Args:
+        explanation: What one instance decides.
+        place: The instance, as people call it.
+        is_conversation_drawn: Whether the question named no conversation.
+        note: What else to know of the instance; nothing when it is empty.
+        terminal: Standard output when it is left out.
+    """
+    print_lines(_lines(explanation, place, note, is_drawn=is_conversation_drawn), terminal)
+
+
+def _lines(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[TextLine]:
+    yield from _question(explanation, place, note, is_drawn=is_drawn)
+    yield from _permissions(explanation)
+    for number, one in enumerate(explanation.passes):
+        yield TextLine("")
+        yield TextLine(_heading(one, is_first=number == 0), style="bold")
+        yield from _matching(one)
+        yield from _choosing(one)
+    yield TextLine("")
+    for hint in explanation.hints:
+        yield TextLine(f"hint: {hint}", style="yellow")
+    yield TextLine(explanation.sentence, style="bold")
+
+
+def _question(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[TextLine]:
+    first = explanation.passes[0]
+    begins = "from outside" if first.is_incoming else f"from the database {first.table}"
+    answer = ", an answer of the target" if explanation.is_from_target else ""
+    yield TextLine(f"{place}: to {explanation.to_service}, {begins}{answer}", style="bold")
+    if note:
+        yield TextLine(note, _ITEM)
+    instance = explanation.to_broker_instance
+    yield TextLine("any broker instance" if instance is None else f"broker instance {instance}", _ITEM)
+    remarks = ["drawn"] if is_drawn else []
+    if is_drawn or explanation.is_by_conversation:
+        remarks.append("others may differ" if explanation.is_by_conversation else "others go alike")
+    remark = f" ({'; '.join(remarks)})" if remarks else ""
+    yield TextLine(f"conversation {explanation.conversation_id}{remark}", _ITEM)
+
+
+def _permissions(explanation: Explanation) -> Iterator[TextLine]:
+    """What the peer may, before any route is looked at."""
+    if not explanation.permissions:
+        return
+    yield TextLine("")
+    yield TextLine(f"Permissions of {explanation.peer}", style="bold")
+    for one in explanation.permissions:
+        progress = Progress.MATCHED if one.is_permitted else Progress.NOTHING
+        yield TextLine(f"{one.permission}: {one.why}", _ITEM, _MARKS[progress], "green" if one.is_permitted else "red")
+    if not all(one.is_permitted for one in explanation.permissions):
+        yield TextLine("What follows would be, if it were permitted.", _ITEM)
+
+
+def _heading(one: PassShown, *, is_first: bool) -> str:
+    if is_first:
+        return f"Matching, by the routes of {one.table}"
+    return f"Matching again, as if it had come from outside: {one.table}"
+
+
+# --- matching -----------------------------------------------------------------------------------------------
+
+
+def _matching(one: PassShown) -> Iterator[TextLine]:
+    for step in one.steps:
+        if step.progress is not Progress.NOT_REACHED:
+            text = f"{step.step} {step.title}: {step.why}"
+            yield TextLine(text, _ITEM, "!", "red") if step.step == _NOTHING_STEP else _marked(step.progress, text)
+            yield from _scores(step)
+            yield from _routes(step, _described)
+    yield from _not_reached([step for step in one.steps if step.progress is Progress.NOT_REACHED])
+
+
+def _scores(step: Step) -> Iterator[TextLine]:
+    """Who won the draw; nothing when there was none."""
+    if len(step.scores) < 2:
+        return
+    yield TextLine("       score  weight  broker instance", _DETAIL, style="dim", is_table=True)
+    for one in step.scores:
+        mark = _MARKS[Progress.MATCHED if one.is_picked else Progress.NOTHING]
+        row = f"{one.score:>10.4g}  {one.weight:>6}  {one.broker_instance}"
+        yield TextLine(row, _DETAIL, mark, "green" if one.is_picked else "", is_table=True)
+
+
+def _routes(part: Step | ClassTried, called: Callable[[RouteFate], str]) -> Iterator[TextLine]:
+    for route in part.routes:
+        progress = Progress.MATCHED if route.is_taken else Progress.NOTHING
+        style = "green" if route.is_taken else ""
+        yield TextLine(f"{called(route)}: {route.why}", _DETAIL, _MARKS[progress], style)
+    if part.more_routes:
+        yield TextLine(f"and {part.more_routes:,} more", _DETAIL)
+
+
+def _described(route: RouteFate) -> str:
+    """A route with what it says."""
+    parts = [route.address]
+    if route.mirror_address is not None:
+        parts.append(f"mirror {route.mirror_address}")
+    if route.broker_instance is not None:
+        parts.append(f"broker instance {route.broker_instance}")
+    if route.weight != 1:
+        parts.append(f"weight {route.weight}")
+    return f"{_named(route)} ({', '.join(parts)})"
+
+
+def _named(route: RouteFate) -> str:
+    """A route by its name; the one that no table holds has none."""
+    return route.name or "the implied route"
+
+
+def _not_reached(steps: list[Step]) -> Iterator[TextLine]:
+    """The steps behind the one that ended the search, in one line; of their routes only the number."""
+    if not steps:
+        return
+    numbers = str(steps[0].step) + (f" to {steps[-1].step}" if len(steps) > 1 else "")
+    passed = [(step.step, len(step.routes) + step.more_routes) for step in steps if step.routes]
+    over = ", ".join(f"{count:,} {'route' if count == 1 else 'routes'} of step {number}" for number, count in passed)
+    before = f", before {over}" if over else ""
+    yield _marked(Progress.NOT_REACHED, f"{numbers} not reached: {steps[0].why}{before}")
+
+
+# --- choosing -----------------------------------------------------------------------------------------------
+
+
+def _choosing(one: PassShown) -> Iterator[TextLine]:
+    if one.classes:
+        yield TextLine("Choosing", style="bold")
+    for tried in one.classes:
+        if tried.progress is not Progress.NOT_REACHED:
+            yield _marked(tried.progress, f"{tried.route_class}: {tried.why}")
+            yield from _routes(tried, _named)
+        elif tried.routes:
+            count = len(tried.routes) + tried.more_routes
+            routes = f"{count:,} {'route' if count == 1 else 'routes'}"
+            yield _marked(tried.progress, f"{tried.route_class}: {tried.why} ({routes})")
+    if one.candidates:
+        yield TextLine("Candidates, best first", style="bold")
+    for number, candidate in enumerate(one.candidates, 1):
+        problem = f": {candidate.problem}" if candidate.problem else ""
+        score = f", score {candidate.score:.4g}" if len(one.candidates) > 1 else ""
+        text = f"{number}. {candidate.address}, by route {candidate.route}{score}, {candidate.health}{problem}"
+        yield TextLine(text, _ITEM, style="green" if number == 1 else "")
+    if one.more_candidates:
+        yield TextLine(f"and {one.more_candidates:,} more", _ITEM)
+
+
+# --- lines --------------------------------------------------------------------------------------------------
+
+
+def _marked(progress: Progress, text: str) -> TextLine:
+    style = {Progress.MATCHED: "green", Progress.NOTHING: ""}.get(progress, "dim")
+    return TextLine(text, _ITEM, _MARKS[progress], style)

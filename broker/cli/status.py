@@ -1,0 +1,429 @@
+"""
+The command that asks an instance how it is, for those who only understand exit codes.
+
+It asks the port of observation as an orchestrator does and needs no right for it. Exit codes are those of monitoring
+plugins, which Nagios, Icinga and others expect. Source: Monitoring Plugins Development Guidelines, "Plugin Return
+Codes".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from broker.admin.client import AdminClient
+from broker.cli.access import admin_client, read_settings
+from broker.cli.options import config_option, examples, output_option, socket_option, with_exit_code
+from broker.cli.output import Terminal, encodable, readable, render_table, show_json
+from broker.cli.sql import _interval_option
+from broker.errors import DaemonUnreachableError, SettingsError
+
+TIMEOUT_SECONDS = 3.0  # below that of any probe
+_PAUSE_SECONDS = 0.1  # before the next question of --wait
+_ANSWER_MAX_BYTES = 65_536
+_PATHS = {"live": "/livez", "ready": "/readyz", "startup": "/startupz"}
+_LINE = re.compile(r"\[([+!-])\] ?(.+)")
+
+
+class HealthState(IntEnum):
+    """How it is; the value is the exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HealthAnswer:
+    """An answer. Shape: `text` one sentence; `checks` the lines of the instance, each with its mark."""
+
+    state: HealthState
+    text: str
+    checks: tuple[str, ...] = ()
+
+
+class NothingToAskError(Exception):
+    """Nothing says where to ask; its text says what to do."""
+
+
+@examples("""
+broker health ready -c config/gateway.toml
+broker health live --at 127.0.0.1:9423 -o json
+""")
+@click.command()
+@click.argument("question", type=click.Choice(list(_PATHS)), default="ready")
+@config_option
+@click.option("--at", metavar="HOST:PORT", help="Address of observation; else observe.listen of the configuration.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 60),
+    default=TIMEOUT_SECONDS,
+    show_default=True,
+    help="Seconds to wait for an answer.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 3600),
+    default=0,
+    show_default=True,
+    help="Seconds to ask again while the answer is no.",
+)
+@output_option
+def health(question: str, config: Path | None, at: str | None, output: str, *, timeout: float, wait: float) -> None:
+    """
+    Ask whether an instance is live, ready or started.
+
+    With --wait it asks again until the answer is yes, for scripts that have started one. Exit codes: 0 yes; 1 yes, with
+    a warning; 2 no, or no answer; 3 nobody could be asked. Monitoring plugins have the same four.
+    """
+    try:
+        host, port = _address(at or observe_listen(config))
+    except NothingToAskError as error:
+        found = HealthAnswer(HealthState.UNKNOWN, str(error))
+    else:
+        found = _ask_until(host, port, question, timeout=timeout, wait=wait)
+    if output == "json":
+        show_json({"state": found.state.name, "question": question, "text": found.text, "checks": list(found.checks)})
+    else:
+        click.echo("\n".join([f"{found.state.name}: {found.text}", *found.checks]))
+    sys.exit(found.state)
+
+
+def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: float) -> HealthAnswer:
+    """The last answer: the first that is not no, or the one when the time is up."""
+    deadline = time.monotonic() + wait
+    while (found := ask(host, port, question, timeout=timeout)).state is HealthState.CRITICAL:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        time.sleep(min(_PAUSE_SECONDS, left))
+    return found
+
+
+def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
+    """Ask one question; whatever happens is an answer."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    where = f"{host}:{port}"
+    try:
+        connection.request("GET", f"{_PATHS[question]}?verbose")
+        response = connection.getresponse()
+        text = response.read(_ANSWER_MAX_BYTES).decode("utf-8", "replace")
+    except TimeoutError:
+        return HealthAnswer(HealthState.CRITICAL, f"no answer from {where} within {timeout:g} s")
+    except OSError as error:
+        return HealthAnswer(HealthState.CRITICAL, f"nobody answers at {where}: {error.strerror or error}")
+    except http.client.HTTPException:
+        return HealthAnswer(
+            HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: it speaks no HTTP"
+        )
+    finally:
+        connection.close()
+    return judge(question, where, response.status, text)
+
+
+def judge(question: str, where: str, status: int, text: str) -> HealthAnswer:
+    """What an answer means. Shape: `status` of HTTP; `text` of the body, a line for each check, then one word."""
+    found = [(match[1], match[0]) for line in text.splitlines() if (match := _LINE.fullmatch(line.strip()))]
+    checks = tuple(line for _, line in found)
+    if status == 200 and (found or text.strip() == "ok"):
+        if any(mark == "!" for mark, _ in found):
+            return HealthAnswer(HealthState.WARNING, f"{question}, but not all is well", checks)
+        return HealthAnswer(HealthState.OK, question, checks)
+    if status == 503 and (found or text.strip() == "failed"):
+        return HealthAnswer(HealthState.CRITICAL, f"not {question}", checks)
+    return HealthAnswer(HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: HTTP {status}")
+
+
+def observe_listen(config: Path | None) -> str:
+    """
+    The address of observation, as the settings say.
+
+    Raises:
+        NothingToAskError: the settings are wrong, or the port is off.
+    """
+    try:
+        listen = read_settings(config).observe.listen
+    except SettingsError as error:
+        raise NothingToAskError(f"{error.errors[0]}; broker check says more") from error
+    if listen is None:
+        raise NothingToAskError('observe.listen is "", so nobody can be asked: set it to an address as 127.0.0.1:9423')
+    return str(listen)
+
+
+def _address(text: str) -> tuple[str, int]:
+    """
+    Host and port to dial: where an instance listens on every address, loopback.
+
+    Raises:
+        NothingToAskError: it is none, or its port is any that is free.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
+        raise NothingToAskError(f"{text!r} is no address to ask: give HOST:PORT with --at")
+    try:
+        wildcard = ip_address(host)
+    except ValueError:
+        return host, int(port)
+    if wildcard.is_unspecified:
+        host = "127.0.0.1" if wildcard.version == 4 else "::1"
+    return host, int(port)
+
+
+# --- glance ---
+# Tables and the status page for a terminal.
+#
+# What is shown comes from peers and applications: it is never taken for markup, and what a terminal would obey
+# (escape
+# sequences) is written out. A value that somebody may have to copy, such as a GUID, is never cut or broken; a table
+# for
+# which the terminal is too narrow becomes one block of lines for each row.
+
+
+UNTRIED_SHOWN = 10  # next hops that nobody has dialled yet, by name
+_LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
+
+
+def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -> None:
+    """
+    Print what `/v1/status` tells.
+
+    First whether all is well or what to do, in one sentence; then everything that is not as it should be; then who it
+    is, and tables of what there is.
+    """
+    terminal = terminal or Terminal()
+    _render_verdict(status, terminal)
+    _render_identity(status, terminal)
+    _render_forwarding(status["forwarding"], terminal)
+    refused = status.get("transport", {}).get("refused")
+    if refused:
+        terminal.prose(f"connections refused: {_counts(refused)}")
+    if status.get("journal"):
+        _render_journal(status["journal"], terminal)
+    _render_connections(status["connections"], terminal)
+    _render_next_hops(status, terminal)
+    if status.get("mirrored_routes"):
+        columns = ["route", "service", "state", "principal", "epoch", "held", "said", "alarm"]
+        routes = [one | {"said": _said(one["partners"])} for one in status["mirrored_routes"]]
+        render_table(columns, routes, title="Mirrored routes", terminal=terminal)
+    standings = status.get("mirroring", {}).items()
+    mirrored = [{"database": one} | facts for one, facts in standings if facts["source"] != "off"]
+    if mirrored:
+        columns = ["database", "role", "epoch", "since", "source", "principal", "problem"]
+        render_table(columns, mirrored, title="Mirrored databases", terminal=terminal)
+    for database_name, database in status["databases"].items():
+        _render_database(database_name, database, terminal)
+
+
+def _render_verdict(status: Mapping[str, Any], terminal: Terminal) -> None:
+    """The sentence for who has a moment, and a line for each thing that is not as it should be."""
+    from broker.observe.health import verdict  # noqa: PLC0415
+
+    told = verdict(status)
+    terminal.prose(readable(told["sentence"]), _LEVEL_STYLES[told["level"]])
+    for finding in told["findings"]:
+        do = f" -> {readable(finding['do'])}" if finding["do"] else ""
+        line = f"{finding['level']}: {readable(finding['what'])}{do}"
+        terminal.prose(line, _LEVEL_STYLES[finding["level"]])
+    if told["more"]:
+        terminal.prose(f"and {told['more']} more")
+
+
+def _render_identity(status: Mapping[str, Any], terminal: Terminal) -> None:
+    state = "draining" if status.get("draining") else "ready" if status["ready"] else "not ready"
+    uptime = timedelta(seconds=int(status["uptime_s"]))
+    up = (
+        f"up {uptime}" if uptime >= timedelta() else "up since later than now (the clock of this machine has gone back)"
+    )
+    name = readable(status["name"])
+    runs_on = f"{status['software']} on {status['loop']}, {status['kernel']} kernel"
+    as_of = datetime.now(UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+    terminal.prose(f"{name} {state}, {up}, {runs_on}, as of {as_of} UTC")
+    listen = ", ".join(status["listen"]) or "nothing"
+    terminal.prose(f"listens on {listen}, broker instance {status['broker_instance']}")
+
+
+def _render_connections(connections: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
+    """With what has really moved on each, and when; columns that say nothing are left out."""
+    if not connections:
+        return
+    now = datetime.now(UTC)
+    rows = [{**one, "last progress": _ago(one.get("last_progress"), now)} for one in connections]
+    columns = ["name", "address", "direction", "state"]
+    more = ("flow", "flow_reason", "last progress", "round_trip_ms", "encryption", "slowed_by")
+    columns += [name for name in more if any(one.get(name) for one in rows)]
+    render_table(columns, rows, title="Connections", terminal=terminal)
+
+
+def _render_next_hops(status: Mapping[str, Any], terminal: Terminal) -> None:
+    """What waits for each, why and until when; those that are not reached though nothing waits; those not dialled."""
+    waiting = status.get("waiting", ())
+    if waiting:
+        columns = ["next_hop", "held", "held_bytes", "oldest_s", "why", "next_attempt_s"]
+        render_table(columns, waiting, title="What waits for a next hop", terminal=terminal)
+    told = {one["next_hop"] for one in waiting}
+    addresses = status["addresses"].items()
+    down = [{"address": one} | facts for one, facts in addresses if facts["problem"] and one not in told]
+    if down:
+        render_table(
+            ["address", "health", "problem", "held"], down, title="Addresses with a problem", terminal=terminal
+        )
+    untried = [
+        one for one, facts in addresses if facts["health"] == "untried" and not (facts["problem"] or facts["held"])
+    ]
+    if untried:
+        more = f" and {len(untried) - UNTRIED_SHOWN} more" if len(untried) > UNTRIED_SHOWN else ""
+        shown = ", ".join(map(readable, untried[:UNTRIED_SHOWN]))
+        terminal.prose(f"not dialled yet, so nobody knows whether they can be reached: {shown}{more}")
+
+
+def _ago(instant: str | None, now: datetime) -> str:
+    """How long ago an instant was, by this machine's clock; "" when it is not known."""
+    if not instant:
+        return ""
+    seconds = max(0.0, (now - datetime.fromisoformat(instant)).total_seconds())
+    return f"{seconds:.1f} s ago" if seconds < 100 else f"{timedelta(seconds=int(seconds))} ago"
+
+
+def _render_journal(journal: Mapping[str, Any], terminal: Terminal) -> None:
+    counts = f"{journal['records']} visits in {journal['files']} files, {journal['pending']} pending"
+    shed = f", {journal['shed']} shed" if journal["shed"] else ""
+    problem = f", {readable(journal['problem'])}" if journal["problem"] else ""
+    terminal.prose(f"journals {counts}{shed} in {readable(journal['directory'])}{problem}")
+
+
+def _render_database(name: str, database: Mapping[str, Any], terminal: Terminal) -> None:
+    rows = [{"service": service} | counts for service, counts in database["services"].items()]
+    waiting = database["waiting_messages"]
+    count = "an unknown number of" if waiting is None else waiting
+    title = f"Database {name}: {count} message{' waits' if waiting == 1 else 's wait'} to be acknowledged"
+    render_table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title=title, terminal=terminal)
+    ledger = database.get("ledger")
+    if ledger is not None:
+        from broker.observe.database_stats import ledger_sentence  # noqa: PLC0415
+
+        style = "red" if ledger["unaccounted"] else ""
+        terminal.prose(f"ledger of {readable(name)}: {readable(ledger_sentence(ledger))}", style)
+    if database["problem"]:
+        terminal.prose(f"the store of {readable(name)} has failed: {readable(database['problem'])}", "red")
+    if database["dropped"]:
+        terminal.prose(f"dropped at {readable(name)}: {_counts(database['dropped'])}")
+
+
+def _render_forwarding(forwarding: Mapping[str, Any], terminal: Terminal) -> None:
+    switch = "on" if forwarding["enabled"] else "off"
+    pool = f"{forwarding['held']:,} held, {forwarding['pool_bytes']:,} of {forwarding['pool_limit_bytes']:,} bytes"
+    terminal.prose(
+        f"forwarding {switch}: {forwarding['forwarded']:,} forwarded, {forwarding['delivered']:,} delivered, {pool}"
+    )
+    if forwarding["dropped"]:
+        terminal.prose(f"dropped: {_counts(forwarding['dropped'])}")
+
+
+def _said(partners: Mapping[str, Mapping[str, Any]]) -> str:
+    """What both partners of a pair said last."""
+    return ", ".join(f"{address}: {one['problem'] or one['role'] or 'nothing'}" for address, one in partners.items())
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+
+
+# --- status_command ---
+# Part of `broker.cli.sql`.
+
+
+@examples("""
+broker status -c config/gateway.toml
+broker status --socket /run/broker/admin.sock --watch --interval 10
+""")
+@click.command()
+@config_option
+@socket_option
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@_interval_option
+@output_option
+@with_exit_code
+def status(config: Path | None, socket: Path | str | None, interval: float, output: str, *, watch: bool) -> None:
+    """
+    Show the state of a running instance at a glance.
+
+    With --watch on a terminal it fills the screen; elsewhere each state is printed below the one before, with -o json
+    one a line. Exit codes: 0 it answers, 4 daemon unreachable.
+    """
+    _show(admin_client(config, socket), output, interval if watch else None)
+
+
+@examples("""
+broker top -c config/gateway.toml
+broker top --socket /run/broker/admin.sock -o json --interval 10
+""")
+@click.command()
+@config_option
+@socket_option
+@_interval_option
+@click.option("--once", is_flag=True, help="Show it once and end: broker status.")
+@output_option
+@with_exit_code
+def top(config: Path | None, socket: Path | str | None, interval: float, output: str, *, once: bool) -> None:
+    """
+    Show the state of a running instance again and again.
+
+    The same as broker status --watch. Exit codes: 0 ended, 4 daemon unreachable, 5 not permitted.
+    """
+    _show(admin_client(config, socket), output, None if once else interval)
+
+
+def _show(client: AdminClient, output: str, interval: float | None) -> None:
+    """The state, once or each so many seconds until Ctrl-C."""
+    answer = client.get("/v1/status")
+    with contextlib.suppress(KeyboardInterrupt):
+        if interval is not None and output == "table" and sys.stdout.isatty():
+            _fill_screen(client, answer, interval)
+        while True:
+            if output == "table":
+                render_status(answer)
+            elif interval is None:
+                show_json(answer)
+            else:
+                click.echo(json.dumps(answer))
+            if interval is None:
+                return
+            time.sleep(interval)
+            answer = client.get("/v1/status")
+
+
+def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float) -> NoReturn:
+    """The newest state on the whole screen; while the instance does not answer, the last one and for how long."""
+    console, came_at, problem = Console(highlight=False), time.monotonic(), ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            page = io.StringIO()
+            terminal = Terminal(page, width=console.width, is_styled=True)
+            if problem:
+                terminal.prose(f"NO NEWS for {time.monotonic() - came_at:.0f} s: {problem}", "bold red")
+            render_status(answer, terminal)
+            live.update(Text.from_ansi(encodable(page.getvalue(), console.encoding)), refresh=True)
+            time.sleep(interval)
+            try:
+                answer, came_at, problem = client.get("/v1/status"), time.monotonic(), ""
+            except DaemonUnreachableError as error:
+                problem = readable(error.problem)

@@ -1,0 +1,353 @@
+"""
+What applications give as a body: bytes, text, a binary file, or pieces of bytes; read in bounded memory.
+
+Up to LARGE_BYTES a body is one value; above, parts of PART_BYTES that are read one by one, so that nobody ever holds
+it whole. Only as much as tells the two apart is read before the caller goes on.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from broker.client.arguments import check_text
+from broker.client.transaction import look
+from broker.errors import ConversationError, StoreUnavailableError
+from broker.protocol.frame import TRACE_PARENT, TRACE_STATE, are_bounded, header_bytes, maybe_trace_parent
+from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
+from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES
+from broker.store.sqlite.transaction import ask
+
+_EXPECTED = "a message body is bytes, str, a binary file or an iterable of bytes"
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+@runtime_checkable
+class BinaryFile(Protocol):
+    """Whatever `open(path, "rb")`, a socket's file or a pipe gives."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """At most so many bytes; none at the end."""
+
+
+Body: TypeAlias = Bytes | str | BinaryFile | Iterable[Bytes]
+
+
+def read_body(body: Body) -> bytes | Iterator[bytes]:
+    """
+    A body as one value, or the parts of a large one.
+
+    Returns:
+        Bytes, at most LARGE_BYTES; or an iterator over parts of PART_BYTES, the last one shorter, which reads on.
+
+    Raises:
+        ConversationError: 8433, no body at all, or text that cannot be written as UTF-8.
+        TypeError: this is no body; for a file or an iterable perhaps only while it is read.
+    """
+    if isinstance(body, str):
+        check_text(body, "the message body", 8433)
+        body = body.encode()
+    if isinstance(body, bytes) and len(body) <= LARGE_BYTES:
+        return body
+    parts = _parts(_pieces(body))
+    head = list(islice(parts, LARGE_BYTES // PART_BYTES + 1))
+    if sum(map(len, head)) <= LARGE_BYTES:
+        return b"".join(head)
+    return chain(head, parts)
+
+
+def _pieces(body: Body | None) -> Iterator[memoryview]:
+    """A body in pieces of any length."""
+    if body is None:
+        raise ConversationError(8433, 'the message body may not be None; an empty one is b""')
+    if isinstance(body, bytes | bytearray | memoryview):
+        return iter((_view(body),))
+    if isinstance(body, Mapping | set | frozenset):  # iterables too, but not of the pieces of a body
+        raise TypeError(f"{_EXPECTED}, not {type(body).__name__}; a structure is sent as text, as of json.dumps")
+    if isinstance(body, BinaryFile):
+        read: Callable[[], bytes | None] = partial(body.read, PART_BYTES)
+        return map(_view, iter(read, b""))
+    if isinstance(body, Iterable):
+        return map(_view, body)
+    raise TypeError(f"{_EXPECTED}, not {type(body).__name__}")
+
+
+def _view(piece: object) -> memoryview:
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return memoryview(piece).cast("B") if memoryview(piece).contiguous else memoryview(bytes(piece))
+    hint = "; open the file in binary mode" if isinstance(piece, str) else ""
+    raise TypeError(f"the pieces of a message body are bytes, not {type(piece).__name__}{hint}")
+
+
+def _parts(pieces: Iterator[memoryview]) -> Iterator[bytes]:
+    """The same bytes in parts of PART_BYTES, the last one shorter."""
+    gathered = bytearray()
+    for piece in pieces:
+        at = 0
+        while at < len(piece):
+            taken = piece[at : at + PART_BYTES - len(gathered)]
+            gathered += taken
+            at += len(taken)
+            if len(gathered) == PART_BYTES:
+                yield bytes(gathered)
+                gathered.clear()
+    if gathered:
+        yield bytes(gathered)
+
+
+# --- header ---
+# The headers of a message: text by name that travels beside the body, for trace context and the like.
+#
+# They are kept as a JSON object in the row of the message and travel in its envelope, so where a dialog is sealed
+# they
+# are sealed as well. A `traceparent` that is sampled has every frame of the message followed on its way (the TRACE
+# flag).
+#
+# An application that has a span of OpenTelemetry at work sends its context by itself. Nothing is imported for that:
+# who
+# has a span has imported the API.
+#
+# Source: docs/protocol.md, section 4, "MESSAGE"; W3C Trace Context.
+
+
+Headers: TypeAlias = Mapping[str, str]
+"""Text by name."""
+
+API = "opentelemetry.trace"
+_TRACE = int(Flag.TRACE)
+
+
+class Carried(NamedTuple):
+    """Headers as a row of the transmission queue has them. Shape: `text` JSON, None without any; `flags` of frames."""
+
+    text: str | None
+    flags: int
+
+
+NOTHING = Carried(None, 0)
+
+
+def carried(headers: Headers | None) -> Carried:
+    """
+    What a message carries: these headers, and the span that is at work where they have no `traceparent`.
+
+    Raises:
+        ConversationError: 8412, these are no headers: no text by name, too many, or too long together.
+    """
+    told = joined(headers)
+    if not told:
+        return NOTHING
+    parent = maybe_trace_parent(told.get(TRACE_PARENT))
+    return Carried(
+        json.dumps(dict(told), ensure_ascii=False), _TRACE if parent is not None and parent.is_sampled else 0
+    )
+
+
+def joined(headers: Headers | None) -> Headers | None:
+    """
+    These headers, and where they have no `traceparent` and there is room, the context of the span at work.
+
+    Raises:
+        ConversationError: as `carried`.
+    """
+    told = None if headers is None else _checked(headers)
+    if API not in sys.modules or (told is not None and TRACE_PARENT in told):
+        return told
+    more = (told or {}) | current()
+    return more if are_bounded(more) else told
+
+
+def current() -> dict[str, str]:
+    """The context of the span at work, as headers; none without the API of OpenTelemetry, or without a span."""
+    if API not in sys.modules:
+        return {}
+    from opentelemetry.trace import get_current_span  # noqa: PLC0415 - imported by the application, or not at all
+
+    context = get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    told = {TRACE_PARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
+    if context.trace_state:
+        told[TRACE_STATE] = context.trace_state.to_header()
+    return told
+
+
+def context_of(headers: Headers) -> Any:
+    """
+    The context that a message carries, for `context=` of a span.
+
+    Returns:
+        An `opentelemetry.context.Context`; None when the message carries none, or the API is not installed.
+    """
+    if maybe_trace_parent(headers.get(TRACE_PARENT)) is None:
+        return None
+    try:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return TraceContextTextMapPropagator().extract(dict(headers))
+
+
+def headers_of(text: str | None) -> dict[str, str]:
+    """The headers in a row of a message."""
+    told: dict[str, str] = {} if text is None else json.loads(text)
+    return told
+
+
+def _checked(headers: Headers) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise ConversationError(8412, f"headers have to be a mapping of text to text, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not check_text(name, "a header's name"):
+            raise ConversationError(8412, "a header's name is empty")
+        check_text(value, f"the header {name!r:.80}")
+    if not are_bounded(headers):
+        problem = f"a message has at most {HEADERS_MAX} headers, of {HEADERS_MAX_BYTES} bytes together"
+        raise ConversationError(8412, f"{problem}; these are {len(headers)}, of {header_bytes(headers)} bytes")
+    return dict(headers)
+
+
+# --- stream ---
+# The body of a large received message as a binary file, read a fragment at a time.
+#
+# Its fragments are rows that RECEIVE marked as received; the daemon removes them by and by after the commit. So a
+# body is
+# read before the transaction ends. Where each call is a transaction of its own, it is copied to a file without a
+# name.
+
+
+BUFFER_BYTES = 64 * 1024  # of a reader beside the fragment that it has
+_FRAGMENT = (
+    "SELECT body FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ? AND fragment_number = ?"
+)
+_LENGTH = (
+    "SELECT sum(length(body)) FROM broker_fragment"
+    " WHERE endpoint_id = ? AND message_sequence_number = ? AND fragment_number < ?"
+)
+
+
+class Copy:
+    """A file without a name, closed with the last message that has it."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class LargeBody:
+    """
+    The fragments of one message.
+
+    Shape: `count` of its fragments, numbered from 0; the first one begins with the envelope. `copy` has the body when
+    the fragments are gone.
+    """
+
+    db: sqlite3.Connection
+    endpoint_id: int
+    sequence: int
+    count: int
+    copy: Copy | None = None
+
+    def open(self) -> io.BufferedReader:
+        """The body from its beginning. Raises, also while it is read: ValueError, the transaction is over."""
+        raw = _Fragments(self) if self.copy is None else _CopyReader(self.copy)
+        return io.BufferedReader(raw, BUFFER_BYTES)
+
+    def length(self) -> int:
+        """Bytes of the body; no fragment but the first is read. Raises: ValueError, the transaction is over."""
+        if self.copy is not None:
+            return os.fstat(self.copy.descriptor).st_size
+        from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        first = self.fragment(0)
+        total = ask(self.db, _LENGTH, (self.endpoint_id, self.sequence, self.count)).fetchone()[0]
+        return int(total) - len(first) + len(decode_envelope(first)[1])
+
+    def fragment(self, number: int) -> bytes:
+        """One fragment as it came."""
+        key = (self.endpoint_id, self.sequence, number)
+        row = look(self.db, lambda: ask(self.db, _FRAGMENT, key).fetchone())
+        if row is None:
+            raise ValueError("the body of a large message is read before the transaction that received it ends")
+        body: bytes = row[0]
+        return body
+
+    def copied(self) -> LargeBody:
+        """
+        The same body in a file without a name, which lasts as long as somebody has it.
+
+        Raises:
+            StoreUnavailableError: there is no room for it where temporary files are.
+        """
+        try:
+            with tempfile.TemporaryFile() as file:
+                for piece in self.pieces():
+                    file.write(piece)
+                file.flush()
+                copy = Copy(os.dup(file.fileno()))
+        except OSError as error:
+            problem = f"a body cannot be kept in a temporary file: {error.strerror or error}"
+            raise StoreUnavailableError(tempfile.gettempdir(), problem) from error
+        return LargeBody(self.db, self.endpoint_id, self.sequence, self.count, copy)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body by its fragments."""
+        from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        yield decode_envelope(self.fragment(0))[1]
+        for number in range(1, self.count):
+            yield self.fragment(number)
+
+
+class _Fragments(io.RawIOBase):
+    """Reads the rows; has one fragment at a time."""
+
+    def __init__(self, body: LargeBody) -> None:
+        self._pieces = body.pieces()
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = memoryview(piece)
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+class _CopyReader(io.RawIOBase):
+    """Reads a file that others read too, each at a place of its own."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        piece = os.pread(self._copy.descriptor, len(buffer), self._at)
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)

@@ -1,0 +1,510 @@
+"""
+What applications do: begin a dialog, send, end, on their own connection and in their own transaction.
+
+Nothing is sent unless the transaction commits, and nothing is consumed unless it commits; the daemon that has opened
+the same file does the network. A connection in autocommit mode (`isolation_level=None`) commits each call by itself.
+A call begins its transaction IMMEDIATE, so a busy database makes it wait, not fail with "database is locked"; a call
+that fails leaves a transaction it did not begin as it was. The connection is the application's: its row factory is
+never used here, and nothing of its settings is changed. What is no connection, dialog or body at all is a TypeError.
+
+Source: Service Broker documentation, "BEGIN DIALOG CONVERSATION", "SEND", "END CONVERSATION", "MOVE CONVERSATION",
+"BEGIN CONVERSATION TIMER", "GET TRANSMISSION STATUS".
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from broker.client import ending, sending
+from broker.client.arguments import check_connection, check_dialog, check_name, check_seconds, check_text, guid_of
+from broker.client.body import Body, Headers
+from broker.client.sending import Item
+from broker.client.transaction import check_durable, check_schema, look, transaction
+from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
+from broker.conversation.state import ConversationState
+from broker.errors import ConversationError
+from broker.store.sqlite.metadata import priority_for
+from broker.store.sqlite.transaction import ask, path_of, plain
+
+# --- status ---
+# GET TRANSMISSION STATUS: why what one side sent is not acknowledged yet, in a sentence that is never blank.
+#
+# The daemon writes why it waits into the conversation's row; here stands what can be seen beside it: nothing is
+# waiting,
+# it is not committed, no daemon is there.
+
+
+_ROW = (
+    "SELECT c.transmission_status, c.send_sequence, c.state,"
+    " (SELECT count(*) FROM broker_transmission t WHERE t.endpoint_id = c.endpoint_id)"
+    " FROM broker_conversation c WHERE c.endpoint_id = ?"
+)
+_LOCKS = Path("/proc/locks")
+_NAMESPACE = Path("/proc/self/ns/pid")
+_ALL_PROCESSES = "pid:[4026531836]"  # the kernel's PROC_PID_INIT_INO
+
+
+def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
+    """The sentence. Raises: sqlite3.Error, the file cannot be read."""
+    with plain(db):
+        row = ask(db, _ROW, (endpoint_id,)).fetchone()
+    if row is None:
+        return "the conversation is over: nothing of it waits any more"
+    said, sent, state, waiting = row
+    if not waiting:
+        if state == "ER":
+            return "the conversation has failed: nothing of it will be sent any more; receive its Error message"
+        return f"everything sent is acknowledged ({sent} messages)" if sent else "nothing has been sent yet"
+    what = "1 message waits" if waiting == 1 else f"{waiting} messages wait"
+    if has_daemon(path_of(db)) is False:
+        before = f"; before that: {said}" if said else ""
+        return f"{what}: no daemon has this database open, start broker serve{before}"
+    if db.in_transaction:
+        return f"{what}: nothing leaves before the transaction commits" + (f"; until then: {said}" if said else "")
+    return str(said) if said else f"{what}: no daemon has taken them up yet"
+
+
+def has_daemon(path: str) -> bool | None:
+    """Whether a daemon has this database open, by the lock that it holds; None when that cannot be seen here."""
+    try:
+        inode = os.stat(f"{path}.lock").st_ino  # noqa: PTH116 - a name beside the file, not below it
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        locks = _LOCKS.read_text(encoding="ascii")
+    except OSError:
+        return None
+    if any(f":{inode} " in line and " FLOCK " in line for line in locks.splitlines()):
+        return True
+    return False if _sees_all_processes() else None
+
+
+def _sees_all_processes() -> bool:
+    """Whether /proc/locks tells the locks of all processes; in a container it tells those of the container."""
+    try:
+        return str(_NAMESPACE.readlink()) == _ALL_PROCESSES
+    except OSError:
+        return False
+
+
+# --- securing ---
+# How a dialog that begins here is secured, as the remote service bindings of its database say.
+#
+# A binding forces security. Without one a dialog with ENCRYPTION = ON may not leave its instance: the daemon ends it
+# with
+# error 9727 when it would have to. The original's default is ON; here it is ON in a database that has a certificate,
+# so
+# one without does what it did before it knew of security.
+#
+# Source: Service Broker documentation, "Determining the Dialog Security Type", "BEGIN DIALOG CONVERSATION".
+
+
+_BINDING = "SELECT remote_principal, is_anonymous_on FROM broker_remote_service_binding WHERE remote_service_name = ?"
+_HAS_CERTIFICATE = "SELECT 1 FROM broker_database WHERE certificate IS NOT NULL"
+
+
+def secure(
+    db: sqlite3.Connection, conversation_id: bytes, far_service: str, now: float, *, encryption: bool | None
+) -> None:
+    """
+    Note how a dialog is secured, from its beginning on.
+
+    Args:
+        db: Inside a transaction; an application's own connection.
+        conversation_id: Of the new dialog.
+        far_service: Its target.
+        now: UTC seconds since 1970.
+        encryption: As the application says; None = whether this database has a certificate.
+    """
+    binding = ask(db, _BINDING, (far_service,)).fetchone()
+    if encryption is None:
+        encryption = ask(db, _HAS_CERTIFICATE).fetchone() is not None
+    if binding is None and not encryption:
+        return
+    # What knows of keys is slow to import, and most dialogs have none.
+    import secrets  # noqa: PLC0415
+
+    from broker.security.seal import SECRET_BYTES, Mode  # noqa: PLC0415
+    from broker.security.session import Secured  # noqa: PLC0415
+    from broker.store.sqlite.side import put_secured  # noqa: PLC0415
+
+    secured = Secured(None)
+    if binding is not None:
+        principal, is_anonymous = binding
+        secured = Secured(Mode.FULL, principal)
+        if is_anonymous:
+            secured = Secured(Mode.ANONYMOUS, principal, secrets.token_bytes(SECRET_BYTES))
+    put_secured(db, conversation_id, secured, now, is_initiator=True)
+
+
+_TIMED = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})  # ended here: no timer any more
+_BEGIN = (
+    "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
+    " state, service_name, far_service, far_broker_instance, contract, priority, lifetime, create_date)"
+    " VALUES (?, ?, 1, ?, 'SO', ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+class Dialog:
+    """
+    One side of a dialog, on the connection it was got from.
+
+    Shape: `conversation_handle` names this side, `conversation_id` both, `endpoint_id` is the row of this side; none of
+    them changes. The properties look at the database each time.
+    """
+
+    __slots__ = ("_db", "_is_durable", "conversation_handle", "conversation_id", "endpoint_id")
+
+    def __init__(self, db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, conversation: uuid.UUID) -> None:
+        self._db = db
+        self._is_durable = False  # looked at when something is sent
+        self.endpoint_id = endpoint_id
+        self.conversation_handle = handle
+        self.conversation_id = conversation
+
+    def __repr__(self) -> str:
+        return f"<Dialog {self.conversation_handle}>"
+
+    @property
+    def state(self) -> ConversationState:
+        """The documented state; CLOSED also when nothing is kept of it any more."""
+        return ConversationState(self._find("state") or ConversationState.CLOSED)
+
+    @property
+    def conversation_group_id(self) -> uuid.UUID:
+        """The group, whose messages are handled by one reader at a time. Raises ConversationError 8426."""
+        return uuid.UUID(bytes=self._get("conversation_group_id"))
+
+    @property
+    def priority(self) -> int:
+        """1 .. 10, fixed when the conversation was made. Raises ConversationError 8426."""
+        return int(self._get("priority"))
+
+    @property
+    def lifetime(self) -> datetime:
+        """When the dialog fails at this side unless it has ended, UTC. Raises ConversationError 8426."""
+        return datetime.fromtimestamp(self._get("lifetime"), UTC)
+
+    @property
+    def far_broker_instance(self) -> uuid.UUID | None:
+        """The database of the far side; None while any may answer, or when nothing is known of the dialog any more."""
+        far = self._find("far_broker_instance")
+        return None if far is None else uuid.UUID(bytes=far)
+
+    @property
+    def transmission_status(self) -> str:
+        """GET TRANSMISSION STATUS: why what was sent is not acknowledged yet; never blank."""
+        return look(self._db, lambda: transmission_status(self._db, self.endpoint_id))
+
+    def send(self, body: Body, *, type: str = DEFAULT, headers: Headers | None = None) -> int:  # noqa: A002 - original's
+        """
+        SEND ON CONVERSATION: queue one message behind all that were sent before it.
+
+        Args:
+            body: Bytes, text (as UTF-8), a binary file, or an iterable of bytes; the last two are read piece by piece.
+                What an application makes while it is read is read before the database is touched, above 1 MiB into a
+                temporary file; a file on a disk above 1 MiB is read while the database is locked.
+            type: Message type name, 1 .. 512 bytes.
+            headers: Text by name that travels beside the body, at most HEADERS_MAX of HEADERS_MAX_BYTES. The context of
+                a span of OpenTelemetry at work here is added where they have no `traceparent`.
+
+        Returns:
+            Its message_sequence_number.
+
+        Raises:
+            ConversationError: 8429 the dialog cannot send any more; 8489 its lifetime is over; 8426 unknown handle;
+                8412 a type whose name does not fit, or headers that do not; 8433 no body, or text that is no UTF-8; and
+                under a contract that is declared here: 8428 no such type, 8431 not part of the contract, 8432 and 8434
+                not for this side, 8430 and 9616 a body that is not what the type says.
+            StoreBusyError: the database stayed locked.
+            StoreUnavailableError: the connection has `PRAGMA synchronous` below FULL, which is looked at once for each
+                dialog object; or there is no room for a temporary file.
+        """
+        self._check_durable()
+        handle = self.conversation_handle
+        return sending.send_one(self._db, self.endpoint_id, handle, body, type, headers=headers)
+
+    def send_many(self, bodies: Iterable[Item], *, type: str = DEFAULT, headers: Headers | None = None) -> range:  # noqa: A002
+        """
+        SEND for many messages in one pass: all are queued, in order, or none is.
+
+        Args:
+            bodies: Bodies, each of them as for `send`, or pairs of a type and a body; all of them are read before the
+                first is queued, above 1 MiB into a temporary file.
+            type: Of those that come without one.
+            headers: Of each of them, as for `send`.
+
+        Returns:
+            Their message_sequence_numbers.
+
+        Raises:
+            As `send`.
+        """
+        self._check_durable()
+        handle = self.conversation_handle
+        return sending.send_many(self._db, self.endpoint_id, handle, bodies, type, headers=headers)
+
+    def end(self, *, error: int | None = None, description: str = "", cleanup: bool = False) -> None:
+        """
+        END CONVERSATION: no more sending or receiving here; the far side hears of it behind everything sent.
+
+        Args:
+            error: A positive code: END .. WITH ERROR; the far side reads an Error message behind everything sent.
+            description: What the far side reads beside the code, at most 3000 characters.
+            cleanup: END .. WITH CLEANUP: this side forgets everything and tells nobody; for administrators.
+
+        Raises:
+            ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is no positive
+                whole number; 8424 a description that is too long, no UTF-8, or has no `error` to be told with.
+            StoreBusyError: the database stayed locked.
+            StoreUnavailableError: as `send`; not with cleanup, which sends nothing.
+        """
+        if cleanup:
+            if error is not None or description:
+                raise ConversationError(8424, "WITH CLEANUP tells nobody: leave out the error and its description")
+            ending.end_with_cleanup(self._db, self.endpoint_id, self.conversation_handle)
+        else:
+            self._check_durable()
+            ending.end(self._db, self.endpoint_id, self.conversation_handle, error, description)
+
+    def set_timer(self, seconds: float | timedelta) -> None:
+        """
+        BEGIN CONVERSATION TIMER: after this time a DialogTimer message comes to this side's own queue, once.
+
+        A timer set before is replaced; `cancel_timer` ends one.
+
+        Raises:
+            ConversationError: 8410 no number, not above 0, or beyond the lifetime; 8426 unknown handle; 8429 ended
+                here.
+            StoreBusyError: the database stayed locked.
+        """
+        delay = check_seconds(seconds, "a conversation timer's seconds", 8410)
+        self._set_timer(time.time() + delay)
+
+    def cancel_timer(self) -> None:
+        """
+        End a conversation timer that has not fired; a DialogTimer message that is queued already stays.
+
+        Raises:
+            ConversationError: 8426 unknown handle; 8429 ended here.
+            StoreBusyError: the database stayed locked.
+        """
+        self._set_timer(None)
+
+    def _set_timer(self, due: float | None) -> None:
+        query = "SELECT state, lifetime FROM broker_conversation WHERE endpoint_id = ?"
+        with transaction(self._db), plain(self._db):
+            row = ask(self._db, query, (self.endpoint_id,)).fetchone()
+            if row is None:
+                raise _unknown(self.conversation_handle)
+            if row[0] in _TIMED:
+                raise sending.refusal(self._db, self.endpoint_id, self.conversation_handle, "a timer")
+            if due is not None and due > row[1]:
+                problem = f"the timer is due {due - row[1]:g} seconds after the lifetime of {self.conversation_handle}"
+                raise ConversationError(8410, problem)
+            change = "UPDATE broker_conversation SET dialog_timer = ? WHERE endpoint_id = ?"
+            ask(self._db, change, (due, self.endpoint_id))
+
+    def _check_durable(self) -> None:
+        if not self._is_durable:
+            check_durable(self._db)
+            self._is_durable = True
+
+    def _find(self, column: str) -> Any:
+        """A column of the conversation's row; None when there is no row."""
+        query = f"SELECT {column} FROM broker_conversation WHERE endpoint_id = ?"  # noqa: S608 - a literal above
+        with plain(self._db):
+            row = look(self._db, lambda: ask(self._db, query, (self.endpoint_id,)).fetchone())
+        return None if row is None else row[0]
+
+    def _get(self, column: str) -> Any:
+        value = self._find(column)
+        if value is None:
+            raise _unknown(self.conversation_handle)
+        return value
+
+
+Related: TypeAlias = Dialog | uuid.UUID | str
+"""A dialog, or its conversation handle."""
+
+
+def begin_dialog(
+    db: sqlite3.Connection,
+    *,
+    from_service: str,
+    to_service: str,
+    contract: str = DEFAULT,
+    broker_instance: uuid.UUID | str | None = None,
+    lifetime: float | timedelta = DEFAULT_LIFETIME,
+    related_conversation: Related | None = None,
+    related_conversation_group: uuid.UUID | str | None = None,
+    encryption: bool | None = None,
+) -> Dialog:
+    """
+    BEGIN DIALOG CONVERSATION: local state only; nothing crosses the network before the first send.
+
+    Args:
+        db: The application's connection to a database of the broker.
+        from_service: A service of this database.
+        to_service: The target's name, 1 .. 512 bytes, wherever it lives.
+        contract: Told to the target with the first message; when it is declared here, it is enforced at each send.
+        broker_instance: The one database that shall answer; None lets routing choose.
+        lifetime: Seconds, or a timedelta, after which the dialog fails at both sides.
+        related_conversation: One whose conversation group this one joins.
+        related_conversation_group: The group itself, which may be new. Without either the dialog has its own.
+        encryption: Whether it has to be sealed when it leaves the instance; None = when this database has a
+            certificate. A remote service binding for the target seals it in any case. Without one, a dialog that has to
+            be sealed ends with error 9727 when it would leave.
+
+    Raises:
+        ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 no GUID, or the zero GUID;
+            8489 a lifetime that is no number, is over before it begins, or is longer than LIFETIME_MAX seconds; 8426
+            the related conversation is unknown; 8414 its group belongs to another queue, or is the zero GUID; 102 both
+            relations at once.
+        StoreUnavailableError: this file is no database of the broker, or stayed locked.
+    """
+    check_connection(db)
+    seconds = check_seconds(lifetime, "lifetime", 8489, most=LIFETIME_MAX)
+    check_text(from_service, "the initiator's name")
+    check_name(to_service, "target")
+    check_name(contract, "contract")
+    far = None if broker_instance is None else guid_of(broker_instance)
+    if far is not None and not far.int:
+        raise ConversationError(8413, "the zero GUID is no broker instance: leave it out, and routing chooses one")
+    if related_conversation is not None and related_conversation_group is not None:
+        raise ConversationError(102, "give related_conversation or related_conversation_group, not both")
+    if not db.in_transaction:
+        check_schema(db)
+    handle, conversation, now = uuid.uuid4(), uuid.uuid4(), time.time()
+    with transaction(db), plain(db):
+        if ask(db, "SELECT 1 FROM broker_service WHERE name = ?", (from_service,)).fetchone() is None:
+            raise ConversationError(15151, f"the service {from_service!r} does not exist in this database")
+        group = _group(db, related_conversation, related_conversation_group)
+        _check_queue(db, group, from_service, 8414)
+        priority = priority_for(db, contract, from_service, to_service)
+        names = (from_service, to_service, far.bytes if far else None, contract)
+        values = (handle.bytes, conversation.bytes, group.bytes, *names, priority, now + seconds, now)
+        cursor = ask(db, _BEGIN, values)
+        secure(db, conversation.bytes, to_service, now, encryption=encryption)
+    assert cursor.lastrowid is not None
+    return Dialog(db, cursor.lastrowid, handle, conversation)
+
+
+def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> Dialog:
+    """
+    The dialog of a conversation handle kept from earlier.
+
+    Raises:
+        ConversationError: 8426 unknown handle; 8413 no GUID.
+        StoreUnavailableError: this file is no database of the broker.
+    """
+    check_connection(db)
+    check_schema(db)
+    handle = guid_of(conversation_handle)
+    query = "SELECT endpoint_id, conversation_id FROM broker_conversation WHERE conversation_handle = ?"
+    row = look(db, lambda: ask(db, query, (handle.bytes,)).fetchone())
+    if row is None:
+        raise _unknown(conversation_handle)
+    return Dialog(db, row[0], handle, uuid.UUID(bytes=row[1]))
+
+
+def send(
+    dialogs: Iterable[Dialog],
+    body: Body,
+    *,
+    type: str = DEFAULT,  # noqa: A002 - the original's word
+    headers: Headers | None = None,
+) -> list[int]:
+    """
+    SEND ON CONVERSATION (h1, h2, ...): queue one message on each of several dialogs of one connection, or on none.
+
+    Returns:
+        Its message_sequence_number on each.
+
+    Raises:
+        As `Dialog.send`; and ConversationError 8418, a dialog is given twice or on another connection.
+    """
+    chosen = list(dialogs)
+    for dialog in chosen:
+        check_dialog(dialog, Dialog)
+    if not chosen:
+        return []
+    db = chosen[0]._db  # noqa: SLF001 - likewise
+    if any(dialog._db is not db for dialog in chosen):  # noqa: SLF001 - likewise
+        raise ConversationError(8418, "the dialogs are not all on one connection, so they have no common transaction")
+    endpoints = [(dialog.endpoint_id, dialog.conversation_handle) for dialog in chosen]
+    if len(set(endpoints)) < len(endpoints):
+        raise ConversationError(8418, "a conversation handle is given more than once")
+    check_durable(db)
+    return sending.send_to_all(db, endpoints, body, type, headers=headers)
+
+
+def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
+    """
+    MOVE CONVERSATION: put a conversation into another conversation group, which may be new.
+
+    Raises:
+        ConversationError: 8426 unknown handle; 8413 no GUID; 8439 the group belongs to another queue, or is the zero
+            GUID; 8438 the conversation has ended here.
+        StoreBusyError: the database stayed locked.
+    """
+    check_dialog(dialog, Dialog)
+    db, group = dialog._db, guid_of(group)  # noqa: SLF001 - of the class beside it
+    query = "SELECT endpoint_id, service_name, state FROM broker_conversation WHERE conversation_handle = ?"
+    with transaction(db), plain(db):
+        row = ask(db, query, (dialog.conversation_handle.bytes,)).fetchone()
+        if row is None:
+            raise _unknown(dialog.conversation_handle)
+        endpoint_id, service, state = row
+        if state in _TIMED:
+            raise ConversationError(8438, f"conversation {dialog.conversation_handle} has ended here ({state})")
+        _check_queue(db, group, service, 8439)
+        change = "UPDATE broker_conversation SET conversation_group_id = ? WHERE endpoint_id = ?"
+        ask(db, change, (group.bytes, endpoint_id))
+
+
+def end_with_cleanup(db: sqlite3.Connection, dialog: Dialog) -> None:
+    """END CONVERSATION WITH CLEANUP on this connection. Raises: see `Dialog.end`."""
+    ending.end_with_cleanup(db, dialog.endpoint_id, dialog.conversation_handle)
+
+
+def _group(db: sqlite3.Connection, conversation: Related | None, group: uuid.UUID | str | None) -> uuid.UUID:
+    """The conversation group of a new dialog."""
+    if group is not None:
+        return guid_of(group)
+    if conversation is None:
+        return uuid.uuid4()
+    handle = conversation.conversation_handle if isinstance(conversation, Dialog) else guid_of(conversation)
+    query = "SELECT conversation_group_id FROM broker_conversation WHERE conversation_handle = ?"
+    row = ask(db, query, (handle.bytes,)).fetchone()
+    if row is None:
+        raise _unknown(handle)
+    return uuid.UUID(bytes=row[0])
+
+
+def _check_queue(db: sqlite3.Connection, group: uuid.UUID, service: str, number: int) -> None:
+    """A group is received from one queue, so its conversations belong to services of one queue; zeros name none."""
+    if not group.int:
+        raise ConversationError(number, "the zero GUID is no conversation group: draw one, or leave it out")
+    query = (
+        "SELECT s.name FROM broker_conversation c JOIN broker_service s ON s.name = c.service_name"
+        " WHERE c.conversation_group_id = ? AND s.queue_id <>"
+        " (SELECT queue_id FROM broker_service WHERE name = ?) LIMIT 1"
+    )
+    row = ask(db, query, (group.bytes, service)).fetchone()
+    if row is not None:
+        problem = f"the conversation group {group} has a conversation of {row[0]!r}, whose queue is not that of"
+        raise ConversationError(number, f"{problem} {service!r}")
+
+
+def _unknown(handle: object) -> ConversationError:
+    return ConversationError(8426, f"the conversation handle {handle} is not found")

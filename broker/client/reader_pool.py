@@ -1,0 +1,438 @@
+"""
+Readers: functions that are given the messages of a queue, the original's activated procedures.
+
+This is what applications see of readers: how one is made, found and run. `activation` is what is known of each by those
+that run it (`runner`, `desk`, `work`), and these know nothing of this module.
+There is no list of all readers anywhere: `broker run` and `run_readers` are given a module, a `Readers` or the readers.
+
+Source: Service Broker documentation, "Service Broker Activation".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar
+
+import structlog
+
+from broker.client.arguments import check_count, check_seconds
+from broker.client.reader_worker import TOP, Activation, Function, ReaderDatabase, ReaderWorker
+from broker.errors import ConversationError, StoreUnavailableError
+from broker.store.sqlite.database import open_watch
+from broker.store.sqlite.metadata import find_queue
+from broker.store.sqlite.quarantine import ATTEMPTS, REST_FIRST
+from broker.store.sqlite.transaction import sentence
+
+CONCURRENCY_MAX = 1024  # groups at a time of one reader: each has a connection and, if not async, a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Reader(Activation):
+    """A function that reads a queue. `reader` makes it, of its arguments; calling it calls the function."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """The function itself, for tests of it."""
+        return self.function(*arguments, **keywords)
+
+    def run(self, database: Any, *, grace: float | None = None) -> None:
+        """Run this reader alone, in this thread, until SIGTERM or SIGINT; see `run_readers`."""
+        run_until_signal([self], database, grace=grace)
+
+
+def reader(
+    queue: str,
+    *,
+    concurrency: int = 1,
+    top: int = TOP,
+    attempts: int = ATTEMPTS,
+    retry_delay: float = REST_FIRST,
+    database: str | None = None,
+    single: bool = False,
+    end_dialogs: bool = True,
+) -> Callable[[Function], Reader]:
+    """
+    Make a function the reader of a queue: `@broker.reader("BillingQueue")` above `def handle(db, messages)`.
+
+    The function may be a coroutine function. It is given a connection to the database and messages of one conversation
+    group, in order; what it writes there, sends and ends is committed together with the receipt of the messages when it
+    returns, and rolled back when it raises.
+
+    Args:
+        queue: Name of the queue.
+        concurrency: Conversation groups at a time in one process, 1 .. 1024.
+        top: At most so many messages at once, at least 1.
+        attempts: Failures of a message after which its dialog is put in quarantine, at least 1.
+        retry_delay: Seconds until the second attempt, doubled for each further one; at least 0.
+        database: Name of the database; None is the one given that has a queue of that name.
+        single: One message at a time: `def handle(db, message)`; `top` is then 1.
+        end_dialogs: End this side of dialogs that the far side has ended, or that failed, once the function has
+            handled their last message, unless it ended them itself.
+
+    Raises:
+        ValueError, TypeError: an argument that is not of its range or kind; and a function, where it is decorated, that
+            cannot be called with a connection and messages.
+    """
+    if not isinstance(queue, str):
+        raise TypeError("a reader needs the name of its queue: @broker.reader('BillingQueue')")
+    try:
+        concurrency = check_count(concurrency, "concurrency", 0, least=1, most=CONCURRENCY_MAX)
+        top = check_count(top, "top", 0, least=1)
+        attempts = check_count(attempts, "attempts", 0, least=1)
+        retry_delay = check_seconds(retry_delay, "retry_delay", 0, may_be_zero=True)
+    except ConversationError as error:
+        raise ValueError(error.problem) from None
+    if single and top not in (1, TOP):
+        raise ValueError(f"single gives one message at a time: leave out top={top}")
+
+    def make(function: Function) -> Reader:
+        _check_function(function, single=single)
+        most = 1 if single else top
+        return Reader(function, queue, concurrency, most, attempts, retry_delay, database, single, end_dialogs)
+
+    return make
+
+
+def _check_function(function: object, *, single: bool) -> None:
+    """See that it can be called as readers are. Raises TypeError."""
+    if not callable(function):
+        raise TypeError(f"a reader is a function, not {type(function).__name__}")
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may give more
+    except (TypeError, ValueError):
+        return  # written in C: it does not say
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        given = "message" if single else "messages"
+        expected = f"a reader is called with the connection and the {given}: def handle(db, {given})"
+        shown = f"{getattr(function, '__name__', type(function).__name__)}{signature}"
+        raise TypeError(f"{expected}, not {shown!r}") from None
+
+
+@dataclass(slots=True)
+class Readers:
+    """Readers of an application, collected: `app = broker.Readers()`, then `@app.reader("BillingQueue")`."""
+
+    readers: list[Reader] = field(default_factory=list)
+
+    def reader(self, queue: str, **options: Any) -> Callable[[Function], Reader]:
+        """As `broker.reader`, and collect it."""
+        make = reader(queue, **options)
+
+        def collect(function: Function) -> Reader:
+            self.readers.append(make(function))
+            return self.readers[-1]
+
+        return collect
+
+    def __iter__(self) -> Iterator[Reader]:
+        return iter(self.readers)
+
+
+async def run_readers(
+    readers: object, databases: Databases, *, grace: float | None = None, stop: asyncio.Event | None = None
+) -> bool:
+    """
+    Run readers in this loop until `stop` is set or the task is cancelled.
+
+    Args:
+        readers: A reader, a list of them, a `Readers` or a module that has some.
+        databases: The file of each database by name, or the one file.
+        grace: Seconds for what is under way when it ends; None is 30.
+        stop: Set it to end.
+
+    Returns:
+        Whether everything under way was finished.
+
+    Raises:
+        TypeError: there is no reader.
+        ConversationError: 148 `grace` is no time; 911 no such database; 208 no such queue.
+        StoreUnavailableError: a file cannot be used.
+    """
+    import asyncio  # noqa: PLC0415 - slow to import, and most who make a reader do not run it here
+
+    return await run_until(find_readers(readers), databases, grace=grace, stop=stop or asyncio.Event())
+
+
+def find_readers(target: object) -> list[Reader]:
+    """
+    The readers that something holds: a reader, a `Readers` or another iterable of readers, a module.
+
+    Raises:
+        TypeError: it holds none.
+    """
+    if isinstance(target, Reader):
+        return [target]
+    members: Iterable[object] = ()
+    if isinstance(target, ModuleType):
+        members = vars(target).values()
+        collected = [one for member in members if isinstance(member, Readers) for one in member]
+        members = [*members, *collected]
+    elif isinstance(target, Iterable):
+        members = target
+    found = {id(member): member for member in members if isinstance(member, Reader)}  # a name may be bound twice
+    if not found:
+        what = f"module {target.__name__!r}" if isinstance(target, ModuleType) else repr(target)
+        raise TypeError(f"there is no reader in {what}: put @broker.reader('QUEUE') above a function")
+    return list(found.values())
+
+
+# --- runner ---
+# Running readers: as many workers as they ask for, until they are to stop.
+#
+# A plain function runs in a thread of its own, a coroutine function in the loop, with a thread beside it for what
+# touches
+# the file. To stop is to claim nothing new and to finish what is under way; what takes longer than the grace period
+# is
+# cut off: a coroutine is cancelled and nobody is blamed, a thread cannot be, and its messages come again when the
+# process
+# has ended.
+
+
+GRACE = (
+    30.0  # seconds for what is under way: below the 90 s that systemd and the 30 s that Kubernetes give, with SIGKILL
+)
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+Databases: TypeAlias = Mapping[str, str | PathLike[str]] | str | PathLike[str]
+
+
+async def run_until(
+    readers: Sequence[Activation], databases: Databases, *, grace: float | None = None, stop: asyncio.Event
+) -> bool:
+    """
+    Run readers in this loop until `stop` is set or the task is cancelled.
+
+    Returns:
+        Whether everything under way was finished.
+
+    Raises:
+        See `broker.run_readers`.
+    """
+    runner = Runner(readers, databases, grace=grace)
+    try:
+        return await runner.run(stop)
+    finally:
+        runner.close()
+
+
+def run_until_signal(
+    readers: Sequence[Activation],
+    databases: Databases,
+    *,
+    grace: float | None = None,
+    on_stop: Callable[[], None] = lambda: None,
+) -> bool:
+    """Run readers in a loop of their own until SIGTERM or SIGINT, when `on_stop` is called; see `run_until`."""
+
+    async def run() -> bool:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            on_stop()
+            stop.set()
+
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, end)
+        return await run_until(readers, databases, grace=grace, stop=stop)
+
+    return asyncio.run(run())
+
+
+class Runner:
+    """Readers at work on their databases. Loop-only, but for the threads it starts."""
+
+    def __init__(self, readers: Sequence[Activation], databases: Databases, *, grace: float | None = None) -> None:
+        """Find the database of each reader, and open all. Raises: see `broker.run_readers`."""
+        self._grace = GRACE if grace is None else check_seconds(grace, "grace", 148, may_be_zero=True)
+        self._desks: list[ReaderDatabase] = []
+        self._workers: list[ReaderWorker] = []
+        self._tasks: dict[asyncio.Task[None], ReaderWorker] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_cut = False
+        by_database = _place(readers, _paths(databases))
+        try:
+            for (name, path), placed in by_database.items():
+                desk = ReaderDatabase(name, path, placed)
+                self._desks.append(desk)
+                for reader in placed:
+                    self._workers += [self._open(desk, reader) for _ in range(reader.concurrency)]
+        except BaseException:
+            self.close()
+            raise
+
+    async def run(self, stop: asyncio.Event) -> bool:
+        """Work until told to stop; True when everything under way was finished."""
+        for desk in self._desks:
+            for reader in desk.readers:
+                log.info("reader started", database=desk.name, queue=reader.queue, reader=reader.name, slot=desk.slot)
+        coroutines = sum(worker.reader.is_async for worker in self._workers)
+        self._pool = ThreadPoolExecutor(coroutines, thread_name_prefix="reader") if coroutines else None
+        self._tasks = {asyncio.create_task(self._serve(worker)): worker for worker in self._workers}
+        waiting = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({waiting, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            is_finished = await self._finish()
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                task.result()  # a bug: nothing else ends a worker
+        return is_finished
+
+    def close(self) -> None:
+        """Give back what is not in use any more."""
+        for desk in self._desks:
+            desk.stop()
+        if self._pool is not None:
+            self._pool.shutdown(wait=not self._is_cut, cancel_futures=True)
+        if not self._is_cut:
+            for worker in self._workers:
+                worker.close()
+            for desk in self._desks:
+                desk.close()
+
+    # --- parts ---
+
+    def _open(self, desk: ReaderDatabase, reader: Activation) -> ReaderWorker:
+        try:
+            return ReaderWorker(desk, reader)
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(str(desk.path), sentence(error)) from error
+
+    async def _finish(self) -> bool:
+        """Claim nothing new, wait for what is under way, then cut off what can be cut."""
+        for desk in self._desks:
+            desk.stop()
+        pending = await _all_done(self._tasks, self._grace)
+        if not pending:
+            return True
+        log.warning("readers cut off", workers=len(pending), grace_s=self._grace)
+        self._is_cut = True
+        coroutines = {task for task in pending if self._tasks[task].reader.is_async}
+        for task in coroutines:
+            task.cancel()
+        self._is_cut = bool(await _all_done(coroutines, self._grace) or pending - coroutines)
+        return not self._is_cut
+
+    async def _serve(self, worker: ReaderWorker) -> None:
+        if worker.reader.is_async:
+            await self._serve_coroutine(worker)
+        else:
+            await _in_own_thread(lambda: _serve_in_thread(worker), name=f"reader {worker.reader.queue}")
+
+    async def _serve_coroutine(self, worker: ReaderWorker) -> None:
+        while (work := await self._in_thread(worker.next)) is not None:
+            try:
+                await worker.reader.function(work.db, work.argument())
+            except asyncio.CancelledError as error:
+                await self._in_thread(work.release if self._is_cut else partial(work.fail, error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
+                await self._in_thread(partial(work.fail, error))
+            else:
+                await self._in_thread(work.finish)
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        """Do what touches the file; not given up when the task is cancelled, for then nobody would know what it did."""
+        assert self._pool is not None
+        future = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        while not future.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({future})
+        return future.result()
+
+
+def _serve_in_thread(worker: ReaderWorker) -> None:
+    while (work := worker.next()) is not None:
+        try:
+            worker.reader.function(work.db, work.argument())
+        except BaseException as error:  # noqa: BLE001 - told by whoever waits
+            work.fail(error)
+        else:
+            work.finish()
+
+
+async def _in_own_thread(call: Callable[[], None], *, name: str) -> None:
+    """Run something in a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            call()
+        except BaseException as caught:  # noqa: BLE001 - it is raised where it is waited for
+            error = caught
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    await done
+
+
+async def _all_done(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> set[asyncio.Task[Any]]:
+    """Wait for tasks, also while this task is cancelled; gives those that are not done in time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    pending = {task for task in tasks if not task.done()}
+    while pending and (left := deadline - loop.time()) > 0:
+        with suppress(asyncio.CancelledError):
+            _, pending = await asyncio.wait(pending, timeout=left)
+    return pending
+
+
+def _paths(databases: Databases) -> dict[str, Path]:
+    if isinstance(databases, Mapping):
+        return {name: Path(path) for name, path in databases.items()}
+    path = Path(databases)
+    return {path.stem: path}
+
+
+def _place(readers: Sequence[Activation], paths: dict[str, Path]) -> dict[tuple[str, Path], list[Activation]]:
+    """The readers of each database. Raises ConversationError 911, 208."""
+    placed: dict[tuple[str, Path], list[Activation]] = {}
+    for reader in readers:
+        name = reader.database or (next(iter(paths)) if len(paths) == 1 else _find(reader, paths))
+        if name not in paths:
+            raise ConversationError(911, f"{reader.name}: database {name!r} is not given; there is {sorted(paths)}")
+        placed.setdefault((name, paths[name]), []).append(reader)
+    return placed
+
+
+def _find(reader: Activation, paths: dict[str, Path]) -> str:
+    """The one database that has a queue of this name."""
+    found = [name for name, path in paths.items() if path.is_file() and _has_queue(path, reader.queue)]
+    if len(found) == 1:
+        return found[0]
+    what = f"several databases have it: {found}; say database=" if found else f"none of {sorted(paths)} has it"
+    raise ConversationError(208, f"{reader.name}: the queue {reader.queue!r} is not clear: {what}")
+
+
+def _has_queue(path: Path, queue: str) -> bool:
+    try:
+        with closing(open_watch(path)) as db:
+            return find_queue(db, queue) is not None
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), sentence(error)) from error

@@ -1,0 +1,463 @@
+"""
+RECEIVE and GET CONVERSATION GROUP: messages taken from a queue inside the application's own transaction.
+
+By priority, then in the order in which they were queued; so in order within each conversation, and one call may give
+messages of several conversation groups. What is in quarantine is passed over, and so are the groups that a reader has
+(`broker.store.sqlite.queues`); those that rest after a failure are given where just that group or conversation is asked
+for.
+
+SQLite has one writer at a time: from the first message taken until the transaction ends, nobody else receives anything
+from this database, which is more than the original's lock of the conversation group.
+
+Source: Service Broker documentation, "RECEIVE", "GET CONVERSATION GROUP", "Conversation Priorities".
+"""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import closing, nullcontext
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from broker.client.arguments import check_connection, check_count, check_seconds, check_text, guid_of
+from broker.client.body import LargeBody, context_of, headers_of
+from broker.client.dialog import Dialog, Related
+from broker.client.poison import next_admitted
+from broker.client.queue import QueueSelection, QueueState, Scope, first_group, next_messages, queue_of
+from broker.client.transaction import check_schema, is_always_open, is_autocommit, look, transaction
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, error_parts
+from broker.errors import ConversationError
+from broker.store.sqlite.database import open_watch
+from broker.store.sqlite.quarantine import ATTEMPTS, note_success
+from broker.store.sqlite.transaction import ask, path_of, plain
+
+# --- message ---
+# A received message: what is told of it, and its body.
+
+
+COLUMNS = (
+    "m.queuing_order, m.endpoint_id, m.message_sequence_number, m.message_type_name, m.message_body,"
+    " m.message_enqueue_time, m.body_fragments, c.conversation_handle, c.conversation_id, c.service_name, c.contract,"
+    " c.conversation_group_id, c.priority, m.headers"
+)
+
+
+class Received:
+    """
+    What RECEIVE tells of a message; see the original's RECEIVE for the columns.
+
+    Made from a row of COLUMNS, which is looked at only when it is asked for: most readers want few of its columns.
+    """
+
+    __slots__ = ("_large", "_row")
+
+    def __init__(self, row: tuple[Any, ...], large: LargeBody | None) -> None:
+        self._row = row
+        self._large = large
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_sequence_number} {self.type!r} of {uuid.UUID(bytes=self._row[7])}>"
+
+    @property
+    def type(self) -> str:
+        """Its message type name."""
+        name: str = self._row[3]
+        return name
+
+    @property
+    def message_sequence_number(self) -> int:
+        """Its place in its conversation, from 0."""
+        return int(self._row[2])
+
+    @property
+    def message_enqueue_time(self) -> datetime:
+        """When it was stored here, UTC."""
+        return datetime.fromtimestamp(self._row[5], UTC)
+
+    @property
+    def contract(self) -> str:
+        """The contract of its conversation."""
+        name: str = self._row[10]
+        return name
+
+    @property
+    def service_name(self) -> str:
+        """The service here to which it came."""
+        name: str = self._row[9]
+        return name
+
+    @property
+    def conversation_group_id(self) -> uuid.UUID:
+        """The conversation group in which it was received."""
+        return uuid.UUID(bytes=self._row[11])
+
+    @property
+    def priority(self) -> int:
+        """That of its conversation, 1 .. 10."""
+        return int(self._row[12])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What its sender sent beside the body; empty when that was nothing."""
+        return headers_of(self._row[13])
+
+    @property
+    def trace_context(self) -> Any:
+        """
+        The context of the span that sent it, for `context=` of a span of OpenTelemetry.
+
+        None when it carries none, or the API of OpenTelemetry is not installed.
+        """
+        return context_of(self.headers)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the far side has ended the dialog."""
+        return bool(self._row[3] == END_DIALOG)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the dialog has failed; see `error_code` and `error_description`."""
+        return bool(self._row[3] == ERROR)
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether the conversation timer of this side has fired."""
+        return bool(self._row[3] == DIALOG_TIMER)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its body is above 1 MiB, so that it is better read as a file."""
+        return self._large is not None
+
+    @property
+    def error_code(self) -> int | None:
+        """Of an Error message: positive codes are the far application's, negative ones the broker's; else None."""
+        return self._error()[0]
+
+    @property
+    def error_description(self) -> str:
+        """Of an Error message, what is said beside the code; else empty."""
+        return self._error()[1]
+
+    def _error(self) -> tuple[int | None, str]:
+        """Of a small body; an error in fragments is none of the documented ones."""
+        return error_parts(self._row[4] or b"") if self.is_error else (None, "")
+
+
+class Message(Received):
+    """One received message, and the dialog on which to answer it."""
+
+    __slots__ = ("dialog",)
+
+    def __init__(self, row: tuple[Any, ...], large: LargeBody | None, dialog: Dialog) -> None:
+        super().__init__(row, large)
+        self.dialog = dialog
+
+    @property
+    def body(self) -> bytes:
+        """All of its body. Raises: ValueError, it is a large one and the transaction is over."""
+        if self._large is not None:
+            return self._large.open().read()
+        body: bytes = self._row[4]
+        return body
+
+    @property
+    def body_length(self) -> int:
+        """Bytes of its body, which is not read for that. Raises: as `body`."""
+        return len(self._row[4]) if self._large is None else self._large.length()
+
+    def open(self) -> io.BufferedIOBase:
+        """Its body as a binary file, in bounded memory, until the transaction ends. Raises: as `body`."""
+        return io.BytesIO(self._row[4]) if self._large is None else self._large.open()
+
+
+# --- waiting ---
+# How a call waits for a message: cheaply, and for just as long as it was asked to.
+#
+# `Waiting` is a generator that yields the seconds to pause, so that the synchronous call sleeps and the asynchronous
+# one
+# gives its loop back. Between two pauses it reads `PRAGMA data_version`, which changes with every commit of another
+# connection and costs a few microseconds; only then, and every RELOOK_SECONDS, does it look into the queue: the end
+# of a
+# rest or of a reader process changes nothing in the file.
+
+
+PAUSE_SECONDS = (0.001, 0.02)  # between two looks at the version: first, and at most
+RELOOK_SECONDS = 0.25  # between two looks into the queue when nothing has changed in the file
+
+_T = TypeVar("_T")
+Waiting: TypeAlias = Generator[float, None, _T]
+
+
+def waiting(
+    db: sqlite3.Connection, is_there: Callable[[sqlite3.Connection], bool], take: Callable[[], list[_T]], wait: float
+) -> Waiting[list[_T]]:
+    """
+    What `take` gives once it gives something, or nothing when `wait` seconds are over.
+
+    Args:
+        db: The application's connection; while this waits, no transaction is open on it that was not before.
+        is_there: Whether there is anything to take, asked on a connection that sees what is committed.
+        take: Takes it, inside the application's transaction; leaves no transaction open when somebody was faster.
+        wait: Seconds. Inside a transaction that is open nothing new can be seen, so it looks once; where one is always
+            open (`autocommit=False`), the looks are on a connection of their own.
+    """
+    deadline = time.monotonic() + wait
+    path = path_of(db) if is_always_open(db) else ""
+    if db.in_transaction and not path:
+        return take()
+    with closing(open_watch(path)) if path else nullcontext(db) as watch:
+
+        def _version() -> int:
+            return int(ask(watch, "PRAGMA data_version").fetchone()[0])
+
+        pause, longest = PAUSE_SECONDS
+        version = look_at = None
+        while True:
+            now = time.monotonic()
+            current = look(db, _version)
+            if current != version or look_at is None or now >= look_at:
+                version, look_at = current, now + RELOOK_SECONDS
+                if look(db, lambda: is_there(watch)) and (taken := take()):
+                    return taken
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return []
+            yield min(pause, left)
+            pause = min(longest, pause * 1.5)
+
+
+def wait_here(steps: Waiting[_T]) -> _T:
+    """Run to the end, sleeping in this thread."""
+    while True:
+        try:
+            pause = next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        time.sleep(pause)
+
+
+_TAKEN = "DELETE FROM broker_message WHERE queuing_order = ?"
+_TAKEN_RUN = "DELETE FROM broker_message WHERE queuing_order BETWEEN ? AND ?"
+_TAKEN_LARGE = "INSERT OR IGNORE INTO broker_received VALUES (?, ?)"
+
+_ANY = Scope()
+
+Row = tuple[Any, ...]
+
+
+def receive(
+    db: sqlite3.Connection,
+    *,
+    queue: str,
+    top: int = 100,
+    wait: float = 0.0,
+    conversation: Related | None = None,
+    conversation_group: uuid.UUID | str | None = None,
+    poison: int = ATTEMPTS,
+) -> list[Message]:
+    """
+    RECEIVE: take messages from a queue, in order within each conversation.
+
+    Args:
+        db: The application's connection; its transaction holds what is taken until it commits or rolls back.
+        queue: Its name.
+        top: At most so many messages, at least 1.
+        wait: Seconds to wait for the first one, `math.inf` for ever; 0 looks once, and so does a call inside a
+            transaction that is open already, where nothing new can be seen.
+        conversation: Only messages of this one, a dialog or its handle; none while a reader has its group.
+        conversation_group: Only messages of this group; none while a reader has it.
+        poison: After so many rollbacks a message that was received alone puts its dialog in quarantine, and after three
+            in a row fewer messages than `top` are given; 0 for none of that (see `broker.client.poison`).
+
+    Returns:
+        The messages, none when the wait was over.
+
+    Raises:
+        ConversationError: 127 `top` or `poison` is no whole number of its range; 148 `wait` is no time; 208 no such
+            queue; 9617 the queue is disabled; 8426 no such conversation; 8413 no GUID; 102 a conversation and a group
+            at once.
+        StoreUnavailableError: this file is no database of the broker, or stayed locked.
+    """
+    steps = receiving(
+        db,
+        queue=queue,
+        top=top,
+        wait=wait,
+        conversation=conversation,
+        conversation_group=conversation_group,
+        poison=poison,
+    )
+    return [Message(row, large, dialog) for row, large, dialog in wait_here(steps)]
+
+
+def get_conversation_group(db: sqlite3.Connection, *, queue: str, wait: float = 0.0) -> uuid.UUID | None:
+    """
+    GET CONVERSATION GROUP: the group of the message that is next in a queue.
+
+    It is locked until the transaction ends, and the whole database with it: see above. In autocommit mode that is at
+    once.
+
+    Args:
+        db: The application's connection.
+        queue: Its name.
+        wait: As for `receive`.
+
+    Returns:
+        The group, None when the wait was over.
+
+    Raises:
+        ConversationError: 148 `wait` is no time; 208 no such queue; 9617 the queue is disabled.
+        StoreUnavailableError: this file is no database of the broker, or stayed locked.
+    """
+    found = wait_here(getting_group(db, queue, wait))
+    return found[0] if found else None
+
+
+def receiving(
+    db: sqlite3.Connection,
+    *,
+    queue: str,
+    top: int,
+    wait: float,
+    conversation: Related | None,
+    conversation_group: uuid.UUID | str | None,
+    poison: int = ATTEMPTS,
+) -> Waiting[list[tuple[Row, LargeBody | None, Dialog]]]:
+    """RECEIVE as steps between which nothing is held; see `receive`."""
+    check_connection(db)
+    top = check_count(top, "top", 127, least=1)
+    wait = check_seconds(wait, "wait", 148, may_be_zero=True)
+    poison = check_count(poison, "poison", 127, least=0)
+    if conversation is not None and conversation_group is not None:
+        raise ConversationError(102, "give conversation or conversation_group, not both")
+    if not db.in_transaction:
+        check_schema(db)
+    scope = _ANY
+    if conversation is not None:
+        handle = conversation.conversation_handle if isinstance(conversation, Dialog) else guid_of(conversation)
+        scope = Scope(handle=handle.bytes)
+    elif conversation_group is not None:
+        scope = Scope(group=guid_of(conversation_group).bytes)
+    is_there = partial(_is_there, queue=queue, scope=scope)
+    rows = yield from waiting(db, is_there, partial(_take, db, queue, scope, top, poison), wait)
+    return _messages(db, rows)
+
+
+def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[list[uuid.UUID]]:
+    """GET CONVERSATION GROUP as steps between which nothing is held; see `get_conversation_group`."""
+    check_connection(db)
+    wait = check_seconds(wait, "wait", 148, may_be_zero=True)
+    if not db.in_transaction:
+        check_schema(db)
+    is_there = partial(_is_there, queue=queue, scope=_ANY)
+    return (yield from waiting(db, is_there, partial(_take_group, db, queue), wait))
+
+
+def _is_there(db: sqlite3.Connection, *, queue: str, scope: Scope) -> bool:
+    with plain(db):
+        found = _queue(db, queue, scope)
+        if not found.has_messages or (scope == _ANY and not found.has_locks):
+            return bool(found.has_messages)
+        return bool(next_messages(db, _choice(found, scope), "m.queuing_order", 1))
+
+
+def _take(
+    db: sqlite3.Connection, queue: str, scope: Scope, top: int, poison: int
+) -> list[tuple[Row, LargeBody | None]]:
+    """Take what waits in a queue. With nothing taken, no transaction is left open."""
+    is_joined = db.in_transaction
+    with transaction(db), plain(db):
+        found = _queue(db, queue, scope)
+        select = _selecting(db, found, scope)
+        rows = next_admitted(db, found.queue_id, select, top, poison=poison, may_commit=not is_joined)
+        is_brief = is_autocommit(db) and not is_joined
+        taken = [(row, _large(db, row, is_brief=is_brief)) for row in rows]
+        _remove(db, [row[0] for row in rows])
+        pieces = [(row[1], row[2]) for row, large in taken if large is not None]
+        if pieces:
+            db.executemany(_TAKEN_LARGE, pieces)
+        note_success(db, {row[1] for row in rows})
+    if not rows and not is_joined and db.in_transaction:
+        db.execute("ROLLBACK")  # another reader was faster
+    return taken
+
+
+def _selecting(db: sqlite3.Connection, found: QueueState, scope: Scope) -> Callable[[int], list[Row]]:
+    """What gives the next messages; `found` is true for the first time, then there may have been a commit."""
+    has_locks = bool(found.has_locks)
+
+    def select(limit: int) -> list[Row]:
+        nonlocal has_locks
+        choice = QueueSelection(found.queue_id, scope, time.time(), has_locks)
+        has_locks = True
+        return next_messages(db, choice, COLUMNS, limit)
+
+    return select
+
+
+def _remove(db: sqlite3.Connection, queuing_orders: list[int]) -> None:
+    """Messages leave their queue; where no other stands between them, by one statement."""
+    if not queuing_orders:
+        return
+    first, last = min(queuing_orders), max(queuing_orders)
+    if last - first < len(queuing_orders):
+        ask(db, _TAKEN_RUN, (first, last))
+    else:
+        db.executemany(_TAKEN, [(order,) for order in queuing_orders])
+
+
+def _large(db: sqlite3.Connection, row: Row, *, is_brief: bool) -> LargeBody | None:
+    """The body of a message in fragments, copied when the transaction is over with this call."""
+    if row[4] is not None:
+        return None
+    large = LargeBody(db, row[1], row[2], row[6])
+    return large.copied() if is_brief else large
+
+
+def _take_group(db: sqlite3.Connection, queue: str) -> list[uuid.UUID]:
+    is_joined = db.in_transaction
+    with transaction(db), plain(db):
+        group = first_group(db, _choice(_queue(db, queue, _ANY), _ANY))
+    if group is None and not is_joined and db.in_transaction:
+        db.execute("ROLLBACK")
+    return [] if group is None else [uuid.UUID(bytes=group)]
+
+
+def _messages(
+    db: sqlite3.Connection, taken: list[tuple[Row, LargeBody | None]]
+) -> list[tuple[Row, LargeBody | None, Dialog]]:
+    """Each with the dialog that the messages of its conversation share."""
+    dialogs: dict[int, Dialog] = {}
+    messages = []
+    for row, large in taken:
+        dialog = dialogs.get(row[1])
+        if dialog is None:
+            dialog = dialogs[row[1]] = Dialog(db, row[1], uuid.UUID(bytes=row[7]), uuid.UUID(bytes=row[8]))
+        messages.append((row, large, dialog))
+    return messages
+
+
+def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> QueueState:
+    check_text(queue, "the queue's name")
+    found = queue_of(db, queue)
+    if found is None:
+        raise ConversationError(208, f"the queue {queue!r} does not exist in this database")
+    if not found.is_receive_enabled:
+        raise ConversationError(9617, f"the queue {queue!r} is disabled: ALTER QUEUE [{queue}] WITH STATUS = ON")
+    if scope.handle is not None:
+        query = "SELECT 1 FROM broker_conversation WHERE conversation_handle = ?"
+        if ask(db, query, (scope.handle,)).fetchone() is None:
+            raise ConversationError(8426, f"the conversation handle {uuid.UUID(bytes=scope.handle)} is not found")
+    return found
+
+
+def _choice(found: QueueState, scope: Scope) -> QueueSelection:
+    return QueueSelection(found.queue_id, scope, time.time(), has_locks=bool(found.has_locks))

@@ -1,0 +1,282 @@
+"""
+The application's own connection, used without disturbing it.
+
+Its transaction is joined when there is one, and begun when there is none: IMMEDIATE, so that two writers wait for each
+other instead of failing with "database is locked". A transaction that is joined gets the write lock before anything is
+read, for the same reason. Its row factory is passed by, none of its settings is changed, and whatever SQLite says of a
+file that cannot be used becomes `StoreUnavailableError` with a sentence, `StoreBusyError` when others kept it too long.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from broker.errors import StoreBusyError, StoreUnavailableError
+from broker.store.sqlite.schema import SCHEMA_VERSION
+from broker.store.sqlite.transaction import (
+    BUSY_SECONDS,
+    LOCK_PAUSE,
+    DaemonConnection,
+    ask,
+    is_about_file,
+    is_busy,
+    path_of,
+    sentence,
+    take_write_lock,
+)
+
+# --- busy ---
+# What an application is told of a file that cannot be used: above all that others write to it, and who that is.
+#
+# SQLite locks one byte of the file beside the database for as long as a transaction writes. Linux lists such locks
+# with
+# the process that holds them, and nothing has to be opened to read that: to open and close the file itself would end
+# the
+# locks of this very process.
+#
+# Source: SQLite documentation, "WAL-mode File Format", section 2.3, "WAL Locks"; proc_locks(5).
+
+
+_LOCKS = Path("/proc/locks")
+_PROCESSES = Path("/proc")
+_WRITE_LOCK_AT = 120  # byte of the shared-memory file; WAL_WRITE_LOCK
+_FIELDS = 8  # number, kind, mode, access, process, file, first byte, last byte
+
+
+_TOO_OLD = (
+    "this transaction has read before another connection wrote, so it cannot write any more: roll it back and begin it"
+    " again, with BEGIN IMMEDIATE, or with the broker's call first"
+)
+
+
+def unavailable(path: str, error: sqlite3.Error, waited_s: float) -> StoreUnavailableError:
+    """What a call raises for what SQLite says of a file, after it has waited so long for others who write."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailableError(path, _TOO_OLD)
+    if code & 0xFF != sqlite3.SQLITE_BUSY:
+        return StoreUnavailableError(path, sentence(error))
+    pid = holder_of(path)
+    return StoreBusyError(path, _problem(pid, waited_s), waited_s, pid)
+
+
+def holder_of(path: str) -> int | None:
+    """
+    The process that has the write lock of this database at the moment; None when nobody has it or that cannot be seen.
+
+    A container tells of its own processes only.
+    """
+    try:
+        inode = os.stat(f"{path}-shm").st_ino  # noqa: PTH116 - a name beside the file, not below it
+        lines = _LOCKS.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in lines:
+        fields = line.split()
+        if len(fields) == _FIELDS and fields[1] == "POSIX" and fields[3] == "WRITE":  # one that waits has a "->" more
+            _, _, _, _, pid, file, first, last = fields
+            is_there = file.rpartition(":")[2] == str(inode)
+            if is_there and int(first) <= _WRITE_LOCK_AT and (last == "EOF" or int(last) >= _WRITE_LOCK_AT):
+                return int(pid) if int(pid) > 0 else None
+    return None
+
+
+def _problem(pid: int | None, waited_s: float) -> str:
+    others = f"others were writing for all of the {waited_s:.1f} s that this call waited, so nothing was done"
+    if pid is None:
+        who = "which process it was cannot be seen here"
+    elif pid == os.getpid():
+        who = "another connection of this very process has a write transaction open"
+    else:
+        name = _name(pid)
+        who = f"process {pid}{f' ({name})' if name else ''} has a write transaction open"
+    return f"{others}; {who}: end that, keep transactions short, wait for nothing inside them, and call again"
+
+
+def _name(pid: int) -> str:
+    """Of a program, not its arguments: those may hold what no log shall."""
+    try:
+        return (_PROCESSES / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+_LOCK = "DELETE FROM broker_received WHERE 0"  # changes nothing, but has to have the write lock
+_SAVEPOINT = "broker_call"
+_UNSAFE = {0: "OFF", 1: "NORMAL"}  # PRAGMA synchronous of a connection whose commits are not on the disk at once
+_T = TypeVar("_T")
+
+
+def check_schema(db: sqlite3.Connection) -> None:
+    """
+    See that a database of the broker lives in this file, as this release knows it.
+
+    Raises:
+        StoreUnavailableError: it does not, it is older or newer, or this is no database at all.
+    """
+    row = look(db, lambda: ask(db, "SELECT schema_version FROM broker_database").fetchone())
+    version = None if row is None else row[0]
+    if version != SCHEMA_VERSION:
+        what = "start the daemon of this release on it" if version and version < SCHEMA_VERSION else "use that release"
+        problem = f"its schema has version {version}, this release knows {SCHEMA_VERSION}: {what}"
+        raise StoreUnavailableError(path_of(db) or ":memory:", problem)
+
+
+def check_durable(db: sqlite3.Connection) -> None:
+    """
+    See that what this connection commits is on the disk before the daemon finds it.
+
+    What is sent and then lost with the power leaves its number to the next message, which the far side, who has the
+    lost one, takes for a duplicate: it would be acknowledged and never be read. Nothing would tell of that.
+
+    Raises:
+        StoreUnavailableError: its `PRAGMA synchronous` is below FULL.
+    """
+    if isinstance(db, DaemonConnection):
+        return  # a daemon's own
+    mode = _UNSAFE.get(ask(db, "PRAGMA synchronous").fetchone()[0])
+    if mode is not None:
+        problem = (
+            f"this connection has PRAGMA synchronous = {mode}, so a loss of power could take back what was sent"
+            " already, and the next message be lost: set PRAGMA synchronous = FULL on it before its transaction, or"
+            " send on another connection"
+        )
+        raise StoreUnavailableError(path_of(db) or ":memory:", problem)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """
+    The application's transaction, begun when there is none; committed here only in autocommit mode.
+
+    In it the database is this connection's alone to write, also when the transaction was joined.
+
+    Raises:
+        StoreBusyError: the database stayed locked for BUSY_SECONDS, or the connection's own time-out if that is longer.
+        StoreUnavailableError: the database cannot be written, is damaged or none of the broker, or the disk is full,
+            also at the COMMIT made here; or the transaction that was joined has read before others wrote, so that it
+            can only be begun again.
+    """
+    try:
+        if db.in_transaction:
+            _patiently(db, lambda: db.execute(_LOCK))
+            yield
+            return
+        began = time.monotonic()
+        try:
+            take_write_lock(db, least=BUSY_SECONDS)
+        except sqlite3.OperationalError as error:
+            blame_file(db, error, time.monotonic() - began)
+            raise
+        try:
+            yield
+            if is_autocommit(db):
+                db.execute("COMMIT")  # `commit` does nothing where SQLite's own autocommit is on
+        except BaseException:
+            if db.in_transaction:  # a full disk may have ended it already
+                db.execute("ROLLBACK")
+            raise
+    except sqlite3.DatabaseError as error:
+        blame_file(db, error)
+        raise
+
+
+@contextmanager
+def whole(db: sqlite3.Connection) -> Iterator[None]:
+    """A transaction in which a call of several writes is done as a whole or, in the application's eyes, not at all."""
+    is_joined = db.in_transaction
+    with transaction(db):
+        if not is_joined:
+            yield
+            return
+        db.execute(f"SAVEPOINT {_SAVEPOINT}")
+        try:
+            yield
+        except BaseException:
+            if db.in_transaction:  # a full disk may have ended it already
+                db.execute(f"ROLLBACK TO {_SAVEPOINT}")
+                db.execute(f"RELEASE {_SAVEPOINT}")
+            raise
+        db.execute(f"RELEASE {_SAVEPOINT}")
+
+
+def commit(db: sqlite3.Connection) -> None:
+    """
+    Commit what the application did on a connection whose transactions the broker ends.
+
+    Raises:
+        StoreUnavailableError: the disk is full, the file is locked, damaged or cannot be written: nothing is committed.
+    """
+    began = time.monotonic()
+    try:
+        db.commit()
+    except sqlite3.DatabaseError as error:
+        blame_file(db, error, time.monotonic() - began)
+        raise
+
+
+def look(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
+    """
+    What a call reads, with patience.
+
+    Raises:
+        StoreBusyError: the database stayed locked for BUSY_SECONDS.
+        StoreUnavailableError: it cannot be read, or is none of the broker.
+    """
+    try:
+        return _patiently(db, call)
+    except sqlite3.DatabaseError as error:
+        blame_file(db, error)
+        raise
+
+
+def blame_file(db: sqlite3.Connection, error: sqlite3.DatabaseError, waited_s: float | None = None) -> None:
+    """
+    Tell an error about the file as applications are told; of any other nothing.
+
+    Args:
+        db: The application's connection.
+        error: What SQLite said.
+        waited_s: For how long others who write were waited for; None = as long as the connection itself waits.
+
+    Raises:
+        StoreUnavailableError: the file behind the connection cannot be used.
+    """
+    if is_about_file(error):
+        waited_s = ask(db, "PRAGMA busy_timeout").fetchone()[0] / 1000 if waited_s is None else waited_s
+        raise unavailable(path_of(db) or ":memory:", error, waited_s) from error
+
+
+def is_autocommit(db: sqlite3.Connection) -> bool:
+    """Whether each statement commits by itself: `isolation_level=None`, or `autocommit=True` from Python 3.12 on."""
+    mode = getattr(db, "autocommit", None)
+    return mode if isinstance(mode, bool) else db.isolation_level is None
+
+
+def is_always_open(db: sqlite3.Connection) -> bool:
+    """Whether the connection is in a transaction even when nothing was done in it: `autocommit=False`, Python 3.12."""
+    return getattr(db, "autocommit", None) is False
+
+
+def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
+    """
+    Wait for others longer than the connection's own time-out, which is 5 s unless the application says.
+
+    Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            return call()
+        except sqlite3.OperationalError as error:
+            is_hopeless = not is_busy(error) or error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT
+            if is_hopeless or time.monotonic() > began + BUSY_SECONDS:
+                blame_file(db, error, time.monotonic() - began)
+                raise
+            time.sleep(LOCK_PAUSE)

@@ -1,0 +1,177 @@
+"""
+Durations and sizes as people write them: "250ms", "10s", "7d"; "512KiB", "10MB", or a plain number of bytes.
+
+A duration always names its unit, because a bare 10 has meant seconds to one program and milliseconds to the next.
+A size may be a bare number, because bytes are the only unit it could mean. KiB, MiB and GiB count in 1024,
+KB, MB and GB in 1000. `render_` writes the shortest text that `parse_` reads back as the same value.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+DURATION_PATTERN = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)"
+SIZE_PATTERN = r"([0-9]{1,18})(KiB|MiB|GiB|KB|MB|GB)?"
+_DURATION = re.compile(DURATION_PATTERN)
+_SIZE = re.compile(SIZE_PATTERN)
+
+# Largest unit first: rendering takes the first that divides.
+_MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_EXACT = 1 << 50  # milliseconds; a float holds all whole numbers below it
+_BYTES = {"GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6, "KiB": 1 << 10, "KB": 10**3, "": 1}
+
+
+def parse_duration(text: str) -> float:
+    """
+    Read a duration.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: no number followed at once by one of ms, s, m, h, d.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration")
+    whole, _, part = match[1].partition(".")
+    parts: int = 1000 * 10 ** len(part)
+    return int(whole + part) * _MILLISECONDS[match[2]] / parts  # whole numbers, so rounded once
+
+
+def render_duration(seconds: float) -> str:
+    """The shortest text for a duration that `parse_duration` may have read."""
+    whole = round(seconds * 1000)
+    if whole / 1000 == seconds and whole < _EXACT:
+        unit = next(unit for unit, factor in _MILLISECONDS.items() if whole % factor == 0 and (whole or unit == "s"))
+        return f"{whole // _MILLISECONDS[unit]}{unit}"
+    from decimal import Decimal  # noqa: PLC0415 - for parts of a millisecond; a slow import for all others
+
+    exact = Decimal(repr(seconds)) * 1000
+    for unit, factor in _MILLISECONDS.items():
+        if exact % factor == 0 and (exact or unit == "s"):
+            return f"{int(exact / factor)}{unit}"
+    return f"{exact.normalize():f}ms"
+
+
+def parse_size(text: str) -> int:
+    """
+    Read a size.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        ValueError: no whole number, alone or followed at once by one of KiB, MiB, GiB, KB, MB, GB.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no size")
+    return int(match[1]) * _BYTES[match[2] or ""]
+
+
+def render_size(count: int) -> str:
+    """The shortest text for a number of bytes, in the largest unit that divides it."""
+    unit = next(unit for unit, factor in _BYTES.items() if count % factor == 0 and (count or not unit))
+    return f"{count // _BYTES[unit]}{unit}"
+
+
+# --- number ---
+# Numbers as people read them: three digits and a unit. The exact figure stands beside it, in the tooltip.
+#
+# An unknown number is a dash, never a zero.
+
+
+UNKNOWN = "–"  # noqa: RUF001 - an en dash, as printed tables have it
+_DURATIONS = ((1, "µs"), (1_000, "ms"), (1_000_000, "s"), (60_000_000, "min"), (3_600_000_000, "h"))
+_SIZES = ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"), (1 << 40, "TiB"))
+_COUNTS = ((1, ""), (1_000, "k"), (1_000_000, "M"), (1_000_000_000, "G"))
+_PLAIN_MAX = 10_000  # counts below are told whole
+_LITTLE = 0.0001  # a share that is told as "less than"
+
+
+class Quantity(NamedTuple):
+    """A number for people. Shape: `text` short, `exact` whole, empty when the text is exact."""
+
+    text: str
+    exact: str = ""
+
+
+def duration(microseconds: float | None) -> Quantity:
+    """A time in microseconds; minutes from two minutes, hours from two hours."""
+    if microseconds is None:
+        return Quantity(UNKNOWN)
+    size = abs(microseconds)
+    units = [unit for unit in _DURATIONS if size >= unit[0] * (2 if unit[1] in {"min", "h"} else 1)]
+    return _scaled(microseconds, units[-1] if units else _DURATIONS[0], "µs")
+
+
+def size(octets: float | None) -> Quantity:
+    """Bytes, in powers of 1024."""
+    if octets is None:
+        return Quantity(UNKNOWN)
+    units = [unit for unit in _SIZES if abs(octets) >= unit[0]]
+    return _scaled(octets, units[-1] if units else _SIZES[0], "B")
+
+
+def count(number: int | None) -> Quantity:
+    """How many; below ten thousand told whole."""
+    if number is None:
+        return Quantity(UNKNOWN)
+    if abs(number) < _PLAIN_MAX:
+        return Quantity(f"{number:,}")
+    return _scaled(number, [unit for unit in _COUNTS if abs(number) >= unit[0]][-1], "")
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """A number with its noun; `many` when that is not `one` with an s."""
+    return f"{count(number).text} {one if number == 1 else many or one + 's'}"
+
+
+def share(part: float, whole: float) -> Quantity:
+    """Part of a whole in per cent; a dash when there is no whole."""
+    if not whole:
+        return Quantity(UNKNOWN)
+    ratio = part / whole
+    exact = f"{part:,.0f} of {whole:,.0f}"
+    if not part:
+        return Quantity("0 %", exact)
+    if abs(ratio) < _LITTLE:
+        return Quantity("< 0.01 %", exact)
+    # What is not quite all is never told as all of it.
+    text = "> 99.99 %" if 1 - _LITTLE < ratio < 1 else f"{_digits(100 * ratio)} %"
+    return Quantity(text, exact)
+
+
+def instant(when: datetime | None) -> Quantity:
+    """Date and time of day, UTC, to the second; exact to the microsecond."""
+    if when is None:
+        return Quantity(UNKNOWN)
+    utc = when.astimezone(UTC)
+    return Quantity(f"{utc:%Y-%m-%d %H:%M:%S}", f"{utc:%Y-%m-%d %H:%M:%S.%f} UTC")
+
+
+def clock(when: datetime, *, span: timedelta) -> str:
+    """A mark on a time axis that is `span` long: no finer than it has to be."""
+    utc = when.astimezone(UTC)
+    if span > timedelta(days=3):
+        return f"{utc:%d %b}"
+    if span > timedelta(hours=20):
+        return f"{utc:%d %b %H:%M}"
+    return f"{utc:%H:%M}" if span > timedelta(minutes=10) else f"{utc:%H:%M:%S}"
+
+
+def _scaled(number: float, unit: tuple[int, str], smallest: str) -> Quantity:
+    scale, name = unit
+    whole = f"{number:,.0f} {smallest}".strip()
+    text = f"{_digits(number / scale)} {name}".strip()
+    return Quantity(text, "" if text == whole else whole)
+
+
+def _digits(number: float) -> str:
+    """Three digits; no zeros behind the point."""
+    places = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    text = f"{number:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

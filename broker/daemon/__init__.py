@@ -1,0 +1,1 @@
+"""A running instance: its parts put together, started, reloaded and ended."""

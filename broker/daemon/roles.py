@@ -1,0 +1,605 @@
+"""
+Who says which role this instance has for a database: the lock of its file, or a command.
+
+The interface is one question. A source knows nothing of files, epochs or other databases, and what it says is only
+acted upon by the keeper of the role, so another source (the state of a replicated PostgreSQL, a lease) is one class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from broker.config.settings import DatabaseSettings
+from broker.errors import BrokerError, StatementError, StoreUnavailableError
+from broker.routing.mirrored import EPOCH_TOLD_MAX, Act, MirrorRole, OwnRole, OwnRoleStatus, RoleAnswer
+from broker.store.sqlite.database import HELD, lock_path
+from broker.store.sqlite.role_file import PrincipalRecord, read_reign, role_path
+from broker.store.sqlite.transaction import LAPSED
+from broker.supervision import SupervisedTask, Supervision
+
+LOCK_INTERVAL = 0.05  # seconds between two attempts to take the lock: a principal that was killed is followed at once
+_OUTPUT_MAX_BYTES = 4096  # of a command: a role is one line
+_SAID = re.compile(rb"\s*(?:(principal)(?:\s+(\d{1,19}))?|mirror)\s*")
+
+
+class RoleSource(Protocol):
+    """
+    Whoever decides about the roles.
+
+    Shape: `name` as the views tell it; `interval` seconds between two questions; `hold` seconds for which an answer
+    confirms a principal; `is_ours` whether an administrator changes the roles here, with SET PARTNER FAILOVER.
+    """
+
+    name: str
+    interval: float
+    hold: float
+    is_ours: bool
+
+    async def ask(self) -> RoleAnswer:
+        """What this instance should be now. Never fails: what goes wrong is a word as well. May be cancelled."""
+
+
+class LockSource:
+    """Whoever gets the lock of the file is the principal, so everybody should try."""
+
+    name = "lock"
+    interval = LOCK_INTERVAL
+    hold = float("inf")  # whoever has the lock needs nobody's word
+    is_ours = True
+
+    async def ask(self) -> RoleAnswer:
+        """Try; the lock decides."""
+        return RoleAnswer(MirrorRole.PRINCIPAL)
+
+
+class CommandSource:
+    """
+    A program that prints the role, run again and again, without a shell.
+
+    Args:
+        command: The program and its arguments.
+        interval: Seconds between two runs.
+        hold: Seconds after which a run is ended, and for which its answer holds.
+    """
+
+    name = "command"
+    is_ours = False
+
+    def __init__(self, command: Sequence[str], *, interval: float, hold: float) -> None:
+        self.interval = interval
+        self.hold = hold
+        self._command = command
+
+    async def ask(self) -> RoleAnswer:
+        """Run it once."""
+        loop = asyncio.get_running_loop()
+        try:
+            transport, run = await loop.subprocess_exec(
+                _Run, *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            return self._failed(f"cannot be started: {getattr(error, 'strerror', None) or error}")
+        try:
+            async with asyncio.timeout(self.hold):
+                await run.ended.wait()
+                _kill_group(transport)  # what it leaves behind may keep its output open
+                await run.read.wait()
+        except TimeoutError:
+            return self._failed(f"has not ended within {self.hold:g} s")
+        finally:
+            _kill_group(transport)
+            await run.ended.wait()
+            transport.close()
+        code, output, complaint = transport.get_returncode(), run.printed[1], run.printed[2]
+        if code:
+            said = complaint.decode(errors="replace").strip()
+            return self._failed(f"has failed with exit code {code}{': ' + said if said else ''}")
+        return self._read(output)
+
+    def _read(self, output: bytes) -> RoleAnswer:
+        said = _SAID.fullmatch(output)
+        if said is None:
+            shown = output[:60].decode(errors="replace")
+            return self._failed(f"printed {shown!r}, and should print principal, principal EPOCH or mirror")
+        if said[1] is None:
+            return RoleAnswer(MirrorRole.MIRROR)
+        epoch = int(said[2] or 0)
+        if epoch > EPOCH_TOLD_MAX:
+            return self._failed(f"printed the epoch {epoch}, above which nobody could take over any more")
+        return RoleAnswer(MirrorRole.PRINCIPAL, epoch)
+
+    def _failed(self, problem: str) -> RoleAnswer:
+        return RoleAnswer(MirrorRole.UNKNOWN, problem=f"role_command {self._command[0]} {problem}")
+
+
+def role_source(settings: DatabaseSettings) -> RoleSource | None:
+    """The source that a database asks; None where this instance is always the principal."""
+    if settings.mirroring == "lock":
+        return LockSource()
+    if settings.mirroring == "command":
+        return CommandSource(settings.role_command, interval=settings.role_interval, hold=settings.role_timeout)
+    return None
+
+
+class _Run(asyncio.SubprocessProtocol):
+    """
+    One run of a program.
+
+    Shape: `printed` the beginning of what it prints, by descriptor; the rest is read as well, so that it can end, and
+    not kept. `ended` once the program has, `read` once nobody can print any more.
+    """
+
+    def __init__(self) -> None:
+        self.printed = {1: b"", 2: b""}
+        self.ended = asyncio.Event()
+        self.read = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.printed[fd] += data[: _OUTPUT_MAX_BYTES - len(self.printed[fd])]
+
+    def process_exited(self) -> None:
+        self.ended.set()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.read.set()
+
+
+def _kill_group(transport: asyncio.SubprocessTransport) -> None:
+    """The program is no more, nor what it started: they are a session of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(transport.get_pid(), signal.SIGKILL)
+
+
+# --- role_watch ---
+# What can be seen of a mirrored database without opening it: whether somebody has its lock, and what is told beside
+# it.
+#
+# A mirror looks many times a second at each of its databases, so a look is a few calls of the system: the lock file
+# stays
+# open, and what is told is read when its file is another one. Once a second everything is looked up anew, for storage
+# on
+# which a change shows late.
+
+
+REFRESH_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """
+    What was seen.
+
+    Shape: `is_held` whether somebody has the lock; `reign` what the principal tells, None when nothing is told, or when
+    `problem` says why it cannot be read.
+    """
+
+    is_held: bool
+    reign: PrincipalRecord | None
+    problem: str = ""
+
+
+class RoleWatch:
+    """
+    Args:
+        path: The database file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1  # of the lock file
+        self._lock_file = self._role_file = path
+        self._refresh_at = float("-inf")
+        self._mark: tuple[int, ...] = ()
+        self._reign: PrincipalRecord | None = None
+        self._problem = ""
+
+    def look(self, *, asks_lock: bool) -> Sight:
+        """
+        Look once. For any thread, one at a time: storage may be slow.
+
+        Args:
+            asks_lock: Else nobody tries the lock, so that nobody is in the way of a partner who does.
+        """
+        now = time.monotonic()
+        is_due = now >= self._refresh_at
+        if is_due:
+            self._refresh_at = now + REFRESH_SECONDS
+            self._lock_file, self._role_file = Path(lock_path(self._path)), role_path(self._path)
+        mark = _mark(self._role_file)
+        if is_due or mark != self._mark:
+            self._mark = mark
+            self._read()
+        return Sight(asks_lock and self._is_held(), self._reign, self._problem)
+
+    def close(self) -> None:
+        """Keep no file open."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _read(self) -> None:
+        try:
+            self._reign, self._problem = read_reign(self._path), ""
+        except StoreUnavailableError as error:
+            self._reign, self._problem = None, str(error)
+
+    def _is_held(self) -> bool:
+        """False as well when it cannot be told: whoever takes the lock then finds out why."""
+        try:
+            there = self._lock_file.stat()
+            if self._descriptor < 0 or not os.path.samestat(there, os.fstat(self._descriptor)):
+                self.close()  # it was removed, or there is another one by this name
+                self._descriptor = os.open(self._lock_file, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+def _mark(file: Path) -> tuple[int, ...]:
+    """What tells one state of a file from the next; empty when there is none to be seen."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+# --- role_keeper ---
+# Keeping the role of one database: whoever the source of roles names takes it over, anybody else stands by.
+#
+# One task for each database with `mirroring`; it alone takes the database over and steps down, so neither happens
+# twice
+# or at once. What to do is decided by `broker.routing.mirrored`; how a database comes and goes is the port `Hosting`.
+# While somebody else is the principal, the database file is not opened: what has to be known of it is told beside it
+# (`broker.store.sqlite.role_file`). Loop-only.
+
+
+REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the database to its partner
+RETRY_SECONDS = 1.0  # between two attempts when something is wrong
+_WHERE_TO_LOOK = "why not is told at its partner, by the log and sys.database_mirroring"
+
+log = structlog.get_logger(__name__)
+
+
+def boot_time() -> float:
+    """Seconds of a clock that goes on while this process stands still, or the whole machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Hosting(Protocol):
+    """The port to the databases of the instance."""
+
+    async def open(self, name: str, least_epoch: int) -> PrincipalRecord:
+        """Take a database over and serve it. Raises BrokerError: it is as if nothing had been tried."""
+
+    def refuse(self, name: str, broker_instance: bytes | None) -> None:
+        """From this moment on nothing comes into the database any more."""
+
+    async def close(self, name: str) -> None:
+        """Behind `refuse`: end what is under way, and give the file back."""
+
+    def announce(self, broker_instance: bytes) -> None:
+        """Tell those who asked what this instance is for a broker instance now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A word of the source, and when it was asked for it."""
+
+    word: RoleAnswer
+    asked_at: float
+
+
+class RoleKeeper:
+    """
+    Args:
+        name: Of the database.
+        path: Its file.
+        source: Who says which role it should have.
+        hosting: Brings it and lets it go.
+        broker_instance: As configured, 16 bytes, or None.
+        supervision: Keeps the task.
+        clock: Seconds, by which words count and rests last: `boot_time` where roles come by a command; None is the
+            loop's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        source: RoleSource,
+        hosting: Hosting,
+        *,
+        broker_instance: bytes | None = None,
+        supervision: Supervision | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self._path = path
+        self._hosting = hosting
+        self._configured = self._broker_instance = broker_instance
+        self._watch = RoleWatch(path)
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock or self._loop.time
+        self._own = OwnRole(hold=source.hold, now=self._clock())
+        self._since = time.time()
+        self._principal = ""
+        self._taken_epoch = 0  # by this instance, the last time
+        self._is_handing_over = False
+        self._told = ""  # the last problem that the log has
+        self._step_down_because = ""
+        self._left_because = ""  # the last time
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._is_closing = False
+        self._supervision = supervision or Supervision()
+        self._task: SupervisedTask | None = None
+
+    def use(self, source: RoleSource) -> None:
+        """Ask this source from now on, of the same kind; at once."""
+        self.source, self._own.hold = source, source.hold
+        self._wake.set()
+
+    @property
+    def standing(self) -> OwnRoleStatus:
+        """What this instance is for the database now; a principal that may not act any more is none."""
+        own = self._own
+        role = own.role if self.is_confirmed() else MirrorRole.MIRROR
+        return OwnRoleStatus(
+            broker_instance=self._broker_instance,
+            role=role,
+            epoch=own.epoch,
+            since=self._since,
+            source=self.source.name,
+            problem=own.problem,
+            principal=self._principal if own.role is MirrorRole.PRINCIPAL else self._partner,
+            is_resting=own.role is MirrorRole.MIRROR and self._clock() < own.rests_until,
+        )
+
+    def is_confirmed(self) -> bool:
+        """Whether this instance may act for the database now. For any thread. Cost: one look at the clock."""
+        return self._own.is_confirmed(self._clock())
+
+    @property
+    def _partner(self) -> str:
+        """Who else took the database over last; empty when that was this instance."""
+        return self._principal if self._own.epoch > self._taken_epoch else ""
+
+    async def start(self) -> None:
+        """
+        Ask once, take the database over if that is what it comes to, and keep the role from then on.
+
+        Raises:
+            BrokerError: it should be taken over and cannot be, for another reason than that somebody else has it.
+        """
+        await self._look(is_start=True)
+        log.info("database role", database=self.name, role=self._own.role.value, epoch=self._own.epoch)
+        self._task = self._supervision.keep(f"{self.name} role", self._keep)
+
+    async def close(self) -> None:
+        """Whatever is under way ends, and the database is left to the partner."""
+        self._is_closing = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task.stop(is_cancelled=False)
+        await self._leave("the instance stops")
+        self._watch.close()
+        async with self._changed:
+            self._changed.notify_all()
+
+    def on_demoted(self, problem: str) -> None:
+        """The store found that it is not ours any more: nothing more may come in."""
+        if self._own.role is MirrorRole.PRINCIPAL and not self._is_closing:
+            self._hosting.refuse(self.name, self._broker_instance)
+            self._step_down(problem)
+
+    # --- SET PARTNER FAILOVER ---
+
+    def check_fail_over(self) -> None:
+        """Whether an administrator may hand the database over, here and now. Raises StatementError."""
+        if not self.source.is_ours:
+            problem = f"the roles of {self.name!r} are decided by role_command: fail over where that gets them from"
+            raise StatementError(50000, problem)
+        if self._is_handing_over:
+            problem = f"a failover of the database {self.name!r} is under way: wait until it has ended"
+            raise StatementError(1470, problem)
+        if self._own.role is not MirrorRole.PRINCIPAL:
+            who = f", {self._partner!r}" if self._partner else ""
+            problem = f"the database {self.name!r} is a mirror here: say this to its principal{who}"
+            raise StatementError(1470, problem)
+
+    async def fail_over(self) -> str:
+        """
+        Hand the database over, and wait until somebody is its principal again.
+
+        Returns:
+            Who that is.
+
+        Raises:
+            StatementError: as `check_fail_over`.
+        """
+        self.check_fail_over()
+        epoch = self._own.epoch
+        self._is_handing_over = True
+        self._step_down("handed over by SET PARTNER FAILOVER")
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2 * REST_SECONDS), self._changed:
+                    await self._changed.wait_for(lambda: self._own.epoch > epoch or self._is_closing)
+        finally:
+            self._is_handing_over = False
+        if self._own.epoch == epoch:
+            waited = "nobody has taken it over yet, and this instance goes on trying"
+            return f"database {self.name} handed over; {waited}; {_WHERE_TO_LOOK}"
+        if self._own.role is MirrorRole.PRINCIPAL:
+            waited = f"nobody took it over within {REST_SECONDS:g} s"
+            again = f"so this instance is the principal again, epoch {self._own.epoch}"
+            return f"database {self.name}: {waited}, {again}; {_WHERE_TO_LOOK}"
+        return f"database {self.name} handed over: {self._principal} is the principal, epoch {self._own.epoch}"
+
+    def _step_down(self, problem: str) -> None:
+        self._step_down_because = problem
+        self._wake.set()
+
+    # --- the task ---
+
+    async def _keep(self) -> None:
+        is_well = True
+        while not self._is_closing:
+            is_settled = self.source.is_ours and self._own.role is MirrorRole.PRINCIPAL  # until somebody wakes it
+            pause = (None if is_settled else self.source.interval) if is_well else RETRY_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+            if not self._is_closing:
+                is_well = await self._look_again()
+
+    async def _look_again(self) -> bool:
+        """Look; a bug that this meets is told, and does not keep a mirror from taking over later."""
+        try:
+            await self._look()
+        except Exception as error:  # whatever it is, the next look may go well
+            problem = f"keeping the role failed with {error!r}, and is tried again"
+            if problem != self._told:
+                log.exception("database role in doubt", database=self.name, problem=problem)
+            self._own.problem = self._told = problem
+            return False
+        return True
+
+    async def _look(self, *, is_start: bool = False) -> None:
+        """Once: ask, do what follows, and see what the principal tells."""
+        own, before = self._own, self.standing
+        said: _Said | None = None  # by whom it is to be taken over
+        if self._step_down_because:
+            await self._leave(self._step_down_because)
+        else:
+            heard = await self._ask()
+            if heard is None:
+                return
+            said = heard if await self._follow(heard) is Act.TAKE else None
+        if own.role is MirrorRole.MIRROR:
+            sight = await asyncio.to_thread(self._watch.look, asks_lock=said is not None and not is_start)
+            if said is not None and sight.is_held:
+                self._on_kept_out(StoreUnavailableError(str(self._path), HELD))
+            elif said is not None:
+                await self._take(said, is_start=is_start)
+            if own.role is MirrorRole.MIRROR:
+                self._hear(sight)
+        if own.problem != self._told:
+            self._told = own.problem
+            if own.problem:
+                log.warning("database role in doubt", database=self.name, role=own.role.value, problem=own.problem)
+        now = self.standing
+        if (now.role, now.epoch, now.principal) != (before.role, before.epoch, before.principal):
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _follow(self, said: _Said) -> Act:
+        """What that leads to; a principal has stepped down when it should."""
+        now = self._clock()
+        has_lapsed = not self._own.is_confirmed(now)
+        act = self._own.on_word(said.word, said.asked_at, now)
+        if act is Act.STEP_DOWN:
+            lost = LAPSED if has_lapsed else f"no principal any more, as its {self.source.name} says"
+            await self._leave(said.word.problem or lost)
+        return act
+
+    async def _ask(self) -> _Said | None:
+        """What the source says; None when something else has to be done first, or nothing any more."""
+        asked_at = self._clock()
+        if self.source.is_ours:
+            return _Said(await self.source.ask(), asked_at)  # at once
+        asking = self._loop.create_task(self.source.ask())
+        waking = self._loop.create_task(self._wake.wait())
+        try:
+            await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
+            return None if self._is_closing or not asking.done() else _Said(asking.result(), asked_at)
+        finally:
+            asking.cancel()
+            waking.cancel()
+            await asyncio.gather(asking, waking, return_exceptions=True)
+
+    async def _take(self, said: _Said, *, is_start: bool) -> None:
+        self._own.on_taking(said.asked_at)
+        try:
+            reign = await self._hosting.open(self.name, said.word.epoch)
+        except BrokerError as error:
+            if is_start and not _is_held(error):
+                raise
+            self._on_kept_out(error)
+            return
+        if 2 * (self._clock() - said.asked_at) > self.source.hold:  # a takeover may take longer than a word counts
+            again = await self._ask()
+            said = said if again is None or again.word.role is MirrorRole.UNKNOWN else again
+        self._own.on_taken(reign.epoch, said.asked_at)
+        self._since, self._taken_epoch = reign.since, reign.epoch
+        self._broker_instance, self._principal = reign.broker_instance, reign.principal
+        log.info("database taken over", database=self.name, epoch=reign.epoch)
+        if await self._follow(said) is Act.STAY:
+            self._announce()
+            if not self.source.is_ours:
+                self._wake.set()  # the word has been used up in part
+
+    def _on_kept_out(self, error: BrokerError) -> None:
+        is_well = _is_held(error) and self.source.is_ours  # else two sources of roles contradict each other
+        problem = "" if is_well else str(error)
+        self._own.on_kept_out(problem, self._clock(), pause=0.0 if is_well else RETRY_SECONDS)
+
+    async def _leave(self, problem: str) -> None:
+        """Step down in order."""
+        if self._own.role is MirrorRole.PRINCIPAL:
+            self._hosting.refuse(self.name, self._broker_instance)
+            self._own.on_stepped_down(problem, self._clock(), rest=REST_SECONDS if self.source.is_ours else 0.0)
+            self._since, self._told, self._left_because = time.time(), problem, problem
+            self._announce()
+            await self._hosting.close(self.name)
+            log.warning("database demoted", database=self.name, epoch=self._own.epoch, reason=problem)
+        self._step_down_because = ""
+
+    def _hear(self, sight: Sight) -> None:
+        """What the principal tells beside the file."""
+        reign = sight.reign
+        if reign is None:
+            self._own.problem = sight.problem or self._own.problem
+            return
+        if self._configured is not None and reign.broker_instance != self._configured:
+            told, ours = uuid.UUID(bytes=reign.broker_instance), uuid.UUID(bytes=self._configured)
+            differs = f"it tells of broker instance {told}, and the configuration says {ours}: set what is right"
+            hint = "remove the file if it is not that of this database; whoever takes it over writes it anew"
+            self._own.problem = f"store {role_path(self._path)}: {differs}, or {hint}"
+            return
+        if self._own.problem == self._left_because and reign.epoch > self._own.epoch:
+            self._own.problem = ""  # the partner has it now
+        self._own.on_told(reign.epoch)
+        is_new = reign.broker_instance != self._broker_instance
+        self._broker_instance, self._principal = reign.broker_instance, reign.principal
+        if is_new:
+            self._hosting.refuse(self.name, self._broker_instance)
+            self._announce()
+
+    def _announce(self) -> None:
+        if self._broker_instance is not None:
+            self._hosting.announce(self._broker_instance)
+
+
+def _is_held(error: BrokerError) -> bool:
+    return isinstance(error, StoreUnavailableError) and error.problem == HELD

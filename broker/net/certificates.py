@@ -1,0 +1,410 @@
+"""
+What the endpoint brings to its connections: the certificate files that settings name, loaded or judged by a check.
+
+Plain text has to be spelled out: where other machines reach the endpoint nobody gets it by leaving a key out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import structlog
+
+from broker.config.consistency import setting_warnings
+from broker.config.settings import Settings, by_place
+from broker.errors import CertificateUnusableError, SettingError
+from broker.net.tls import Encryption, Security, narrowed
+from broker.supervision import Supervision
+
+# --- certificate_use ---
+# Which settings of a configuration name which certificate files.
+
+
+def certificate_uses(settings: Settings) -> dict[Path, tuple[str, ...]]:
+    """
+    The files that exist or are named by a plain path, each with the settings that use it.
+
+    Shape: absolute paths, in the order of the settings; keys as one writes them, `databases.billing.peers`.
+    """
+    endpoint = settings.endpoint
+    found: dict[Path, list[str]] = {}
+    if endpoint.certificate is not None:
+        found.setdefault(endpoint.certificate, []).append("endpoint.certificate")
+    for key in ("trust", "peers"):
+        for path in trusted_files(getattr(endpoint, key)):
+            found.setdefault(path, []).append(f"endpoint.{key}")
+    if settings.admin.certificate is not None:
+        found.setdefault(settings.admin.certificate, []).append("admin.certificate")
+    for key in ("trust", "peers"):
+        for path in trusted_files(getattr(settings.admin, key)):
+            found.setdefault(path, []).append(f"admin.{key}")
+    for name, database in settings.databases.items():
+        if database.certificate is not None:
+            found.setdefault(database.certificate, []).append(f"databases.{name}.certificate")
+        for path in trusted_files(database.peers):
+            found.setdefault(path, []).append(f"databases.{name}.peers")
+    return {path: tuple(keys) for path, keys in found.items()}
+
+
+def trusted_files(patterns: tuple[str, ...]) -> list[Path]:
+    """The files of absolute paths and patterns, each once, in their order; a plain path also when nothing is there."""
+    found: list[Path] = []
+    for pattern in patterns:
+        matches = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns are absolute
+        if not matches and not glob.has_magic(pattern):
+            matches = [pattern]
+        found += map(Path, matches)
+    return list(dict.fromkeys(found))
+
+
+SOON = timedelta(days=30)  # a certificate that ends within it is worth a warning
+
+
+def security_of(settings: Settings) -> Security:
+    """
+    What the endpoint brings to TLS.
+
+    Raises:
+        SettingError: a file that cannot be used, under the setting that names it; or plain text that nobody asked for.
+    """
+    from broker.net.tls import NO_SECURITY, Encryption, load_security  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+    endpoint = settings.endpoint
+    encryption = Encryption(endpoint.encryption)
+    if encryption is Encryption.DISABLED:
+        _ask_for_plain_text(settings)
+        return NO_SECURITY
+    try:
+        return load_security(
+            encryption,
+            certificate=endpoint.certificate or Path(),
+            private_key=endpoint.private_key or Path(),
+            trust=endpoint.trust,
+            peers=endpoint.peers,
+            is_authenticating=endpoint.authentication == "certificate",
+        )
+    except CertificateUnusableError as error:
+        raise _error(settings, error) from error
+
+
+def _ask_for_plain_text(settings: Settings) -> None:
+    endpoint = settings.endpoint
+    reached = [str(address) for address in endpoint.listen if not address.is_loopback]
+    if reached and "encryption" not in endpoint.given:
+        problem = f'is not set, and other machines reach "{reached[0]}": connections would not be encrypted'
+        hint = 'set encryption = "required" with certificate and private_key, or say encryption = "disabled"'
+        raise settings.error(("endpoint", "encryption"), problem, hint)
+
+
+def certificate_errors(settings: Settings) -> list[SettingError]:
+    """What keeps the endpoint from starting: everything that is wrong with its files."""
+    endpoint = settings.endpoint
+    try:
+        if endpoint.encryption == "disabled":
+            _ask_for_plain_text(settings)
+        else:
+            security_of(settings)
+    except SettingError as error:
+        if endpoint.encryption == "disabled":
+            return [error]
+        from broker.net.tls import file_problems  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        named = (endpoint.trust, endpoint.peers) if endpoint.authentication == "certificate" else ()
+        problems = file_problems(endpoint.certificate or Path(), endpoint.private_key or Path(), *named)
+        return [_error(settings, one) for one in problems] or [error]
+    return []
+
+
+def _error(settings: Settings, error: CertificateUnusableError) -> SettingError:
+    return settings.error(("endpoint", error.setting), f"{error.path}: {error.problem}", error.hint)
+
+
+def unwise(settings: Settings) -> list[SettingError]:
+    """What is legal but unwise about settings and the certificates that they name, sorted by place. Blocking."""
+    return sorted([*setting_warnings(settings), *certificate_warnings(settings)], key=by_place)
+
+
+def certificate_warnings(settings: Settings) -> list[SettingError]:
+    """What is unwise about the files, or about having none."""
+    endpoint, found = settings.endpoint, []
+    is_reached = any(not address.is_loopback for address in endpoint.listen)  # then `unwise_settings` tells more
+    if plain_text_told(endpoint.encryption) and not is_reached:
+        problem = f'is "{endpoint.encryption}": {plain_text_told(endpoint.encryption)}'
+        found.append(settings.error(("endpoint", "encryption"), problem, 'set encryption = "required"'))
+    found += _ending(settings)
+    if endpoint.encryption != "disabled" and endpoint.authentication == "certificate":
+        found += _unclear_authorities(settings, "endpoint")
+    if settings.admin.trust:
+        found += _unclear_authorities(settings, "admin")
+    key = endpoint.private_key
+    if endpoint.encryption != "disabled" and key is not None:
+        from broker.net.tls import is_readable_by_others  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        if is_readable_by_others(key):
+            problem = f"{key} may be read by every user of this machine"
+            found.append(settings.error(("endpoint", "private_key"), problem, f"chmod 600 {key}"))
+    return found
+
+
+def _ending(settings: Settings) -> Iterator[SettingError]:
+    """That the endpoint's own certificate ends soon; what is wrong with the files is told elsewhere."""
+    endpoint = settings.endpoint
+    if endpoint.encryption == "disabled":
+        return
+    try:
+        own = security_of(settings).own
+    except SettingError:
+        return
+    now = datetime.now(UTC)
+    if own is None or own.not_after > now + SOON:
+        return
+    left = own.not_after - now
+    time = f"{left.days} days" if left.days > 1 else f"{left // timedelta(hours=1)} hours"
+    problem = f"{endpoint.certificate} ends in {time}, at {own.not_after:%Y-%m-%d %H:%M} UTC"
+    hint = "renew it: files that are put in its place are used within seconds, without a restart"
+    yield settings.error(("endpoint", "certificate"), problem, hint)
+
+
+def _unclear_authorities(settings: Settings, section: Literal["endpoint", "admin"]) -> Iterator[SettingError]:
+    """Certificates in `trust` that say CA:TRUE and may be a peer's own; files that cannot be read are skipped."""
+    from broker.security.certificate_files import read_certificates  # noqa: PLC0415
+    from broker.security.identity import Use, describe, is_signed_by, lists_cert_sign, may_issue, reading  # noqa: PLC0415
+
+    named = settings.endpoint if section == "endpoint" else settings.admin
+    try:
+        own = [] if named.certificate is None else read_certificates(named.certificate)
+        peers = [one for path in trusted_files(named.peers) for one in read_certificates(path)]
+        trusted = [(path, one) for path in trusted_files(named.trust) for one in read_certificates(path)]
+        with reading():
+            described = [(path, one, describe(one)) for path, one in trusted if one not in (*own, *peers)]
+    except (CertificateUnusableError, ValueError):
+        return
+    for path, one, said in described:
+        if said.use is not Use.AUTHORITY:
+            continue
+        if not may_issue(one):
+            problem = f"says CA:TRUE and is trusted as a peer's own certificate only, because it names {said.hosts[0]}"
+            hint = f"name it in {section}.peers; if it is a CA, make it again with keyCertSign in its key usage"
+        elif (said.hosts or not lists_cert_sign(one)) and not any(is_signed_by(mine, one) for mine in own):
+            problem = "says CA:TRUE, so its holder can issue certificates in the name of every peer"
+            hint = f"if it is a peer's own certificate, name it in {section}.peers; if it is a CA, let it be"
+        else:
+            continue
+        yield settings.error((section, "trust"), f"{said.subject} in {path} {problem}", hint)
+
+
+def plain_text_told(encryption: str) -> str:
+    """What a status says of the setting; empty where every connection is encrypted."""
+    if encryption == "disabled":
+        return "connections are not encrypted"
+    return "connections are not encrypted where the peer has no TLS" if encryption == "supported" else ""
+
+
+# --- certificate_watch ---
+# The certificate files of the endpoint while it runs: looked at every few seconds, loaded when they have changed.
+#
+# Files that are still being written, one after the other, are left alone until two looks find the same. What changed
+# is
+# loaded whole and judged as at the start before anything is used; files that cannot be used leave everything as it
+# was,
+# which is told until they can, but for one thing: who is trusted no more is let in no more. Files are looked at by
+# name,
+# so renamed files and changed symbolic links count. Loop-only; looking and loading is done in a thread.
+
+
+LOOK_SECONDS = 2.0  # between two looks: what has changed is used within twice that
+
+log = structlog.get_logger(__name__)
+
+_Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
+"""What tells one state of the files from the next: of each its path, device, inode, size and time of change."""
+
+Use = Callable[[Security], None]
+
+
+class CertificateWatch:
+    """
+    What the endpoint brings to its connections, now.
+
+    Shape: `security` in use; `reloads` since the start, and `failures`: files that could not be used; `problem` why the
+    files as they are now are not in use, empty when they are.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.security: Security
+        self.reloads = self.failures = 0
+        self.problem = ""
+        self._settings = settings
+        self._use: Use = lambda _: None
+        self._begin: Callable[[], object] | None = None  # looking, until that is done
+        self._tried: _Mark = ()  # the files that were loaded last, or could not be
+        self._seen: _Mark = ()
+
+    def load(self) -> Security:
+        """
+        Load the files for the first time, and tell what is unwise. Blocking.
+
+        Raises:
+            SettingError: as `security_of`.
+        """
+        self._tried = self._seen = self._mark()
+        self.security = security_of(self._settings)
+        for warning in unwise(self._settings):
+            log.warning("setting is unwise", setting=warning.key, problem=warning.problem, hint=warning.hint)
+        told = plain_text_told(self._settings.endpoint.encryption)
+        if told:
+            log.warning("plain text", problem=told)
+        return self.security
+
+    def start(self, stack: AsyncExitStack, use: Use, supervision: Supervision | None = None) -> None:
+        """Look from now on, and have what was loaded used; `stack` ends it."""
+        self._use = use
+        self._begin = partial((supervision or Supervision()).keep_within, stack, "certificate watch", self._watch)
+        self._maybe_begin()
+
+    def use(self, settings: Settings, security: Security) -> None:
+        """These settings hold from now on, and what was loaded by them is used."""
+        self._settings, self.security, self.problem = settings, security, ""
+        self._tried = self._seen = self._mark()
+        self._use(security)
+        self._maybe_begin()
+
+    def _maybe_begin(self) -> None:
+        """Files are looked at once there are some."""
+        begin = self._begin
+        if begin is not None and self.security.encryption is not Encryption.DISABLED:
+            self._begin = None
+            begin()
+
+    async def look(self) -> None:
+        """Look once."""
+        settings = self._settings
+        if self.security.encryption is Encryption.DISABLED:
+            return
+        mark = await asyncio.to_thread(self._mark)
+        is_settled, self._seen = mark == self._seen, mark
+        is_new = mark != self._tried
+        # What could not be used may be usable without a change, as a certificate is once its day has come.
+        if not is_settled or not (is_new or self.problem):
+            return
+        try:
+            security = await asyncio.to_thread(security_of, settings)
+        except SettingError as error:
+            self._fail(error, is_new=is_new)
+            self._tried = mark
+            await self._narrow()
+            return
+        if await asyncio.to_thread(self._mark) != mark or settings is not self._settings:
+            return  # whatever was loaded, it is not what is there, or not what is asked for any more
+        self._tried = mark
+        self.security, self.problem = security, ""
+        self.reloads += 1
+        self._use(security)
+        assert security.own is not None, "only who encrypts looks"
+        log.info(
+            "certificates loaded",
+            principal=security.own.principal_name,
+            fingerprint=security.own.fingerprint,
+            not_after=security.own.not_after.isoformat(),
+            trusted=len(security.trusted),
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except (
+                OSError,
+                RuntimeError,
+            ) as error:  # short of threads, say; the next look may do
+                log.warning("certificate files not looked at", reason=str(error))
+
+    async def _narrow(self) -> None:
+        """Whatever cannot be used, those are not trusted any more who are in no file any more."""
+        before = self.security
+        endpoint = self._settings.endpoint
+        self.security = await asyncio.to_thread(narrowed, before, (*endpoint.trust, *endpoint.peers))
+        if self.security is not before:
+            self._use(self.security)
+            gone = [one.principal_name for one in before.trusted if one.fingerprint not in self.security.pinned]
+            log.warning("trust withdrawn", principals=gone, trusted=len(self.security.trusted))
+
+    def _fail(self, error: SettingError, *, is_new: bool) -> None:
+        problem = f"{error.key}: {error.problem}"
+        if is_new or problem != self.problem:
+            self.failures += 1
+            log.error("certificates not loaded, those before stay", problem=problem, hint=error.hint)
+        self.problem = problem
+
+    def _mark(self) -> _Mark:
+        return tuple(_marks(_files(self._settings)))
+
+
+def _files(settings: Settings) -> Iterator[str]:
+    """Every file that matters, or would if it were there."""
+    endpoint = settings.endpoint
+    for path in (endpoint.certificate, endpoint.private_key):
+        if path is not None:
+            yield str(path)
+    for pattern in (*endpoint.trust, *endpoint.peers):
+        yield from sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
+
+
+def _marks(files: Iterator[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    for file in files:
+        try:
+            found = Path(file).stat()
+        except OSError:
+            yield file, 0, 0, 0, 0
+        else:
+            yield file, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+# --- admin_tls ---
+# Part of `broker.config.settings`.
+
+
+def admin_security_of(settings: Settings) -> Security | None:
+    """
+    What the port of the admin API brings to TLS; None when it speaks plain text. Blocking.
+
+    Raises:
+        SettingError: a file that cannot be used, under the setting that names it.
+    """
+    admin = settings.admin
+    if admin.listen is None or admin.certificate is None or admin.private_key is None:
+        return None
+    from broker.net.tls import Encryption, load_security  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+    try:
+        return load_security(
+            Encryption.REQUIRED,
+            certificate=admin.certificate,
+            private_key=admin.private_key,
+            trust=admin.trust,
+            peers=admin.peers,
+            is_authenticating=bool(admin.trust or admin.peers),
+        )
+    except CertificateUnusableError as error:
+        raise _file_error(settings, error) from error
+
+
+def _file_errors(settings: Settings) -> list[SettingError]:
+    """What is wrong with each file of the port by itself."""
+    from broker.net.tls import file_problems  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+    admin = settings.admin
+    problems = file_problems(admin.certificate or Path(), admin.private_key or Path(), admin.trust, admin.peers)
+    return [_file_error(settings, one) for one in problems]
+
+
+def _file_error(settings: Settings, error: CertificateUnusableError) -> SettingError:
+    return settings.error(("admin", error.setting), f"{error.path}: {error.problem}", error.hint)

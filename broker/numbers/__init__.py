@@ -1,1 +1,0 @@
-"""What every number and every reason means that this system tells."""

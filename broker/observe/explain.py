@@ -1,0 +1,291 @@
+"""Part of `broker.admin.api`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID, uuid4
+
+import msgspec
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from broker.catalog.catalog import MSDB
+from broker.catalog.dry_run import rehearse
+from broker.catalog.handlers import grants_of
+from broker.errors import SettingsError, UnknownNameError
+from broker.observe.database_stats import DatabaseName
+from broker.protocol.layout import NAME_MAX_BYTES, NO_GUID
+from broker.routing.address import NetworkAddress
+from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts
+from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions
+from broker.routing.route import MirroredPair
+from broker.routing.table import RouteTable, build_table
+from broker.security.grants import Grants
+from broker.security.principal import NOBODY, PrincipalError, Who, who_is
+
+if TYPE_CHECKING:
+    from broker.config.settings import Settings
+    from broker.config.values import ListenAddress
+    from broker.conversation.frames import Contact
+    from broker.errors import BadRequestError
+    from broker.net.tls import Identity
+    from broker.observe.instance import Running
+
+
+class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A message whose way is asked for; nothing is sent."""
+
+    to: Annotated[str | None, Meta(description="The service; left out: that of the conversation.")] = None
+    broker_instance: Annotated[
+        UUID | None, Meta(description="The one database that shall get it; left out: any, or the conversation's.")
+    ] = None
+    conversation: Annotated[
+        UUID | None,
+        Meta(description="Its id, or without `to` the handle or id of one that lives here; left out: one is drawn."),
+    ] = None
+    database: DatabaseName = None
+    incoming: Annotated[bool, Meta(description="It comes from outside; the same as database msdb.")] = False
+    from_target: Annotated[bool, Meta(description="It is an answer of the target; counts with `to` only.")] = False
+    peer: Annotated[
+        str | None,
+        Meta(description="Who brings it: a principal as in GRANT, without *. Then it comes from outside."),
+    ] = None
+
+
+class ExplainAnswer(msgspec.Struct, frozen=True):
+    """What one instance would do with a message, and why."""
+
+    instance: Annotated[str, Meta(description="The name of the instance that decides.")]
+    broker_instance: Annotated[str | None, Meta(description="Its identity; null when it has never run.")]
+    addresses: Annotated[list[str], Meta(description="Those that are known to lead to it.")]
+    is_conversation_drawn: Annotated[bool, Meta(description="Whether the question named none.")]
+    explanation: Explanation
+    principal: Annotated[
+        str | None, Meta(description="As whom its peers know it; null where it shows no certificate.")
+    ] = None
+
+
+# --- explaining ---
+# Answering why a message goes where it goes: of an instance that runs, or of one that a configuration describes.
+#
+# Either becomes a `Place`, what a question needs to know of an instance; the answer is then the same function of
+# place
+# and question, so that both say the same words. Nothing is sent, and a running instance is only read.
+
+
+class SendingDatabase(Struct, frozen=True):
+    """A database that messages are sent from. Shape: `broker_instance` 16 bytes; `path` its file, which may be none."""
+
+    broker_instance: bytes
+    table: RouteTable
+    path: Path
+
+
+class InstanceView(Struct, frozen=True):
+    """
+    An instance that can be asked.
+
+    Shape: `broker_instance` 16 bytes, None when the instance has never run; `surroundings` of what arrives there;
+    `homes` its databases by name, msdb not among them; `grants` of msdb; `principal` as whom its peers know it.
+    """
+
+    name: str
+    broker_instance: bytes | None
+    surroundings: RoutingContext
+    homes: Mapping[str, SendingDatabase]
+    problem_of: Callable[[NetworkAddress], str] = lambda _: ""
+    pair_told: Callable[[MirroredPair], str] = lambda _: ""
+    grants: Grants = field(default_factory=Grants)
+    principal: str | None = None
+
+
+def running_place(instance: Running) -> InstanceView:
+    """A running instance as it is at this moment. Loop-only, and so is what asks for health, problems and pairs."""
+    homes = {
+        name: SendingDatabase(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
+        for name, endpoint in instance.endpoints.items()
+    }
+    here = instance.forwarder.here
+    told = instance.mirrors.told
+    return InstanceView(
+        instance.name,
+        instance.broker_instance,
+        here,
+        homes,
+        instance.peers.problem_of,
+        told,
+        grants_of(instance.settings, instance.catalog.msdb.rows.permissions),
+        principal_of(instance.peers.entrance.security.own),
+    )
+
+
+def frozen_place(instance: Running) -> InstanceView:
+    """The same for another thread, as it is at this moment. Loop-only."""
+    place, peers = running_place(instance), instance.peers
+    health = {address: peers.health_of(address) for address in peers.known_addresses}
+    problems = {address: peers.problem_of(address) for address in health}
+    told = {pair: place.pair_told(pair) for pair in instance.mirrors.in_use}
+    here = replace(place.surroundings, health_of=lambda address: health.get(address, AddressHealth.UNTRIED))
+    return replace(
+        place,
+        surroundings=here,
+        problem_of=lambda address: problems.get(address, ""),
+        pair_told=lambda pair: told.get(pair, ""),
+    )
+
+
+def principal_of(own: Identity | None) -> str | None:
+    """As whom peers know an instance with this certificate."""
+    return None if own is None else own.who.name
+
+
+def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
+    """
+    The instance that would start with these settings at this UTC instant: no address has been tried yet.
+
+    Raises:
+        SettingsError: its scripts have mistakes, so that it would not start.
+    """
+    rehearsal = rehearse(settings, now=now)
+    if rehearsal.errors:
+        raise SettingsError(rehearsal.errors)
+    tables = {name: build_table(one.routes.values(), now=now) for name, one in rehearsal.databases.items()}
+    own = {address for listen in settings.endpoint.listen if listen.port for address in _addresses_of(listen)}
+    here = RoutingContext(
+        tables[MSDB],
+        rehearsal.hosted(),
+        lambda _: AddressHealth.UNTRIED,
+        settings.endpoint.message_forwarding,
+        msdb=tables[MSDB],
+        own=own | set(settings.endpoint.advertise),
+    )
+    homes = {
+        played.name: SendingDatabase(played.broker_instance, tables[played.name], settings.databases[played.name].path)
+        for played in rehearsal.users
+    }
+    instance = rehearsal.msdb.broker_instance if rehearsal.msdb.is_identified else None
+    grants = grants_of(settings, rehearsal.msdb.permissions.values())
+    return InstanceView(settings.instance.name, instance, here, homes, grants=grants)
+
+
+def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:
+    """
+    The conversation that a question is about. Blocking.
+
+    Raises:
+        BadRequestError: the question names neither a service nor a conversation.
+        UnknownNameError: 911, no such database; 8426, no database has the conversation.
+    """
+    if request.conversation is None:
+        raise _bad_request("name the service that a message is for, or a conversation that lives here")
+    from broker.observe.database_stats import find_conversation  # noqa: PLC0415
+
+    name = None if request.database is None else _home_name(place, request.database)
+    homes = place.homes if name is None or name == MSDB else {name: place.homes[name]}
+    found = (find_conversation(home.path, request.conversation) for home in homes.values())
+    contact = next((one for one in found if one is not None), None)
+    if contact is None:
+        problem = f"no database here has the conversation {request.conversation}; name the service that it is with"
+        raise UnknownNameError(8426, problem)
+    return contact
+
+
+def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None = None) -> ExplainAnswer:
+    """
+    Why a message would go where it goes.
+
+    Args:
+        place: The instance that decides.
+        request: The question.
+        contact: The conversation, when the question is about one.
+
+    Raises:
+        BadRequestError: parts of the question contradict each other, or no message can have such a service name.
+        UnknownNameError: 911, no such database.
+
+    Cost: that of one decision, and of telling a bounded number of routes.
+    """
+    facts, table = _facts(place, request, contact)
+    databases = {home.broker_instance: name for name, home in place.homes.items()}
+    names = DisplayNames(databases, place.problem_of, place.pair_told)
+    explanation = explain(facts, replace(place.surroundings, table=table), names)
+    if request.peer is not None:
+        explanation = with_permissions(explanation, _who(place, request.peer), place.grants)
+    return ExplainAnswer(
+        instance=place.name,
+        broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
+        addresses=sorted(map(str, place.surroundings.own)),
+        is_conversation_drawn=request.conversation is None,
+        explanation=explanation,
+        principal=place.principal,
+    )
+
+
+def _who(place: InstanceView, peer: str) -> Who:
+    """Who a peer is there: where nobody proves anything, all are alike."""
+    try:
+        who = who_is(peer)
+    except PrincipalError as error:
+        raise _bad_request(str(error)) from None
+    return who if place.grants.is_default_deny else NOBODY
+
+
+def _facts(place: InstanceView, request: ExplainRequest, contact: Contact | None) -> tuple[RoutingFacts, RouteTable]:
+    """What routing is told, and the table that it searches (R1.1)."""
+    home = _home(place, request, contact)
+    sender = None if home is None else home.broker_instance
+    table = place.surroundings.msdb if home is None else home.table
+    named = None if request.broker_instance is None else request.broker_instance.bytes
+    if contact is not None:
+        facts = contact.facts()
+        return replace(facts, to_broker_instance=named or facts.to_broker_instance, database=sender), table
+    assert request.to is not None, "a question without a service comes with its conversation"
+    if not 1 <= len(request.to.encode("utf-8", "replace")) <= NAME_MAX_BYTES:
+        raise _bad_request(f"the name of a service has 1 to {NAME_MAX_BYTES} bytes")
+    conversation = (request.conversation or uuid4()).bytes
+    return RoutingFacts(request.to, named or NO_GUID, conversation, request.from_target, sender), table
+
+
+def _home(place: InstanceView, request: ExplainRequest, contact: Contact | None) -> SendingDatabase | None:
+    """Where the message begins its way; None when it arrives from outside."""
+    name = None if request.database is None else _home_name(place, request.database)
+    is_incoming = request.incoming or request.peer is not None
+    if is_incoming and name not in {None, MSDB}:
+        raise _bad_request("a message begins in a database or comes from outside: leave out one of the two")
+    if is_incoming or name == MSDB:
+        return None
+    if contact is not None:
+        return next(home for home in place.homes.values() if home.broker_instance == contact.broker_instance)
+    if name is None:
+        return next(iter(place.homes.values())) if len(place.homes) == 1 else None
+    return place.homes[name]
+
+
+def _home_name(place: InstanceView, name: str) -> str:
+    """The database that is meant, in the spelling of the configuration."""
+    from broker.observe.query import find_name  # noqa: PLC0415 - as above
+
+    known = [MSDB, *place.homes]
+    found = find_name(name, known)
+    if found is None:
+        raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {', '.join(sorted(known))}")
+    return found
+
+
+def _addresses_of(listen: ListenAddress) -> set[NetworkAddress]:
+    """What leads to a listener of the configuration, without asking a resolver."""
+    from broker.net.listener import own_addresses  # noqa: PLC0415
+
+    try:
+        return own_addresses("127.0.0.1" if listen.host == "localhost" else listen.host, listen.port)
+    except ValueError:
+        return {NetworkAddress(listen.host, listen.port)}
+
+
+def _bad_request(problem: str) -> BadRequestError:
+    from broker.errors import BadRequestError  # noqa: PLC0415
+
+    return BadRequestError(problem)

@@ -1,0 +1,344 @@
+"""Part of `broker.admin.api`."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, islice
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from broker.catalog.catalog import MSDB, Catalog, ScriptProgress
+from broker.catalog.execute import ScriptPreview, ScriptStoppedError, preview
+from broker.ddl.parser import read_script
+from broker.errors import StoreUnavailableError
+from broker.observe.database_stats import DatabaseName
+from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer, frozen_place
+from broker.observe.instance import Running
+from broker.protocol.layout import NO_GUID
+from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts, hosted
+from broker.routing.explain import DisplayNames, outcome_of, sentence
+from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
+from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
+from broker.store.sqlite import transaction as fault
+from broker.store.sqlite.database import open_watch
+from broker.store.sqlite.lookup import conversations_under_way
+
+
+class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A script whose consequences are asked for; nothing is changed."""
+
+    script: Annotated[str, Meta(description="T-SQL, as for /v1/sql.")]
+    database: DatabaseName = None
+    source: Annotated[str, Meta(description="What the places of errors call the script.")] = "-"
+    arrivals: Annotated[bool, Meta(description="Whether to tell where messages would go, service by service.")] = False
+
+
+class PlannedRoute(msgspec.Struct, frozen=True):
+    """A route as it is or would be."""
+
+    remote_service_name: str | None
+    broker_instance: str | None
+    address: str
+    mirror_address: str | None
+    weight: int
+    lifetime: Annotated[datetime | None, Meta(description="UTC instant of expiry; null is never.")]
+
+
+class RouteEdit(msgspec.Struct, frozen=True):
+    """A route that the script makes (no `before`), drops (no `after`) or alters."""
+
+    database: str
+    name: str
+    before: PlannedRoute | None
+    after: PlannedRoute | None
+
+
+class Consequence(msgspec.Struct, frozen=True):
+    """What becomes of one conversation under way, or of all that pass through alike."""
+
+    database: Annotated[str | None, Meta(description="Where it lives; null when it passes through or arrives.")]
+    conversation: Annotated[
+        str | None,
+        Meta(description="Its handle; of one that passes through, its id; null for all that go the same way."),
+    ]
+    to_service: str
+    fate: Annotated[str, Meta(description="As in `fates`.")]
+    is_harm: Annotated[bool, Meta(description="It has sent, and would move, or lose its route or its service here.")]
+    before: str
+    after: str
+
+
+class WhenExpired(msgspec.Struct, frozen=True):
+    """What becomes of conversations when the last LIFETIME that the script sets has ended."""
+
+    at: datetime
+    fates: Annotated[dict[str, int], Meta(description="Compared with the routes of now at that instant.")]
+    harmed: int
+
+
+class PlanAnswer(msgspec.Struct, frozen=True):
+    """What a script would do to routes and to conversations under way."""
+
+    edits: list[RouteEdit]
+    more_edits: Annotated[
+        int | None, Meta(description="Routes that change and are not listed; null when they are too many to count.")
+    ]
+    fates: Annotated[dict[str, int], Meta(description="Conversations by what becomes of them.")]
+    passing: Annotated[
+        int, Meta(description="How many of them pass through or arrive; those that go the same way count as one.")
+    ]
+    harmed: Annotated[
+        int, Meta(description="How many of them have sent, and would move, or lose their route or their service here.")
+    ]
+    consequences: Annotated[list[Consequence], Meta(description="Those that change, harm first; not all of many.")]
+    expired: Annotated[WhenExpired | None, Meta(description="Null when the script sets no LIFETIME.")] = None
+    arrivals: Annotated[
+        list[ExplainAnswer],
+        Meta(description="Where messages would go, for each service of a changed route and of a conversation listed."),
+    ] = []
+    more_arrivals: Annotated[bool, Meta(description="There are more services than are listed.")] = False
+
+
+# --- flows ---
+# The conversations under way, as a plan of new routes asks about them.
+#
+# An endpoint has its own in its databases. A gateway keeps none, but it remembers what passed through it lately.
+
+
+def flows_of_database(db: sqlite3.Connection, instance: bytes) -> Iterator[PlannedFlow]:
+    """
+    The dialogs of a database that may still send, by conversation handle; read as they are asked for.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    for handle, conversation, is_initiator, service, far_service, far, sequence in conversations_under_way(db):
+        facts = RoutingFacts(
+            far_service, far or NO_GUID, conversation, is_from_target=not is_initiator, database=instance
+        )
+        # A target's acknowledgements are on their way as soon as it exists.
+        has_sent = bool(sequence) or not is_initiator
+        yield PlannedFlow(str(uuid.UUID(bytes=handle)), facts, has_sent, service)
+
+
+def flows_of_passage(passed: Iterable[RoutingFacts], hosted: Hosted) -> Iterator[PlannedFlow]:
+    """What passes through or arrives, by conversation where that has a say, else together; replies need no route."""
+    for facts in passed:
+        if facts.is_from_target and facts.to_broker_instance in hosted.services_of:
+            continue
+        is_one = facts.conversation_id != NO_GUID
+        yield PlannedFlow(str(uuid.UUID(bytes=facts.conversation_id)) if is_one else "", facts, has_sent=True)
+
+
+# --- planning ---
+# What a script would do to a running instance, before anybody carries it out.
+#
+# The script is carried out on copies; what it would leave behind becomes a second place, and every conversation under
+# way is decided in both, and in both as they will be when the LIFETIMEs that the script sets have ended. Nothing is
+# changed and nobody waits.
+
+
+EDITS_MAX = 1000
+CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm
+ARRIVALS_MAX = 1000  # some 3 kB each
+ANY_OTHER = "any service that no route names"  # stands for all of them where a route of last resort changes
+OTHERS_TOLD = 3  # further addresses of one decision
+
+Edit = tuple[str, str, Route | None, Route | None]
+"""Database, name of the route, what it is and what it would be."""
+
+
+async def plan_script(instance: Running, request: PlanRequest, *, database: str, executor: Executor) -> PlanAnswer:
+    """
+    What a script would do.
+
+    Args:
+        instance: The instance.
+        request: The script, and what shall be told.
+        database: Where the script begins.
+        executor: Has a thread for the work.
+
+    Raises:
+        StatementError: the script would be refused.
+        StoreUnavailableError: a file that cannot be read.
+        ScriptStoppedError: the instance stops.
+    """
+    progress = ScriptProgress(source=request.source, size=len(request.script))
+    statements = read_script(request.script, source=request.source)
+    outcomes = await preview(instance.catalog, statements, database=database, progress=progress)
+    before, passed = frozen_place(instance), list(instance.forwarder.passed)
+    after = _changed(before, outcomes, instance.catalog)
+    work = _Work(before, after, passed, outcomes, request)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
+    finally:
+        work.is_stopped = True  # if it still runs, nobody waits for it
+
+
+def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], catalog: Catalog) -> InstanceView:
+    """The place as the script would leave it."""
+    here, homes = place.surroundings, dict(place.homes)
+    services = dict(here.hosted.services_of)
+    for name, outcome in outcomes.items():
+        table = outcome.table.at(here.table.now)
+        if name in homes:
+            homes[name] = replace(homes[name], table=table)
+        if name == MSDB:
+            here = replace(here, table=table, msdb=table)
+        # Whoever asks for routes does it in the name of a service of its own.
+        asking = {SERVICE_BROKER} if table.routes(BROKER_CONFIGURATION) else set()
+        services[catalog.databases[name].broker_instance] = frozenset(outcome.rows.services) | asking
+    return replace(place, surroundings=replace(here, hosted=hosted(services, mirrors=here.hosted.mirrors)), homes=homes)
+
+
+@dataclass(slots=True)
+class _Work:
+    """Comparing the two, in a thread of its own. Whoever sets `is_stopped` has it end soon."""
+
+    before: InstanceView
+    after: InstanceView
+    passed: list[RoutingFacts]
+    outcomes: Mapping[str, ScriptPreview]
+    request: PlanRequest
+    passing: int = 0
+    is_stopped: bool = False
+
+    def answer(self) -> PlanAnswer:
+        """Everything; raises StoreUnavailableError and ScriptStoppedError."""
+        made = plan(self._flows(), kept=CONSEQUENCES_MAX)
+        changed = list(self._edits())
+        are_many = any(outcome.changes.are_many for outcome in self.outcomes.values())
+        ends = max((will.lifetime for *_, will in changed if will is not None and will.lifetime), default=None)
+        arrivals = list(islice(self._arrivals(changed, made), ARRIVALS_MAX + 1)) if self.request.arrivals else []
+        return PlanAnswer(
+            edits=[_route_edit(edit) for edit in changed[:EDITS_MAX]],
+            more_edits=None if are_many else len(changed[EDITS_MAX:]),
+            fates={fate.value: count for fate, count in made.fates.items()},
+            passing=self.passing,
+            harmed=made.harmed,
+            consequences=list(self._told(made)),
+            expired=None if ends is None else self._expired(ends),
+            arrivals=arrivals[:ARRIVALS_MAX],
+            more_arrivals=len(arrivals) > ARRIVALS_MAX or are_many,
+        )
+
+    def _edits(self) -> Iterator[Edit]:
+        for database, outcome in self.outcomes.items():
+            for edit in edits(outcome.changes.kept):
+                yield database, edit.name, edit.before, edit.after
+
+    # --- conversations ---
+
+    def _expired(self, at: datetime) -> WhenExpired:
+        """How conversations fare when the last LIFETIME has ended; a route that was to expire anyway is no news."""
+        made = plan(self._flows(at=at), kept=0)
+        return WhenExpired(at, {fate.value: count for fate, count in made.fates.items()}, made.harmed)
+
+    def _flows(self, at: datetime | None = None) -> Iterator[tuple[PlannedFlow, RoutingContext, RoutingContext]]:
+        """The conversations, with what holds for each before and after; both of now, or of another instant."""
+        was, will = (_at(place.surroundings, at) for place in (self.before, self.after))
+        passing = list(flows_of_passage(self.passed, was.hosted))
+        self.passing = len(passing)
+        for flow in passing:
+            yield flow, was, will
+        for name, home in self.before.homes.items():
+            own_was = _at(replace(was, table=home.table), at)
+            own_will = _at(replace(will, table=self.after.homes[name].table), at)
+            for flow in _read(home):
+                if self.is_stopped:
+                    raise ScriptStoppedError
+                yield flow, own_was, own_will
+
+    def _told(self, made: RoutePlan) -> Iterator[Consequence]:
+        names = DisplayNames({home.broker_instance: name for name, home in self.before.homes.items()})
+        for one in made.consequences:
+            facts = one.flow.facts
+            yield Consequence(
+                database=None if facts.database is None else names.database(facts.database),
+                conversation=one.flow.name or None,
+                to_service=facts.to_service,
+                fate=one.fate.value,
+                is_harm=one.is_harm,
+                before=_told_decision(one.before, facts, names),
+                after=_told_decision(one.after, facts, names) if one.fate is not Fate.FAILS else _told_loss(one.flow),
+            )
+
+    # --- where messages would go ---
+
+    def _arrivals(self, changed: Iterable[Edit], made: RoutePlan) -> Iterator[ExplainAnswer]:
+        """Of each service that a changed route names, or whose conversations change, one message."""
+        requests: dict[tuple[object, ...], ExplainRequest] = {}
+        for request in chain(self._requests_of_edits(changed), self._requests_of_flows(made)):
+            key = request.database, request.to, request.broker_instance, request.from_target
+            requests.setdefault(key, request)
+        return (answer(self.after, request) for request in requests.values())
+
+    def _requests_of_edits(self, changed: Iterable[Edit]) -> Iterator[ExplainRequest]:
+        for database, _, was, will in changed:
+            for route in (was, will):
+                if route is not None:
+                    service = route.remote_service_name or ANY_OTHER
+                    yield ExplainRequest(service, route.broker_instance, database=database)
+
+    def _requests_of_flows(self, made: RoutePlan) -> Iterator[ExplainRequest]:
+        names = {home.broker_instance: name for name, home in self.before.homes.items()}
+        for facts in (one.flow.facts for one in made.consequences):
+            yield ExplainRequest(
+                facts.to_service,
+                None if facts.is_open else UUID(bytes=facts.to_broker_instance),
+                None if facts.conversation_id == NO_GUID else UUID(bytes=facts.conversation_id),
+                database=MSDB if facts.database is None else names[facts.database],
+                from_target=facts.is_from_target,
+            )
+
+
+def _at(here: RoutingContext, instant: datetime | None) -> RoutingContext:
+    return here if instant is None else replace(here, table=here.table.at(instant), msdb=here.msdb.at(instant))
+
+
+def _read(home: SendingDatabase) -> Iterator[PlannedFlow]:
+    """The conversations under way in the file of a database."""
+    try:
+        with closing(open_watch(home.path)) as db:
+            yield from flows_of_database(db, home.broker_instance)
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(home.path), fault.sentence(error)) from error
+
+
+def _told_decision(decision: Decision, facts: RoutingFacts, names: DisplayNames) -> str:
+    """A decision in one sentence, with all the addresses that it may use."""
+    told = sentence(decision, outcome_of(decision, facts), names)
+    others = [str(one.address) for one in decision.candidates[1:]]
+    more = f" and {len(others) - OTHERS_TOLD:,} more" if len(others) > OTHERS_TOLD else ""
+    return told + (f"; else to {', '.join(others[:OTHERS_TOLD])}{more}" if others else "")
+
+
+def _told_loss(flow: PlannedFlow) -> str:
+    return f"the service {flow.from_service!r} is not here any more: what arrives for it ends the dialog with -8470"
+
+
+def _route_edit(edit: Edit) -> RouteEdit:
+    database, name, was, will = edit
+    return RouteEdit(database, name, *(None if one is None else _planned_route(one) for one in (was, will)))
+
+
+def _planned_route(route: Route) -> PlannedRoute:
+    return PlannedRoute(
+        route.remote_service_name,
+        None if route.broker_instance is None else str(route.broker_instance),
+        route.address_text,
+        route.mirror_address_text,
+        route.weight,
+        route.lifetime,
+    )

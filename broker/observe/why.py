@@ -1,0 +1,727 @@
+"""
+What `broker why` is asked and answers, as values; JSON and the terminal show the same ones.
+
+One instance answers with facts and with findings; a finding is a cause chain in plain words. Those of all instances on
+the way make the trace (`broker.admin.trace`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta, structs
+
+from broker.client.transaction import check_schema
+from broker.conversation.frames import Contact
+from broker.dialog.status import REFUSED
+from broker.errors import StoreUnavailableError
+from broker.flow import Disposition
+from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
+from broker.observe.health import remedy_of, remedy_of_error, remedy_of_unreached
+from broker.observe.query import shown_value
+from broker.observe.status import show_guid
+from broker.observe.views import MEMORY_VIEWS, UNTRIED, Row
+from broker.routing.explain import Outcome
+from broker.store.sqlite.database import broker_instance, open_watch
+from broker.store.sqlite.lookup import Closed, ConversationFacts, Poison, Whereabouts, find_whereabouts
+from broker.store.sqlite.transaction import sentence
+
+Guid = Annotated[str, Meta(description="Upper case, as the views show it.")]
+
+
+class Severity(IntEnum):
+    """How a finding weighs in the trace: of the weightiest the one that is farthest on the way is the cause."""
+
+    FINE = 0
+    WAITING = 1  # it goes on by itself
+    TROUBLE = 2  # it does not, or not before something else changes
+
+
+class WhyRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is asked about."""
+
+    id: Annotated[
+        UUID, Meta(description="A conversation_handle, a conversation_id, or the message_id of a held frame.")
+    ]
+
+
+class WhyFinding(msgspec.Struct, frozen=True):
+    """One cause chain: what is seen, why, what happens next, what to do."""
+
+    instance: str
+    database: Annotated[str | None, Meta(description="Null when it is about what passes through.")]
+    cause: Annotated[str, Meta(description="A stable word: see docs/why.md.")]
+    severity: Severity
+    symptom: str
+    why: str
+    next: str
+    remedy: Annotated[str, Meta(description="Empty when there is nothing to do.")]
+
+
+class PoisonShown(msgspec.Struct, frozen=True):
+    """Why a reader fails on the next message."""
+
+    message_sequence_number: int
+    failures: int
+    last_failure_time: datetime
+    quarantine_time: Annotated[datetime | None, Meta(description="Null while it is tried again.")]
+    error: str
+
+
+class SideShown(msgspec.Struct, frozen=True):
+    """One side of the conversation that lives in a database here."""
+
+    database: str
+    conversation_handle: Guid
+    is_initiator: bool
+    state: str
+    service_name: str
+    far_service: str
+    far_broker_instance: Guid | None
+    lifetime: Annotated[datetime | None, Meta(description="UTC instant; null beyond the year 9999.")]
+    create_date: datetime | None
+    dialog_timer: datetime | None
+    send_sequence: int
+    acknowledged_sequence: int
+    receive_sequence: int
+    held: Annotated[int, Meta(description="Messages sent and not acknowledged.")]
+    held_from: Annotated[int | None, Meta(description="Number of the first of them.")]
+    held_since: datetime | None
+    transmission_status: Annotated[str, Meta(description="Never empty.")]
+    queue_name: Annotated[str | None, Meta(description="Null when the service was dropped.")]
+    is_receive_enabled: bool
+    ready: Annotated[int, Meta(description="Messages that wait for RECEIVE.")]
+    ready_since: datetime | None
+    quarantined: int
+    early_fragments: int
+    is_taken: Annotated[bool, Meta(description="A reader has its conversation group now, or the group rests.")]
+    readers: Annotated[int, Meta(description="Reader processes that live on its queue.")]
+    error_code: Annotated[int | None, Meta(description="Of an Error message that nobody has received yet.")]
+    error_text: str
+    poison: PoisonShown | None
+    security: Annotated[str, Meta(description="Sealed to whom, or why not, in one sentence.")] = ""
+    sent_error_code: Annotated[int | None, Meta(description="Of its own Error message, not acknowledged yet.")] = None
+    sent_error_text: str = ""
+
+
+class ClosedShown(msgspec.Struct, frozen=True):
+    """A side that is over."""
+
+    database: str
+    is_initiator: bool
+    receive_sequence: int
+    close_time: datetime | None
+    expire_time: Annotated[datetime | None, Meta(description="When even this is forgotten.")]
+    conversation_handle: Annotated[Guid | None, Meta(description="Null when an older release closed it.")] = None
+
+
+class HeldShown(msgspec.Struct, frozen=True):
+    """Frames that wait here for one next hop."""
+
+    is_initiator: bool
+    to_service_name: str
+    to_broker_instance: Guid | None
+    from_service_name: str
+    from_broker_instance: Guid | None
+    adjacent_broker_address: str
+    why_held: str
+    frames: int
+    longest_ms: int
+    message_sequence_number: Annotated[int, Meta(description="The lowest of them.")]
+
+
+class WhyAnswer(msgspec.Struct, frozen=True):
+    """What one instance knows of a conversation or message. An id that it does not know is no error."""
+
+    instance: str
+    broker_instance: Annotated[str | None, Meta(description="Null when it has never run.")]
+    addresses: list[str]
+    is_running: Annotated[bool, Meta(description="False: read from the files of a configuration.")]
+    id: str
+    conversation_id: Annotated[Guid | None, Meta(description="Null when the id is not known here.")]
+    sides: list[SideShown]
+    closed: list[ClosedShown]
+    held: list[HeldShown]
+    dropped: Annotated[dict[str, int], Meta(description="All frames dropped here since the start, by reason.")]
+    ways: Annotated[list[ExplainAnswer], Meta(description="Where its messages go from here, and why.")]
+    findings: list[WhyFinding]
+    looked_in: Annotated[list[str], Meta(description="What was searched, and what could not be.")]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything here tells of it."""
+        return bool(self.sides or self.closed or self.held)
+
+
+# --- why_side ---
+# What is found about one side of a conversation: about what it sends, and about what has come for it.
+#
+# Pure functions of facts; nothing here reads a file or a clock.
+
+
+_DEAD_END = frozenset({Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD})
+_ENDED = "DI"
+LIFETIME_OVER = -8489  # number of the Error message that says so
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a finding is made. Shape: `now` UTC seconds since 1970."""
+
+    instance: str
+    database: str
+    now: float
+
+    def found(self, cause: str, severity: Severity, symptom: str, *chain: str) -> WhyFinding:
+        """A finding made here; `chain` is why, what next, and what to do if there is anything."""
+        why, then, remedy = (*chain, "")[:3]
+        return WhyFinding(self.instance, self.database, cause, severity, symptom, why, then, remedy)
+
+
+def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Iterator[WhyFinding]:
+    """What is to be said about one side; at least one finding."""
+    if side.state == "ER":
+        yield _failed(side, spot)
+        return
+    if side.held:
+        yield _sending(side, way, spot)
+    elif way is not None and side.receive_sequence and not side.is_initiator and _is_dead_end(way):
+        yield _no_way_back(side, way, spot)
+    elif side.send_sequence:
+        yield spot.found(
+            "acknowledged",
+            Severity.FINE,
+            f"everything that {side.service_name} sent is acknowledged: {messages(side.send_sequence)}",
+            f"a database of {side.far_service} has stored it, and puts it into the queue there",
+            f"the application of {side.far_service} receives it, or has done so",
+        )
+    elif side.is_initiator:
+        yield spot.found(
+            "nothing sent",
+            Severity.FINE,
+            f"{side.service_name} has begun the dialog and sent nothing",
+            "the far side hears of a dialog with its first message",
+            f"nothing happens before a SEND is committed; the dialog expires at {when(side.lifetime)}",
+        )
+    yield from inbound_findings(side, spot)
+
+
+# --- sending --------------------------------------------------------------------------------------------------------
+
+
+def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFinding:
+    symptom = (
+        f"{messages(side.held)} from {side.service_name} to {side.far_service} {_wait(side.held)} in {spot.database},"
+        f" since {when(side.held_since)}: not acknowledged from number {side.held_from} on{_ending(side)}"
+    )
+    give_up = f"it is kept until it is acknowledged, or the lifetime of the dialog ends at {when(side.lifetime)}"
+    status = side.transmission_status
+    if way is not None and _is_dead_end(way):
+        told = way.explanation
+        table = told.passes[-1].table
+        remedy = remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table)
+        again = f"matched again when routes or services change; {give_up}"
+        return spot.found(told.disposition, Severity.TROUBLE, symptom, f"{told.sentence}; {status}", again, remedy)
+    problem = _problem(way)
+    if problem is not None:
+        address, what = problem
+        why = f"the next hop {address} is not reached: {what}; {status}"
+        return spot.found(
+            "next hop not reached",
+            Severity.TROUBLE,
+            symptom,
+            why,
+            f"it is tried again and again; {give_up}",
+            remedy_of_unreached(address, what),
+        )
+    refused = _refused(status)
+    if refused is not None:
+        hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
+        remedy = remedy_of(refused, instance=hop, service=side.far_service)
+        what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
+        return spot.found(refused, Severity.TROUBLE, symptom, f"{hop} {what}: {status}", give_up, remedy)
+    return spot.found(
+        "not acknowledged",
+        Severity.WAITING,
+        symptom,
+        status,
+        f"sent again until the far side acknowledges; {give_up}",
+        "nothing, unless it lasts: then ask the instances on the way",
+    )
+
+
+def _ending(side: SideShown) -> str:
+    """What the Error message says that this side has ended with, while it is not acknowledged."""
+    if side.sent_error_code is None:
+        return ""
+    told = f": {side.sent_error_text}" if side.sent_error_text else ""
+    return f"; the last of them ends the dialog with error {side.sent_error_code}{told}"
+
+
+def _no_way_back(side: SideShown, way: ExplainAnswer, spot: Spot) -> WhyFinding:
+    told = way.explanation
+    table = told.passes[-1].table
+    return spot.found(
+        "no way back",
+        Severity.TROUBLE,
+        f"{side.service_name} has received, and its acknowledgements find no way to {side.far_service}",
+        told.sentence,
+        "the sender does not learn that its messages arrived, and sends them again until the dialog's lifetime ends",
+        remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table),
+    )
+
+
+def _is_dead_end(way: ExplainAnswer) -> bool:
+    told = way.explanation
+    return told.outcome in _DEAD_END
+
+
+def _problem(way: ExplainAnswer | None) -> tuple[str, str] | None:
+    """The address that would be used and what is known against it; None when nothing is."""
+    if way is None:
+        return None
+    for candidate in way.explanation.passes[-1].candidates[:1]:
+        if candidate.problem:
+            return candidate.address, candidate.problem
+    return None
+
+
+def _refused(status: str) -> str | None:
+    """The disposition that the next hop told."""
+    _, found, rest = status.partition(REFUSED)
+    return rest.rpartition(" (")[0].partition(": ")[0] or None if found else None
+
+
+# --- what has come ----------------------------------------------------------------------------------------------
+
+
+def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
+    """About what waits for the application of this side."""
+    if side.poison is not None:
+        yield _poisoned(side, spot)
+    elif side.ready:
+        yield _unread(side, spot)
+    if side.early_fragments:
+        yield spot.found(
+            "out of order",
+            Severity.WAITING,
+            f"{side.early_fragments} fragments for {side.service_name} came before their turn",
+            f"message {side.receive_sequence} has not come whole yet, so nothing behind it can be delivered",
+            "the sender is told what is missing and sends it again",
+            "nothing, unless it lasts: then ask at the sender",
+        )
+    if side.state == _ENDED and not side.held:
+        yield spot.found(
+            "far side ended",
+            Severity.TROUBLE if not side.ready else Severity.WAITING,
+            f"{side.far_service} has ended the dialog, {side.service_name} has not",
+            "nothing can be sent any more; this side stays until its application ends it too",
+            f"it is closed half an hour after its lifetime ends at {when(side.lifetime)}, if nothing is unread",
+            f"the application of {side.service_name} should RECEIVE the EndDialog message and END CONVERSATION",
+        )
+
+
+def _failed(side: SideShown, spot: Spot) -> WhyFinding:
+    number = "" if side.error_code is None else f" with {side.error_code}"
+    told = f": {side.error_text}" if side.error_text else ""
+    is_read = side.error_code is None and not side.error_text
+    received = "its Error message has been received, and is not kept"
+    why = received if is_read else f"the Error message in its queue says so{told}"
+    return spot.found(
+        {None: "error", LIFETIME_OVER: "lifetime over"}.get(side.error_code, f"error {side.error_code}"),
+        Severity.TROUBLE,
+        f"the dialog of {side.service_name} with {side.far_service} has failed{number}",
+        why,
+        (
+            "nothing of it is sent any more; what was not acknowledged is counted as failed in the ledger; this side is"
+            f" closed half an hour after its lifetime ends at {when(side.lifetime)}, and stays while anything is unread"
+        ),
+        remedy_of_error(side.error_code, service=side.far_service),
+    )
+
+
+def _poisoned(side: SideShown, spot: Spot) -> WhyFinding:
+    poison = side.poison
+    assert poison is not None
+    count = "once" if poison.failures == 1 else f"{poison.failures} times in a row"
+    times = f"{count}, last at {when(poison.last_failure_time)}"
+    why = f"message {poison.message_sequence_number} made its reader fail {times}: {poison.error}"
+    if poison.quarantine_time is None:
+        return spot.found(
+            "tried again",
+            Severity.WAITING,
+            f"{messages(side.ready)} for {side.service_name} {_wait(side.ready)} in the queue {side.queue_name}",
+            why,
+            "it rests and is tried again; after the last attempt the dialog goes into quarantine",
+            "correct the reader",
+        )
+    handle = side.conversation_handle
+    return spot.found(
+        "in quarantine",
+        Severity.TROUBLE,
+        f"the dialog is in quarantine since {when(poison.quarantine_time)}, with {messages(side.quarantined)}",
+        why,
+        "nobody receives its messages; other dialogs go on",
+        (
+            f"correct the reader, then broker quarantine resume -d {spot.database} {handle}; or broker quarantine skip,"
+            " discard or answer"
+        ),
+    )
+
+
+def _unread(side: SideShown, spot: Spot) -> WhyFinding:
+    what = f"{messages(side.ready)} for {side.service_name} {_wait(side.ready)} in the queue {side.queue_name}"
+    symptom = f"{what} of {spot.database}, since {when(side.ready_since)}"
+    if not side.is_receive_enabled:
+        return spot.found(
+            "queue off",
+            Severity.TROUBLE,
+            symptom,
+            f"the queue {side.queue_name} is OFF: its messages are kept, and RECEIVE is refused",
+            "nothing until the queue is turned on",
+            f"ALTER QUEUE [{side.queue_name}] WITH STATUS = ON in {spot.database}, when its reader is mended",
+        )
+    if side.is_taken:
+        return spot.found(
+            "being read",
+            Severity.WAITING,
+            symptom,
+            "a reader has the conversation group, or the group rests after a failure",
+            "the reader commits, or fails and its messages are tried again",
+            "nothing, unless it lasts: then see what the reader does",
+        )
+    readers = side.readers
+    why = "no reader runs on this queue" if not readers else f"{readers} reader processes have not come to it yet"
+    return spot.found(
+        "waiting for RECEIVE",
+        Severity.TROUBLE if not readers else Severity.WAITING,
+        symptom,
+        f"it has arrived, and nobody has received it: {why}",
+        "it stays in the queue until an application receives it, whatever its lifetime",
+        f"start the application that receives from {side.queue_name}: broker run MODULE:APP, or broker.receive",
+    )
+
+
+# --- words ------------------------------------------------------------------------------------------------------
+
+
+def messages(count: int) -> str:
+    """A number of messages."""
+    return "1 message" if count == 1 else f"{count:,} messages"
+
+
+def when(at: datetime | None) -> str:
+    """An instant, whole seconds."""
+    return "an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _wait(count: int) -> str:
+    return "waits" if count == 1 else "wait"
+
+
+# --- why_here ---
+# What one instance knows of a conversation or message: an instance that runs, or the files of a configuration.
+#
+# `look` reads files, so it is for a thread; `answer_why` makes sentences of what was read and of the routing
+# decision.
+
+
+FORWARDED = "sys.dm_broker_forwarded_messages"
+_HIDDEN = "its text is shown to admins"
+
+
+@dataclass(slots=True)
+class WhyFacts:
+    """
+    What was found.
+
+    Shape: `found` by database, with its broker instance; `held` rows of frames by column; `looked_in` what was
+    searched, and what could not be.
+    """
+
+    conversation_id: bytes | None = None
+    found: dict[str, tuple[bytes, ConversationFacts]] = field(default_factory=dict)
+    held: list[Mapping[str, Any]] = field(default_factory=list)
+    looked_in: list[str] = field(default_factory=list)
+
+
+def look(
+    guid: UUID,
+    paths: Mapping[str, Path],
+    forwarded: Iterable[Row] | None,
+    now: float,
+    *,
+    mirrors: Iterable[str] = (),
+) -> WhyFacts:
+    """
+    Search everywhere here. Blocking.
+
+    Args:
+        guid: A conversation_handle, a conversation_id, or the message_id of a frame that waits here.
+        paths: The files of the user databases.
+        forwarded: Rows of `sys.dm_broker_forwarded_messages`; None where nothing runs.
+        now: UTC seconds since 1970.
+        mirrors: Databases whose files another instance has.
+    """
+    told = WhyFacts()
+    rows = (
+        None
+        if forwarded is None
+        else [dict(zip(MEMORY_VIEWS[FORWARDED], map(shown_value, row), strict=True)) for row in forwarded]
+    )
+    name = show_guid(guid.bytes)
+    named = [row for row in rows or () if name in {row["message_id"], row["conversation_id"]}]
+    wanted = UUID(str(named[0]["conversation_id"])).bytes if named else guid.bytes
+    for database, path in paths.items():
+        _look_into(told, database, path, wanted, now)
+    told.looked_in += [f"not in database {name}: this database is a mirror here; ask its partner" for name in mirrors]
+    if named:
+        told.conversation_id = wanted
+    if rows is None:
+        told.looked_in.append("no frames under way: no daemon runs that could hold some")
+    else:
+        told.looked_in.append(f"{len(rows)} frames that wait here for a next hop")
+        shown = None if told.conversation_id is None else show_guid(told.conversation_id)
+        told.held = [row for row in rows if row["conversation_id"] == shown]
+    return told
+
+
+def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: float) -> None:
+    if not path.is_file():
+        told.looked_in.append(f"not in database {database}: it has no file yet")
+        return
+    try:
+        with closing(open_watch(path)) as db:
+            check_schema(db)  # what the tables of another release mean is not known here
+            instance, found = broker_instance(db), find_whereabouts(db, told.conversation_id or guid, now)
+    except (sqlite3.Error, StoreUnavailableError) as error:
+        problem = error.problem if isinstance(error, StoreUnavailableError) else sentence(error)
+        told.looked_in.append(f"not in database {database}: its file cannot be read: {problem}")
+        return
+    told.looked_in.append(f"database {database}")
+    if found.sides or found.closed:
+        told.found[database] = instance, found
+        ids = [side.conversation_id for side in found.sides] + [one.conversation_id for one in found.closed]
+        told.conversation_id = ids[0]
+
+
+def answer_why(
+    place: InstanceView,
+    guid: UUID,
+    told: WhyFacts,
+    *,
+    dropped: Mapping[str, int],
+    is_running: bool,
+    now: float,
+    shows_texts: bool = True,
+) -> WhyAnswer:
+    """
+    What was found, with what follows from it.
+
+    Args:
+        place: The instance.
+        guid: What was asked about.
+        told: What was found.
+        dropped: Frames dropped here since the start, by reason.
+        is_running: False when only files were read.
+        now: UTC seconds since 1970.
+        shows_texts: Whether texts of applications are shown: of the errors that end dialogs, and of failed readers.
+    """
+    sides: list[SideShown] = []
+    closed: list[ClosedShown] = []
+    ways: list[ExplainAnswer] = []
+    findings: list[WhyFinding] = []
+    for database, (instance, found) in told.found.items():
+        spot = Spot(place.name, database, now)
+        for one in found.sides:
+            side = side_shown(database, one)
+            side = side if shows_texts else _without_texts(side)
+            way = _way_of_side(place, database, instance, one)
+            sides.append(side)
+            ways += [] if way is None else [way]
+            findings += side_findings(side, way, spot)
+        closed += [_closed_shown(database, one) for one in found.closed]
+        findings += [_over(spot, one) for one in found.closed]
+    held = list(_held_shown(told.held))
+    findings += [_held_finding(place.name, one) for one in held]
+    if not sides:
+        ways += [_way_of_frames(place, told, one) for one in _directions(held)]
+    return WhyAnswer(
+        instance=place.name,
+        broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
+        addresses=sorted(map(str, place.surroundings.own)),
+        is_running=is_running,
+        id=show_guid(guid.bytes),
+        conversation_id=None if told.conversation_id is None else show_guid(told.conversation_id),
+        sides=sides,
+        closed=closed,
+        held=held,
+        dropped=dict(dropped),
+        ways=ways,
+        findings=findings,
+        looked_in=told.looked_in,
+    )
+
+
+# --- ways -----------------------------------------------------------------------------------------------------------
+
+
+def _way_of_side(place: InstanceView, database: str, instance: bytes, side: Whereabouts) -> ExplainAnswer | None:
+    """Where messages of this side go; None for a database that the instance does not have at work now."""
+    if database not in place.homes or place.homes[database].broker_instance != instance:
+        return None
+    far = side.far_broker_instance
+    contact = Contact(side.conversation_id, side.is_initiator, side.service_name, instance, side.far_service)
+    contact = contact if far is None else contact.bound_to(far)
+    return answer(place, ExplainRequest(conversation=UUID(bytes=side.conversation_id), database=database), contact)
+
+
+def _directions(held: Iterable[HeldShown]) -> Iterator[tuple[str, str | None, bool]]:
+    """Service, broker instance and whether the target sent it: as the frames go, and back."""
+    ways: dict[tuple[str, str | None, bool], None] = {}
+    for one in held:
+        ways[one.to_service_name, one.to_broker_instance, not one.is_initiator] = None
+        ways[one.from_service_name, one.from_broker_instance, one.is_initiator] = None
+    return iter(ways)
+
+
+def _way_of_frames(place: InstanceView, told: WhyFacts, direction: tuple[str, str | None, bool]) -> ExplainAnswer:
+    service, instance, from_target = direction
+    assert told.conversation_id is not None, "frames were found"
+    request = ExplainRequest(
+        service,
+        None if instance is None else UUID(instance),
+        UUID(bytes=told.conversation_id),
+        incoming=True,
+        from_target=from_target,
+    )
+    return answer(place, request)
+
+
+# --- facts ----------------------------------------------------------------------------------------------------------
+
+
+def side_shown(database: str, side: Whereabouts) -> SideShown:
+    """A side as it is told."""
+    inbound = side.inbound
+    return SideShown(
+        database=database,
+        conversation_handle=show_guid(side.conversation_handle),
+        is_initiator=side.is_initiator,
+        state=side.state,
+        service_name=side.service_name,
+        far_service=side.far_service,
+        far_broker_instance=None if side.far_broker_instance is None else show_guid(side.far_broker_instance),
+        lifetime=_instant(side.lifetime),
+        create_date=_instant(side.create_date),
+        dialog_timer=_instant(side.dialog_timer),
+        send_sequence=side.send_sequence,
+        acknowledged_sequence=side.acknowledged_sequence,
+        receive_sequence=side.receive_sequence,
+        held=side.held,
+        held_from=side.held_from,
+        held_since=_instant(side.held_since),
+        transmission_status=_status(side),
+        queue_name=inbound.queue_name,
+        is_receive_enabled=inbound.is_receive_enabled,
+        ready=inbound.ready,
+        ready_since=_instant(inbound.ready_since),
+        quarantined=inbound.quarantined,
+        early_fragments=inbound.early_fragments,
+        is_taken=inbound.is_taken,
+        readers=inbound.readers,
+        error_code=inbound.error_code,
+        error_text=inbound.error_text,
+        poison=None if inbound.poison is None else _poison_shown(inbound.poison),
+        security=side.security,
+        sent_error_code=side.sent_error_code,
+        sent_error_text=side.sent_error_text,
+    )
+
+
+def _without_texts(side: SideShown) -> SideShown:
+    """The side as callers below admin see it: numbers of errors, and nothing that an application wrote."""
+    poison = side.poison and structs.replace(side.poison, error=_HIDDEN)
+    return structs.replace(side, error_text="", sent_error_text="", poison=poison)
+
+
+def _status(side: Whereabouts) -> str:
+    if side.transmission_status:
+        return side.transmission_status
+    return UNTRIED if side.held else f"nothing waits: {messages(side.acknowledged_sequence)} acknowledged"
+
+
+def _poison_shown(poison: Poison) -> PoisonShown:
+    last = datetime.fromtimestamp(poison.last_failure_time, UTC)
+    put = _instant(poison.quarantine_time)
+    return PoisonShown(poison.message_sequence_number, poison.failures, last, put, poison.error)
+
+
+def _closed_shown(database: str, one: Closed) -> ClosedShown:
+    handle = None if one.conversation_handle is None else show_guid(one.conversation_handle)
+    times = (_instant(one.close_time), _instant(one.expire_time))
+    return ClosedShown(database, one.is_initiator, one.receive_sequence, *times, handle)
+
+
+def _over(spot: Spot, one: Closed) -> WhyFinding:
+    side = "initiator's" if one.is_initiator else "target's"
+    closed, forgotten = when(_instant(one.close_time)), when(_instant(one.expire_time))
+    return spot.found(
+        "over",
+        Severity.FINE,
+        f"the {side} side is closed since {closed}, after {messages(one.receive_sequence)} came",
+        "its application has ended the dialog, with an error or without, or its lifetime was over: that is not kept",
+        f"what still comes is acknowledged and thrown away; even this is forgotten at {forgotten}",
+    )
+
+
+def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:
+    """One for each direction and next hop."""
+    groups: dict[tuple[bool, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((bool(row["is_initiator"]), row["adjacent_broker_address"]), []).append(row)
+    for (is_initiator, address), some in groups.items():
+        first = some[0]
+        yield HeldShown(
+            is_initiator=is_initiator,
+            to_service_name=first["to_service_name"],
+            to_broker_instance=first["to_broker_instance"],
+            from_service_name=first["from_service_name"],
+            from_broker_instance=first["from_broker_instance"],
+            adjacent_broker_address=address,
+            why_held=first["why_held"],
+            frames=len(some),
+            longest_ms=max(row["held_ms"] for row in some),
+            message_sequence_number=min(row["message_sequence_number"] for row in some),
+        )
+
+
+def _held_finding(instance: str, held: HeldShown) -> WhyFinding:
+    frames, verb = ("1 frame", "waits") if held.frames == 1 else (f"{held.frames:,} frames", "wait")
+    return WhyFinding(
+        instance=instance,
+        database=None,
+        cause="held",
+        severity=Severity.TROUBLE,
+        symptom=f"{frames} to {held.to_service_name} {verb} at {instance}, up to {held.longest_ms / 1000:.1f} s so far",
+        why=held.why_held,
+        next="they leave when the next hop takes them; when their time is over the sender sends them again",
+        remedy=f"make {held.adjacent_broker_address} reachable: start the instance there, or correct the route",
+    )
+
+
+def _instant(at: float | None) -> datetime | None:
+    """An instant; None also beyond what a calendar holds."""
+    try:
+        return None if at is None else datetime.fromtimestamp(at, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

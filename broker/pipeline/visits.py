@@ -1,0 +1,106 @@
+"""
+The place of a visit on its frame's way, without a look at any clock.
+
+A sender's visit has slot 0. A gateway that a frame reaches with hop count h, and a target after h gateways, have slot
+h + 1, so that the slots of a way of which all is known are 0, 1, 2 ... without a gap. Clocks of instances may differ by
+minutes; the slot does not care.
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import Column
+
+from broker.errors import PipelineError
+from broker.flow import VisitOutcome
+
+SENDING = (VisitOutcome.SENT.value, VisitOutcome.RESENT.value)
+LEAVING = (*SENDING, VisitOutcome.FORWARDED.value)
+"""Outcomes of visits that ended with the frame given to a next hop."""
+
+STEPS = (
+    VisitOutcome.SENT,
+    VisitOutcome.RESENT,
+    VisitOutcome.FORWARDED,
+    VisitOutcome.DROPPED,
+    VisitOutcome.DUPLICATE,
+    VisitOutcome.DELIVERED,
+)
+"""Outcomes of a hop, that which tells more of the frame's end behind that which tells less."""
+
+STEP_BITS = 3  # of the order of a visit
+
+CLOCK_TOLERANCE_US = 10_000
+"""By how much a frame may seem to arrive before it left: synchronized clocks differ by so much, read at busy times."""
+
+
+def is_hop() -> Column:
+    """Whether a frame was there: the sender's note of an acknowledgement is no visit of the frame."""
+    return F.col("outcome") != VisitOutcome.ACKNOWLEDGED.value
+
+
+def order() -> Column:
+    """
+    Int: the slot, and behind it the number of the outcome in STEPS, so that visits sort by it.
+
+    A hop count that is missing counts as none, an outcome of a later version as forwarded.
+    """
+    slot = F.when(F.col("outcome").isin(*SENDING), F.lit(0)).otherwise(F.coalesce(F.col("hop_count"), F.lit(0)) + 1)
+    step = F.lit(STEPS.index(VisitOutcome.FORWARDED))
+    for number, outcome in enumerate(STEPS):
+        step = F.when(F.col("outcome") == outcome.value, F.lit(number)).otherwise(step)
+    placed: Column = slot * 2**STEP_BITS + step
+    return placed
+
+
+def slot_of(visit: Column) -> Column:
+    """Int: of a struct with a field `order`."""
+    return F.shiftright(visit["order"], STEP_BITS)
+
+
+def step_of(visit: Column) -> Column:
+    """Int: its number in STEPS."""
+    return visit["order"].bitwiseAND(2**STEP_BITS - 1)
+
+
+def outcome_of(visit: Column) -> Column:
+    """String."""
+    return F.element_at(F.array(*(F.lit(outcome.value) for outcome in STEPS)), step_of(visit) + 1)
+
+
+def pair_of(one: Column, other: Column) -> Column:
+    """Long: of two instances, whichever is first; null when they are one, which has one clock, or are not known."""
+    return F.when(one != other, F.xxhash64(F.least(one, other), F.greatest(one, other)))
+
+
+def residence_us() -> Column:
+    """Microseconds from entering to leaving; null when not known, or negative: the clock was set back meanwhile."""
+    lasted = F.unix_micros("left_at") - F.unix_micros("entered_at")
+    return F.when(lasted >= 0, lasted)
+
+
+# --- window ---
+# Windows of time: of equal length, from the epoch on, known by the microsecond at which they begin.
+#
+# Numbers and not timestamps, because integers are the cheapest keys there are.
+
+
+WINDOW_SECONDS = 300
+"""Long enough for percentiles of what passes in it, short enough to see an outage."""
+
+
+def length_us(window_seconds: int) -> int:
+    """
+    Microseconds.
+
+    Raises:
+        PipelineError: It is no length.
+    """
+    if window_seconds < 1:
+        raise PipelineError(f"windows of {window_seconds} seconds", "give a length of 1 or more")
+    return window_seconds * 1_000_000
+
+
+def begin_us(instant_us: Column, length: int) -> Column:
+    """Where the window of an instant begins. Shape: microseconds since the epoch, before it as well."""
+    return instant_us - F.pmod(instant_us, F.lit(length))

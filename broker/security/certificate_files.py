@@ -1,0 +1,361 @@
+"""
+Files of certificates and private keys, in PEM form: read whole, and made whole.
+
+A file appears under its name with all that is in it, on the disk, and nobody but its owner could read a private key at
+any time before. Nothing that is there is replaced unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from broker.errors import CertificateUnusableError
+from broker.security.identity import Use, describe, is_self_signed, is_signed_by, load_pem
+from broker.security.issue import (
+    Authority,
+    Issued,
+    PrivateKey,
+    SigningKey,
+    Validity,
+    certificates_pem,
+    is_key_of,
+    issue_sealing,
+    keys_pem,
+    renew_database,
+    renew_endpoint,
+)
+
+FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
+SECRET_MODE, PUBLIC_MODE = 0o600, 0o644  # before the umask
+_PRIVATE = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.+?-----END (?:[A-Z]+ )?PRIVATE KEY-----", re.DOTALL)
+
+
+class Content(NamedTuple):
+    """What a file shall hold."""
+
+    data: bytes
+    is_secret: bool = False
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """
+    The certificates of a file, at least one, in their order.
+
+    Raises:
+        CertificateUnusableError: it cannot be read, or holds none.
+    """
+    data = _read(path)
+    try:
+        return load_pem(data)
+    except ValueError as error:
+        problem = f"holds no certificate in PEM form that can be read ({error})"
+        if _PRIVATE.search(data):
+            problem = "holds a private key and no certificate"
+        hint = "name a file with -----BEGIN CERTIFICATE----- in it"
+        raise CertificateUnusableError("certificate", str(path), problem, hint) from None
+
+
+def read_keys(path: Path) -> list[PrivateKey]:
+    """
+    The private keys of a file, at least one, in their order.
+
+    Raises:
+        CertificateUnusableError: it cannot be read, or holds none, or one of a kind that is not made here.
+    """
+    # See the docstring of broker.cli.main: who shows certificates needs none of it.
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+
+    found: list[PrivateKey] = []
+    hint = "name the file that was made together with the certificate"
+    for text in _PRIVATE.findall(_read(path)):
+        try:
+            key = load_pem_private_key(text, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            problem = f"holds a private key that cannot be read ({error})"
+            raise CertificateUnusableError("private_key", str(path), problem, hint) from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | x25519.X25519PrivateKey):
+            problem = f"holds a key of another kind than those made here ({type(key).__name__.strip('_')})"
+            raise CertificateUnusableError("private_key", str(path), problem, hint)
+        found.append(key)
+    if not found:
+        problem = "holds no private key in PEM form without a password"
+        raise CertificateUnusableError("private_key", str(path), problem, hint)
+    return found
+
+
+def store_files(files: Mapping[Path, Content], *, is_replacing: bool) -> None:
+    """
+    Make files, all of them or, where one is there and may not be replaced, none.
+
+    The directory is made where it is missing. The files of a pair are replaced one after the other, the first one named
+    first: whoever reads them in that moment finds a key that is not that of the certificate, and reads them again.
+
+    Raises:
+        FileExistsError: one is there, and `is_replacing` is not said.
+        OSError: the machine says no.
+    """
+    if not is_replacing:
+        for path in files:
+            _refuse_existing(path)
+    made: list[Path] = []
+    parts: dict[Path, Path] = {}
+    try:
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parts[path] = path.with_name(f".{path.name}.{os.getpid()}.part")
+            _write(parts[path], content, path.stat() if is_replacing and path.exists() else None)
+        for path, part in parts.items():
+            if is_replacing:
+                part.replace(path)
+            else:
+                os.link(part, path)  # which, unlike a renaming, fails when somebody has made it meanwhile
+                made.append(path)
+    except BaseException:
+        for path in made:
+            path.unlink()
+        raise
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+    for directory in {path.parent for path in files}:
+        _sync(directory)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise FileExistsError(17, "is there already", str(path))
+
+
+def _write(path: Path, content: Content, replaced: os.stat_result | None) -> None:
+    """A new file. What it is to replace keeps its owner and mode: an instance has to be able to read it."""
+    path.unlink(missing_ok=True)  # left behind by a process of this number that was killed
+    mode = SECRET_MODE if content.is_secret else PUBLIC_MODE
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        if replaced is not None:
+            with suppress(PermissionError):  # only root gives files away
+                os.fchown(file.fileno(), replaced.st_uid, replaced.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(replaced.st_mode))
+        file.write(content.data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read(path: Path) -> bytes:
+    hint = "name a file that exists and that you may read"
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise CertificateUnusableError("certificate", str(path), problem, hint) from None
+    if len(data) > FILE_MAX_BYTES:
+        problem = "is above 4 MiB"
+        raise CertificateUnusableError("certificate", str(path), problem, "name a file with certificates only")
+    return data
+
+
+# --- authority ---
+# The directory of an authority: its certificates, its key, and what leads from its key to its older ones.
+#
+#     ca.pem          its certificates, the newest first: what others name in `trust`
+#     ca.key          the key of the newest
+#     ca.cross.pem    where it has been renewed: the newer key signed by the older one, sent with what it signs
+
+
+ROOTS, KEY, CROSS = "ca.pem", "ca.key", "ca.cross.pem"
+
+
+def authority_files(authority: Authority, directory: Path) -> dict[Path, Content]:
+    """The files of a directory, as `store_files` takes them."""
+    files = {
+        directory / KEY: Content(keys_pem((authority.key,)), is_secret=True),
+        directory / ROOTS: Content(certificates_pem(authority.roots)),
+    }
+    if authority.cross_certificates:
+        files[directory / CROSS] = Content(certificates_pem(authority.cross_certificates))
+    return files
+
+
+def read_authority(directory: Path) -> Authority:
+    """
+    The authority of a directory.
+
+    Raises:
+        CertificateUnusableError: there is none, or its files do not belong together.
+    """
+    roots = read_certificates(directory / ROOTS)
+    [key, *_] = read_keys(directory / KEY)
+    if not isinstance(key, EllipticCurvePrivateKey) or not is_key_of(key, roots[0]):
+        problem = f"is not the key of the first certificate in {directory / ROOTS}"
+        hint = "name the directory that broker certs init has made"
+        raise CertificateUnusableError("private_key", str(directory / KEY), problem, hint)
+    cross = read_certificates(directory / CROSS) if (directory / CROSS).exists() else []
+    return Authority(tuple(roots), key, tuple(cross))
+
+
+# --- renewal ---
+# Renewing what an endpoint or a database shows others, so that nothing stops in between.
+#
+# Where peers trust an authority, a certificate signed by it takes the place of the old one, and that is all. Where
+# they
+# trust the very certificate, they have to have the new one first. So it can be *prepared*: it waits beside the old
+# one,
+# and both are in a file to hand out; later it takes the old one's place, and whoever has that file trusts it already.
+#
+#     NAME.pem  NAME.key              in use
+#     NAME.next.pem  NAME.next.key    prepared
+#     NAME.trust.pem                  for those who trust the very certificate: the new one and the old one
+#
+# A key to seal to is renewed alone; the old one stays beside it, for what was sealed to it is still on its way. Where
+# all
+# of a database's is prepared, the new key to seal to opens from then on: peers use it as soon as they have it.
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Where certificates and their keys are. Shape: the names that belong to it are made of that of `certificate`."""
+
+    certificate: Path
+    private_key: Path
+
+    @property
+    def prepared(self) -> Pair:
+        """Where those wait that will take their place."""
+        return Pair(
+            *(path.with_name(f"{path.stem}.next{path.suffix}") for path in (self.certificate, self.private_key))
+        )
+
+    @property
+    def bundle(self) -> Path:
+        """What to hand to those who trust the very certificates."""
+        return self.certificate.with_name(f"{self.certificate.stem}.trust.pem")
+
+    def files(self, issued: Issued) -> dict[Path, Content]:
+        """Both, as `store_files` takes them."""
+        return {
+            self.private_key: Content(issued.key_pem, is_secret=True),
+            self.certificate: Content(issued.certificate_pem),
+        }
+
+
+def read_pair(pair: Pair) -> Issued:
+    """
+    What a pair holds.
+
+    Raises:
+        CertificateUnusableError: it cannot be read, or the keys are not those of the certificates.
+    """
+    certificates, keys = read_certificates(pair.certificate), read_keys(pair.private_key)
+    if not is_key_of(keys[0], certificates[0]):
+        problem = f"does not begin with the key of {pair.certificate}"
+        hint = "name the file that was made together with the certificate"
+        raise CertificateUnusableError("private_key", str(pair.private_key), problem, hint)
+    return Issued(tuple(certificates), tuple(keys))
+
+
+def is_trusted_itself(issued: Issued) -> bool:
+    """Whether nobody vouches for it, so that peers can only trust the very certificate."""
+    return is_self_signed(issued.certificates[0])
+
+
+def renewed(old: Issued, validity: Validity, authority: Authority | None) -> Issued:
+    """
+    The same holder with new keys.
+
+    Args:
+        old: What is to be renewed, an endpoint's or a database's.
+        validity: Of the new ones; ends with the authority's.
+        authority: Who signs; None for those that are signed by themselves.
+
+    Raises:
+        CertificateUnusableError: the authority is not the one that signed it.
+    """
+    own = old.certificates[0]
+    if authority is not None and not any(is_signed_by(own, root) for root in authority.roots):
+        issuer = describe(own).issuer
+        problem, hint = f"is not signed by this authority but by {issuer}", "name the directory of that one with --ca"
+        raise CertificateUnusableError("certificate", describe(own).subject, problem, hint)
+    renew = renew_database if describe(own).use is Use.SIGNING else renew_endpoint
+    return renew(own, validity, authority)
+
+
+def with_new_sealing(old: Issued, validity: Validity, *, now: datetime) -> Issued:
+    """
+    A database's certificates and keys with another one to seal to; older ones stay while they are valid at `now` (UTC).
+
+    Raises:
+        CertificateUnusableError: they are not a database's.
+    """
+    signing, key = old.certificates[0], old.keys[0]
+    if describe(signing).use is not Use.SIGNING or isinstance(key, X25519PrivateKey):
+        problem, hint = "is no identity of a database", "name the file that broker certs issue --database has made"
+        raise CertificateUnusableError("certificate", describe(signing).subject, problem, hint)
+    refuse_expired(signing, describe(signing).subject, now=now, hint="renew it as well, with --signing")
+    assert isinstance(key, SigningKey)
+    new = issue_sealing(signing, key, validity)
+    return _beside(Issued((*_but_sealing(old), *new.certificates), (key, *new.keys)), old, now=now)
+
+
+def with_prepared(current: Issued, prepared: Issued, *, now: datetime) -> Issued:
+    """What is in use while another one waits: a database opens also what is sealed to that."""
+    return _beside(current, prepared, now=now)
+
+
+def succeeding(new: Issued, old: Issued, *, now: datetime) -> Issued:
+    """What takes the place of another one: a database still opens what is sealed to that."""
+    return _beside(new, old, now=now)
+
+
+def _beside(own: Issued, other: Issued, *, now: datetime) -> Issued:
+    """The one with what the other has to be sealed to and is valid at `now`; of an endpoint just the one."""
+    certificates = [
+        one
+        for one in other.certificates
+        if describe(one).use is Use.SEALING and one.not_valid_after_utc > now and one not in own.certificates
+    ]
+    keys: list[PrivateKey] = [key for key in other.keys if any(is_key_of(key, one) for one in certificates)]
+    return Issued((*own.certificates, *certificates), (*own.keys, *keys))
+
+
+def _but_sealing(issued: Issued) -> list[x509.Certificate]:
+    return [one for one in issued.certificates if describe(one).use is not Use.SEALING]
+
+
+def refuse_expired(certificate: x509.Certificate, name: str, *, now: datetime, hint: str) -> None:
+    """Raise CertificateUnusableError: it can sign nothing any more at `now` (UTC)."""
+    ends = certificate.not_valid_after_utc
+    if ends <= now:
+        raise CertificateUnusableError("certificate", name, f"expired at {ends:%Y-%m-%d %H:%M:%S} UTC", hint)
+
+
+def bundle_of(new: Issued, old: Issued, *, now: datetime) -> Content:
+    """What those trust who trust the very certificates, while the old ones are valid."""
+    own = [*_own(new), *(one for one in _own(old) if one.not_valid_after_utc > now)]
+    return Content(certificates_pem(tuple(dict.fromkeys(own))))
+
+
+def _own(issued: Issued) -> list[x509.Certificate]:
+    """The holder's own, without those of an authority."""
+    return [one for one in issued.certificates if describe(one).use is not Use.AUTHORITY]

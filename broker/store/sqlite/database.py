@@ -1,0 +1,346 @@
+"""
+A database of the broker: one SQLite file, shared with the application, which keeps conversations through every crash.
+
+Opening makes the file when it is missing, for its owner alone (mode 0600, which SQLite gives its log as well), in WAL
+mode with `synchronous=FULL`: what was committed is on the disk. This module knows the locks and the identity of the
+database; its tables are in `schema`, a write to it in `transaction`. A schema of an older version is brought up to this
+one by `migration`; whether the file is still the one it was, `fence` tells. Queues, services and routes are in
+`metadata`, what happens to messages in `receiving` and `sending`, what applications do in `broker.client`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import stat
+import time
+import uuid
+from contextlib import closing, suppress
+from pathlib import Path
+
+from broker.errors import StoreUnavailableError
+from broker.store.sqlite.metadata import put_routes
+from broker.store.sqlite.role_file import lost
+from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, make_tables, schema_version
+from broker.store.sqlite.transaction import BUSY_SECONDS, DaemonConnection, is_busy, sentence, writing
+
+CATALOG = (  # what statements read and change
+    "database",
+    "queue",
+    "message_type",
+    "contract",
+    "contract_message_type",
+    "service",
+    "priority",
+    "route",
+    "permission",
+    "remote_service_binding",
+    "conversation",
+)
+MODE = 0o600  # of a file that is made; one that is there keeps its own
+HELD = "another daemon has it open"
+NO_FILE = "it is no plain file"
+_MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
+
+
+def open_store(
+    path: str | Path, *, broker_instance: uuid.UUID | None = None, may_make: bool = True
+) -> DaemonConnection:
+    """
+    A connection to a database of the broker, which is made when the file or the schema is missing.
+
+    Args:
+        path: The file; `:memory:` keeps nothing.
+        broker_instance: Its identity, used only when the schema is made; drawn when None.
+        may_make: Make what is missing; else that is an error.
+
+    Raises:
+        StoreUnavailableError: no such directory, no database, no permission, a newer schema, another identity; an
+            older schema that could not be brought up to this release's.
+    """
+    if may_make:
+        _make_file(str(path))
+    address = path if may_make else f"{Path(path).absolute().as_uri()}?mode=rw"
+    try:
+        db = sqlite3.connect(
+            address,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=DaemonConnection,
+            uri=not may_make,
+        )
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), sentence(error)) from error
+    try:
+        if not may_make and not has_schema(db):
+            raise lost(Path(path))
+        _prepare(db, broker_instance)
+        _check_identity(db, str(path), broker_instance)
+        if schema_version(db) < SCHEMA_VERSION:
+            from broker.store.sqlite.schema import migrate  # noqa: PLC0415
+
+            migrate(db, Path(path))
+    except sqlite3.Error as error:
+        db.close()
+        raise StoreUnavailableError(str(path), sentence(error)) from error
+    except StoreUnavailableError:
+        db.close()
+        raise
+    return db
+
+
+def lock_store(path: str | Path) -> int:
+    """
+    Take the lock that only one daemon may have on a database; it ends with the process, however that ends.
+
+    Returns:
+        The descriptor of the lock file beside the database; closing it gives the lock back.
+
+    Raises:
+        StoreUnavailableError: another daemon has it, the file has two names, or the directory cannot be written.
+    """
+    check_links(path)
+    try:
+        descriptor = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreUnavailableError(str(path), HELD) from None
+    return descriptor
+
+
+def is_locked(path: str | Path) -> bool:
+    """Whether a daemon has the lock now; nothing is made or changed."""
+    try:
+        descriptor = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def lock_path(path: str | Path) -> str:
+    """Where the lock of the one daemon is, which has this database open."""
+    return f"{os.path.realpath(path)}.lock"  # by whichever name, it is one file
+
+
+def check_links(path: str | Path) -> None:
+    """
+    See that no other hard link leads to the file: SQLite keeps a log for each name, and two logs destroy the file.
+
+    Raises:
+        StoreUnavailableError: there is one, or no file at all but a directory or a device (`NO_FILE`).
+    """
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return  # none yet; else whoever opens it tells
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreUnavailableError(str(path), NO_FILE)
+    if found.st_nlink > 1:
+        problem = (
+            f"the file has {found.st_nlink} names (hard links), and each would get a log of its own, which destroys it:"
+            " keep the name beside which the -wal is, and remove the others; a symbolic link does no harm"
+        )
+        raise StoreUnavailableError(str(path), problem)
+
+
+def is_sqlite(path: str | Path) -> bool:
+    """
+    Whether a file is a database of SQLite, or empty, by its beginning; nothing is made or changed.
+
+    It is read through SQLite because whoever closes a file drops all locks that the process has on it, those of an
+    instance that runs on it too, and then the next one who leaves takes away its write-ahead log.
+    Source: SQLite documentation, "How To Corrupt An SQLite Database File", section 2.2.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+    """
+    address = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+        try:
+            db.execute("PRAGMA schema_version").fetchone()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+                raise
+            return False
+    return True
+
+
+def open_watch(path: str | Path) -> sqlite3.Connection:
+    """A connection that only looks: commits of all other connections change its `data_version`."""
+    address = f"{Path(path).absolute().as_uri()}?mode=ro"
+    db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA query_only = ON")
+    return db
+
+
+def copy_of_catalog(path: str | Path) -> sqlite3.Connection:
+    """
+    A copy in memory of everything that statements read and change, messages left out; nobody waits for it.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    db = sqlite3.connect(":memory:", uri=True, isolation_level=None, check_same_thread=False)
+    db.execute("ATTACH ? AS original", (f"{Path(path).absolute().as_uri()}?mode=ro",))
+    make_tables(db)
+    db.execute("BEGIN")
+    for table in CATALOG:
+        db.execute(f"INSERT INTO main.broker_{table} SELECT * FROM original.broker_{table}")  # noqa: S608
+    db.execute("COMMIT")
+    db.execute("DETACH original")
+    return db
+
+
+def broker_instance(db: sqlite3.Connection) -> bytes:
+    """The identity of this database."""
+    instance: bytes = db.execute("SELECT broker_instance FROM broker_database").fetchone()[0]
+    return instance
+
+
+def origin(db: sqlite3.Connection) -> tuple[bytes, float]:
+    """The identity of this database, and when it was made, UTC seconds."""
+    instance, created = db.execute("SELECT broker_instance, create_date FROM broker_database").fetchone()
+    return instance, created
+
+
+def settle_fragment_size(db: sqlite3.Connection, configured: int) -> int:
+    """
+    The fragment size by which this database sends from now on.
+
+    The far side may have some fragments of a message, so a message that was cut once must always be cut alike: the
+    size configured before holds until no message of several fragments waits any more.
+    """
+    if db.execute("SELECT fragment_size FROM broker_database").fetchone()[0] == configured:
+        return configured  # what waits need not be looked through
+    with writing(db):
+        db.execute(
+            "UPDATE broker_database SET fragment_size = ?1 WHERE fragment_size IS NULL OR NOT EXISTS"
+            " (SELECT 1 FROM broker_transmission"
+            " WHERE coalesce(body_length, length(message_body)) > min(fragment_size, ?1))",
+            (configured,),
+        )
+        size: int = db.execute("SELECT fragment_size FROM broker_database").fetchone()[0]
+        return size
+
+
+def _make_file(path: str) -> None:
+    """An empty file of mode 0600, when there is none; else, and when it cannot be made, SQLite tells what is wrong."""
+    if path not in {"", ":memory:"}:
+        with suppress(OSError):  # no descriptor: to close one would end the locks that other threads have on the file
+            os.mknod(os.path.realpath(path), stat.S_IFREG | MODE)
+
+
+def _prepare(db: sqlite3.Connection, instance: uuid.UUID | None) -> None:
+    """The mode of the file, and its schema when it has none."""
+    _use_write_ahead_log(db)
+    db.execute("PRAGMA synchronous = FULL")
+    with writing(db):
+        if not has_schema(db):
+            _create(db, instance or uuid.uuid4())
+
+
+def _use_write_ahead_log(db: sqlite3.Connection) -> None:
+    """Changing the mode needs the file for itself, and SQLite does not wait for that as it waits for a writer."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_MODE_PAUSE)
+        else:
+            return
+
+
+def _check_identity(db: sqlite3.Connection, path: str, configured: uuid.UUID | None) -> None:
+    version, instance = db.execute("SELECT schema_version, broker_instance FROM broker_database").fetchone()
+    if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
+        problem = (
+            f"its schema has version {version}, this release knows {SCHEMA_VERSION}, and nothing was changed: use a"
+            " newer release, or put back the backup that was made before that one was used"
+        )
+        raise StoreUnavailableError(path, problem)
+    if configured is not None and instance != configured.bytes:
+        problem = f"its broker instance is {uuid.UUID(bytes=instance)}, the configuration says {configured}"
+        raise StoreUnavailableError(path, problem)
+
+
+def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
+    # Commands that open a file that is there do without: see the docstring of broker.cli.main.
+    from broker.routing.route import AUTO_CREATED_LOCAL, row_of  # noqa: PLC0415
+
+    make_tables(db)
+    db.execute(
+        "INSERT INTO broker_database (id, schema_version, broker_instance, create_date) VALUES (1, ?, ?, ?)",
+        (SCHEMA_VERSION, instance.bytes, time.time()),
+    )
+    put_routes(db, [row_of(AUTO_CREATED_LOCAL)])
+
+
+# --- presence ---
+# Whether the path of a database still leads to the file that is open.
+#
+# A file that was renamed, deleted or replaced stays open, and SQLite goes on to commit to it: what is stored then is
+# gone
+# with the process. So nothing may be acknowledged unless the path led to the open file behind the commit. The same
+# holds
+# for its write-ahead log, which is as much a part of the database as the file.
+#
+# Source: SQLite documentation, "How To Corrupt An SQLite Database File", sections 1.4 and 2.4.
+
+
+_Number = tuple[int, int]  # device and inode
+
+
+class FileWatch:
+    """The files of one database, as they are when this is made: while they are open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._log = Path(f"{path}-wal")
+        self._file_number = _number(path)
+        self._log_number = _number(self._log)
+
+    def check(self) -> None:
+        """
+        See that they are still there. Cost: two calls of the system.
+
+        Raises:
+            StoreUnavailableError: one is not, and what to do.
+        """
+        number = _number(self._path)
+        if number != self._file_number:
+            self._refuse("file", is_gone=number is None, remedy="rename it back, and the daemon goes on; or")
+        if self._log_number is not None:  # a file system without shared memory has none
+            number = _number(self._log)
+            if number != self._log_number:
+                self._refuse(f"write-ahead log {self._log}", is_gone=number is None, remedy="")
+
+    def _refuse(self, what: str, *, is_gone: bool, remedy: str) -> None:
+        happened = "is gone" if is_gone else "was replaced by another one"
+        problem = (
+            f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged:"
+            f" {remedy} stop the daemon and whoever else uses the database, and see docs/databases.md"
+        )
+        raise StoreUnavailableError(str(self._path), " ".join(problem.split()))
+
+
+def _number(path: Path) -> _Number | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,325 @@
+"""
+Which conversation a GUID names, and with whom it talks.
+
+Beside `conversation`, which commands import that play a configuration without a message: a contact brings the keys of
+dialogs along, and with them what reads certificates.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker.conversation.frames import Contact
+from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_parts
+from broker.protocol.layout import NO_GUID
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.queues import LOCKED_GROUPS_SQL, locked_groups
+from broker.store.sqlite.queues import records as reader_records
+from broker.store.sqlite.side import sentence_sql
+from broker.store.sqlite.transaction import ask, path_of
+
+_FIND = """
+    SELECT conversation_id, is_initiator, service_name, far_service, far_broker_instance
+    FROM broker_conversation WHERE conversation_handle = ?1 OR conversation_id = ?1
+    ORDER BY conversation_handle = ?1 DESC, is_initiator DESC LIMIT 1
+"""
+
+
+def find_contact(db: sqlite3.Connection, guid: bytes) -> Contact | None:
+    """
+    The side of a dialog that lives here and has this handle or this id, 16 bytes; of two sides, the initiator's.
+
+    Raises:
+        sqlite3.Error: the database cannot be read.
+    """
+    row = db.execute(_FIND, (guid,)).fetchone()
+    instance = broker_instance(db)
+    if row is None:
+        return None
+    conversation_id, is_initiator, service, far_service, far_instance = row
+    return Contact(conversation_id, bool(is_initiator), service, instance, far_service, far_instance or NO_GUID)
+
+
+# --- conversation ---
+# Single sides of conversations, as others than the writer of their database ask for them.
+#
+# Reads only, on any connection to the database; each question is a look into an index, but for those under way and
+# for
+# numbers of all, which are read through.
+
+
+# Read at once. Each row lets go of the interpreter's lock for a moment too short for anybody else to take it, and who
+# waits for it waits anew: reading and deciding in turns would hold up the loop for as long as both take.
+ROWS = 1000
+# Not those that are closed or failed: nothing of them is routed any more.
+_UNDER_WAY = (
+    "SELECT conversation_handle, conversation_id, is_initiator, service_name, far_service, far_broker_instance,"
+    " send_sequence FROM broker_conversation WHERE state IN ('SO', 'SI', 'CO', 'DI', 'DO') ORDER BY endpoint_id"
+)
+
+
+class UnderWay(NamedTuple):
+    """A side that may still send. Shape: GUIDs 16 bytes; `far_broker_instance` None = open; `is_initiator` 0 or 1."""
+
+    conversation_handle: bytes
+    conversation_id: bytes
+    is_initiator: int
+    service_name: str
+    far_service: str
+    far_broker_instance: bytes | None
+    send_sequence: int
+
+
+def handles_of(db: sqlite3.Connection, endpoint_ids: Iterable[int]) -> list[tuple[int, bytes]]:
+    """(endpoint_id, conversation_handle) of each endpoint that still exists."""
+    question = "SELECT endpoint_id, conversation_handle FROM broker_conversation WHERE endpoint_id = ?"
+    found = (db.execute(question, (endpoint_id,)).fetchone() for endpoint_id in endpoint_ids)
+    return [row for row in found if row is not None]
+
+
+def conversations_under_way(db: sqlite3.Connection) -> Iterator[UnderWay]:
+    """
+    The sides that may still send, in the order in which they began; read `ROWS` at a time, as they are asked for.
+
+    Raises:
+        sqlite3.Error: the database cannot be read.
+    """
+    cursor = db.execute(_UNDER_WAY)
+    while rows := cursor.fetchmany(ROWS):
+        yield from map(UnderWay._make, rows)
+
+
+def conversations_by_state(db: sqlite3.Connection) -> dict[str, int]:
+    """How many conversations there are in each state, in the order of their codes."""
+    return dict(db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall())
+
+
+# --- whereabouts ---
+# Where a conversation is, by the file of a database: what `broker why` asks of each database.
+#
+# Reads only, at one moment and through indexes, so that the cost does not depend on how much else lives in the file;
+# but
+# a handle that no open side has is looked for among all tombstones. Bodies are not looked at, but for those of Error
+# messages, which say why a dialog failed.
+
+
+_ERROR_BODY_MAX = 32_768  # bytes of an Error message that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """Why its reader fails. Shape: times UTC seconds; `quarantine_time` None while it is tried again."""
+
+    message_sequence_number: int
+    failures: int
+    last_failure_time: float
+    quarantine_time: float | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """
+    What has come for one side.
+
+    Shape: `queue_name` None when its service was dropped; `ready` whole messages that can be received, the next of
+    them of `next_type` since `ready_since`; `quarantined` messages; `early_fragments` that came before their turn;
+    `is_taken` while a reader has its conversation group; `readers` reader processes that live on this queue;
+    `error_code` and `error_text` of an unread Error message.
+    """
+
+    queue_name: str | None
+    is_receive_enabled: bool
+    ready: int
+    ready_since: float | None
+    next_type: str | None
+    quarantined: int
+    early_fragments: int
+    is_taken: bool
+    readers: int
+    poison: Poison | None
+    error_code: int | None
+    error_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """
+    One side of a conversation as it is in this file.
+
+    Shape: GUIDs 16 bytes; times UTC seconds; `far_broker_instance` None = open; `held` messages sent and not
+    acknowledged, the first of them `held_from` since `held_since`; `transmission_status` as the daemon last wrote it;
+    `security` one sentence: sealed to whom, or why not; `sent_error_code` and `sent_error_text` of an Error message
+    that is among those held.
+    """
+
+    endpoint_id: int
+    conversation_handle: bytes
+    conversation_id: bytes
+    is_initiator: bool
+    state: str
+    service_name: str
+    far_service: str
+    far_broker_instance: bytes | None
+    contract: str
+    priority: int
+    lifetime: float
+    create_date: float
+    dialog_timer: float | None
+    send_sequence: int
+    acknowledged_sequence: int
+    receive_sequence: int
+    end_dialog_sequence: int | None
+    transmission_status: str | None
+    transmission_status_time: float | None
+    held: int
+    held_from: int | None
+    held_since: float | None
+    inbound: Inbound
+    security: str = ""
+    sent_error_code: int | None = None
+    sent_error_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A side that is over, as its tombstone tells. Shape: times UTC seconds; `conversation_handle` None: of old."""
+
+    conversation_id: bytes
+    is_initiator: bool
+    receive_sequence: int
+    close_time: float
+    expire_time: float
+    conversation_handle: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFacts:
+    """What one database knows of a conversation."""
+
+    sides: tuple[Whereabouts, ...]
+    closed: tuple[Closed, ...]
+
+
+def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> ConversationFacts:
+    """
+    What this database knows of the conversation with this handle or this id; of both sides when both live here.
+
+    Args:
+        db: A connection in no transaction.
+        guid: A conversation_handle or a conversation_id.
+        now: UTC seconds since 1970.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    db.execute("BEGIN")
+    try:
+        rows = db.execute(_SIDES, (guid,)).fetchall()
+        closed = _closed(db, rows[0][2] if rows else guid)
+        if not rows and not closed:
+            by_handle = db.execute(_CLOSED_HANDLE, (guid,)).fetchone()
+            closed = [] if by_handle is None else _closed(db, by_handle[0])
+        return ConversationFacts(tuple(_side(db, row, now) for row in rows), tuple(closed))
+    finally:
+        db.execute("ROLLBACK")
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+_SIDES = f"""
+    SELECT endpoint_id, conversation_handle, conversation_id, is_initiator, state, service_name, far_service,
+     far_broker_instance, contract, priority, lifetime, create_date, dialog_timer, send_sequence,
+     acknowledged_sequence, receive_sequence, end_dialog_sequence, transmission_status, transmission_status_time,
+     {sentence_sql(schema="", far_service="c.far_service")}
+    FROM broker_conversation c WHERE conversation_id =
+     coalesce((SELECT h.conversation_id FROM broker_conversation h WHERE h.conversation_handle = ?1), ?1)
+    ORDER BY is_initiator DESC
+"""  # noqa: S608
+_CLOSED = """
+    SELECT conversation_id, is_initiator, receive_sequence, close_time, expire_time, conversation_handle
+    FROM broker_tombstone WHERE conversation_id = ?
+"""
+_CLOSED_HANDLE = "SELECT conversation_id FROM broker_tombstone WHERE conversation_handle = ?"
+_HELD = "SELECT count(*), min(message_sequence_number) FROM broker_transmission WHERE endpoint_id = ?"
+_HELD_SINCE = "SELECT enqueue_time FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number = ?"
+_QUEUE = """
+    SELECT q.name, q.is_receive_enabled FROM broker_service s JOIN broker_queue q USING (queue_id) WHERE s.name = ?
+"""
+_STATUS = "SELECT count(*) FROM broker_message WHERE endpoint_id = ? AND status = ?"
+_NEXT = """
+    SELECT message_enqueue_time, message_type_name FROM broker_message WHERE endpoint_id = ? AND status = 1
+    ORDER BY priority DESC, queuing_order LIMIT 1
+"""
+_EARLY = """
+    SELECT count(*) FROM broker_fragment WHERE endpoint_id = ?1
+    AND (message_sequence_number, fragment_number) >= (SELECT receive_sequence, receive_sequence_frag
+     FROM broker_conversation WHERE endpoint_id = ?1)
+"""
+_POISON = """
+    SELECT message_sequence_number, failures, last_failure_time, quarantine_time, error FROM broker_failure
+    WHERE endpoint_id = ?
+"""
+_SENT_ERROR = """
+    SELECT substr(message_body, 1, ?) FROM broker_transmission
+    WHERE endpoint_id = ? AND message_sequence_number = ? AND message_type_name = ?
+"""
+_GROUP = "SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?"
+_ERROR = """
+    SELECT substr(message_body, 1, ?) FROM broker_message
+    WHERE endpoint_id = ? AND status IN (1, 4) AND priority = ? AND message_type_name = ? LIMIT 1
+"""
+
+
+def _closed(db: sqlite3.Connection, conversation_id: bytes) -> list[Closed]:
+    return [Closed(row[0], bool(row[1]), *row[2:]) for row in db.execute(_CLOSED, (conversation_id,))]
+
+
+def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Whereabouts:
+    endpoint_id, service = row[0], row[5]
+    held, first = db.execute(_HELD, (endpoint_id,)).fetchone()
+    since = None if first is None else db.execute(_HELD_SINCE, (endpoint_id, first)).fetchone()[0]
+    inbound = _inbound(db, endpoint_id, service, now)
+    ending = db.execute(_SENT_ERROR, (_ERROR_BODY_MAX, endpoint_id, row[16], ERROR)).fetchone()
+    values = (*row[:3], bool(row[3]), *row[4:-1], held, first, since, inbound, row[-1], *_error(ending))
+    return Whereabouts(*values)
+
+
+def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: float) -> Inbound:
+    name, is_enabled = db.execute(_QUEUE, (service,)).fetchone() or (None, 0)
+    ready, quarantined = (db.execute(_STATUS, (endpoint_id, status)).fetchone()[0] for status in (1, 4))
+    since, next_type = db.execute(_NEXT, (endpoint_id,)).fetchone() or (None, None)
+    poison = db.execute(_POISON, (endpoint_id,)).fetchone()
+    error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
+    error_code, error_text = _error(error)
+    return Inbound(
+        queue_name=name,
+        is_receive_enabled=bool(is_enabled),
+        ready=ready,
+        ready_since=since,
+        next_type=next_type,
+        quarantined=quarantined,
+        early_fragments=db.execute(_EARLY, (endpoint_id,)).fetchone()[0],
+        is_taken=_is_taken(db, endpoint_id, now),
+        readers=0 if name is None else sum(one.queue_name == name for one in reader_records(path_of(db))),
+        poison=None if poison is None else Poison(*poison),
+        error_code=error_code,
+        error_text=error_text,
+    )
+
+
+def _error(row: tuple[object] | None) -> tuple[int | None, str]:
+    """Code and text of the body of an Error message; None and "" where there is none."""
+    return error_parts(row[0] if row is not None and isinstance(row[0], bytes) else b"")
+
+
+def _is_taken(db: sqlite3.Connection, endpoint_id: object, now: float) -> bool:
+    """Whether a reader that lives has its group, or the group rests after a failure."""
+    locks = locked_groups(db, now)
+    if locks is None:
+        return False
+    group = db.execute(_GROUP, (endpoint_id,)).fetchone()[0]
+    return any(row[0] == group for row in ask(db, LOCKED_GROUPS_SQL, locks))

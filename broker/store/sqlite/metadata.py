@@ -1,0 +1,546 @@
+"""
+What a database is made of: its queues, services, message types, contracts, priorities and routes, as rows and values.
+
+Names compare byte for byte. A function that writes is called inside a transaction of its caller's. The built-in message
+types and contracts are no rows, but for a row of the type DEFAULT, made when a contract names it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
+from broker.conversation.state import ConversationState
+from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
+from broker.security.principal import PUBLIC, PrincipalError, parse_principal
+from broker.store.sqlite.transaction import ask
+
+if TYPE_CHECKING:
+    from broker.routing.route import RouteRow
+
+
+PRIORITY_DEFAULT = 5  # of a conversation that no priority is about; the original's
+FIRST_ID = 65536  # of what statements make; below it is what is built in, as in the original
+DEFAULT_TYPE_ID = 14  # of the message type DEFAULT; the original's
+
+
+class QueueRow(NamedTuple):
+    """Shape: `is_receive_enabled` is STATUS = ON; `is_poison_message_handling_enabled` turns it off by itself."""
+
+    queue_id: int
+    name: str
+    is_receive_enabled: bool
+    is_poison_message_handling_enabled: bool = False
+
+
+class Service(NamedTuple):
+    """Shape: `contracts` it accepts as a target, empty = any."""
+
+    service_id: int
+    name: str
+    queue_id: int
+    contracts: frozenset[str]
+
+
+class Priority(NamedTuple):
+    """A conversation priority. Shape: None = any; `priority_level` 1 .. 10."""
+
+    name: str
+    contract_name: str | None = None
+    local_service_name: str | None = None
+    remote_service_name: str | None = None
+    priority_level: int = PRIORITY_DEFAULT
+
+    @property
+    def criteria(self) -> tuple[str | None, str | None, str | None]:
+        """What it is about."""
+        return (self.contract_name, self.local_service_name, self.remote_service_name)
+
+
+_QUEUES = "SELECT queue_id, name, is_receive_enabled, is_poison_message_handling_enabled FROM broker_queue"
+_SERVICES = "SELECT service_id, name, queue_id, contracts FROM broker_service"
+
+
+def queues(db: sqlite3.Connection) -> dict[str, QueueRow]:
+    """The queues by name."""
+    return {row[1]: _queue(row) for row in db.execute(_QUEUES)}
+
+
+def services(db: sqlite3.Connection) -> dict[str, Service]:
+    """The services by name."""
+    return {row[1]: _service(row) for row in db.execute(_SERVICES)}
+
+
+def find_queue(db: sqlite3.Connection, name: str) -> QueueRow | None:
+    """The queue of this name."""
+    row = db.execute(f"{_QUEUES} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else _queue(row)
+
+
+def find_service(db: sqlite3.Connection, name: str) -> Service | None:
+    """The service of this name."""
+    row = db.execute(f"{_SERVICES} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else _service(row)
+
+
+def find_service_of(db: sqlite3.Connection, queue_id: int) -> str | None:
+    """The name of a service that uses this queue."""
+    row = db.execute("SELECT name FROM broker_service WHERE queue_id = ? ORDER BY name", (queue_id,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def put_queue(
+    db: sqlite3.Connection,
+    name: str,
+    *,
+    is_receive_enabled: bool,
+    is_poison_message_handling_enabled: bool = False,
+) -> None:
+    """Make a queue, or change the one of this name; a queue that is turned on counts its rollbacks anew."""
+    db.execute(
+        "INSERT INTO broker_queue (name, is_receive_enabled, is_poison_message_handling_enabled) VALUES (?, ?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET is_receive_enabled = excluded.is_receive_enabled,"
+        " is_poison_message_handling_enabled = excluded.is_poison_message_handling_enabled,"
+        " rollbacks = CASE WHEN excluded.is_receive_enabled THEN 0 ELSE rollbacks END",
+        (name, is_receive_enabled, is_poison_message_handling_enabled),
+    )
+
+
+def put_service(db: sqlite3.Connection, name: str, queue_id: int, contracts: frozenset[str]) -> None:
+    """Make a service, or change the one of this name."""
+    db.execute(
+        "INSERT INTO broker_service (name, queue_id, contracts) VALUES (?, ?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET queue_id = excluded.queue_id, contracts = excluded.contracts",
+        (name, queue_id, json.dumps(sorted(contracts))),
+    )
+
+
+def drop_queue(db: sqlite3.Connection, name: str) -> None:
+    """Remove a queue and what waits in it."""
+    db.execute(
+        "DELETE FROM broker_message WHERE queue_id = (SELECT queue_id FROM broker_queue WHERE name = ?)", (name,)
+    )
+    db.execute("DELETE FROM broker_queue WHERE name = ?", (name,))
+
+
+def drop_service(db: sqlite3.Connection, name: str) -> None:
+    """Remove a service."""
+    db.execute("DELETE FROM broker_service WHERE name = ?", (name,))
+
+
+# --- message types and contracts ---
+
+# One look-up in an index when the contract is not declared.
+_RULE = (
+    "SELECT t.validation, u.sent_by FROM broker_contract c LEFT JOIN broker_message_type t ON t.name = ?2"
+    " LEFT JOIN broker_contract_message_type u USING (contract_id, message_type_id) WHERE c.name = ?1"
+)
+
+
+def message_rule(db: sqlite3.Connection, contract: str, message_type: str) -> Rule | None:
+    """
+    What the contract says of a message type; None when it is not declared here, so that everything may be sent.
+
+    The built-in contract DEFAULT is not declared, so under it any type may be sent.
+
+    Cost: one look-up in an index, some microseconds, when it is not declared; else three.
+    """
+    row = db.execute(_RULE, (contract, message_type)).fetchone()
+    if row is None:
+        return None
+    validation, sent_by = row
+    return Rule(
+        message_type,
+        None if sent_by is None else SentBy(sent_by),
+        Validation.NONE if validation is None else Validation(validation),
+        is_declared=validation is not None or message_type == DEFAULT,
+    )
+
+
+def message_types(db: sqlite3.Connection) -> frozenset[str]:
+    """The names of the message types that statements have made."""
+    return frozenset(row[0] for row in db.execute("SELECT name FROM broker_message_type")) - {DEFAULT}
+
+
+def contracts(db: sqlite3.Connection) -> dict[str, frozenset[str]]:
+    """The message types of each contract, by name."""
+    named: dict[str, set[str]] = {}
+    rows = db.execute(
+        "SELECT c.name, t.name FROM broker_contract c LEFT JOIN broker_contract_message_type u USING (contract_id)"
+        " LEFT JOIN broker_message_type t USING (message_type_id)"
+    )
+    for contract, message_type in rows:
+        named.setdefault(contract, set()).add(message_type)
+    return {contract: frozenset(listed) for contract, listed in named.items()}
+
+
+def find_message_type(db: sqlite3.Connection, name: str) -> Validation | None:
+    """The validation of the message type of this name; DEFAULT is always there."""
+    if name == DEFAULT:
+        return Validation.NONE
+    row = db.execute("SELECT validation FROM broker_message_type WHERE name = ?", (name,)).fetchone()
+    return None if row is None else Validation(row[0])
+
+
+def put_message_type(db: sqlite3.Connection, name: str, validation: Validation) -> None:
+    """Make a message type, or change the one of this name."""
+    db.execute(
+        "INSERT INTO broker_message_type (message_type_id, name, validation)"
+        " SELECT max(?, coalesce(max(message_type_id) + 1, 0)), ?, ? FROM broker_message_type WHERE true"
+        " ON CONFLICT (name) DO UPDATE SET validation = excluded.validation",
+        (FIRST_ID, name, str(validation)),
+    )
+
+
+def drop_message_type(db: sqlite3.Connection, name: str) -> None:
+    """Remove a message type that no contract names."""
+    db.execute("DELETE FROM broker_message_type WHERE name = ?", (name,))
+
+
+def find_contract_of(db: sqlite3.Connection, message_type: str) -> str | None:
+    """The name of a contract that names this message type."""
+    row = db.execute(
+        "SELECT c.name FROM broker_message_type t JOIN broker_contract_message_type u USING (message_type_id)"
+        " JOIN broker_contract c USING (contract_id) WHERE t.name = ? ORDER BY c.name",
+        (message_type,),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def find_contract(db: sqlite3.Connection, name: str) -> dict[str, SentBy] | None:
+    """The message types of the contract of this name, each with who may send it."""
+    if db.execute("SELECT 1 FROM broker_contract WHERE name = ?", (name,)).fetchone() is None:
+        return None
+    rows = db.execute(
+        "SELECT t.name, u.sent_by FROM broker_contract c JOIN broker_contract_message_type u USING (contract_id)"
+        " JOIN broker_message_type t USING (message_type_id) WHERE c.name = ?",
+        (name,),
+    )
+    return {message_type: SentBy(sent_by) for message_type, sent_by in rows}
+
+
+def put_contract(db: sqlite3.Connection, name: str, message_types: Mapping[str, SentBy]) -> None:
+    """Make a contract, or change the one of this name; its message types exist."""
+    if DEFAULT in message_types:
+        db.execute(
+            "INSERT OR IGNORE INTO broker_message_type (message_type_id, name, validation) VALUES (?, ?, 'NONE')",
+            (DEFAULT_TYPE_ID, DEFAULT),
+        )
+    db.execute(
+        "INSERT INTO broker_contract (contract_id, name)"
+        " SELECT max(?, coalesce(max(contract_id) + 1, 0)), ? FROM broker_contract WHERE true"
+        " ON CONFLICT (name) DO NOTHING",
+        (FIRST_ID, name),
+    )
+    _drop_usages(db, name)
+    db.executemany(
+        "INSERT INTO broker_contract_message_type (contract_id, message_type_id, sent_by)"
+        " SELECT c.contract_id, t.message_type_id, ? FROM broker_contract c, broker_message_type t"
+        " WHERE c.name = ? AND t.name = ?",
+        [(str(sent_by), name, message_type) for message_type, sent_by in message_types.items()],
+    )
+
+
+def drop_contract(db: sqlite3.Connection, name: str) -> None:
+    """Remove a contract."""
+    _drop_usages(db, name)
+    db.execute("DELETE FROM broker_contract WHERE name = ?", (name,))
+
+
+def _drop_usages(db: sqlite3.Connection, contract: str) -> None:
+    db.execute(
+        "DELETE FROM broker_contract_message_type"
+        " WHERE contract_id = (SELECT contract_id FROM broker_contract WHERE name = ?)",
+        (contract,),
+    )
+
+
+def find_service_under(db: sqlite3.Connection, contract: str) -> str | None:
+    """The name of a service that names this contract."""
+    row = db.execute(
+        "SELECT s.name FROM broker_service s, json_each(s.contracts) WHERE json_each.value = ? ORDER BY s.name",
+        (contract,),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+# --- priorities ---
+
+_PRIORITIES = "SELECT name, contract_name, local_service_name, remote_service_name, priority_level FROM broker_priority"
+_PRIORITY_FOR = (
+    "SELECT priority_level FROM broker_priority WHERE (contract_name IS NULL OR contract_name = ?)"
+    " AND (local_service_name IS NULL OR local_service_name = ?)"
+    " AND (remote_service_name IS NULL OR remote_service_name = ?)"
+    " ORDER BY contract_name IS NULL, local_service_name IS NULL, remote_service_name IS NULL LIMIT 1"
+)
+
+
+def priority_for(db: sqlite3.Connection, contract: str, local_service: str, remote_service: str) -> int:
+    """
+    The priority of a new conversation, 1 .. 10: that of the most specific match, by contract, then local service.
+
+    Cost: some microseconds when no priority is declared; else the priorities are looked through.
+    Source: Service Broker documentation, "Conversation Priorities".
+    """
+    row = db.execute(_PRIORITY_FOR, (contract, local_service, remote_service)).fetchone()
+    return PRIORITY_DEFAULT if row is None else int(row[0])
+
+
+def priorities(db: sqlite3.Connection) -> dict[str, Priority]:
+    """The priorities by name."""
+    return {row[0]: Priority(*row) for row in db.execute(_PRIORITIES)}
+
+
+def find_priority(db: sqlite3.Connection, name: str) -> Priority | None:
+    """The priority of this name."""
+    row = db.execute(f"{_PRIORITIES} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else Priority(*row)
+
+
+def find_priority_about(
+    db: sqlite3.Connection, contract: str | None, local_service: str | None, remote_service: str | None
+) -> str | None:
+    """The name of the priority with just these criteria, None = any."""
+    row = db.execute(
+        "SELECT name FROM broker_priority WHERE contract_name IS ? AND local_service_name IS ?"
+        " AND remote_service_name IS ?",
+        (contract, local_service, remote_service),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def find_priority_under(db: sqlite3.Connection, contract: str) -> str | None:
+    """The name of a priority that names this contract."""
+    row = db.execute("SELECT name FROM broker_priority WHERE contract_name = ? ORDER BY name", (contract,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def find_priority_for(db: sqlite3.Connection, local_service: str) -> str | None:
+    """The name of a priority that names this service of the database."""
+    query = "SELECT name FROM broker_priority WHERE local_service_name = ? ORDER BY name"
+    row = db.execute(query, (local_service,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def put_priority(db: sqlite3.Connection, priority: Priority) -> None:
+    """Make a priority, or change the one of this name; conversations that exist keep theirs."""
+    db.execute(
+        "INSERT INTO broker_priority (name, contract_name, local_service_name, remote_service_name, priority_level)"
+        " VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET contract_name = excluded.contract_name,"
+        " local_service_name = excluded.local_service_name, remote_service_name = excluded.remote_service_name,"
+        " priority_level = excluded.priority_level",
+        (priority.name, *priority.criteria, priority.priority_level),
+    )
+
+
+def drop_priority(db: sqlite3.Connection, name: str) -> None:
+    """Remove a priority; conversations that exist keep theirs."""
+    db.execute("DELETE FROM broker_priority WHERE name = ?", (name,))
+
+
+# --- routes ---
+
+_ROUTES = (
+    "SELECT name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight FROM broker_route"
+)
+
+
+def routes(db: sqlite3.Connection) -> Iterator[RouteRow]:
+    """All routes as stored, expired ones included; those of one service stand together."""
+    return db.execute(f"{_ROUTES} ORDER BY remote_service_name")
+
+
+def find_route(db: sqlite3.Connection, name: str) -> RouteRow | None:
+    """The route of this name."""
+    return find_routes(db, [name]).get(name)
+
+
+def find_routes(db: sqlite3.Connection, names: Sequence[str]) -> dict[str, RouteRow]:
+    """The routes of these names, some hundreds at most, by name."""
+    marks = ",".join("?" * len(names))
+    return {row[0]: row for row in db.execute(f"{_ROUTES} WHERE name IN ({marks})", names)}
+
+
+def put_routes(db: sqlite3.Connection, rows: Iterable[RouteRow]) -> None:
+    """Make routes, or change those of the same names."""
+    db.executemany(
+        "INSERT INTO broker_route"
+        " (name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+        " remote_service_name = excluded.remote_service_name, broker_instance = excluded.broker_instance,"
+        " lifetime = excluded.lifetime, address = excluded.address, mirror_address = excluded.mirror_address,"
+        " weight = excluded.weight",
+        rows,
+    )
+
+
+def drop_route(db: sqlite3.Connection, name: str) -> None:
+    """Remove a route."""
+    db.execute("DELETE FROM broker_route WHERE name = ?", (name,))
+
+
+def _queue(row: tuple[int, str, int, int]) -> QueueRow:
+    queue_id, name, is_receive_enabled, is_poison_message_handling_enabled = row
+    return QueueRow(queue_id, name, bool(is_receive_enabled), bool(is_poison_message_handling_enabled))
+
+
+def _service(row: tuple[int, str, int, str]) -> Service:
+    service_id, name, queue_id, contracts = row
+    return Service(service_id, name, queue_id, frozenset(json.loads(contracts)))
+
+
+# --- permission ---
+# Permissions and remote service bindings as a database keeps them.
+#
+# A function that writes is called inside a transaction of its caller's. What another program has put there may be no
+# rule: a GRANT that cannot be read grants nothing, and a DENY that cannot be read denies everybody.
+
+
+_BINDINGS = "SELECT name, remote_service_name, remote_principal, is_anonymous_on FROM broker_remote_service_binding"
+
+
+def permissions(db: sqlite3.Connection) -> tuple[tuple[PermissionRule, ...], list[str]]:
+    """The rules in the order of their principals, and the principals that cannot be read."""
+    rules: list[PermissionRule] = []
+    unreadable: list[str] = []
+    query = "SELECT permission, securable, principal, state FROM broker_permission ORDER BY principal, securable"
+    for permission, securable, text, state in db.execute(query):
+        try:
+            principal = parse_principal(text)
+        except PrincipalError:
+            unreadable.append(text)
+            if state == PermissionState.GRANT:
+                continue
+            principal = parse_principal(PUBLIC)
+        rules.append(PermissionRule(Permission(permission), securable, principal, PermissionState(state)))
+    return tuple(rules), unreadable
+
+
+def find_state(db: sqlite3.Connection, rule: PermissionRule) -> PermissionState | None:
+    """What is stored about the permission, securable and principal of a rule."""
+    row = db.execute(
+        "SELECT state FROM broker_permission WHERE permission = ? AND securable = ? AND principal = ?",
+        (str(rule.permission), rule.securable, rule.principal.text),
+    ).fetchone()
+    return None if row is None else PermissionState(row[0])
+
+
+def put_permission(db: sqlite3.Connection, rule: PermissionRule) -> None:
+    """Store a rule in the place of the one about the same."""
+    db.execute(
+        "INSERT INTO broker_permission (permission, securable, principal, state) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (permission, securable, principal) DO UPDATE SET state = excluded.state",
+        (str(rule.permission), rule.securable, rule.principal.text, str(rule.state)),
+    )
+
+
+def drop_permission(db: sqlite3.Connection, rule: PermissionRule) -> None:
+    """Remove what is stored about the same as this rule."""
+    db.execute(
+        "DELETE FROM broker_permission WHERE permission = ? AND securable = ? AND principal = ?",
+        (str(rule.permission), rule.securable, rule.principal.text),
+    )
+
+
+def drop_permissions_on(db: sqlite3.Connection, service: str) -> None:
+    """Remove what is stored about a service that is no more; patterns stay."""
+    db.execute("DELETE FROM broker_permission WHERE permission = 'SEND' AND securable = ?", (service,))
+
+
+# --- remote service bindings ---
+
+
+def bindings(db: sqlite3.Connection) -> dict[str, RemoteServiceBinding]:
+    """The bindings by name."""
+    return {row[0]: _binding(row) for row in db.execute(_BINDINGS)}
+
+
+def find_binding(db: sqlite3.Connection, name: str) -> RemoteServiceBinding | None:
+    """The binding of this name."""
+    row = db.execute(f"{_BINDINGS} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else _binding(row)
+
+
+def find_binding_of(db: sqlite3.Connection, remote_service_name: str) -> RemoteServiceBinding | None:
+    """The binding of a far service. Cost: one look-up in an index."""
+    row = db.execute(f"{_BINDINGS} WHERE remote_service_name = ?", (remote_service_name,)).fetchone()
+    return None if row is None else _binding(row)
+
+
+def put_binding(db: sqlite3.Connection, binding: RemoteServiceBinding) -> None:
+    """Make a binding, or change the one of this name; no other is of the same service."""
+    db.execute(
+        "INSERT INTO broker_remote_service_binding (name, remote_service_name, remote_principal, is_anonymous_on)"
+        " VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET remote_service_name = excluded.remote_service_name,"
+        " remote_principal = excluded.remote_principal, is_anonymous_on = excluded.is_anonymous_on",
+        (binding.name, binding.remote_service_name, binding.remote_principal, binding.is_anonymous_on),
+    )
+
+
+def drop_binding(db: sqlite3.Connection, name: str) -> None:
+    """Remove a binding."""
+    db.execute("DELETE FROM broker_remote_service_binding WHERE name = ?", (name,))
+
+
+def _binding(row: tuple[str, str, str, int]) -> RemoteServiceBinding:
+    name, service, principal, is_anonymous_on = row
+    return RemoteServiceBinding(name, service, principal, bool(is_anonymous_on))
+
+
+# --- route_request ---
+# Requests for routes, as rows: which are open, what they ask for, and how long an answered one is remembered.
+#
+# `broker.dialog.route_requests` knows what a request is and when it is made. Here it is a conversation like every
+# other,
+# and its group says what it asks for. Nothing here begins or ends a transaction; the connection may be an
+# application's own.
+
+
+_OPEN = (
+    "SELECT conversation_handle, conversation_group_id, create_date FROM broker_conversation"
+    " WHERE is_initiator AND service_name = ? AND far_service = ? AND state NOT IN ('DO', 'CD')"
+)
+
+
+def open_requests(db: sqlite3.Connection, service_name: str, far_service: str) -> list[tuple[bytes, bytes, float]]:
+    """
+    (conversation_handle, conversation_group_id, begun at UTC seconds) of what one asks the other and is not over.
+
+    Cost: it reads all conversations.
+    """
+    return db.execute(_OPEN, (service_name, far_service)).fetchall()
+
+
+def put_group(db: sqlite3.Connection, conversation_handle: bytes, conversation_group_id: bytes) -> None:
+    """A conversation belongs to this group; nobody has a lock on the one that it had."""
+    statement = "UPDATE broker_conversation SET conversation_group_id = ? WHERE conversation_handle = ?"
+    db.execute(statement, (conversation_group_id, conversation_handle))
+
+
+def put_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetime: float) -> None:
+    """A conversation ends at this UTC time."""
+    db.execute(
+        "UPDATE broker_conversation SET lifetime = ? WHERE conversation_handle = ?", (lifetime, conversation_handle)
+    )
+
+
+def shorten_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetime: float) -> None:
+    """A conversation ends at this UTC time, unless it ends earlier anyhow."""
+    statement = "UPDATE broker_conversation SET lifetime = min(lifetime, ?) WHERE conversation_handle = ?"
+    ask(db, statement, (lifetime, conversation_handle))
+
+
+def is_begun_here(db: sqlite3.Connection, conversation_handle: bytes) -> bool:
+    """Whether this side, which exists, is the initiator's."""
+    question = "SELECT is_initiator FROM broker_conversation WHERE conversation_handle = ?"
+    return bool(db.execute(question, (conversation_handle,)).fetchone()[0])
+
+
+def state_of(db: sqlite3.Connection, conversation_handle: bytes) -> ConversationState:
+    """The state of a side; CLOSED when it is gone."""
+    question = "SELECT state FROM broker_conversation WHERE conversation_handle = ?"
+    row = db.execute(question, (conversation_handle,)).fetchone()
+    return ConversationState.CLOSED if row is None else ConversationState(row[0])

@@ -1,0 +1,233 @@
+"""
+What applications queued becomes fragments to send: found, and loaded in order as its window asks.
+
+Runs in the writer thread. New rows are found by `transmission_id`, which grows with every commit; the rows of one
+dialog are read by sequence number, as far as its window asks, and large messages in parts.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypedDict
+
+from broker.conversation.frames import Contact
+from broker.conversation.outbound import Outgoing
+from broker.protocol.frame import TRACE_PARENT, Envelope, encode_envelope
+from broker.protocol.layout import NO_GUID, Flag
+from broker.store.port import LoadedFragments, PendingDialog, Want
+from broker.store.sqlite.schema import PART_BYTES
+from broker.store.sqlite.side import secured_of
+
+_LAST, _TRACE = int(Flag.LAST_FRAGMENT), int(Flag.TRACE)  # an enum's operators are slow
+_NEWEST = "SELECT max(transmission_id) FROM broker_transmission"
+_DIALOG = (
+    " c.conversation_id, c.is_initiator, c.service_name, c.far_service, c.far_broker_instance, c.receive_sequence,"
+    " c.receive_sequence_frag, c.priority, c.transmission_status, k.security, k.far_principal, k.secret"
+)
+_KEY = " LEFT JOIN broker_session_key k ON k.conversation_id = c.conversation_id AND k.is_initiator = c.is_initiator"
+_FIND_NEW = (  # NOT INDEXED: by its key, for SQLite would rather go through the whole of the other index
+    f"SELECT t.endpoint_id, min(t.message_sequence_number),{_DIALOG}"  # noqa: S608 - columns listed above
+    f" FROM broker_transmission t NOT INDEXED JOIN broker_conversation c USING (endpoint_id){_KEY}"
+    " WHERE t.transmission_id > ? GROUP BY t.endpoint_id ORDER BY min(t.transmission_id)"
+)
+_FIND_ALL = (
+    "WITH RECURSIVE e (endpoint_id) AS (SELECT min(endpoint_id) FROM broker_transmission UNION ALL"  # noqa: S608
+    " SELECT (SELECT min(endpoint_id) FROM broker_transmission WHERE endpoint_id > e.endpoint_id)"
+    " FROM e WHERE e.endpoint_id IS NOT NULL)"
+    f" SELECT t.endpoint_id, t.message_sequence_number,{_DIALOG} FROM e CROSS JOIN broker_transmission t"
+    " ON t.transmission_id = (SELECT first.transmission_id FROM broker_transmission first"
+    " WHERE first.endpoint_id = e.endpoint_id ORDER BY first.message_sequence_number LIMIT 1)"
+    f" CROSS JOIN broker_conversation c ON c.endpoint_id = e.endpoint_id{_KEY} ORDER BY t.transmission_id"
+)
+
+
+def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[PendingDialog]]:
+    """
+    The dialogs with rows behind `after` in the transmission queue.
+
+    Returns:
+        The highest transmission_id seen, and the dialogs in the order in which they began to wait.
+
+    Cost: a look at each row behind `after`; for all rows, as at the start of a daemon, some looks at each dialog that
+    has rows, however many.
+    """
+    newest: int | None = db.execute(_NEWEST).fetchone()[0]
+    rows = db.execute(_FIND_ALL) if after <= 0 else db.execute(_FIND_NEW, (after,))
+    found = [
+        PendingDialog(
+            endpoint_id,
+            Contact(conversation, bool(is_initiator), service, instance, far_service, far or NO_GUID, secured_of(*key)),
+            first,
+            (sequence, fragment),
+            priority,
+            status,
+        )
+        for endpoint_id, first, conversation, is_initiator, service, far_service, far, *rest in rows
+        for sequence, fragment, priority, status, *key in (rest,)
+    ]
+    return after if newest is None else max(after, newest), found
+
+
+def load_in_writer(
+    db: sqlite3.Connection, want: Want, fragment_size: int, *, now: float, room: int
+) -> LoadedFragments | None:
+    """
+    The next fragments of a dialog in order. Cost: what is loaded, and of a message in one row that row.
+
+    Args:
+        db: The connection of the writer thread.
+        want: What to load.
+        fragment_size: By which messages are cut; the same as long as one of several fragments waits.
+        now: UTC seconds since 1970.
+        room: Bytes of bodies that may be loaded at all.
+
+    Returns:
+        None when not even the first of them fits in `room`; no fragments when nothing waits there that is to be sent.
+    """
+    sequence, number = want.place
+    rows = db.execute(
+        "SELECT transmission_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body,"
+        " body_length, headers FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number >= ?"
+        " ORDER BY message_sequence_number LIMIT ?",
+        (want.endpoint_id, sequence, want.fragments),
+    )
+    loaded, left = list[Outgoing](), min(want.max_bytes, room)
+    for transmission_id, row_sequence, flags, type_name, enqueued, body, length, headers in rows:
+        first = number if row_sequence == sequence else 0
+        envelope, lifetime = b"", 0.0
+        carried = None if headers is None else json.loads(headers)
+        parent = carried.get(TRACE_PARENT, "") if carried and flags & _TRACE else ""
+        if first == 0:
+            since = max(now, enqueued)
+            opening, lifetime = _opening(db, want.endpoint_id, since) if row_sequence == 0 else _NOT_OPENING
+            if 0.0 < lifetime <= since:  # nobody was here to end it: it does not begin any more
+                break
+            sent_us = int(enqueued * 1_000_000)
+            envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
+        if first == 0 and body is not None and len(body) <= fragment_size:
+            one = Outgoing((row_sequence, 0), flags | _LAST, envelope + body, enqueued_at=enqueued, trace_parent=parent)
+            one.lifetime = lifetime
+            fragments: Iterable[Outgoing] = (one,)
+        else:
+            opens = _Opens(envelope, lifetime)
+            message = _Message(transmission_id, row_sequence, flags, enqueued, opens, body, length, parent)
+            fragments = _cut(db, message, first, fragment_size)
+        for fragment in fragments:
+            size = len(fragment.body)
+            if size > left and (loaded or size > room):
+                return LoadedFragments(want, loaded, is_all=False) if loaded else None
+            loaded.append(fragment)
+            left -= size
+            if len(loaded) == want.fragments:
+                return LoadedFragments(want, loaded, is_all=False)
+    return LoadedFragments(want, loaded, is_all=True)
+
+
+def say_in_writer(db: sqlite3.Connection, statuses: Mapping[int, str | None], now: float) -> None:
+    """Note why dialogs wait, by endpoint_id; None where nothing is to be said any more. Inside a transaction."""
+    db.executemany(
+        "UPDATE broker_conversation SET transmission_status = ?, transmission_status_time = ? WHERE endpoint_id = ?",
+        [(status, None if status is None else now, endpoint_id) for endpoint_id, status in statuses.items()],
+    )
+
+
+class _Opens(NamedTuple):
+    """What fragment 0 begins with. Shape: `lifetime` as `Outgoing` has it."""
+
+    envelope: bytes
+    lifetime: float
+
+
+class _Message(NamedTuple):
+    """
+    A row of the transmission queue.
+
+    Shape: `enqueued_at` UTC seconds since 1970; `body` None when it is in parts, of `length` bytes together.
+    """
+
+    transmission_id: int
+    sequence: int
+    flags: int
+    enqueued_at: float
+    opens: _Opens
+    body: bytes | None
+    length: int | None
+    trace_parent: str
+
+
+class _Opening(TypedDict, total=False):
+    contract: str
+    lifetime: int
+
+
+_NOT_OPENING = _Opening(), 0.0
+
+
+def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Opening, float]:
+    """
+    What the first message of an initiator tells beside what every message tells, and the instant at which its dialog is
+    over; nothing and 0 for a target.
+    """
+    contract, lifetime, is_initiator = db.execute(
+        "SELECT contract, lifetime, is_initiator FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)
+    ).fetchone()
+    if not is_initiator:
+        return _NOT_OPENING
+    return {"contract": contract, "lifetime": left(lifetime, now)}, lifetime
+
+
+def left(lifetime: float, now: float) -> int:
+    """
+    Whole seconds that a dialog may still live, as its first message tells them: 1 at least.
+
+    `now` is not before the message was queued: a wall clock that went back since would add to the lifetime.
+    """
+    return max(1, int(lifetime - now))
+
+
+def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: int) -> Iterator[Outgoing]:
+    """The fragments of a message from number `first` on, or from its last one when it has no such."""
+    length = message.length if message.body is None else len(message.body)
+    assert length is not None
+    last = max(0, (length - 1) // fragment_size)
+    first = min(first, last)
+    if message.body is None:
+        pieces = _pieces(db, message.transmission_id, range(first * fragment_size, length, fragment_size), length)
+    elif last == 0:
+        pieces = iter((message.body,))
+    else:
+        body = message.body
+        pieces = (body[start : start + fragment_size] for start in range(first * fragment_size, length, fragment_size))
+    for number, piece in enumerate(pieces, first):
+        flags = message.flags | (_LAST if number == last else 0)
+        content = piece if number else message.opens.envelope + piece
+        enqueued, parent = message.enqueued_at, message.trace_parent
+        one = Outgoing((message.sequence, number), flags, content, enqueued_at=enqueued, trace_parent=parent)
+        one.lifetime = 0.0 if number else message.opens.lifetime
+        yield one
+
+
+def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:
+    """Slices of a body in parts, one step of `starts` long; no more of it is in memory than one and a part."""
+    part = starts.start // PART_BYTES
+    rows = db.execute(
+        "SELECT part_number, body FROM broker_transmission_part WHERE transmission_id = ? AND part_number >= ?"
+        " ORDER BY part_number",
+        (transmission_id, part),
+    )
+    buffer = bytearray()
+    skip = starts.start - part * PART_BYTES
+    for start in starts:
+        size = min(starts.step, length - start)
+        while len(buffer) < size + skip:
+            row = rows.fetchone()
+            if row is None or row[0] != part:
+                problem = f"part {part} of message {transmission_id} in the transmission queue is gone"
+                raise sqlite3.DatabaseError(problem)
+            buffer += row[1]
+            part += 1
+        yield bytes(buffer[skip : skip + size])
+        del buffer[: skip + size]
+        skip = 0

@@ -1,0 +1,303 @@
+"""
+Which conversation groups are taken: by a reader that lives, or resting after a failure.
+
+A row of `broker_group_lock` names the *slot* of the reader process that works on the group. Whether that process still
+lives is not in the file but in the kernel: beside the database lies a lock file (`<file>.readers`), in which every
+reader process holds an open-file-description lock on the one byte of its slot for as long as it lives, however it
+ends. So anybody can see which slots live, nothing has to be renewed, and what a crashed reader had is free at once.
+
+A slot is taken again by a later process, which first disowns what the slot's last owner left.
+
+Source: fcntl(2), "Open file description locks"; Service Broker documentation, "Conversation Group Locks".
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import struct
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from broker.errors import StoreUnavailableError
+from broker.store.sqlite.database import open_watch
+from broker.store.sqlite.transaction import ask, path_of
+
+RECORD_BYTES = 4096  # of a slot's record: some dozens of queues
+SLOTS_MAX = 1024  # reader processes on one database: more cannot get at one writer's file in any useful time
+_LOCKS_AT = SLOTS_MAX * RECORD_BYTES  # where the bytes that are locked begin: behind the records
+
+# The groups that nobody else may take now; its parameters are those of `locked_groups`. A rest that begins in the
+# future is none: the clock was set back.
+LOCKED_GROUPS_SQL = (
+    "SELECT conversation_group_id FROM broker_group_lock"
+    " WHERE retry_time - ? BETWEEN 0.000001 AND retry_time - lock_time OR reader IN (SELECT value FROM json_each(?))"
+)
+# Those of them that a reader has; its parameter is the second of `locked_groups`.
+READ_GROUPS_SQL = "SELECT conversation_group_id FROM broker_group_lock WHERE reader IN (SELECT value FROM json_each(?))"
+_FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, process
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Instant = Annotated[float, msgspec.Meta(ge=0.0, lt=253_402_300_800.0)]  # before the year 10000
+_read_record = msgspec.json.Decoder(list[tuple[str, _Count, _Instant, _Instant | None]]).decode
+
+
+@dataclass(slots=True)
+class QueueRecord:
+    """
+    What a reader process tells of one queue, for the views.
+
+    Shape: `tasks_waiting` of its workers have nothing to do; times UTC seconds, `last_empty_time` when one of them
+    last found nothing.
+    """
+
+    queue_name: str
+    tasks_waiting: int
+    activated_time: float
+    last_empty_time: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A group whose reader died while it had it. Shape: `lock_time` UTC seconds, when that reader took it."""
+
+    conversation_group_id: bytes
+    reader: int
+    lock_time: float
+
+
+class ReaderSlot:
+    """
+    The slot of this process on one database, as long as it is open.
+
+    Shape: `number` 0 .. SLOTS_MAX - 1.
+    """
+
+    def __init__(self, path: str) -> None:
+        """
+        Take the first free slot.
+
+        Raises:
+            StoreUnavailableError: the lock file cannot be made or written, or SLOTS_MAX readers live.
+        """
+        self._descriptor = _open_lock_file(path)
+        _open_slots.add(self)
+        for number in range(SLOTS_MAX):
+            if _try_lock(self._descriptor, number):
+                self.number = number
+                self.record(())
+                return
+        self.close()
+        raise StoreUnavailableError(path, f"{SLOTS_MAX} reader processes work on it: stop some, or share them")
+
+    def record(self, queues: Iterable[QueueRecord]) -> None:
+        """Tell what this process does, for whoever reads `records`; what does not fit is left out."""
+        told: list[object] = []
+        for queue in queues:
+            told.append([queue.queue_name, queue.tasks_waiting, queue.activated_time, queue.last_empty_time])
+            if len(json.dumps(told)) > RECORD_BYTES:
+                told.pop()
+                break
+        with suppress(OSError):  # a full disk: the views know less, the readers do their work
+            os.pwrite(self._descriptor, json.dumps(told).encode().ljust(RECORD_BYTES), self.number * RECORD_BYTES)
+
+    def close(self) -> None:
+        """Give the slot back: what it still has locked counts as left behind by a crash."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        _open_slots.discard(self)
+
+
+_open_slots: set[ReaderSlot] = set()
+
+
+def _close_in_child() -> None:
+    """A forked child shares the descriptions and would keep the slots alive when its parent has died."""
+    for slot in list(_open_slots):
+        slot.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def locked_groups(db: sqlite3.Connection, now: float) -> tuple[float, str] | None:
+    """
+    The parameters of `LOCKED_GROUPS_SQL` at this moment; None when no group is locked, which costs one look.
+
+    Args:
+        db: Any connection to the database.
+        now: UTC seconds since 1970.
+    """
+    readers = ask(db, "SELECT DISTINCT reader FROM broker_group_lock").fetchall()
+    if not readers:
+        return None
+    live = live_slots(path_of(db), (row[0] for row in readers if row[0] is not None))
+    return now, json.dumps(sorted(live))
+
+
+def rows_of_dead_slots(db: sqlite3.Connection, own: int | None = None) -> list[Abandoned]:
+    """
+    The groups whose reader has died; `own` is a slot that lives because the caller has it.
+
+    Inside a write transaction, so that what is true now stays true until it is settled.
+    """
+    readers = {row[0] for row in ask(db, "SELECT DISTINCT reader FROM broker_group_lock WHERE reader IS NOT NULL")}
+    readers.discard(own)
+    if not readers:
+        return []
+    dead = readers - live_slots(path_of(db), readers)
+    query = "SELECT conversation_group_id, reader, lock_time FROM broker_group_lock WHERE reader = ?"
+    return [Abandoned(*row) for reader in sorted(dead) for row in ask(db, query, (reader,))]
+
+
+def disown(db: sqlite3.Connection, slot: int) -> None:
+    """
+    What the last owner of a slot left behind is nobody's: its number becomes one that never lives.
+
+    The new owner calls it before its first claim, inside a write transaction.
+    """
+    ask(db, "UPDATE broker_group_lock SET reader = ~reader WHERE reader = ?", (slot,))
+
+
+def live_slots(path: str, slots: Iterable[int]) -> set[int]:
+    """Which of these slots a living process has; every process may ask, also about itself."""
+    try:
+        descriptor = os.open(lock_file(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return set()  # no reader was ever here
+    except OSError:
+        return set(slots)  # who may not look must take them for alive
+    try:
+        return {slot for slot in slots if _is_locked(descriptor, slot)}
+    finally:
+        os.close(descriptor)
+
+
+def records(path: str) -> list[QueueRecord]:
+    """What the reader processes that live tell of their queues."""
+    try:
+        descriptor = os.open(lock_file(path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    found = []
+    try:
+        for slot in range(os.fstat(descriptor).st_size // RECORD_BYTES):
+            text = os.pread(descriptor, RECORD_BYTES, slot * RECORD_BYTES)
+            if _is_locked(descriptor, slot):
+                found += _decode(text)
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def lock_file(path: str) -> str:
+    """The lock file of the readers of a database: beside the file itself, by whatever link it is reached."""
+    return f"{os.path.realpath(path)}.readers"
+
+
+def _open_lock_file(path: str) -> int:
+    try:
+        return os.open(lock_file(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise StoreUnavailableError(lock_file(path), error.strerror or str(error)) from error
+
+
+def _try_lock(descriptor: int, slot: int) -> bool:
+    try:
+        fcntl.fcntl(
+            descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _LOCKS_AT + slot, 1, 0)
+        )
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _is_locked(descriptor: int, slot: int) -> bool:
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _LOCKS_AT + slot, 1, 0)
+    kind: int = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))[0]
+    return kind != fcntl.F_UNLCK
+
+
+def _decode(text: bytes) -> list[QueueRecord]:
+    """A record; nothing when it was read while it was written, or is none that this version writes."""
+    try:
+        return [QueueRecord(*queue) for queue in _read_record(text)]
+    except (ValueError, RecursionError):  # also what is no text
+        return []
+
+
+# --- monitor ---
+# What watches a queue: its state, as far as the file and the readers that live can tell.
+#
+# Readers run anywhere on this machine, not only where the daemon is; they tell of themselves beside the database
+# (`group_lock`). A program that calls `receive` by itself tells nothing, so it is not seen here.
+#
+# Source: Service Broker documentation, "sys.dm_broker_queue_monitors", "Understanding When Activation Occurs".
+
+
+class MonitorState(StrEnum):
+    """The documented states."""
+
+    INACTIVE = "INACTIVE"  # nothing waits, and nobody reads
+    NOTIFIED = "NOTIFIED"  # messages wait, and nobody reads
+    RECEIVES_OCCURRING = "RECEIVES_OCCURRING"  # a reader lives
+
+
+@dataclass(frozen=True, slots=True)
+class Monitor:
+    """
+    One queue.
+
+    Shape: times UTC seconds since 1970, None when no reader lives that could tell; `tasks_waiting` workers that have
+    nothing to do; `readers` processes.
+    """
+
+    queue_id: int
+    queue_name: str
+    state: MonitorState
+    last_empty_rowset_time: float | None
+    last_activated_time: float | None
+    tasks_waiting: int
+    readers: int
+
+
+def queue_monitors(path: Path) -> list[Monitor]:
+    """
+    The queues of a database. Blocking, so for a thread.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    told = records(str(path))
+    query = (
+        "SELECT q.queue_id, q.name,"
+        " EXISTS (SELECT 1 FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = 1)"
+        " FROM broker_queue q ORDER BY q.queue_id"
+    )
+    with closing(open_watch(path)) as db:
+        queues = db.execute(query).fetchall()
+    monitors = []
+    for queue_id, name, is_waiting in queues:
+        of_queue = [record for record in told if record.queue_name == name]
+        idle = MonitorState.NOTIFIED if is_waiting else MonitorState.INACTIVE
+        empty = [record.last_empty_time for record in of_queue if record.last_empty_time is not None]
+        monitors.append(
+            Monitor(
+                queue_id,
+                name,
+                MonitorState.RECEIVES_OCCURRING if of_queue else idle,
+                max(empty, default=None),
+                max((record.activated_time for record in of_queue), default=None),
+                sum(record.tasks_waiting for record in of_queue),
+                len(of_queue),
+            )
+        )
+    return monitors

@@ -1,0 +1,334 @@
+"""
+The fragments of one side that wait until their message is whole and in its turn.
+
+Rows of `broker_fragment`, inside the transaction of whoever asks; for the writer thread. What a fragment is to the
+receiver is decided by `broker.conversation.frames`; here it is kept and joined. What is kept out of order has a bound
+for each side, in fragments and in bytes: past it a fragment is not taken, and comes again when its turn is nearer. The
+body of a message above LARGE_BYTES is never joined: its fragments stay rows until an application has received it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place
+from broker.conversation.message_types import (
+    DIALOG_TIMER,
+    END_DIALOG,
+    ERROR,
+    ERROR_PRIORITY,
+    Refusal,
+    Rule,
+    Validation,
+    error_body,
+    validator,
+)
+from broker.conversation.state import TAKES_MESSAGES, ConversationState
+from broker.errors import FrameMalformedError
+from broker.protocol.frame import Envelope, Fault, decode_envelope
+from broker.store.port import Run
+from broker.store.sqlite.metadata import message_rule
+from broker.store.sqlite.schema import LARGE_BYTES
+from broker.store.sqlite.side import FailureReason, SideRow, close, fail, side_of
+
+HELD_RUNS_MAX = 128  # told in one acknowledgement, about a kilobyte
+ENVELOPE_LENGTH = 4  # bytes of the length before an envelope
+
+_OF_MESSAGE = "FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ?"
+_IN_ORDER = f"{_OF_MESSAGE} AND fragment_number <= ? ORDER BY fragment_number"
+_EARLY = (
+    "SELECT message_sequence_number, fragment_number, flags, length(body) FROM broker_fragment"
+    " WHERE endpoint_id = ? AND (message_sequence_number, fragment_number) > (?, ?)"
+)
+
+
+class EarlyFragment(IntEnum):
+    """What became of an early fragment."""
+
+    NEW = 0
+    HERE_ALREADY = 1
+    NO_ROOM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """A whole body that stays in its fragments. Shape: `fragments` how many those are."""
+
+    db: sqlite3.Connection
+    endpoint_id: int
+    sequence: int
+    fragments: int
+
+    def violation(self, validation: Validation) -> str | None:
+        """What is wrong with it as a body of a message type; read a fragment at a time."""
+        if validation is Validation.NONE:
+            return None
+        check = validator(validation)
+        rows = self.db.execute(f"SELECT body {_IN_ORDER}", (self.endpoint_id, self.sequence, self.fragments))
+        for number, (body,) in enumerate(rows):
+            problem = check.feed(body if number else decode_envelope(body)[1])
+            if problem is not None:
+                return problem
+        return check.close()
+
+
+class Assembly:
+    """
+    The kept fragments of one side, during one batch.
+
+    Shape: `count` of those that are early, as the side's row says.
+    Cost: reads the places of what is early, EARLY_FRAGMENTS_MAX rows at most, nothing when there is none.
+    """
+
+    def __init__(self, db: sqlite3.Connection, endpoint_id: int, expected: Place, count: int) -> None:
+        self._db = db
+        self._endpoint_id = endpoint_id
+        self._early: dict[Place, tuple[int, int]] = {}  # flags, bytes
+        self._early_bytes = 0
+        if count:
+            for sequence, fragment, flags, size in db.execute(_EARLY, (endpoint_id, *expected)):
+                self._early[sequence, fragment] = (flags, size)
+                self._early_bytes += size
+
+    @property
+    def count(self) -> int:
+        """How many fragments are early."""
+        return len(self._early)
+
+    def keep(self, place: Place, flags: int, body: bytes) -> None:
+        """Keep the expected fragment of an unfinished message."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO broker_fragment VALUES (?, ?, ?, ?, ?)", (self._endpoint_id, *place, flags, body)
+        )
+
+    def keep_early(self, place: Place, flags: int, body: bytes) -> EarlyFragment:
+        """Keep a fragment whose turn has not come."""
+        if place in self._early:
+            return EarlyFragment.HERE_ALREADY
+        if len(self._early) >= EARLY_FRAGMENTS_MAX or self._early_bytes + len(body) > EARLY_BYTES_MAX:
+            return EarlyFragment.NO_ROOM
+        self.keep(place, flags, body)
+        self._early[place] = (flags, len(body))
+        self._early_bytes += len(body)
+        return EarlyFragment.NEW
+
+    def take_early(self, place: Place) -> int | None:
+        """The flags of an early fragment whose turn has come, which is early no more; None when it is not here."""
+        kept = self._early.pop(place, None)
+        if kept is None:
+            return None
+        self._early_bytes -= kept[1]
+        return kept[0]
+
+    def held(self) -> tuple[Run, ...]:
+        """What is early as runs of fragments of one message, the first ones when there are many."""
+        runs: list[list[int]] = []
+        for sequence, fragment in sorted(self._early):
+            if runs and runs[-1][0] == sequence and runs[-1][2] + 1 == fragment:
+                runs[-1][2] = fragment
+            elif len(runs) == HELD_RUNS_MAX:
+                break
+            else:
+                runs.append([sequence, fragment, fragment])
+        return tuple((sequence, first, last) for sequence, first, last in runs)
+
+    def join(self, sequence: int, last: int, tail: tuple[int, bytes] | None = None) -> tuple[Envelope, bytes | Large]:
+        """
+        A message whose fragments are all here, up to its last one; what is joined is kept no longer.
+
+        Args:
+            sequence: The message.
+            last: The number of its last fragment.
+            tail: Flags and body of that one when it has just come; None when it is kept like the others.
+
+        Raises:
+            FrameMalformedError: its envelope cannot be read; its fragments are kept no longer.
+        """
+        self._forget_strays(sequence, last)
+        key = (self._endpoint_id, sequence)
+        bodies: list[bytes] = []
+        size = 0 if tail is None else len(tail[1])
+        for (body,) in self._db.execute(f"SELECT body {_IN_ORDER}", (*key, last)):
+            bodies.append(body)
+            size += len(body) if len(bodies) > 1 else max(0, len(body) - _envelope_bytes(body))
+            if size > LARGE_BYTES:
+                if tail is not None:
+                    self.keep((sequence, last), *tail)
+                return self._envelope(sequence, bodies[0]), Large(self._db, self._endpoint_id, sequence, last + 1)
+        self._db.execute(f"DELETE {_OF_MESSAGE}", key)
+        if tail is not None:
+            bodies.append(tail[1])
+        return decode_envelope(b"".join(bodies))
+
+    def discard(self, expected: Place) -> None:
+        """Whatever waits behind whole messages will never be one; it is removed by and by."""
+        self._early.clear()
+        self._early_bytes = 0
+        self._db.execute(
+            "INSERT OR IGNORE INTO broker_received SELECT DISTINCT endpoint_id, message_sequence_number"
+            " FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number >= ?",
+            (self._endpoint_id, expected[0]),
+        )
+
+    def _envelope(self, sequence: int, first: bytes) -> Envelope:
+        """The envelope of a large message; without a readable one its fragments are thrown away."""
+        try:
+            return decode_envelope(first)[0]
+        except FrameMalformedError:
+            self._db.execute("INSERT OR IGNORE INTO broker_received VALUES (?, ?)", (self._endpoint_id, sequence))
+            raise
+
+    def _forget_strays(self, sequence: int, last: int) -> None:
+        """Fragments behind the last one: a broken sender's."""
+        strays = [place for place in self._early if place[0] == sequence and place[1] > last]
+        for place in strays:
+            self._early_bytes -= self._early.pop(place)[1]
+        if strays:
+            self._db.execute(
+                f"DELETE {_OF_MESSAGE} AND fragment_number > ?",
+                (self._endpoint_id, sequence, last),
+            )
+
+
+def _envelope_bytes(first: bytes) -> int:
+    return ENVELOPE_LENGTH + int.from_bytes(first[:ENVELOPE_LENGTH], "big")
+
+
+# --- delivery ---
+# Whole messages go to their queues, when their contract and their type allow them.
+#
+# For the writer thread. One `Delivery` serves one batch: what it looks up it looks up once, and rows are written
+# together. A dialog in quarantine stays in order: what arrives for it joins the rest there.
+
+
+READY, IN_QUARANTINE = 1, 4  # broker_message.status
+_RESERVED = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
+_PUT = (
+    "INSERT INTO broker_message (queue_id, status, priority, endpoint_id, message_sequence_number, message_type_name,"
+    " message_enqueue_time, message_body, body_fragments, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_QUARANTINED = "SELECT 1 FROM broker_failure WHERE endpoint_id = ? AND quarantine_time IS NOT NULL"
+
+Body = bytes | Large
+
+
+class Delivery:
+    """The queues of a database during one batch. Shape: `delivered` messages by service."""
+
+    def __init__(self, db: sqlite3.Connection, now: float) -> None:
+        self.delivered: Counter[str] = Counter()
+        self._db = db
+        self._now = now
+        self._queues: dict[str, int | None] = {}
+        self._rules: dict[tuple[str, str], Rule | None] = {}
+        self._has_failures: bool | None = None
+        self._rows: list[tuple[object, ...]] = []
+
+    def refusal(self, side: SideRow, type_name: str, body: Body) -> Refusal | None:
+        """Why the far side may not send this message."""
+        if type_name in _RESERVED:
+            return Refusal(8428, f"the message type {type_name!r} is the broker's own")
+        key = (side.contract, type_name)
+        if key not in self._rules:
+            self._rules[key] = message_rule(self._db, *key)
+        rule = self._rules[key]
+        if rule is None:
+            return None
+        refusal = rule.refusal_of_arrival(is_from_initiator=not side.contact.is_initiator)
+        if refusal is not None or not isinstance(body, Large):
+            return refusal or rule.refusal_of_body(body)  # type: ignore[arg-type]
+        problem = body.violation(rule.validation)
+        return None if problem is None else rule.invalid(problem)
+
+    def put(
+        self,
+        side: SideRow,
+        sequence: int,
+        type_name: str,
+        body: Body,
+        *,
+        priority: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Put a message into the queue of the service; False when the service has been dropped."""
+        service = side.contact.service_name
+        queue_id = self._queue_of(service)
+        if queue_id is None:
+            return False
+        status = IN_QUARANTINE if self._is_quarantined(side.endpoint_id) else READY
+        level = side.priority if priority is None else priority
+        payload, fragments = (None, body.fragments) if isinstance(body, Large) else (body, None)
+        told = json.dumps(headers, ensure_ascii=False) if headers else None
+        self._rows.append(
+            (queue_id, status, level, side.endpoint_id, sequence, type_name, self._now, payload, fragments, told)
+        )
+        self.delivered[service] += 1
+        return True
+
+    def put_error(self, side: SideRow, sequence: int, body: Body) -> bool:
+        """Put an Error message, which is read before everything but a timer."""
+        return self.put(side, sequence, ERROR, body, priority=ERROR_PRIORITY)
+
+    def flush(self) -> None:
+        """Write what was put, in the order in which it was put."""
+        if self._rows:
+            self._db.executemany(_PUT, self._rows)
+            self._rows.clear()
+
+    def _queue_of(self, service: str) -> int | None:
+        if service not in self._queues:
+            row = self._db.execute("SELECT queue_id FROM broker_service WHERE name = ?", (service,)).fetchone()
+            self._queues[service] = None if row is None else row[0]
+        return self._queues[service]
+
+    def _is_quarantined(self, endpoint_id: int) -> bool:
+        if self._has_failures is None:
+            self._has_failures = self._db.execute("SELECT 1 FROM broker_failure LIMIT 1").fetchone() is not None
+        return self._has_failures and self._db.execute(_QUARANTINED, (endpoint_id,)).fetchone() is not None
+
+
+# --- failing ---
+# A side of a dialog fails at this side: its application reads an Error, and what it holds is given up.
+#
+# For the writer thread, inside a transaction.
+
+
+_FAILED = "UPDATE broker_conversation SET state = 'ER', early_fragments = 0, dialog_timer = NULL WHERE endpoint_id = ?"
+_PIECES = (
+    "INSERT OR IGNORE INTO broker_received SELECT DISTINCT endpoint_id, message_sequence_number FROM broker_fragment"
+    " WHERE endpoint_id = ? AND message_sequence_number >= ?"
+)
+
+
+def fail_side(db: sqlite3.Connection, delivery: Delivery, side: SideRow, fault: Fault, reason: FailureReason) -> None:
+    """The application of a dialog reads an error, and the ledger counts what was not acknowledged."""
+    delivery.put_error(side, side.expected[0], error_body(fault.code, fault.text))
+    fail(db, side.endpoint_id, reason)
+    db.execute(_PIECES, (side.endpoint_id, side.expected[0]))
+    db.execute(_FAILED, (side.endpoint_id,))
+
+
+def fail_in_writer(db: sqlite3.Connection, faults: Mapping[int, Fault], now: float) -> None:
+    """
+    Dialogs that cannot be sent as they have to be fail, by endpoint_id; those that have ended here are over.
+
+    Args:
+        db: Inside a transaction.
+        faults: What their applications read.
+        now: UTC seconds since 1970.
+    """
+    delivery = Delivery(db, now)
+    for endpoint_id, fault in faults.items():
+        side = side_of(db, endpoint_id)
+        if side is None:
+            continue
+        if side.state in TAKES_MESSAGES or side.state is ConversationState.DISCONNECTED_INBOUND:
+            fail_side(db, delivery, side, fault, FailureReason.FAILED_HERE)
+        elif side.state is ConversationState.DISCONNECTED_OUTBOUND:
+            close(db, endpoint_id, now, FailureReason.FAILED_HERE)
+    delivery.flush()

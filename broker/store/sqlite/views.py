@@ -1,0 +1,472 @@
+"""
+A view of one database: an SQL view over its file, so a million rows cost nothing until somebody asks for them.
+
+No user's text ever enters the SQL made here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.conversation.message_types import CONTRACTS, MESSAGE_TYPES, SentBy, Validation
+from broker.conversation.state import ConversationState
+from broker.protocol.layout import Flag
+from broker.store.sqlite.side import sentence_sql
+
+GUID_FUNCTION = "guid_text"  # SQL function, given by whoever asks: a blob of 16 bytes -> text
+STATUS_FUNCTION = "transmission_status"  # the same: conversation_handle (blob) -> text
+BODIES = frozenset({"message_body"})  # columns with what applications say to each other
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """
+    A view of one database.
+
+    Shape: `columns` name -> SQL over `source`; in both `{db}` stands for the attached file, `{now}` for UTC seconds,
+    `{queue_id}` for the number of a queue.
+    """
+
+    columns: Mapping[str, str]
+    source: str
+
+    def render(self, *, db: str, now: float, queue_id: int = 0, shows_bodies: bool = True) -> str:
+        """The SELECT of this view over the file attached as `db`; without the bodies of messages where not told to."""
+        shown = (
+            self.columns if shows_bodies else {**self.columns, **dict.fromkeys(BODIES & self.columns.keys(), "NULL")}
+        )
+        columns = ", ".join(f"{sql} AS {name}" for name, sql in shown.items())
+        text = f"SELECT {columns} FROM {self.source}"  # noqa: S608 - made of this file's own words
+        return text.format(db=db, now=repr(now), queue_id=queue_id)
+
+    def render_empty(self) -> str:
+        """The SELECT of this view where there is no file: the same columns, no row."""
+        return f"SELECT {', '.join(f'NULL AS {name}' for name in self.columns)} WHERE 0"
+
+
+def guid(column: str) -> str:
+    """A GUID as text that compares without case."""
+    return f"{GUID_FUNCTION}({column}) COLLATE NOCASE"
+
+
+def instant(column: str) -> str:
+    """An instant as text."""
+    return f"strftime('%Y-%m-%d %H:%M:%f', {column}, 'unixepoch')"
+
+
+# --- agreement_view ---
+# The views of what two sides agree on: message types, contracts, and the priorities of conversations.
+#
+# What is built in has no row in the file and stands in front, with the numbers of
+# `broker.conversation.message_types`.
+# Services and priorities may name a contract that no statement has made; its number is NULL then.
+#
+# Source: Service Broker documentation, pages of the views named here.
+
+
+# The original's letter and word; JSON is our own.
+_VALIDATIONS = {
+    Validation.NONE: ("N", "NONE"),
+    Validation.EMPTY: ("E", "EMPTY"),
+    Validation.WELL_FORMED_XML: ("X", "XML"),
+    Validation.JSON: ("J", "JSON"),
+}
+_FIRST_ID = 65536  # of what statements make; a row below stands for something that is built in
+
+
+def _text(value: str) -> str:
+    """A literal of SQL; braces are doubled, for `FileView.render` formats the text."""
+    return "'" + value.replace("'", "''").replace("{", "{{").replace("}", "}}") + "'"
+
+
+def _values(rows: list[tuple[object, ...]], *columns: str) -> str:
+    """A table of constants, in front of what is in the file."""
+    selects = (
+        "SELECT " + ", ".join(f"{value} AS {column}" for value, column in zip(row, columns, strict=True))
+        for row in rows
+    )
+    return " UNION ALL ".join(selects)
+
+
+def _case(column: str, values: Mapping[str, str]) -> str:
+    return f"CASE {column} " + " ".join(f"WHEN '{key}' THEN '{value}'" for key, value in values.items()) + " END"
+
+
+_TYPES = _values(
+    [(one.message_type_id, _text(one.name), _text(one.validation)) for one in MESSAGE_TYPES],
+    "message_type_id",
+    "name",
+    "validation",
+)
+_CONTRACTS = _values([(one.service_contract_id, _text(one.name)) for one in CONTRACTS], "contract_id", "name")
+_USAGES = _values(
+    [
+        (contract.service_contract_id, message_type_id, _text(sent_by))
+        for contract in CONTRACTS
+        for message_type_id, sent_by in contract.message_types.items()
+    ],
+    "contract_id",
+    "message_type_id",
+    "sent_by",
+)
+
+
+def contract_id(name: str) -> str:
+    """The number of the contract of a name, as SQL; NULL when nothing has made it."""
+    built_in = " ".join(f"WHEN {_text(one.name)} THEN {one.service_contract_id}" for one in CONTRACTS)
+    stored = f"(SELECT k.contract_id FROM {{db}}.broker_contract k WHERE k.name = {name})"  # noqa: S608 - own words
+    return f"CASE {name} {built_in} ELSE {stored} END"
+
+
+def _is_sent_by(side: SentBy) -> str:
+    return f"u.sent_by IN ('{side}', '{SentBy.ANY}')"
+
+
+_SERVICE_MESSAGE_TYPES = FileView(
+    {
+        "name": "t.name",
+        "message_type_id": "t.message_type_id",
+        "principal_id": "NULL",
+        "validation": _case("t.validation", {key: letter for key, (letter, _) in _VALIDATIONS.items()}),
+        "validation_desc": _case("t.validation", {key: word for key, (_, word) in _VALIDATIONS.items()}),
+        "xml_collection_id": "NULL",
+    },
+    f"({_TYPES} UNION ALL SELECT message_type_id, name, validation FROM {{db}}.broker_message_type"  # noqa: S608 - own words
+    f" WHERE message_type_id >= {_FIRST_ID}) t",
+)
+
+_SERVICE_CONTRACTS = FileView(
+    {"name": "c.name", "service_contract_id": "c.contract_id", "principal_id": "NULL"},
+    f"({_CONTRACTS} UNION ALL SELECT contract_id, name FROM {{db}}.broker_contract) c",  # noqa: S608 - own words
+)
+
+_SERVICE_CONTRACT_MESSAGE_USAGES = FileView(
+    {
+        "service_contract_id": "u.contract_id",
+        "message_type_id": "u.message_type_id",
+        "is_sent_by_initiator": _is_sent_by(SentBy.INITIATOR),
+        "is_sent_by_target": _is_sent_by(SentBy.TARGET),
+    },
+    f"({_USAGES} UNION ALL SELECT contract_id, message_type_id, sent_by FROM {{db}}.broker_contract_message_type) u",  # noqa: S608
+)
+
+_SERVICE_CONTRACT_USAGES = FileView(
+    {"service_id": "s.service_id", "service_contract_id": contract_id("j.value"), "service_contract_name": "j.value"},
+    "{db}.broker_service s, json_each(s.contracts) j",
+)
+
+_CONVERSATION_PRIORITIES = FileView(
+    {
+        "priority_id": "p.priority_id",
+        "name": "p.name",
+        "service_contract_id": contract_id("p.contract_name"),
+        "local_service_id": "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = p.local_service_name)",
+        "remote_service_name": "p.remote_service_name",
+        "priority": "p.priority_level",
+        "service_contract_name": "p.contract_name",
+        "local_service_name": "p.local_service_name",
+    },
+    "{db}.broker_priority p",
+)
+
+AGREEMENT_VIEWS: Mapping[str, FileView] = {
+    "sys.service_message_types": _SERVICE_MESSAGE_TYPES,
+    "sys.service_contracts": _SERVICE_CONTRACTS,
+    "sys.service_contract_message_usages": _SERVICE_CONTRACT_MESSAGE_USAGES,
+    "sys.service_contract_usages": _SERVICE_CONTRACT_USAGES,
+    "sys.conversation_priorities": _CONVERSATION_PRIORITIES,
+}
+
+
+# --- attached ---
+# The file of a database beside others on one connection: attached under a name, to be read by the views alone.
+#
+# The connection is that of whoever asks: it holds no database of its own, and its questions are those of users. The
+# names
+# are the caller's own, never a user's.
+
+
+# The tables that the views are made of, whose rows may be counted: count(*) reads no column, and for no view.
+COUNTED = frozenset(
+    {
+        "broker_conversation",
+        "broker_message",
+        "broker_permission",
+        "broker_queue",
+        "broker_remote_service_binding",
+        "broker_route",
+        "broker_service",
+        "broker_transmission",
+    }
+)
+
+
+def attach(db: sqlite3.Connection, path: Path, alias: str) -> None:
+    """
+    Make the file readable under this name, read only.
+
+    Raises:
+        sqlite3.Error: it is not there, cannot be read, or is no database of the broker.
+    """
+    db.execute(f"ATTACH ? AS {alias}", (f"{path.absolute().as_uri()}?mode=ro",))
+    db.execute(f"SELECT 1 FROM {alias}.broker_database").fetchone()  # noqa: S608 - the caller's own name
+
+
+def queue_numbers(db: sqlite3.Connection, alias: str) -> dict[str, int]:
+    """The number of each queue of an attached database, by name."""
+    return dict(db.execute(f"SELECT name, queue_id FROM {alias}.broker_queue"))  # noqa: S608 - the caller's own name
+
+
+# --- permission_view ---
+# The views of who may do what, and of remote service bindings.
+#
+# Principals are texts here and have no numbers, so the columns of the original that hold numbers of principals are
+# NULL,
+# and the texts stand in columns of our own.
+#
+# Source: SQL documentation, "sys.server_permissions", "sys.database_permissions"; Service Broker documentation,
+# "sys.remote_service_bindings".
+
+
+SERVER_PERMISSIONS = "sys.server_permissions"  # of the instance: whatever database is asked, those of msdb
+_SERVICE, _ENDPOINT = 17, 105  # classes of the original
+_STATE = "CASE p.state WHEN 'GRANT' THEN 'G' ELSE 'D' END"
+
+
+def _permissions(class_id: int, class_desc: str, major_id: str, letters: str, permission: str) -> FileView:
+    """Those of one class; the securable that is a pattern has no number."""
+    return FileView(
+        {
+            "class": str(class_id),
+            "class_desc": f"'{class_desc}'",
+            "major_id": major_id,
+            "minor_id": "0",
+            "grantee_principal_id": "NULL",
+            "grantor_principal_id": "NULL",
+            "type": f"'{letters}'",
+            "permission_name": "p.permission",
+            "state": _STATE,
+            "state_desc": "p.state",
+            "securable_name": "p.securable",
+            "grantee_name": "p.principal",
+        },
+        f"{{db}}.broker_permission p WHERE p.permission = '{permission}'",
+    )
+
+
+_SERVICE_ID = "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = p.securable)"
+
+PERMISSION_VIEWS: Mapping[str, FileView] = {
+    SERVER_PERMISSIONS: _permissions(_ENDPOINT, "ENDPOINT", "1", "CO", "CONNECT"),
+    "sys.database_permissions": _permissions(_SERVICE, "SERVICE", _SERVICE_ID, "SN", "SEND"),
+    "sys.remote_service_bindings": FileView(
+        {
+            "name": "b.name",
+            "remote_service_binding_id": "b.remote_service_binding_id",
+            "principal_id": "NULL",
+            "remote_service_name": "b.remote_service_name",
+            "service_contract_id": "NULL",
+            "remote_principal_id": "NULL",
+            "is_anonymous_on": "b.is_anonymous_on",
+            "remote_principal_name": "b.remote_principal",
+        },
+        "{db}.broker_remote_service_binding b",
+    ),
+}
+
+
+# --- system_view ---
+# The system views that belong to one database: each an SQL view over its tables.
+#
+# Names, order and meaning of the columns are the original's; what does not exist here is NULL, and our own columns
+# stand
+# at the end. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in
+# UTC,
+# bits as 0 and 1. What only the daemon knows comes from functions of SQL that whoever asks has to give
+# (`broker.store.sqlite.views`).
+#
+# Source: Service Broker documentation, pages of the views named here; docs/views.md tells the meaning of every
+# column.
+
+
+def _out_of_order(what: str, order: str) -> str:
+    place = "(f.message_sequence_number, f.fragment_number) > (c.receive_sequence, c.receive_sequence_frag)"
+    early = f"{{db}}.broker_fragment f WHERE f.endpoint_id = c.endpoint_id AND {place}"
+    by_place = f"f.message_sequence_number {order}, f.fragment_number {order}"
+    return f"(SELECT f.{what} FROM {early} ORDER BY {by_place} LIMIT 1)"  # noqa: S608 - made of this file's own words
+
+
+_STATE_DESC = (
+    "CASE c.state " + " ".join(f"WHEN '{state.value}' THEN '{state.name}'" for state in ConversationState) + " END"
+)
+
+ROUTES = FileView(
+    {
+        "name": "r.name",
+        "route_id": "r.route_id",
+        "principal_id": "NULL",
+        "remote_service_name": "r.remote_service_name",
+        "broker_instance": guid("r.broker_instance"),
+        "lifetime": instant("r.lifetime"),
+        "address": "r.address",
+        "mirror_address": "r.mirror_address",
+        "weight": "r.weight",
+        "is_expired": "coalesce(r.lifetime <= {now}, 0)",
+    },
+    "{db}.broker_route r",
+)
+
+_SERVICES = FileView(
+    {
+        "name": "s.name",
+        "service_id": "s.service_id",
+        "principal_id": "NULL",
+        "service_queue_id": "s.queue_id",
+        "queue_name": "(SELECT q.name FROM {db}.broker_queue q WHERE q.queue_id = s.queue_id)",
+        "contracts": "s.contracts",
+    },
+    "{db}.broker_service s",
+)
+
+_SERVICE_QUEUES = FileView(
+    {
+        "name": "q.name",
+        "object_id": "q.queue_id",
+        "principal_id": "NULL",
+        "type": "'SQ'",
+        "type_desc": "'SERVICE_QUEUE'",
+        "max_readers": "NULL",
+        "activation_procedure": "NULL",
+        "execute_as_principal_id": "NULL",
+        "is_activation_enabled": "0",
+        "is_receive_enabled": "q.is_receive_enabled",
+        "is_enqueue_enabled": "q.is_receive_enabled",
+        "is_retention_enabled": "0",
+        "is_poison_message_handling_enabled": "q.is_poison_message_handling_enabled",
+        "message_count": "(SELECT count(*) FROM {db}.broker_message m WHERE m.queue_id = q.queue_id)",
+    },
+    "{db}.broker_queue q",
+)
+
+# A closed side is known by its tombstone alone, which is kept until `security_timestamp`.
+_OF_OPEN = (
+    "conversation_handle, conversation_group_id, lifetime, far_service, far_broker_instance, service_name, contract,"
+    " create_date, dialog_timer, send_sequence, acknowledged_sequence, end_dialog_sequence, early_fragments, priority,"
+    " endpoint_id"
+)
+_OF_BOTH = "conversation_id, is_initiator, receive_sequence, receive_sequence_frag"
+_BOTH_KINDS = (
+    f"(SELECT {_OF_OPEN}, {_OF_BOTH}, state, NULL AS security_timestamp FROM {{db}}.broker_conversation UNION ALL"  # noqa: S608
+    f" SELECT conversation_handle{', NULL' * _OF_OPEN.count(',')}, {_OF_BOTH}, 'CD', expire_time"
+    " FROM {db}.broker_tombstone) c"
+)
+
+_KEY_OF = (
+    "(SELECT k.{column} FROM {{db}}.broker_session_key k WHERE k.conversation_id = c.conversation_id"
+    " AND k.is_initiator = c.is_initiator)"
+)
+_CONVERSATION_ENDPOINTS = FileView(
+    {
+        "conversation_handle": guid("c.conversation_handle"),
+        "conversation_id": guid("c.conversation_id"),
+        "is_initiator": "c.is_initiator",
+        "service_contract_id": contract_id("c.contract"),
+        "conversation_group_id": guid("c.conversation_group_id"),
+        "service_id": "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = c.service_name)",
+        "lifetime": instant("c.lifetime"),
+        "state": "c.state",
+        "state_desc": _STATE_DESC,
+        "far_service": "c.far_service",
+        "far_broker_instance": guid("c.far_broker_instance"),
+        "principal_id": "NULL",
+        "far_principal_id": "NULL",
+        "outbound_session_key_identifier": "NULL",
+        "inbound_session_key_identifier": "NULL",
+        "security_timestamp": instant("c.security_timestamp"),
+        "dialog_timer": instant("c.dialog_timer"),
+        "send_sequence": "c.send_sequence",
+        "last_send_tran_id": "NULL",
+        "end_dialog_sequence": "c.end_dialog_sequence",
+        "receive_sequence": "c.receive_sequence",
+        "receive_sequence_frag": "c.receive_sequence_frag",
+        "system_sequence": "NULL",
+        "first_out_of_order_sequence": _out_of_order("message_sequence_number", "ASC"),
+        "last_out_of_order_sequence": _out_of_order("message_sequence_number", "DESC"),
+        "last_out_of_order_frag": _out_of_order("fragment_number", "DESC"),
+        "is_system": "0",
+        "priority": "c.priority",
+        "service_name": "c.service_name",
+        "service_contract_name": "c.contract",
+        "create_date": instant("c.create_date"),
+        "acknowledged_sequence": "c.acknowledged_sequence",
+        "early_fragments": "c.early_fragments",
+        "far_principal": _KEY_OF.format(column="far_principal"),
+        "far_certificate": _KEY_OF.format(column="far_certificate"),
+        "security_desc": sentence_sql(schema="{db}.", far_service="c.far_service"),
+    },
+    _BOTH_KINDS,
+)
+
+_CONVERSATION_GROUPS = FileView(
+    {
+        "conversation_group_id": guid("c.conversation_group_id"),
+        "service_id": "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = c.service_name)",
+        "is_system": "0",
+        "service_name": "c.service_name",
+        "conversations": "c.conversations",
+    },
+    "(SELECT conversation_group_id, min(service_name) AS service_name, count(*) AS conversations"
+    " FROM {db}.broker_conversation GROUP BY conversation_group_id) c",
+)
+
+_TRANSMISSION_QUEUE = FileView(
+    {
+        "conversation_handle": guid("c.conversation_handle"),
+        "to_service_name": "c.far_service",
+        "to_broker_instance": guid("c.far_broker_instance"),
+        "from_service_name": "c.service_name",
+        "service_contract_name": "c.contract",
+        "enqueue_time": instant("t.enqueue_time"),
+        "message_sequence_number": "t.message_sequence_number",
+        "message_type_name": "t.message_type_name",
+        "is_conversation_error": f"CAST((t.flags & {int(Flag.ERROR)}) <> 0 AS INTEGER)",
+        "is_end_of_dialog": f"CAST((t.flags & {int(Flag.END_DIALOG)}) <> 0 AS INTEGER)",
+        "message_body": "t.message_body",
+        "transmission_status": f"{STATUS_FUNCTION}(c.conversation_handle)",
+        "priority": "c.priority",
+        "conversation_id": guid("c.conversation_id"),
+        "body_bytes": "coalesce(t.body_length, length(t.message_body))",
+    },
+    "{db}.broker_transmission t LEFT JOIN {db}.broker_conversation c USING (endpoint_id)",
+)
+
+# What `SELECT * FROM [BillingQueue]` reads: a look at the queue that takes nothing out of it.
+QUEUE = FileView(
+    {
+        "status": "m.status",
+        "priority": "m.priority",
+        "queuing_order": "m.queuing_order",
+        "conversation_handle": guid("c.conversation_handle"),
+        "message_sequence_number": "m.message_sequence_number",
+        "service_name": "c.service_name",
+        "message_type_name": "m.message_type_name",
+        "message_body": "m.message_body",
+        "message_enqueue_time": instant("m.message_enqueue_time"),
+        "body_bytes": "length(m.message_body)",
+    },
+    "{db}.broker_message m LEFT JOIN {db}.broker_conversation c USING (endpoint_id) WHERE m.queue_id = {queue_id}",
+)
+
+FILE_VIEWS: Mapping[str, FileView] = {
+    "sys.routes": ROUTES,
+    "sys.services": _SERVICES,
+    "sys.service_queues": _SERVICE_QUEUES,
+    **AGREEMENT_VIEWS,
+    **PERMISSION_VIEWS,
+    "sys.conversation_endpoints": _CONVERSATION_ENDPOINTS,
+    "sys.conversation_groups": _CONVERSATION_GROUPS,
+    "sys.transmission_queue": _TRANSMISSION_QUEUE,
+}
