@@ -4,9 +4,9 @@ A page for every number and every reason, made of the code and of its catalogue 
     python -m tools.error_pages docs
 
 writes `docs/errors/*.md`, and in `docs/errors/index.md`, `docs/statements.md` and `docs/dispositions.md` what stands
-between two markers. The texts are those of `broker/observe/messages`, the sentences those of the source, and the answers to the
-examples what an instance tells to which they are given now. A test fails when a committed page differs from what this
-would write.
+between two markers. The texts are those of `broker/observe/messages`, the sentences those of the source, and the
+answers to the examples what an instance tells to which they are given now. A test fails when a committed page differs
+from what this would write.
 """
 
 from __future__ import annotations

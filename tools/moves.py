@@ -181,8 +181,15 @@ def join(modules: list[Module], new: Path) -> str:
                 continue
             if name not in seen and name not in imported.get(module.path, ()):
                 seen[name] = text
-            elif seen.get(name) == text and "\n" not in text:  # a logger, a type variable: once is enough
-                body = re.sub(rf"^{re.escape(name)}\b[^\n]*\n", "", body, count=1, flags=re.MULTILINE)
+            elif (
+                seen.get(name) == text
+                and "\n" not in text
+                and all(seen.get(one) == text for one, its in module.names.items() if its == text)
+            ):  # a logger, a type variable: once is enough
+                node = next((one for one in ast.parse(body).body if name in names_of(one)), None)
+                if node is not None:
+                    rows = body.splitlines(keepends=True)
+                    body = "".join(rows[: node.lineno - 1] + rows[node.end_lineno or node.lineno :])
             elif str(new).startswith("tests/"):
                 stem = module.path.stem.removeprefix("test_")
                 other = (

@@ -15,7 +15,7 @@ from broker.protocol.layout import HOP_COUNT_AT
 MAX_FRAME = 4096
 BEHIND = b"\xff" * 600  # of an earlier read, behind what this one brought
 
-# Where there is a compiler, tests/unit/forwarding/test_kernel_choice.py fails without the compiled one.
+# Where there is a compiler, tests/unit/forwarding/test_kernels.py fails without the compiled one.
 EVERY_KERNEL = [
     "python",
     pytest.param("compiled", marks=pytest.mark.skipif("compiled" not in KERNELS, reason="no compiler built it")),

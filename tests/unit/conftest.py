@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
+from broker.config.load import load_settings
+from broker.config.settings import Settings
+from broker.errors import SettingsError
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_queue, put_service, queues
 from broker.store.sqlite.transaction import writing
+
+Load: TypeAlias = Callable[..., Settings]
+Report: TypeAlias = Callable[..., list[str]]
 
 
 class FakeAdmin:
@@ -101,3 +107,29 @@ def configuration(tmp_path: Path) -> Path:
         '[instance]\nstate_dir = "."\n[endpoint]\nlisten = ["127.0.0.1:0"]\n[databases.orders]\npath = "orders.db"\n'
     )
     return path
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Writes a text to a file, loads it with the environment and the flags given."""
+
+    def loading(text: str, environ: dict[str, str] | None = None, flags: dict[str, object] | None = None) -> Settings:
+        path = tmp_path / "broker.toml"
+        path.write_bytes(text.encode())
+        return load_settings(path, environ=environ or {}, overrides=flags or {})
+
+    return loading
+
+
+@pytest.fixture
+def report(load: Load, tmp_path: Path) -> Report:
+    """The lines about a text that does not load, without the directory of the file."""
+
+    def reporting(
+        text: str, environ: dict[str, str] | None = None, flags: dict[str, object] | None = None
+    ) -> list[str]:
+        with pytest.raises(SettingsError) as caught:
+            load(text, environ, flags)
+        return "\n".join(map(str, caught.value.errors)).replace(f"{tmp_path}/", "").splitlines()
+
+    return reporting

@@ -1,31 +1,64 @@
+""""""
+
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
+import aiohttp
+import msgspec
 import pytest
 
 from broker import begin_dialog
-from broker.admin.api import Api, LeftOut, Nothing, SqlRequest, ViewRequest
+from broker.admin.api import (
+    PAGE_ROWS,
+    Api,
+    DrainQuestion,
+    LeftOut,
+    Nothing,
+    Problem,
+    ReloadRequest,
+    SqlRequest,
+    ViewRequest,
+    config_answer,
+    drain_now,
+    drain_state,
+    reload_now,
+)
 from broker.admin.audit import Audit
 from broker.admin.auth import Caller
 from broker.admin.turn import Turns
 from broker.admin.wanted import note_request
+from broker.config.load import in_force, load_settings
 from broker.config.values import AdminRole
 from broker.daemon.instance import Instance
-from broker.errors import DdlSyntaxError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
+from broker.errors import (
+    BrokerError,
+    DdlSyntaxError,
+    DuplicateNameError,
+    RequestError,
+    StatementError,
+    StoreUnavailableError,
+    UnknownNameError,
+)
 from broker.flow import Disposition
+from broker.net.drain import Drain, DrainBounds, Left
 from broker.observe.database_stats import CensusRequest
 from broker.observe.explain import ExplainRequest
 from broker.observe.health import verdict
 from broker.observe.why import WhyRequest
 from broker.store.sqlite import metadata
+from tests.unit.admin.conftest import CONFIGURATION, Ask
 
 PLAIN_TEXT = "endpoint.encryption"  # of which every instance of these tests is warned
 OWNER = Caller("user:root", "socket", AdminRole.ADMIN)
@@ -415,3 +448,313 @@ async def test_a_mirror_is_not_looked_into(api: Api) -> None:
     answer = await api.why(WhyRequest(uuid4()))
 
     assert "not in database orders: this database is a mirror here; ask its partner" in answer.looked_in
+
+
+# --- test_configuration ---
+# What an instance runs by, as values.
+
+
+def test_every_key_is_told_with_its_origin(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("[endpoint]\nmax_hops = 4\n[databases.a]\npath = 'a.db'\nrole_command = ['x', 'secret']\n")
+    path.write_text(path.read_text() + "mirroring = 'command'\n")
+    settings = load_settings(path, environ={"BROKER_LOG_LEVEL": "debug"})
+
+    told = {one["key"]: one for one in msgspec.json.decode(msgspec.json.encode(config_answer(settings)))["settings"]}
+
+    assert [one.key for one in in_force(settings)] == list(told)
+    assert (4, f"{path}:2:12", "live") == tuple(told["endpoint.max_hops"][one] for one in ("value", "origin", "reload"))
+    assert ("debug", "BROKER_LOG_LEVEL") == (told["observe.log_level"]["value"], told["observe.log_level"]["origin"])
+    assert ["x", "***"] == told["databases.a.role_command"]["value"]
+
+
+# --- test_draining ---
+# Draining by the admin API: who may, what is told of it, and that it is written down first.
+
+
+OPERATOR = Caller("user:anna", "process 1", AdminRole.OPERATOR)
+
+
+class Leaver:
+    """Has one message left until it is told to leave."""
+
+    def __init__(self) -> None:
+        self.has_left = False
+
+    def on_drain(self) -> None:
+        pass
+
+    async def leave(self, seconds: float) -> None:
+        self.has_left = True
+
+    async def left(self) -> Left:
+        return Left() if self.has_left else Left(held=1, unserved=1, by_hop={"tcp://north:4022": 1})
+
+
+async def test_request_drains_the_instance_and_is_written_down(instance: Instance, ask: Any) -> None:
+    status, before = await ask("GET", "/v1/drain")
+    assert (200, "serving", None, None) == (status, before["stage"], before["remaining_s"], before["clean"])
+
+    status, answer = await ask("POST", "/v1/drain", {})
+    async with asyncio.timeout(30):
+        while answer["stage"] != "left":
+            _, answer = await ask("GET", f"/v1/drain?since={answer['changes']}")
+
+    assert (200, True, "drained") == (status, answer["clean"], answer["sentence"])
+    assert instance.stopping.is_set()
+    lines = instance.settings.admin.audit.read_text().splitlines()
+    (line,) = [one for one in map(json.loads, lines) if one["operation"] == "POST /v1/drain"]
+    assert ("instance", "done") == (line["target"], line["outcome"])
+
+
+async def test_status_tells_of_a_drain(instance: Instance, ask: Any) -> None:
+    assert None is (await ask("GET", "/v1/status"))[1]["draining"]
+
+    await instance.drain.end("SIGTERM")
+
+    draining = (await ask("GET", "/v1/status"))[1]["draining"]
+    assert ("left", "SIGTERM", "drained") == (draining["stage"], draining["reason"], draining["sentence"])
+
+
+async def test_drain_that_cannot_be_written_down_does_not_begin(tmp_path: Any) -> None:
+    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
+    (tmp_path / "audit").mkdir()
+    with ThreadPoolExecutor(1) as executor:
+        audit = Audit(tmp_path / "audit", executor)
+
+        with pytest.raises(BrokerError):
+            await drain_now(drain, audit, executor, OPERATOR)
+
+    assert not drain.has_begun
+
+
+async def test_second_request_changes_nothing(tmp_path: Any) -> None:
+    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
+    with ThreadPoolExecutor(1) as executor:
+        audit = Audit(tmp_path / "audit.log", executor)
+
+        await drain_now(drain, audit, executor, OPERATOR)
+        answer = await drain_now(drain, audit, executor, OPERATOR)
+        await drain.end("over")
+
+    assert "asked for by user:anna" == answer.reason
+    assert 1 == len((tmp_path / "audit.log").read_text().splitlines())
+
+
+async def test_question_tells_what_would_have_to_leave(tmp_path: Any) -> None:
+    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
+
+    answer = await drain_state(drain, DrainQuestion())
+
+    assert ("serving", 1, 1, {"tcp://north:4022": 1}) == (answer.stage, answer.held, answer.unserved, answer.by_hop)
+
+
+async def test_follower_is_answered_at_the_next_change() -> None:
+    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
+    following = asyncio.ensure_future(drain_state(drain, DrainQuestion(since=0)))
+    await asyncio.sleep(0)
+    assert not following.done()
+
+    await drain.end("SIGTERM")
+
+    assert 0 < (await following).changes
+
+
+def test_request_without_a_database_leaves_it_open() -> None:
+    request = msgspec.json.decode(b'{"statement": "SELECT 1"}', type=SqlRequest)
+
+    assert SqlRequest("SELECT 1", None) == request
+
+
+def test_database_may_be_null() -> None:
+    request = msgspec.json.decode(b'{"statement": "x", "database": null}', type=SqlRequest)
+
+    assert request.database is None
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"{}", "missing required field `statement`"),
+        (b'{"statment": "x"}', "unknown field `statment`"),
+        (b'{"statement": 1}', "Expected `str`, got `int`"),
+        (b"[]", "Expected `object`, got `array`"),
+    ],
+)
+def test_request_that_is_none_is_refused(body: bytes, problem: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=problem):
+        msgspec.json.decode(body, type=SqlRequest)
+
+
+def test_page_begins_at_the_beginning() -> None:
+    request = msgspec.convert({"name": "sys.routes"}, ViewRequest, strict=False)
+
+    assert ViewRequest("sys.routes", PAGE_ROWS, 0, None) == request
+
+
+@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "10001"}, {"after": "-1"}, {"after": "x"}, {"lmit": "1"}])
+def test_page_outside_its_range_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"name": "sys.routes", **query}, ViewRequest, strict=False)
+
+
+def test_problem_leaves_out_what_is_not_known() -> None:
+    problem = Problem("about:blank", "Not Found", 404, "there is nothing")
+
+    assert set(msgspec.to_builtins(problem)) == {"type", "title", "status", "detail"}
+
+
+# --- test_reloading ---
+# Reloading on command: what the answer tells, who may, and what is written down.
+
+
+OPERATOR_of_reloading = Caller("user:otto", "a test", AdminRole.OPERATOR)
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def audited(instance: Instance) -> list[Mapping[str, Any]]:
+    path = instance.settings.admin.audit
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def test_the_answer_tells_each_setting_and_what_became_of_it(
+    ask: Ask, configuration: Path, instance: Instance
+) -> None:
+    write(configuration, CONFIGURATION + "[dialog]\nwindow = 3\nfragment_size = '32KiB'\n")
+
+    status, answer = await ask("POST", "/v1/reload", {})
+
+    told = {one["key"]: (one["effect"], one["before"], one["after"]) for one in answer["settings"]}
+    assert (200, True, ["dialog.fragment_size"]) == (status, answer["changed"], answer["waiting"])
+    assert {
+        "dialog.window": ("live", "1024", "3"),
+        "dialog.fragment_size": ("restart", '"64KiB"', '"32KiB"'),
+    } == told
+    assert 3 == instance.settings.dialog.window
+
+
+async def test_what_changes_is_written_down_and_what_waits_is_not(
+    ask: Ask, configuration: Path, instance: Instance
+) -> None:
+    write(configuration, CONFIGURATION + "[dialog]\nwindow = 3\nfragment_size = '32KiB'\n")
+
+    await ask("POST", "/v1/reload", {})
+
+    [line] = audited(instance)
+    assert ("configuration: dialog.window", "done") == (line["target"], line["outcome"])
+
+
+async def test_a_dry_run_changes_nothing_and_writes_nothing(ask: Ask, configuration: Path, instance: Instance) -> None:
+    write(configuration, CONFIGURATION + "[dialog]\nwindow = 3\n")
+
+    status, answer = await ask("POST", "/v1/reload", {"dry_run": True})
+
+    assert (200, True, True, 1024) == (status, answer["changed"], answer["dry_run"], instance.settings.dialog.window)
+    assert [] == audited(instance)
+
+
+async def test_a_wrong_configuration_is_a_problem_with_every_place(ask: Ask, configuration: Path) -> None:
+    write(configuration, CONFIGURATION + "[dialog]\nwindow = 0\nhop_limit = 0\n")
+
+    status, problem = await ask("POST", "/v1/reload", {})
+
+    lines = CONFIGURATION.count("\n")
+    assert (422, "urn:broker:problem:configuration", 0) == (status, problem["type"], problem["more_errors"])
+    assert [("dialog.window", lines + 2, 10), ("dialog.hop_limit", lines + 3, 13)] == [
+        (one["key"], one["line"], one["column"]) for one in problem["errors"]
+    ]
+    assert all(str(configuration) in one["text"] and one["hint"] for one in problem["errors"])
+
+
+async def test_a_reload_that_failed_is_shown_until_one_succeeds(ask: Ask, configuration: Path) -> None:
+    write(configuration, "[endpoint\n")
+    await ask("POST", "/v1/reload", {})
+    _, failed = await ask("GET", "/v1/status")
+
+    write(configuration, CONFIGURATION)
+    await ask("POST", "/v1/reload", {})
+    _, good = await ask("GET", "/v1/status")
+
+    assert (False, True, 1) == (
+        failed["reload"]["successful"],
+        bool(failed["reload"]["problem"]),
+        failed["reload"]["failed"],
+    )
+    assert (True, "", 1) == (good["reload"]["successful"], good["reload"]["problem"], good["reload"]["succeeded"])
+
+
+async def test_metrics_and_health_tell_it_too_and_the_instance_stays_ready(
+    ask: Ask, configuration: Path, instance: Instance
+) -> None:
+    write(configuration, "[endpoint\n")
+    await ask("POST", "/v1/reload", {})
+
+    async with aiohttp.ClientSession(f"http://{instance.admin.observe_address}") as session:
+        metrics = await (await session.get("/metrics")).text()
+        response = await session.get("/readyz?verbose")
+        health = await response.text()
+
+    assert "broker_config_last_reload_successful 0.0" in metrics
+    assert 'broker_config_reloads_total{result="failed"} 1.0' in metrics
+    assert (200, True) == (response.status, "[!] configuration: not reloaded" in health)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[admin.roles]\n'user:1' = 'admin'\n", "admin.roles"),
+        ("[databases.orders]\npath = 'orders.db'\npeers = []\ncertificate = ''\n", ""),
+    ],
+)
+async def test_what_decides_who_is_believed_takes_an_admin(
+    configuration: Path, instance: Instance, text: str, named: str
+) -> None:
+    base = (
+        CONFIGURATION.replace('[databases.orders]\npath = "orders.db"\n', "") if "databases" in text else CONFIGURATION
+    )
+    write(configuration, base + text)
+    reloading = reload_now(instance.reloads, instance.admin.audit, ReloadRequest(), OPERATOR_of_reloading)
+
+    if named:
+        with pytest.raises(RequestError, match=r"admin\.roles takes the role admin"):
+            await reloading
+        assert (True, {}) == (instance.reloads.is_successful, dict(instance.settings.admin.roles))
+    else:
+        assert not (await reloading).changed
+
+
+async def test_an_operator_has_no_permission_given_by_a_script(configuration: Path, instance: Instance) -> None:
+    write(configuration.parent / "grant.sql", "GRANT CONNECT ON ENDPOINT::[*] TO [CN=a];")
+    write(configuration, CONFIGURATION + "[routes]\nfiles = ['grant.sql']\n")
+
+    with pytest.raises(RequestError, match="takes the role admin"):
+        await reload_now(instance.reloads, instance.admin.audit, ReloadRequest(), OPERATOR_of_reloading)
+
+    assert () == tuple(instance.catalog.msdb.rows.permissions)
+
+
+async def test_a_reload_by_signal_is_written_down_as_one(configuration: Path, instance: Instance) -> None:
+    write(configuration, CONFIGURATION + "[dialog]\nwindow = 3\n")
+
+    await instance.reloads.reload()
+
+    [line] = audited(instance)
+    assert ("signal SIGHUP", "SIGHUP") == (line["who"], line["operation"])
+
+
+async def test_the_port_that_is_asked_may_itself_be_moved(ask: Ask, configuration: Path, instance: Instance) -> None:
+    """The answer comes by the old one, which accepts nobody any more; the new one serves."""
+    write(configuration, CONFIGURATION.replace("[admin]\n", "[admin]\nsocket = 'new.sock'\n"))
+
+    status, _ = await ask("POST", "/v1/reload", {})
+
+    connector = aiohttp.UnixConnector(str(configuration.parent / "new.sock"))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        response = await session.get("http://localhost/v1/status")
+        assert (200, 200) == (status, response.status)
+    assert not (configuration.parent / "admin.sock").exists()
+    await asyncio.sleep(0)
+    assert configuration.parent / "new.sock" == instance.settings.admin.socket

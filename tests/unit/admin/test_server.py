@@ -1,20 +1,292 @@
+""""""
+
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
+import ssl
 import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
 
-from broker.daemon.instance import Instance, serve
+from broker.admin import server as listening
+from broker.admin.problems import secure
+from broker.admin.server import FIELDS_MAX, LINE_MAX_BYTES, ListeningApp, SocketFile, serve
+from broker.daemon.instance import Instance
+from broker.daemon.instance import serve as instance_serve
 from broker.errors import ListenFailedError
+from broker.net.listener import bind
 from broker.observe.query import QueryResult, SystemViews
+from tests.support.admin import ask, read_answer, request, speak
+from tests.support.certificates import authority, make
+from tests.support.loopback import until
+
+# --- test_listening ---
+# Listeners: one application after the other on one address, what is not HTTP, and crowds.
+
+
+def app(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
+    application = web.Application()
+    application.router.add_get("/", handle)
+    return application
+
+
+def saying(text: str) -> web.Application:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    return app(handle)
+
+
+async def get(port: int) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
+        return await response.text()
+
+
+@asynccontextmanager
+async def serving(*, tls: ssl.SSLContext | None = None) -> AsyncIterator[ListeningApp]:
+    served = await serve(saying("hello"), bind("127.0.0.1", 0), tls=tls)
+    try:
+        yield served
+    finally:
+        await served.close()
+
+
+async def silent(served: ListeningApp, count: int) -> list[asyncio.StreamWriter]:
+    """So many clients that connect and say nothing, once all of them are accepted."""
+    before = connections(served)
+    where = served.address
+    crowd = [(await asyncio.open_connection(where.host, where.port))[1] for _ in range(count)]
+    await until(lambda: connections(served) == before + count)
+    return crowd
+
+
+def connections(served: ListeningApp) -> int:
+    return len(served._beginning) + len(served._server.connections)
+
+
+def leave(crowd: list[asyncio.StreamWriter]) -> None:
+    for writer in crowd:
+        writer.transport.abort()
+
+
+# --- one after the other -------------------------------------------------------------------------------------
+
+
+async def test_the_next_one_serves_on_the_same_port_without_a_gap() -> None:
+    first = await serve(saying("first"), bind("127.0.0.1", 0))
+    port = first.address.port
+    before = await get(port)
+
+    second = await serve(saying("second"), first.sock.dup())
+    retiring = asyncio.create_task(first.retire())
+    await asyncio.sleep(0)
+
+    assert ("first", "second", port) == (before, await get(port), second.address.port)
+    retiring.cancel()
+    await asyncio.gather(retiring, return_exceptions=True)
+    await second.close()
+
+
+async def test_a_request_under_way_is_answered_by_the_one_before() -> None:
+    may_answer, has_come = asyncio.Event(), asyncio.Event()
+
+    async def slowly(_: web.Request) -> web.Response:
+        has_come.set()
+        await may_answer.wait()
+        return web.Response(text="slow")
+
+    served = await serve(app(slowly), bind("127.0.0.1", 0))
+    asking = asyncio.create_task(get(served.address.port))
+    await has_come.wait()
+
+    retiring = asyncio.create_task(served.retire())
+    await asyncio.sleep(0)
+    may_answer.set()
+
+    assert "slow" == await asking
+    retiring.cancel()
+    await asyncio.gather(retiring, return_exceptions=True)
+
+
+async def test_the_port_is_free_when_it_is_closed() -> None:
+    served = await serve(saying("x"), bind("127.0.0.1", 0))
+    port = served.address.port
+
+    await served.close()
+
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", port))
+
+
+# --- what is not HTTP ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+        (b"GET\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\nHost: a\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX : a\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n X: folded\r\n\r\n", 400),
+        (b"GET /\x00 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET /" + b"a" * LINE_MAX_BYTES + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * (LINE_MAX_BYTES + 1) + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: a\r\n" * (FIELDS_MAX + 1) + b"\r\n", 400),
+    ],
+)
+async def test_what_is_no_request_is_refused_as_a_problem_and_not_repeated(data: bytes, status: int) -> None:
+    async with serving() as served:
+        with capture_logs() as logs:
+            answer = read_answer(await speak(served.address, data))
+
+    assert status == answer.status == answer.told["status"]
+    assert "application/problem+json" == answer.headers["content-type"]
+    assert ("no-store", "nosniff") == (answer.headers["cache-control"], answer.headers["x-content-type-options"])
+    assert [] == logs
+
+
+async def test_a_connection_serves_one_request_after_the_other() -> None:
+    async with serving() as served:
+        data = request("GET", "/", {"Connection": "keep-alive"}) + request("GET", "/")
+        got = await speak(served.address, data)
+
+    assert 2 == got.count(b"hello")
+
+
+def test_an_answer_is_for_nobody_but_who_asked_and_no_page() -> None:
+    headers: dict[str, str] = {"Content-Security-Policy": "default-src 'self'"}
+
+    secure(headers)
+
+    assert {
+        "Content-Security-Policy": "default-src 'self'",
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "X-Frame-Options": "DENY",
+        "Server": "broker",
+    } == headers
+
+
+# --- crowds --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a server, and of a client that trusts it."""
+    ca = authority()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*make("here", "127.0.0.1", by=ca).store(tmp_path, "here"))
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    return server, ssl.create_default_context(cafile=tmp_path / "ca.pem")
+
+
+async def test_a_connection_above_the_bound_is_refused_until_another_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "CONNECTIONS_MAX", 2)
+    async with serving() as served:
+        crowd = await silent(served, 2)
+        refused = read_answer(await speak(served.address, b""))
+        leave(crowd)
+        await until(lambda: connections(served) == 0)
+        answered = await ask(served.address, "GET", "/")
+
+    assert (503, "too many connections") == (refused.status, refused.told["detail"])
+    assert 200 == answered.status
+
+
+async def test_a_client_without_the_head_of_a_request_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that has sent a part of it."""
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.1)
+    async with serving() as served:
+        crowd = await silent(served, 2)
+        crowd[1].write(b"GET / HTTP/1.1\r\nX: a")
+        await until(lambda: connections(served) == 0)
+        leave(crowd)
+
+
+async def test_clients_count_during_their_handshake_which_has_a_time_limit(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.3)
+    with capture_logs() as logs:
+        async with serving(tls=contexts[0]) as served:
+            crowd = await silent(served, 2)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await ask(served.address, "GET", "/", tls=contexts[1])
+            await until(lambda: connections(served) == 0)
+            answer = await ask(served.address, "GET", "/", tls=contexts[1])
+            leave(crowd)
+
+    assert b"hello" == answer.body
+    assert [] == logs
+
+
+async def test_a_stop_during_handshakes_leaves_nothing(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    async with serving(tls=contexts[0]) as served:
+        crowd = await silent(served, 5)
+
+    leave(crowd)
+    assert 0 == connections(served)
+
+
+async def test_a_shortage_of_descriptors_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(socket.socket):
+        """Has no descriptor for the first client."""
+
+        shortages = 1
+
+        def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+            if self.shortages:
+                Short.shortages -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    monkeypatch.setattr(listening, "SHORTAGE_SECONDS", 0.01)
+    with capture_logs() as logs:
+        served = await serve(saying("hello"), Short(fileno=bind("127.0.0.1", 0).detach()))
+        answer = await ask(served.address, "GET", "/")
+        await served.close()
+
+    assert b"hello" == answer.body
+    assert [("admin accepting paused", "Too many open files")] == [(line["event"], line["reason"]) for line in logs]
+
+
+async def test_the_kernel_ends_a_connection_whose_client_acknowledges_nothing() -> None:
+    async with serving() as served:
+        crowd = await silent(served, 1)
+        [connection] = served._server.connections
+        assert connection.transport is not None
+        sock = connection.transport.get_extra_info("socket")
+
+        assert listening.UNREAD_MS == sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        leave(crowd)
 
 
 def _change_observe(configuration: Path, listen: str) -> None:
@@ -24,7 +296,7 @@ def _change_observe(configuration: Path, listen: str) -> None:
 
 
 async def test_socket_is_for_its_owner_and_gone_at_the_end(configuration: Path) -> None:
-    async with serve(configuration) as instance:
+    async with instance_serve(configuration) as instance:
         path = instance.settings.admin.socket
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -44,7 +316,7 @@ async def test_ports_are_told_as_bound(instance: Instance) -> None:
 async def test_what_is_off_is_not_there(configuration: Path) -> None:
     _change_observe(configuration, "")
 
-    async with serve(configuration) as instance:
+    async with instance_serve(configuration) as instance:
         addresses = (instance.admin.admin_address, instance.admin.observe_address)
 
     assert addresses == (None, None)
@@ -53,7 +325,7 @@ async def test_what_is_off_is_not_there(configuration: Path) -> None:
 async def test_nothing_is_left_behind(configuration: Path) -> None:
     tasks = asyncio.all_tasks()
 
-    async with serve(configuration) as instance:
+    async with instance_serve(configuration) as instance:
         port = instance.admin.observe_address
         assert port is not None
 
@@ -68,7 +340,7 @@ async def test_port_that_is_taken_is_told_and_nothing_stays(configuration: Path)
         _change_observe(configuration, f"127.0.0.1:{port}")
 
         with pytest.raises(ListenFailedError, match=str(port)):
-            async with serve(configuration):
+            async with instance_serve(configuration):
                 pytest.fail("it must not start")
 
     assert not (configuration.parent / "admin.sock").exists()
@@ -90,7 +362,7 @@ async def test_question_under_way_does_not_hold_up_the_end(
     monkeypatch.setattr(SystemViews, "select", slow_select)
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(20):
-        async with serve(configuration) as instance:
+        async with instance_serve(configuration) as instance:
             reader, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket))
             body = b'{"statement": "SELECT * FROM sys.service_broker_endpoints"}'
             head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -116,7 +388,7 @@ async def test_question_that_nothing_ends_does_not_hold_up_the_end(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(20):
-            async with serve(configuration) as instance:
+            async with instance_serve(configuration) as instance:
                 _, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket))
                 body = b'{"statement": "SELECT 1"}'
                 head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -145,3 +417,110 @@ leave(3)
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, timeout=60.0)
 
     assert code == done.returncode, done.stderr
+
+
+def test_only_its_owner_may_use_the_file(tmp_path: Path) -> None:
+    file = SocketFile(tmp_path / "admin.sock")
+
+    mode = stat.S_IMODE((tmp_path / "admin.sock").stat().st_mode)
+
+    file.close()
+    assert mode == 0o600
+
+
+def test_somebody_can_connect_until_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    file = SocketFile(path)
+
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    file.close()
+
+    assert not path.exists()
+
+
+def test_file_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+    file = SocketFile(path)
+
+    with socket.socket(socket.AF_UNIX) as client:
+        assert 0 == client.connect_ex(str(path))
+    file.close()
+
+
+def test_file_on_which_somebody_answers_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    first = SocketFile(path)
+
+    with pytest.raises(ListenFailedError) as caught:
+        SocketFile(path)
+
+    assert path.exists()
+    assert str(caught.value) == f"cannot listen on {path}: another instance answers there"
+    first.close()
+
+
+def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    path.write_text("precious")
+
+    with pytest.raises(ListenFailedError, match="the file exists and is no socket"):
+        SocketFile(path)
+
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("absent/admin.sock", "does not exist"), ("a" * 120, "AF_UNIX path too long")]
+)
+def test_file_that_cannot_be_made_is_told(tmp_path: Path, name: str, problem: str) -> None:
+    with pytest.raises(ListenFailedError, match=problem):
+        SocketFile(tmp_path / name)
+
+
+def test_file_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> None:
+    """An instance that stops does not take away the socket of the one that follows it."""
+    path = tmp_path / "admin.sock"
+    first = SocketFile(path)
+    path.rename(tmp_path / "old.sock")
+    second = SocketFile(path)
+
+    first.close()
+
+    assert path.exists()
+    second.close()
+
+
+def test_file_that_is_gone_already_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    file = SocketFile(path)
+    path.unlink()
+
+    file.close()
+
+    assert file.sock.fileno() == -1
+
+
+def test_a_group_that_is_named_may_use_the_file_as_well(tmp_path: Path) -> None:
+    group = min(os.getgroups() or [os.getegid()])
+    file = SocketFile(tmp_path / "admin.sock", group=group)
+
+    status = (tmp_path / "admin.sock").stat()
+
+    file.close()
+    assert (0o660, group) == (stat.S_IMODE(status.st_mode), status.st_gid)
+
+
+def test_a_group_that_may_not_be_named_is_told_and_no_file_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.chown", refuse)
+
+    with pytest.raises(ListenFailedError, match="Operation not permitted"):
+        SocketFile(tmp_path / "admin.sock", group=4711)

@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
 
 from broker.bench import forwarding
-from broker.bench.forwarding import FULL, QUICK, Scenario, mode_name, notes
+from broker.bench.forwarding import (
+    FULL,
+    QUICK,
+    FramesLostError,
+    Hop,
+    Scenario,
+    make_pair,
+    mode_name,
+    notes,
+    route_script,
+    tls_environ,
+)
+from broker.config.load import load_settings
+from broker.ddl.parser import parse_script
+from broker.ddl.statements import CreateRoute
+from broker.net.certificates import certificate_warnings, security_of
+
+# --- test_certificate ---
+# The throw-away certificate of a benchmark is one that an endpoint takes.
+
+
+def test_gateway_takes_the_pair_as_its_environment_says(tmp_path: Path) -> None:
+    settings = load_settings(None, environ=tls_environ(make_pair(tmp_path)))
+
+    assert "CN=bench" == security_of(settings).own.principal_name  # type: ignore[union-attr]
+    assert [] == certificate_warnings(settings)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +81,45 @@ def test_a_machine_that_lacks_nothing_needs_no_notes(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(forwarding, "CORES", [0, 1])
 
     assert () == notes()
+
+
+# --- test_hop ---
+# What hops are made of; that they move frames is tried in tests/loopback.
+
+
+class FakeDaemon:
+    """A gateway that tells of its forwarding."""
+
+    def __init__(self, held: int, dropped: dict[str, int]) -> None:
+        self._told = {"forwarding": {"held": held, "dropped": dropped}}
+
+    def status(self) -> dict[str, Any]:
+        return self._told
+
+
+def hop_with(daemon: FakeDaemon | None) -> Hop:
+    return Hop("gateway", (1,), 2, (3,), daemon=cast("Any", daemon))
+
+
+def test_routes_lead_over_the_ports_in_turn() -> None:
+    text = route_script(["//a", "//b", "//c"], [20_001, 20_002])
+
+    routes = [statement for statement in parse_script(text) if isinstance(statement, CreateRoute)]
+    assert ["//a", "//b", "//c"] == [route.properties.service_name for route in routes]
+    assert [f"tcp://127.0.0.1:{port}" for port in (20_001, 20_002, 20_001)] == [
+        route.properties.address for route in routes
+    ]
+
+
+@pytest.mark.parametrize(("held", "dropped"), [(1, {}), (0, {"no route": 2})])
+def test_a_gateway_that_kept_or_lost_a_frame_is_found_out(held: int, dropped: dict[str, int]) -> None:
+    with pytest.raises(FramesLostError, match=rf"^gateway: {held} frames held, dropped: "):
+        hop_with(FakeDaemon(held, dropped)).check()
+
+
+def test_a_gateway_that_forwarded_everything_is_in_order() -> None:
+    hop_with(FakeDaemon(0, {})).check()
+
+
+def test_a_relay_has_nothing_to_tell() -> None:
+    hop_with(None).check()

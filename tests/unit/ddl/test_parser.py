@@ -2,11 +2,439 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
 import pytest
 
-from broker.ddl.parser import OPENERS, iter_script, parse_script, read_script
-from broker.ddl.statements import CreateRoute, DropRoute, UseDatabase
-from broker.errors import DdlSyntaxError
+from broker.ddl.lexer import Token, is_text
+from broker.ddl.parser import (
+    NAME_MAX_CHARACTERS,
+    OPENERS,
+    Automaton,
+    Builder,
+    RefusedError,
+    UnexpectedTokenError,
+    checked_name,
+    iter_script,
+    parse_script,
+    read_script,
+)
+from broker.ddl.render import render_statement
+from broker.ddl.statements import (
+    ANY,
+    AlterDatabase,
+    AlterMessageType,
+    AlterPriority,
+    AlterQueue,
+    AlterRemoteServiceBinding,
+    AlterRoute,
+    AlterService,
+    BeginConversationTimer,
+    ContractType,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
+    CreateQueue,
+    CreateRemoteServiceBinding,
+    CreateRoute,
+    CreateService,
+    DatabaseOption,
+    DenyPermission,
+    DropContract,
+    DropMessageType,
+    DropPriority,
+    DropQueue,
+    DropRemoteServiceBinding,
+    DropRoute,
+    DropService,
+    EndConversation,
+    GrantPermission,
+    MoveConversation,
+    PriorityProperties,
+    QueueName,
+    RevokePermission,
+    Statement,
+    UseDatabase,
+)
+from broker.errors import DdlSyntaxError, Span
+from broker.routing.route import RouteProperties
+from broker.security.grants import Permission
+
+# --- test_automaton ---
+# The automaton by itself: what it makes of tokens, and what it says could have stood where one could not.
+
+
+class _Trees:
+    """Shows each rule that is reduced, with its parts."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda parts: (name, *parts)
+
+
+def tokens(text: str) -> list[Token]:
+    """Shape: words by blanks, each its kind; `kind=text` where they differ."""
+    found, at = [], 0
+    for word in text.split():
+        kind, _, value = word.partition("=")
+        found.append(Token(kind, value or kind, at, at + len(word)))
+        at += len(word) + 1
+    return found
+
+
+AUTOMATON = Automaton(_Trees())
+READ = Automaton(Builder())
+
+
+def name(text: str) -> tuple[Any, ...]:
+    return ("name", ("word", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("USE NAME=a", ("use_database", name("a"))),
+        ("DROP QUEUE NAME=q", ("drop_queue", ("queue", name("q"), None))),
+        ("DROP QUEUE NAME=s DOT NAME=q", ("drop_queue", ("queue", name("s"), name("q")))),
+        (
+            "CREATE ROUTE NAME=r WITH ADDRESS EQUAL STRING=x COMMA WEIGHT EQUAL INTEGER=2",
+            (
+                "create_route",
+                name("r"),
+                None,
+                ("route_properties", ("route_property", "ADDRESS", "x"), ("route_property", "WEIGHT", "2")),
+            ),
+        ),
+        (
+            "REVOKE SEND ON SERVICE __ANON_0 NAME=s FROM NAME=p CASCADE",
+            (
+                "change_permission",
+                "REVOKE",
+                "SEND",
+                ("securable", ("word", "s")),
+                ("principals", ("principal", ("word", "p"))),
+            ),
+        ),
+        ("END CONVERSATION STRING=h WITH CLEANUP", ("end_conversation", "h", ("cleanup",))),
+    ],
+)
+def test_each_rule_gets_the_parts_that_count(text: str, tree: Sequence[Any]) -> None:
+    assert tree == AUTOMATON.parse(tokens(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "accepts"),
+    [
+        ("OTHER", AUTOMATON.openers),
+        ("END NAME", {"CONVERSATION"}),
+        ("DROP REMOTE SERVICE OTHER", {"BINDING"}),
+        ("CREATE QUEUE NAME=q DOT NAME=r DOT", {"$END", "WITH"}),
+        ("DROP ROUTE NAME=r NAME=s", {"$END"}),
+    ],
+)
+def test_a_token_that_cannot_stand_there_tells_what_could(text: str, accepts: set[str]) -> None:
+    given = tokens(text)
+
+    with pytest.raises(UnexpectedTokenError) as caught:
+        READ.parse(given)
+
+    assert given[-1] is caught.value.token
+    assert accepts == caught.value.accepts
+
+
+def test_an_end_that_comes_too_early_stands_behind_the_last_token() -> None:
+    with pytest.raises(UnexpectedTokenError) as caught:
+        READ.parse(tokens("MOVE CONVERSATION"))
+
+    assert ("$END", 17) == (caught.value.token.type, caught.value.token.start)
+    assert {"STRING"} == caught.value.accepts
+
+
+def test_nothing_is_no_statement() -> None:
+    with pytest.raises(UnexpectedTokenError) as caught:
+        READ.parse([])
+
+    assert READ.openers == caught.value.accepts
+
+
+# --- test_builder ---
+# Every form of every statement, and what the grammar allows but a rule refuses.
+
+
+GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+Q = QueueName("q")
+
+# One of each kind that the documentation of CREATE ROUTE shows.
+ROUTES = [
+    (
+        (
+            "CREATE ROUTE ByDns WITH SERVICE_NAME = '//bikes.example/Orders', "
+            f"BROKER_INSTANCE = '{GUID}', ADDRESS = 'TCP://broker.bikes.example:1234' ;"
+        ),
+        RouteProperties("//bikes.example/Orders", GUID, None, "TCP://broker.bikes.example:1234"),
+    ),
+    (
+        "CREATE ROUTE ByNetBios WITH SERVICE_NAME = '//bikes.example/Orders', ADDRESS = 'TCP://SERVER02:1234' ;",
+        RouteProperties("//bikes.example/Orders", address="TCP://SERVER02:1234"),
+    ),
+    (
+        "CREATE ROUTE ByIp WITH SERVICE_NAME = '//bikes.example/Orders', ADDRESS = 'TCP://192.168.10.2:1234' ;",
+        RouteProperties("//bikes.example/Orders", address="TCP://192.168.10.2:1234"),
+    ),
+    (
+        "CREATE ROUTE Forwarder WITH ADDRESS = 'TCP://dispatch.bikes.example' ;",
+        RouteProperties(address="TCP://dispatch.bikes.example"),
+    ),
+    (
+        "CREATE ROUTE Here WITH SERVICE_NAME = '//bikes.example/Log', ADDRESS = 'LOCAL' ;",
+        RouteProperties("//bikes.example/Log", address="LOCAL"),
+    ),
+    (
+        (
+            "CREATE ROUTE ThreeDays WITH SERVICE_NAME = '//bikes.example/Orders', LIFETIME = 259200, "
+            "ADDRESS = 'TCP://services.bikes.example:1234' ;"
+        ),
+        RouteProperties("//bikes.example/Orders", None, 259200, "TCP://services.bikes.example:1234"),
+    ),
+    (
+        (
+            f"CREATE ROUTE Mirrored WITH SERVICE_NAME = '//bikes.example/Orders', BROKER_INSTANCE = '{GUID}', "
+            "ADDRESS = 'TCP://east.bikes.example:1234', MIRROR_ADDRESS = 'TCP://west.bikes.example:4567' ;"
+        ),
+        RouteProperties(
+            "//bikes.example/Orders", GUID, None, "TCP://east.bikes.example:1234", "TCP://west.bikes.example:4567"
+        ),
+    ),
+    ("CREATE ROUTE Wire WITH ADDRESS = 'TRANSPORT' ;", RouteProperties(address="TRANSPORT")),
+]
+
+
+@pytest.mark.parametrize(("text", "properties"), ROUTES)
+@pytest.mark.parametrize("end", [" ;", "", "\nGO\n"])
+def test_documented_routes_are_read(text: str, properties: RouteProperties, end: str) -> None:
+    name = text.split()[2]
+
+    assert [CreateRoute(name, properties)] == parse_script(text.removesuffix(" ;") + end)
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("USE orders", UseDatabase("orders")),
+        (
+            "create route r authorization [the owner] with weight=3,address=N'tcp://h',lifetime=-7,service_name='s'",
+            CreateRoute("r", RouteProperties("s", None, -7, "tcp://h", None, 3), "the owner"),
+        ),
+        ("CREATE ROUTE Address WITH ADDRESS = ''", CreateRoute("Address", RouteProperties(address=""))),
+        ("CREATE ROUTE \"with\" WITH ADDRESS = 'x'", CreateRoute("with", RouteProperties(address="x"))),
+        ("ALTER ROUTE r WITH LIFETIME = +5", AlterRoute("r", RouteProperties(lifetime=5))),
+        (
+            "ALTER ROUTE r WITH SERVICE_NAME = 's' LIFETIME = 5 ADDRESS = 'a'",
+            AlterRoute("r", RouteProperties("s", None, 5, "a")),
+        ),
+        (
+            "ALTER ROUTE r WITH MIRROR_ADDRESS = 'm', BROKER_INSTANCE = 'b',",
+            AlterRoute("r", RouteProperties(None, "b", None, None, "m")),
+        ),
+        ("DROP ROUTE #r", DropRoute("#r")),
+        ("CREATE QUEUE q", CreateQueue(Q)),
+        ("CREATE QUEUE q WITH STATUS = ON", CreateQueue(Q, status=True)),
+        ("CREATE QUEUE dbo.[q] WITH STATUS = OFF", CreateQueue(QueueName("q", "dbo"), status=False)),
+        ("ALTER QUEUE q WITH STATUS = ON", AlterQueue(Q, status=True)),
+        ("ALTER QUEUE status WITH STATUS = off", AlterQueue(QueueName("status"), status=False)),
+        (
+            "ALTER QUEUE q WITH POISON_MESSAGE_HANDLING (STATUS = ON) STATUS = OFF",
+            AlterQueue(Q, status=False, poison_message_handling=True),
+        ),
+        (
+            "CREATE QUEUE q WITH STATUS = ON, POISON_MESSAGE_HANDLING (STATUS = OFF),",
+            CreateQueue(Q, status=True, poison_message_handling=False),
+        ),
+        ("DROP QUEUE dbo . q", DropQueue(QueueName("q", "dbo"))),
+        ("CREATE SERVICE [//s] ON QUEUE q", CreateService("//s", Q)),
+        (
+            "CREATE SERVICE [//s] AUTHORIZATION o ON QUEUE dbo.q ([//C], [DEFAULT])",
+            CreateService("//s", QueueName("q", "dbo"), ("//C", "DEFAULT"), "o"),
+        ),
+        ("ALTER SERVICE s ON QUEUE q", AlterService("s", Q)),
+        ("ALTER SERVICE s ON QUEUE q (ADD CONTRACT c)", AlterService("s", Q, ("c",))),
+        (
+            "ALTER SERVICE s (DROP CONTRACT a, ADD CONTRACT b, DROP CONTRACT c)",
+            AlterService("s", None, ("b",), ("a", "c")),
+        ),
+        ("DROP SERVICE service", DropService("service")),
+        (f"END CONVERSATION '{GUID}'", EndConversation(UUID(GUID))),
+        (f"END CONVERSATION N'{GUID.upper()}' WITH CLEANUP", EndConversation(UUID(GUID), cleanup=True)),
+        (
+            f"END CONVERSATION '{GUID}' WITH ERROR = 5 DESCRIPTION = ''",
+            EndConversation(UUID(GUID), error_code=5, description=""),
+        ),
+        (f"MOVE CONVERSATION '{GUID}' TO '{GUID}'", MoveConversation(UUID(GUID), UUID(GUID))),
+        (f"BEGIN CONVERSATION TIMER ('{GUID}') TIMEOUT = 60", BeginConversationTimer(UUID(GUID), 60)),
+        ("CREATE MESSAGE TYPE [//t]", CreateMessageType("//t")),
+        ("create message type type authorization o validation = none", CreateMessageType("type", "NONE", "o")),
+        ("ALTER MESSAGE TYPE t VALIDATION = well_formed_xml", AlterMessageType("t", "WELL_FORMED_XML")),
+        ("DROP MESSAGE TYPE message", DropMessageType("message")),
+        (
+            "CREATE CONTRACT [//c] (sent SENT BY ANY, [DEFAULT] SENT BY INITIATOR, target SENT BY TARGET)",
+            CreateContract(
+                "//c",
+                (ContractType("sent", "ANY"), ContractType("DEFAULT", "INITIATOR"), ContractType("target", "TARGET")),
+            ),
+        ),
+        ("DROP CONTRACT contract", DropContract("contract")),
+        ("CREATE BROKER PRIORITY p FOR CONVERSATION", CreatePriority("p")),
+        (
+            (
+                "CREATE BROKER PRIORITY priority FOR CONVERSATION SET (PRIORITY_LEVEL = DEFAULT, CONTRACT_NAME = ANY"
+                " REMOTE_SERVICE_NAME = N'//r' LOCAL_SERVICE_NAME = [ANY])"
+            ),
+            CreatePriority("priority", PriorityProperties(ANY, "ANY", "//r", 5)),
+        ),
+        (
+            "ALTER BROKER PRIORITY p FOR CONVERSATION SET (PRIORITY_LEVEL = +10)",
+            AlterPriority("p", PriorityProperties(priority_level=10)),
+        ),
+        ("DROP BROKER PRIORITY broker", DropPriority("broker")),
+        *(
+            (f"ALTER DATABASE orders SET NEW_BROKER{end}", AlterDatabase("orders", DatabaseOption.NEW_BROKER))
+            for end in (
+                "",
+                " WITH ROLLBACK IMMEDIATE",
+                " WITH ROLLBACK AFTER 5",
+                " WITH ROLLBACK AFTER 5 SECONDS",
+                " WITH NO_WAIT",
+            )
+        ),
+        (
+            "ALTER DATABASE CURRENT SET ERROR_BROKER_CONVERSATIONS",
+            AlterDatabase(None, DatabaseOption.ERROR_BROKER_CONVERSATIONS),
+        ),
+        (
+            "alter database Partner set partner Failover",
+            AlterDatabase("Partner", DatabaseOption.PARTNER_FAILOVER),
+        ),
+        ("ALTER DATABASE [current] SET ENABLE_BROKER", AlterDatabase("current", DatabaseOption.ENABLE_BROKER)),
+    ],
+)
+def test_statement_is_read(text: str, statement: Statement) -> None:
+    assert [statement] == parse_script(text)
+
+
+def test_names_keep_their_case() -> None:
+    create = parse_script("create service Orders on queue Q (Contract)")[0]
+
+    assert CreateService("Orders", QueueName("Q"), ("Contract",)) == create
+    assert CreateService("orders", QueueName("Q"), ("Contract",)) != create
+
+
+def test_values_are_plain_texts_and_numbers() -> None:
+    """A token of the parser must not outlive the parse."""
+    create = parse_script("CREATE ROUTE r AUTHORIZATION o WITH ADDRESS = 'a', LIFETIME = 1")[0]
+
+    assert isinstance(create, CreateRoute)
+    properties = create.properties
+    assert {str, int} == {type(value) for value in (create.name, create.owner, properties.address, properties.lifetime)}
+
+
+@pytest.mark.parametrize("name", ["r" * 128, "[" + "]]" * 128 + "]"])
+def test_name_of_128_characters_is_accepted(name: str) -> None:
+    assert len(parse_script(f"DROP ROUTE {name}")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "column", "length", "problem"),
+    [
+        ("DROP ROUTE []", 1038, 12, 2, "a name must not be empty"),
+        ("CREATE ROUTE r AUTHORIZATION \"\" WITH ADDRESS='x'", 1038, 30, 2, "a name must not be empty"),
+        ("DROP ROUTE " + "r" * 129, 103, 12, 129, "this name has 129 characters; at most 128 are allowed"),
+        (
+            "CREATE QUEUE [a\ud800]",
+            102,
+            14,
+            4,
+            "this name cannot be written as UTF-8: it has half a character",
+        ),
+        (
+            "CREATE ROUTE [\udfff] WITH ADDRESS = 'LOCAL';",
+            102,
+            14,
+            3,
+            "this name cannot be written as UTF-8: it has half a character",
+        ),
+        ("CREATE ROUTE r WITH WEIGHT = 1", 102, 14, 1, "CREATE ROUTE needs ADDRESS"),
+        ("CREATE ROUTE r WITH ADDRESS = 'a', Address = 'b'", 102, 36, 7, "ADDRESS is given twice"),
+        ("ALTER ROUTE r WITH LIFETIME = 1 LIFETIME = 1", 102, 33, 8, "LIFETIME is given twice"),
+        ("END CONVERSATION 'x'", 8169, 18, 3, "'x' is no conversation handle: write a GUID"),
+        ("ALTER QUEUE q WITH STATUS = ON status = OFF", 102, 32, 6, "STATUS is given twice"),
+        (
+            "CREATE SERVICE s ON QUEUE q (a, [a])",
+            8404,
+            33,
+            3,
+            "the contract 'a' is given twice; remove one",
+        ),
+        (
+            "CREATE CONTRACT c (a SENT BY ANY, a SENT BY TARGET)",
+            8403,
+            35,
+            1,
+            "the message type 'a' is given twice; remove one",
+        ),
+        (
+            "CREATE CONTRACT c (a SENT BY TARGET)",
+            8492,
+            17,
+            1,
+            "the contract 'c' must have at least one message type SENT BY INITIATOR or ANY",
+        ),
+        (
+            "CREATE BROKER PRIORITY p FOR CONVERSATION SET (PRIORITY_LEVEL = 1, PRIORITY_LEVEL = 2)",
+            102,
+            68,
+            14,
+            "PRIORITY_LEVEL is given twice",
+        ),
+        (f"MOVE CONVERSATION '{GUID}' TO 'x'", 8169, 61, 3, "'x' is no conversation group: write a GUID"),
+        ("END CONVERSATION ''", 8169, 18, 2, "'' is no conversation handle: write a GUID"),
+    ],
+)
+def test_what_the_grammar_cannot_say_is_refused_at_its_token(
+    text: str, number: int, column: int, length: int, problem: str
+) -> None:
+    with pytest.raises(DdlSyntaxError) as caught:
+        parse_script(text)
+
+    expected = (number, problem, Span("-", 1, column, length))
+    assert expected == (caught.value.number, caught.value.problem, caught.value.span)
+
+
+# --- test_built ---
+# What a name may be.
+
+
+@pytest.mark.parametrize("name", ["a", "x" * NAME_MAX_CHARACTERS, "ж"])
+def test_name_of_a_sensible_length_is_one(name: str) -> None:
+    assert name == checked_name(Token("NAME", name))
+
+
+@pytest.mark.parametrize(("name", "number"), [("", 1038), ("x" * (NAME_MAX_CHARACTERS + 1), 103), ("\ud800", 102)])
+def test_what_is_no_name_is_refused_by_its_number(name: str, number: int) -> None:
+    with pytest.raises(RefusedError) as caught:
+        checked_name(Token("NAME", name))
+
+    assert number == caught.value.number
+
+
+def test_bound_may_be_another_one() -> None:
+    with pytest.raises(RefusedError, match="at most 3"):
+        checked_name(Token("NAME", "long"), 3)
+
+
+def test_half_a_character_is_no_text() -> None:
+    assert (True, False) == (is_text("a"), is_text("\udfff"))
+
 
 PROPERTIES = "ADDRESS, BROKER_INSTANCE, LIFETIME, MIRROR_ADDRESS, SERVICE_NAME or WEIGHT"
 OPENING = "ALTER, BEGIN, CREATE, DENY, DROP, END, GRANT, MOVE, REVOKE or USE"
@@ -287,3 +715,82 @@ def test_script_without_statements_is_empty(text: str) -> None:
 def test_words_that_open_a_statement_come_from_the_grammar() -> None:
     expected = {"ALTER", "BEGIN", "CREATE", "DENY", "DROP", "END", "GRANT", "MOVE", "REVOKE", "USE"}
     assert expected == OPENERS
+
+
+# --- test_security_rules ---
+# Every form of GRANT, DENY, REVOKE and of remote service bindings, and what a rule refuses.
+
+
+SEND, CONNECT = Permission.SEND, Permission.CONNECT
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        (
+            "GRANT SEND ON SERVICE::[//shop/Orders] TO [CN=orders]",
+            GrantPermission(SEND, "//shop/Orders", ("CN=orders",)),
+        ),
+        ("grant connect on endpoint :: gw to public", GrantPermission(CONNECT, "gw", ("public",))),
+        ("GRANT SEND ON SERVICE::s TO a, [b c], public", GrantPermission(SEND, "s", ("a", "b c", "public"))),
+        ("DENY SEND ON SERVICE::[*] TO a CASCADE", DenyPermission(SEND, "*", ("a",))),
+        ("REVOKE SEND ON SERVICE::s FROM a", RevokePermission(SEND, "s", ("a",))),
+        ("REVOKE CONNECT ON ENDPOINT::[*] TO a CASCADE", RevokePermission(CONNECT, "*", ("a",))),
+        ("GRANT SEND ON SERVICE::send TO connect", GrantPermission(SEND, "send", ("connect",))),
+        (
+            f"GRANT SEND ON SERVICE::[{'x' * 512}] TO [CN={'y' * 1021}]",
+            GrantPermission(SEND, "x" * 512, ("CN=" + "y" * 1021,)),
+        ),
+        (
+            "CREATE REMOTE SERVICE BINDING b AUTHORIZATION dbo TO SERVICE N'//s' WITH USER = [CN=x], ANONYMOUS = ON",
+            CreateRemoteServiceBinding("b", "//s", "CN=x", anonymous=True, owner="dbo"),
+        ),
+        (
+            "CREATE REMOTE SERVICE BINDING remote TO SERVICE '//s' WITH ANONYMOUS=OFF USER=x,",
+            CreateRemoteServiceBinding("remote", "//s", "x"),
+        ),
+        ("ALTER REMOTE SERVICE BINDING b WITH USER = x", AlterRemoteServiceBinding("b", user="x")),
+        ("ALTER REMOTE SERVICE BINDING b WITH ANONYMOUS = OFF", AlterRemoteServiceBinding("b", anonymous=False)),
+        ("DROP REMOTE SERVICE BINDING b", DropRemoteServiceBinding("b")),
+    ],
+)
+def test_statement_is_read_and_written_and_read_again(text: str, statement: Statement) -> None:
+    assert [statement] == parse_script(text)
+    assert [statement] == parse_script(render_statement(statement))
+
+
+def test_statements_need_no_mark_between_them() -> None:
+    text = "GRANT SEND ON SERVICE::s TO a DENY SEND ON SERVICE::s TO b REVOKE SEND ON SERVICE::s TO c DROP ROUTE r"
+
+    assert [GrantPermission, DenyPermission, RevokePermission, DropRoute] == [type(one) for one in parse_script(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "problem", "marked"),
+    [
+        ("GRANT SEND ON SERVICE::s TO [sha256:1]", 15151, "is no fingerprint", "[sha256:1]"),
+        ("GRANT SEND ON SERVICE::s TO a, b, [a]", 102, "the principal 'a' is given twice", "[a]"),
+        ("GRANT SEND ON SERVICE::s TO [CN=a], [cn = a]", 102, "is given twice", "[cn = a]"),
+        (f"GRANT SEND ON SERVICE::[{'x' * 513}] TO a", 103, "at most 512", f"[{'x' * 513}]"),
+        (f"GRANT SEND ON SERVICE::[{'ж' * 257}] TO a", 103, "at most 512 bytes", f"[{'ж' * 257}]"),
+        ("GRANT SEND ON SERVICE::[] TO a", 1038, "must not be empty", "[]"),
+        (f"GRANT SEND ON SERVICE::s TO [{'x' * 1025}]", 103, "at most 1024", f"[{'x' * 1025}]"),
+        ("GRANT SEND ON ENDPOINT::s TO a", 102, "expected SERVICE", "ENDPOINT"),
+        ("GRANT CONTROL ON SERVICE::s TO a", 102, "expected CONNECT or SEND", "CONTROL"),
+        ("GRANT SEND ON SERVICE::s FROM a", 102, "expected TO", "FROM"),
+        ("GRANT SEND ON SERVICE::s TO a WITH GRANT OPTION", 102, "nobody passes them on", "WITH"),
+        ("GRANT SEND ON SERVICE::s TO a AS b", 102, "nobody passes them on", "AS"),
+        ("CREATE REMOTE SERVICE BINDING b TO SERVICE 's' WITH ANONYMOUS = ON", 102, "needs USER", "b"),
+        ("CREATE REMOTE SERVICE BINDING b TO SERVICE '' WITH USER = x", 103, "1 to 512 bytes", "''"),
+        ("ALTER REMOTE SERVICE BINDING b WITH USER = x USER = y", 102, "USER is given twice", "USER"),
+        ("ALTER REMOTE SERVICE BINDING b WITH USER = [sha256:1]", 15151, "is no fingerprint", "[sha256:1]"),
+    ],
+)
+def test_mistake_has_its_number_and_place(text: str, number: int, problem: str, marked: str) -> None:
+    with pytest.raises(DdlSyntaxError) as caught:
+        parse_script(text)
+
+    error = caught.value
+    assert error.span is not None
+    assert (number, marked) == (error.number, text[error.span.column - 1 :][: error.span.length])
+    assert problem in error.problem

@@ -17,7 +17,7 @@ from broker.forwarding.columns import (
     room_for,
     trim,
 )
-from broker.forwarding.kernels import DECODERS
+from broker.forwarding.kernels import DECODERS, make_decoder
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.records import frame
@@ -156,3 +156,16 @@ def test_room_is_trimmed_to_the_rows_there_are() -> None:
 
     assert (72, 36, 144, 2) == tuple(len(values[n]) for n in ("left_at", "bytes", "message_id", "from_target"))
     assert {2} == {len(bits) for bits in valid.values()}
+
+
+# --- test_decoder_choice ---
+# A decoder by name, the fastest where the name says nothing.
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_name_decides(name: str) -> None:
+    assert name == make_decoder(name).name
+
+
+def test_without_a_name_it_is_the_fastest() -> None:
+    assert next(iter(DECODERS)) == make_decoder().name == make_decoder("none of them").name

@@ -9,7 +9,10 @@ from broker.forwarding.pool import (
     FED_SECONDS,
     FULL_BYTES,
     HELD_OVERHEAD,
+    READ_BYTES,
     Bound,
+    Limits,
+    PartialFrames,
     Payer,
     Pool,
     Share,
@@ -20,6 +23,39 @@ from broker.forwarding.pool import (
     room_in,
 )
 from broker.protocol.layout import MIN_DIALOG_FRAME
+
+# --- test_limits ---
+# Bounds of the pass, as they are given and as they change while it runs.
+
+
+def test_the_slab_has_room_for_the_largest_frame_and_one_read_behind_it() -> None:
+    """A frame that was begun is complete after one more read, however long it is."""
+    limits = Limits(pool_bytes=1 << 20, max_frame=65_536, max_hops=16)
+
+    assert 65_536 + READ_BYTES == limits.slab_bytes
+
+
+def test_a_pool_is_made_with_the_bounds() -> None:
+    """Bytes, share of one next hop, what one read may be charged, and how long a frame waits."""
+    pool = Limits(pool_bytes=1 << 20, max_frame=65_536, max_hops=16, share_percent=25, hold_seconds=7.0).make_pool()
+
+    assert (1 << 20, 1 << 18, cost_of_read(READ_BYTES, 65_536)) == (pool.limit_bytes, pool.share_bytes, pool.read_cost)
+    assert 7.0 == pool.hold_seconds
+
+
+def test_a_smaller_bound_drops_nothing_and_lets_nothing_in() -> None:
+    """What is held when the bound falls stays charged; the next frame fits once there is room below the new bound."""
+    pool = Limits(pool_bytes=1 << 20, max_frame=65_536, max_hops=16, share_percent=100).make_pool()
+    share = Share(pool)
+    assert share.admit(2000)
+
+    Limits(pool_bytes=2000, max_frame=65_536, max_hops=16, share_percent=100, hold_seconds=9.0).bound(pool)
+    is_let_in = share.admit(100)
+    share.release(2000)
+
+    assert (False, True) == (is_let_in, share.admit(100))
+    assert (100 + HELD_OVERHEAD, 9.0) == (pool.used_bytes, pool.hold_seconds)
+
 
 READ_COST = 10_000
 
@@ -230,3 +266,85 @@ def test_who_feeds_a_share_feeds_its_payers_part() -> None:
     Share(pool).fed_by(other, 1.0)
 
     assert {origin: 1.0} == payer.feeders
+
+
+# --- test_unfinished ---
+# What all links together may keep of frames that have not wholly arrived.
+
+
+class Link:
+    """Keeps what it is told to, until it is closed."""
+
+    def __init__(self, unfinished: PartialFrames, *, is_accept: bool = True) -> None:
+        self.is_accept = is_accept
+        self.unfinished = unfinished
+        self.closed = ""
+
+    def keep(self, size: int) -> None:
+        self.unfinished.keep(self, size)
+
+    def close(self, reason: str) -> None:
+        self.closed = reason
+        self.unfinished.keep(self, 0)
+
+
+@pytest.fixture
+def unfinished() -> PartialFrames:
+    return PartialFrames(max_bytes=100)
+
+
+def test_what_is_kept_follows_what_every_link_says(unfinished: PartialFrames) -> None:
+    one, other = Link(unfinished), Link(unfinished, is_accept=False)
+
+    one.keep(10)
+    other.keep(20)
+    one.keep(5)
+    other.keep(0)
+
+    assert 5 == unfinished.kept_bytes
+
+
+def test_the_bound_itself_closes_nobody(unfinished: PartialFrames) -> None:
+    one, other = Link(unfinished), Link(unfinished)
+
+    one.keep(40)
+    other.keep(60)
+
+    assert ("", "") == (one.closed, other.closed)
+
+
+def test_at_the_bound_those_go_that_have_waited_the_longest_however_little_they_keep(unfinished: PartialFrames) -> None:
+    slow, slower, busy = Link(unfinished), Link(unfinished), Link(unfinished)
+    slower.keep(10)
+    slow.keep(20)
+    slower.keep(30)
+
+    for _ in range(10):
+        busy.keep(60)
+        busy.keep(0)
+    busy.keep(51)
+
+    assert (True, False, False) == (bool(slower.closed), bool(slow.closed), bool(busy.closed))
+    assert 71 == unfinished.kept_bytes
+
+
+def test_whom_we_have_dialled_goes_last(unfinished: PartialFrames) -> None:
+    known, stranger = Link(unfinished, is_accept=False), Link(unfinished)
+    known.keep(60)
+    stranger.keep(40)
+
+    known.keep(70)
+    assert (False, True) == (bool(known.closed), bool(stranger.closed))
+    Link(unfinished, is_accept=False).keep(40)
+
+    assert known.closed
+    assert 40 == unfinished.kept_bytes
+
+
+def test_a_link_that_alone_is_above_the_bound_is_closed_itself(unfinished: PartialFrames) -> None:
+    alone = Link(unfinished)
+
+    alone.keep(101)
+
+    assert alone.closed
+    assert 0 == unfinished.kept_bytes

@@ -7,13 +7,17 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from broker.net.dialer import connect
-from broker.net.peer_table import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, DialHistory
+from broker.net.dialer import AGAIN_MAX, DIALS_MAX, Dialer, connect
+from broker.net.link import LinkState
+from broker.net.peer_table import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, Addresses, DialHistory, DialQueue
 from broker.routing.address import NetworkAddress
+from broker.routing.route import Route
+from broker.routing.table import build_table
 from tests.support.played import PlayedLoop
 
 ADDRESS = NetworkAddress("far.example", 4022)
@@ -167,3 +171,246 @@ def test_address_that_nobody_tried_for_long_begins_with_the_shortest_wait() -> N
     assert BACKOFF_CAP == attempts.failed("refused", 100.0 + 3 * BACKOFF_CAP, never)
     assert BACKOFF_FIRST == attempts.failed("refused", attempts.suppressed_until + 2 * BACKOFF_CAP + 1, never)
     assert (12, "refused") == (attempts.failures, attempts.problem)
+
+
+# --- test_dialling ---
+# Who is dialled when many are wanted: three queues, and a way from one into a better one.
+
+
+class Town:
+    """
+    Addresses that can be dialled; each attempt takes as long as the test wants.
+
+    Shape: `begun` addresses whose attempts have begun, in order; `opened`, `failed` what came of them.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[NetworkAddress] = []
+        self.opened: list[NetworkAddress] = []
+        self.failed: list[NetworkAddress] = []
+        self.answers: dict[NetworkAddress, asyncio.Future[Any]] = {}
+        self.addresses = Addresses()
+        self.dialling = Dialer(self, self.addresses, 5.0, self._on_open, self.failed.append)  # type: ignore[arg-type]
+        self.dialling.is_invented = lambda address: address.host.startswith("invented")
+
+    async def dial(self, address: NetworkAddress, _connect: object) -> NetworkAddress:
+        self.begun.append(address)
+        self.answers[address] = asyncio.get_running_loop().create_future()
+        await self.answers[address]
+        return address
+
+    def _on_open(self, opening: Any, address: NetworkAddress) -> None:
+        assert opening == address
+        self.opened.append(address)
+
+    async def settle(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def hosts(kind: str, count: int) -> list[NetworkAddress]:
+    return [NetworkAddress(f"{kind}{number}") for number in range(count)]
+
+
+@pytest.fixture
+def in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance takes nothing off a wait."""
+    monkeypatch.setattr("broker.net.peer_table.SPREAD", 0.0)
+
+
+@pytest.fixture
+async def town() -> Any:
+    town = Town()
+    yield town
+    await town.dialling.close()
+
+
+@pytest.mark.parametrize("queue", DialQueue)
+async def test_each_queue_has_slots_of_its_own(town: Town, queue: DialQueue) -> None:
+    """Whatever waits in one queue, the others go on."""
+    kinds = {DialQueue.INVENTED: "invented", DialQueue.NAMED: "named", DialQueue.PROBED: "probed"}
+    most = DIALS_MAX[queue]
+    crowd = hosts(kinds[queue], most + 5)
+    for address in crowd:
+        town.dialling.want(address, is_probe=queue is DialQueue.PROBED)
+    await town.settle()
+    assert crowd[:most] == town.begun
+
+    for other in DialQueue:
+        if other is not queue:
+            town.dialling.want(NetworkAddress(kinds[other]), is_probe=other is DialQueue.PROBED)
+    await town.settle()
+    assert len(town.begun) == most + 2
+
+    town.answers[crowd[0]].set_result(None)
+    await town.settle()
+    assert ([crowd[0]], crowd[most]) == (town.opened, town.begun[-1])
+
+
+async def test_address_goes_over_to_a_better_queue_and_is_dialled_once(town: Town) -> None:
+    """A route names what a peer had invented, and a mirrored pair is asked there: nobody waits behind the others."""
+    crowd = hosts("invented", DIALS_MAX[DialQueue.INVENTED] + 1)
+    for address in crowd:
+        town.dialling.want(address)
+    await town.settle()
+    last = crowd[-1]
+    assert last not in town.begun
+
+    town.dialling.want(last, is_probe=True)
+    town.dialling.want(last, is_probe=True)
+    await town.settle()
+    assert [last] == town.begun[-1:]
+    for address in crowd:
+        town.answers[address].set_result(None)
+    await town.settle()
+
+    assert sorted(map(str, crowd)) == sorted(map(str, town.begun))
+    assert town.addresses.attempts[last].is_under_way
+
+
+async def test_attempt_that_fails_is_told_and_the_next_one_waits(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is kept, and the address rests."""
+    address = NetworkAddress("named")
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(0)
+
+    town.dialling.want(address)
+    await town.settle()
+    town.answers[address].set_exception(OSError(111, "Connection refused"))
+    await town.settle()
+    assert ([address], "Connection refused") == (town.failed, town.addresses.problem_of(address))
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    town.dialling.want(address)
+    for _ in range(5):
+        await sleep(0)
+    assert 0 < waits[0] <= 0.2
+    assert [address, address] == town.begun
+
+
+# --- what nobody needs ---
+
+
+class Serving:
+    """As much of a link as this is about."""
+
+    state = LinkState.LOGGED_IN
+    is_leaving = False
+
+
+def fail(town: Town, *addresses: NetworkAddress) -> float:
+    """They have failed, one after the other; when all of them may be tried again."""
+    for address in addresses:
+        town.addresses.attempts[address] = DialHistory()
+        town.addresses.suppress(address, "Connection refused")
+    return max(town.addresses.attempts[address].suppressed_until for address in addresses)
+
+
+def name(town: Town, *addresses: NetworkAddress) -> None:
+    """Routes name these addresses."""
+    routes = [Route(f"to {address}", address, remote_service_name=f"//{address}") for address in addresses]
+    town.dialling.on_routes([build_table(routes, now=datetime.now(UTC))])
+
+
+async def test_failed_address_that_nobody_needs_is_dialled_again_and_its_failure_does_not_stay(town: Town) -> None:
+    """A peer that was restarted reads as reached once it is, not once somebody has something for it."""
+    (address,) = hosts("named", 1)
+    name(town, address)
+    rested = fail(town, address)
+
+    town.dialling.look(rested - 0.01, ())
+    await town.settle()
+    assert [] == town.begun
+    await asyncio.sleep(0.3)
+    town.dialling.look(rested, ())
+    town.dialling.look(rested, ())
+    await town.settle()
+    assert [address] == town.begun
+    town.answers[address].set_result(None)
+    await town.settle()
+
+    assert [address] == town.opened
+
+
+@pytest.mark.usefixtures("in_step")
+async def test_address_that_nobody_needs_rests_ever_longer(town: Town) -> None:
+    (address,) = hosts("named", 1)
+    name(town, address)
+    rested = fail(town, address)
+    attempts = town.addresses.attempts[address]
+    await asyncio.sleep(0.3)
+
+    town.dialling.look(rested, ())
+    await town.settle()
+    town.answers[address].set_exception(OSError(111, "Connection refused"))
+    await town.settle()
+
+    assert (2, "Connection refused") == (attempts.failures, town.addresses.problem_of(address))
+    assert attempts.suppressed_until > asyncio.get_running_loop().time() + 0.3
+
+
+@pytest.mark.usefixtures("in_step")
+async def test_few_are_dialled_again_at_one_look_and_those_first_that_rested_longest(town: Town) -> None:
+    crowd = hosts("named", AGAIN_MAX + 3)
+    name(town, *crowd)
+    rested = fail(town, *reversed(crowd))
+    await asyncio.sleep(0.3)
+
+    town.dialling.look(rested, ())
+    await town.settle()
+
+    assert set(crowd[3:]) == set(town.begun)
+
+
+@pytest.mark.parametrize("why", ["no route names it", "its route is gone", "it leads to this very instance"])
+async def test_failure_of_an_address_that_leads_nowhere_is_forgotten(town: Town, why: str) -> None:
+    """It says nothing about what is; a back-off is kept as long as it means anything."""
+    (address,) = hosts("named", 1)
+    if why != "no route names it":
+        name(town, address)
+    if why == "its route is gone":
+        name(town)
+    own = {address} if why == "it leads to this very instance" else set()
+    rested = fail(town, address)
+
+    town.dialling.look(rested + BACKOFF_CAP, own)
+    assert "Connection refused" == town.addresses.problem_of(address)
+    town.dialling.look(rested + 2 * BACKOFF_CAP + 0.1, own)
+    await town.settle()
+
+    assert ([], {}, "") == (town.begun, town.addresses.attempts, town.addresses.problem_of(address))
+
+
+async def test_failure_counts_no_more_once_the_peer_itself_has_come(town: Town) -> None:
+    (address,) = hosts("named", 1)
+    name(town, address)
+    rested = fail(town, address)
+    link: Any = Serving()
+
+    town.addresses.servers.add(link, address)
+    assert "" == town.addresses.problem_of(address)
+    town.dialling.look(rested, ())
+    town.addresses.servers.remove(link)
+    await town.settle()
+
+    assert ([], "", 0) == (town.begun, town.addresses.problem_of(address), town.addresses.attempts[address].failures)
+
+
+async def test_address_is_dialled_again_behind_a_fault_of_the_program() -> None:
+    town, [address] = Town(), hosts("sound", 1)
+    town.dialling.want(address)
+    await town.settle()
+
+    town.answers[address].set_exception(ZeroDivisionError())
+    await town.settle()
+
+    attempts = town.addresses.attempts[address]
+    assert ([address], False) == (town.failed, attempts.is_under_way)
+    assert "a fault of this program" in attempts.problem
+    town.dialling.want(address)
+    assert attempts.is_under_way
+    await town.dialling.close()

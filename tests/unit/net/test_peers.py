@@ -7,14 +7,44 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net import dialer as module
-from broker.net.link import LinkState
+from broker.net import dialer as net_module
+from broker.net import peers as module
+from broker.net.link import Link, LinkState
 from broker.net.peer_table import BACKOFF_FIRST, OTHER_PEERS, DialQueue
-from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_dialog, encode_link
+from broker.net.peers import (
+    ASKED_MAX,
+    ENDS,
+    RENEW_SECONDS,
+    RENEWALS,
+    REPORT_SECONDS,
+    Askers,
+    DeferredWork,
+    LoopFairness,
+    Stirred,
+    Tuning,
+    largest_frame,
+    narrow,
+    retune,
+)
+from broker.net.quotas import PeerLimits, Timeouts
+from broker.net.tls import NO_SECURITY
+from broker.protocol.frame import (
+    Fatal,
+    GoAway,
+    Hello,
+    Probe,
+    ProbeReply,
+    Rejected,
+    decode_link,
+    encode_dialog,
+    encode_link,
+)
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
@@ -22,6 +52,296 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PEER, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
+
+# --- test_askers ---
+# Who asked for a principal: answered at once, and told again when the role changes.
+
+
+BILLING, ORDERS = b"b" * 16, b"o" * 16
+
+
+class AskersLink:
+    """A peer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def say(self, frame: bytes) -> None:
+        self.heard.append(decode_link(frame))
+
+
+class Role:
+    """What the instance is now."""
+
+    def __init__(self) -> None:
+        self.role, self.epoch = "mirror", 3
+
+    def prove(self, probe: Probe) -> ProbeReply:
+        return ProbeReply(probe.id, probe.broker_instance, self.role, self.epoch)
+
+
+@pytest.fixture
+def role() -> Role:
+    return Role()
+
+
+@pytest.fixture
+def askers(role: Role) -> Askers:
+    return Askers(role.prove)
+
+
+def test_probe_is_answered_with_what_holds_now(askers: Askers) -> None:
+    """The answer carries the id of the question."""
+    link = AskersLink()
+
+    askers.answer(link, Probe(7, "//billing", BILLING))
+
+    assert [ProbeReply(7, BILLING, "mirror", 3)] == link.heard
+    assert askers.answered == 1
+
+
+def test_change_of_role_is_told_to_all_that_asked_with_the_id_of_their_last_probe(askers: Askers, role: Role) -> None:
+    """Whoever asked for something else, or not at all, hears nothing."""
+    first, second, other = AskersLink(), AskersLink(), AskersLink()
+    for number in (1, 2):
+        askers.answer(first, Probe(number, "//billing", BILLING))
+    askers.answer(second, Probe(9, "//billing", BILLING))
+    askers.answer(other, Probe(5, "//orders", ORDERS))
+    for link in (first, second, other):
+        link.heard.clear()
+    role.role, role.epoch = "principal", 4
+
+    askers.announce(BILLING)
+
+    assert [ProbeReply(2, BILLING, "principal", 4)] == first.heard
+    assert [ProbeReply(9, BILLING, "principal", 4)] == second.heard
+    assert [] == other.heard
+
+
+def test_link_that_is_gone_is_told_nothing(askers: Askers) -> None:
+    """A link is forgotten, whether it asked or not."""
+    link = AskersLink()
+    askers.answer(link, Probe(1, "//billing", BILLING))
+    link.heard.clear()
+
+    askers.forget(link)
+    askers.forget(AskersLink())
+    askers.announce(BILLING)
+
+    assert [] == link.heard
+
+
+def test_peer_that_asks_for_ever_more_is_remembered_for_the_latest_only(askers: Askers) -> None:
+    """Memory stays bounded: the one that was asked for the longest ago is forgotten, though it was answered."""
+    link = AskersLink()
+    instances = [number.to_bytes(16, "big") for number in range(ASKED_MAX + 1)]
+    for instance in (instances[0], *instances):
+        askers.answer(link, Probe(1, "//x" * 4000, instance))
+    assert len(link.heard) == ASKED_MAX + 2
+    link.heard.clear()
+
+    for instance in instances:
+        askers.announce(instance)
+
+    assert [reply.broker_instance for reply in link.heard] == instances[1:]
+
+
+# --- test_housekeeping ---
+# The forwarder has its turns, one for however many wishes, and a link that failed in a pass is closed behind it.
+
+
+class Worker:
+    """A forwarder that only counts its turns, and may wish for more."""
+
+    def __init__(self) -> None:
+        self.turns: list[float] = []
+        self.wishes = 0
+        self.housekeeping: DeferredWork
+
+    def work(self, now: float) -> None:
+        self.turns.append(now)
+        if self.wishes:
+            self.wishes -= 1
+            self.housekeeping.again()
+
+
+async def test_many_wishes_are_one_turn_in_a_later_turn_of_the_loop(loop: PlayedLoop) -> None:
+    worker, after = Worker(), [0]
+    housekeeping = worker.housekeeping = DeferredWork()
+    housekeeping.start(cast("Any", worker), lambda: after.append(len(worker.turns)))
+    worker.wishes = 2
+
+    for _ in range(3):
+        housekeeping.again()
+    assert [] == worker.turns
+    await asyncio.sleep(0.1)
+
+    assert (3, [0, 1, 2, 3]) == (len(worker.turns), after)
+
+
+async def test_link_that_fails_in_a_pass_is_closed_behind_it_and_its_address_served_by_the_next(
+    loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = Neighbourhood(loop, monkeypatch)
+    near.start()
+    broken = near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+    (link,) = near.links
+
+    def fail(data: object) -> int:
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(link, "send", fail)
+    frames = [near.send(NORTH, number) for number in range(3)]
+    assert ([link], 3) == (near.links, near.forwarder.pool.frames)
+    await asyncio.sleep(0.01)
+    assert ([], True) == (near.links, broken.is_closed)
+    wire = near.accept(addresses=[str(NORTH)], arbitration=b"2" * 16)
+
+    assert b"".join(frames) == sent(wire)
+    assert (3, 0) == (near.forwarder.forwarded, near.forwarder.unaccounted)
+
+
+async def test_every_failure_is_counted_and_some_are_told(loop: PlayedLoop, capsys: pytest.CaptureFixture[str]) -> None:
+    housekeeping = DeferredWork()
+
+    for _ in range(3):
+        housekeeping.report(None, ValueError("same again"))
+    await asyncio.sleep(REPORT_SECONDS)
+    housekeeping.report(None, ValueError("later"))
+
+    told = capsys.readouterr().out
+    assert (4, 2) == (housekeeping.failures, told.count("pass went on without"))
+
+
+# --- test_pace ---
+# Links end, and are looked at, so many in one turn of the loop; a bug of one is not that of all.
+
+
+class Played:
+    """A link that ends when it is told to, or fails."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.is_broken = is_broken
+        self.ended = self.renewed = 0
+
+    def wind_up(self) -> None:
+        self.ended += 1
+        assert not self.is_broken
+
+    def renew(self) -> None:
+        self.renewed += 1
+        assert not self.is_broken
+
+
+class Paced:
+    """A pace and its links; `failed` are those it told of."""
+
+    def __init__(self, *links: Played) -> None:
+        self.links: list[Any] = list(links)
+        self.failed: list[Any] = []
+        self.pace = LoopFairness(lambda link, _: self.failed.append(link))
+
+    def end_all(self) -> None:
+        for link in self.links:
+            self.pace.wind_up(link)
+
+    @property
+    def ended(self) -> int:
+        return sum(link.ended for link in self.links)
+
+
+async def test_link_ends_at_once() -> None:
+    paced = Paced(Played())
+
+    paced.end_all()
+
+    assert 1 == paced.ended
+
+
+async def test_crowd_ends_over_many_turns_and_in_order() -> None:
+    paced = Paced(*(Played() for _ in range(3 * ENDS + 1)))
+
+    paced.end_all()
+    assert ENDS == paced.ended
+    await asyncio.sleep(0)
+    assert [1] * 2 * ENDS + [0] * (ENDS + 1) == [link.ended for link in paced.links]
+    more = Played()
+    paced.links.append(more)
+    paced.pace.wind_up(cast("Link", more))
+    assert 2 * ENDS == paced.ended
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+    assert [1] * len(paced.links) == [link.ended for link in paced.links]
+
+
+async def test_those_who_come_later_find_a_turn_of_their_own() -> None:
+    paced = Paced(*(Played() for _ in range(ENDS)))
+    paced.end_all()
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    paced.end_all()
+
+    assert 2 * ENDS == paced.ended
+
+
+async def test_bug_of_one_is_told_and_the_others_end() -> None:
+    broken = Played(is_broken=True)
+    paced = Paced(Played(), broken, Played())
+
+    paced.end_all()
+
+    assert ([1, 1, 1], [broken]) == ([link.ended for link in paced.links], paced.failed)
+
+
+async def test_long_look_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    paced = Paced(*(Played() for _ in range(10)), Played(is_broken=True))
+    looking = asyncio.ensure_future(paced.pace.visit(paced.links, lambda link: cast("Played", link).wind_up()))
+
+    counts = []
+    while not looking.done():
+        await asyncio.sleep(0)
+        counts.append(paced.ended)
+
+    assert (sorted(set(counts)), 11) == (list(range(1, 12)), counts[-1])
+    assert [paced.links[-1]] == paced.failed
+
+
+async def test_readers_are_renewed_a_moment_later_some_in_a_turn() -> None:
+    paced = Paced(*(Played() for _ in range(RENEWALS)), Played(is_broken=True))
+
+    for link in paced.links:
+        paced.pace.renew_soon(link)
+    assert 0 == sum(link.renewed for link in paced.links)
+    await asyncio.sleep(RENEW_SECONDS)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert [1] * (RENEWALS + 1) == [link.renewed for link in paced.links]
+    assert [paced.links[-1]] == paced.failed
+
+
+async def test_nothing_happens_any_more_when_it_is_closed() -> None:
+    paced = Paced(*(Played() for _ in range(2 * ENDS)))
+    paced.end_all()
+    paced.pace.renew_soon(paced.links[0])
+
+    paced.pace.close()
+    await asyncio.sleep(1)
+
+    assert (ENDS, 0) == (paced.ended, paced.links[0].renewed)
+
+
+@pytest.mark.parametrize("state", list(LinkState))
+async def test_time_passes_for_every_link_that_is_not_closed(state: LinkState) -> None:
+    ticks: list[float] = []
+    link: Any = SimpleNamespace(state=state, tick=ticks.append)
+
+    await Paced().pace.tick([link])
+
+    assert (state is not LinkState.CLOSED) == bool(ticks)
 
 
 @pytest.fixture
@@ -186,9 +506,9 @@ async def test_only_so_many_addresses_are_dialled_at_a_time(
         await asyncio.sleep(timeout)
         raise OSError("no connection within 5 s")
 
-    monkeypatch.setattr(module, "connect", hang)
+    monkeypatch.setattr(net_module, "connect", hang)
 
-    slots = module.DIALS_MAX[DialQueue.INVENTED]
+    slots = net_module.DIALS_MAX[DialQueue.INVENTED]
     for number in range(slots + 10):
         near.send(NetworkAddress(f"10.1.0.{number}"), time_to_live=4000)
     await asyncio.sleep(1)
@@ -687,3 +1007,94 @@ async def test_change_of_role_is_told_to_peers_that_asked(near: Neighbourhood) -
 
     assert [ProbeReply(8, b"b" * 16)] == said(asker)[before:]
     assert not any(isinstance(message, ProbeReply) for message in said(other))
+
+
+# --- test_retuning ---
+# Links with other settings: what they agreed on stays, what only this side decides holds at once.
+
+
+@pytest.fixture
+async def near_of_retuning(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Neighbourhood:
+    near_of_retuning = Neighbourhood(loop, monkeypatch)
+    near_of_retuning.start()
+    return near_of_retuning
+
+
+def tuning(**more: Any) -> Tuning:
+    told = {"max_frame": 1 << 20, "heartbeat_ms": 3000, "addresses": ("tcp://new:1",)}
+    limits = {"timeouts": Timeouts(2.0, 3.0, 0.5), "limits": PeerLimits(connections=7, handshakes=9)}
+    return Tuning(**{**told, **limits, **more})
+
+
+async def test_new_connections_are_told_and_old_ones_keep_what_they_agreed_on(near_of_retuning: Neighbourhood) -> None:
+    before = near_of_retuning.peers.hello
+    near_of_retuning.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+    [link] = near_of_retuning.links
+
+    retune(near_of_retuning.peers, tuning(), NO_SECURITY)
+
+    hello = near_of_retuning.peers.hello
+    assert (1 << 20, 3000, ("tcp://new:1",)) == (hello.max_frame, hello.heartbeat_ms, hello.addresses)
+    assert (before.arbitration, before.instance) == (hello.arbitration, hello.instance)
+    assert before.max_frame == link.connection.max_frame
+
+
+async def test_what_only_this_side_decides_holds_at_once(near_of_retuning: Neighbourhood) -> None:
+    peers = near_of_retuning.peers
+
+    retune(peers, tuning(), NO_SECURITY)
+
+    assert (2.0, 2.0, 3.0) == (peers.timeouts.handshake, peers.entrance.timeout, peers.dialling.seconds)
+    assert (7, 9) == (peers.admission.most, peers.entrance.handshakes.most)
+
+
+async def test_the_largest_frame_is_the_largest_that_anybody_was_told(near_of_retuning: Neighbourhood) -> None:
+    near_of_retuning.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+    [link] = near_of_retuning.links
+    told = link.connection.max_frame
+
+    assert (told, 2 * told) == (largest_frame([link], told // 2), largest_frame([link], 2 * told))
+    assert told == largest_frame([], told)
+
+
+async def test_a_peer_that_takes_less_than_may_come_now_is_looked_at(near_of_retuning: Neighbourhood) -> None:
+    near_of_retuning.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+    [link] = near_of_retuning.links
+
+    narrow([link], link.max_frame + 1)
+    is_narrow = link.is_narrow
+    narrow([link], link.max_frame)
+
+    assert (True, False) == (is_narrow, link.is_narrow)
+
+
+# --- test_stirred ---
+# Whoever waits looks again when something has stirred, and no longer than it may.
+
+
+async def test_what_is_so_is_not_waited_for(loop: PlayedLoop) -> None:
+    await Stirred().until(lambda: True, 60.0)
+
+    assert 0.0 == loop.time()
+
+
+async def test_who_waits_looks_when_something_has_stirred(loop: PlayedLoop) -> None:
+    stirred, left = Stirred(), [3]
+
+    def is_empty() -> bool:
+        left[0] -= 1
+        return left[0] == 0
+
+    waiting = asyncio.create_task(stirred.until(is_empty, 60.0))
+    for _ in range(2):
+        await asyncio.sleep(1.0)
+        stirred.set()
+    await waiting
+
+    assert (0, 2.0) == (left[0], loop.time())
+
+
+async def test_wait_ends_with_its_time(loop: PlayedLoop) -> None:
+    await Stirred().until(lambda: False, 5.0)
+
+    assert 5.0 == loop.time()

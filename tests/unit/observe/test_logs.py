@@ -1,24 +1,220 @@
+""""""
+
 from __future__ import annotations
 
+import asyncio
 import io
+import json
 import logging
+import os
 import re
+import select
+import threading
+from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import structlog
+from structlog import DropEvent
 
+from broker.observe import logs
+from broker.observe import logs as log_summary
+from broker.observe import logs as log_writer
 from broker.observe.logs import (
+    INTERVAL,
     LevelLogger,
     LogFormat,
     LogLevel,
+    LogWriter,
+    RepeatFilter,
     configure_logging,
     render_json,
     set_log_level,
+    tell_summaries,
     tell_suppressed,
 )
+
+# --- test_log_summary ---
+# Repeated errors that have stopped are told with their number, without anybody asking.
+
+
+async def test_what_was_left_out_is_told_in_time(monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
+    stream = io.StringIO()
+    configure_logging(log_format="json", level="info", instance="one", stream=stream)
+    monkeypatch.setattr(log_summary, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(logs._State.repeats, "_interval", 0.05)
+    log = structlog.get_logger("broker.net.test")
+    for _ in range(3):
+        log.error("peer is gone", peer="far")
+
+    task = asyncio.create_task(tell_summaries())
+    await until(lambda: stream.getvalue().count("\n") == 2)
+    task.cancel()
+
+    first, summary = map(json.loads, stream.getvalue().splitlines())
+    assert (first["event"], first["component"], "suppressed" in first) == ("peer is gone", "net", False)
+    assert (summary["event"], summary["component"], summary["suppressed"]) == ("peer is gone", "net", 2)
+
+
+# --- test_log_writer ---
+# A log that nobody takes holds nobody up: lines wait, are lost past a bound, and that is told.
+
+
+LOOK_SECONDS = 0.01
+PATIENCE_SECONDS = 20.0
+
+
+class Held(io.StringIO):
+    """A stream that takes nothing until `gate` is set. Shape: `begun` set once something is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.begun.set()
+        assert self.gate.wait(PATIENCE_SECONDS)
+        return super().write(text)
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    stream = Held()
+    yield stream
+    stream.gate.set()
+
+
+def test_lines_are_written_in_their_order() -> None:
+    stream = io.StringIO()
+    writer = LogWriter(stream)
+
+    for number in range(1000):
+        writer.write(f"line {number}")
+    writer.close()
+
+    assert stream.getvalue().splitlines() == [f"line {number}" for number in range(1000)]
+
+
+def test_lines_of_several_threads_are_not_mixed() -> None:
+    stream = io.StringIO()
+    writer = LogWriter(stream)
+    threads = [
+        threading.Thread(target=lambda name=name: deque(map(writer.write, [name * 50] * 200), maxlen=0))
+        for name in "abc"
+    ]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+
+    assert dict.fromkeys(("a" * 50, "b" * 50, "c" * 50), 200) == {
+        line: stream.getvalue().splitlines().count(line) for line in set(stream.getvalue().splitlines())
+    }
+
+
+def test_nobody_waits_for_a_stream_that_is_held(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "LINES_MAX", 5)
+    told: list[int] = []
+    writer = LogWriter(held, told.append)
+    writer.write("first")
+    assert held.begun.wait(PATIENCE_SECONDS)
+
+    for number in range(12):
+        writer.write(f"line {number}")
+    assert (writer.dropped, told) == (7, [])
+    held.gate.set()
+    writer.close(PATIENCE_SECONDS)
+
+    assert held.getvalue().splitlines() == ["first", *(f"line {number}" for number in range(5))]
+    assert told == [7]
+
+
+def test_lines_have_a_bound_in_bytes_as_well(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "BYTES_MAX", 100)
+    writer = LogWriter(held)
+    writer.write("first")
+    assert held.begun.wait(PATIENCE_SECONDS)
+
+    for _ in range(3):
+        writer.write("x" * 40)
+
+    assert writer.dropped == 1
+
+
+def test_pipe_that_is_full_holds_nobody_up() -> None:
+    """A real one, whose reader sleeps: it takes 64 KiB, and a direct write would wait for ever."""
+    reader, end = os.pipe()
+    with os.fdopen(end, "w") as stream:
+        writer = LogWriter(stream)
+
+        for _ in range(3 * log_writer.LINES_MAX):  # one queue is in the thread's hands, another waits
+            writer.write("x" * 100)
+        dropped, read = writer.dropped, 0
+        while not writer.flush(0.0):
+            if select.select([reader], [], [], LOOK_SECONDS)[0]:  # all may be read, and not yet known to be written
+                read += len(os.read(reader, 1 << 16))
+        writer.close()
+    os.close(reader)
+
+    assert dropped >= log_writer.LINES_MAX - 100
+    assert read <= 101 * (3 * log_writer.LINES_MAX - dropped)
+
+
+def test_reader_that_is_gone_stops_nothing() -> None:
+    reader, end = os.pipe()
+    os.close(reader)
+    with os.fdopen(end, "w") as stream:
+        writer = LogWriter(stream)
+
+        writer.write("nobody hears it")
+
+        assert writer.flush(PATIENCE_SECONDS)
+        writer.close()
+
+
+def test_descriptor_that_does_not_wait_is_waited_for() -> None:
+    reader, end = os.pipe()
+    os.set_blocking(end, False)
+    with os.fdopen(end, "w") as stream:
+        writer = LogWriter(stream)
+        for _ in range(2000):
+            writer.write("x" * 99)
+
+        read = b""
+        while len(read) < 200_000:
+            read += os.read(reader, 1 << 16)
+        writer.close()
+    os.close(reader)
+
+    assert read == (b"x" * 99 + b"\n") * 2000
+
+
+def test_end_waits_for_a_held_stream_no_longer_than_it_may(held: Held) -> None:
+    writer = LogWriter(held)
+    writer.write("first")
+    assert held.begun.wait(PATIENCE_SECONDS)
+
+    writer.close(0.01)
+    writer.write("too late")
+
+    assert writer.dropped == 0
+    held.gate.set()
+
+
+def test_what_no_encoding_has_a_byte_for_is_written_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("w") as stream:
+        writer = LogWriter(stream)
+        writer.write("half a pair: \ud800")
+        writer.close()
+
+    assert path.read_text() == "half a pair: \\ud800\n"
 
 
 class _Terminal(io.StringIO):
@@ -291,3 +487,105 @@ def test_standard_error_is_where_lines_go(capsys: pytest.CaptureFixture[str]) ->
 
     written = capsys.readouterr()
     assert (written.out, msgspec.json.decode(written.err)["event"]) == ("", "event")
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> _Clock:
+    return _Clock()
+
+
+@pytest.fixture
+def repeats(clock: _Clock) -> RepeatFilter:
+    return RepeatFilter(clock)
+
+
+def _passes(repeats: RepeatFilter, event: str = "connect failed", level: str = "error", **fields: Any) -> Any:
+    """What comes out of the filter, None when it is held back."""
+    try:
+        return dict(repeats(None, level, {"level": level, "event": event, **fields}))
+    except DropEvent:
+        return None
+
+
+def test_first_is_told_at_once_and_then_one_a_minute_with_the_number_left_out(
+    repeats: RepeatFilter, clock: _Clock
+) -> None:
+    told = []
+    for second in range(200):
+        clock.now = 1000.0 + second
+        event = _passes(repeats, peer="a")
+        if event is not None:
+            told.append((second, event.get("suppressed")))
+
+    assert told == [(0, None), (60, 59), (120, 59), (180, 59)]
+
+
+def test_one_that_comes_seldom_is_always_told_without_a_number(repeats: RepeatFilter, clock: _Clock) -> None:
+    told = []
+    for _ in range(3):
+        told.append(_passes(repeats, peer="a"))
+        clock.now += INTERVAL
+
+    assert told == [{"level": "error", "event": "connect failed", "peer": "a"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("other", "held_back"),
+    [
+        ({"peer": "a"}, True),
+        ({"peer": "a", "elapsed_ms": 7}, True),  # a measure
+        ({"peer": "b"}, False),
+        ({"peer": "a", "event": "link lost"}, False),
+        ({"peer": "a", "level": "warning"}, False),
+        ({"peer": "a", "initial": True}, False),  # a bool is no measure
+        ({"peer": ["a"]}, False),  # cannot be hashed
+        ({"peer": "a", "exc_info": (1, 2, 3)}, True),
+    ],
+)
+def test_identical_is_what_has_the_same_fields_but_for_numbers(
+    repeats: RepeatFilter, other: dict[str, Any], held_back: Any
+) -> None:
+    _passes(repeats, peer="a", elapsed_ms=3)
+
+    assert held_back == (_passes(repeats, **other) is None)
+
+
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_what_is_no_error_always_passes(repeats: RepeatFilter, level: str) -> None:
+    assert None not in [_passes(repeats, level=level) for _ in range(3)]
+
+
+def test_untold_are_handed_out_once_when_their_minute_is_over(repeats: RepeatFilter, clock: _Clock) -> None:
+    for number in range(4):
+        _passes(repeats, peer="a", attempt=number, exc_info=(1, 2, 3))
+    _passes(repeats, peer="b")
+
+    early = repeats.take_untold()
+    clock.now += INTERVAL
+    late = repeats.take_untold()
+
+    last = {"level": "error", "event": "connect failed", "peer": "a", "attempt": 3, "suppressed": 3}
+    assert ([], [last], []) == (early, late, repeats.take_untold())
+
+
+def test_at_the_end_everything_untold_is_handed_out(repeats: RepeatFilter) -> None:
+    for _ in range(2):
+        _passes(repeats, peer="a")
+
+    assert [event["suppressed"] for event in repeats.take_untold(everything=True)] == [1]
+
+
+def test_memory_is_bounded_and_forgets_what_was_not_seen_for_longest(clock: _Clock) -> None:
+    repeats = RepeatFilter(clock, kinds_max=2)
+    for peer in ("a", "b", "a", "c"):  # c pushes b out
+        _passes(repeats, peer=peer)
+
+    assert [_passes(repeats, peer=peer) is not None for peer in ("a", "b", "c")] == [False, True, True]

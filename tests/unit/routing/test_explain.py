@@ -642,7 +642,7 @@ def test_who_leaves_needs_no_hint() -> None:
 
 
 # --- test_permitted ---
-# What permissions add to an explanation; how it is asked for is tried in tests/unit/admin/test_explaining.py.
+# What permissions add to an explanation; how it is asked for is tried in tests/unit/observe/test_explain.py.
 
 
 def told() -> Explanation:

@@ -14,9 +14,21 @@ from broker.security.grants import (
     PermissionRule,
     PermissionState,
     Profile,
+    RemoteServiceBinding,
     render_rule,
 )
 from broker.security.principal import NOBODY, Who, parse_principal, who_is
+
+# --- test_binding ---
+# A remote service binding is a value.
+
+
+def test_binding_is_not_anonymous_unless_it_says_so() -> None:
+    binding = RemoteServiceBinding("b", "//shop/Billing", "CN=billing")
+
+    assert not binding.is_anonymous_on
+    assert binding == RemoteServiceBinding("b", "//shop/Billing", "CN=billing", is_anonymous_on=False)
+
 
 ORDERS, BILLING = who_is("CN=orders"), who_is("CN=billing")
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import base64
+import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from broker.security.identity import KnownPeers, Signing, parse_own, parse_peers, who_of
+from broker.net.tls import identify
+from broker.security.identity import (
+    KnownPeers,
+    Signing,
+    Use,
+    alternative_names,
+    describe,
+    is_self_signed,
+    is_signed_by,
+    load_der,
+    load_pem,
+    parse_own,
+    parse_peers,
+    reading,
+    who_of,
+)
 from broker.security.issue import (
     CertificateSubject,
     Issued,
@@ -23,11 +41,157 @@ from broker.security.issue import (
     make_authority,
 )
 from broker.security.principal import Principal, parse_principal
+from tests.support.certificates import make
 from tests.support.identities import AGES, issue, issued
+
+# --- test_certificate ---
+# Certificates that the library reads with errors of its own are refused like all others.
+
+
+GOOD = make("gateway", "gateway.example")
+VERSION_3, VERSION_29 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x1c"
+NONE = GOOD.der.replace(VERSION_3, VERSION_29, 1)  # of a version that there is not
+NONE_PEM = ssl.DER_cert_to_PEM_cert(NONE)
+
+
+def test_a_good_one_is_read() -> None:
+    names = alternative_names(load_der(GOOD.der))
+
+    assert names is not None
+    assert ["gateway.example"] == names.get_values_for_type(x509.DNSName)
+    assert [GOOD.certificate] == load_pem(GOOD.pem)
+
+
+def test_one_without_other_names_has_none() -> None:
+    assert alternative_names(make("gateway").certificate) is None
+
+
+def test_one_of_a_version_that_there_is_not_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="28 is not a valid X509 version"):
+        load_der(NONE)
+    with pytest.raises(ValueError, match="28 is not a valid X509 version"):
+        load_pem(NONE_PEM.encode())
+    with pytest.raises(ValueError, match="28 is not a valid X509 version"):
+        identify(NONE)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        x509.DuplicateExtension("twice", x509.ObjectIdentifier("1.2.3")),
+        x509.UnsupportedGeneralNameType("other"),
+        UnsupportedAlgorithm("none"),
+    ],
+)
+def test_every_error_of_the_library_is_a_value_error(error: Exception) -> None:
+    with pytest.raises(ValueError, match="a certificate cannot be read"), reading():
+        raise error
+
+
+# --- test_described ---
+# What a certificate says, in words.
+
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+YEAR = Validity(NOW - DAY, NOW + 365 * DAY)
+CA = make_authority("shop CA", YEAR)
+
+
+def test_every_kind_is_told() -> None:
+    gateway = issue_endpoint(CertificateSubject("gateway", ("a.example",)), YEAR, CA).certificates
+    database = issue_database(CertificateSubject("billing"), YEAR, None).certificates
+
+    uses = [describe(one).use for one in (CA.roots[0], *gateway, *database, make("a", "a.example").certificate)]
+
+    assert [Use.AUTHORITY, Use.TRANSPORT, Use.SIGNING, Use.SEALING, Use.TRANSPORT] == uses
+
+
+def test_names_and_dates_are_told() -> None:
+    holder = CertificateSubject("gateway", ("a.example", "::1"), "spiffe://shop/gateway")
+    [one] = issue_endpoint(holder, YEAR, CA).certificates
+
+    said = describe(one)
+
+    assert ("CN=gateway", "gateway", "CN=shop CA") == (said.subject, said.common_name, said.issuer)
+    assert (("a.example", "::1"), ("spiffe://shop/gateway",)) == (said.hosts, said.uris)
+    assert f"sha256:{one.fingerprint(SHA256()).hex()}" == said.fingerprint
+    assert (YEAR.begins, YEAR.ends, "EC secp256r1") == (said.begins, said.ends, said.key)
+
+
+@pytest.mark.parametrize(
+    ("at", "is_valid", "days"),
+    [
+        (YEAR.begins - DAY, False, 367),
+        (YEAR.begins, True, 366),
+        (YEAR.ends - timedelta(hours=1), True, 0),
+        (YEAR.ends, False, 0),
+        (YEAR.ends + timedelta(hours=1), False, -1),
+    ],
+)
+def test_validity_ends_with_the_last_moment(at: datetime, days: int, *, is_valid: bool) -> None:
+    said = describe(CA.roots[0])
+
+    assert (is_valid, days) == (said.is_valid_at(at), said.days_left(at))
+
+
+def test_certificate_without_names_is_described() -> None:
+    said = describe(make("", "a.example").certificate)
+
+    assert ("", "", ("a.example",)) == (said.subject, said.common_name, said.hosts)
+    assert ((), ()) == (describe(make("a").certificate).hosts, describe(make("a").certificate).uris)
+
+
+def signed(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    """A certificate with nothing but a key, as other programs make them."""
+    name = x509.Name([])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, YEAR.begins, YEAR.ends)
+    return builder.sign(key, SHA256())
+
+
+def test_key_of_another_kind_is_told() -> None:
+    said = describe(signed(rsa.generate_private_key(65537, 2048)))
+
+    assert (Use.TRANSPORT, "RSA 2048", "") == (said.use, said.key, said.subject)
+
+
+def strange_certificate() -> x509.Certificate:
+    """One whose key is of a kind that nobody knows."""
+    der = signed(ec.generate_private_key(ec.SECP256R1())).public_bytes(Encoding.DER)
+    curve = bytes.fromhex("06082a8648ce3d030107")  # prime256v1; the one beside it has no implementation
+    assert 1 == der.count(curve)
+    return x509.load_der_x509_certificate(der.replace(curve, bytes.fromhex("06082a8648ce3d030106")))
+
+
+def test_key_that_nobody_knows_is_no_databases_and_does_no_harm_in_its_file() -> None:
+    strange = strange_certificate().public_bytes(Encoding.PEM)
+
+    found = parse_peers(strange + issued("billing").certificate_pem)
+
+    assert ["CN=billing"] == [one.who.name for one in found]
+    with pytest.raises(ValueError, match="the first certificate is no signing certificate"):
+        parse_own(strange, issued("billing").key_pem)
+
+
+def test_key_that_nobody_knows_is_told() -> None:
+    strange = strange_certificate()
+
+    said = describe(strange)
+
+    assert (Use.TRANSPORT, "unknown", False) == (said.use, said.key, is_self_signed(strange))
+
+
+def test_who_signed_is_told_by_the_signature_not_the_name() -> None:
+    other = make_authority("shop CA", YEAR)
+    [one] = issue_endpoint(CertificateSubject("gateway"), YEAR, CA).certificates
+
+    assert (True, False) == (is_signed_by(one, CA.roots[0]), is_signed_by(one, other.roots[0]))
+    assert (False, True) == (is_self_signed(one), is_self_signed(CA.roots[0]))
+
 
 ED25519 = b"\x06\x03\x2b\x65\x70"  # its object identifier
 
-NOW = datetime(2026, 5, 1, tzinfo=UTC).timestamp()
+NOW_of_identity = datetime(2026, 5, 1, tzinfo=UTC).timestamp()
 
 
 def until(year: int, month: int = 1, *, begins: int = 2020) -> Validity:
@@ -169,7 +333,7 @@ def test_a_certificate_without_a_name_is_known_by_its_fingerprint() -> None:
 # --- whom a principal stands for ----------------------------------------------------------------------------
 
 
-def chosen(peers: KnownPeers, text: str = "billing", now: float = NOW) -> Signing | None:
+def chosen(peers: KnownPeers, text: str = "billing", now: float = NOW_of_identity) -> Signing | None:
     found = peers.named(principal(text), now)
     return None if found is None else found[0]
 
@@ -240,8 +404,8 @@ def without_sealing(made: Issued) -> KnownPeers:
     ],
 )
 def test_it_is_said_why_nobody_is_found(peers: KnownPeers, sentence: str) -> None:
-    assert peers.named(principal(), NOW) is None
-    assert sentence == peers.missing(principal(), NOW)
+    assert peers.named(principal(), NOW_of_identity) is None
+    assert sentence == peers.missing(principal(), NOW_of_identity)
 
 
 def test_it_is_said_that_only_the_sealing_certificate_is_over() -> None:
@@ -249,8 +413,10 @@ def test_it_is_said_that_only_the_sealing_certificate_is_over() -> None:
     sealing = issue_sealing(made.certificates[0], made.keys[0], until(2025))  # type: ignore[arg-type]
     peers = known(Issued((made.certificates[0], *sealing.certificates), ()))
 
-    assert peers.named(principal(), NOW) is None
-    assert "no sealing certificate of billing is valid today: the last one ended" in peers.missing(principal(), NOW)
+    assert peers.named(principal(), NOW_of_identity) is None
+    assert "no sealing certificate of billing is valid today: the last one ended" in peers.missing(
+        principal(), NOW_of_identity
+    )
 
 
 def test_too_many_certificates_are_refused() -> None:

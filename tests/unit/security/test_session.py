@@ -2,24 +2,300 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from broker.conversation.frames import Contact
+from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog
 from broker.security import session
 from broker.security.identity import KnownPeers, parse_own, parse_peers
 from broker.security.issue import Issued, Validity, issue_sealing
-from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, Box, Mode, read_box, read_packet
-from broker.security.session import KEY_SECONDS, REWRAP_SECONDS, CannotSealError, DialogCredentials, Sealer, Secured
+from broker.security.principal import NOBODY
+from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, Box, Mode, SealRefusedError, read_box, read_packet
+from broker.security.session import (
+    FRESH_SECONDS,
+    KEY_SECONDS,
+    REWRAP_SECONDS,
+    CannotSealError,
+    DialogCredentials,
+    KeySource,
+    Opened,
+    Opener,
+    Sealer,
+    Secured,
+)
+from broker.store.sqlite.side import REPLAY_GUARD
 from tests.support.identities import AGES, credentials, issue, issued, own, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
 
-FULL = Secured(Mode.FULL, "billing")
-ANONYMOUS = Secured(Mode.ANONYMOUS, "billing", b"s" * 32)
+# --- test_opening ---
+# The receiving half: whose frames are believed for which side, and when a dialog may begin.
+
+
+SECRET = b"s" * 32
+FULL, ANONYMOUS = Secured(Mode.FULL, "billing"), Secured(Mode.ANONYMOUS, "billing", SECRET)
+AT_TARGET = {Mode.FULL: Secured(Mode.FULL, "CN=orders"), Mode.ANONYMOUS: Secured(Mode.ANONYMOUS, secret=SECRET)}
+BILLING = credentials("billing", "orders")
+
+
+def opened(opener: Opener, frame: bytes, secured: Secured | None = None, now: float = NOW) -> Opened:
+    header, body = decode_dialog(frame)
+    return opener.open(header, frame, body, lambda: secured, now)
+
+
+def refusal(opener: Opener, frame: bytes, secured: Secured | None = None, now: float = NOW) -> Disposition:
+    with pytest.raises(SealRefusedError) as caught:
+        opened(opener, frame, secured, now)
+    assert caught.value.why
+    return caught.value.disposition
+
+
+class Initiator:
+    """Who sends to Billing."""
+
+    def __init__(self, secured: Secured = FULL, known: DialogCredentials | None = None) -> None:
+        self.contact: Contact = initiator(secured)
+        self.sealer: Sealer = sealer(self.contact, known or credentials("orders", "billing"))
+
+    def send(self, **more: float) -> bytes:
+        return sealed(self.contact, self.sealer, b"text", **more)  # type: ignore[arg-type]
+
+    def lean(self) -> bytes:
+        """A frame without its packet, as one sends when the far side has the key."""
+        frame = self.send()
+        _, body = decode_dialog(frame)
+        self.sealer.heard(body[2:10], b"k" * 16)
+        return self.send()
+
+
+@pytest.mark.parametrize("secured", [FULL, ANONYMOUS])
+def test_a_frame_that_begins_a_dialog_says_how_it_is_secured(secured: Secured) -> None:
+    found = opened(Opener(BILLING), Initiator(secured).send())
+
+    assert secured.mode is not None
+    who = signing("orders").who if secured is FULL else NOBODY
+    assert (b"text", KeySource(AT_TARGET[secured.mode], who, int(NOW)), True) == (
+        found.body,
+        found.source,
+        found.is_new,
+    )
+
+
+@pytest.mark.parametrize("secured", [FULL, ANONYMOUS])
+def test_a_key_that_is_known_needs_no_packet_and_no_row(secured: Secured) -> None:
+    opener, far = Opener(BILLING), Initiator(secured)
+    opened(opener, far.send())
+
+    def asked() -> Secured | None:
+        raise AssertionError("asked for the row of a key that is known")
+
+    frame = far.lean()
+    opened(opener, far.send())
+    header, body = decode_dialog(frame)
+    found = opener.open(header, frame, body, asked, NOW)
+
+    assert (b"text", False) == (found.body, found.is_new)
+
+
+def test_in_full_mode_a_receiver_that_has_lost_the_key_asks_for_nothing_and_gets_it_by_the_resend() -> None:
+    far = Initiator()
+    lean = far.lean()
+    opener = Opener(BILLING)
+
+    assert Disposition.SESSION_KEY_UNKNOWN is refusal(opener, lean, AT_TARGET[Mode.FULL])
+    assert b"text" == opened(opener, far.send(again=True), AT_TARGET[Mode.FULL]).body
+
+
+def test_in_anonymous_mode_a_target_derives_the_key_again() -> None:
+    lean = Initiator(ANONYMOUS).lean()
+
+    assert b"text" == opened(Opener(BILLING), lean, AT_TARGET[Mode.ANONYMOUS]).body
+
+
+@pytest.mark.parametrize("secured", [FULL, ANONYMOUS])
+def test_the_answer_is_opened_by_the_initiator(secured: Secured) -> None:
+    assert secured.mode is not None
+    contact = target(AT_TARGET[secured.mode])
+    answer = sealed(contact, sealer(contact, BILLING))
+    here = credentials("orders", "billing") if secured is FULL else credentials(None, "billing")
+
+    found = opened(Opener(here), answer, secured)
+
+    assert (b"text", secured) == (found.body, found.source.secured)
+
+
+def test_a_signer_who_is_no_peer_any_more_is_not_believed_by_a_key_that_is_known() -> None:
+    known = credentials("billing", "orders", "mallory")
+    opener, far, other = Opener(known), Initiator(), Initiator(known=credentials("mallory", "billing"))
+    lean, others = far.lean(), other.lean()
+    opened(opener, far.send(again=True))
+    opened(opener, other.send(again=True))
+
+    known.peers = credentials("billing", "orders").peers
+
+    assert b"text" == opened(opener, lean).body
+    assert Disposition.SESSION_KEY_UNKNOWN is refusal(opener, others)
+    assert Disposition.SECURITY_UNRESOLVED is refusal(opener, other.send(again=True))
+
+
+def test_an_anonymous_dialog_does_not_ask_for_peers() -> None:
+    known = credentials("billing", "orders")
+    opener, far = Opener(known), Initiator(ANONYMOUS)
+    opened(opener, far.send())
+
+    known.peers = KnownPeers()
+
+    assert b"text" == opened(opener, far.lean()).body
+
+
+def test_keys_that_are_kept_have_a_bound() -> None:
+    """The one that was not used for the longest goes first."""
+    opener = Opener(BILLING, keys_max=2)
+    one, two, three = Initiator(), Initiator(), Initiator()
+    opened(opener, one.send())
+    opened(opener, two.send())
+    opened(opener, one.lean())
+    opened(opener, three.send())
+
+    assert b"text" == opened(opener, one.lean()).body
+    assert Disposition.SESSION_KEY_UNKNOWN is refusal(opener, two.lean())
+
+
+# --- who is believed ----------------------------------------------------------------------------------------
+
+
+def test_who_is_not_known_is_not_believed() -> None:
+    opener = Opener(credentials("billing", "somebody"))
+
+    assert Disposition.SECURITY_UNRESOLVED is refusal(opener, Initiator().send())
+
+
+def test_who_is_known_but_not_the_far_principal_is_not_believed() -> None:
+    opener = Opener(credentials("billing", "orders", "mallory"))
+    mallory = Initiator(known=credentials("mallory", "billing"))
+
+    assert Disposition.SECURITY_UNRESOLVED is refusal(opener, mallory.send(), AT_TARGET[Mode.FULL])
+    assert "CN=mallory" == opened(opener, mallory.send()).source.secured.far_principal
+
+
+def test_the_same_principal_may_have_a_new_certificate() -> None:
+    renewed = issue("orders")
+    peers = KnownPeers([signing("orders"), *parse_peers(renewed.certificate_pem)])
+    here = DialogCredentials(BILLING.own, peers)
+    far = Initiator(
+        known=DialogCredentials(parse_own(renewed.certificate_pem, renewed.key_pem), KnownPeers([signing("billing")]))
+    )
+
+    found = opened(Opener(here), far.send(), AT_TARGET[Mode.FULL])
+
+    assert AT_TARGET[Mode.FULL] == found.source.secured
+    assert signing("orders").who != found.source.who
+
+
+def test_a_certificate_that_is_over_signs_nothing_any_more() -> None:
+    day = datetime.fromtimestamp(NOW, UTC)
+    over = issue("orders", Validity(AGES.begins, day + timedelta(hours=1)))
+    far = Initiator(
+        known=DialogCredentials(parse_own(over.certificate_pem, over.key_pem), KnownPeers([signing("billing")]))
+    )
+    frame = far.send()
+    opener = Opener(DialogCredentials(BILLING.own, KnownPeers(parse_peers(over.certificate_pem))))
+
+    assert Disposition.SECURITY_UNRESOLVED is refusal(opener, frame, None, NOW + 3600)
+    assert b"text" == opened(opener, frame).body
+
+
+def test_a_database_without_a_certificate_opens_nothing() -> None:
+    assert Disposition.SECURITY_UNRESOLVED is refusal(Opener(credentials(None, "orders")), Initiator().send())
+
+
+def test_what_is_sealed_to_another_is_not_opened() -> None:
+    other = Initiator(Secured(Mode.FULL, "other"), credentials("orders", "other"))
+
+    assert Disposition.SECURITY_UNRESOLVED is refusal(Opener(BILLING), other.send())
+
+
+def test_a_dialog_stays_in_its_mode() -> None:
+    assert Disposition.SESSION_KEY_UNKNOWN is refusal(
+        Opener(BILLING), Initiator(ANONYMOUS).send(), AT_TARGET[Mode.FULL]
+    )
+    assert Disposition.SESSION_KEY_UNKNOWN is refusal(Opener(BILLING), Initiator().send(), AT_TARGET[Mode.ANONYMOUS])
+
+
+def test_nobody_can_bring_another_secret_into_an_anonymous_dialog() -> None:
+    """Anybody may wrap one for the target's certificate."""
+    mallory = Initiator(Secured(Mode.ANONYMOUS, "billing", b"m" * 32), credentials(None, "billing"))
+
+    assert Disposition.SESSION_KEY_UNKNOWN is refusal(Opener(BILLING), mallory.send(), AT_TARGET[Mode.ANONYMOUS])
+
+
+def test_an_anonymous_initiator_takes_no_packet() -> None:
+    """Somebody who knows its certificate, if it has one, is not the target yet."""
+    contact = target(Secured(Mode.ANONYMOUS, secret=b"m" * 32))
+    forged = sealed(contact, sealer(contact, BILLING))
+
+    assert Disposition.SEAL_BROKEN is refusal(Opener(credentials("orders", "billing")), forged, ANONYMOUS)
+
+
+@pytest.mark.parametrize("secured", [None, Secured(None)])
+def test_an_initiator_in_clear_takes_nothing_sealed(secured: Secured | None) -> None:
+    contact = target(AT_TARGET[Mode.FULL])
+    answer = sealed(contact, sealer(contact, BILLING))
+
+    assert Disposition.NOT_SECURED is refusal(Opener(credentials("orders", "billing")), answer, secured)
+
+
+def test_a_frame_that_did_not_open_is_not_remembered() -> None:
+    opener, far = Opener(BILLING, keys_max=1), Initiator()
+    good, spoilt = far.send(), bytearray(far.send())
+    opened(opener, good)
+    other = bytearray(Initiator().send())
+    for frame in (spoilt, other):
+        frame[-1] ^= 1
+        assert Disposition.SEAL_BROKEN is refusal(opener, bytes(frame))
+
+    assert b"text" == opened(opener, far.lean()).body
+
+
+# --- when a dialog may begin --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("age", "is_fresh"),
+    [(0, True), (FRESH_SECONDS - 1, True), (FRESH_SECONDS, False), (1 - FRESH_SECONDS, True), (-FRESH_SECONDS, False)],
+)
+def test_only_a_fresh_packet_begins_a_dialog(age: float, *, is_fresh: bool) -> None:
+    source = opened(Opener(BILLING), Initiator().send()).source
+
+    assert is_fresh is source.is_fresh(NOW + age)
+
+
+def test_what_is_not_fresh_any_more_is_older_than_nothing_that_a_tombstone_forgets() -> None:
+    """Taken at the latest as one of the future, and again when the tombstone is gone at the earliest."""
+    taken = NOW - FRESH_SECONDS + 1
+
+    assert not KeySource(FULL, made_at=NOW).is_fresh(taken + REPLAY_GUARD)
+
+
+def test_a_key_that_was_derived_begins_nothing() -> None:
+    source = opened(Opener(BILLING), Initiator(ANONYMOUS).lean(), AT_TARGET[Mode.ANONYMOUS]).source
+
+    assert not source.is_fresh(NOW)
+
+
+def test_a_packet_of_yesterday_still_opens_what_has_begun() -> None:
+    frame = Initiator().send()
+
+    assert b"text" == opened(Opener(BILLING), frame, AT_TARGET[Mode.FULL], NOW + KEY_SECONDS).body
+
+
+FULL_of_session = Secured(Mode.FULL, "billing")
+ANONYMOUS_of_session = Secured(Mode.ANONYMOUS, "billing", b"s" * 32)
 ORDERS = credentials("orders", "billing")
-NOBODY = credentials(None, "billing")
-WAYS = [(FULL, ORDERS), (ANONYMOUS, NOBODY)]
+NOBODY_of_session = credentials(None, "billing")
+WAYS = [(FULL_of_session, ORDERS), (ANONYMOUS_of_session, NOBODY_of_session)]
 
 
 def box_of(frame: bytes) -> Box:
@@ -29,7 +305,7 @@ def box_of(frame: bytes) -> Box:
 class Side:
     """An initiator that sends."""
 
-    def __init__(self, secured: Secured = FULL, known: DialogCredentials = ORDERS) -> None:
+    def __init__(self, secured: Secured = FULL_of_session, known: DialogCredentials = ORDERS) -> None:
         self.contact = initiator(secured)
         self.sealer = sealer(self.contact, known)
 
@@ -181,7 +457,7 @@ def test_the_certificate_that_is_sealed_to_is_known() -> None:
 
 def test_a_far_certificate_that_is_no_peer_any_more_is_not_sealed_to() -> None:
     known = credentials("orders", "billing")
-    side = Side(FULL, known)
+    side = Side(FULL_of_session, known)
     side.arrived(side.send())
 
     known.peers = KnownPeers()
@@ -195,7 +471,7 @@ def test_a_key_is_renewed_for_the_sealing_certificate_that_is_left() -> None:
     made = issued("billing")
     other = issue_sealing(made.certificates[0], made.keys[0], AGES)  # type: ignore[arg-type]
     known = DialogCredentials(own("orders"), KnownPeers([signing("billing")]))
-    side = Side(FULL, known)
+    side = Side(FULL_of_session, known)
     first = side.send()
     side.arrived(first)
 
@@ -220,8 +496,8 @@ def test_a_key_stays_when_peers_are_loaded_anew_and_the_far_one_is_among_them(
 
 
 def test_an_anonymous_dialog_keeps_its_key_without_the_far_certificate() -> None:
-    known = DialogCredentials(None, NOBODY.peers)
-    side = Side(ANONYMOUS, known)
+    known = DialogCredentials(None, NOBODY_of_session.peers)
+    side = Side(ANONYMOUS_of_session, known)
     first = side.send()
     side.arrived(first)
 
@@ -245,10 +521,10 @@ def test_without_a_binding_nothing_is_sealed() -> None:
 
 
 def test_without_a_certificate_there_is_no_full_mode() -> None:
-    assert "this database has no certificate" == problem_of(FULL, NOBODY)
+    assert "this database has no certificate" == problem_of(FULL_of_session, NOBODY_of_session)
 
 
-@pytest.mark.parametrize("secured", [FULL, ANONYMOUS])
+@pytest.mark.parametrize("secured", [FULL_of_session, ANONYMOUS_of_session])
 def test_without_the_far_certificate_nothing_is_sealed(secured: Secured) -> None:
     found = problem_of(secured, credentials("orders"))
 
@@ -259,7 +535,7 @@ def test_a_certificate_of_ones_own_that_is_over_signs_nothing() -> None:
     over = issue("orders", Validity(AGES.begins, datetime(2025, 1, 1, tzinfo=UTC)))
     known = DialogCredentials(parse_own(over.certificate_pem, over.key_pem), KnownPeers([signing("billing")]))
 
-    assert "the certificate of this database, CN=orders, is not valid today" == problem_of(FULL, known)
+    assert "the certificate of this database, CN=orders, is not valid today" == problem_of(FULL_of_session, known)
 
 
 def test_an_anonymous_dialog_goes_on_when_the_far_certificate_is_over() -> None:
@@ -270,7 +546,7 @@ def test_an_anonymous_dialog_goes_on_when_the_far_certificate_is_over() -> None:
     known = DialogCredentials(
         None, KnownPeers(parse_peers(Issued((made.certificates[0], *sealing.certificates), ()).certificate_pem))
     )
-    side = Side(ANONYMOUS, known)
+    side = Side(ANONYMOUS_of_session, known)
     side.arrived(side.send())
 
     box = side.send(over.timestamp() + KEY_SECONDS)
@@ -279,9 +555,9 @@ def test_an_anonymous_dialog_goes_on_when_the_far_certificate_is_over() -> None:
 
 
 def test_credentials_say_who_the_database_is() -> None:
-    assert ("CN=orders", None) == (ORDERS.principal, NOBODY.principal)
+    assert ("CN=orders", None) == (ORDERS.principal, NOBODY_of_session.principal)
     assert own("orders") is ORDERS.own
 
 
 def test_a_secret_is_not_shown() -> None:
-    assert "ssss" not in repr(ANONYMOUS)
+    assert "ssss" not in repr(ANONYMOUS_of_session)

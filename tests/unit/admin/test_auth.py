@@ -1,0 +1,545 @@
+""""""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.admin.auth import STATEMENT_LEAST, Caller, TokenStore, identify_chain, peer_of, role_for
+from broker.admin.problems import ForbiddenError
+from broker.config.admin_access import new_token, revoke_token
+from broker.config.values import AdminRole, ListenAddress
+from broker.daemon.instance import Instance, serve
+from broker.ddl import statements
+from broker.ddl.parser import parse_script, read_script
+from broker.ddl.statements import AlterDatabase, DatabaseOption, EndConversation, Statement
+from broker.errors import DdlSyntaxError
+from tests.support.admin import SECONDS, Answer, ask, bearer, request, speak
+from tests.support.certificates import Pair, authority, make
+
+WAY = '[admin.roles] "user:{x}" = "{role}" gives it'
+
+
+def test_who_has_the_role_or_a_higher_one_may() -> None:
+    for role in (AdminRole.OPERATOR, AdminRole.ADMIN):
+        Caller("user:alice", "socket", role).expect(AdminRole.OPERATOR, "DROP ROUTE")
+
+
+def test_a_refusal_names_the_role_that_it_takes_and_how_to_get_it() -> None:
+    alice = Caller("user:alice", "socket", AdminRole.VIEWER, WAY)
+
+    with pytest.raises(ForbiddenError) as caught:
+        alice.expect(AdminRole.ADMIN, "DROP QUEUE")
+
+    assert "admin" == caught.value.role
+    assert (
+        "DROP QUEUE takes the role admin, and user:alice has the role viewer here; "
+        '[admin.roles] "user:{x}" = "admin" gives it'
+    ) == str(caught.value)
+
+
+def test_who_has_no_role_is_told_so() -> None:
+    with pytest.raises(ForbiddenError, match=r"GET /v1/status takes the role viewer, and user:bob has no role here$"):
+        Caller("user:bob", "socket", AdminRole.NONE).expect(AdminRole.VIEWER, "GET /v1/status")
+
+
+def test_statements_come_through_up_to_the_first_that_takes_more() -> None:
+    script = parse_script("DROP ROUTE r; DROP QUEUE q; DROP ROUTE s")
+    permitted = Caller("token:ci", "there", AdminRole.OPERATOR).permitted(script)
+
+    first = next(permitted)
+
+    assert script[0] == first
+    with pytest.raises(ForbiddenError, match=r"^DROP QUEUE takes the role admin"):
+        next(permitted)
+
+
+def test_a_mistake_is_for_whoever_carries_the_script_out() -> None:
+    told = list(Caller("token:ci", "there", AdminRole.OPERATOR).permitted(read_script("CREATE QEUE q")))
+
+    assert [DdlSyntaxError] == [type(one) for one in told]
+
+
+SELECT = {"statement": "SELECT name FROM msdb.sys.routes"}
+CREATE = {"statement": "CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022'", "database": "msdb"}
+STRANGER = 4711
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A directory that other users of the machine may pass through."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
+@asynccontextmanager
+async def running(base: Path, admin: str) -> AsyncIterator[Instance]:
+    """An instance with these lines in its section [admin]."""
+    file = base / "broker.toml"
+    head = '[instance]\nname = "one"\nstate_dir = "."\n[endpoint]\nlisten = []\nmessage_forwarding = true\n'
+    file.write_text(f'{head}[observe]\nlisten = ""\n[admin]\n{admin}\n')
+    async with serve(file) as instance:
+        yield instance
+
+
+def token(base: Path, role: AdminRole, name: str = "ci", *, days: int | None = None) -> str:
+    now = datetime.now(UTC)
+    return new_token(base / "tokens", name, role, now=now, expires_at=None if days is None else now + timedelta(days))
+
+
+def port(instance: Instance) -> ListenAddress:
+    address = instance.admin.admin_address
+    assert address is not None
+    return address
+
+
+def routes(instance: Instance) -> set[str]:
+    return {route.name for route in instance.catalog.msdb.table}
+
+
+async def post(where: Path | ListenAddress, body: object, **more: Any) -> Answer:
+    return await ask(where, "POST", "/v1/sql", body=body, **more)
+
+
+# --- the socket ----------------------------------------------------------------------------------------------
+
+
+async def test_who_runs_the_instance_is_admin_on_the_socket(base: Path) -> None:
+    async with running(base, "") as instance:
+        answer = await post(instance.settings.admin.socket, CREATE)
+
+        assert 200 == answer.status
+        assert "far" in routes(instance)
+
+
+async def test_a_token_decides_alone_wherever_it_is_shown(base: Path) -> None:
+    """So that somebody who may do everything can do with less."""
+    viewer = token(base, AdminRole.VIEWER)
+    async with running(base, "") as instance:
+        socket = instance.settings.admin.socket
+        asked = await post(socket, SELECT, headers=bearer(viewer))
+        changed = await post(socket, CREATE, headers=bearer(viewer))
+
+        assert (200, 403) == (asked.status, changed.status)
+        assert "far" not in routes(instance)
+    assert "operator" == changed.told["role"]
+    assert 'token:ci has the role viewer here; [admin.roles] "token:ci" = "operator"' in changed.told["detail"]
+
+
+def as_user(socket: Path, data: bytes, *, user: int, groups: tuple[int, ...]) -> Any:
+    """The JSON that a process of another user is answered; None where it cannot open the socket."""
+    script = (
+        "import os, socket, sys\n"
+        "path, user, *groups = sys.argv[1], *map(int, sys.argv[2:])\n"
+        "os.setgroups(groups[1:]); os.setgid(groups[0]); os.setuid(user)\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        "try: s.connect(path)\n"
+        "except PermissionError: sys.exit(13)\n"
+        "s.sendall(sys.stdin.buffer.read())\n"
+        "sys.stdout.buffer.write(b''.join(iter(lambda: s.recv(65536), b'')))\n"
+    )
+    command = [sys.executable, "-I", "-c", script, str(socket), str(user), *map(str, groups)]
+    ran = subprocess.run(command, input=data, capture_output=True, check=False, timeout=SECONDS)
+    if ran.returncode == 13:
+        return None
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.partition(b"\r\n\r\n")[2])
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("roles", "groups", "role"),
+    [
+        (f'"user:{STRANGER}" = "operator"', (4712, 4713), "operator"),
+        ('"group:4713" = "viewer"', (4712, 4713), "viewer"),
+        ('"group:4712" = "viewer"', (4712, 4713), "viewer"),
+        (f'"user:{STRANGER}" = "viewer"\n"group:4713" = "operator"', (4712, 4713), "operator"),
+        ('"user:1" = "admin"', (4712, 4713), "none"),
+        ('"group:1" = "admin"', (4712, 4713), "none"),
+    ],
+)
+async def test_another_user_has_the_highest_role_of_user_and_groups(
+    base: Path, roles: str, groups: tuple[int, ...], role: str
+) -> None:
+    async with running(base, f'socket_group = "4713"\n[admin.roles]\n{roles}') as instance:
+        socket = instance.settings.admin.socket
+        tries = [request("POST", "/v1/sql", body=SELECT), request("POST", "/v1/sql", body=CREATE)]
+        asked, changed = [
+            await asyncio.to_thread(as_user, socket, data, user=STRANGER, groups=groups) for data in tries
+        ]
+
+        assert (role != "none") == ("rows" in asked)
+        assert (role == "operator") == ("far" in routes(instance)) == ("messages" in changed)
+    if role == "none":
+        assert 403 == asked["status"]
+        assert asked["detail"].startswith("POST /v1/sql takes the role viewer, and user:4711 has no role here; ")
+        assert '[admin.roles] "user:4711" = "viewer" in the configuration' in asked["detail"]
+
+
+@needs_root
+async def test_without_a_group_nobody_else_opens_the_socket(base: Path) -> None:
+    async with running(base, f'[admin.roles]\n"user:{STRANGER}" = "admin"') as instance:
+        data = request("GET", "/v1/status")
+        socket = instance.settings.admin.socket
+        answer = await asyncio.to_thread(as_user, socket, data, user=STRANGER, groups=(4712,))
+
+    assert answer is None
+
+
+# --- a port of loopback --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "asked", "changed"),
+    [("admin", 200, 200), ("operator", 200, 200), ("viewer", 200, 403), ("none", 401, 401)],
+)
+async def test_who_shows_nothing_on_loopback_has_the_role_of_everybody(
+    base: Path, role: str, asked: int, changed: int
+) -> None:
+    token(base, AdminRole.VIEWER)
+    async with running(base, f'listen = "127.0.0.1:0"\nloopback_role = "{role}"') as instance:
+        answers = [await post(port(instance), body) for body in (SELECT, CREATE)]
+
+        assert [asked, changed] == [answer.status for answer in answers]
+        assert (changed == 200) == ("far" in routes(instance))
+
+
+@pytest.mark.parametrize("name", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
+async def test_who_comes_through_a_proxy_is_not_everybody_on_loopback(base: Path, name: str) -> None:
+    operator = token(base, AdminRole.OPERATOR)
+    async with running(base, 'listen = "127.0.0.1:0"') as instance:
+        without = await post(port(instance), CREATE, headers={name: "192.0.2.1"})
+        shown = await post(port(instance), CREATE, headers={name: "192.0.2.1"} | bearer(operator))
+
+    assert (401, 200) == (without.status, shown.status)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["Bearer  ", "Bearer xyzzy", "Basic YWRtaW46YWRtaW4=", "Digest plugh", "broker_x", "Bearer broker_" + "A" * 43],
+)
+async def test_what_is_no_token_is_refused_and_not_repeated(base: Path, shown: str) -> None:
+    token(base, AdminRole.ADMIN)
+    async with running(base, 'listen = "127.0.0.1:0"') as instance:
+        with capture_logs() as logs:
+            answer = await ask(port(instance), "GET", "/v1/status", headers={"Authorization": shown})
+
+    assert (401, 'Bearer realm="broker"') == (answer.status, answer.headers["www-authenticate"])
+    assert "made by broker token new" in answer.told["detail"]
+    assert ["admin token refused"] == [line["event"] for line in logs]
+    secret = shown.rpartition(" ")[2]
+    assert not secret or secret not in json.dumps(logs) + answer.body.decode()
+
+
+async def test_a_token_counts_until_it_is_revoked(base: Path) -> None:
+    async with running(base, 'listen = "127.0.0.1:0"') as instance:
+        late = token(base, AdminRole.VIEWER)  # made while the instance runs
+        before = await ask(port(instance), "GET", "/v1/status", headers=bearer(late))
+        revoke_token(base / "tokens", "ci")
+        after = await ask(port(instance), "GET", "/v1/status", headers=bearer(late))
+
+    assert (200, 401) == (before.status, after.status)
+
+
+async def test_a_token_that_has_expired_is_refused(base: Path) -> None:
+    old = token(base, AdminRole.VIEWER, days=-1)
+    async with running(base, 'listen = "127.0.0.1:0"') as instance:
+        answer = await ask(port(instance), "GET", "/v1/status", headers=bearer(old))
+
+    assert 401 == answer.status
+
+
+async def test_the_configuration_replaces_the_role_of_a_token(base: Path) -> None:
+    admin = token(base, AdminRole.ADMIN)
+    async with running(base, 'listen = "127.0.0.1:0"\n[admin.roles]\n"token:ci" = "viewer"') as instance:
+        answer = await post(port(instance), CREATE, headers=bearer(admin))
+
+    assert 403 == answer.status
+
+
+async def test_wrong_tokens_lock_nobody_out_and_are_logged_by_address(base: Path) -> None:
+    good = token(base, AdminRole.VIEWER)
+    async with running(base, 'listen = "127.0.0.1:0"') as instance:
+        with capture_logs() as logs:
+            failed = [await ask(port(instance), "GET", "/v1/status", headers=bearer(f"guess{n}")) for n in range(30)]
+            right = await ask(port(instance), "GET", "/v1/status", headers=bearer(good))
+
+    assert ({401}, 200) == ({answer.status for answer in failed}, right.status)
+    assert {("admin token refused", "127.0.0.1")} == {(line["event"], line["origin"]) for line in logs}
+
+
+# --- TLS -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ca(base: Path) -> Pair:
+    made = authority()
+    make("gateway", "127.0.0.1", "gateway.example", by=made).store(base, "gateway")
+    (base / "ca.pem").write_bytes(made.pem)
+    return made
+
+
+TLS = 'listen = "127.0.0.1:0"\nloopback_role = "none"\ncertificate = "gateway.pem"\nprivate_key = "gateway.key"\n'
+TRUST = TLS + 'trust = ["ca.pem"]\n'
+
+
+def context(base: Path, pair: Pair | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=base / "ca.pem")
+    if pair is not None:
+        made.load_cert_chain(*pair.store(base, "client"))
+    return made
+
+
+async def test_a_certificate_has_the_role_that_is_given_to_it(base: Path, ca: Pair) -> None:
+    roles = '[admin.roles]\n"certificate:CN=ops" = "operator"\n"certificate:ops" = "viewer"'
+    async with running(base, f"{TRUST}{roles}") as instance:
+        answer = await post(port(instance), CREATE, tls=context(base, make("ops", by=ca)))
+
+        assert 200 == answer.status
+        assert "far" in routes(instance)
+
+
+async def test_a_certificate_gives_nothing_by_itself(base: Path, ca: Pair) -> None:
+    async with running(base, TRUST) as instance:
+        answer = await post(port(instance), SELECT, tls=context(base, make("ops", by=ca)))
+
+    assert (403, "viewer") == (answer.status, answer.told["role"])
+    assert '[admin.roles] "certificate:CN=ops" = "viewer"' in answer.told["detail"]
+
+
+async def test_a_token_will_do_instead_of_a_certificate(base: Path, ca: Pair) -> None:
+    viewer = token(base, AdminRole.VIEWER)
+    async with running(base, TRUST) as instance:
+        answers = [
+            await ask(port(instance), "GET", "/v1/status", headers=headers, tls=context(base))
+            for headers in ({}, bearer(viewer))
+        ]
+
+    assert [401, 200] == [answer.status for answer in answers]
+
+
+@pytest.mark.parametrize("name", ["stranger", "expired"])
+async def test_a_certificate_that_is_not_trusted_is_refused_by_tls(base: Path, ca: Pair, name: str) -> None:
+    pair = make("ops") if name == "stranger" else make("ops", by=ca, begins=timedelta(-2), ends=timedelta(-1))
+    async with running(base, f'{TRUST}[admin.roles]\n"certificate:CN=ops" = "admin"') as instance:
+        try:
+            answer = await speak(port(instance), request("GET", "/v1/status"), tls=context(base, pair))
+        except ssl.SSLError as error:
+            answer = str(error).encode()
+
+    assert b"HTTP/1.1 200" not in answer
+
+
+async def test_plain_text_and_old_tls_get_no_answer(base: Path, ca: Pair) -> None:
+    token(base, AdminRole.VIEWER)
+    old = context(base)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with running(base, TLS) as instance:
+        plain = await speak(port(instance), request("GET", "/v1/status"))
+        with pytest.raises((ssl.SSLError, ConnectionResetError)):
+            await speak(port(instance), request("GET", "/v1/status"), tls=old)
+
+    assert b"HTTP" not in plain
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("gateway.example:9422", 200), ("127.0.0.1", 200), ("evil.example", 403), ("example", 403)]
+)
+async def test_over_tls_the_names_of_the_certificate_are_answered(base: Path, ca: Pair, host: str, status: int) -> None:
+    headers = bearer(token(base, AdminRole.VIEWER)) | {"Host": host}
+    async with running(base, TLS) as instance:
+        answer = await ask(port(instance), "GET", "/v1/status", headers=headers, tls=context(base))
+
+    assert status == answer.status
+
+
+@pytest.mark.parametrize("name", ["clerk", "admin"])
+async def test_what_the_certificate_of_a_client_has_issued_is_nobodys(base: Path, ca: Pair, name: str) -> None:
+    clerk = make("clerk", is_authority=True)  # as openssl req -x509 makes it
+    clerk.store(base, "clerk")
+    roles = '[admin.roles]\n"certificate:CN=clerk" = "viewer"\n"certificate:CN=admin" = "admin"'
+    async with running(base, f'{TRUST}peers = ["clerk.pem"]\n{roles}') as instance:
+        shown = clerk if name == "clerk" else make("admin", by=clerk)
+        answer = await post(port(instance), SELECT, tls=context(base, shown))
+
+    assert (200 if name == "clerk" else 401) == answer.status
+    if name == "admin":
+        assert "(CN=admin) was issued by CN=clerk" in answer.told["detail"]
+
+
+def test_what_a_certificate_shows_is_told_as_rules_ask_for_it() -> None:
+    pair = make("ops", "ops.example")
+
+    who = identify_chain([pair.der])[0].who
+
+    assert ("CN=ops", "ops", pair.fingerprint) == (who.subject, who.common_name, who.fingerprint)
+
+
+def test_the_process_at_the_other_end_is_told_with_its_user_and_groups() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX)
+    with here, there:
+        peer = peer_of(here.fileno())
+
+    assert (os.getpid(), os.geteuid()) == (peer.pid, peer.uid)
+    assert frozenset({os.getegid(), *os.getgroups()}) == peer.groups
+
+
+def test_the_socket_itself_is_left_as_it_was() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX)
+    with here, there:
+        peer_of(here.fileno())
+        there.sendall(b"x")
+
+        assert b"x" == here.recv(1)
+
+
+def test_a_file_is_no_socket() -> None:
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(OSError, match="socket"):
+            peer_of(reading)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+_ADMIN = {
+    "ChangePermission",
+    "GrantPermission",
+    "DenyPermission",
+    "RevokePermission",
+    "CreateRemoteServiceBinding",
+    "AlterRemoteServiceBinding",
+    "DropRemoteServiceBinding",
+    "DropQueue",
+    "DropService",
+    "DropContract",
+}
+
+HANDLE = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ("CREATE ROUTE r WITH ADDRESS = 'LOCAL'", AdminRole.OPERATOR),
+        ("ALTER ROUTE r WITH ADDRESS = 'LOCAL'", AdminRole.OPERATOR),
+        ("DROP ROUTE r", AdminRole.OPERATOR),
+        ("ALTER QUEUE q WITH STATUS = OFF", AdminRole.OPERATOR),
+        ("DROP QUEUE q", AdminRole.ADMIN),
+        ("DROP SERVICE s", AdminRole.ADMIN),
+        ("GRANT SEND ON SERVICE::s TO [CN=orders]", AdminRole.ADMIN),
+        ("REVOKE SEND ON SERVICE::s FROM [CN=orders]", AdminRole.ADMIN),
+        ("CREATE REMOTE SERVICE BINDING b TO SERVICE 's' WITH USER = [CN=x]", AdminRole.ADMIN),
+        ("ALTER DATABASE d SET PARTNER FAILOVER", AdminRole.OPERATOR),
+        ("ALTER DATABASE d SET ERROR_BROKER_CONVERSATIONS", AdminRole.ADMIN),
+        ("ALTER DATABASE d SET NEW_BROKER", AdminRole.ADMIN),
+        (f"END CONVERSATION '{HANDLE}'", AdminRole.OPERATOR),
+        (f"END CONVERSATION '{HANDLE}' WITH CLEANUP", AdminRole.ADMIN),
+    ],
+)
+def test_what_can_be_changed_back_takes_operator_and_what_destroys_takes_admin(text: str, role: AdminRole) -> None:
+    [statement] = parse_script(text)
+
+    assert role is role_for(statement)
+
+
+def test_whatever_is_not_named_takes_admin() -> None:
+    class Unheard(Statement, frozen=True):
+        pass
+
+    assert AdminRole.ADMIN is role_for(Unheard())
+
+
+def test_every_kind_of_statement_has_been_thought_of() -> None:
+    """A new statement takes admin until somebody says otherwise, here as well."""
+    kinds = {
+        name: kind
+        for name, kind in inspect.getmembers(statements, inspect.isclass)
+        if issubclass(kind, Statement) and kind not in {Statement, EndConversation, AlterDatabase}
+    }
+    blank = {name: kind(**dict.fromkeys(kind.__struct_fields__)) for name, kind in kinds.items()}
+
+    assert _ADMIN == {name for name, statement in blank.items() if role_for(statement) is AdminRole.ADMIN}
+
+
+@pytest.mark.parametrize("option", DatabaseOption)
+def test_no_statement_takes_less_than_the_least(option: DatabaseOption) -> None:
+    assert role_for(AlterDatabase(None, option)) >= STATEMENT_LEAST
+
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+def _new(path: Path, name: str = "ci", expires: datetime | None = None) -> str:
+    return new_token(path, name, AdminRole.OPERATOR, now=NOW, expires_at=expires)
+
+
+def test_a_change_of_the_file_counts_at_once(path: Path) -> None:
+    store = TokenStore(path, {})
+    before = store.find("broker_x", now=NOW)
+
+    secret = _new(path)
+    found = store.find(secret, now=NOW)
+    revoke_token(path, "ci")
+
+    assert before is None
+    assert found is not None
+    assert ("ci", AdminRole.OPERATOR) == (found.name, found.role)
+    assert store.find(secret, now=NOW) is None
+
+
+def test_the_settings_replace_the_role_of_a_token(path: Path) -> None:
+    secret = _new(path)
+
+    found = TokenStore(path, {"ci": AdminRole.VIEWER}).find(secret, now=NOW)
+
+    assert found is not None
+    assert AdminRole.VIEWER is found.role
+
+
+def test_a_token_that_has_expired_is_none(path: Path) -> None:
+    secret = _new(path, expires=NOW + timedelta(hours=1))
+    store = TokenStore(path, {})
+
+    assert store.find(secret, now=NOW) is not None
+    assert store.find(secret, now=NOW + timedelta(hours=1)) is None
+
+
+def test_a_file_that_cannot_be_used_counts_as_empty_and_is_logged_once(path: Path) -> None:
+    secret = _new(path)
+    store = TokenStore(path, {})
+    path.chmod(0o644)
+
+    with capture_logs() as logs:
+        found = [store.find(secret, now=NOW) for _ in range(3)]
+        path.chmod(0o600)
+        again = store.find(secret, now=NOW)
+
+    assert [None, None, None] == found
+    assert again is not None
+    assert ["tokens unusable"] == [line["event"] for line in logs]

@@ -1,0 +1,522 @@
+"""Following what a plan changes: which loops are found, which are new, and what nobody could tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from broker.admin.client import AdminClient, ProblemError
+from broker.admin.trace import (
+    HOPS_MAX,
+    Directory,
+    Followed,
+    NotAskedError,
+    RoutingLoop,
+    Trace,
+    TracedRoute,
+    TraceEnd,
+    WhyDirectory,
+    ask,
+    ask_why,
+    follow,
+    follow_plan,
+    hop_findings,
+    trace,
+)
+from broker.errors import DaemonUnreachableError
+from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
+from broker.observe.why import Severity, WhyAnswer
+from broker.routing.address import LOCAL, NetworkAddress
+from broker.routing.decide import AddressHealth, RoutingContext, hosted
+from broker.routing.route import Route
+from broker.routing.table import RouteTable, build_table
+from tests.support.why import CONVERSATION, Instances, finding, holding, place, side, told, way
+
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+TARGET, ORDERS, CONVERSATION_of_following = UUID(int=0xFA), UUID(int=0x0D), UUID(int=1)
+LOOP = "a loop, until the hops of the message are used up (11285)"
+
+
+def table(to: str | None) -> RouteTable:
+    """One route to a host of this name, or to where the service is."""
+    return build_table([Route("r", LOCAL if to is None else NetworkAddress(to))], now=NOW)
+
+
+class Net:
+    """Gateways on hosts of their names; `a` plans, and has a database orders."""
+
+    def __init__(self, routes: Mapping[str, str | None]) -> None:
+        self.asked_here: list[ExplainRequest] = []
+        self._places = {name: self._place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
+
+    def _place(self, name: str, number: int, to: str | None) -> InstanceView:
+        known = hosted({TARGET.bytes: ["S", "T"]} if to is None else {})
+        here = RoutingContext(table(to), known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table(to))
+        homes = {"orders": SendingDatabase(ORDERS.bytes, table(to), None)} if name == "a" else {}  # type: ignore[arg-type]
+        return InstanceView(name, UUID(int=number).bytes, here, homes)
+
+    def ask_here(self, request: ExplainRequest) -> ExplainAnswer:
+        self.asked_here.append(request)
+        return answer(self._places["a"], request)
+
+    def ask_next(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        if address.host not in self._places:
+            raise NotAskedError(address, "nobody there")
+        return answer(self._places[address.host], request)
+
+    def follow(self, planned: str | None, *requests: ExplainRequest) -> Followed:
+        """Follow these messages, with `a` as it is planned."""
+        after = self._place("a", 1, planned)
+        return follow_plan([answer(after, request) for request in requests], self.ask_here, self.ask_next)
+
+
+def arriving(service: str = "S", **more: Any) -> ExplainRequest:
+    return ExplainRequest(service, conversation=CONVERSATION_of_following, incoming=True, **more)
+
+
+def test_a_loop_that_appears_is_new() -> None:
+    net = Net({"a": None, "b": "a"})
+
+    assert Followed([RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=False)], []) == net.follow("b", arriving())
+
+
+def test_a_loop_that_is_there_already_is_old() -> None:
+    net = Net({"a": "b", "b": "a"})
+
+    [loop] = net.follow("b", arriving()).loops
+
+    assert loop.was_there
+
+
+def test_a_loop_of_others_that_a_route_leads_into_is_new() -> None:
+    net = Net({"a": None, "b": "c", "c": "b"})
+
+    assert [RoutingLoop("S", f"a -> b -> c -> b: {LOOP}", was_there=False)] == net.follow("b", arriving()).loops
+
+
+def test_what_arrives_is_no_loop_and_needs_no_second_question() -> None:
+    net = Net({"a": "b", "b": None})
+
+    assert Followed([], []) == net.follow("b", arriving(), arriving("T"))
+    assert [] == net.asked_here
+
+
+def test_a_way_without_end_counts_as_a_loop() -> None:
+    net = Net({"a": None} | {f"h{number}": f"h{number + 1}" for number in range(HOPS_MAX + 10)})
+
+    [loop] = net.follow("h0", arriving()).loops
+
+    assert loop.path.endswith("after 255 hops a message is dropped (11285)")
+
+
+def test_where_nobody_can_be_asked_is_said_once() -> None:
+    net = Net({"a": None, "b": "beyond"})
+
+    followed = net.follow("b", arriving(), arriving("T"))
+
+    assert [] == followed.loops
+    [sentence] = followed.unknown
+    assert sentence.startswith("a -> b -> tcp://beyond:4022: not known from there on: nobody there")
+
+
+def test_today_is_asked_about_the_same_message() -> None:
+    net = Net({"a": None, "b": "a"})
+    request = arriving(broker_instance=TARGET, from_target=True)
+
+    net.follow("b", request)
+
+    assert [request] == net.asked_here
+
+
+def test_today_is_asked_about_the_database_where_the_message_begins() -> None:
+    net = Net({"a": None, "b": "c", "c": "b"})
+
+    net.follow("b", ExplainRequest("S", conversation=CONVERSATION_of_following, database="orders"))
+
+    assert [ExplainRequest("S", conversation=CONVERSATION_of_following, database="orders")] == net.asked_here
+
+
+# --- test_through ---
+# From instance to instance: where a way ends, who is asked what, and what is said where nobody can be asked.
+
+
+FAR = UUID(int=0xFA)
+CONVERSATION_of_through = UUID(int=1)
+
+
+class ThroughNet:
+    """Gateways on hosts of their names, each with one route; what ends in None is where the service is."""
+
+    def __init__(self, routes: Mapping[str, str | None], *, services: tuple[str, ...] = ("S",)) -> None:
+        self.asked: list[tuple[str, ExplainRequest]] = []
+        self._services = services
+        self._places = {name: self._place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
+
+    def _place(self, name: str, number: int, to: str | None) -> InstanceView:
+        table = build_table([Route("r", LOCAL if to is None else NetworkAddress(to))], now=NOW)
+        known = hosted({FAR.bytes: self._services} if to is None else {})
+        here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
+        return InstanceView(name, UUID(int=number).bytes, here, {})
+
+    def ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        self.asked.append((address.host, request))
+        if address.host not in self._places:
+            raise NotAskedError(address, "nobody there")
+        return answer(self._places[address.host], request)
+
+    def follow(self, first: str, **request: Any) -> TracedRoute:
+        question = ExplainRequest("S", request.pop("broker_instance", None), CONVERSATION_of_through, **request)
+        return follow(answer(self._places[first], question), self.ask)
+
+
+def names(way: TracedRoute) -> list[str]:
+    return [hop.instance for hop in way.hops]
+
+
+def test_the_way_is_followed_to_where_the_service_is() -> None:
+    way = ThroughNet({"a": "b", "b": "c", "c": None}).follow("a")
+
+    assert (["a", "b", "c"], TraceEnd.DECIDED) == (names(way), way.end)
+    assert f"a -> b -> c: delivered here, to the database {FAR} by route r" == way.sentence
+    assert way.arrives
+
+
+def test_each_instance_is_asked_about_the_same_message_as_it_arrives() -> None:
+    net = ThroughNet({"a": "b", "b": None})
+
+    net.follow("a", broker_instance=FAR, from_target=True)
+
+    assert [("b", ExplainRequest("S", FAR, CONVERSATION_of_through, incoming=True, from_target=True))] == net.asked
+
+
+def test_a_conversation_that_names_nobody_still_names_nobody() -> None:
+    net = ThroughNet({"a": "b", "b": None})
+
+    net.follow("a")
+
+    assert None is net.asked[0][1].broker_instance
+
+
+def test_a_way_that_ends_at_once_asks_nobody() -> None:
+    net = ThroughNet({"a": None})
+
+    assert ["a"] == names(net.follow("a"))
+    assert [] == net.asked
+
+
+def test_a_loop_is_told_with_its_path_and_each_instance_once() -> None:
+    way = ThroughNet({"a": "b", "b": "c", "c": "b"}).follow("a")
+
+    assert (["a", "b", "c"], TraceEnd.LOOP) == (names(way), way.end)
+    assert "a -> b -> c -> b: a loop, until the hops of the message are used up (11285)" == way.sentence
+    assert not way.arrives
+
+
+def test_coming_back_to_where_it_began_is_no_loop_yet() -> None:
+    """What begins in a database is decided by that database; what comes back, by msdb."""
+    net = ThroughNet({"a": "b", "b": "a"})
+    begun = net.follow("b").hops[0]
+    begins = msgspec.structs.replace(begun.explanation.passes[0], is_incoming=False)
+    first = msgspec.structs.replace(begun, explanation=msgspec.structs.replace(begun.explanation, passes=(begins,)))
+
+    way = follow(first, net.ask)
+
+    assert ["b", "a", "b"] == names(way)
+    assert "b -> a -> b -> a: a loop" in way.sentence
+
+
+def test_where_nobody_can_be_asked_the_way_is_known_so_far_and_good_so_far() -> None:
+    way = ThroughNet({"a": "b", "b": "beyond"}).follow("a")
+
+    assert (["a", "b"], TraceEnd.UNKNOWN) == (names(way), way.end)
+    assert way.sentence.startswith("a -> b -> tcp://beyond:4022: not known from there on: nobody there; say where")
+    assert "--admin tcp://beyond:4022=http://HOST:PORT" in way.sentence
+    assert way.arrives
+
+
+def test_a_way_that_never_ends_is_given_up() -> None:
+    """Another instance each time, so no loop."""
+    net = ThroughNet({f"h{number}": f"h{number + 1}" for number in range(HOPS_MAX + 10)})
+
+    way = net.follow("h0")
+
+    assert TraceEnd.TOO_FAR is way.end
+    assert HOPS_MAX + 1 == len(way.hops)
+    assert way.sentence.endswith("after 255 hops a message is dropped (11285)")
+    assert not way.arrives
+
+
+def test_a_service_that_is_not_where_the_message_comes_to_is_no_way() -> None:
+    way = ThroughNet({"a": "b", "b": None}, services=()).follow("a", broker_instance=FAR)
+
+    assert "answers with the error -8490" in way.sentence
+    assert not way.arrives
+
+
+def test_a_message_that_is_dropped_or_delayed_has_no_way() -> None:
+    empty = ThroughNet({"a": None}, services=("Other",))._places["a"]
+
+    assert not answer(empty, ExplainRequest("S")).explanation.has_way
+    assert answer(empty, ExplainRequest("Other")).explanation.has_way
+
+
+# --- asking ---
+
+
+def told_of_through(name: str, *addresses: str) -> dict[str, Any]:
+    """The JSON of an answer."""
+    plain: dict[str, Any] = msgspec.to_builtins(answer(ThroughNet({name: None})._places[name], ExplainRequest("S")))
+    return plain | {"addresses": [*addresses]}
+
+
+def test_an_answer_is_asked_for_with_the_fields_of_the_api(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/explain"] = (200, told_of_through("b"))
+
+    got = ask(AdminClient(fake_admin.path), ExplainRequest("S", FAR, incoming=True))
+
+    assert "b" == got.instance
+    [(_, _, body)] = fake_admin.asked
+    assert {"to": "S", "broker_instance": str(FAR), "incoming": True} == {
+        name: value for name, value in body.items() if value
+    }
+
+
+def test_a_refusal_is_passed_on(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/explain"] = (404, {"detail": "the database 'x' does not exist here"})
+
+    with pytest.raises(ProblemError, match="does not exist here"):
+        ask(AdminClient(fake_admin.path), ExplainRequest("S"))
+
+
+def test_an_answer_of_another_version_is_told_as_such(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/explain"] = (200, {"name": "something else"})
+
+    with pytest.raises(DaemonUnreachableError, match=r"its answer is not understood: .*instance"):
+        ask(AdminClient(fake_admin.path), ExplainRequest("S"))
+
+
+def test_an_address_is_asked_where_somebody_said(fake_admin: Any) -> None:
+    """Whoever says where to ask is believed: behind a balancer an instance does not know all its addresses."""
+    fake_admin.answers["/v1/explain"] = (200, told_of_through("b"))
+
+    got = Directory({NetworkAddress("b"): fake_admin.path})(NetworkAddress("b"), ExplainRequest("S"))
+
+    assert "b" == got.instance
+
+
+def test_a_refusal_and_silence_say_where_the_question_may_be_asked_instead(fake_admin: Any, tmp_path: Path) -> None:
+    fake_admin.answers["/v1/explain"] = (403, {"detail": "only loopback"})
+    directory = Directory({NetworkAddress("b"): fake_admin.path, NetworkAddress("c"): tmp_path / "none.sock"})
+
+    for host, problem in (
+        ("b", "admin.sock answers: only loopback; say where"),
+        ("c", "no daemon answers on .*; say where to ask"),
+    ):
+        with pytest.raises(NotAskedError, match=problem):
+            directory(NetworkAddress(host), ExplainRequest("S"))
+
+
+@pytest.mark.parametrize(("host", "url"), [("b.example", "https://b.example:9422"), ("::1", "http://[::1]:9422")])
+def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_there(
+    monkeypatch: pytest.MonkeyPatch, host: str, url: str
+) -> None:
+    """Several instances on one host: the one on the documented port may be another."""
+    answers = {
+        "request": lambda self, *_: told_of_through("b", str(NetworkAddress(host, 1))) | {"instance": str(self.where)}
+    }
+    monkeypatch.setattr(AdminClient, "request", answers["request"])
+    directory = Directory({})
+
+    got = directory(NetworkAddress(host, 1), ExplainRequest("S"))
+
+    assert url == got.instance
+    with pytest.raises(NotAskedError, match="does not know the address as its own; say where to ask"):
+        directory(NetworkAddress(host, 2), ExplainRequest("S"))
+
+
+def test_who_could_not_be_asked_is_not_asked_again(fake_admin: Any) -> None:
+    """A thousand services behind one instance that is down must not take a thousand time-outs."""
+    fake_admin.answers["/v1/explain"] = (403, {"detail": "only loopback"})
+    directory = Directory({NetworkAddress("b"): fake_admin.path})
+
+    for service in ("S", "T"):
+        with pytest.raises(NotAskedError, match="only loopback"):
+            directory(NetworkAddress("b"), ExplainRequest(service))
+
+    assert ["S"] == [body["to"] for _, _, body in fake_admin.asked]
+
+
+# --- test_why_through ---
+# The whole chain: who is asked, what is the cause of all that is found, and who could not be asked.
+
+
+FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
+A, B, C = place("a", 1, "b"), place("b", 2, "c"), place("c", 3, None)
+WAITS = finding("a", "not acknowledged", WAITING)
+
+
+def first(*findings: Any, **more: Any) -> WhyAnswer:
+    """The sender, at `a`, whose way leads over `b`."""
+    return told(A, *(findings or (WAITS,)), ways=(way(A),), **{"sides": [holding()], **more})
+
+
+def causes(found: Trace) -> list[tuple[str, str]]:
+    return [(one.instance, one.cause) for one in found.findings]
+
+
+def test_every_instance_on_the_way_is_asked_and_the_farthest_trouble_is_the_cause() -> None:
+    instances = Instances(
+        {"b": B, "c": C},
+        {"b": told(B, finding("b", "held", TROUBLE)), "c": told(C, finding("c", "in quarantine", TROUBLE))},
+    )
+
+    found = trace(first(), instances)
+
+    assert ["b", "c"] == instances.asked
+    assert [("a", "not acknowledged"), ("b", "held"), ("c", "in quarantine")] == causes(found)
+    assert ("in quarantine", "c", "c: why of in quarantine") == (found.cause, found.where, found.why)
+    assert ("next of in quarantine", "remedy of in quarantine") == (found.next, found.remedy)
+    assert "symptom of not acknowledged" == found.symptom
+    assert [] == found.not_asked
+    assert found.paths[0].startswith("a -> b -> c: delivered here")
+
+
+def test_trouble_on_the_way_outweighs_what_only_waits_behind_it() -> None:
+    instances = Instances(
+        {"b": B, "c": C},
+        {"b": told(B, finding("b", "held", TROUBLE)), "c": told(C, finding("c", "being read", WAITING))},
+    )
+
+    assert "held" == trace(first(), instances).cause
+
+
+def test_where_all_is_well_that_is_told() -> None:
+    well = first(finding("a", "acknowledged", FINE, remedy=""), sides=[side(send_sequence=1)])
+
+    found = trace(well, Instances({"b": B, "c": C}, {"b": told(B), "c": told(C)}))
+
+    assert ("acknowledged", "nothing has to be done") == (found.cause, found.remedy)
+
+
+def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
+    lost = place("b", 2, "")
+
+    found = trace(first(), Instances({"b": lost}, {"b": told(lost)}))
+
+    assert ("no route", "b") == (found.cause, found.where)
+    assert "in msdb of b: CREATE ROUTE [S]" in found.remedy
+
+
+def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:
+    lost = place("b", 2, "")
+    well = first(finding("a", "acknowledged", FINE), finding("a", "x", WAITING), sides=[side(send_sequence=1)])
+
+    assert "x" == trace(well, Instances({"b": lost}, {"b": told(lost)})).cause
+
+
+@pytest.mark.parametrize(
+    ("hop", "cause", "remedy"),
+    [
+        (place("b", 2, ""), "no route", "CREATE ROUTE [S]"),
+        (
+            place("b", 2, "c", problem="Connection refused"),
+            "next hop not reached",
+            "start the instance at tcp://c:4022",
+        ),
+        (place("b", 2, None, service="T"), "service not here", "CREATE SERVICE [S]"),
+    ],
+)
+def test_what_an_instance_on_the_way_would_do(hop: Any, cause: str, remedy: str) -> None:
+    [found] = hop_findings(way(hop, incoming=True), {})
+
+    assert (cause, TROUBLE, "b") == (found.cause, found.severity, found.instance)
+    assert remedy in found.remedy
+
+
+def test_a_database_that_is_named_and_has_no_such_service_is_trouble() -> None:
+    hop = way(place("b", 2, None, service="T"), incoming=True, broker_instance=UUID(int=0xFA))
+
+    [found] = hop_findings(hop, {})
+
+    assert ("service not found", TROUBLE) == (found.cause, found.severity)
+    assert "CREATE SERVICE [S] in that database of b" in found.remedy
+
+
+def test_drops_that_no_route_foretells_are_told_where_something_waits() -> None:
+    dropped = {"pool limit exceeded": 1200, "hops exhausted": 1, "duplicate": 5}
+
+    found = trace(first(), Instances({"b": B, "c": C}, {"b": told(B, dropped=dropped), "c": told(C)}))
+
+    whys = [one.why for one in found.findings if one.instance == "b"]
+    assert [
+        "1 frame of any dialog was dropped here since the start: hops exhausted (11285)",
+        "1,200 frames of any dialog were dropped here since the start: pool limit exceeded (11289)",
+    ] == whys
+    assert "pool limit exceeded" == found.cause
+
+
+def test_a_loop_is_a_cause() -> None:
+    back = place("b", 2, "a")
+
+    found = trace(first(), Instances({"b": back, "a": A}, {"b": told(back), "a": told(A)}))
+
+    assert "loop" in [one.cause for one in found.findings]
+    assert "a -> b -> a" in found.paths[0]
+
+
+def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:
+    found = trace(first(), Instances({"b": B}, {}))
+
+    assert "not acknowledged" == found.cause
+    assert 2 == len(found.not_asked)
+    assert found.not_asked[0].startswith("it is gone; say where to ask with --admin tcp://b:4022=")
+    assert "not known from there on: nobody there" in found.not_asked[1]
+
+
+def test_from_the_target_the_sender_is_found_and_its_way_followed_again() -> None:
+    """c, the target, has a way back to a; what a knows has a way to c over b."""
+    target = place("c", 3, "a", service="O")
+    sender = place("a", 1, None)
+    origin = told(A, WAITS, sides=[holding()], ways=(way(A),))
+    start = told(target, finding("c", "nothing sent", FINE), sides=[side(is_initiator=False)], ways=(way(target),))
+
+    instances = Instances({"a": sender, "b": B, "c": C}, {"a": origin, "b": told(B), "c": start})
+    found = trace(start, instances)
+
+    assert ["c", "a", "b"] == [one.instance for one in found.answers]
+    assert ["a", "b"] == instances.asked
+    assert "not acknowledged" == found.cause
+
+
+def test_an_answer_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AdminClient, "get", lambda *_: {"x": 1})
+
+    with pytest.raises(DaemonUnreachableError, match="its answer is not understood"):
+        ask_why(AdminClient(Path("sock")), CONVERSATION)
+
+
+def test_a_directory_asks_where_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, str]] = []
+
+    def get(client: AdminClient, target: str) -> Any:
+        asked.append((client.where, target))
+        return msgspec.to_builtins(told(B))
+
+    monkeypatch.setattr(AdminClient, "get", get)
+    address = NetworkAddress("b")
+
+    answer = WhyDirectory({address: Path("b.sock")}).why(address, CONVERSATION)
+
+    assert "b" == answer.instance
+    assert [(Path("b.sock"), f"/v1/why/{CONVERSATION}")] == asked
+
+
+def test_one_that_does_not_answer_is_not_asked() -> None:
+    with pytest.raises(NotAskedError, match="say where to ask"):
+        WhyDirectory({NetworkAddress("b"): Path("/nowhere/b.sock")}).why(NetworkAddress("b"), CONVERSATION)

@@ -1,0 +1,304 @@
+"""What the instance knows about its databases: live routes, hosted services, and when the next route expires."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from broker.catalog.catalog import (
+    CHUNK_ROWS,
+    MESSAGES_MAX,
+    MSDB,
+    Borrow,
+    Catalog,
+    CatalogRows,
+    Database,
+    ScriptMessages,
+    ScriptProgress,
+    read_rows,
+    read_table,
+    sound_rows,
+    stored_route,
+)
+from broker.errors import StatementError
+from broker.routing.address import NetworkAddress
+from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, create_route, row_of
+from broker.routing.table import build_table
+from broker.store.sqlite import metadata
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.transaction import writing
+
+ORDERS, BILLING = bytes([1]) * 16, bytes([2]) * 16
+NOW = datetime.now(UTC)  # lifetimes are hours from here, so that none ends while the tests run
+
+
+def route(name: str, *, service: str | None = None, lives: float | None = None) -> Route:
+    """A route that expires so many seconds from now."""
+    made = create_route(name, RouteProperties(service_name=service, address="tcp://far:4022"), now=NOW)
+    return made if lives is None else replace(made, lifetime=NOW + timedelta(hours=lives))
+
+
+def never() -> AbstractContextManager[sqlite3.Connection]:
+    raise AssertionError("nothing is written here")
+
+
+def database(
+    name: str, instance: bytes, *routes: Route, services: tuple[str, ...] = (), borrow: Borrow = never
+) -> Database:
+    known = CatalogRows(services={name: metadata.Service(n, name, 1, frozenset()) for n, name in enumerate(services)})
+    return Database(name, instance, None, borrow, known, build_table(routes, now=NOW))
+
+
+def catalog(*databases: Database, on_change: Callable[[], None] = lambda: None) -> Catalog:
+    return Catalog({one.name: one for one in databases}, on_change)
+
+
+def test_rows_are_read_as_stored(tmp_path: Path) -> None:
+    db = open_store(tmp_path / "orders.db")
+    with writing(db):
+        metadata.put_queue(db, "Queue", is_receive_enabled=False)
+        metadata.put_service(db, "Orders", 1, frozenset({"C"}))
+
+    known = read_rows(db)
+
+    assert known.queues == {"Queue": metadata.QueueRow(1, "Queue", is_receive_enabled=False)}
+    assert known.services == {"Orders": metadata.Service(1, "Orders", 1, frozenset({"C"}))}
+    assert list(read_table(db, database="orders", now=NOW)) == [AUTO_CREATED_LOCAL]
+    db.close()
+
+
+def test_msdb_is_no_database_of_users() -> None:
+    orders = database("orders", ORDERS)
+
+    known = catalog(database(MSDB, bytes(16)), orders)
+
+    assert (known.msdb.name, known.users) == (MSDB, [orders])
+
+
+def test_tables_find_live_routes_only_each_database_its_own() -> None:
+    live, expired = route("live", service="A", lives=60), route("expired", service="B", lives=-1)
+    known = catalog(database(MSDB, bytes(16), live, expired), database("orders", ORDERS, route("own")))
+
+    tables = known.tables()
+
+    assert (tables[MSDB].routes("A"), tables[MSDB].routes("B")) == ((live,), ())
+    assert tables["orders"].routes(None) == (route("own"),)
+
+
+def test_expired_route_stays_listed() -> None:
+    known = catalog(database(MSDB, bytes(16), route("expired", lives=-1)))
+
+    table = known.tables()[MSDB]
+
+    assert [one.name for one in table] == ["expired"]
+
+
+@pytest.mark.parametrize(
+    ("msdb", "orders", "expected"),
+    [
+        ((), (), None),
+        ((None,), (None,), None),
+        ((60,), (), 60),
+        ((60,), (30,), 30),
+        ((60, 20), (30, None), 20),
+        ((-1,), (30,), 30),
+        ((-1,), (-1,), None),
+    ],
+)
+def test_next_expiry_is_that_of_the_first_live_route_of_any_database(
+    msdb: tuple[float | None, ...], orders: tuple[float | None, ...], expected: float | None
+) -> None:
+    made = [[route(str(n), lives=lives) for n, lives in enumerate(lifetimes)] for lifetimes in (msdb, orders)]
+    known = catalog(database(MSDB, bytes(16), *made[0]), database("orders", ORDERS, *made[1]))
+
+    known.tables()
+
+    assert known.next_expiry == (None if expected is None else NOW + timedelta(hours=expected))
+
+
+def test_hosted_are_the_services_of_users_databases() -> None:
+    known = catalog(
+        database(MSDB, bytes(16), services=("NotThis",)),
+        database("orders", ORDERS, services=("Orders", "Both")),
+        database("billing", BILLING, services=("Both",)),
+    )
+
+    here = known.hosted()
+
+    assert here.services_of == {ORDERS: {"Orders", "Both"}, BILLING: {"Both"}}
+    assert here.databases_with["Both"] == (ORDERS, BILLING)
+
+
+def test_change_is_told() -> None:
+    told: list[str] = []
+    known = catalog(database(MSDB, bytes(16)), on_change=lambda: told.append("changed"))
+
+    known.changed()
+
+    assert told == ["changed"]
+
+
+async def test_loading_reads_every_file_and_tells_once(tmp_path: Path) -> None:
+    told: list[bool] = []
+    with closing(open_store(tmp_path / "msdb.db")) as db:
+        known = catalog(
+            database(MSDB, bytes(16), borrow=lambda: nullcontext(db)), on_change=lambda: told.append(known.is_loaded)
+        )
+        await known.load()
+
+    assert (list(known.msdb.table), told) == ([AUTO_CREATED_LOCAL], [True])
+
+
+async def test_row_of_another_hand_that_is_no_route_is_left_out(tmp_path: Path) -> None:
+    """It must not keep the instance from starting, nor reach the pass."""
+    with closing(open_store(tmp_path / "msdb.db")) as db:
+        db.execute("INSERT INTO broker_route (name, address) VALUES ('odd', 'nonsense')")
+        known = catalog(database(MSDB, bytes(16), borrow=lambda: nullcontext(db)))
+        await known.load()
+
+    assert list(known.msdb.table) == [AUTO_CREATED_LOCAL]
+
+
+async def test_closing_stops_scripts_and_waits_for_them() -> None:
+    known = catalog(database(MSDB, bytes(16)))
+    progress = ScriptProgress()
+    known.scripts.append(progress)
+    await known.lock.acquire()
+
+    closing_task = asyncio.create_task(known.close())
+    await asyncio.sleep(0)
+    was_waiting = not closing_task.done()
+    known.lock.release()
+    await closing_task
+
+    assert (was_waiting, progress.is_stopped, known.scripts) == (True, True, [])
+
+
+def test_who_asks_for_routes_has_the_service_in_whose_name_it_asks_and_msdb_nothing_else() -> None:
+    known = catalog(
+        database(MSDB, bytes(16), services=("NotThis",)),
+        database("orders", ORDERS, services=("Orders",)),
+        database("billing", BILLING, services=("Billing",)),
+    )
+
+    here = known.hosted({MSDB, "orders"})
+
+    assert here.services_of == {bytes(16): {SERVICE_BROKER}, ORDERS: {"Orders", SERVICE_BROKER}, BILLING: {"Billing"}}
+
+
+async def test_databases_come_and_go_behind_scripts(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path / "orders.db")) as db:
+
+        @contextmanager
+        def borrow() -> Iterator[sqlite3.Connection]:
+            yield db
+
+        catalog = Catalog({}, lambda: None)
+        await catalog.add(Database("orders", b"o" * 16, tmp_path / "orders.db", borrow, is_served=False))
+        catalog.mirrors["orders"] = b"o" * 16
+        beforehand = catalog.hosted()
+        catalog.databases["orders"].is_served = True
+        catalog.mirrors.clear()
+        served = catalog.hosted()
+        closed: list[bool] = []
+
+        async def close() -> None:
+            closed.append(catalog.lock.locked())
+
+        await catalog.remove("orders", close)
+
+    assert ({}, frozenset({b"o" * 16})) == (beforehand.services_of, beforehand.mirrors)
+    assert ({b"o" * 16}, frozenset()) == (set(served.services_of), served.mirrors)
+    assert ([True], {}) == (closed, catalog.databases)
+
+
+def test_where_databases_have_no_partners_none_is_handed_over() -> None:
+    with pytest.raises(StatementError, match="the database 'msdb' is not mirrored") as caught:
+        Catalog({}, lambda: None).fail_over.check("msdb")
+
+    assert 1416 == caught.value.number
+
+
+def test_few_messages_are_told_one_by_one() -> None:
+    messages = ScriptMessages()
+    for number in range(MESSAGES_MAX):
+        messages.add("route", number, "created")
+
+    assert messages.lines() == [f"route {number} created" for number in range(MESSAGES_MAX)]
+
+
+@pytest.mark.parametrize(("more", "line"), [(1, "2 more: route created 1, queue dropped 1"), (1999, None)])
+def test_many_messages_are_counted_by_kind(more: int, line: str | None) -> None:
+    messages = ScriptMessages()
+    for number in range(MESSAGES_MAX + more):
+        messages.add("route", number, "created")
+    messages.add("queue", "q", "dropped")
+
+    lines = messages.lines()
+
+    assert len(lines) == MESSAGES_MAX + 1
+    assert lines[-1] == (line or "2,000 more: route created 1,999, queue dropped 1")
+
+
+def test_two_scripts_that_look_alike_are_not_the_same() -> None:
+    assert ScriptProgress() != ScriptProgress()
+
+
+# --- test_stored ---
+# Rows of another hand: what is no route is left out, whatever is wrong with it.
+
+
+GOOD: list[Any] = ["r", "S", bytes(15) + b"\1", 1.0e9, "tcp://a:1", "tcp://b:1", 5]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, b"r"),
+        (1, 7),
+        (2, b"short"),
+        (2, "text"),
+        (3, "never"),
+        (3, float("inf")),
+        (3, -1.0),
+        (4, "nonsense"),
+        (4, 5),
+        (5, "LOCAL"),
+        (5, ""),
+        (6, 0),
+        (6, None),
+    ],
+)
+def test_row_that_is_no_route_is_left_out_with_a_warning(place: int, value: object) -> None:
+    odd: Any = tuple(value if at == place else part for at, part in enumerate(GOOD))
+    good: Any = tuple(GOOD)
+
+    with capture_logs() as logs:
+        rows = list(sound_rows([good, odd, good], database="orders"))
+
+    assert rows == [good, good]
+    assert stored_route(odd) is None
+    assert [(entry["event"], entry["database"], entry["route"]) for entry in logs] == [
+        ("stored route ignored", "orders", str(odd[0]))
+    ]
+
+
+def test_rows_keep_their_order_through_chunks() -> None:
+    rows = [row_of(Route(str(number), NetworkAddress("a"))) for number in range(2 * CHUNK_ROWS + 1)]
+
+    assert list(sound_rows(iter(rows), database="orders")) == rows
+
+
+def test_route_comes_back() -> None:
+    route = Route("r", NetworkAddress("a"), "S")
+
+    assert (stored_route(row_of(route)), stored_route(None)) == (route, None)

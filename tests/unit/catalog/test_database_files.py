@@ -1,0 +1,704 @@
+"""A clock that is behind is told by what was written before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from broker.catalog.check import check_files
+from broker.catalog.database_files import (
+    NOBODY,
+    SLACK_SECONDS,
+    UNASKED,
+    clock_problem,
+    file_errors,
+    file_warnings,
+    is_elsewhere,
+    make_directory,
+    out_of_reach,
+    owner_from,
+    path_of,
+    place_errors,
+    take,
+)
+from broker.catalog.diagnostics import store_error
+from broker.cli.database import database
+from broker.config.load import in_force
+from broker.config.settings import Settings
+from broker.config.values import parse_listen
+from broker.errors import SettingError, StoreUnavailableError
+from broker.store.sqlite import file_identity as fence
+from broker.store.sqlite.database import broker_instance, lock_path, lock_store, open_store
+from broker.store.sqlite.file_identity import RECORD, new_broker
+from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_reign
+from broker.store.sqlite.schema import SCHEMA_VERSION
+from broker.store.sqlite.transaction import writing
+from tests.support.nobody import as_nobody
+
+USED_AT = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    (tmp_path / RECORD).touch()
+    os.utime(tmp_path / RECORD, (USED_AT, USED_AT))
+    return tmp_path
+
+
+def test_clock_before_the_last_use_is_told(state_dir: Path) -> None:
+    assert (
+        "the clock says 2026-09-20 14:13 UTC, and this instance was last started or stopped at 2026-09-21 14:13 UTC,"
+        " which is later"
+    ) == clock_problem(state_dir, now=USED_AT - 86_400)
+
+
+@pytest.mark.parametrize("now", [USED_AT - SLACK_SECONDS, USED_AT, USED_AT + 1e9])
+def test_clock_that_can_be_right_is_not_told(state_dir: Path, now: float) -> None:
+    assert clock_problem(state_dir, now=now) is None
+
+
+def test_first_start_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    assert clock_problem(tmp_path, now=0.0) is None
+
+
+# --- test_custody ---
+# The files of an instance are taken whole, or not at all, and given back.
+
+
+TEXT = '[instance]\nstate_dir = "state"\n[databases.orders]\npath = "orders.db"\n'
+
+
+@pytest.fixture
+def settings(load: Callable[..., Settings]) -> Settings:
+    return load(TEXT)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def counted(path: Path) -> tuple[int, int]:
+    with closing(sqlite3.connect(path)) as db:
+        found: tuple[int, int] = db.execute("SELECT file_number, starts FROM broker_database").fetchone()
+    return found
+
+
+def used(settings: Settings) -> Path:
+    """The file of the database, after a start and a stop."""
+    with ExitStack() as stack:
+        take(settings, "msdb", stack)
+        take(settings, "orders", stack)
+    return path_of(settings, "orders")
+
+
+def test_a_file_is_made_locked_and_counted_and_given_back(settings: Settings) -> None:
+    path = path_of(settings, "orders")
+    with ExitStack() as stack:
+        db = take(settings, "orders", stack)
+        with pytest.raises(StoreUnavailableError, match="another daemon has it open"):
+            lock_store(path)
+        assert (path.stat().st_ino, 1) == counted(path)
+
+    assert (path.stat().st_ino, 2) == counted(path)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        db.execute("SELECT 1")
+    with ExitStack() as stack:
+        take(settings, "orders", stack)
+
+
+def test_msdb_is_in_the_state_directory_which_is_made(settings: Settings, stack: ExitStack, tmp_path: Path) -> None:
+    take(settings, "msdb", stack)
+
+    assert (tmp_path / "state" / "msdb.db") == path_of(settings, "msdb")
+    assert path_of(settings, "msdb").is_file()
+
+
+def test_a_new_file_has_the_identity_of_the_configuration(load: Callable[..., Settings], stack: ExitStack) -> None:
+    settings = load(f'{TEXT}broker_instance = "11111111-1111-4111-8111-111111111111"\n')
+
+    assert bytes.fromhex("11111111111141118111111111111111") == broker_instance(take(settings, "orders", stack))
+
+
+def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
+    settings: Settings, stack: ExitStack
+) -> None:
+    path = used(settings)
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+    before = path.read_bytes()
+
+    with pytest.raises(SettingError) as caught:
+        take(settings, "orders", stack)
+
+    assert "databases.orders.path" == caught.value.key
+    assert caught.value.span is not None
+    assert 4 == caught.value.span.line
+    assert "the file is a copy" in caught.value.problem
+    assert "broker database keep orders; " in caught.value.hint
+    assert "broker database new orders; " in caught.value.hint
+    assert before == path.read_bytes()
+    assert [caught.value] == file_errors(settings)
+
+
+def test_what_is_refused_is_given_back_at_once(settings: Settings, stack: ExitStack) -> None:
+    path = used(settings)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1")
+
+    for _ in range(2):
+        with pytest.raises(SettingError):
+            take(settings, "orders", stack)
+
+
+def test_a_copied_msdb_is_refused_at_the_state_directory(settings: Settings, stack: ExitStack) -> None:
+    used(settings)
+    with closing(sqlite3.connect(path_of(settings, "msdb"))) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1")
+
+    with pytest.raises(SettingError, match="broker database keep msdb") as caught:
+        take(settings, "msdb", stack)
+
+    assert "instance.state_dir" == caught.value.key
+
+
+def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Path) -> None:
+    assert [] == file_errors(settings)
+
+    used(settings)
+    assert [] == file_errors(settings)
+
+    path_of(settings, "orders").write_bytes(b"no database, as the check of the files themselves tells")
+    assert [] == file_errors(settings, but={"orders"})
+    (error,) = file_errors(settings)
+    assert ("databases.orders.path", True) == (error.key, "the file is no SQLite database" in error.problem)
+
+    path_of(settings, "orders").write_bytes(b"")
+    for log in ("-wal", "-shm"):
+        Path(f"{path_of(settings, 'orders')}{log}").unlink(missing_ok=True)
+    assert [] == file_errors(settings)
+
+
+def test_a_newer_file_is_an_error(settings: Settings) -> None:
+    with closing(sqlite3.connect(used(settings))) as db, db:
+        db.execute("UPDATE broker_database SET schema_version = schema_version + 1")
+
+    (error,) = file_errors(settings)
+
+    assert f"its schema has version {SCHEMA_VERSION + 1}, this release knows {SCHEMA_VERSION}" in error.problem
+    assert "databases.orders.path" == error.key
+
+
+def test_a_file_with_two_names_is_an_error_and_is_not_taken(
+    settings: Settings, stack: ExitStack, tmp_path: Path
+) -> None:
+    (tmp_path / "other.db").hardlink_to(used(settings))
+
+    (error,) = file_errors(settings)
+
+    assert "2 names (hard links)" in str(error)
+    assert "databases.orders" in str(error)
+    with pytest.raises(StoreUnavailableError, match="hard links"):
+        take(settings, "orders", stack)
+
+
+def test_a_damaged_record_is_an_error(settings: Settings) -> None:
+    used(settings)
+    (settings.instance.state_dir / fence.RECORD).write_text("{")
+
+    assert {"instance.state_dir"} == {error.key for error in file_errors(settings)}
+    assert all("it does not hold what was written into it" in error.problem for error in file_errors(settings))
+
+
+def test_a_damaged_file_is_told_as_a_store_that_cannot_be_used(settings: Settings, stack: ExitStack) -> None:
+    with closing(sqlite3.connect(used(settings))) as db, db:
+        db.execute("ALTER TABLE broker_database DROP COLUMN starts")
+
+    with pytest.raises(StoreUnavailableError, match="no such column: starts"):
+        take(settings, "orders", stack)
+
+
+def test_a_stop_that_cannot_be_noted_does_not_hold_up_the_rest(settings: Settings) -> None:
+    path = path_of(settings, "orders")
+    with structlog.testing.capture_logs() as logs, ExitStack() as stack:
+        take(settings, "msdb", stack)
+        take(settings, "orders", stack)
+        path.rename(path.with_name("away"))
+
+    assert ["stop not noted"] == [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+    assert str(path) == logs[0]["path"]
+    lock_store(path_of(settings, "msdb"))
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StoreUnavailableError, match="Not a directory"):
+        make_directory(tmp_path / "file" / "below")
+
+
+# --- mirrored -----------------------------------------------------------------------------------------------
+
+
+def mirrored(load: Callable[..., Settings], mirroring: str = '"lock"') -> Settings:
+    settings = load(f"{TEXT}mirroring = {mirroring}\n")
+    make_directory(settings.instance.state_dir)
+    return settings
+
+
+def test_taking_a_mirrored_database_over_raises_its_epoch(load: Callable[..., Settings]) -> None:
+    settings = mirrored(load)
+    epochs = []
+    for least in (0, 5, 2):
+        with ExitStack() as stack:
+            epochs.append(take(settings, "orders", stack, least_epoch=least).epoch)
+
+    assert [1, 5, 6] == epochs
+
+
+def test_a_directory_of_shared_storage_is_not_made(load: Callable[..., Settings], stack: ExitStack) -> None:
+    settings = load(f'{TEXT.replace("orders.db", "shared/orders.db")}mirroring = "lock"\n')
+    make_directory(settings.instance.state_dir)
+
+    with pytest.raises(StoreUnavailableError, match="No such file or directory"):
+        take(settings, "orders", stack, least_epoch=0)
+
+    assert not path_of(settings, "orders").parent.exists()
+
+
+def remove(path: Path) -> None:
+    for log in ("", "-wal", "-shm"):
+        Path(f"{path}{log}").unlink(missing_ok=True)
+
+
+def files(directory: Path) -> set[str]:
+    return {one.name for one in directory.iterdir()}
+
+
+def warned(settings: Settings) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
+    """What a check warns of before a start of all files, and what the start logs of files that were made anew."""
+    before = [(warning.key, warning.problem) for warning in file_warnings(settings)]
+    with structlog.testing.capture_logs() as lines:
+        used(settings)
+    return before, [dict(line) for line in lines if line["event"] == "database made anew"]
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "without tables of the broker"])
+def test_a_database_that_is_lost_is_told_before_and_when_a_new_one_takes_its_place(
+    settings: Settings, what: str
+) -> None:
+    """Once: the next start finds the file that was made."""
+    at_first = warned(settings)
+    path = path_of(settings, "orders")
+    with closing(sqlite3.connect(path)) as db:
+        lost = uuid.UUID(bytes=db.execute("SELECT broker_instance FROM broker_database").fetchone()[0])
+    remove(path)
+    if what == "empty":
+        path.touch()
+    elif what != "missing":
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE own (id INTEGER)")
+
+    before, [line] = warned(settings)
+
+    assert ([], []) == at_first
+    problem = f"this instance had a database in this file, of broker instance {lost}, and it is not in it any more"
+    assert [("databases.orders.path", f"{path}: the file is {what}: {problem}")] == before
+    assert (problem, "warning") == (line["problem"], line["log_level"])
+    assert ("orders", str(path)) == (line["database"], line["path"])
+    assert "put the file or a backup back" in line["hint"]
+    assert ([], []) == warned(settings)
+
+
+def test_a_database_that_is_new_by_command_is_not_lost(settings: Settings, tmp_path: Path) -> None:
+    """The file has another broker instance than the instance knew there, and all that it held is still there."""
+    used(settings)
+    with closing(sqlite3.connect(path_of(settings, "orders"), isolation_level=None)) as db, writing(db):
+        new_broker(db, uuid.uuid4())
+
+    assert ([], []) == warned(settings)
+
+
+def test_a_database_that_is_refused_is_not_told_as_made_anew(load: Callable[..., Settings]) -> None:
+    settings = load(f'{TEXT}broker_instance = "11111111-1111-4111-8111-111111111111"\n')
+    remove(used(settings))
+
+    with structlog.testing.capture_logs() as lines, pytest.raises(SettingError, match="or it was made anew"):
+        used(settings)
+
+    assert [] == [line for line in lines if line["event"] == "database made anew"]
+
+
+def test_what_is_refused_or_elsewhere_is_no_warning(load: Callable[..., Settings]) -> None:
+    """A log without its file keeps the instance from starting; a command's mirror may have no disk."""
+    settings = load(TEXT)
+    remove(used(settings))
+    at_first = len(file_warnings(settings))
+    log = Path(f"{path_of(settings, 'orders')}-wal")
+    log.touch()
+    beside_a_log = file_warnings(settings)
+    log.unlink()
+
+    assert (1, []) == (at_first, beside_a_log)
+    assert [] == file_warnings(mirrored(load, '"command"\nrole_command = ["true"]'))
+
+
+def test_a_record_that_is_damaged_is_an_error_and_no_warning(settings: Settings) -> None:
+    remove(used(settings))
+    (settings.instance.state_dir / fence.RECORD).write_text("{")
+
+    assert [] == file_warnings(settings)
+
+
+@pytest.mark.parametrize("told", [0, 4])
+def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
+    load: Callable[..., Settings], stack: ExitStack, tmp_path: Path, told: int
+) -> None:
+    """By what is told beside it; and when that is gone as well, by what this instance was told."""
+    settings = mirrored(load)
+    path = used(settings)
+    if not told:
+        write_reign(path, PrincipalRecord(b"i" * 16, 4, "second", 1.0))
+    remove(path)
+    before = files(tmp_path)
+
+    with pytest.raises(StoreUnavailableError, match="put the file or a backup back; to begin anew"):
+        take(settings, "orders", stack, least_epoch=0, told=told)
+
+    assert before == files(tmp_path)
+    assert (not told) == bool(file_errors(settings))
+    role_path(path).unlink(missing_ok=True)
+    (settings.instance.state_dir / fence.RECORD).unlink()
+    assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
+
+
+def test_a_file_in_which_an_application_alone_has_begun_anew_is_left_as_it_is(
+    load: Callable[..., Settings], stack: ExitStack
+) -> None:
+    settings = mirrored(load)
+    path = path_of(settings, "orders")
+    write_reign(path, PrincipalRecord(b"i" * 16, 4, "second", 1.0))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE own (id INTEGER)")
+    before = path.read_bytes()
+
+    with pytest.raises(StoreUnavailableError, match="there is no database in it"):
+        take(settings, "orders", stack, least_epoch=0)
+
+    assert before == path.read_bytes()
+
+
+@pytest.mark.parametrize("least_epoch", [None, 0])
+def test_a_log_without_its_file_is_refused_whether_the_database_is_mirrored_or_not(
+    settings: Settings, stack: ExitStack, tmp_path: Path, least_epoch: int | None
+) -> None:
+    make_directory(settings.instance.state_dir)
+    path = path_of(settings, "orders")
+    path.with_name("orders.db-wal").touch()
+
+    with pytest.raises(StoreUnavailableError, match="the two belong together"):
+        take(settings, "orders", stack, least_epoch=least_epoch)
+
+    assert not path.exists()
+    assert ["databases.orders.path"] == [error.key for error in file_errors(settings)]
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_a_database_with_a_lower_epoch_than_is_told_is_refused_until_it_is_kept(
+    load: Callable[..., Settings], stack: ExitStack, tmp_path: Path, *, is_beside: bool
+) -> None:
+    """Then it goes on behind that epoch, which those who send believe."""
+    settings = mirrored(load)
+    path = used(settings)
+    told = 0 if is_beside else 9
+    if is_beside:
+        write_reign(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
+
+    for _ in range(2):
+        with pytest.raises(SettingError, match="its epoch is 0, and it was taken over in epoch 9") as caught:
+            take(settings, "orders", stack, least_epoch=0, told=told)
+    if not is_beside:
+        write_reign(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
+    done = CliRunner().invoke(database, ["keep", "orders", "-c", str(tmp_path / "broker.toml")])
+
+    assert "broker database keep orders" in caught.value.hint
+    assert 0 == done.exit_code, done.output
+    assert 10 == take(settings, "orders", stack, least_epoch=0, told=told).epoch
+
+
+def test_a_takeover_goes_on_behind_what_this_instance_was_told(load: Callable[..., Settings]) -> None:
+    settings = mirrored(load)
+    with ExitStack() as stack:
+        take(settings, "orders", stack, least_epoch=7)
+
+    with ExitStack() as stack:
+        assert 8 == take(settings, "orders", stack, least_epoch=0, told=7).epoch
+
+
+def test_a_takeover_that_cannot_be_told_leaves_the_epoch_as_it_is(load: Callable[..., Settings]) -> None:
+    settings = mirrored(load)
+    with ExitStack() as stack:
+        take(settings, "orders", stack, least_epoch=0)
+    role_path(path_of(settings, "orders")).mkdir()
+
+    for _ in range(2):
+        with ExitStack() as stack, pytest.raises(StoreUnavailableError, match=r"orders\.db\.role: Is a directory"):
+            take(settings, "orders", stack, least_epoch=0)
+
+    role_path(path_of(settings, "orders")).rmdir()
+    with ExitStack() as stack:
+        assert 2 == take(settings, "orders", stack, least_epoch=0).epoch
+
+
+@pytest.mark.parametrize(("mirroring", "is_refused"), [('"lock"', True), ('"command"\nrole_command = ["true"]', False)])
+def test_a_copy_is_what_a_command_fails_over_to(
+    load: Callable[..., Settings], stack: ExitStack, mirroring: str, *, is_refused: bool
+) -> None:
+    settings = mirrored(load, mirroring)
+    path = used(settings)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1")
+
+    errors = file_errors(settings)
+
+    assert is_refused == bool(errors)
+    if not is_refused:
+        assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
+
+
+def test_a_file_that_somebody_else_has_is_not_read(load: Callable[..., Settings], stack: ExitStack) -> None:
+    settings = mirrored(load)
+    path = used(settings)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1")
+    before = is_elsewhere(settings, "orders"), len(file_errors(settings))
+
+    stack.callback(os.close, lock_store(path))
+
+    assert (False, 1) == before
+    assert (True, []) == (is_elsewhere(settings, "orders"), file_errors(settings))
+    assert not is_elsewhere(settings, "msdb")
+
+
+# --- test_file_place ---
+# Where the files of the databases are: what keeps them from being used there is told, and nothing raised.
+
+
+TEXT_of_file_place = (
+    '[instance]\nstate_dir = "closed/state"\n[databases.a]\npath = "a.db"\n[databases.b]\npath = "/none/b.db"\n'
+)
+QUIET = '[endpoint]\nlisten = []\n[observe]\nlisten = ""\n'
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    """A directory that not even its files may be asked for in, with a state directory in it."""
+    directory = tmp_path / "closed"
+    (directory / "state").mkdir(parents=True)
+    for name in ("msdb.db", "a.db"):
+        (directory / "state" / name).touch()
+    directory.chmod(0)
+    yield directory
+    directory.chmod(0o700)
+
+
+def test_what_the_system_refuses_is_told_once_with_its_key_and_hides_nothing(
+    load: Any, tmp_path: Path, closed: Path
+) -> None:
+    load(TEXT_of_file_place + QUIET + '[routes]\nfiles = ["none.sql"]\n')
+    (tmp_path / "broker.toml").chmod(0o644)
+
+    with as_nobody(tmp_path):
+        report = check_files([tmp_path / "broker.toml"], environ={})
+
+    assert [
+        f'{tmp_path}/broker.toml:2:13: instance.state_dir: "{closed}" cannot be written: Permission denied',
+        f'{tmp_path}/broker.toml:6:8: databases.b.path: the directory "/none" does not exist',
+        f'{tmp_path}/broker.toml:12:10: routes.files[0]: "{tmp_path}/none.sql" does not exist, or is no plain file',
+    ] == [str(error).split(";")[0] for error in report.errors]
+
+
+def test_files_in_a_state_directory_that_cannot_be_used_are_not_told_of(load: Any, tmp_path: Path) -> None:
+    (tmp_path / "closed").touch()
+    settings = load(TEXT_of_file_place)
+
+    told = place_errors(settings)
+
+    assert ["msdb", "b"] == list(told)
+    assert {"msdb", "a"} == out_of_reach(settings, told)
+
+
+def test_file_of_others_is_told_with_what_to_do(load: Any, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    (tmp_path / "state" / "msdb.db").touch()
+    (tmp_path / "state" / "msdb.db").chmod(0)
+    settings = load('[instance]\nstate_dir = "state"\n')
+
+    with as_nobody(tmp_path):
+        [error] = place_errors(settings).values()
+
+    assert ("instance.state_dir", "give it to the user that runs the instance, mode 0600") == (error.key, error.hint)
+    assert error.problem.endswith('msdb.db" may not be read and written')
+
+
+def test_all_files_that_a_start_as_another_user_has_left_are_told_at_once(load: Any, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    left = ["msdb.db", "msdb.db.lock", "databases.json", "databases.json.lock", "a.db-wal", "a.db.lock"]
+    for name in (*left, "a.db"):
+        (state / name).touch()
+        (state / name).chmod(0o666 if name == "a.db" else 0)
+    settings = load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "a.db"\n')
+
+    with as_nobody(tmp_path):
+        told = place_errors(settings)
+
+    names = [", ".join(f'"{state / name}"' for name in part) for part in (left[:4], left[4:])]
+    assert [f"{part} may not be read and written" for part in names] == [one.problem for one in told.values()]
+    assert {"give them to the user that runs the instance, mode 0600"} == {one.hint for one in told.values()}
+
+
+def test_record_of_others_that_may_be_read_is_no_problem(load: Any, tmp_path: Path) -> None:
+    """It is replaced as a whole, which is a matter of the directory."""
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    for name, mode in (("msdb.db", 0o666), ("databases.json", 0o444)):
+        (state / name).touch()
+        (state / name).chmod(mode)
+    settings = load('[instance]\nstate_dir = "state"\n')
+
+    with as_nobody(tmp_path):
+        told = place_errors(settings)
+
+    assert {} == told
+
+
+def test_full_disk_is_told_with_what_to_do(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = os.statvfs_result((4096, 4096, 1 << 20, 4, 4, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    settings = load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "a.db"\n')
+
+    [error] = place_errors(settings).values()
+
+    assert (f'the disk of "{tmp_path}" has 16 KiB left, and 1024 KiB are needed', True) == (
+        error.problem,
+        "make room" in error.hint,
+    )
+
+
+def test_a_look_leaves_the_locks_that_the_process_has_on_its_files(load: Any, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "a.db"
+    path.parent.mkdir()
+    with closing(open_store(path)) as db:
+        db.execute("SELECT * FROM broker_queue").fetchall()
+        held = _locks_of(path)
+
+        assert {} == place_errors(load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "a.db"\n'))
+
+        assert held
+        assert held == _locks_of(path)
+
+
+def _locks_of(path: Path) -> list[str]:
+    """What the system's table of locks has on a file: a POSIX lock goes when its process closes the file once."""
+    inode = path.stat().st_ino
+    lines = Path("/proc/locks").read_text().splitlines()
+    return [line.partition(":")[2] for line in lines if f":{inode} " in line]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_plain_file_is_neither_opened_nor_given_a_lock(load: Any, tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "a.db")
+    settings = load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "../a.db"\n')
+
+    [error] = place_errors(settings).values()
+    with pytest.raises(StoreUnavailableError, match="no plain file") as refused:
+        lock_store(tmp_path / "a.db")
+
+    assert error.problem.endswith('a.db" is no plain file')
+    assert store_error(settings, refused.value)[1]
+    assert not Path(lock_path(tmp_path / "a.db")).exists()
+
+
+# --- test_owner ---
+# What is a running instance's own, and what is not.
+
+
+TEXT_of_owner = """\
+[instance]
+state_dir = "state"
+[endpoint]
+listen = ["127.0.0.1:4022", "0.0.0.0:4023"]
+[admin]
+listen = "127.0.0.1:9422"
+[databases."a b"]
+path = "a.db"
+"""
+
+
+@pytest.fixture
+def values(load: Any) -> dict[str, object]:
+    return {one.key: one.value for one in in_force(load(TEXT_of_owner))}
+
+
+@pytest.mark.parametrize(
+    ("address", "is_own"),
+    [
+        ("127.0.0.1:4022", True),
+        ("127.0.0.1:4023", True),  # it has all interfaces
+        ("127.0.0.1:9422", True),
+        ("127.0.0.1:9423", True),  # the default of observe.listen
+        ("127.0.0.1:4024", False),
+        ("127.0.0.2:4022", False),
+        ("127.0.0.1:0", False),
+    ],
+)
+def test_ports_of_the_instance_are_its_own(
+    values: dict[str, object], tmp_path: Path, address: str, *, is_own: bool
+) -> None:
+    assert is_own == owner_from(values, state_dir=tmp_path / "state").has_port(parse_listen(address))
+
+
+@pytest.mark.parametrize(("name", "is_own"), [("msdb.db", True), ("a.db", True), ("b.db", False)])
+def test_files_of_the_instance_are_its_own(
+    values: dict[str, object], tmp_path: Path, name: str, *, is_own: bool
+) -> None:
+    owner = owner_from(values, state_dir=tmp_path / "state")
+
+    assert is_own == owner.has_file(tmp_path / "state" / name)
+
+
+def test_instance_of_another_state_directory_owns_nothing_here(values: dict[str, object], tmp_path: Path) -> None:
+    assert NOBODY == owner_from(values, state_dir=tmp_path / "other")
+
+
+def test_nobody_owns_nothing(tmp_path: Path) -> None:
+    assert (False, False) == (NOBODY.has_port(parse_listen("a:1")), NOBODY.has_file(tmp_path / "msdb.db"))
+
+
+def test_instance_is_known_by_whichever_way_its_directory_is_reached(values: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+
+    owners = [owner_from(values, state_dir=tmp_path / way) for way in ("link", "state/../state", "none/../state")]
+
+    assert [True] * 3 == [owner.has_file(tmp_path / "link" / "a.db") for owner in owners]
+    assert [True] * 3 == [owner.has_file(tmp_path / "state" / "msdb.db") for owner in owners]
+
+
+def test_when_nobody_was_asked_nothing_is_said_to_be_taken_by_others(tmp_path: Path) -> None:
+    assert (True, True) == (UNASKED.has_port(parse_listen("a:1")), UNASKED.has_file(tmp_path / "msdb.db"))

@@ -1,0 +1,453 @@
+"""What several configurations say together, walked from script to script."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from broker.catalog.diagnostics import Diagnostic
+from broker.catalog.dry_run import KEPT_MAX, Rehearsal, rehearse
+from broker.catalog.fleet import NAMES_MAX, named_hosts, survey_all, unresolved
+from broker.config.load import load_settings
+from broker.routing.lint import Lint
+
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+ORDERS, BILLING, SHIPPING = (f"0d6a4cf5-9a0b-4d0e-8d8c-3c1c7f1f5a0{number}" for number in (1, 2, 3))
+CLOSED = "DROP ROUTE AutoCreatedLocal;\n"
+
+
+def route(name: str, service: str | None, host: str, instance: str | None = None) -> str:
+    named = f"SERVICE_NAME = '{service}', " if service else ""
+    named += f"BROKER_INSTANCE = '{instance}', " if instance else ""
+    address = host if host in {"LOCAL", "TRANSPORT"} else f"tcp://{host}"
+    return f"CREATE ROUTE [{name}] WITH {named}ADDRESS = '{address}';\n"
+
+
+def service(*names: str) -> str:
+    return "CREATE QUEUE Q;\n" + "".join(f"CREATE SERVICE [{name}] ON QUEUE Q;\n" for name in names)
+
+
+class Site:
+    """An instance found at tcp://<name>: its routes of msdb, and a database with its script and GUID."""
+
+    def __init__(
+        self, name: str, msdb: str = "", script: str | None = None, instance: str | None = None, *, more: str = ""
+    ) -> None:
+        self.name, self.msdb, self.script, self.instance, self.more = name, msdb, script, instance, more
+        self.listen, self.advertise = "127.0.0.1:0", f"advertise = ['tcp://{name}']"
+
+    def write(self, directory: Path) -> Path:
+        directory /= self.name
+        directory.mkdir()
+        (directory / "msdb.sql").write_text(self.msdb)
+        text = (
+            f"[instance]\nname = '{self.name}'\nstate_dir = '.'\n[routes]\nfiles = ['msdb.sql']\n[endpoint]\n"
+            f"listen = ['{self.listen}']\n{self.advertise}\n{self.more}"
+        )
+        if self.script is not None:
+            (directory / "db.sql").write_text(self.script)
+            text += "[databases.db]\npath = 'a.db'\nscripts = ['db.sql']\n"
+        if self.instance:
+            text += f"broker_instance = '{self.instance}'\n"
+        (directory / "broker.toml").write_text(text)
+        return directory / "broker.toml"
+
+
+Find: TypeAlias = Callable[..., list[str]]
+
+
+@pytest.fixture
+def concerns(tmp_path: Path) -> Callable[..., list[Diagnostic]]:
+    def surveying(*sites: Site) -> list[Diagnostic]:
+        files = [site.write(tmp_path) for site in sites]
+        return survey_all([rehearse(load_settings(file, environ={}), now=NOW) for file in files])[0]
+
+    return surveying
+
+
+@pytest.fixture
+def found(concerns: Callable[..., list[Diagnostic]], tmp_path: Path) -> Find:
+    """What is told, without directory and caret."""
+
+    def finding(*sites: Site) -> list[str]:
+        return [str(one).splitlines()[0].replace(f"{tmp_path}/", "") for one in concerns(*sites)]
+
+    return finding
+
+
+FORWARDING = "message_forwarding = true\n"
+
+
+def gateway(name: str, *routes: str) -> Site:
+    return Site(name, CLOSED + "".join(routes), more=FORWARDING)
+
+
+def orders(*routes: str) -> Site:
+    return Site("orders", CLOSED, service("Orders") + "".join(routes), ORDERS)
+
+
+def billing(*routes: str, msdb: str = "") -> Site:
+    return Site("billing", msdb, service("Billing") + "".join(routes), BILLING)
+
+
+THERE = route("there", "Billing", "g")
+BACK = route("back", "Orders", "g", ORDERS)
+GOOD = gateway("g", route("b", "Billing", "billing", BILLING), route("o", "Orders", "orders", ORDERS))
+
+
+def test_a_network_in_order_has_nothing_to_tell(found: Find) -> None:
+    assert [] == found(orders(THERE), GOOD, billing(BACK))
+
+
+@pytest.mark.parametrize(
+    "sites",
+    [
+        [orders(THERE)],
+        [GOOD],
+        [billing(BACK)],
+        [orders(THERE), GOOD],
+        [orders(route("there", None, "g")), GOOD, billing(route("back", None, "g"))],
+        [orders(THERE), GOOD, billing(BACK, msdb=CLOSED + route("in", "Billing", "LOCAL"))],
+    ],
+)
+def test_parts_of_it_and_its_variants_have_nothing_to_tell(found: Find, sites: list[Site]) -> None:
+    assert [] == found(*sites)
+
+
+# --- circles ---
+
+
+def test_two_gateways_that_send_to_each_other_are_a_circle(found: Find) -> None:
+    a = gateway("a", route("to b", "S", "b"), route("too", "T", "b"))
+    b = gateway("b", route("to a", "S", "a"), route("two", "T", "a"))
+
+    expected = (
+        "a/msdb.sql:2:14: routing-loop: messages to 'S', 'T' go in a circle, a -> b -> a, until their hops are used up"
+        " (11285); end the circle: on one of these instances lead them to where the service is, or drop the route"
+    )
+
+    assert [expected] == found(a, b)
+
+
+def test_default_routes_to_each_other_are_a_circle_for_every_other_name(found: Find) -> None:
+    a, b = gateway("a", route("d", None, "b")), gateway("b", route("d", None, "a"))
+
+    (line,) = found(a, b)
+
+    assert "messages to every service that no route names go in a circle, a -> b -> a" in line
+
+
+def test_a_circle_of_three_is_told_once(found: Find) -> None:
+    ring = [gateway(one, route("next", "S", other)) for one, other in ("ab", "bc", "ca")]
+
+    (line,) = found(*ring)
+
+    assert "a -> b -> c -> a" in line
+
+
+def test_a_backup_way_through_each_other_is_a_circle(found: Find) -> None:
+    """While the target cannot be reached, or by the hash, each may prefer the other."""
+    a = gateway("a", route("t", "Billing", "billing", BILLING), route("b", "Billing", "b", BILLING))
+    b = gateway("b", route("t", "Billing", "billing", BILLING), route("a", "Billing", "a", BILLING))
+
+    assert ["routing-loop"] == [line.split(": ")[1] for line in found(a, b)]
+
+
+def test_gateways_that_pick_the_same_instance_are_no_circle(found: Find) -> None:
+    """Each keeps one instance behind it and sends to the other for the other: the pick is alike, so none comes back."""
+    one = route("one", "S", "x", BILLING)
+    two = route("two", "S", "y", SHIPPING)
+
+    assert [] == found(
+        gateway("a", one, route("two", "S", "b", SHIPPING)), gateway("b", two, route("one", "S", "a", BILLING))
+    )
+
+
+# --- dead ends ---
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "remedy"),
+    [
+        (gateway("g"), "no route (9798)", "CREATE ROUTE for it there, or lead it elsewhere"),
+        (
+            Site("g", CLOSED + route("b", "Billing", "billing")),
+            "forwarding disabled (9792)",
+            "set endpoint.message_forwarding = true there, or lead it elsewhere",
+        ),
+        (
+            Site("g"),
+            "service not here (9796)",
+            "create the service there, compare its name byte for byte, or lead it elsewhere",
+        ),
+        (
+            Site("g", CLOSED + route("in", None, "TRANSPORT"), more=FORWARDING),
+            "route invalid (11294)",
+            "TRANSPORT needs a name like tcp://host:4022/Name: CREATE ROUTE for this one there",
+        ),
+    ],
+)
+def test_where_a_way_ends_is_told_at_the_route_that_leads_there(
+    found: Find, end: Site, reason: str, remedy: str
+) -> None:
+    lines = [line for line in found(orders(THERE), end) if "dead-end" in line]
+
+    assert [
+        f"orders/db.sql:3:14: dead-end: what goes orders -> g is dropped at its end, for 'Billing': {reason}; {remedy}"
+    ] == lines
+
+
+def test_a_broker_instance_that_is_not_there_is_a_dead_end(found: Find) -> None:
+    lines = found(orders(route("there", "Billing", "billing", SHIPPING)), billing(route("back", "Orders", "orders")))
+
+    assert [True] == [": instance not here (9795); compare the BROKER_INSTANCE" in line for line in lines]
+
+
+def test_the_last_route_before_the_end_is_told_and_told_once(found: Find) -> None:
+    gone = gateway("g", route("b", "Billing", "h"))
+
+    lines = [line for line in found(orders(THERE), gone, gateway("h")) if "dead-end" in line]
+
+    assert ["g/msdb.sql:2:14"] == [line.split(": ")[0] for line in lines]
+
+
+def test_what_an_incomplete_configuration_may_have_is_no_dead_end(found: Find) -> None:
+    unknown = Site("g", more="[databases.x]\npath = 'x.db'\n")
+
+    assert [] == [line for line in found(orders(THERE), unknown) if "dead-end" in line]
+
+
+def test_a_route_for_answers_ends_where_conversations_may_not_begin(found: Find) -> None:
+    """Orders lets nobody begin; the answers of Billing are delivered all the same."""
+    assert [] == found(orders(route("there", "Billing", "billing")), billing(route("back", "Orders", "orders")))
+
+
+def test_two_databases_that_let_nobody_begin_are_dead_ends(found: Find) -> None:
+    lines = found(orders(route("there", "Billing", "billing")), billing(route("back", "Orders", "orders"), msdb=CLOSED))
+
+    assert ["billing/db.sql:3:14: dead-end", "orders/db.sql:3:14: dead-end"] == [
+        ": ".join(line.split(": ")[:2]) for line in lines
+    ]
+
+
+def test_a_route_to_the_own_address_gets_a_remedy_of_its_own(found: Find) -> None:
+    """No TRANSPORT is involved."""
+    (line,) = [line for line in found(gateway("g", route("self", "S", "g"))) if "dead-end" in line]
+
+    assert (
+        "g/msdb.sql:2:14: dead-end: what goes g -> g is dropped at its end, for 'S': route invalid (11294); [self]"
+        " there leads back to the same instance: lead it to where the service is, or to LOCAL"
+    ) == line
+
+
+def test_names_that_differ_between_instances_are_told_beside_the_dead_end(found: Find) -> None:
+    lines = found(orders(route("there", "billing", "billing")), billing(route("back", "Orders", "orders")))
+
+    assert {"names-differ-in-case", "dead-end"} == {line.split(": ")[1] for line in lines}
+
+
+# --- ways back ---
+
+
+def test_a_target_without_a_route_back_is_told(found: Find) -> None:
+    expected = (
+        "billing/broker.toml:9:1: missing-return-route: db of orders reaches db of billing, and no answer comes back:"
+        " its way billing ends in db there: instance not here (9795), for an answer names the broker instance of db of"
+        " orders; CREATE ROUTE in db of billing for 'Orders',"
+        " leading to orders or the next instance on the way there"
+    )
+
+    assert [expected] == found(orders(THERE), GOOD, billing())
+
+
+def test_a_gateway_without_a_route_back_is_told(found: Find) -> None:
+    one_way = gateway("g", route("b", "Billing", "billing", BILLING))
+
+    expected = (
+        "g/broker.toml:5:9: missing-return-route: db of orders reaches db of billing, and no answer comes back: its way"
+        " billing -> g ends in msdb there: no route (9798); CREATE ROUTE in msdb of g for 'Orders', leading to orders"
+        " or the next instance on the way there"
+    )
+
+    assert [expected] == found(orders(THERE), one_way, billing(BACK))
+
+
+def test_a_lost_way_back_is_told_once_whichever_number_a_beginning_would_meet(found: Find) -> None:
+    """The gateway says 9795 to answers, which name the broker instance, and 9796 to what begins: one thing is wrong."""
+    one_way = Site("g", route("b", "Billing", "billing", BILLING), more=FORWARDING)
+
+    (line,) = found(orders(THERE), one_way, billing(route("back", "Orders", "g")))
+
+    assert "g/broker.toml:5:9: missing-return-route: " in line
+    assert (
+        " ends in msdb there: instance not here (9795), for an answer names the broker instance of db of orders" in line
+    )
+
+
+def test_another_service_that_is_lost_on_the_same_way_is_told_too(found: Find) -> None:
+    one_way = Site("g", route("b", "Billing", "billing", BILLING), more=FORWARDING)
+
+    lines = found(orders(THERE), one_way, billing(route("back", "Orders", "g"), route("o", "Other", "g")))
+
+    assert ["billing/db.sql:4:14: dead-end", "g/broker.toml:5:9: missing-return-route"] == [
+        ": ".join(line.split(": ")[:2]) for line in lines
+    ]
+
+
+def test_a_way_back_is_missed_by_a_default_route_too(found: Find) -> None:
+    (line,) = found(orders(route("there", None, "g")), GOOD, billing())
+
+    assert "missing-return-route: db of orders reaches db of billing" in line
+
+
+def test_one_service_that_is_answered_is_enough(found: Find) -> None:
+    """Which service begins is not written anywhere: the other one may only be a target."""
+    both = Site("orders", CLOSED, service("Catalog", "Orders") + THERE, ORDERS)
+
+    assert [] == found(both, GOOD, billing(BACK))
+
+
+def test_a_database_without_a_known_identity_is_not_told(found: Find) -> None:
+    nameless = Site("orders", CLOSED, service("Orders") + THERE)
+
+    assert [] == [line for line in found(nameless, GOOD, billing(BACK)) if "missing-return-route" in line]
+
+
+# --- several routes, one target ---
+
+TWO_WAYS = route("1", "Billing", "g") + route("2", "Billing", "h")
+
+
+def test_two_gateways_that_lead_to_one_target_clear_the_warning(found: Find) -> None:
+    second = gateway("h", route("b", "Billing", "billing", BILLING), route("o", "Orders", "orders", ORDERS))
+
+    assert [] == found(orders(TWO_WAYS), GOOD, second, billing(BACK))
+
+
+@pytest.mark.parametrize("given", [0, 1, 3])
+def test_two_hosts_that_are_not_known_to_lead_to_one_target_are_told(found: Find, given: int) -> None:
+    twin = Site("h", "", service("Billing") + route("back", "Orders", "orders"), SHIPPING)
+
+    lines = found(orders(TWO_WAYS), *[GOOD, billing(BACK), twin][:given])
+
+    assert ["orders/db.sql:4:14: several-targets"] == [": ".join(line.split(": ")[:2]) for line in lines]
+
+
+# --- addresses ---
+
+
+@pytest.mark.parametrize(
+    ("listen", "host", "is_linked"),
+    [
+        ("127.0.0.1:4023", "127.0.0.1:4023", True),
+        ("name.example:4022", "name.example", True),
+        ("0.0.0.0:4022", "0.0.0.0", False),
+        ("127.0.0.1:0", "127.0.0.1", False),
+    ],
+)
+def test_an_instance_is_found_where_it_listens(found: Find, listen: str, host: str, *, is_linked: bool) -> None:
+    sender = gateway("a", route("r", "S", host))
+    target = gateway("g")
+    target.listen, target.advertise = listen, ""
+
+    assert is_linked == any("dead-end" in line for line in found(sender, target))
+
+
+def test_everything_is_sorted_by_place(concerns: Callable[..., list[Diagnostic]]) -> None:
+    found = concerns(gateway("b", route("x", "S", "b"), route("y", "S", "b")), gateway("a", route("z", "S", "b")))
+
+    places = [(one.span.source, one.span.line) for one in found if one.span]
+    assert sorted(places) == places
+    assert len(places) == len(found) > 1
+
+
+def test_of_one_kind_the_first_are_told_and_the_others_counted(tmp_path: Path) -> None:
+    many = Site("a", "".join(route(f"r{number}", "S", "x") for number in range(KEPT_MAX + 6)), more=FORWARDING)
+
+    concerns, left_out = survey_all([rehearse(load_settings(many.write(tmp_path), environ={}), now=NOW)])
+
+    assert {(Lint.DUPLICATE_ROUTE, str(tmp_path / "a" / "msdb.sql")): 5} == left_out
+    assert [Lint.DUPLICATE_ROUTE] * KEPT_MAX == [one.lint for one in concerns]
+
+
+def test_nothing_given_is_nothing_told() -> None:
+    assert ([], {}) == survey_all([])
+
+
+# --- test_resolution ---
+# Names of next hops that do not resolve: told once each, within a bound, and never an error.
+
+
+SCRIPT = """\
+CREATE ROUTE a WITH SERVICE_NAME = 'A', ADDRESS = 'tcp://good.example';
+CREATE ROUTE b WITH SERVICE_NAME = 'B', BROKER_INSTANCE = '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11', ADDRESS = 'tcp://bad.example:4023',
+    MIRROR_ADDRESS = 'tcp://worse.example';
+CREATE ROUTE c WITH SERVICE_NAME = 'C', ADDRESS = 'tcp://bad.example';
+CREATE ROUTE d WITH SERVICE_NAME = 'D', ADDRESS = 'tcp://10.0.0.1';
+CREATE ROUTE e WITH SERVICE_NAME = 'E', ADDRESS = 'tcp://[::1]:4022';
+CREATE ROUTE f WITH SERVICE_NAME = 'F', ADDRESS = 'LOCAL';
+"""
+
+
+@pytest.fixture
+def rehearsed(load: Any, tmp_path: Path) -> Any:
+    def rehearsing(script: str) -> Rehearsal:
+        (tmp_path / "a.sql").write_text(script)
+        settings = load("[instance]\nstate_dir = 'state'\n[routes]\nfiles = ['a.sql']\n")
+        return rehearse(settings, now=datetime.now(UTC))
+
+    return rehearsing
+
+
+def only_good(host: str) -> None:
+    if host != "good.example":
+        raise OSError(-2, "Name or service not known")
+
+
+def test_names_are_those_of_live_routes_once_each(rehearsed: Any) -> None:
+    expected = {"good.example": ("msdb", "a"), "bad.example": ("msdb", "b"), "worse.example": ("msdb", "b")}
+
+    assert expected == named_hosts(rehearsed(SCRIPT))
+
+
+def test_name_that_does_not_resolve_is_told_at_its_first_route(rehearsed: Any) -> None:
+    found = unresolved(rehearsed(SCRIPT), resolve=only_good)
+
+    assert [(2, "name-unresolved"), (2, "name-unresolved")] == [(one.span.line, one.lint) for one in found if one.span]
+    assert "the name 'bad.example' of its address does not resolve here: Name or service not known" == found[0].problem
+
+
+def test_name_that_no_resolver_takes_is_told(rehearsed: Any) -> None:
+    def refuse(host: str) -> None:
+        raise UnicodeError("label too long")
+
+    assert "label too long" in unresolved(rehearsed(SCRIPT), resolve=refuse)[0].problem
+
+
+def test_resolver_that_does_not_answer_holds_nobody_up(rehearsed: Any) -> None:
+    release = threading.Event()
+
+    found = unresolved(rehearsed(SCRIPT), resolve=lambda _: release.wait(60), seconds=0.05)
+
+    release.set()
+    assert [] == found
+
+
+def test_number_of_names_is_bounded(rehearsed: Any) -> None:
+    asked: list[str] = []
+    script = "".join(
+        f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S{n}', ADDRESS = 'tcp://h{n}';\n" for n in range(NAMES_MAX + 1)
+    )
+
+    unresolved(rehearsed(script), resolve=asked.append)
+
+    assert NAMES_MAX == len(asked)
+
+
+def test_nothing_to_ask_asks_nobody(rehearsed: Any) -> None:
+    assert [] == unresolved(rehearsed(""), resolve=only_good)

@@ -1,0 +1,264 @@
+""""""
+
+from __future__ import annotations
+
+import glob
+import sqlite3
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.catalog import scripts as declared
+from broker.catalog.catalog import MSDB, Catalog, Database
+from broker.catalog.scripts import (
+    Scripts,
+    closed_directory,
+    is_pattern,
+    look,
+    named_scripts,
+    no_script,
+    run_declared,
+    script_files,
+)
+from broker.config.load import load_settings
+from broker.config.settings import Settings
+from broker.errors import SettingError, StatementError
+from broker.store.sqlite import database, metadata
+from tests.support.nobody import as_nobody
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db = database.open_store(tmp_path / "msdb.db")
+    yield db
+    db.close()
+
+
+@pytest.fixture
+def catalog(db: sqlite3.Connection) -> Catalog:
+    return Catalog({MSDB: Database(MSDB, bytes(16), None, lambda: nullcontext(db))}, lambda: None)
+
+
+async def test_script_is_carried_out_as_declared(catalog: Catalog, db: sqlite3.Connection, tmp_path: Path) -> None:
+    path = tmp_path / "a.sql"
+    path.write_text("CREATE ROUTE [Å] WITH ADDRESS = 'LOCAL'; DROP ROUTE nix;", encoding="utf-8")
+
+    for _ in range(2):
+        await run_declared(catalog, path, MSDB)
+
+    assert metadata.find_route(db, "Å") is not None
+
+
+async def test_mistake_names_the_file(catalog: Catalog, tmp_path: Path) -> None:
+    path = tmp_path / "a.sql"
+    path.write_text("CREATE ROUTE r WITH\nADDRESS = 'x';")
+
+    with pytest.raises(StatementError) as caught:
+        await run_declared(catalog, path, MSDB)
+
+    assert f", {path}:2:11\n" in str(caught.value)
+
+
+async def test_file_that_is_no_text_is_told_with_its_place(catalog: Catalog, tmp_path: Path) -> None:
+    path = tmp_path / "a.sql"
+    path.write_bytes(b"DROP ROUTE x;\nDROP ROUTE \xe4;")
+
+    with pytest.raises(StatementError) as caught:
+        await run_declared(catalog, path, MSDB)
+
+    assert f"Msg 102, Level 16, {path}:2:12\nthe byte 0xe4 is not UTF-8; save the script as UTF-8" == str(caught.value)
+
+
+async def test_file_that_cannot_be_read_is_told_with_its_reason(catalog: Catalog, tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        await run_declared(catalog, tmp_path, MSDB)
+
+    assert f"{tmp_path}: cannot be read: Is a directory; make it readable for the instance" == str(caught.value)
+
+
+async def test_long_script_is_told_of(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declared, "TELL_SECONDS", 0.0)
+    path = tmp_path / "a.sql"
+    path.write_text("".join(f"CREATE ROUTE r{number} WITH ADDRESS = 'LOCAL';" for number in range(2000)))
+
+    with capture_logs() as logs:
+        await run_declared(catalog, path, MSDB)
+
+    told = [entry for entry in logs if entry["event"] == "script running"]
+    assert told
+    assert all(entry["script"] == str(path) and 0 <= entry["percent"] <= 100 for entry in told)
+
+
+# --- test_named_script ---
+# A script that is named has to be there; a pattern may match nothing.
+
+
+KEY = ("routes", "files")
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        ("/etc/broker/a.sql", False),
+        ("/etc/broker/*.sql", True),
+        ("/etc/broker/?.sql", True),
+        ("/etc/broker/[ab].sql", True),
+        (f"{glob.escape('/etc/we*ird [1]?')}/a.sql", False),
+        (f"{glob.escape('/etc/we*ird [1]?')}/*.sql", True),
+    ],
+)
+def test_pattern_is_told_from_a_path(path: str, *, is_one: bool) -> None:
+    assert is_one == is_pattern(path)
+
+
+def test_files_come_in_the_order_of_the_configuration(load: Any, tmp_path: Path) -> None:
+    for name in ("b.sql", "a.sql", "c.txt"):
+        (tmp_path / name).touch()
+    settings = load("[routes]\nfiles = ['c.txt', '*.sql', 'none/*.sql']\n")
+
+    found = named_scripts(settings, KEY, settings.routes.files)
+
+    assert ["c.txt", "a.sql", "b.sql"] == [path.name for path in found]
+
+
+@pytest.mark.parametrize("make", ["nothing", "directory"])
+def test_path_without_a_file_is_refused_at_its_place(load: Any, tmp_path: Path, make: str) -> None:
+    if make == "directory":
+        (tmp_path / "b.sql").mkdir()
+    settings = load("[routes]\nfiles = ['none/*.sql', 'b.sql']\n")
+
+    with pytest.raises(SettingError) as caught:
+        named_scripts(settings, KEY, settings.routes.files)
+
+    assert str(caught.value).replace(f"{tmp_path}/", "") == (
+        'broker.toml:2:24: routes.files[1]: "b.sql" does not exist, or is no plain file; correct the path; it is'
+        " relative to the configuration file's directory"
+    )
+
+
+def test_pattern_is_said_to_match_nothing(load: Any) -> None:
+    settings = load("[routes]\nfiles = ['*.sql']\n")
+
+    assert no_script(settings, (*KEY, 0), "/x/*.sql").problem == '"/x/*.sql" matches no file'
+
+
+def test_pattern_into_a_directory_that_may_not_be_read_is_no_empty_one(load: Any, tmp_path: Path) -> None:
+    (tmp_path / "routes.d").mkdir(mode=0)
+    settings = load("[routes]\nfiles = ['routes.d/*.sql']\n")
+
+    with as_nobody(tmp_path), pytest.raises(SettingError) as caught:
+        named_scripts(settings, KEY, settings.routes.files)
+
+    assert str(caught.value).replace(f"{tmp_path}/", "") == (
+        'broker.toml:2:10: routes.files[0]: "routes.d/*.sql": the directory "routes.d" may not be looked into; let the'
+        " user that runs the instance read and enter it, and read the files in it"
+    )
+
+
+# --- test_reload_script ---
+# Which scripts of a configuration have changed since they were carried out.
+
+
+def settings(directory: Path) -> Settings:
+    path = directory / "broker.toml"
+    path.write_text('[routes]\nfiles = ["*.sql"]\n[databases.a]\npath = "a.db"\nscripts = ["a/*.sql"]\n')
+    return load_settings(path, environ={})
+
+
+def test_only_databases_whose_files_are_others_have_theirs_carried_out(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.sql").write_text("one")
+    (tmp_path / "1.sql").write_text("one")
+    before = Scripts(look(settings(tmp_path)))
+    assert ([], False) == (before.changed(before.done), before.are_others(before.done))
+
+    (tmp_path / "a" / "1.sql").write_text("two")
+    found = look(settings(tmp_path))
+
+    assert (["a"], True) == (before.changed(found), before.are_others(found))
+
+
+def test_the_order_of_files_counts_and_a_new_name_does(tmp_path: Path) -> None:
+    (tmp_path / "2.sql").write_text("one")
+    before = Scripts(look(settings(tmp_path)))
+
+    (tmp_path / "2.sql").rename(tmp_path / "1.sql")
+
+    assert [MSDB] == before.changed(look(settings(tmp_path)))
+
+
+def test_scripts_that_are_no_more_are_noticed_and_nothing_is_carried_out(tmp_path: Path) -> None:
+    (tmp_path / "1.sql").write_text("one")
+    before = Scripts(look(settings(tmp_path)))
+
+    (tmp_path / "1.sql").unlink()
+    found = look(settings(tmp_path))
+
+    assert ([], True) == (before.changed(found), before.are_others(found))
+
+
+def test_what_a_file_is_touched_for_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "1.sql").write_text("one")
+    before = Scripts(look(settings(tmp_path)))
+
+    (tmp_path / "1.sql").write_text("one")
+
+    assert [] == before.changed(look(settings(tmp_path)))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b.sql", "a.sql", "c.txt", "d.sql/x.sql", "deep/er/y.sql"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["*.sql"], ["a.sql", "b.sql"]),  # d.sql is a directory
+        (["b.sql", "*.sql"], ["b.sql", "a.sql"]),
+        (["**/*.sql"], ["a.sql", "b.sql", "d.sql/x.sql", "deep/er/y.sql"]),
+        (["[ab].sql", "?.txt"], ["a.sql", "b.sql", "c.txt"]),
+        (["none.sql", "no/*.sql"], []),
+        ([], []),
+    ],
+)
+def test_files_come_in_the_order_of_patterns_and_names(tree: Path, patterns: list[str], names: list[str]) -> None:
+    found = script_files(f"{tree}/{pattern}" for pattern in patterns)
+
+    assert [tree / name for name in names] == found
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode", "pattern"),
+    [
+        ("deep", 0o000, "deep/*.sql"),
+        ("deep", 0o444, "deep/*.sql"),
+        ("deep", 0o111, "deep/*.sql"),
+        ("deep", 0o000, "deep/er/*.sql"),
+        ("deep/er", 0o000, "*/er/*.sql"),
+        ("deep/er", 0o000, "**/*.sql"),
+        ("we*ird", 0o000, f"{glob.escape('we*ird')}/in/*.sql"),
+    ],
+)
+def test_directory_that_may_not_be_looked_into_is_found(tree: Path, closed: str, mode: int, pattern: str) -> None:
+    (tree / closed).mkdir(exist_ok=True)
+    (tree / closed).chmod(mode)
+
+    with as_nobody(tree):
+        found = closed_directory(f"{tree}/{pattern}")
+
+    assert found is not None
+    assert found.startswith(str(tree / closed))
+
+
+@pytest.mark.parametrize("pattern", ["*.sql", "none/*.sql", "a.sql/*.sql", "**/*.sql", "a.sql"])
+def test_directory_that_is_not_there_or_empty_is_not_closed(tree: Path, pattern: str) -> None:
+    assert closed_directory(f"{tree}/{pattern}") is None

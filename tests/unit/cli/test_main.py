@@ -1,0 +1,130 @@
+"""Completion by the shell: the script it runs, and what the program answers to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from broker.cli import main
+from broker.cli.main import COMMANDS as TABLE
+from tests.support.command import run
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_asks_the_program(shell: str) -> None:
+    result = run("completion", shell)
+
+    assert 0 == result.exit_code
+    assert f"_BROKER_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_another_shell_is_wrong_usage() -> None:
+    assert 2 == run("completion", "tcsh").exit_code
+
+
+def test_bash_completes_commands_options_and_values() -> None:
+    """A real one, with the program in its path."""
+    programs = Path(sys.executable).parent  # where the package is installed
+    bash = shutil.which("bash")
+    assert bash is not None
+    asked = (
+        'complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _broker_completion broker;'
+        ' echo "${COMPREPLY[*]}"; }\n'
+        "complete_words broker sta; complete_words broker sql --out; complete_words broker status -o j\n"
+    )
+    script = run("completion", "bash").stdout + asked
+    environ = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
+
+    done = subprocess.run([bash, "--norc", "-c", script], capture_output=True, text=True, check=True, env=environ)
+
+    assert ["status", "--output", "json"] == done.stdout.split()
+
+
+# --- test_group ---
+# What holds for every command: help and usage.
+
+
+GROUPS = {name: command for name, command in main.commands.items() if isinstance(command, click.Group)}
+COMMANDS = sorted([*main.commands, *(f"{name} {inner}" for name, group in GROUPS.items() for inner in group.commands)])
+
+
+def command(name: str) -> click.Command:
+    """A command, or one of a group."""
+    found: click.Command = main
+    for word in name.split():
+        assert isinstance(found, click.Group)
+        found = found.commands[word]
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_ends_with_two_examples_of_it(name: str) -> None:
+    result = run(*name.split(), "--help")
+
+    heading, *examples = result.stdout.rstrip().splitlines()[-3:]
+    assert 0 == result.exit_code
+    assert "Examples:" == heading.strip()
+    assert all(f"broker {name}" in example for example in examples)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_in_one_line_what_it_does(name: str) -> None:
+    short = command(name).get_short_help_str(limit=70)
+
+    assert not short.endswith("...")
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_the_table_of_commands_says_what_the_command_says(name: str) -> None:
+    assert TABLE[name][1] == command(name).get_short_help_str(limit=200)
+
+
+def test_the_help_of_the_program_lists_every_command() -> None:
+    told = run("--help").stdout.partition("Commands:")[2]
+
+    assert sorted(TABLE) == [line.split()[0] for line in told.splitlines() if line.startswith("  ") and line[2] != " "]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_tells_its_exit_codes_and_every_option(name: str) -> None:
+    assert "Exit codes:" in " ".join(run(*name.split(), "--help").stdout.split())
+    assert [] == [
+        option.name for option in command(name).params if isinstance(option, click.Option) and not option.help
+    ]
+
+
+def test_the_help_of_the_program_tells_every_exit_code() -> None:
+    text = " ".join(run("--help").stdout.split())
+
+    assert (
+        "Exit codes: 0 success, 1 error, 2 usage, 3 not found, 4 daemon unreachable, 5 not permitted, 6 refused because"
+        " it would do harm, 7 timed out; serve also 75 (port taken, store locked) and 78 (bad configuration)." in text
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["status", "--bogus"],
+        ["status", "-o", "yaml"],
+        ["send", "-d", "x"],
+        ["receive", "-d", "x"],
+        ["receive", "-d", "x", "--queue", "q", "--top", "0"],
+        ["receive", "-d", "x", "--queue", "q", "--wait", "-1"],
+        ["send", "-d", "x", "--from", "a", "--to", "b", "--lines", "body"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2_and_points_at_the_help(arguments: list[str]) -> None:
+    result = run(*arguments)
+
+    assert 2 == result.exit_code
+    assert "--help' for help." in result.stderr
+    assert "" == result.stdout

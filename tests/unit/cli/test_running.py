@@ -1,0 +1,242 @@
+"""`broker drain` follows an instance until it has gone, and its exit code says whether anything was left."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.support.command import run
+
+SERVING = {
+    "stage": "serving",
+    "sentence": "serving",
+    "reason": "",
+    "held": 0,
+    "unserved": 0,
+    "peers": 0,
+    "by_hop": {},
+    "busy": [],
+    "remaining_s": None,
+    "clean": None,
+    "changes": 0,
+    "process": None,
+}
+LEAVING = SERVING | {"stage": "leaving", "sentence": "draining: 2 held, 1 peer left, 9 s", "changes": 3}
+HELD = {"held": 2, "unserved": 1, "peers": 1, "by_hop": {"tcp://north:4022": 2}, "busy": ["orders"]}
+
+
+def test_every_change_is_told_and_the_end(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/drain"] = (200, LEAVING)
+    fake_admin.answers["/v1/drain?since=3"] = (200, LEAVING | {"stage": "left", "sentence": "drained", "clean": True})
+
+    result = run("drain", "--socket", fake_admin.path)
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert ["draining: 2 held, 1 peer left, 9 s", "drained"] == result.stderr.splitlines()
+    assert ("POST", "/v1/drain", {}) == fake_admin.asked[0]
+
+
+def test_what_was_left_behind_is_an_exit_code_of_its_own(fake_admin: Any) -> None:
+    last = LEAVING | HELD | {"stage": "left", "sentence": "not drained: 2 held, 1 peer left", "clean": False}
+    fake_admin.answers["/v1/drain"] = (200, last)
+
+    result = run("drain", "--socket", fake_admin.path, "-o", "json")
+
+    assert (7, last) == (result.exit_code, json.loads(result.stdout))
+    assert "gone, and something was left behind: 2 held (1 without a connection), 1 peers" in result.stderr
+
+
+def test_instance_that_is_still_there_after_the_time_is_told(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/drain"] = (200, LEAVING | HELD)
+    fake_admin.answers["/v1/drain?since=3"] = (200, LEAVING | HELD)
+
+    result = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
+
+    assert (7, True) == (result.exit_code, "still there after 0.1 s; draining: 2 held" in result.stderr)
+
+
+def test_process_that_has_not_ended_is_waited_for(fake_admin: Any) -> None:
+    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid()}
+    fake_admin.answers["/v1/drain"] = (200, last)
+
+    result = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
+
+    told = ["drained", f"waiting for process {os.getpid()} to end", "still there after 0.1 s; drained"]
+    assert (7, told) == (result.exit_code, result.stderr.splitlines())
+
+
+def test_process_that_is_not_the_one_behind_the_socket_is_not_waited_for(fake_admin: Any) -> None:
+    """It counts in another container, or through a tunnel."""
+    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid() + 1}
+    fake_admin.answers["/v1/drain"] = (200, last)
+
+    result = run("drain", "--socket", fake_admin.path)
+
+    assert (0, ["drained"]) == (result.exit_code, result.stderr.splitlines())
+
+
+def test_dry_run_begins_nothing(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/drain"] = (200, SERVING | HELD)
+
+    result = run("drain", "--socket", fake_admin.path, "--dry-run")
+
+    assert [("GET", "/v1/drain", None)] == fake_admin.asked
+    assert [
+        "2 held (1 without a connection), 1 peers",
+        "  2 held for tcp://north:4022",
+        "  database orders is busy",
+    ] == result.stdout.splitlines()
+
+
+def test_dry_run_of_an_instance_that_does_nothing_says_so(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/drain"] = (200, SERVING)
+
+    assert "nothing would have to leave\n" == run("drain", "--socket", fake_admin.path, "--dry-run").stdout
+
+
+def test_who_may_not_is_told(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/drain"] = (403, {"detail": "this takes the role operator"})
+
+    result = run("drain", "--socket", fake_admin.path)
+
+    assert (5, "this takes the role operator\n") == (result.exit_code, result.stderr)
+
+
+def test_instance_that_is_not_there_is_unreachable(fake_admin: Any) -> None:
+    assert 4 == run("drain", "--socket", fake_admin.path.parent / "none.sock").exit_code
+
+
+def test_instance_that_cannot_write_it_down_is_told_to_drain_by_a_signal(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/drain"] = (503, {"detail": "audit a.jsonl: No space left on device; nothing is changed"})
+
+    result = run("drain", "--socket", fake_admin.path)
+
+    assert 1 == result.exit_code
+    assert "No space left on device; nothing is changed; SIGTERM drains it all the same" in result.stderr
+
+
+# --- test_reload ---
+# The command reload: what is asked, how the answer is shown, and what its exit code says.
+
+
+ANSWER: dict[str, Any] = {
+    "changed": True,
+    "dry_run": False,
+    "settings": [
+        {"key": "endpoint.max_hops", "effect": "live", "before": "16", "after": "3", "place": "a.toml:2:3"},
+        {"key": "instance.name", "effect": "restart", "before": '"a"', "after": '"b"', "place": ""},
+    ],
+    "databases": ["msdb"],
+    "messages": ["route a created"],
+    "connections": 2,
+    "waiting": ["instance.name"],
+}
+NOTHING = ANSWER | {"changed": False, "settings": [], "databases": [], "messages": [], "connections": 0, "waiting": []}
+
+
+def test_each_setting_has_a_line_that_says_what_became_of_it(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER)
+
+    result = run("reload", "--socket", fake_admin.path)
+
+    assert [
+        "1 setting changed, 1 waits for a restart, scripts of msdb carried out",
+        "  endpoint.max_hops: 16 -> 3, in force  (a.toml:2:3)",
+        '  instance.name: "a" -> "b", waits for a restart',
+        "  route a created",
+        "2 connections go on with what they had; new ones have the new settings",
+        "restart the instance for: instance.name",
+    ] == result.stdout.splitlines()
+    assert (0, [("POST", "/v1/reload", {"dry_run": False})]) == (result.exit_code, fake_admin.asked)
+
+
+def test_a_database_that_comes_or_goes_has_no_second_value(fake_admin: Any) -> None:
+    come = {"key": "databases.y", "effect": "restart", "before": "", "after": "a new database", "place": ""}
+    gone = {"key": "databases.x", "effect": "restart", "before": "a database", "after": "", "place": ""}
+    fake_admin.answers["/v1/reload"] = (200, NOTHING | {"changed": True, "settings": [come, gone]})
+
+    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
+
+    assert [
+        "  databases.y: a new database, waits for a restart",
+        "  databases.x: a database that is there no more, waits for a restart",
+    ] == lines[1:]
+
+
+def test_what_only_waits_for_a_restart_is_counted_and_nothing_changed(fake_admin: Any) -> None:
+    waiting = [ANSWER["settings"][1], ANSWER["settings"][1] | {"key": "store.synchronous"}]
+    told = NOTHING | {"settings": waiting, "waiting": [one["key"] for one in waiting]}
+    fake_admin.answers["/v1/reload"] = (200, told)
+
+    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
+
+    assert "nothing changed, 2 settings wait for a restart" == lines[0]
+
+
+def test_nothing_new_is_said_to_be_nothing_new(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, NOTHING)
+
+    assert "nothing changed\n" == run("reload", "--socket", fake_admin.path).stdout
+
+
+def test_what_is_unwise_about_the_new_settings_is_told(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"warnings": ["a.toml:3:1: endpoint.encryption: is unwise"]})
+
+    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
+
+    assert "  warning: a.toml:3:1: endpoint.encryption: is unwise" == lines[3]
+
+
+def test_scripts_alone_are_said_alone(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, NOTHING | {"changed": True, "databases": ["msdb"]})
+
+    assert "scripts of msdb carried out\n" == run("reload", "--socket", fake_admin.path).stdout
+
+
+def test_a_dry_run_says_would(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"dry_run": True})
+
+    result = run("reload", "--dry-run", "--socket", fake_admin.path)
+
+    assert [
+        "1 setting would be changed, 1 would wait for a restart, scripts of msdb would be carried out",
+        "  endpoint.max_hops: 16 -> 3, would be in force  (a.toml:2:3)",
+        '  instance.name: "a" -> "b", would wait for a restart',
+    ] == result.stdout.splitlines()[:3]
+    assert [("POST", "/v1/reload", {"dry_run": True})] == fake_admin.asked
+
+
+def test_for_programs_it_is_json(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER)
+
+    assert ANSWER == json.loads(run("reload", "-o", "json", "--socket", fake_admin.path).stdout)
+
+
+def test_a_wrong_configuration_is_told_whole_with_exit_code_2(fake_admin: Any) -> None:
+    errors = [{"key": "a", "text": "a.toml:1:2: a: is wrong; do b"}, {"key": "c", "text": "a.toml:2:2: c: is wrong"}]
+    problem = {"status": 422, "detail": "x", "errors": errors, "more_errors": 3}
+    fake_admin.answers["/v1/reload"] = (422, problem)
+
+    result = run("reload", "--socket", fake_admin.path)
+
+    assert 2 == result.exit_code
+    assert [*(one["text"] for one in errors), "and 3 more", "nothing has changed"] == result.stderr.splitlines()
+
+
+def test_a_daemon_that_is_not_there_is_exit_code_4(tmp_path: Path) -> None:
+    result = run("reload", "--socket", tmp_path / "none.sock")
+
+    assert (4, True) == (result.exit_code, "--socket" in result.stderr)
+
+
+def test_a_file_that_is_wrong_is_exit_code_2_and_asks_nobody(fake_admin: Any, tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(f'[admin]\nsocket = "{fake_admin.path}"\n[endpoint]\nmax_hops = 0\n')
+
+    result = run("reload", "-c", config)
+
+    assert (2, []) == (result.exit_code, fake_admin.asked)
+    assert "endpoint.max_hops: 0 is out of range" in result.stderr
+    assert "is not known, so the daemon was not asked; name its socket with --socket" in result.stderr

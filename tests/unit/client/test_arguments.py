@@ -1,0 +1,388 @@
+"""Numbers of applications: what does not fit is told with its argument, its range and what was given."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import broker
+from broker import aio
+from broker.client.arguments import (
+    INT_MAX,
+    check_connection,
+    check_count,
+    check_name,
+    check_seconds,
+    check_text,
+    guid_of,
+)
+from broker.client.dialog import Dialog
+from broker.client.reader_pool import Runner
+from broker.client.receiving import get_conversation_group, receive
+from broker.errors import ConversationError
+from tests.support.shop import Shop
+
+HUGE = 10**5000  # above what Python writes out
+
+
+class Seven:
+    """A whole number of some library."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(("value", "count"), [(1, 1), (INT_MAX, INT_MAX), (Seven(), 7)])
+def test_whole_number_of_the_range_is_taken(value: object, count: int) -> None:
+    assert count == check_count(value, "top", 127, least=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (-1, "-1"),
+        (2**31, "2147483648"),
+        pytest.param(HUGE, "a number of thousands of digits", id="huge"),
+        (1.5, "1.5"),
+        (1.0, "1.0"),
+        (math.nan, "nan"),
+        (True, "True"),
+        ("7", "'7'"),
+        (None, "None"),
+        ("x" * 100, "'" + "x" * 79 + "..."),
+    ],
+)
+def test_what_is_no_whole_number_of_the_range_is_told(value: object, shown: str) -> None:
+    with pytest.raises(ConversationError) as caught:
+        check_count(value, "top", 127, least=1)
+
+    assert f"Msg 127: top has to be a whole number, 1 .. 2147483647, not {shown}" == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (1, 1.0),
+        (0.5, 0.5),
+        (timedelta(minutes=1), 60.0),
+        (Decimal("2.5"), 2.5),
+        (Fraction(1, 2), 0.5),
+        (math.inf, math.inf),
+    ],
+)
+def test_time_is_taken_however_it_is_given(value: object, seconds: float) -> None:
+    assert seconds == check_seconds(value, "wait", 148)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (-0.1, "-0.1"),
+        (-math.inf, "-inf"),
+        (11, "11"),
+        (math.inf, "inf"),
+        (math.nan, "nan"),
+        (True, "True"),
+        ("5", "'5'"),
+        (None, "None"),
+        (timedelta(-1), "datetime.timedelta(days=-1)"),
+        pytest.param(HUGE, "a number of thousands of digits", id="huge"),
+        ([], "[]"),
+    ],
+)
+def test_what_is_no_time_of_the_range_is_told(value: object, shown: str) -> None:
+    with pytest.raises(ConversationError) as caught:
+        check_seconds(value, "lifetime", 8489, most=10)
+
+    sentence = f"Msg 8489: lifetime has to be a number of seconds, above 0 and at most 10, not {shown}"
+    assert sentence == str(caught.value)
+
+
+def test_zero_is_a_time_where_it_may_be() -> None:
+    assert 0.0 == check_seconds(0, "wait", 148, may_be_zero=True)
+    with pytest.raises(ConversationError, match="wait has to be a number of seconds, 0 or more, not -1"):
+        check_seconds(-1, "wait", 148, may_be_zero=True)
+
+
+# --- where applications give them -------------------------------------------------------------------------------
+
+
+RECEIVED = [
+    ({"top": 1.5}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not 1.5"),
+    ({"top": True}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not True"),
+    ({"top": "5"}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not '5'"),
+    ({"top": 2**63}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not 9223372036854775808"),
+    ({"poison": -1}, "Msg 127: poison has to be a whole number, 0 .. 2147483647, not -1"),
+    ({"poison": 0.5}, "Msg 127: poison has to be a whole number, 0 .. 2147483647, not 0.5"),
+    ({"wait": math.nan}, "Msg 148: wait has to be a number of seconds, 0 or more, not nan"),
+    ({"wait": -1}, "Msg 148: wait has to be a number of seconds, 0 or more, not -1"),
+    ({"wait": "1"}, "Msg 148: wait has to be a number of seconds, 0 or more, not '1'"),
+    ({"wait": None}, "Msg 148: wait has to be a number of seconds, 0 or more, not None"),
+]
+ON_DIALOG: list[tuple[Callable[[Any], Any], str]] = [
+    (
+        lambda dialog: dialog.end(error=1.5),
+        "Msg 8403: error, the application's code, has to be a whole number, 1 .. 2147483647, not 1.5",
+    ),
+    (
+        lambda dialog: dialog.end(error=True),
+        "Msg 8403: error, the application's code, has to be a whole number, 1 .. 2147483647, not True",
+    ),
+    (
+        lambda dialog: dialog.end(error="5"),
+        "Msg 8403: error, the application's code, has to be a whole number, 1 .. 2147483647, not '5'",
+    ),
+    (
+        lambda dialog: dialog.end(error=-1),
+        "Msg 8403: error, the application's code, has to be a whole number, 1 .. 2147483647, not -1",
+    ),
+    (lambda dialog: dialog.end(error=1, description=7), "Msg 8424: the description has to be text, not 7"),
+    (
+        lambda dialog: dialog.set_timer("60"),
+        "Msg 8410: a conversation timer's seconds has to be a number of seconds, above 0, not '60'",
+    ),
+    (
+        lambda dialog: dialog.set_timer(True),
+        "Msg 8410: a conversation timer's seconds has to be a number of seconds, above 0, not True",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), RECEIVED)
+async def test_receive_says_which_argument_is_wrong(shop: Shop, wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConversationError) as plain:
+        receive(shop.connect(), queue="OrdersQueue", **wrong)
+    async with aio.connect(shop.path) as db, db:
+        with pytest.raises(ConversationError) as awaited:
+            await aio.receive(db, queue="OrdersQueue", **wrong)
+
+    assert [sentence, sentence] == [str(plain.value), str(awaited.value)]
+
+
+async def test_get_conversation_group_says_that_its_wait_is_no_time(shop: Shop) -> None:
+    with pytest.raises(ConversationError, match="wait has to be a number of seconds, 0 or more, not nan"):
+        get_conversation_group(shop.connect(), queue="OrdersQueue", wait=math.nan)
+    async with aio.connect(shop.path) as db, db:
+        with pytest.raises(ConversationError, match="wait has to be a number of seconds, 0 or more, not nan"):
+            await aio.get_conversation_group(db, queue="OrdersQueue", wait=math.nan)
+
+
+@pytest.mark.parametrize(("call", "sentence"), ON_DIALOG)
+async def test_dialog_says_which_argument_is_wrong(shop: Shop, call: Callable[[Any], Any], sentence: str) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog: Dialog = shop.begin(db)
+    with pytest.raises(ConversationError) as plain:
+        call(dialog)
+    async with aio.connect(shop.path) as connection:
+        with pytest.raises(ConversationError) as awaited:
+            await call(await aio.get_dialog(connection, dialog.conversation_handle))
+
+    assert [sentence, sentence] == [str(plain.value), str(awaited.value)]
+    assert ["SO"] == shop.seen()["conversations"]
+
+
+@pytest.mark.parametrize("lifetime", ["3600", True, math.nan, None, 2**31])
+async def test_lifetime_that_is_none_is_told(shop: Shop, lifetime: Any) -> None:
+    sentence = f"lifetime has to be a number of seconds, above 0 and at most 2147483647, not {lifetime!r}"
+    with pytest.raises(ConversationError, match=sentence):
+        shop.begin(shop.connect(), lifetime=lifetime)
+    async with aio.connect(shop.path) as db:
+        with pytest.raises(ConversationError, match=sentence):
+            await aio.begin_dialog(db, from_service="Orders", to_service="far", lifetime=lifetime)
+
+
+def test_readers_are_not_started_with_a_grace_that_is_no_time(shop: Shop) -> None:
+    with pytest.raises(ConversationError, match="grace has to be a number of seconds, 0 or more, not nan"):
+        Runner([], str(shop.path), grace=math.nan)
+
+
+async def test_wait_may_be_for_ever(shop: Shop) -> None:
+    async with aio.connect(shop.path) as db, db:
+        waiting = asyncio.create_task(aio.receive(db, queue="OrdersQueue", wait=math.inf))
+        other = shop.connect(isolation_level=None)
+        shop.arrive(shop.begin(other), b"at last")
+
+        assert [b"at last"] == [message.body for message in await waiting]
+
+
+# --- test_connection ---
+# Connections and dialogs as applications give them: what is none is refused with what is expected and what to do.
+
+
+ConnectionShop = Any  # its class is in conftest.py, which nothing imports
+
+EXPECTED = r"the connection has to be one of sqlite3, as sqlite3\.connect\(PATH\) gives it, not "
+EXPECTED_AWAITED = (
+    r"the connection has to be one of broker\.aio, as `async with broker\.aio\.connect\(PATH\)` gives it, not "
+)
+BEGINNING = {"from_service": "Orders", "to_service": "//far/Billing"}
+CALLS: list[Callable[[Any, Any], Any]] = [
+    lambda calls, db: calls.begin_dialog(db, **BEGINNING),
+    lambda calls, db: calls.get_dialog(db, uuid.uuid4()),
+    lambda calls, db: calls.receive(db, queue="OrdersQueue"),
+    lambda calls, db: calls.get_conversation_group(db, queue="OrdersQueue"),
+]
+NAMES = ["begin_dialog", "get_dialog", "receive", "get_conversation_group"]
+
+
+class Wrapped:
+    """A connection inside an object that hands everything on, as pools give it."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+class PoolConnection:
+    """A connection of a library that has its own transactions."""
+
+    def in_transaction(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("call", CALLS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("shop.db", "str"),
+        (None, "NoneType"),
+        (PoolConnection(), r"tests\.unit\.application\.test_connection\.PoolConnection"),
+    ],
+)
+def test_what_is_no_connection_is_refused(call: Callable[[Any, Any], Any], given: object, what: str) -> None:
+    with pytest.raises(TypeError, match=f"^{EXPECTED}{what}$"):
+        call(broker, given)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=NAMES)
+async def test_a_connection_that_is_awaited_is_told_where_its_calls_are(
+    shop: ConnectionShop, call: Callable[[Any, Any], Any]
+) -> None:
+    there = r"broker\.application\.worker\.{}, whose calls are awaited: those of broker\.aio take one of broker\.aio"
+
+    async with aio.connect(shop.path) as db:
+        with pytest.raises(TypeError, match=EXPECTED + there.format("Connection")):
+            call(broker, db)
+    with pytest.raises(TypeError, match=EXPECTED + there.format("Connecting")):
+        call(broker, aio.connect(shop.path))
+
+
+@pytest.mark.parametrize("call", CALLS, ids=NAMES)
+async def test_a_connection_that_is_not_awaited_is_told_where_its_calls_are(
+    shop: ConnectionShop, call: Callable[[Any, Any], Any]
+) -> None:
+    there = r"sqlite3\.Connection: for that one the same calls are in `broker`, without await"
+
+    with pytest.raises(TypeError, match=EXPECTED_AWAITED + there):
+        await call(aio, shop.connect())
+    with pytest.raises(TypeError, match=f"{EXPECTED_AWAITED}str$"):
+        await call(aio, "shop.db")
+    with pytest.raises(TypeError, match=rf"{EXPECTED_AWAITED}broker\.application\.worker\.Connecting: await it first"):
+        await call(aio, aio.connect(shop.path))
+
+
+def test_a_wrapped_connection_is_one(shop: ConnectionShop) -> None:
+    db = shop.connect(isolation_level=None)
+
+    check_connection(db)
+    check_connection(Wrapped(db))
+    broker.begin_dialog(Wrapped(db), **BEGINNING)  # type: ignore[arg-type]
+
+    assert ["SO"] == shop.seen()["conversations"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda calls, dialog: calls.send(iter([dialog]), b""),
+        lambda calls, dialog: calls.move_conversation(dialog, uuid.uuid4()),
+    ],
+    ids=["send", "move_conversation"],
+)
+async def test_what_is_no_dialog_is_refused(shop: ConnectionShop, call: Callable[[Any, Any], Any]) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    handle = dialog.conversation_handle
+
+    with pytest.raises(TypeError, match=r"has to be a broker\.application\.dialog\.Dialog, .* not uuid\.UUID"):
+        call(broker, handle)
+    with pytest.raises(TypeError, match=r"has to be a broker\.aio\.Dialog, .* `get_dialog` gives .* not uuid\.UUID"):
+        await call(aio, handle)
+    with pytest.raises(TypeError, match=r"has to be a broker\.aio\.Dialog, .* not broker\.application\.dialog\.Dialog"):
+        await call(aio, dialog)
+    async with aio.connect(shop.path) as db:
+        awaited = await aio.get_dialog(db, handle)
+        with pytest.raises(TypeError, match=r"not broker\.aio\.Dialog"):
+            call(broker, awaited)
+
+
+# --- test_name ---
+# Names and GUIDs of applications: which are taken, and with which number the others are refused.
+
+
+GUID = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+
+
+@pytest.mark.parametrize("text", [GUID, str(GUID), str(GUID).upper(), f"{{{GUID}}}", GUID.hex])
+def test_guid_is_read_however_it_is_written(text: uuid.UUID | str) -> None:
+    assert GUID == guid_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "5b0f3c1e", None, 5, b"5b0f3c1e"])
+def test_what_is_no_guid_is_refused(text: Any) -> None:
+    with pytest.raises(ConversationError, match="is no GUID") as caught:
+        guid_of(text)
+
+    assert 8413 == caught.value.number
+
+
+@pytest.mark.parametrize("name", ["s", "s" * 512, "é" * 256])
+def test_name_that_fits_is_taken(name: str) -> None:
+    check_name(name, "target")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", r"the target's name '' does not have 1 \.\. 512 bytes"),
+        ("s" * 513, r"does not have 1 \.\. 512 bytes"),
+        ("é" * 257, r"does not have 1 \.\. 512 bytes"),
+        ("\ud800", "cannot be written as UTF-8"),
+    ],
+)
+def test_name_that_does_not_fit_is_refused(name: str, sentence: str) -> None:
+    with pytest.raises(ConversationError, match=sentence) as caught:
+        check_name(name, "target")
+
+    assert 8412 == caught.value.number
+
+
+@pytest.mark.parametrize("name", [None, 5, b"bytes", ["s"]])
+def test_name_that_is_no_text_is_refused(name: Any) -> None:
+    with pytest.raises(ConversationError, match="the target's name has to be text") as caught:
+        check_name(name, "target")
+
+    assert 8412 == caught.value.number
+
+
+def test_text_has_the_length_of_its_utf_8() -> None:
+    assert (0, 2) == (check_text("", "it"), check_text("é", "it"))
+
+
+def test_text_that_is_no_utf_8_is_refused_under_the_number_that_is_asked_for() -> None:
+    with pytest.raises(ConversationError, match=r"the description '\\udcff' cannot be written as UTF-8") as caught:
+        check_text("\udcff", "the description", 8424)
+
+    assert 8424 == caught.value.number

@@ -1,0 +1,740 @@
+"""What applications do with a dialog: begin it, send on it, end it; every refusal with its number."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client import dialog as module
+from broker.client.dialog import begin_dialog, end_with_cleanup, get_dialog, has_daemon, move_conversation
+from broker.client.receiving import receive
+from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
+from broker.conversation.state import ConversationState
+from broker.errors import ConversationError, StoreUnavailableError
+from broker.protocol.layout import Flag
+from broker.security.seal import Mode
+from broker.security.session import Secured
+from broker.store.sqlite.database import lock_store
+from broker.store.sqlite.metadata import Priority, put_priority
+from broker.store.sqlite.side import load_secured, note_own_certificate
+from tests.support.shop import Shop
+
+DialogShop = Any  # its class is in conftest.py, which nothing imports
+
+INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+EMPTY: dict[str, list[Any]] = {"conversations": [], "sent": []}
+
+
+# --- begin --------------------------------------------------------------------------------------------------
+
+
+def test_begun_dialog_is_local_state_with_all_that_was_said(shop: DialogShop) -> None:
+    db = shop.connect()
+    before = time.time()
+    dialog = shop.begin(db, contract="//shop/Invoicing", broker_instance=str(INSTANCE), lifetime=3600)
+
+    row = db.execute(
+        "SELECT conversation_handle, conversation_id, is_initiator, state, service_name, far_service,"
+        " far_broker_instance, contract, send_sequence, lifetime - create_date FROM broker_conversation"
+    ).fetchone()
+    (create_date,) = db.execute("SELECT create_date FROM broker_conversation").fetchone()
+
+    names = (dialog.conversation_handle.bytes, dialog.conversation_id.bytes)
+    assert row[:-1] == (*names, 1, "SO", "Orders", "//far/Billing", INSTANCE.bytes, "//shop/Invoicing", 0)
+    assert row[-1] == pytest.approx(3600)
+    assert before <= create_date <= time.time()
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "seconds"), [(0.5, 0.5), (timedelta(minutes=1), 60), (LIFETIME_MAX, LIFETIME_MAX)]
+)
+def test_lifetime_is_seconds_or_a_timedelta(shop: DialogShop, lifetime: float | timedelta, seconds: float) -> None:
+    db = shop.connect()
+
+    shop.begin(db, lifetime=lifetime)
+
+    stored = db.execute("SELECT lifetime - create_date FROM broker_conversation").fetchone()[0]
+    assert stored == pytest.approx(seconds)
+
+
+def test_dialog_is_open_and_lives_for_days_when_nothing_else_is_said(shop: DialogShop) -> None:
+    db = shop.connect()
+
+    shop.begin(db)
+
+    row = db.execute("SELECT far_broker_instance, contract, lifetime - create_date FROM broker_conversation").fetchone()
+    assert row == (None, "DEFAULT", pytest.approx(DEFAULT_LIFETIME.total_seconds()))
+
+
+def test_handles_and_conversations_are_all_different(shop: DialogShop) -> None:
+    db = shop.connect()
+    dialogs = [shop.begin(db) for _ in range(3)]
+
+    assert len({guid for dialog in dialogs for guid in (dialog.conversation_handle, dialog.conversation_id)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("number", "wrong"),
+    [
+        (15151, {"from_service": "orders"}),
+        (15151, {"from_service": ""}),
+        (8412, {"to_service": ""}),
+        (8412, {"to_service": "s" * 513}),
+        (8412, {"to_service": "é" * 257}),
+        (8412, {"to_service": "\ud800"}),
+        (8413, {"broker_instance": "DatabaseB"}),
+        (8413, {"broker_instance": uuid.UUID(int=0)}),
+        (8489, {"lifetime": 0}),
+        (8489, {"lifetime": -1}),
+        (8489, {"lifetime": timedelta(0)}),
+        (8489, {"lifetime": float("nan")}),
+        (8489, {"lifetime": float("inf")}),
+        (8489, {"lifetime": LIFETIME_MAX + 1}),
+    ],
+)
+def test_dialog_that_cannot_be_is_refused(shop: DialogShop, number: int, wrong: dict[str, Any]) -> None:
+    db = shop.connect()
+
+    assert number == shop.refusal(lambda: shop.begin(db, **wrong))
+    assert shop.seen() == EMPTY
+
+
+@pytest.mark.parametrize("name", ["s" * 512, "é" * 256])
+def test_longest_target_name_fits(shop: DialogShop, name: str) -> None:
+    db = shop.connect()
+
+    shop.begin(db, to_service=name)
+
+    assert db.execute("SELECT far_service FROM broker_conversation").fetchall() == [(name,)]
+
+
+# --- send ---------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_numbered_from_zero_in_the_order_of_sending(shop: DialogShop) -> None:
+    db = shop.connect()
+    dialog, other = shop.begin(db), shop.begin(db)
+
+    sequences = [
+        dialog.send(b"a"),
+        other.send(b"x"),
+        dialog.send(b"b"),
+        get_dialog(db, dialog.conversation_handle).send(b"c"),
+    ]
+
+    assert sequences == [0, 0, 1, 2]
+    assert db.execute("SELECT message_body FROM broker_transmission ORDER BY transmission_id").fetchall() == [
+        (b"a",), (b"x",), (b"b",), (b"c",)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [
+        (b"", b""),
+        (b"\x00\xff", b"\x00\xff"),
+        ("żółw", "żółw".encode()),
+        (bytearray(b"a"), b"a"),
+        (memoryview(b"b"), b"b"),
+    ],
+)
+def test_body_is_stored_as_bytes(shop: DialogShop, body: Any, stored: bytes) -> None:
+    db = shop.connect()
+
+    shop.begin(db).send(body, type="//shop/Invoice")
+
+    row = db.execute("SELECT message_body, message_type_name, flags FROM broker_transmission").fetchone()
+    assert row == (stored, "//shop/Invoice", 0)
+
+
+@pytest.mark.parametrize(("state", "number"), [("DI", 8429), ("DO", 8429), ("ER", 8429), ("CD", 8429), ("SI", 8429)])
+def test_dialog_sends_in_no_other_state(shop: DialogShop, state: str, number: int) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.change(dialog, "state", state)
+
+    with pytest.raises(ConversationError, match=f"not in a valid state for SEND; it is {state}") as caught:
+        dialog.send(b"late")
+
+    assert number == caught.value.number
+    assert shop.seen() == {"conversations": [state], "sent": []}
+
+
+def test_dialog_past_its_lifetime_sends_no_more(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"in time")
+    shop.change(dialog, "lifetime", time.time())
+
+    assert shop.refusal(lambda: dialog.send(b"late")) == 8489
+    assert shop.seen() == {"conversations": ["CO"], "sent": [b"in time"]}
+
+
+def test_dialog_that_was_removed_is_unknown(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    db.execute("DELETE FROM broker_conversation")
+
+    assert [
+        shop.refusal(lambda: dialog.send(b"")),
+        shop.refusal(dialog.end),
+        shop.refusal(lambda: get_dialog(db, dialog.conversation_handle)),
+    ] == [8426, 8426, 8426]
+
+
+# --- end ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "becomes", "is_said"),
+    [
+        ("SO", "CD", False),  # nobody heard of it
+        ("SI", "DO", True),
+        ("CO", "DO", True),
+        ("DI", "CD", False),  # the far side has ended, nobody listens
+        ("ER", "CD", False),
+    ],
+)
+def test_end_says_so_where_somebody_listens(shop: DialogShop, state: str, becomes: str, is_said: bool) -> None:  # noqa: FBT001
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"before")
+    shop.arrive(dialog, b"unread")
+    shop.change(dialog, "state", state)
+
+    dialog.end()
+
+    row = db.execute("SELECT state, send_sequence, end_dialog_sequence FROM broker_conversation").fetchone()
+    failed = db.execute(
+        "SELECT sum(messages) FROM broker_ledger WHERE entry NOT IN ('sent', 'acknowledged')"
+    ).fetchone()
+    sent = db.execute("SELECT message_sequence_number, flags, message_type_name FROM broker_transmission").fetchall()
+    assert ((becomes, 2, 1) if is_said else None) == row
+    assert ((None,) if is_said else (1,)) == failed
+    assert becomes == dialog.state
+    assert ([(0, 0, DEFAULT), (1, Flag.END_DIALOG, END_DIALOG)] if is_said else []) == sent
+    assert db.execute("SELECT * FROM broker_message").fetchall() == []
+
+
+@pytest.mark.parametrize("state", ["DO", "CD"])
+def test_dialog_ends_once(shop: DialogShop, state: str) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.change(dialog, "state", state)
+
+    assert shop.refusal(dialog.end) == 8462
+    assert shop.seen() == {"conversations": [state], "sent": []}
+
+
+def test_end_with_error_tells_the_far_side_behind_everything_sent(shop: DialogShop) -> None:
+    db = shop.connect()
+    dialog = shop.begin(db)
+    dialog.send(b"before")
+
+    dialog.end(error=42, description="out of stock")
+
+    rows = db.execute("SELECT message_sequence_number, flags, message_type_name, message_body FROM broker_transmission")
+    assert rows.fetchall()[1:] == [(1, int(Flag.ERROR), ERROR, error_body(42, "out of stock"))]
+
+
+def test_end_with_error_where_nobody_listens_just_ends(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+
+    shop.begin(db).end(error=1)
+
+    assert shop.seen() == EMPTY
+
+
+@pytest.mark.parametrize("code", [0, -8462])
+def test_error_code_of_an_application_is_positive(shop: DialogShop, code: int) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    assert shop.refusal(lambda: dialog.end(error=code)) == 8403
+    assert shop.seen() == {"conversations": ["SO"], "sent": []}
+
+
+def test_end_leaves_the_messages_of_other_dialogs(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog, other = shop.begin(db), shop.begin(db)
+    other.send(b"stays")
+    shop.arrive(dialog, b"goes")
+    shop.arrive(other, b"stays too")
+
+    dialog.end()
+
+    assert shop.seen()["sent"] == [b"stays"]
+    assert [message.body for message in receive(db, queue="OrdersQueue")] == [b"stays too"]
+
+
+def test_end_with_cleanup_forgets_one_side_and_tells_nobody(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog, other = shop.begin(db), shop.begin(db)
+    for one in (dialog, other):
+        one.send(b"unsent")
+        shop.arrive(one, b"unread")
+
+    end_with_cleanup(db, dialog)
+
+    assert shop.refusal(dialog.end) == 8426
+    assert shop.seen() == {"conversations": ["CO"], "sent": [b"unsent"]}
+    assert [message.dialog.conversation_handle for message in receive(db, queue="OrdersQueue")] == [
+        other.conversation_handle
+    ]
+
+
+def test_end_with_cleanup_is_undone_by_a_rollback(shop: DialogShop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send(b"one")
+
+    end_with_cleanup(db, dialog)
+    db.rollback()
+
+    assert shop.seen() == {"conversations": ["CO"], "sent": [b"one"]}
+
+
+# --- get_dialog ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [lambda guid: guid, str, lambda guid: str(guid).upper(), lambda guid: f"{{{guid}}}"])
+def test_dialog_is_found_by_its_handle(shop: DialogShop, form: Callable[[uuid.UUID], uuid.UUID | str]) -> None:
+    db = shop.connect()
+    shop.begin(db)
+    dialog = shop.begin(db)
+
+    found = get_dialog(db, form(dialog.conversation_handle))
+
+    names = (found.conversation_handle, found.conversation_id)
+    assert (dialog.conversation_handle, dialog.conversation_id) == names
+
+
+@pytest.mark.parametrize(("handle", "number"), [(INSTANCE, 8426), (str(INSTANCE), 8426), ("", 8413), ("x", 8413)])
+def test_handle_that_names_no_dialog_is_refused(shop: DialogShop, handle: uuid.UUID | str, number: int) -> None:
+    db = shop.connect()
+
+    assert number == shop.refusal(lambda: get_dialog(db, handle))
+
+
+def test_conversation_id_is_no_handle(shop: DialogShop) -> None:
+    db = shop.connect()
+    dialog = shop.begin(db)
+
+    assert shop.refusal(lambda: get_dialog(db, dialog.conversation_id)) == 8426
+
+
+# --- a file that is not ours --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda db: begin_dialog(db, from_service="Orders", to_service="Billing"),
+        lambda db: get_dialog(db, INSTANCE),
+        lambda db: receive(db, queue="OrdersQueue", wait=60),
+    ],
+    ids=["begin_dialog", "get_dialog", "receive"],
+)
+def test_file_without_schema_is_refused(tmp_path: Path, call: Callable[[sqlite3.Connection], object]) -> None:
+    path = tmp_path / "other.db"
+    db = sqlite3.connect(path)
+
+    with pytest.raises(StoreUnavailableError, match="no database of the broker") as caught:
+        call(db)
+
+    assert str(path) == caught.value.path
+    db.close()
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [lambda dialog: dialog, lambda dialog: str(dialog.conversation_handle)])
+def test_related_dialogs_share_a_group(shop: DialogShop, form: Callable[[Any], Any]) -> None:
+    db = shop.connect()
+    first, other = shop.begin(db), shop.begin(db)
+
+    related = shop.begin(db, related_conversation=form(first))
+
+    assert first.conversation_group_id == related.conversation_group_id
+    assert first.conversation_group_id != other.conversation_group_id
+
+
+@pytest.mark.parametrize("group", [INSTANCE, str(INSTANCE)])
+def test_dialog_begins_in_a_group_that_is_named(shop: DialogShop, group: uuid.UUID | str) -> None:
+    db = shop.connect()
+
+    dialogs = [shop.begin(db, related_conversation_group=group) for _ in range(2)]
+
+    assert [INSTANCE] * 2 == [dialog.conversation_group_id for dialog in dialogs]
+
+
+@pytest.mark.parametrize(
+    ("number", "wrong"),
+    [
+        (8426, {"related_conversation": INSTANCE}),
+        (8413, {"related_conversation": "x"}),
+        (8413, {"related_conversation_group": "x"}),
+        (102, {"related_conversation": INSTANCE, "related_conversation_group": INSTANCE}),
+        (8414, {"from_service": "Billing", "related_conversation_group": INSTANCE}),
+        (8414, {"related_conversation_group": uuid.UUID(int=0)}),
+    ],
+)
+def test_relation_that_cannot_be_is_refused(shop: DialogShop, number: int, wrong: dict[str, Any]) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.begin(db, related_conversation_group=INSTANCE)
+
+    assert number == shop.refusal(lambda: shop.begin(db, **wrong))
+    assert ["SO"] == shop.seen()["conversations"]
+
+
+def test_conversation_moves_to_another_group(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog, other = shop.begin(db), shop.begin(db)
+
+    move_conversation(dialog, INSTANCE)
+    move_conversation(other, str(INSTANCE))
+
+    assert [INSTANCE] * 2 == [dialog.conversation_group_id, other.conversation_group_id]
+
+
+def test_conversation_that_cannot_move_stays(shop: DialogShop) -> None:
+    db = shop.connect()
+    billing, dialog, gone = shop.begin(db, from_service="Billing"), shop.begin(db), shop.begin(db)
+    gone.end()
+    ended = shop.begin(db)
+    ended.send(b"")
+    ended.end()
+
+    assert [8439, 8439, 8413, 8426, 8438] == [
+        shop.refusal(lambda: move_conversation(dialog, billing.conversation_group_id)),
+        shop.refusal(lambda: move_conversation(dialog, str(uuid.UUID(int=0)))),
+        shop.refusal(lambda: move_conversation(dialog, "x")),
+        shop.refusal(lambda: move_conversation(gone, INSTANCE)),
+        shop.refusal(lambda: move_conversation(ended, INSTANCE)),
+    ]
+
+
+# --- priority, timer, what is told --------------------------------------------------------------------------
+
+
+def test_priority_is_fixed_when_the_conversation_is_made(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.row_factory = sqlite3.Row
+    before = shop.begin(db)
+    put_priority(db, Priority("high", None, "Orders", "//far/Billing", 9))
+    after, other = shop.begin(db), shop.begin(db, to_service="//far/Else")
+
+    assert [5, 9, 5] == [dialog.priority for dialog in (before, after, other)]
+
+
+def test_timer_is_set_replaced_and_cancelled(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db, lifetime=3600)
+    due = "SELECT round(dialog_timer - create_date) FROM broker_conversation"
+
+    dialog.set_timer(60)
+    seen = shop.look(due)
+    dialog.set_timer(timedelta(minutes=2))
+    seen += shop.look(due)
+    dialog.cancel_timer()
+    dialog.cancel_timer()
+    seen += shop.look(due)
+
+    assert [60, 120, None] == seen
+
+
+def test_timer_is_set_in_the_application_s_transaction(shop: DialogShop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+
+    dialog.set_timer(60)
+    db.rollback()
+
+    assert [None] == shop.look("SELECT dialog_timer FROM broker_conversation")
+
+
+@pytest.mark.parametrize("seconds", [0, -1, timedelta(0), float("nan"), 3601, float("inf")])
+def test_timer_that_cannot_be_is_refused(shop: DialogShop, seconds: float | timedelta) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db, lifetime=3600)
+
+    assert 8410 == shop.refusal(lambda: dialog.set_timer(seconds))
+    assert [None] == shop.look("SELECT dialog_timer FROM broker_conversation")
+
+
+def test_conversation_that_ended_has_no_timer(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog, gone = shop.begin(db), shop.begin(db)
+    dialog.send(b"")
+    dialog.end()
+    gone.end()
+
+    assert [8429, 8429, 8426] == [
+        shop.refusal(lambda: dialog.set_timer(1)),
+        shop.refusal(dialog.cancel_timer),
+        shop.refusal(gone.cancel_timer),
+    ]
+
+
+def test_dialog_tells_what_its_row_says(shop: DialogShop) -> None:
+    db = shop.connect()
+    db.row_factory, db.text_factory = sqlite3.Row, bytes
+    before = datetime.now(UTC)
+    dialog = shop.begin(db, lifetime=3600)
+
+    told = (dialog.state, dialog.priority, dialog.far_broker_instance, repr(dialog))
+
+    assert (ConversationState.STARTED_OUTBOUND, 5, None, f"<Dialog {dialog.conversation_handle}>") == told
+    assert 0 <= (dialog.lifetime - before).total_seconds() - 3600 < 60
+    assert isinstance(dialog.conversation_group_id, uuid.UUID)
+
+
+def test_dialog_of_which_nothing_is_kept_is_closed(shop: DialogShop) -> None:
+    db = shop.connect()
+    dialog = shop.begin(db)
+    dialog.end()
+
+    assert (ConversationState.CLOSED, None) == (dialog.state, dialog.far_broker_instance)
+    for name in ("priority", "conversation_group_id", "lifetime"):
+        assert 8426 == shop.refusal(lambda name=name: getattr(dialog, name))
+
+
+def test_dialog_of_a_file_that_cannot_be_read_says_so(shop: DialogShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    db.execute("ALTER TABLE broker_conversation RENAME TO gone")
+
+    with pytest.raises(StoreUnavailableError, match="no database of the broker"):
+        _ = dialog.state
+
+
+@pytest.mark.parametrize("bad", ["\udcff", None, 5])
+def test_service_that_is_no_text_is_refused(shop: DialogShop, bad: Any) -> None:
+    db = shop.connect()
+
+    for name in ("from_service", "to_service", "contract"):
+        with pytest.raises(ConversationError, match="name") as caught:
+            shop.begin(db, **{name: bad})
+        assert 8412 == caught.value.number
+
+
+# --- test_securing ---
+# How a dialog that begins is secured: the table of the original, with our default of ENCRYPTION.
+
+
+FULL = Secured(Mode.FULL, "billing")
+
+
+def begun(shop: Shop, *, encryption: bool | None, binding: str = "", certificate: str | None = None) -> Secured | None:
+    """How a dialog to //far/Billing is secured."""
+    db = shop.connect(isolation_level=None)
+    note_own_certificate(db, certificate)
+    if binding:
+        db.execute(
+            "INSERT INTO broker_remote_service_binding (name, remote_service_name, remote_principal, is_anonymous_on)"
+            " VALUES ('B', '//far/Billing', 'billing', ?)",
+            (binding == "anonymous",),
+        )
+    dialog = shop.begin(db, encryption=encryption)
+    return load_secured(db, dialog.conversation_id.bytes, is_initiator=True)
+
+
+@pytest.mark.parametrize("encryption", [True, False, None])
+@pytest.mark.parametrize("certificate", ["CN=shop", None])
+def test_a_binding_forces_security(shop: Shop, encryption: bool | None, certificate: str | None) -> None:  # noqa: FBT001
+    """Without a certificate of its own the dialog fails when it leaves; the daemon may get one before."""
+    assert FULL == begun(shop, encryption=encryption, binding="full", certificate=certificate)
+
+
+@pytest.mark.parametrize("encryption", [True, False, None])
+def test_an_anonymous_binding_gives_each_dialog_a_secret(shop: Shop, encryption: bool | None) -> None:  # noqa: FBT001
+    one = begun(shop, encryption=encryption, binding="anonymous")
+    other = begun(shop, encryption=encryption)
+
+    assert one is not None
+    assert other is not None
+    assert (Mode.ANONYMOUS, "billing", 32) == (one.mode, one.far_principal, len(one.secret))
+    assert one.secret != other.secret
+
+
+@pytest.mark.parametrize(
+    ("encryption", "certificate", "secured"),
+    [
+        (True, None, Secured(None)),
+        (True, "CN=shop", Secured(None)),
+        (False, None, None),
+        (False, "CN=shop", None),
+        (None, None, None),
+        (None, "CN=shop", Secured(None)),
+    ],
+)
+def test_without_a_binding_encryption_decides_and_a_certificate_turns_it_on(
+    shop: Shop,
+    encryption: bool | None,  # noqa: FBT001
+    certificate: str | None,
+    secured: Secured | None,
+) -> None:
+    assert secured == begun(shop, encryption=encryption, certificate=certificate)
+
+
+def test_a_binding_for_another_service_is_none(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.execute(
+        "INSERT INTO broker_remote_service_binding (name, remote_service_name, remote_principal)"
+        " VALUES ('B', '//far/billing', 'billing')"
+    )
+
+    dialog = shop.begin(db)
+
+    assert load_secured(db, dialog.conversation_id.bytes, is_initiator=True) is None
+
+
+def test_nothing_is_noted_of_a_dialog_that_was_rolled_back(shop: Shop) -> None:
+    db = shop.connect()
+    shop.begin(db, encryption=True)
+
+    db.rollback()
+
+    assert [] == db.execute("SELECT * FROM broker_session_key").fetchall()
+
+
+# --- test_status ---
+# GET TRANSMISSION STATUS: a sentence for every situation, never a blank one.
+
+
+StatusShop = Any  # its class is in conftest.py, which nothing imports
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where these tests run must not matter: all processes are seen, as far as this code knows."""
+    monkeypatch.setattr(module, "_NAMESPACE", tmp_path / "namespace")
+    (tmp_path / "namespace").symlink_to(module._ALL_PROCESSES)
+
+
+def test_nothing_waits_before_the_first_send_and_after_the_last_acknowledgement(shop: StatusShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    told = [dialog.transmission_status]
+    dialog.send(b"")
+    db.execute("DELETE FROM broker_transmission")
+    told.append(dialog.transmission_status)
+    shop.change(dialog, "state", "ER")
+    told.append(dialog.transmission_status)
+    dialog.end()
+    told.append(dialog.transmission_status)
+
+    assert [
+        "nothing has been sent yet",
+        "everything sent is acknowledged (1 messages)",
+        "the conversation has failed: nothing of it will be sent any more; receive its Error message",
+        "the conversation is over: nothing of it waits any more",
+    ] == told
+
+
+def test_daemon_that_is_not_there_is_what_it_waits_for(shop: StatusShop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send_many([b"", b""])
+
+    told = [dialog.transmission_status]
+    shop.change(dialog, "transmission_status", "connection refused")
+    told.append(dialog.transmission_status)
+
+    missing = "2 messages wait: no daemon has this database open, start broker serve"
+    assert [missing, f"{missing}; before that: connection refused"] == told
+
+
+def test_daemon_tells_why_it_waits(shop: StatusShop) -> None:
+    db = shop.connect()
+    lock = lock_store(shop.path)
+    try:
+        with db:
+            dialog = shop.begin(db)
+            dialog.send(b"")
+            told = [dialog.transmission_status]
+        told.append(dialog.transmission_status)
+        shop.change(dialog, "transmission_status", "connection refused by 10.0.0.7:4022")
+        told.append(dialog.transmission_status)
+        dialog.send(b"")
+        told.append(dialog.transmission_status)
+    finally:
+        os.close(lock)
+
+    assert [
+        "1 message waits: nothing leaves before the transaction commits",
+        "1 message waits: no daemon has taken them up yet",
+        "connection refused by 10.0.0.7:4022",
+        (
+            "2 messages wait: nothing leaves before the transaction commits; until then:"
+            " connection refused by 10.0.0.7:4022"
+        ),
+    ] == told
+
+
+def test_settings_of_the_connection_do_not_matter(shop: StatusShop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.text_factory = bytes
+    dialog = shop.begin(db)
+    dialog.send(b"")
+    db.execute("DELETE FROM broker_transmission")
+    shop.change(dialog, "state", "ER")
+
+    assert dialog.transmission_status.startswith("the conversation has failed")
+
+
+def test_lock_of_a_daemon_is_seen_and_left_alone(shop: StatusShop) -> None:
+    path = str(shop.path)
+
+    seen = [has_daemon(path)]
+    lock = lock_store(path)
+    seen.append(has_daemon(path))
+    os.close(lock)
+    seen.append(has_daemon(path))
+
+    assert [False, True, False] == seen
+    os.close(lock_store(path))
+
+
+def test_where_locks_cannot_be_seen_nothing_is_claimed(
+    shop: StatusShop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    os.close(lock_store(shop.path))
+    monkeypatch.setattr(module, "_LOCKS", tmp_path / "missing")
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"")
+
+    assert has_daemon(str(shop.path)) is None
+    assert has_daemon(f"{shop.path}/below") is None
+    assert "1 message waits: no daemon has taken them up yet" == dialog.transmission_status
+
+
+@pytest.mark.parametrize("namespace", ["pid:[4026532000]", None])
+def test_lock_that_is_not_seen_inside_a_container_proves_nothing(
+    shop: StatusShop, tmp_path: Path, namespace: str | None
+) -> None:
+    os.close(lock_store(shop.path))
+    (tmp_path / "namespace").unlink()
+    if namespace is not None:
+        (tmp_path / "namespace").symlink_to(namespace)
+
+    seen = [has_daemon(str(shop.path))]
+    lock = lock_store(shop.path)
+    seen.append(has_daemon(str(shop.path)))
+    os.close(lock)
+
+    assert [None, True] == seen

@@ -1,0 +1,311 @@
+"""END CONVERSATION in all its forms: what is counted, what is left for the daemon, what is undone."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client import ending as crowd
+from broker.client.ending import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.conversation.message_types import error_parts
+from broker.conversation.state import ConversationState
+from broker.errors import ConversationError
+from broker.protocol.layout import Flag
+from broker.store.sqlite.schema import LARGE_BYTES
+from tests.support.shop import Shop
+
+# --- test_crowd ---
+# Many conversations that are alike, ended as an application would end each.
+
+
+EVERYBODY = DialogSelection(
+    ENDABLE, None, time.time() + 86_400
+)  # read when tests are collected, perhaps an hour before they run
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def db(shop: Shop) -> sqlite3.Connection:
+    return shop.connect(isolation_level=None)
+
+
+def begin(shop: Shop, number: int, *, state: str = "CO") -> None:
+    db = shop.connect()
+    with db:
+        for _ in range(number):
+            shop.begin(db)
+    with db:
+        db.execute("UPDATE broker_conversation SET state = ? WHERE state = 'SO'", (state,))
+
+
+def test_they_end_in_slices_and_the_far_sides_are_told(
+    shop: Shop, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowd, "SLICE", 2)
+    monkeypatch.setattr(crowd, "_NEXT", crowd._NEXT.replace("LIMIT 500", "LIMIT 2"))
+    begin(shop, 5)
+
+    ended = list(end_crowd(db, EVERYBODY, EndMode()))
+
+    assert [2, 4, 5] == ended
+    assert {"conversations": ["DO"] * 5, "sent": [b""] * 5} == shop.seen()
+
+
+def test_an_error_is_told_with_its_code(shop: Shop, db: sqlite3.Connection) -> None:
+    begin(shop, 1)
+
+    list(end_crowd(db, EVERYBODY, EndMode(9001, "abandoned")))
+
+    [body] = shop.seen()["sent"]
+    assert b"9001" in body
+    assert b"abandoned" in body
+
+
+def test_cleanup_forgets_those_too_that_wait_for_the_far_side(shop: Shop, db: sqlite3.Connection) -> None:
+    begin(shop, 3, state="DO")
+
+    assert [0] == list(end_crowd(db, DialogSelection(tuple(ConversationState), None, time.time() + 60), EndMode()))
+    assert [3] == list(
+        end_crowd(db, DialogSelection(tuple(ConversationState), None, time.time() + 60), EndMode(is_cleanup=True))
+    )
+
+    assert {"conversations": [], "sent": []} == shop.seen()
+
+
+def test_who_is_chosen_is_counted_with_what_would_be_lost(shop: Shop, db: sqlite3.Connection) -> None:
+    begin(shop, 2, state="DI")
+    connection = shop.connect()
+    with connection:
+        dialog = shop.begin(connection)
+        dialog.send(b"to be sent")
+    shop.arrive(dialog, b"unread", b"unread too")
+
+    members = {one.state: one for one in count(db, EVERYBODY)}
+
+    assert {"DI", "CO"} == members.keys()
+    assert (2, 0, 0) == (members["DI"].conversations, members["DI"].unread, members["DI"].unsent)
+    assert (1, 2, 1) == (members["CO"].conversations, members["CO"].unread, members["CO"].unsent)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        DialogSelection(ENDABLE, "Billing", time.time() + 60),
+        DialogSelection(ENDABLE, None, 0.0),
+        DialogSelection((ConversationState.CONVERSING,), None, time.time() + 60),
+    ],
+    ids=["service", "age", "state"],
+)
+def test_nobody_else_is_chosen(shop: Shop, db: sqlite3.Connection, other: DialogSelection) -> None:
+    begin(shop, 2, state="DI")
+
+    assert [] == count(db, other)
+    assert [0] == list(end_crowd(db, other, EndMode()))
+
+
+def test_an_error_that_cannot_be_sent_ends_nobody(shop: Shop, db: sqlite3.Connection) -> None:
+    begin(shop, 2)
+
+    with pytest.raises(ConversationError, match="8424"):
+        list(end_crowd(db, EVERYBODY, EndMode(9001, "x" * 4000)))
+
+    assert ["CO", "CO"] == shop.seen()["conversations"]
+
+
+EndingShop = Any  # its class is in conftest.py, which nothing imports
+
+LARGE = bytes(LARGE_BYTES + 1)
+FAILED = "SELECT entry, messages FROM broker_ledger WHERE entry NOT IN ('sent', 'acknowledged')"
+EQUATION = (
+    "SELECT (SELECT coalesce(sum(send_sequence), 0) FROM broker_conversation) + sent,"
+    " (SELECT coalesce(sum(acknowledged_sequence), 0) FROM broker_conversation) + acknowledged"
+    " + (SELECT count(*) FROM broker_transmission) + failed FROM (SELECT"
+    " coalesce(sum(messages) FILTER (WHERE entry = 'sent'), 0) AS sent,"
+    " coalesce(sum(messages) FILTER (WHERE entry = 'acknowledged'), 0) AS acknowledged,"
+    " coalesce(sum(messages) FILTER (WHERE entry NOT IN ('sent', 'acknowledged')), 0) AS failed FROM broker_ledger)"
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [("DI", "the far side had ended"), ("ER", "error at this side"), ("SO", "error at this side")]
+)
+def test_what_is_not_sent_any_more_is_counted_under_its_reason(shop: EndingShop, state: str, reason: str) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send_many([b"one", b"two", LARGE])
+    shop.change(dialog, "state", state)
+
+    dialog.end()
+
+    assert [(reason, 3)] == shop.look(FAILED)
+    ((sent, accounted),) = shop.look(EQUATION)
+    assert (3, 3) == (sent, accounted)
+    assert [] == shop.look("SELECT * FROM broker_conversation")
+
+
+def test_end_that_the_far_side_shall_hear_is_held_until_it_is_acknowledged(shop: EndingShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"one")
+    dialog.set_timer(60)
+
+    dialog.end()
+
+    assert [(2, 2)] == shop.look(EQUATION)
+    assert [("DO", None)] == shop.look("SELECT state, dialog_timer FROM broker_conversation")
+
+
+@pytest.mark.parametrize("is_one_transaction", [False, True])
+def test_end_with_an_error_drops_nothing_that_was_sent_before(shop: EndingShop, *, is_one_transaction: bool) -> None:
+    """The daemon may have sent any of it, and a number that the far side has stored cannot be that of the Error."""
+    db = shop.connect(isolation_level=None)
+    if is_one_transaction:
+        db.execute("BEGIN")
+    dialog = shop.begin(db)
+    dialog.send_many([b"one", b"two", LARGE])
+
+    dialog.end(error=17, description="out of stock")
+    db.commit()
+
+    held = shop.look("SELECT message_sequence_number, flags FROM broker_transmission ORDER BY message_sequence_number")
+    assert [(0, 0), (1, 0), (2, 0), (3, int(Flag.ERROR))] == held
+    assert [] == shop.look(FAILED)
+    assert [("DO", 3)] == shop.look("SELECT state, end_dialog_sequence FROM broker_conversation")
+
+
+def test_description_that_nobody_would_read_says_what_is_missing(shop: EndingShop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+
+    with pytest.raises(ConversationError, match="is told with an error only: give the error's code, or leave out the"):
+        dialog.end(description="something went wrong")
+
+
+def test_an_error_needs_no_description(shop: EndingShop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send(b"one")
+
+    dialog.end(error=5)
+
+    (body,) = shop.look("SELECT message_body FROM broker_transmission WHERE message_sequence_number = 1")
+    assert (5, "") == error_parts(body)
+
+
+def test_description_that_is_no_utf_8_is_refused(shop: EndingShop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send(b"one")
+
+    with pytest.raises(ConversationError, match=r"the description 'a\\udcff' cannot be written as UTF-8") as caught:
+        dialog.end(error=1, description="a\udcff")
+
+    assert 8424 == caught.value.number
+    assert ["CO"] == shop.seen()["conversations"]
+
+
+@pytest.mark.parametrize("cleanup", [False, True])
+def test_bodies_of_unread_large_messages_are_left_to_the_daemon(shop: EndingShop, cleanup: bool) -> None:  # noqa: FBT001
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"one")
+    shop.arrive_large(dialog, LARGE, number=7)
+
+    dialog.end(cleanup=cleanup)
+
+    assert [(dialog.endpoint_id, 7)] == shop.look("SELECT * FROM broker_received")
+    assert [] == shop.look("SELECT * FROM broker_message")
+
+
+def test_end_with_cleanup_is_counted_and_tells_nobody(shop: EndingShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send_many([b"one", b"two"])
+    db.execute("DELETE FROM broker_transmission WHERE message_sequence_number = 0")
+    shop.change(dialog, "acknowledged_sequence", 1)
+
+    dialog.end(cleanup=True)
+
+    assert [("ended with cleanup", 1)] == shop.look(FAILED)
+    assert [(2, 2)] == shop.look(EQUATION)
+    assert {"conversations": [], "sent": []} == shop.seen()
+    assert [] == shop.look("SELECT * FROM broker_tombstone")
+
+
+def test_end_with_cleanup_forgets_how_this_side_was_sealed_and_nothing_else(shop: EndingShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog, other = shop.begin(db, encryption=True), shop.begin(db, encryption=True)
+    dialog.send(b"one")
+
+    dialog.end(cleanup=True)
+
+    assert [other.conversation_id.bytes] == shop.look("SELECT conversation_id FROM broker_session_key")
+
+
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        ({"cleanup": True, "error": 5}, 8424),
+        ({"cleanup": True, "description": "why"}, 8424),
+        ({"description": "something went wrong"}, 8424),
+        ({"error": 5, "description": "x" * 3001}, 8424),
+        ({"error": 2**31}, 8403),
+        ({"error": 0}, 8403),
+    ],
+)
+def test_end_that_cannot_be_is_refused(shop: EndingShop, how: dict[str, Any], number: int) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    assert number == shop.refusal(lambda: dialog.end(**how))
+    assert {"conversations": ["SO"], "sent": []} == shop.seen()
+
+
+@pytest.mark.parametrize("cleanup", [False, True])
+def test_unknown_conversation_cannot_be_ended(shop: EndingShop, cleanup: bool) -> None:  # noqa: FBT001
+    db = shop.connect()
+    dialog = shop.begin(db)
+    db.rollback()
+
+    assert 8426 == shop.refusal(lambda: dialog.end(cleanup=cleanup))
+
+
+@pytest.mark.parametrize("how", [{}, {"error": 5}, {"cleanup": True}])
+@pytest.mark.parametrize("state", ["CO", "DI", "ER"])
+def test_end_is_undone_by_a_rollback(shop: EndingShop, how: dict[str, Any], state: str) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send(b"one")
+    shop.arrive(dialog, b"unread")
+    shop.change(dialog, "state", state)
+
+    dialog.end(**how)
+    db.rollback()
+
+    assert {"conversations": [state], "sent": [b"one"]} == shop.seen()
+    assert [b"unread"] == shop.look("SELECT message_body FROM broker_message")
+    assert [] == shop.look("SELECT * FROM broker_ledger") + shop.look("SELECT * FROM broker_tombstone")
+
+
+def test_end_is_the_same_whatever_the_settings_of_the_connection(shop: EndingShop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.row_factory, db.text_factory = sqlite3.Row, bytes
+    dialog, other = shop.begin(db), shop.begin(db)
+    dialog.send(b"one")
+    dialog.set_timer(60)
+
+    dialog.end(error=5)
+    other.end()
+
+    assert ["DO"] == shop.seen()["conversations"]
+    assert 8429 == shop.refusal(lambda: dialog.set_timer(1))
+    assert 8429 == shop.refusal(lambda: dialog.send(b""))

@@ -1,0 +1,474 @@
+"""What was handed out last is known to the next process, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client import poison as rollback
+from broker.client.poison import (
+    QUEUES_MAX,
+    RECORD_BYTES,
+    LastReceive,
+    RedeliveryVerdict,
+    admit,
+    allowance,
+    forget_last,
+    pardon,
+    read_last,
+    write_last,
+)
+from broker.client.receiving import receive
+from broker.store.sqlite.quarantine import failures, resume
+from tests.support.shop import Shop
+
+LAST = LastReceive(2**40, (7, 2**33, 1_750_000_000.25), 100, 3, 1.5, 4)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "shop.db"
+    file.touch(mode=0o640)
+    return str(file)
+
+
+def beside(path: str) -> Path:
+    return Path(f"{path}.receives")
+
+
+def test_what_is_noted_is_known(path: str) -> None:
+    other = LastReceive(1, (1, 0, 0.0), 1, 0, 0.0, 0)
+
+    write_last(path, 1, other)
+    write_last(path, 2, other)
+    write_last(path, 2, LAST)
+
+    assert [None, other, LAST, None] == [read_last(path, number) for number in range(4)]
+
+
+def test_each_thread_and_each_database_has_its_own_view_of_the_same_files(path: str, tmp_path: Path) -> None:
+    second = tmp_path / "second.db"
+    second.touch()
+    write_last(path, 1, LAST)
+    seen: list[LastReceive | None] = []
+
+    def look() -> None:
+        seen.extend(read_last(one, 1) for one in (path, str(second), path))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+
+    assert [LAST, None, LAST] == seen
+
+
+def test_file_has_the_rights_of_its_database(path: str) -> None:
+    before = os.umask(0)
+    try:
+        write_last(path, 1, LAST)
+    finally:
+        os.umask(before)
+
+    assert 0o640 == beside(path).stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("spoilt", [slice(0, 1), slice(40, 41), slice(52, 56)])
+def test_record_that_was_written_by_halves_tells_nothing(path: str, spoilt: slice) -> None:
+    write_last(path, 0, LAST)
+    data = bytearray(beside(path).read_bytes())
+    data[spoilt] = bytes(byte ^ 0xFF for byte in data[spoilt])
+    beside(path).write_bytes(data)
+
+    assert read_last(path, 0) is None
+
+
+def test_file_that_is_cut_off_tells_nothing(path: str) -> None:
+    write_last(path, 0, LAST)
+    os.truncate(beside(path), 20)
+
+    assert read_last(path, 0) is None
+
+
+def test_what_is_forgotten_is_not_known(path: str) -> None:
+    write_last(path, 1, LAST)
+
+    forget_last(path)
+
+    assert read_last(path, 1) is None
+
+
+def test_one_queue_is_forgotten_without_the_others(path: str) -> None:
+    for number in (1, 2, 3):
+        write_last(path, number, LAST)
+
+    forget_last(path, 2)
+    forget_last(path, QUEUES_MAX)
+
+    assert [LAST, None, LAST] == [read_last(path, number) for number in (1, 2, 3)]
+    assert beside(path).stat().st_size <= 4 * RECORD_BYTES
+
+
+def test_queues_beyond_the_last_record_do_without(path: str) -> None:
+    write_last(path, QUEUES_MAX - 1, LAST)
+    write_last(path, QUEUES_MAX, LAST)
+
+    assert [LAST, None] == [read_last(path, number) for number in (QUEUES_MAX - 1, QUEUES_MAX)]
+    assert beside(path).stat().st_size <= QUEUES_MAX * RECORD_BYTES
+
+
+def test_file_that_cannot_be_used_is_done_without(path: str) -> None:
+    beside(path).symlink_to("elsewhere")
+
+    write_last(path, 1, LAST)
+    forget_last(path)
+
+    assert read_last(path, 1) is None
+    assert not beside(path).with_name("elsewhere").exists()
+
+
+def test_disk_that_fails_is_done_without(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError("no")
+
+    write_last(path, 1, LAST)
+    for call in ("pread", "pwrite", "ftruncate"):
+        monkeypatch.setattr(os, call, fail)
+
+    write_last(path, 1, LAST)
+    forget_last(path)
+
+    assert read_last(path, 1) is None
+
+
+# --- test_rollback ---
+# Poison messages of applications that receive by themselves: a message that comes back was rolled back.
+
+
+QUEUE = 2  # any number: the memory goes by it, and only turning off looks at the row
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[None]:
+    """Nothing is remembered of other tests."""
+    next_process()
+    yield
+    next_process()
+
+
+def arrived(shop: Shop, *bodies: bytes) -> sqlite3.Connection:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), *bodies)
+    return db
+
+
+def again(
+    db: sqlite3.Connection, order: int = 1, size: int = 1, *, commit: bool = False, poison: int = 5
+) -> RedeliveryVerdict:
+    """One more receive whose transaction is rolled back."""
+    db.execute("BEGIN IMMEDIATE")
+    answer = admit(db, QUEUE, order, size, poison=poison, may_commit=commit)
+    db.execute("ROLLBACK")
+    return answer
+
+
+def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:
+    db = arrived(shop, b"one", b"two")
+
+    answers = [again(db, commit=True) for _ in range(6)]
+
+    (failure,) = failures(db)
+    assert [RedeliveryVerdict.YES] * 5 + [RedeliveryVerdict.LOOK_AGAIN] == answers
+    assert (5, 0, 1) == (failure.failures, failure.message_sequence_number, failure.messages_behind)
+    assert failure.error.startswith("rolled back, or its process died, 5 times in a row after it was received alone")
+    assert failure.quarantine_time is not None
+    assert failure.first_failure_time < failure.quarantine_time
+    assert [(4,), (4,)] == db.execute("SELECT status FROM broker_message").fetchall()
+
+
+def test_while_the_disk_is_full_no_message_is_blamed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = arrived(shop, b"one")
+    disk = os.statvfs(shop.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(rollback, "ROOM_BYTES", disk.f_blocks * disk.f_frsize + 1)
+        while_full = [again(db, commit=True) for _ in range(20)]
+        allowed = allowance(db, QUEUE, 8)
+
+    with_room = [again(db, commit=True) for _ in range(5)]
+
+    assert [RedeliveryVerdict.YES] * 20 == while_full
+    assert 8 == allowed
+    assert [RedeliveryVerdict.YES] * 4 + [
+        RedeliveryVerdict.LOOK_AGAIN
+    ] == with_room  # the last failure before there was room counts
+
+
+def test_where_nobody_can_tell_the_room_failures_count(shop: Shop) -> None:
+    assert rollback.has_room(str(shop.path.with_name("nowhere")))
+
+
+def test_what_is_found_out_in_a_transaction_of_the_application_is_part_of_it(shop: Shop) -> None:
+    db = arrived(shop, b"one")
+
+    answers = [again(db, commit=False) for _ in range(6)]
+
+    assert RedeliveryVerdict.LOOK_AGAIN == answers[-1]
+    assert [] == list(failures(db))
+
+
+def test_batches_become_smaller_with_each_rollback_until_a_message_stands_alone(shop: Shop) -> None:
+    db = arrived(shop, *[b"%d" % n for n in range(8)])
+
+    sizes = []
+    for _ in range(6):
+        sizes.append(allowance(db, QUEUE, 8))
+        again(db, size=sizes[-1])
+
+    assert [8, 8, 8, 4, 2, 1] == sizes
+
+
+def test_batches_grow_again_when_something_else_is_handed_out(shop: Shop) -> None:
+    db = arrived(shop, *[b"%d" % n for n in range(8)])
+    for _ in range(5):
+        again(db, size=8)
+
+    sizes = []
+    for order in (2, 3, 4, 5):
+        again(db, order)
+        sizes.append(allowance(db, QUEUE, 8))
+
+    assert [4, 8, 8, 8] == sizes
+
+
+def test_failures_in_company_are_not_counted_against_a_message(shop: Shop) -> None:
+    db = arrived(shop, b"one", b"two")
+
+    answers = [again(db, size=2, commit=True) for _ in range(20)]
+
+    assert {RedeliveryVerdict.YES} == set(answers)
+
+
+def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
+    db = arrived(shop, b"one")
+    (queue_id,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'OrdersQueue'").fetchone()
+    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1")
+    answers = []
+    for _ in range(6):
+        db.execute("BEGIN IMMEDIATE")
+        answers.append(admit(db, queue_id, 1, 1, poison=100, may_commit=True))
+        db.execute("ROLLBACK")
+
+    assert [RedeliveryVerdict.YES] * 5 + [RedeliveryVerdict.NONE] == answers
+    assert [] == list(failures(db))
+    assert (0, 5) == db.execute(
+        "SELECT is_receive_enabled, rollbacks FROM broker_queue WHERE queue_id = ?", (queue_id,)
+    ).fetchone()
+
+
+def test_a_group_that_is_locked_while_poison_is_put_away_is_passed_over(shop: Shop) -> None:
+    """What was found out is committed, and there another process may lock the group of what is next."""
+    other = shop.connect(isolation_level=None)
+    lock = "INSERT INTO broker_group_lock VALUES (?, NULL, ?, ?)"
+
+    class Interrupted(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            cursor = super().execute(sql, *parameters)
+            if sql == "COMMIT":
+                now = time.time()
+                other.execute(lock, (following.conversation_group_id.bytes, now, now + 60))
+            return cursor
+
+    following = shop.begin(other)
+    shop.arrive(shop.begin(other), b"poison")
+    shop.arrive(following, b"next")
+    db = shop.connect(factory=Interrupted)
+    first = receive(db, queue="OrdersQueue", top=1, poison=1)
+    db.rollback()
+
+    then = receive(db, queue="OrdersQueue", top=1, poison=1)
+
+    assert [b"poison"] == [message.body for message in first]
+    assert [] == then
+    assert 1 == len(list(failures(db)))
+
+
+def test_another_message_of_the_same_number_is_another_message(shop: Shop) -> None:
+    db = arrived(shop, b"one")
+    for _ in range(5):
+        again(db)
+    db.execute("UPDATE broker_message SET message_enqueue_time = message_enqueue_time + 1")
+
+    assert RedeliveryVerdict.YES == again(db)
+
+
+def test_a_database_in_memory_is_not_remembered() -> None:
+    db = sqlite3.connect(":memory:")
+
+    assert {RedeliveryVerdict.YES} == {admit(db, QUEUE, 1, 1, poison=1, may_commit=False) for _ in range(9)}
+    db.close()
+
+
+def test_the_memory_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollback, "REMEMBERED_MAX", 2)
+    db = arrived(shop, b"one", b"two", b"three")
+
+    for order in (1, 2, 3):
+        again(db, order)
+
+    assert [2, 3] == [order for _, order in rollback._handed_out]
+
+
+def test_a_poison_message_received_by_hand_puts_its_dialog_aside_and_others_go_on(shop: Shop) -> None:
+    """The whole of it: `receive`, in transactions that an application rolls back."""
+    arrived(shop, b"good")
+    arrived(shop, b"poison", b"behind")
+    arrived(shop, b"fine")
+    done: list[bytes] = []
+    attempts = 0
+
+    db = shop.connect()
+    while messages := receive(db, queue="OrdersQueue"):
+        attempts += 1
+        assert attempts < 50
+        if any(message.body == b"poison" for message in messages):
+            db.rollback()
+        else:
+            done += [message.body for message in messages]
+            db.commit()
+
+    (failure,) = failures(shop.connect())
+    assert [b"good", b"fine"] == done
+    assert (5, 1) == (failure.failures, failure.messages_behind)
+    assert failure.quarantine_time is not None
+
+
+DIES = """
+import os, signal, sqlite3, sys
+import broker
+db = sqlite3.connect(sys.argv[1])
+messages = broker.receive(db, queue="OrdersQueue", top=int(sys.argv[2]))
+print(*(message.body.decode() for message in messages), sep=",", flush=True)
+if any(message.body == b"deadly" for message in messages):
+    os.kill(os.getpid(), signal.SIGKILL)
+db.commit()
+"""
+
+
+def run_one(shop: Shop, top: int) -> list[str]:
+    """A process that receives once; a deadly message kills it, with its transaction open."""
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, shop.path, str(top)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "" == done.stderr
+    return done.stdout.strip().split(",")
+
+
+def test_message_that_kills_whoever_receives_it_is_put_aside_and_others_go_on(shop: Shop) -> None:
+    """What the process knew died with it; the next one knows it all the same."""
+    arrived(shop, b"deadly", b"behind")
+    arrived(shop, b"fine")
+
+    received = [run_one(shop, 1) for _ in range(6)]
+
+    (failure,) = failures(shop.connect())
+    assert [["deadly"]] * 5 + [["fine"]] == received
+    assert (5, 0, 1) == (failure.failures, failure.message_sequence_number, failure.messages_behind)
+    assert failure.error.startswith("rolled back, or its process died, 5 times in a row")
+    assert failure.quarantine_time is not None
+
+
+def next_process() -> None:
+    """As a process that has just begun."""
+    for memory in (rollback._handed_out, rollback._rollbacks, rollback._adopted):
+        memory.clear()
+
+
+def test_batches_become_smaller_from_process_to_process(shop: Shop) -> None:
+    arrived(shop, *[b"%d" % number for number in range(8)])
+    sizes = []
+
+    while not list(failures(shop.connect())):
+        db = shop.connect()
+        sizes.append(len(receive(db, queue="OrdersQueue", top=8)))
+        db.close()
+        next_process()
+
+    # The first one alone is the sixth; it is put aside by who comes behind its fifth failure.
+    assert [8, 8, 8, 4, 2, 1, 1, 1, 1, 1, 0] == sizes
+
+
+def rolled_back(shop: Shop) -> list[bytes]:
+    """What a process receives that then rolls back; it is followed by another one."""
+    db = shop.connect()
+    bodies = [message.body for message in receive(db, queue="OrdersQueue", top=1)]
+    db.rollback()
+    db.close()
+    next_process()
+    return bodies
+
+
+def test_a_dialog_that_is_resumed_is_given_to_the_next_process(shop: Shop) -> None:
+    db = arrived(shop, b"mended")
+    given = [rolled_back(shop) for _ in range(6)]
+    (failure,) = failures(db)
+
+    resume(db, failure.endpoint_id)
+
+    assert [[b"mended"]] * 5 + [[]] == given
+    assert [[b"mended"]] * 5 + [[]] == [rolled_back(shop) for _ in range(6)]
+
+
+def test_a_queue_that_is_turned_on_again_gives_to_the_next_process(shop: Shop) -> None:
+    db = arrived(shop, b"mended")
+    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1 WHERE name = 'OrdersQueue'")
+    given = [rolled_back(shop) for _ in range(6)]
+
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 1, rollbacks = 0 WHERE name = 'OrdersQueue'")
+
+    assert [[b"mended"]] * 5 + [[]] == given
+    assert [b"mended"] == rolled_back(shop)
+
+
+def test_what_the_process_before_committed_is_no_failure(shop: Shop) -> None:
+    arrived(shop, *[b"%d" % number for number in range(20)])
+
+    for _ in range(20):
+        db = shop.connect()
+        receive(db, queue="OrdersQueue", top=1)
+        db.commit()
+        next_process()
+
+    assert [] == list(failures(shop.connect()))
+    assert [] == receive(shop.connect(), queue="OrdersQueue")
+
+
+def test_what_a_cancelled_receive_saw_is_not_held_against_it(shop: Shop) -> None:
+    arrived(shop, b"one")
+    db = shop.connect()
+    for _ in range(9):
+        receive(db, queue="OrdersQueue", top=1)
+        db.rollback()
+        pardon(str(shop.path))
+        next_process()
+
+    assert 1 == len(receive(db, queue="OrdersQueue", top=1))
+
+
+def test_nothing_is_judged_where_it_is_not_wanted(shop: Shop) -> None:
+    arrived(shop, b"one", b"two")
+
+    db = shop.connect()
+    sizes = []
+    for _ in range(20):
+        sizes.append(len(receive(db, queue="OrdersQueue", poison=0)))
+        db.rollback()
+
+    assert {2} == set(sizes)

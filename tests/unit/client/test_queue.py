@@ -1,0 +1,406 @@
+"""Claims of conversation groups: whose turn it is, who may not have it, and what a dead reader leaves."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.client import queue as claim_module
+from broker.client import queue as module
+from broker.client.dialog import Dialog
+from broker.client.queue import (
+    Claim,
+    ClaimLostError,
+    QueueSelection,
+    RetryRule,
+    Scope,
+    claim_group,
+    first_group,
+    give_back,
+    next_messages,
+    next_rest_end,
+    note_crashes,
+    queue_of,
+    settle,
+)
+from broker.store.sqlite.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.queues import ReaderSlot
+from tests.support.shop import Shop
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def slot(shop: Shop) -> Iterator[int]:
+    """A slot that lives."""
+    held = ReaderSlot(str(shop.path))
+    yield held.number
+    held.close()
+
+
+@pytest.fixture
+def db(shop: Shop) -> sqlite3.Connection:
+    return shop.connect(isolation_level=None)
+
+
+def arrived(shop: Shop, db: sqlite3.Connection, *bodies: bytes) -> Dialog:
+    dialog = shop.begin(db)
+    shop.arrive(dialog, *bodies)
+    return dialog
+
+
+def take(db: sqlite3.Connection, slot: int, *, top: int = 100, now: float = NOW) -> Claim | None:
+    return claim_group(db, "OrdersQueue", slot=slot, top=top, now=now)
+
+
+def test_groups_are_claimed_in_the_order_of_their_messages_and_only_once(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
+    first, second = arrived(shop, db, b"1", b"2"), arrived(shop, db, b"3")
+
+    claims = [take(db, slot) for _ in range(3)]
+
+    groups = [first.conversation_group_id.bytes, second.conversation_group_id.bytes]
+    assert groups == [one.conversation_group_id for one in claims if one is not None]
+    assert [(1, 2), (3,)] == [one.queuing_orders for one in claims if one is not None]
+    assert claims[2] is None
+    assert 3 == db.execute("SELECT count(*) FROM broker_message WHERE status = 1").fetchone()[0]
+
+
+def test_the_group_of_the_highest_priority_comes_first(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+    arrived(shop, db, b"1", b"2")
+    arrived(shop, db, b"3")
+    db.execute("UPDATE broker_message SET priority = 9 WHERE message_body = x'33'")
+
+    claim = take(db, slot)
+
+    assert claim is not None
+    assert (3,) == claim.queuing_orders
+
+
+def test_a_batch_holds_no_more_than_top_and_than_its_bytes(
+    shop: Shop, db: sqlite3.Connection, slot: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived(shop, db, b"x" * 60, b"x" * 60, b"x" * 60)
+    arrived(shop, db, b"1", b"2", b"3")
+    arrived(shop, db, b"x" * 1000, b"2")
+    monkeypatch.setattr(claim_module, "BATCH_MAX_BYTES", 130)
+
+    sizes = [len(one.queuing_orders) for one in (take(db, slot), take(db, slot, top=2), take(db, slot)) if one]
+
+    assert [2, 2, 1] == sizes
+
+
+def test_a_group_whose_message_failed_gives_its_first_message_alone(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
+    arrived(shop, db, b"1", b"2")
+    verdict = note_failure(db, Blame(1, 0, "E"), now=NOW)
+
+    resting = take(db, slot)
+    end = next_rest_end(db, NOW)
+    claim = take(db, slot, now=NOW + verdict.rest_s)
+
+    assert resting is None
+    assert NOW + verdict.rest_s == end
+    assert claim is not None
+    assert (1,) == claim.queuing_orders
+    assert next_rest_end(db, NOW) is None
+
+
+def test_a_queue_that_is_off_or_gone_gives_nothing(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+    arrived(shop, db, b"1")
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 0")
+
+    assert take(db, slot) is None
+    assert claim_group(db, "Nope", slot=slot, top=1, now=NOW) is None
+
+
+def test_settled_messages_leave_the_queue_and_their_failures_are_forgotten(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
+    arrived(shop, db, b"1", b"2")
+    note_failure(db, Blame(1, 0, "E"), now=NOW, rest_first=0)
+    claim = take(db, slot)
+    assert claim is not None
+
+    settle(db, claim, [1])
+
+    assert [(b"2",)] == db.execute("SELECT message_body FROM broker_message").fetchall()
+    assert [] == list(failures(db))
+    assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
+
+
+def test_a_claim_that_is_lost_is_not_settled(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+    arrived(shop, db, b"1")
+    claim = take(db, slot)
+    assert claim is not None
+    given = give_back(db, claim)
+
+    with pytest.raises(ClaimLostError):
+        settle(db, claim, [1])
+
+    assert given
+
+
+def test_a_later_lock_of_the_same_process_is_not_removed(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+    arrived(shop, db, b"1")
+    lost = take(db, slot)
+    db.execute("DELETE FROM broker_group_lock")
+    claim = take(db, slot, now=NOW + 1)
+    assert lost is not None
+    assert claim is not None
+
+    assert not give_back(db, lost)
+    assert give_back(db, claim)
+
+
+def test_the_lock_of_a_reader_that_died_is_not_taken_over_before_its_death_is_counted(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
+    arrived(shop, db, b"1")
+    take(db, slot + 1)
+
+    assert take(db, slot) is None
+    (crash,) = note_crashes(db, own=slot, rules={}, now=NOW)
+    assert take(db, slot) is None
+    assert take(db, slot, now=NOW + crash.verdict.rest_s) is not None
+
+
+def test_a_claim_whose_message_somebody_else_removed_is_not_settled(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
+    arrived(shop, db, b"1", b"2")
+    claim = take(db, slot)
+    assert claim is not None
+    shop.connect(isolation_level=None).execute("DELETE FROM broker_message WHERE message_body = x'32'")
+    db.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(ClaimLostError, match="nothing of the work was committed"):
+        settle(db, claim, [1])
+    db.execute("ROLLBACK")
+
+    assert 1 == db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
+
+
+def test_a_claim_whose_dialog_the_reader_itself_ended_is_settled(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+    dialog = arrived(shop, db, b"1", b"2")
+    claim = take(db, slot)
+    assert claim is not None
+    db.execute("BEGIN IMMEDIATE")
+    dialog.end(cleanup=True)
+
+    settle(db, claim, [1])
+    db.execute("COMMIT")
+
+    for table in ("message", "conversation", "group_lock"):
+        assert 0 == db.execute(f"SELECT count(*) FROM broker_{table}").fetchone()[0]
+
+
+def test_a_timer_in_front_of_a_message_that_fails_does_not_start_its_count_again(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
+    arrived(shop, db, b"poison")
+    note_failure(db, Blame(1, 0, "E"), now=NOW, rest_first=0)
+    statement = (
+        "INSERT INTO broker_message (queue_id, priority, endpoint_id, message_sequence_number, message_type_name,"
+        " message_enqueue_time, message_body) SELECT queue_id, 12, 1, 1, 'timer', ?, x'' FROM broker_message"
+    )
+    db.execute(statement, (NOW,))
+    claim = take(db, slot)
+    assert claim is not None
+
+    settle(db, claim, [1])
+
+    assert (2,) == claim.queuing_orders
+    assert 2 == note_failure(db, Blame(1, 0, "E"), now=NOW, rest_first=0).failures
+
+
+def test_the_death_of_a_reader_is_a_failure_of_the_message_it_had(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
+    arrived(shop, db, b"1", b"2")
+    take(db, slot + 1)
+    (queue_id,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'OrdersQueue'").fetchone()
+
+    crashes = note_crashes(db, own=slot, rules={queue_id: RetryRule(attempts=2, rest_first=0)}, now=NOW)
+    take(db, slot + 1)
+    more = note_crashes(db, own=slot, rules={queue_id: RetryRule(attempts=2, rest_first=0)}, now=NOW)
+
+    (failure,) = failures(db)
+    assert [(1, 0, 1, False)] == [
+        (one.endpoint_id, one.message_sequence_number, one.verdict.failures, one.verdict.is_quarantined)
+        for one in crashes
+    ]
+    assert [True] == [one.verdict.is_quarantined for one in more]
+    assert "the process of its reader died" in failure.error
+
+
+def test_a_message_that_came_after_the_claim_is_not_blamed(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+    arrived(shop, db, b"1")
+    take(db, slot + 1)
+    db.execute("UPDATE broker_message SET message_enqueue_time = ?", (NOW + 1,))
+
+    crashes = note_crashes(db, own=slot, rules={}, now=NOW + 2)
+
+    assert [] == crashes
+    assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
+
+
+def test_what_a_living_reader_has_is_not_touched(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+    arrived(shop, db, b"1")
+    take(db, slot)
+
+    assert [] == note_crashes(db, own=None, rules={}, now=NOW)
+    assert 1 == db.execute("SELECT count(*) FROM broker_group_lock").fetchone()[0]
+
+
+# --- test_ready ---
+# Which messages are next, how SQLite finds them, and how groups that a reader has are passed over.
+
+
+ReadyShop = Any  # its class is in conftest.py, which nothing imports
+
+QUEUE = 1
+
+
+def bodies(db: sqlite3.Connection, scope: Scope | None = None, limit: int = 100) -> list[bytes]:
+    """The bodies of the next messages of OrdersQueue."""
+    choice = QueueSelection(QUEUE, scope or Scope(), time.time())
+    return [row[0] for row in next_messages(db, choice, "m.message_body", limit)]
+
+
+def plans(db: sqlite3.Connection, call: Any) -> list[str]:
+    """How SQLite goes about the statements of a call that look for messages."""
+    statements: list[str] = []
+    db.set_trace_callback(statements.append)
+    call()
+    db.set_trace_callback(None)
+    wanted = [statement for statement in statements if "broker_message" in statement]
+    assert wanted
+    return [row[3] for statement in wanted for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
+
+
+def test_next_of_a_queue_are_read_off_its_index(shop: ReadyShop) -> None:
+    """So the cost of a look does not depend on how many messages wait."""
+    db = shop.connect()
+
+    plan = plans(db, lambda: bodies(db))
+
+    assert [
+        "SEARCH m USING INDEX broker_message_queue (queue_id=? AND status=?)",
+        "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)",
+    ] == plan
+
+
+@pytest.mark.parametrize("scope", [Scope(group=b"g" * 16), Scope(handle=b"h" * 16)])
+def test_next_of_a_conversation_are_read_off_its_index(shop: ReadyShop, scope: Scope) -> None:
+    """What is sorted is at most as many messages as are asked for, of each conversation."""
+    db = shop.connect()
+
+    plan = plans(db, lambda: bodies(db, scope))
+
+    assert "SEARCH n USING INDEX broker_message_endpoint (endpoint_id=? AND status=?)" in plan
+    assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" in plan
+    assert not [step for step in plan if step.startswith("SCAN")]
+    assert 1 == plan.count("USE TEMP B-TREE FOR ORDER BY")
+
+
+def test_next_of_the_free_groups_are_read_off_indexes(shop: ReadyShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"taken")
+    lock(shop, dialog, retry_time=time.time() + 60)
+
+    plan = plans(db, lambda: bodies(db))
+
+    assert "SEARCH n USING INDEX broker_message_endpoint (endpoint_id=? AND status=?)" in plan
+    assert "SEARCH broker_message USING COVERING INDEX broker_message_endpoint (endpoint_id>?)" in plan
+    scanned = {
+        "SCAN m",
+        "SCAN e",
+        "SCAN json_each VIRTUAL TABLE INDEX 1:",
+        "SCAN broker_group_lock",
+        "SCAN CONSTANT ROW",
+    }
+    assert {step for step in plan if step.startswith("SCAN")} <= scanned
+
+
+def lock(shop: ReadyShop, dialog: Any, *, reader: int | None = None, retry_time: float | None = None) -> None:
+    """The group of a dialog is a reader's, or rests."""
+    shop.connect(isolation_level=None).execute(
+        "INSERT INTO broker_group_lock VALUES (?, ?, 0, ?)", (dialog.conversation_group_id.bytes, reader, retry_time)
+    )
+
+
+def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: ReadyShop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialogs = [shop.begin(db) for _ in range(5)]
+    for number, dialog in enumerate(dialogs):
+        shop.arrive(dialog, b"%d" % number)
+    slot = ReaderSlot(str(shop.path))
+    try:
+        lock(shop, dialogs[0], reader=slot.number)
+        lock(shop, dialogs[1], reader=slot.number + 1)
+        lock(shop, dialogs[2], retry_time=time.time() + 60)
+        lock(shop, dialogs[3], retry_time=time.time() - 60)
+
+        seen = bodies(db)
+        group = first_group(db, QueueSelection(QUEUE, Scope(), time.time()))
+        asked = [bodies(db, Scope(group=dialog.conversation_group_id.bytes)) for dialog in dialogs]
+        by_handle = [bodies(db, Scope(handle=dialog.conversation_handle.bytes)) for dialog in dialogs]
+    finally:
+        slot.close()
+
+    assert [b"1", b"3", b"4"] == seen
+    assert dialogs[1].conversation_group_id.bytes == group
+    assert [[], [b"1"], [b"2"], [b"3"], [b"4"]] == asked == by_handle
+    assert [b"0"] == bodies(db, Scope(group=dialogs[0].conversation_group_id.bytes))
+    assert [b"0", b"1", b"3", b"4"] == bodies(db)
+
+
+def test_free_group_behind_a_long_head_of_locked_ones_is_found(
+    shop: ReadyShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEAD", 3)
+    db = shop.connect(isolation_level=None)
+    long, low, high = shop.begin(db), shop.begin(db), shop.begin(db)
+    shop.arrive(long, *[b"long"] * 10)
+    shop.arrive(low, b"low", b"low again")
+    shop.arrive(high, b"high")
+    db.execute("UPDATE broker_message SET priority = 1 WHERE endpoint_id = ?", (low.endpoint_id,))
+    db.execute("UPDATE broker_message SET priority = 4 WHERE endpoint_id = ?", (high.endpoint_id,))
+    lock(shop, long, retry_time=time.time() + 60)
+
+    seen = [bodies(db, limit=2)]
+    db.execute("DELETE FROM broker_message WHERE endpoint_id = ?", (high.endpoint_id,))
+    seen += [bodies(db, limit=2), bodies(db, limit=1)]
+    lock(shop, low, retry_time=time.time() + 60)
+    seen.append(bodies(db))
+
+    assert [[b"high"], [b"low", b"low again"], [b"low"], []] == seen
+    assert first_group(db, QueueSelection(QUEUE, Scope(), time.time())) is None
+
+
+def test_one_look_tells_what_most_receives_have_to_know(shop: ReadyShop) -> None:
+    db = shop.connect(isolation_level=None)
+    empty = queue_of(db, "OrdersQueue")
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"one")
+    db.execute("INSERT INTO broker_group_lock VALUES (?, 1, 0, NULL)", (dialog.conversation_group_id.bytes,))
+
+    assert [(QUEUE, 1, 0, 0), (QUEUE, 1, 1, 1), None] == [empty, queue_of(db, "OrdersQueue"), queue_of(db, "no queue")]
+    db.execute("UPDATE broker_message SET status = 4")
+    assert (QUEUE, 1, 1, 0) == queue_of(db, "OrdersQueue")
+
+
+def test_the_look_at_a_queue_costs_the_same_however_much_waits(shop: ReadyShop) -> None:
+    db = shop.connect()
+
+    plan = plans(db, lambda: queue_of(db, "OrdersQueue"))
+
+    assert "SEARCH m USING COVERING INDEX broker_message_queue (queue_id=? AND status=?)" in plan

@@ -1,0 +1,718 @@
+"""Readers as values: how they are made, refused and found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import types
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import broker
+from broker.client.dialog import Dialog
+from broker.client.reader_pool import Reader, Readers, find_readers, reader, run_readers, run_until_signal
+from broker.client.receiving import Message, receive
+from broker.conversation.message_types import END_DIALOG, ERROR
+from broker.errors import ConversationError, StoreUnavailableError
+from broker.store.sqlite.quarantine import failures
+from broker.store.sqlite.queues import live_slots
+from tests.support.reading import Told, count, is_drained, reading, until
+from tests.support.shop import Shop
+
+
+def handle(db: Any, messages: Any) -> Any:
+    return db, messages
+
+
+async def handle_later(db: Any, messages: Any) -> Any:
+    return db, messages
+
+
+class Seen:
+    """An object whose method reads."""
+
+    def take(self, db: Any, messages: Any) -> None:
+        pass
+
+
+def session(function: Any) -> Any:
+    """A decorator that gives a function one argument more than it is called with."""
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        return function("session", *arguments)
+
+    return call
+
+
+@session
+def with_a_session(_session: Any, _db: Any, _messages: Any) -> None:
+    pass
+
+
+def test_a_reader_is_its_function_and_how_it_is_run() -> None:
+    one = reader("Q", concurrency=4, top=10, attempts=3, retry_delay=0.5, database="d", end_dialogs=False)(handle)
+
+    assert Reader(handle, "Q", 4, 10, 3, 0.5, "d", single=False, end_dialogs=False) == one
+    assert (1, 2) == one(1, 2)
+
+
+def test_single_is_a_batch_of_one() -> None:
+    one = reader("Q", single=True)(handle)
+
+    assert (True, 1) == (one.single, one.top)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"concurrency": 0}, "concurrency has to be a whole number, 1 .. 1024, not 0"),
+        ({"concurrency": 1025}, "concurrency has to be a whole number, 1 .. 1024, not 1025"),
+        ({"concurrency": True}, "concurrency has to be a whole number, 1 .. 1024, not True"),
+        ({"top": 0}, "top has to be a whole number, 1 .. 2147483647, not 0"),
+        ({"top": 1.5}, "top has to be a whole number, 1 .. 2147483647, not 1.5"),
+        ({"attempts": 0}, "attempts has to be a whole number, 1 .. 2147483647, not 0"),
+        ({"retry_delay": -1}, "retry_delay has to be a number of seconds, 0 or more, not -1"),
+        ({"retry_delay": float("nan")}, "retry_delay has to be a number of seconds, 0 or more, not nan"),
+        ({"retry_delay": "1"}, "retry_delay has to be a number of seconds, 0 or more, not '1'"),
+        ({"single": True, "top": 5}, "leave out top=5"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        reader("Q", **wrong)
+
+
+def test_the_decorator_without_its_queue_is_refused() -> None:
+    with pytest.raises(TypeError, match="needs the name of its queue"):
+        reader(handle)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (
+            lambda: None,
+            r"is called with the connection and the messages: def handle\(db, messages\), not '<lambda>\(\)'",
+        ),
+        (lambda db: None, r"not '<lambda>\(db\)'"),
+        (lambda db, messages, *, queue: None, r"not '<lambda>\(db, messages, \*, queue\)'"),
+        (None, "a reader is a function, not NoneType"),
+        ("handle", "a reader is a function, not str"),
+    ],
+)
+def test_a_function_that_cannot_be_called_with_messages_is_refused(function: Any, sentence: str) -> None:
+    app = Readers()
+
+    with pytest.raises(TypeError, match=sentence):
+        app.reader("Q")(function)
+
+    assert [] == list(app)
+
+
+def test_a_function_of_one_message_is_told_so() -> None:
+    with pytest.raises(TypeError, match=r"the connection and the message: def handle\(db, message\), not"):
+        reader("Q", single=True)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda *arguments: None,
+        lambda db, messages, more=1: None,
+        partial(lambda more, db, messages: None, 1),
+        Seen().take,
+        max,
+        reader("Q")(handle),
+        mock.Mock(),
+        with_a_session,
+    ],
+    ids=["any", "default", "partial", "method", "builtin", "reader", "mock", "decorated"],
+)
+def test_whatever_can_be_called_with_both_is_a_reader(function: Any) -> None:
+    assert function is reader("Q")(function).function
+
+
+def test_readers_are_found_in_whatever_holds_them() -> None:
+    app = Readers()
+    one = app.reader("One")(handle)
+    two = reader("Two")(handle_later)
+    module = types.ModuleType("shop")
+    vars(module).update(app=app, two=two, alias=two, other=3)
+
+    assert [one] == find_readers(one) == find_readers(app)
+    assert [two, one] == find_readers(module)
+    assert [one, two] == find_readers((one, 7, two))
+
+
+@pytest.mark.parametrize("empty", [types.ModuleType("shop"), Readers(), [], 3])
+def test_where_there_is_no_reader_it_is_said_what_to_do(empty: object) -> None:
+    with pytest.raises(TypeError, match=r"put @broker\.reader"):
+        find_readers(empty)
+
+
+def test_the_package_is_the_door() -> None:
+    assert (reader, Readers, Reader) == (broker.reader, broker.Readers, broker.Reader)
+    assert callable(broker.run_readers)
+
+
+# --- test_runner ---
+# Readers at work: what is handled, once and in order; what fails, rests and is put aside; how they stop.
+
+
+def held_up() -> tuple[Reader, threading.Event, threading.Event]:
+    """A reader that tells when it has begun, and goes on when it is told."""
+    started, go = threading.Event(), threading.Event()
+
+    @reader("OrdersQueue")
+    def handle(db: Any, messages: list[Message]) -> None:
+        started.set()
+        assert go.wait(30)
+        write(db, messages)
+
+    return handle, started, go
+
+
+def arrived(shop: Shop, *bodies: bytes, **options: Any) -> Dialog:
+    """A dialog with messages that wait in OrdersQueue."""
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send(b"hello")
+    shop.arrive(dialog, *bodies, **options)
+    return dialog
+
+
+def handled(shop: Shop) -> list[str]:
+    """What a reader wrote into the application's own table."""
+    return [row[0] for row in shop.connect().execute("SELECT state FROM orders ORDER BY id")]
+
+
+def write(db: Any, messages: Sequence[Message]) -> None:
+    for message in messages:
+        db.execute("INSERT INTO orders (state) VALUES (?)", (message.body.decode(),))
+
+
+# --- what is handled ----------------------------------------------------------------------------------------
+
+
+async def test_messages_are_handled_in_order_and_committed_with_writes_and_answers(shop: Shop) -> None:
+    arrived(shop, b"one", b"two", b"three")
+
+    @reader("OrdersQueue")
+    def handle(db: Any, messages: list[Message]) -> None:
+        write(db, messages)
+        messages[-1].dialog.send(b"done")
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert ["one", "two", "three"] == handled(shop)
+    assert [b"hello", b"done"] == shop.seen()["sent"]
+
+
+async def test_messages_that_come_while_readers_wait_are_handled_at_once(shop: Shop) -> None:
+    @reader("OrdersQueue", concurrency=3)
+    def handle(db: Any, messages: list[Message]) -> None:
+        write(db, messages)
+
+    async with reading(handle, shop.path):
+        for number in range(5):
+            arrived(shop, str(number).encode())
+            await until(lambda number=number: len(handled(shop)) == number + 1)  # type: ignore[misc]
+
+    assert ["0", "1", "2", "3", "4"] == handled(shop)
+
+
+async def test_a_function_that_only_computes_has_its_messages_received(shop: Shop) -> None:
+    arrived(shop, b"one")
+    seen: list[bytes] = []
+
+    @reader("OrdersQueue")
+    def handle(_db: Any, messages: list[Message]) -> None:
+        seen.extend(message.body for message in messages)
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert [b"one"] == seen
+
+
+async def test_single_gives_one_message_and_top_bounds_a_batch(shop: Shop) -> None:
+    arrived(shop, *[b"%d" % n for n in range(5)])
+    arrived(shop, *[b"%d" % n for n in range(5)], queue="BillingQueue")
+    app = Readers()
+    sizes = []
+
+    @app.reader("OrdersQueue", single=True)
+    def one(db: Any, message: Message) -> None:
+        write(db, [message])
+
+    @app.reader("BillingQueue", top=2)
+    def some(_db: Any, messages: list[Message]) -> None:
+        sizes.append(len(messages))
+
+    async with reading(app, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert ["0", "1", "2", "3", "4"] == handled(shop)
+    assert [2, 2, 1] == sizes
+
+
+async def test_a_coroutine_function_runs_in_the_applications_loop(shop: Shop) -> None:
+    arrived(shop, b"one", b"two")
+    loops = []
+
+    @reader("OrdersQueue", concurrency=2)
+    async def handle(db: Any, messages: list[Message]) -> None:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        write(db, messages)
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert ["one", "two"] == handled(shop)
+    assert [asyncio.get_running_loop()] == loops
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_group_has_one_reader_at_a_time_and_groups_run_beside_each_other(shop: Shop, *, is_async: bool) -> None:
+    dialogs = [arrived(shop, *[b"%d" % n for n in range(6)]) for _ in range(4)]
+    running: Counter[Any] = Counter()
+    most: Counter[Any] = Counter()
+    together = threading.Event()
+    order: dict[Any, list[bytes]] = defaultdict(list)
+
+    def enter(messages: list[Message]) -> Any:
+        group = messages[0].conversation_group_id
+        running[group] += 1
+        most[group] = max(most[group], running[group])
+        if len([one for one in running.values() if one]) > 1:
+            together.set()
+        order[group] += [message.body for message in messages]
+        return group
+
+    @reader("OrdersQueue", concurrency=4, top=2)
+    def in_thread(_db: Any, messages: list[Message]) -> None:
+        group = enter(messages)
+        together.wait(30)
+        running[group] -= 1
+
+    @reader("OrdersQueue", concurrency=4, top=2)
+    async def in_loop(_db: Any, messages: list[Message]) -> None:
+        group = enter(messages)
+        await until(together.is_set)
+        running[group] -= 1
+
+    async with reading(in_loop if is_async else in_thread, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert together.is_set()
+    assert {dialog.conversation_group_id: 1 for dialog in dialogs} == dict(most)
+    assert all([b"0", b"1", b"2", b"3", b"4", b"5"] == bodies for bodies in order.values())
+
+
+async def test_nobody_waits_for_the_file_while_a_function_computes(shop: Shop) -> None:
+    arrived(shop, b"one")
+    handle, started, go = held_up()
+
+    async with reading(handle, shop.path):
+        await until(started.is_set)
+        shop.connect(timeout=0, isolation_level=None).execute("INSERT INTO orders (state) VALUES ('meanwhile')")
+        go.set()
+        await until(lambda: is_drained(shop))
+
+    assert ["meanwhile", "one"] == handled(shop)
+
+
+async def test_receive_leaves_alone_what_a_reader_has(shop: Shop) -> None:
+    arrived(shop, b"one", b"two")
+    started, go = threading.Event(), threading.Event()
+
+    @reader("OrdersQueue", top=1)
+    def handle(_db: Any, _messages: list[Message]) -> None:
+        started.set()
+        assert go.wait(30)
+
+    async with reading(handle, shop.path):
+        await until(started.is_set)
+        arrived(shop, b"free")
+        with shop.connect() as db:
+            taken = [message.body for message in receive(db, queue="OrdersQueue")]
+        go.set()
+        await until(lambda: is_drained(shop))
+
+    assert [b"free"] == taken
+
+
+@pytest.mark.parametrize(("type_name", "state"), [(END_DIALOG, "DI"), (ERROR, "ER")])
+@pytest.mark.parametrize("end_dialogs", [True, False])
+async def test_a_dialog_that_is_over_is_ended_once_all_of_it_was_read(
+    shop: Shop, type_name: str, state: str, *, end_dialogs: bool
+) -> None:
+    dialog = arrived(shop, b"one", b"two")
+    shop.change(dialog, "state", state)
+    db = shop.connect(isolation_level=None)
+    db.execute("UPDATE broker_message SET message_type_name = ? WHERE message_sequence_number = 1", (type_name,))
+    states = []
+
+    @reader("OrdersQueue", top=1, end_dialogs=end_dialogs)
+    def handle(_db: Any, messages: list[Message]) -> None:
+        states.append(str(messages[0].dialog.state))
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert [state, state] == states
+    assert ("CD" if end_dialogs else state) == str(dialog.state)
+
+
+async def test_a_function_may_end_the_dialog_itself(shop: Shop) -> None:
+    dialog = arrived(shop, b"one", b"two")
+
+    @reader("OrdersQueue", top=1)
+    def handle(_db: Any, messages: list[Message]) -> None:
+        messages[0].dialog.end()
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert "DO" == str(dialog.state)
+    assert [] == list(failures(shop.connect()))
+
+
+# --- what fails ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_poison_message_puts_its_dialog_aside_and_all_others_go_on(
+    shop: Shop, *, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told()
+    monkeypatch.setattr("broker.client.reader_worker.log", told)
+    good = [arrived(shop, b"good") for _ in range(3)]
+    bad = arrived(shop, b"poison", b"behind")
+    attempts = []
+
+    def body(db: Any, messages: list[Message]) -> None:
+        write(db, messages)
+        attempts.append([message.body for message in messages])
+        if messages[0].body == b"poison":
+            raise KeyError("amount")
+
+    @reader("OrdersQueue", attempts=3, retry_delay=0.01)
+    def in_thread(db: Any, messages: list[Message]) -> None:
+        body(db, messages)
+
+    @reader("OrdersQueue", attempts=3, retry_delay=0.01)
+    async def in_loop(db: Any, messages: list[Message]) -> None:
+        body(db, messages)
+
+    async with reading(in_loop if is_async else in_thread, shop.path):
+        await until(lambda: is_drained(shop))
+        later = arrived(shop, b"later")
+        await until(lambda: is_drained(shop))
+
+    (failure,) = failures(shop.connect())
+    assert ["good", "good", "good", "later"] == handled(shop)
+    assert [[b"poison", b"behind"], [b"poison"], [b"poison"]] == [one for one in attempts if one[0] == b"poison"]
+    assert bad.conversation_handle.bytes == failure.conversation_handle
+    assert (3, "KeyError: 'amount'", 1) == (failure.failures, failure.error, failure.messages_behind)
+    assert 'raise KeyError("amount")' in failure.traceback
+    assert failure.quarantine_time is not None
+    assert 4 == len({dialog.conversation_handle for dialog in (*good, later)})
+    assert ["message failed", "message failed", "dialog quarantined"] == told.events
+
+
+async def test_the_message_that_fails_is_found_in_a_batch(shop: Shop) -> None:
+    arrived(shop, b"a", b"b", b"poison", b"c")
+
+    @reader("OrdersQueue", attempts=1, retry_delay=0.001)
+    def handle(db: Any, messages: list[Message]) -> None:
+        write(db, messages)
+        if any(message.body == b"poison" for message in messages):
+            raise RuntimeError
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    (failure,) = failures(shop.connect())
+    assert ["a", "b"] == handled(shop)
+    assert (2, 1) == (failure.message_sequence_number, failure.messages_behind)
+
+
+async def test_a_message_that_succeeds_at_last_is_not_held_against_its_dialog(shop: Shop) -> None:
+    arrived(shop, b"one", b"two")
+    left = [3]
+
+    @reader("OrdersQueue", attempts=4, retry_delay=0.001)
+    def handle(db: Any, messages: list[Message]) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise RuntimeError
+        write(db, messages)
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert ["one", "two"] == handled(shop)
+    assert [] == list(failures(shop.connect()))
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "error"),
+    [
+        (lambda db: db.commit(), "sqlite3.ProgrammingError: the reader commits when the function returns"),
+        (lambda db: db.execute("COMMIT"), "sqlite3.DatabaseError: not authorized"),
+        (lambda db: db.__enter__(), 'leave out "with db:"'),
+        (lambda _db: sys.exit(3), "SystemExit: 3"),
+        (lambda db: db.execute("INSERT INTO nowhere VALUES (1)"), "no such table: nowhere"),
+    ],
+    ids=["commit", "COMMIT", "with", "exit", "statement"],
+)
+async def test_what_a_function_may_not_do_fails_its_message_and_changes_nothing(
+    shop: Shop, misdeed: Any, error: str
+) -> None:
+    arrived(shop, b"one")
+
+    @reader("OrdersQueue", attempts=1)
+    def handle(db: Any, messages: list[Message]) -> None:
+        write(db, messages)
+        misdeed(db)
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    (failure,) = failures(shop.connect())
+    assert error in failure.error
+    assert [] == handled(shop)
+
+
+async def test_writes_outside_of_the_transaction_are_noticed(shop: Shop) -> None:
+    arrived(shop, b"one")
+
+    @reader("OrdersQueue", attempts=1)
+    def handle(db: Any, messages: list[Message]) -> None:
+        db.isolation_level = None
+        write(db, messages)
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    (failure,) = failures(shop.connect())
+    assert "wrote outside of the reader's transaction" in failure.error
+
+
+async def test_trouble_with_the_store_is_nobodys_fault(shop: Shop) -> None:
+    arrived(shop, b"one")
+    left = [2]
+
+    @reader("OrdersQueue", attempts=1)
+    def handle(db: Any, messages: list[Message]) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise StoreUnavailableError("x.db", "disk I/O error")
+        write(db, messages)
+
+    async with reading(handle, shop.path):
+        await until(lambda: is_drained(shop))
+
+    assert ["one"] == handled(shop)
+    assert [] == list(failures(shop.connect()))
+
+
+async def test_a_queue_that_asks_for_it_is_turned_off(shop: Shop) -> None:
+    shop.connect(isolation_level=None).execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1")
+    arrived(shop, b"one")
+
+    @reader("OrdersQueue", attempts=9, retry_delay=0.001)
+    def handle(_db: Any, _messages: list[Message]) -> None:
+        raise RuntimeError
+
+    async with reading(handle, shop.path):
+        await until(lambda: count(shop, "broker_queue", "is_receive_enabled = 0") == 1)
+
+    (failure,) = failures(shop.connect())
+    assert (5, None) == (failure.failures, failure.quarantine_time)
+    with pytest.raises(ConversationError, match="9617"):
+        receive(shop.connect(), queue="OrdersQueue")
+
+
+# --- how they stop ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_what_is_under_way_is_finished_and_nothing_new_is_taken(shop: Shop, *, is_async: bool) -> None:
+    arrived(shop, b"one", b"two")
+    started, go = threading.Event(), threading.Event()
+
+    @reader("OrdersQueue", top=1)
+    def in_thread(db: Any, messages: list[Message]) -> None:
+        started.set()
+        assert go.wait(30)
+        write(db, messages)
+
+    @reader("OrdersQueue", top=1)
+    async def in_loop(db: Any, messages: list[Message]) -> None:
+        started.set()
+        await until(go.is_set)
+        write(db, messages)
+
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_readers(in_loop if is_async else in_thread, shop.path, stop=stop))
+    await until(started.is_set)
+    stop.set()
+    await asyncio.sleep(0.05)
+    go.set()
+
+    assert await task
+    assert ["one"] == handled(shop)
+    assert (1, 0) == (count(shop, "broker_message"), count(shop, "broker_group_lock"))
+
+
+async def test_a_cancelled_application_ends_like_a_stopped_one(shop: Shop) -> None:
+    arrived(shop, b"one")
+    handle, started, go = held_up()
+
+    task = asyncio.create_task(run_readers(handle, shop.path))
+    await until(started.is_set)
+    task.cancel()
+    await asyncio.sleep(0.05)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert ["one"] == handled(shop)
+
+
+async def test_a_coroutine_that_takes_too_long_is_cut_off_and_nobody_is_blamed(shop: Shop) -> None:
+    arrived(shop, b"one")
+    started = asyncio.Event()
+
+    @reader("OrdersQueue")
+    async def handle(db: Any, messages: list[Message]) -> None:
+        write(db, messages)
+        started.set()
+        await asyncio.Event().wait()
+
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_readers(handle, shop.path, stop=stop, grace=0.1))
+    await until(started.is_set)
+    stop.set()
+
+    assert await task
+    assert [] == handled(shop)
+    assert [] == list(failures(shop.connect()))
+    assert (1, 0) == (count(shop, "broker_message"), count(shop, "broker_group_lock"))
+
+
+async def test_a_thread_that_takes_too_long_keeps_its_group_until_it_ends(shop: Shop) -> None:
+    arrived(shop, b"one")
+    handle, started, go = held_up()
+
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_readers(handle, shop.path, stop=stop, grace=0.05))
+    await until(started.is_set)
+    stop.set()
+    is_finished = await task
+    during = (count(shop, "broker_group_lock"), live_slots(str(shop.path), [0]))
+    go.set()
+    await until(lambda: is_drained(shop))
+
+    assert not is_finished
+    assert (1, {0}) == during
+    assert ["one"] == handled(shop)
+
+
+async def test_readers_stop_while_nothing_is_to_do(shop: Shop) -> None:
+    @reader("OrdersQueue", concurrency=5)
+    def handle(_db: Any, _messages: list[Message]) -> None:
+        raise AssertionError
+
+    async with reading(handle, shop.path) as task:
+        await asyncio.sleep(0.05)
+
+    assert task.result()
+
+
+# --- where they work ----------------------------------------------------------------------------------------
+
+
+async def test_a_reader_finds_the_database_that_has_its_queue(shop: Shop, tmp_path: Path) -> None:
+    other = Shop(tmp_path / "other.db")
+    with other.connect(isolation_level=None) as db:
+        db.execute("DELETE FROM broker_service WHERE name = 'Orders'")
+        db.execute("DELETE FROM broker_queue WHERE name = 'OrdersQueue'")
+    arrived(shop, b"one")
+
+    @reader("OrdersQueue")
+    def handle(db: Any, messages: list[Message]) -> None:
+        write(db, messages)
+
+    async with reading(handle, {"shop": shop.path, "other": other.path}):  # type: ignore[arg-type]
+        await until(lambda: is_drained(shop))
+    other.close()
+
+    assert ["one"] == handled(shop)
+
+
+@pytest.mark.parametrize(
+    ("queue", "database", "files", "number", "sentence"),
+    [
+        ("Nope", None, ["a"], 208, "the queue 'Nope' does not exist in database a; it has ['BillingQueue', 'OrdersQ"),
+        ("Nope", None, ["a", "b"], 208, "the queue 'Nope' is not clear: none of ['a', 'b'] has it"),
+        ("OrdersQueue", None, ["a", "b"], 208, "several databases have it: ['a', 'b']; say database="),
+        ("OrdersQueue", "c", ["a", "b"], 911, "database 'c' is not given; there is ['a', 'b']"),
+        ("OrdersQueue", None, ["gone"], 911, "database gone: there is no file"),
+    ],
+)
+async def test_a_reader_without_its_queue_is_refused(
+    shop: Shop, *, queue: str, database: str | None, files: list[str], number: int, sentence: str
+) -> None:
+    @reader(queue, database=database)
+    def handle(_db: Any, _messages: list[Message]) -> None:
+        raise AssertionError
+
+    paths = {name: shop.path.with_name("gone.db") if name == "gone" else shop.path for name in files}
+    with pytest.raises(ConversationError) as caught:
+        await run_readers(handle, paths)
+
+    assert number == caught.value.number
+    assert sentence in str(caught.value)
+
+
+async def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    path.write_text("no database at all" * 100)
+
+    @reader("OrdersQueue")
+    def handle(_db: Any, _messages: list[Message]) -> None:
+        raise AssertionError
+
+    with pytest.raises(StoreUnavailableError, match="file is not a database"):
+        await run_readers(handle, path)
+
+
+def test_a_reader_runs_by_itself_until_it_is_told_to_stop(shop: Shop) -> None:
+    arrived(shop, b"one")
+
+    @reader("OrdersQueue")
+    def handle(db: Any, messages: list[Message]) -> None:
+        write(db, messages)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    handle.run(shop.path)
+    again = run_until_signal([handle], shop.path) if not is_drained(shop) else True
+
+    assert again
+    assert ["one"] == handled(shop)

@@ -1,0 +1,525 @@
+"""What is known of a function that reads a queue: where it is, and where it runs."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+import structlog
+
+from broker.client.dialog import Dialog
+from broker.client.reader_pool import Reader, reader
+from broker.client.reader_worker import (
+    Activation,
+    ReaderConnection,
+    ReaderDatabase,
+    ReaderWorker,
+    Work,
+    is_store_trouble,
+    open_connection,
+)
+from broker.errors import ConversationError, StoreUnavailableError
+from broker.protocol.frame import Envelope, encode_envelope
+from broker.store.sqlite.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.queues import live_slots, records
+from broker.store.sqlite.schema import LARGE_BYTES
+from tests.support.reading import Told, count
+from tests.support.shop import Shop
+
+
+def handle(db: Any, messages: Any) -> Any:
+    return db, messages
+
+
+async def handle_later(db: Any, messages: Any) -> Any:
+    return db, messages
+
+
+def test_a_coroutine_function_is_known_by_itself() -> None:
+    assert (False, True) == (Activation(handle, "Q").is_async, Activation(handle_later, "Q").is_async)
+
+
+def test_logs_tell_where_the_function_is() -> None:
+    assert Activation(handle, "Q").name.endswith("test_activation.handle")
+    assert "partial" in Activation(partial(handle, None), "Q").name
+
+
+# --- test_desk ---
+# What the readers of one database share: their slot, the bell that wakes them, and what a predecessor left.
+
+
+@reader("OrdersQueue", retry_delay=0)
+def handle_of_desk(_db: Any, _messages: Any) -> None:
+    raise AssertionError
+
+
+@pytest.fixture
+def desk(shop: Shop) -> Iterator[ReaderDatabase]:
+    desk = ReaderDatabase("shop", shop.path, [handle_of_desk])
+    yield desk
+    desk.close()
+
+
+def arrived(shop: Shop, *bodies: bytes) -> bytes:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.arrive(dialog, *bodies)
+    return dialog.conversation_group_id.bytes
+
+
+def claimed(desk: ReaderDatabase, one: Reader = handle_of_desk) -> tuple[Any, float | None]:
+    db = desk.connect(one)
+    try:
+        return desk.claim(db, one)
+    finally:
+        db.close_all()
+
+
+def test_a_slot_lives_as_long_as_its_desk(shop: Shop) -> None:
+    desk = ReaderDatabase("shop", shop.path, [handle_of_desk])
+    during = live_slots(str(shop.path), [desk.slot])
+    number = desk.slot
+
+    desk.close()
+
+    assert ({number}, set()) == (during, live_slots(str(shop.path), [number]))
+
+
+def test_a_commit_of_anybody_wakes_who_waits(shop: Shop, desk: ReaderDatabase) -> None:
+    woken = threading.Event()
+
+    def wait() -> None:
+        desk.wait(desk.generation, None)
+        woken.set()
+
+    waiter = threading.Thread(target=wait)
+    time.sleep(0.1)  # the first look at the file counts as news
+    waiter.start()
+
+    arrived(shop, b"one")
+
+    assert woken.wait(30)
+    waiter.join()
+
+
+def test_who_waits_is_woken_at_an_instant_and_at_the_end(desk: ReaderDatabase) -> None:
+    time.sleep(0.1)
+    before = time.time()
+    desk.wait(desk.generation, before + 0.05)
+    after = time.time()
+    desk.stop()
+    desk.wait(desk.generation, None)
+
+    assert before + 0.05 <= after + 0.001
+
+
+def test_nothing_to_do_locks_nothing(shop: Shop, desk: ReaderDatabase) -> None:
+    other = shop.connect(isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    assert (None, None) == claimed(desk)
+
+
+def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop: Shop) -> None:
+    group = arrived(shop, b"one")
+    db = shop.connect(isolation_level=None)
+    db.execute("INSERT INTO broker_group_lock VALUES (?, 0, ?, NULL)", (group, time.time()))
+    desk = ReaderDatabase("shop", shop.path, [handle_of_desk])
+
+    claim, _ = claimed(desk)
+    number = desk.slot
+    desk.close()
+
+    (failure,) = failures(db)
+    assert 0 == number
+    assert claim is not None
+    assert group == claim.conversation_group_id
+    assert 1 == failure.failures
+
+
+def test_a_group_that_fails_while_a_claim_waits_for_the_write_lock_is_not_claimed(
+    shop: Shop, desk: ReaderDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived(shop, b"one")
+    other = shop.connect(isolation_level=None)
+    begin = ReaderConnection.begin
+
+    def begin_later(db: ReaderConnection) -> None:
+        note_failure(other, Blame(1, 0, "E"), now=time.time())
+        begin(db)
+
+    monkeypatch.setattr(ReaderConnection, "begin", begin_later)
+
+    claim, look_at = claimed(desk)
+
+    assert claim is None
+    assert [look_at] == shop.look("SELECT retry_time FROM broker_group_lock")
+
+
+def test_a_reader_tells_of_itself_for_the_views(shop: Shop, desk: ReaderDatabase) -> None:
+    before = time.time()
+    desk.waits("OrdersQueue", 3)
+    claimed(desk)
+
+    deadline = time.monotonic() + 30
+    while not [one for one in records(str(shop.path)) if one.last_empty_time and one.tasks_waiting == 3]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    (told,) = records(str(shop.path))
+    assert "OrdersQueue" == told.queue_name
+    assert told.last_empty_time is not None
+    assert before <= told.last_empty_time
+
+
+def test_a_file_that_cannot_be_written_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr("broker.client.reader_worker.open_connection", refuse)
+
+    with pytest.raises(StoreUnavailableError, match="unable to open"):
+        ReaderDatabase("shop", shop.path, [handle_of_desk])
+
+    assert set() == live_slots(str(shop.path), [0])
+
+
+# --- test_reader_connection ---
+# The connection of a reader's function: begun by its first write, committed by the reader alone.
+
+
+@pytest.fixture
+def db(shop: Shop) -> Iterator[ReaderConnection]:
+    db = open_connection(shop.path, is_async=False)
+    db.hand_out()
+    yield db
+    db.take_back()
+    db.close_all()
+
+
+def test_the_first_write_begins_a_transaction_that_has_the_write_lock(shop: Shop, db: ReaderConnection) -> None:
+    db.execute("SELECT * FROM orders")
+    before = db.in_transaction
+
+    db.execute("INSERT INTO orders (state) VALUES ('x')")
+
+    assert (False, True) == (before, db.in_transaction)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        shop.connect(timeout=0).execute("INSERT INTO orders (state) VALUES ('y')")
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "sentence"),
+    [
+        (lambda db: db.commit(), r"rolls back when it raises: leave out commit\(\)"),
+        (lambda db: db.__enter__(), 'leave out "with db:"'),
+        (lambda db: db.executescript("SELECT 1"), "leave out executescript"),
+        (lambda db: db.close(), r"leave out close\(\)"),
+        (lambda db: db.execute("COMMIT"), "not authorized"),
+        (lambda db: db.execute("END TRANSACTION"), "not authorized"),
+    ],
+    ids=["commit", "with", "executescript", "close", "COMMIT", "END"],
+)
+def test_what_ends_the_transaction_is_refused(shop: Shop, db: ReaderConnection, misdeed: Any, sentence: str) -> None:
+    db.execute("INSERT INTO orders (state) VALUES ('x')")
+
+    with pytest.raises(sqlite3.DatabaseError, match=sentence):
+        misdeed(db)
+
+    assert [] == shop.connect().execute("SELECT * FROM orders").fetchall()
+
+
+def test_a_function_may_take_back_its_own_writes(shop: Shop, db: ReaderConnection) -> None:
+    db.execute("INSERT INTO orders (state) VALUES ('x')")
+
+    db.rollback()
+
+    assert not db.in_transaction
+
+
+def test_the_reader_commits_and_undoes_what_the_function_set(shop: Shop, db: ReaderConnection) -> None:
+    db.execute("INSERT INTO orders (state) VALUES ('x')")
+    db.row_factory = sqlite3.Row
+    db.text_factory = bytes
+
+    db.take_back()
+    db.begin()
+    db.commit_all()
+
+    assert [("x",)] == shop.connect().execute("SELECT state FROM orders").fetchall()
+    assert [("x",)] == db.execute("SELECT state FROM orders").fetchall()
+    assert "IMMEDIATE" == db.isolation_level
+
+
+def test_a_file_that_is_not_there_is_not_made(shop: Shop) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        open_connection(shop.path.with_name("none.db"), is_async=True)
+
+    assert not shop.path.with_name("none.db").exists()
+
+
+# --- test_work ---
+# One worker, step by step: what is committed, and what is told of that which is not.
+
+
+@reader("OrdersQueue", retry_delay=0, attempts=2)
+def handle_of_work(_db: Any, _messages: Any) -> None:
+    raise AssertionError
+
+
+@pytest.fixture
+def worker(shop: Shop) -> Iterator[ReaderWorker]:
+    desk = ReaderDatabase("shop", shop.path, [handle_of_work])
+    worker = ReaderWorker(desk, handle_of_work)
+    yield worker
+    desk.stop()
+    worker.close()
+    desk.close()
+
+
+def arrived_of_work(shop: Shop, *bodies: bytes) -> Dialog:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"hello")
+    shop.arrive(dialog, *bodies)
+    return dialog
+
+
+def next_work(worker: ReaderWorker) -> Work:
+    work = worker.next()
+    assert work is not None
+    return work
+
+
+def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker: ReaderWorker) -> None:
+    arrived_of_work(shop, b"one", b"two")
+    work = next_work(worker)
+    messages = work.argument()
+
+    work.db.execute("INSERT INTO orders (state) VALUES ('done')")
+    before = count(shop, "broker_message"), count(shop, "broker_group_lock")
+    work.finish()
+
+    assert [b"one", b"two"] == [message.body for message in messages]
+    assert (2, 1) == before
+    assert (0, 0, 1) == (count(shop, "broker_message"), count(shop, "broker_group_lock"), count(shop, "orders"))
+
+
+def test_a_work_that_failed_leaves_the_messages_and_a_failure(shop: Shop, worker: ReaderWorker) -> None:
+    arrived_of_work(shop, b"one")
+    work = next_work(worker)
+    work.argument()
+    work.db.execute("INSERT INTO orders (state) VALUES ('done')")
+
+    work.fail(RuntimeError("no such order"))
+
+    (failure,) = failures(shop.connect())
+    assert (1, 0) == (count(shop, "broker_message"), count(shop, "orders"))
+    assert ("RuntimeError: no such order", 1) == (failure.error, failure.failures)
+
+
+def test_a_work_that_is_given_back_blames_nobody(shop: Shop, worker: ReaderWorker) -> None:
+    arrived_of_work(shop, b"one")
+    work = next_work(worker)
+    work.argument()
+    work.db.execute("INSERT INTO orders (state) VALUES ('done')")
+
+    work.release()
+
+    assert (1, 0, 0) == (count(shop, "broker_message"), count(shop, "broker_group_lock"), count(shop, "broker_failure"))
+    assert 0 == count(shop, "orders")
+
+
+def test_a_work_whose_claim_was_lost_changes_nothing(shop: Shop, worker: ReaderWorker) -> None:
+    arrived_of_work(shop, b"one")
+    work = next_work(worker)
+    work.argument()
+    shop.connect(isolation_level=None).execute("DELETE FROM broker_group_lock")
+    work.db.execute("INSERT INTO orders (state) VALUES ('done')")
+
+    work.finish()
+
+    assert (1, 0, 0) == (count(shop, "broker_message"), count(shop, "orders"), count(shop, "broker_failure"))
+
+
+def test_a_work_that_fails_after_its_lock_was_lost_leaves_the_lock_of_another_reader(
+    shop: Shop, worker: ReaderWorker
+) -> None:
+    arrived_of_work(shop, b"one")
+    work = next_work(worker)
+    work.argument()
+    shop.connect(isolation_level=None).execute("UPDATE broker_group_lock SET reader = 7")
+
+    with structlog.testing.capture_logs() as logs:
+        work.fail(RuntimeError("a secret"))
+
+    assert [(7, None)] == shop.look("SELECT reader, retry_time FROM broker_group_lock")
+    assert 0 == count(shop, "broker_failure")
+    assert [("claim lost", False)] == [(line["event"], "secret" in line["reason"]) for line in logs]
+
+
+def test_a_failure_is_logged_with_the_time_of_the_next_try(shop: Shop) -> None:
+    arrived_of_work(shop, b"one")
+    slow = reader("OrdersQueue", attempts=2)(handle_of_work.function)
+    desk = ReaderDatabase("shop", shop.path, [slow])
+    worker = ReaderWorker(desk, slow)
+    work = next_work(worker)
+    work.argument()
+
+    with structlog.testing.capture_logs() as logs:
+        work.fail(RuntimeError("no such order"))
+    worker.close()
+    desk.close()
+
+    ((lock_time, retry_time),) = shop.look("SELECT lock_time, retry_time FROM broker_group_lock")
+    assert 0 <= retry_time - datetime.fromisoformat(logs[0]["retry_at"]).timestamp() < 0.001
+    assert logs[0]["retry_s"] == pytest.approx(retry_time - lock_time, abs=0.001)
+
+
+@pytest.mark.parametrize("error", [None, LookupError("no such dialog")])
+def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
+    shop: Shop, worker: ReaderWorker, error: Exception | None
+) -> None:
+    dialog = arrived_of_work(shop, b"one")
+    shop.arrive(shop.begin(shop.connect(isolation_level=None), related_conversation=dialog), b"of the same group")
+    work = next_work(worker)
+    work.argument()
+    dialog.end(cleanup=True)
+    work.db.execute("INSERT INTO orders (state) VALUES ('done')")
+
+    if error is None:
+        work.finish()
+    else:
+        work.fail(error)
+    again = next_work(worker)
+
+    assert [b"of the same group"] == [message.body for message in again.messages]
+    assert (0, 0) == (count(shop, "orders"), count(shop, "broker_failure"))
+
+
+def test_a_dialog_ended_by_somebody_else_is_passed_over(shop: Shop, worker: ReaderWorker) -> None:
+    dialog = arrived_of_work(shop, b"one")
+    claim, _ = worker.desk.claim(worker._db, handle_of_work)
+    assert claim is not None
+    dialog.end()
+
+    is_loaded = Work(worker, worker._db, claim).load()
+
+    assert not is_loaded
+    assert 0 == count(shop, "broker_group_lock")
+
+
+def test_a_large_message_is_read_as_a_file_and_left_to_the_daemon(shop: Shop, worker: ReaderWorker) -> None:
+    arrived_of_work(shop, b"")
+    db = shop.connect(isolation_level=None)
+    db.execute("UPDATE broker_message SET message_body = NULL, body_fragments = 2")
+    pieces = [encode_envelope(Envelope(type="T")) + b"a" * LARGE_BYTES, b"end"]
+    for number, piece in enumerate(pieces):
+        db.execute("INSERT INTO broker_fragment VALUES (1, 0, ?, 0, ?)", (number, piece))
+    work = next_work(worker)
+    (message,) = work.argument()
+
+    with message.open() as body:
+        length = len(body.read())
+    work.finish()
+
+    assert LARGE_BYTES + 3 == length
+    assert (0, 1) == (count(shop, "broker_message"), count(shop, "broker_received"))
+
+
+def test_a_failure_that_cannot_be_noted_is_noted_later(
+    shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived_of_work(shop, b"one")
+    work = next_work(worker)
+    work.argument()
+    monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
+    calls = []
+    note = work._note
+
+    def fail_once(error: BaseException) -> None:
+        calls.append(error)
+        if len(calls) == 1:
+            raise sqlite3.OperationalError("disk I/O error")
+        note(error)
+
+    monkeypatch.setattr(work, "_note", fail_once)
+
+    work.fail(RuntimeError("no such order"))
+
+    assert 2 == len(calls)
+    assert 1 == count(shop, "broker_failure")
+
+
+def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived_of_work(shop, b"one")
+    monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
+    claim, left = worker.desk.claim, [2]
+    told = Told()
+    monkeypatch.setattr("broker.client.reader_worker.log", told)
+
+    def fail_twice(*arguments: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return claim(*arguments)
+
+    monkeypatch.setattr(worker.desk, "claim", fail_twice)
+
+    next_work(worker).finish()
+
+    assert 0 == count(shop, "broker_message")
+    assert ["claim failed", "claim failed"] == told.events
+
+
+def test_file_that_stays_locked_is_told_with_what_to_do(worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+
+    with structlog.testing.capture_logs() as logs:
+        worker.trouble("claim failed", error)
+
+    [line] = logs
+    assert line["reason"].startswith("another connection keeps a write transaction open: end it")
+
+
+def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: ReaderWorker) -> None:
+    arrived_of_work(shop, b"one")
+    worker.desk.stop()
+
+    assert worker.next() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_trouble"),
+    [
+        (StoreUnavailableError("x", "y"), True),
+        (ConversationError(8429, "x"), False),
+        (sqlite3.IntegrityError("UNIQUE"), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_whose_fault_an_error_is(error: Exception, *, is_trouble: bool) -> None:
+    assert is_trouble == is_store_trouble(error)
+
+
+def test_a_database_that_stays_locked_is_nobodys_fault(shop: Shop) -> None:
+    shop.connect(isolation_level=None).execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        shop.connect(timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
+
+    assert is_store_trouble(caught.value)
+
+
+def test_a_damaged_file_is_nobodys_fault() -> None:
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
+
+    assert is_store_trouble(error)

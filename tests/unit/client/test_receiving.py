@@ -1,0 +1,634 @@
+"""RECEIVE: what comes, in which order, how long it is waited for, and what is left behind."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from opentelemetry.trace import get_current_span
+
+from broker.client import receiving as module
+from broker.client.dialog import get_dialog
+from broker.client.receiving import get_conversation_group, receive
+from broker.conversation.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR, error_body
+from broker.errors import ConversationError, StoreUnavailableError
+from broker.store.sqlite.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.queues import ReaderSlot
+from broker.store.sqlite.schema import LARGE_BYTES
+
+# --- test_message ---
+# What a received message tells, small and large, plain and of the broker's own types.
+
+
+Shop = Any  # its class is in conftest.py, which nothing imports
+
+LARGE = bytes(range(256)) * (LARGE_BYTES // 256) + b"end"
+GROUP = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+
+
+def test_message_tells_all_of_itself(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db, contract="C", related_conversation_group=GROUP)
+    shop.change(dialog, "priority", 7)
+    shop.arrive(dialog, b"zero", b"one", type_name="T")
+
+    message = receive(db, queue="OrdersQueue")[1]
+
+    told = (message.type, message.body, message.contract, message.service_name, message.message_sequence_number)
+    assert ("T", b"one", "C", "Orders", 1) == told
+    assert (GROUP, 7) == (message.conversation_group_id, message.priority)
+    assert datetime(1970, 1, 2, 0, 0, 0, 500_000, UTC) == message.message_enqueue_time
+    assert (False, 3, b"one") == (message.is_large, message.body_length, message.open().read())
+    assert dialog.conversation_handle == message.dialog.conversation_handle
+    assert f"<Message 1 'T' of {dialog.conversation_handle}>" == repr(message)
+
+
+def test_message_tells_its_headers_and_the_context_of_its_sender(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), b"zero", b"one")
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    db.execute(
+        "UPDATE broker_message SET headers = ? WHERE message_sequence_number = 1", (f'{{"traceparent": "{parent}"}}',)
+    )
+
+    without, with_headers = receive(db, queue="OrdersQueue")
+
+    assert ({}, None) == (without.headers, without.trace_context)
+    assert {"traceparent": parent} == with_headers.headers
+    assert 0x00F067AA0BA902B7 == get_current_span(with_headers.trace_context).get_span_context().span_id
+
+
+@pytest.mark.parametrize(
+    ("type_name", "kinds"),
+    [
+        (DEFAULT, (False, False, False)),
+        (END_DIALOG, (True, False, False)),
+        (ERROR, (False, True, False)),
+        (DIALOG_TIMER, (False, False, True)),
+    ],
+)
+def test_message_tells_what_it_is(shop: Shop, type_name: str, kinds: tuple[bool, bool, bool]) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), b"", type_name=type_name)
+
+    (message,) = receive(db, queue="OrdersQueue")
+
+    assert kinds == (message.is_end, message.is_error, message.is_timer)
+    assert (None, "") == (message.error_code, message.error_description)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "description"),
+    [
+        (error_body(42, "out of <stock> & more"), 42, "out of <stock> & more"),
+        (error_body(-8489, "its lifetime\nis over"), -8489, "its lifetime\nis over"),
+        (b"<Error><Code> 7 </Code><Description/></Error>", 7, ""),
+        (b"no XML \xff at all", None, ""),
+        (b"", None, ""),
+        (b"<Code>1</Code><Description>&#" + b"9" * 5000 + b";</Description>", 1, f"&#{'9' * 5000};"),
+    ],
+)
+def test_error_is_told_in_parts(shop: Shop, body: bytes, code: int | None, description: str) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), body, type_name=ERROR)
+
+    (message,) = receive(db, queue="OrdersQueue")
+
+    assert (code, description) == (message.error_code, message.error_description)
+
+
+def test_large_body_is_a_stream_inside_the_transaction(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+    shop.arrive_large(dialog, LARGE)
+
+    (message,) = receive(db, queue="OrdersQueue")
+
+    assert (True, len(LARGE), "large") == (message.is_large, message.body_length, message.type)
+    assert LARGE == message.body == message.open().read()
+    assert [] == shop.look("SELECT * FROM broker_received")
+    db.commit()
+    assert [(dialog.endpoint_id, 0)] == shop.look("SELECT * FROM broker_received")
+    assert [] == shop.look("SELECT * FROM broker_message")
+
+
+def test_large_message_is_there_again_after_a_rollback(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+    shop.arrive_large(dialog, LARGE)
+
+    receive(db, queue="OrdersQueue")
+    db.rollback()
+
+    assert LARGE == receive(db, queue="OrdersQueue")[0].body
+    assert [] == shop.look("SELECT * FROM broker_received")
+
+
+@pytest.mark.parametrize("begin", ["", "BEGIN"])
+def test_large_body_in_autocommit_mode_outlives_its_fragments(shop: Shop, begin: str) -> None:
+    """Each call is a transaction of its own, so what it gave is copied; not where the application has begun one."""
+    db = shop.connect(isolation_level=None)
+    shop.arrive_large(shop.begin(db), LARGE)
+    db.execute(begin)
+
+    (message,) = receive(db, queue="OrdersQueue")
+    db.execute("DELETE FROM broker_fragment")
+
+    if begin:
+        with pytest.raises(ValueError, match="before the transaction"):
+            _ = message.body
+    else:
+        assert LARGE == message.body
+
+
+# --- receive ------------------------------------------------------------------------------------------------
+
+
+def test_received_message_tells_all_of_itself(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db, contract="//shop/Invoicing")
+    shop.arrive(dialog, b"answer", type_name="//shop/Receipt")
+
+    (message,) = receive(db, queue="OrdersQueue")
+
+    assert (
+        message.type,
+        message.body,
+        message.contract,
+        message.service_name,
+        message.message_sequence_number,
+    ) == ("//shop/Receipt", b"answer", "//shop/Invoicing", "Orders", 0)
+    assert datetime(1970, 1, 2, 0, 0, 0, 500_000, UTC) == message.message_enqueue_time
+    assert dialog.conversation_handle == message.dialog.conversation_handle
+    assert dialog.conversation_id == message.dialog.conversation_id
+
+
+def test_dialog_of_a_received_message_answers(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), b"question")
+    db.execute("UPDATE broker_conversation SET state = 'CO', is_initiator = 0")
+
+    (message,) = receive(db, queue="OrdersQueue")
+    message.dialog.send(b"ok")
+    message.dialog.end()
+
+    assert shop.seen() == {"conversations": ["DO"], "sent": [b"ok", b""]}
+
+
+@pytest.mark.parametrize(
+    ("type_name", "is_end", "is_error"), [(DEFAULT, False, False), (END_DIALOG, True, False), (ERROR, False, True)]
+)
+def test_message_tells_whether_the_dialog_has_ended(shop: Shop, type_name: str, is_end: bool, is_error: bool) -> None:  # noqa: FBT001
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), b"", type_name=type_name)
+
+    (message,) = receive(db, queue="OrdersQueue")
+
+    assert (is_end, is_error) == (message.is_end, message.is_error)
+
+
+def test_messages_come_in_the_order_of_arrival_as_many_as_asked_for(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    one, two = shop.begin(db), shop.begin(db)
+    for n in range(3):
+        shop.arrive(one, b"one %d" % n)
+        shop.arrive(two, b"two %d" % n)
+
+    batches = [[message.body for message in receive(db, queue="OrdersQueue", top=4)] for _ in range(3)]
+
+    assert batches == [[b"one 0", b"two 0", b"one 1", b"two 1"], [b"one 2", b"two 2"], []]
+
+
+def test_messages_of_one_dialog_share_it(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    one, two = shop.begin(db), shop.begin(db)
+    for dialog in (one, two, one):
+        shop.arrive(dialog, b"")
+
+    first, second, third = receive(db, queue="OrdersQueue")
+
+    assert first.dialog is third.dialog
+    assert first.dialog is not second.dialog
+
+
+def test_only_the_queue_asked_for_is_received_from(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"orders")
+    shop.arrive(dialog, b"billing", queue="BillingQueue")
+
+    assert [message.body for message in receive(db, queue="BillingQueue")] == [b"billing"]
+
+
+def test_empty_queue_gives_nothing_and_opens_no_transaction(shop: Shop) -> None:
+    db = shop.connect()
+
+    assert receive(db, queue="OrdersQueue") == []
+    assert not db.in_transaction
+
+
+@pytest.mark.parametrize(
+    ("queue", "top", "number"),
+    [("Nobody", 1, 208), ("ordersqueue", 1, 208), ("OrdersQueue", 0, 127), ("OrdersQueue", -1, 127)],
+)
+def test_receive_that_cannot_be_is_refused(shop: Shop, queue: str, top: int, number: int) -> None:
+    db = shop.connect()
+
+    assert number == shop.refusal(lambda: receive(db, queue=queue, top=top, wait=60))
+
+
+def test_disabled_queue_is_refused_and_keeps_its_messages(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), b"kept")
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 0")
+
+    number = shop.refusal(lambda: receive(db, queue="OrdersQueue"))
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 1")
+
+    assert (number, [message.body for message in receive(db, queue="OrdersQueue")]) == (9617, [b"kept"])
+
+
+@pytest.mark.parametrize(
+    ("place", "waiting", "rollbacks"), [(0, 1, 5), (0, 2, 13), (0, 100, 13), (1, 100, 16), (98, 100, 29)]
+)
+def test_so_many_rollbacks_put_a_message_aside(shop: Shop, place: int, waiting: int, rollbacks: int) -> None:
+    """As docs/readers.md says. Shape: `place` of the bad message among those that wait."""
+    bodies = [b"good"] * waiting
+    bodies[place] = b"bad"
+    shop.arrive(shop.begin(shop.connect(isolation_level=None)), *bodies)
+
+    db = shop.connect()
+    seen = 0
+    while messages := receive(db, queue="OrdersQueue"):
+        is_bad = any(message.body == b"bad" for message in messages)
+        seen += is_bad
+        (db.rollback if is_bad else db.commit)()
+
+    assert rollbacks == seen
+    assert waiting - place - 1 == next(iter(failures(db))).messages_behind
+
+
+# --- one conversation, one group ----------------------------------------------------------------------------
+
+
+def test_receive_takes_from_one_conversation_or_group_alone(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    one, two = shop.begin(db), shop.begin(db)
+    three = shop.begin(db, related_conversation=one)
+    for dialog, name in ((one, b"one"), (two, b"two"), (three, b"three")):
+        shop.arrive(dialog, name, name + b" again")
+
+    taken = [
+        [message.body for message in receive(db, queue="OrdersQueue", **which)]
+        for which in (
+            {"conversation": three, "top": 1},
+            {"conversation_group": str(one.conversation_group_id), "top": 2},
+            {"conversation": str(two.conversation_handle)},
+            {"conversation_group": one.conversation_group_id},
+            {"conversation_group": uuid.uuid4()},
+            {"conversation": one},
+        )
+    ]
+
+    assert [[b"three"], [b"one", b"one again"], [b"two", b"two again"], [b"three again"], [], []] == taken
+
+
+def test_what_a_reader_has_is_given_to_nobody_and_what_rests_to_who_asks_for_it(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    read, rests = shop.begin(db), shop.begin(db)
+    shop.arrive(read, b"read")
+    shop.arrive(rests, b"rests")
+    slot = ReaderSlot(str(shop.path))
+    lock = "INSERT INTO broker_group_lock VALUES (?, ?, ?, ?)"
+    now = time.time()
+    db.execute(lock, (read.conversation_group_id.bytes, slot.number, now, None))
+    db.execute(lock, (rests.conversation_group_id.bytes, None, now, now + 3600))
+    scopes: list[dict[str, Any]] = [
+        {}, {"conversation": read}, {"conversation_group": read.conversation_group_id}, {"conversation": rests}
+    ]  # fmt: skip
+
+    taken = [[one.body for one in receive(db, queue="OrdersQueue", wait=0.02, **scope)] for scope in scopes]
+    slot.close()
+    taken.append([one.body for one in receive(db, queue="OrdersQueue", conversation=read)])
+
+    assert [[], [], [], [b"rests"], [b"read"]] == taken
+
+
+def test_a_failure_is_forgotten_with_the_message_that_is_received(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"one", b"two")
+    note_failure(db, Blame(1, 1, "E"), now=time.time(), rest_first=0)
+
+    left = []
+    for _ in range(2):
+        receive(db, queue="OrdersQueue", top=1)
+        left.append(len(list(failures(db))))
+
+    assert [1, 0] == left
+
+
+def test_conversation_is_received_from_its_queue_only(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"", queue="BillingQueue")
+
+    assert [] == receive(db, queue="OrdersQueue", conversation=dialog)
+    assert 1 == len(receive(db, queue="BillingQueue", conversation=dialog))
+
+
+@pytest.mark.parametrize(
+    ("which", "number"),
+    [
+        ({"conversation": uuid.uuid4()}, 8426),
+        ({"conversation": "x"}, 8413),
+        ({"conversation_group": "x"}, 8413),
+        ({"conversation": uuid.uuid4(), "conversation_group": uuid.uuid4()}, 102),
+    ],
+)
+def test_receive_from_what_is_not_there_is_refused(shop: Shop, which: dict[str, Any], number: int) -> None:
+    db = shop.connect()
+
+    assert number == shop.refusal(lambda: receive(db, queue="OrdersQueue", wait=60, **which))
+
+
+def test_priority_goes_before_age_and_the_broker_s_own_before_everything(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    low, high = shop.begin(db), shop.begin(db)
+    for dialog in (low, high, low, high):
+        shop.arrive(dialog, b"low" if dialog is low else b"high")
+    shop.arrive(low, b"", type_name=ERROR)
+    db.execute("UPDATE broker_message SET priority = 7 WHERE message_body = x'68696768'")
+    db.execute("UPDATE broker_message SET priority = 11 WHERE message_type_name = ?", (ERROR,))
+
+    db.execute("BEGIN")
+    bodies = [message.body for message in receive(db, queue="OrdersQueue")]
+    db.execute("ROLLBACK")
+    of_one = [message.body for message in receive(db, queue="OrdersQueue", conversation=low, top=2)]
+
+    assert [b"", b"high", b"high", b"low", b"low"] == bodies
+    assert [b"", b"low"] == of_one
+
+
+def test_what_is_in_quarantine_is_passed_over(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    ill, well = shop.begin(db), shop.begin(db)
+    shop.arrive(ill, b"ill")
+    shop.arrive(well, b"well")
+    db.execute("UPDATE broker_message SET status = 4 WHERE endpoint_id = ?", (ill.endpoint_id,))
+
+    assert [b"well"] == [message.body for message in receive(db, queue="OrdersQueue")]
+    assert [] == receive(db, queue="OrdersQueue", conversation=ill)
+    assert get_conversation_group(db, queue="OrdersQueue") is None
+
+
+def test_next_group_is_that_of_the_next_message(shop: Shop) -> None:
+    db, other = shop.connect(), shop.connect(timeout=0)
+    with db:
+        one, two = shop.begin(db), shop.begin(db)
+    shop.arrive(one, b"one")
+    shop.arrive(two, b"two")
+    shop.connect(isolation_level=None).execute("UPDATE broker_message SET priority = 9 WHERE message_body = x'74776f'")
+
+    group = get_conversation_group(db, queue="OrdersQueue")
+
+    assert two.conversation_group_id == group
+    with pytest.raises(sqlite3.OperationalError, match="locked"):  # the group's lock is that of the whole database
+        other.execute("BEGIN IMMEDIATE")
+    assert [b"two"] == [message.body for message in receive(db, queue="OrdersQueue", conversation_group=group)]
+
+
+def test_queue_without_messages_has_no_next_group_and_no_lock(shop: Shop) -> None:
+    db = shop.connect()
+
+    assert get_conversation_group(db, queue="OrdersQueue") is None
+    assert not db.in_transaction
+    assert 208 == shop.refusal(lambda: get_conversation_group(db, queue="Nobody"))
+
+
+def test_settings_of_the_connection_do_not_matter(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.row_factory, db.text_factory = sqlite3.Row, bytes
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"one", type_name="T")
+
+    (message,) = receive(db, queue="OrdersQueue")
+
+    assert ("T", "Orders") == (message.type, message.service_name)
+    assert dialog.conversation_id == get_dialog(db, message.dialog.conversation_handle).conversation_id
+
+
+def test_file_that_cannot_be_read_says_so(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.execute("ALTER TABLE broker_queue RENAME TO gone")
+
+    with pytest.raises(StoreUnavailableError, match="no database of the broker"):
+        receive(db, queue="OrdersQueue", wait=60)
+
+
+@pytest.mark.parametrize("bad", ["\udcff", None])
+@pytest.mark.parametrize("call", [receive, get_conversation_group])
+def test_queue_whose_name_is_no_text_is_refused(shop: Shop, bad: Any, call: Callable[..., Any]) -> None:
+    with pytest.raises(ConversationError, match="the queue's name") as caught:
+        call(shop.connect(), queue=bad)
+
+    assert 8412 == caught.value.number
+
+
+def test_what_stands_between_messages_that_are_taken_stays(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    for number in range(3):
+        shop.arrive(dialog, b"order %d" % number, b"order too")
+        shop.arrive(dialog, b"bill %d" % number, queue="BillingQueue")
+
+    taken = [receive(db, queue="OrdersQueue", top=top) for top in (2, 3, 1)]
+
+    assert [2, 3, 1] == [len(messages) for messages in taken]
+    assert [b"bill 0", b"bill 1", b"bill 2"] == shop.look("SELECT message_body FROM broker_message")
+
+
+# --- test_waiting ---
+# How a call waits: when it looks, when it only asks whether anything changed, and when it gives up.
+
+
+class Clock:
+    """Stands for the time module: sleeping takes no time, and may make something happen."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.pauses: list[float] = []
+        self.happenings: dict[int, Callable[[], object]] = {}
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses.append(seconds)
+        self.happenings.get(len(self.pauses), lambda: None)()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def traced(db: sqlite3.Connection) -> list[str]:
+    """The statements that a connection executes from now on."""
+    statements: list[str] = []
+    db.set_trace_callback(statements.append)
+    return statements
+
+
+def test_waiting_receive_returns_with_what_comes(shop: Shop, clock: Clock) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    clock.happenings[3] = lambda: shop.arrive(dialog, b"at last")
+
+    messages = receive(db, queue="OrdersQueue", wait=30)
+
+    assert ([b"at last"], 3) == ([message.body for message in messages], len(clock.pauses))
+
+
+@pytest.mark.parametrize("wait", [10, 0.0305, 0])
+def test_waiting_receive_gives_up_exactly_in_time(shop: Shop, clock: Clock, wait: float) -> None:
+    db = shop.connect()
+    shortest, longest = module.PAUSE_SECONDS
+
+    messages = receive(db, queue="OrdersQueue", wait=wait)
+
+    assert [] == messages
+    assert clock.now == pytest.approx(1000 + wait)
+    assert sorted(clock.pauses[:-1]) == clock.pauses[:-1]
+    assert [shortest] * bool(wait) == clock.pauses[:1]
+    assert all(pause <= longest for pause in clock.pauses)
+    assert not db.in_transaction
+
+
+def test_what_comes_in_the_last_pause_is_taken(shop: Shop, clock: Clock) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    clock.happenings[1] = lambda: shop.arrive(dialog, b"just in time")
+
+    assert 1 == len(receive(db, queue="OrdersQueue", wait=module.PAUSE_SECONDS[0]))
+
+
+def test_queue_is_looked_into_only_when_something_was_committed_or_now_and_then(shop: Shop, clock: Clock) -> None:
+    db = shop.connect(isolation_level=None)
+    other = shop.connect(isolation_level=None)
+    clock.happenings[300] = lambda: other.execute("INSERT INTO orders (state) VALUES ('x')")
+    statements = traced(db)
+
+    receive(db, queue="OrdersQueue", wait=10)
+
+    looks = sum("FROM broker_queue" in statement for statement in statements)
+    versions = sum("data_version" in statement for statement in statements)
+    assert versions == len(clock.pauses) + 1
+    assert 10 / (module.RELOOK_SECONDS + module.PAUSE_SECONDS[1]) <= looks <= 10 / module.RELOOK_SECONDS + 2
+
+
+def test_group_is_waited_for_too(shop: Shop, clock: Clock) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    clock.happenings[3] = lambda: shop.arrive(dialog, b"")
+
+    assert dialog.conversation_group_id == get_conversation_group(db, queue="OrdersQueue", wait=30)
+    assert get_conversation_group(shop.connect(), queue="BillingQueue", wait=1) is None
+
+
+def test_queue_disabled_meanwhile_ends_the_waiting(shop: Shop, clock: Clock) -> None:
+    db = shop.connect()
+    clock.happenings[2] = lambda: shop.connect(isolation_level=None).execute(
+        "UPDATE broker_queue SET is_receive_enabled = 0"
+    )
+
+    assert 9617 == shop.refusal(lambda: receive(db, queue="OrdersQueue", wait=30))
+
+
+def test_receive_inside_an_open_transaction_does_not_wait(shop: Shop, clock: Clock) -> None:
+    """It would keep the lock that the daemon needs to store what is waited for."""
+    db = shop.connect()
+    db.execute("INSERT INTO orders VALUES (1, '')")
+
+    assert [] == receive(db, queue="OrdersQueue", wait=30)
+    assert [] == clock.pauses
+    assert db.in_transaction
+
+
+def test_message_that_another_reader_took_first_is_waited_on_without_a_lock(shop: Shop, clock: Clock) -> None:
+    """Between the look and the lock somebody else was faster."""
+    other = shop.connect(isolation_level=None)
+
+    class Slow(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            if sql.startswith("BEGIN") and not clock.pauses:
+                taken.extend(receive(other, queue="OrdersQueue"))
+            return super().execute(sql, *parameters)
+
+    taken: list[object] = []
+    dialog = shop.begin(other)
+    shop.arrive(dialog, b"taken")
+    db = shop.connect(factory=Slow)
+    is_locked = []
+    clock.happenings[1] = lambda: is_locked.append(db.in_transaction)
+    clock.happenings[2] = lambda: shop.arrive(dialog, b"next")
+
+    messages = receive(db, queue="OrdersQueue", wait=30)
+
+    assert (1, [False], [b"next"]) == (len(taken), is_locked, [message.body for message in messages])
+
+
+class AlwaysOpen(sqlite3.Connection):
+    """As a connection that Python 3.12 and later open with `autocommit=False`: its transaction is always open."""
+
+    autocommit = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "isolation_level": None})
+        self.execute("BEGIN")
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+        self.execute("BEGIN")
+
+
+def test_connection_that_is_always_in_a_transaction_waits_beside_it(shop: Shop, clock: Clock) -> None:
+    other = shop.connect(isolation_level=None)
+    dialog = shop.begin(other)
+    db = shop.connect(factory=AlwaysOpen)
+    free = []
+
+    def arrive() -> None:
+        free.append(other.execute("BEGIN IMMEDIATE"))
+        other.execute("COMMIT")
+        shop.arrive(dialog, b"at last")
+
+    clock.happenings[3] = arrive
+
+    (message,) = receive(db, queue="OrdersQueue", wait=30)
+    db.commit()
+
+    assert (b"at last", 1) == (message.body, len(free))
+    assert [] == receive(db, queue="OrdersQueue", wait=1)
+    assert clock.now > 1001
+    other.execute("BEGIN IMMEDIATE")
+
+
+def test_always_open_connection_in_memory_looks_once(clock: Clock) -> None:
+    db = sqlite3.connect(":memory:", factory=AlwaysOpen)
+
+    with pytest.raises(Exception, match="no database of the broker"):
+        receive(db, queue="OrdersQueue", wait=30)
+
+    assert [] == clock.pauses
+    db.close()

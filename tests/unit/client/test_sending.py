@@ -1,0 +1,585 @@
+"""SEND: one, many, to many; large bodies in parts; contracts enforced; each call as a whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import os
+import sqlite3
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client import sending as module
+from broker.client.dialog import Dialog, send
+from broker.client.sending import BATCH_BYTES, Spool, settled
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation
+from broker.errors import ConversationError, StoreUnavailableError
+from broker.store.sqlite.metadata import put_contract, put_message_type
+from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES
+from broker.store.sqlite.transaction import writing
+
+Shop = Any  # its class is in conftest.py, which nothing imports
+
+CONTRACT = "//shop/Invoicing"
+LARGE = bytes(range(256)) * (LARGE_BYTES // 256) + b"end"
+ROWS = "SELECT message_sequence_number, message_type_name, message_body FROM broker_transmission ORDER BY 1"
+
+
+@pytest.fixture
+def declared(shop: Shop) -> Shop:
+    """The shop with a contract: Invoice from the initiator, Receipt from the target, Note from any, Xml with XML."""
+    db = shop.connect(isolation_level=None)
+    with writing(db):
+        put_message_type(db, "Invoice", Validation.JSON)
+        put_message_type(db, "Receipt", Validation.NONE)
+        put_message_type(db, "Note", Validation.EMPTY)
+        put_message_type(db, "Xml", Validation.WELL_FORMED_XML)
+        put_message_type(db, "Stranger", Validation.NONE)
+        types = {"Invoice": SentBy.INITIATOR, "Receipt": SentBy.TARGET, "Note": SentBy.ANY, "Xml": SentBy.ANY}
+        put_contract(db, CONTRACT, types)
+    return shop
+
+
+def body_of(shop: Shop, sequence: int) -> bytes:
+    """The body of a large message in the transmission queue, whose parts have the lengths they must have."""
+    query = (
+        "SELECT p.part_number, p.body, t.body_length, t.message_body FROM broker_transmission t"
+        " JOIN broker_transmission_part p USING (transmission_id) WHERE t.message_sequence_number = ? ORDER BY 1"
+    )
+    rows = shop.look(query, sequence)
+    assert list(range(len(rows))) == [row[0] for row in rows]
+    assert {PART_BYTES} == {len(row[1]) for row in rows[:-1]}
+    body = b"".join(row[1] for row in rows)
+    assert {(len(body), None)} == {row[2:] for row in rows}
+    return body
+
+
+# --- many on one dialog -------------------------------------------------------------------------------------
+
+
+def test_many_messages_are_queued_in_one_call(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send(b"first")
+
+        numbers = dialog.send_many([b"a", "ż", ("T", b"c"), io.BytesIO(b"d"), [b"e", b"f"]], type="U")
+
+        dialog.send(b"last")
+    assert range(1, 6) == numbers
+    assert [
+        (0, "DEFAULT", b"first"),
+        (1, "U", b"a"),
+        (2, "U", "ż".encode()),
+        (3, "T", b"c"),
+        (4, "U", b"d"),
+        (5, "U", b"ef"),
+        (6, "DEFAULT", b"last"),
+    ] == shop.look(ROWS)
+    assert ["CO"] == shop.look("SELECT state FROM broker_conversation")
+
+
+def test_no_messages_at_all_change_nothing(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    assert range(0) == dialog.send_many([])
+
+
+@pytest.mark.parametrize("bodies", ["text", {"T": b"body"}, b"bytes", bytearray(), memoryview(b"x")], ids=type)
+def test_one_body_is_not_taken_for_many(shop: Shop, bodies: Any) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+
+    with pytest.raises(TypeError, match=r"send_many takes an iterable of bodies, .* for one body call send"):
+        dialog.send_many(bodies)
+
+    assert [] == shop.seen()["sent"]
+    assert {"conversations": ["SO"], "sent": []} == shop.seen()
+
+
+def test_message_is_not_queued_before_its_dialog_began(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wall clock that goes back between the two would add to the lifetime that the first message tells."""
+    with shop.connect() as db:
+        dialog = shop.begin(db, lifetime=60)
+        began = dialog.lifetime.timestamp() - 60
+        monkeypatch.setattr(module, "time", type("Clock", (), {"time": staticmethod(lambda: began - 1800)}))
+        dialog.send(b"a")
+
+    [queued] = shop.look("SELECT enqueue_time FROM broker_transmission")
+    assert pytest.approx(began, abs=0.001) == queued
+
+
+def test_large_one_among_many_keeps_its_place(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+
+    shop.begin(db).send_many([b"a", LARGE, b"b", iter([LARGE, LARGE])])
+
+    assert [b"a", None, b"b", None] == [row[2] for row in shop.look(ROWS)]
+    assert (LARGE, LARGE * 2) == (body_of(shop, 1), body_of(shop, 3))
+
+
+@pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE"])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_many_are_queued_wholly_or_not_at_all(shop: Shop, isolation_level: Any, is_open: bool) -> None:  # noqa: FBT001
+    db = shop.connect(isolation_level=isolation_level)
+    dialog = shop.begin(db)
+    dialog.send(b"before")
+    db.commit()
+    if is_open:
+        db.execute("BEGIN")
+        db.execute("INSERT INTO orders VALUES (1, 'mine')")
+
+    def failing() -> Iterator[bytes]:
+        yield b"a"
+        yield LARGE
+        raise RuntimeError("the application's own")
+
+    with pytest.raises(RuntimeError, match="own"):
+        dialog.send_many(failing())
+    dialog.send(b"after")
+    db.commit()
+
+    assert [(0, b"before"), (1, b"after")] == shop.look("SELECT message_sequence_number, message_body FROM"
+                                                        " broker_transmission")  # fmt: skip
+    assert [] == shop.look("SELECT * FROM broker_transmission_part")
+    assert [1] * is_open == shop.look("SELECT id FROM orders")
+
+
+def test_bodies_may_come_from_the_application_s_own_tables(shop: Shop) -> None:
+    """Read while the messages are written, with the settings that the application wants."""
+    db = shop.connect()
+    db.row_factory = sqlite3.Row
+    with db:
+        db.executemany("INSERT INTO orders (state) VALUES (?)", [("a",), ("b",)])
+        dialog = shop.begin(db)
+
+        def bodies() -> Iterator[str]:
+            for row in db.execute("SELECT state FROM orders ORDER BY id"):
+                yield row["state"]
+
+        dialog.send_many(bodies())
+
+    assert [b"a", b"b"] == shop.seen()["sent"]
+
+
+# --- one on many dialogs ------------------------------------------------------------------------------------
+
+
+def test_one_message_goes_to_many_dialogs(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialogs = [shop.begin(db) for _ in range(3)]
+        dialogs[1].send(b"before")
+
+        numbers = send(dialogs, b"all", type="T")
+
+    assert [0, 1, 0] == numbers
+    assert [b"before", b"all", b"all", b"all"] == shop.seen()["sent"]
+    assert ["CO"] * 3 == shop.seen()["conversations"]
+    assert [] == send([], b"nobody")
+
+
+def test_large_message_to_many_dialogs_is_read_once(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialogs = [shop.begin(db), shop.begin(db)]
+    dialogs[0].send(b"before")
+
+    assert [1, 0] == send(dialogs, io.BytesIO(LARGE))
+    assert (LARGE, LARGE) == (body_of(shop, 1), body_of(shop, 0) or LARGE)
+    assert 2 * len(LARGE) == shop.look("SELECT sum(length(body)) FROM broker_transmission_part")[0]
+
+
+@pytest.mark.parametrize("body", [b"small", LARGE])
+def test_message_that_one_dialog_cannot_send_goes_to_none(shop: Shop, body: bytes) -> None:
+    db = shop.connect()
+    with db:
+        dialogs = [shop.begin(db) for _ in range(3)]
+        dialogs[1].send(b"x")
+        dialogs[1].end()
+
+    assert 8429 == shop.refusal(lambda: send(dialogs, body))
+    db.commit()
+    assert {"conversations": ["SO", "DO", "SO"], "sent": [b"x", b""]} == shop.seen()
+    assert [] == shop.look("SELECT * FROM broker_transmission_part")
+
+
+def test_dialogs_of_one_call_are_different_and_of_one_connection(shop: Shop) -> None:
+    db, other = shop.connect(isolation_level=None), shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    assert 8418 == shop.refusal(lambda: send([dialog, dialog], b""))
+    assert 8418 == shop.refusal(lambda: send([dialog, shop.begin(other)], b""))
+
+
+# --- large bodies -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [lambda body: body, io.BytesIO, lambda body: iter([body[:5], body[5:]]), bytearray])
+def test_large_body_is_stored_in_parts(shop: Shop, form: Callable[[bytes], Any]) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+
+        numbers = [dialog.send(form(LARGE)), dialog.send(b"behind")]
+
+    assert [0, 1] == numbers
+    assert LARGE == body_of(shop, 0)
+
+
+def test_largest_small_body_is_one_value(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+
+    shop.begin(db).send(io.BytesIO(bytes(LARGE_BYTES)))
+
+    assert [(bytes(LARGE_BYTES), None)] == shop.look("SELECT message_body, body_length FROM broker_transmission")
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_large_body_that_cannot_be_read_to_its_end_leaves_nothing(shop: Shop, is_open: bool) -> None:  # noqa: FBT001
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+    if is_open:
+        db.execute("INSERT INTO orders VALUES (1, 'mine')")
+
+    def breaking() -> Iterator[bytes]:
+        yield LARGE
+        raise OSError("the disk it comes from")
+
+    with pytest.raises(OSError, match="comes from"):
+        dialog.send(breaking())
+    db.commit()
+
+    assert {"conversations": ["SO"], "sent": []} == shop.seen()
+    assert [] == shop.look("SELECT * FROM broker_transmission_part")
+    assert [1] * is_open == shop.look("SELECT id FROM orders")
+
+
+def test_write_lock_is_not_taken_while_an_application_makes_a_body(shop: Shop) -> None:
+    db, other = shop.connect(isolation_level=None), shop.connect(timeout=0)
+    dialog = shop.begin(db)
+    seen: list[str] = []
+
+    def body() -> Iterator[bytes]:
+        for _ in range(8):
+            try:
+                other.execute("BEGIN IMMEDIATE")
+                other.rollback()
+                seen.append("free")
+            except sqlite3.OperationalError:
+                seen.append("locked")
+            yield bytes(PART_BYTES)
+
+    dialog.send(body())
+
+    assert ["free"] * 8 == seen
+
+
+# --- what the application does while its bodies are read ------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE"])
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("after", ["COMMIT", "ROLLBACK"])
+def test_transaction_that_bodies_end_splits_no_call(
+    shop: Shop, isolation_level: Any, *, is_open: bool, after: str
+) -> None:
+    db = shop.connect(isolation_level=isolation_level)
+    dialog = shop.begin(db)
+    dialog.send(b"before")
+    db.commit()
+    if is_open:
+        db.execute("BEGIN")
+
+    def bodies() -> Iterator[bytes]:
+        yield b"a"
+        if db.in_transaction:
+            db.execute(after)
+        with db:
+            db.execute("INSERT INTO orders VALUES (1, 'mine')")
+        yield b"b"
+        raise RuntimeError("the application's own")
+
+    with pytest.raises(RuntimeError, match="own"):
+        dialog.send_many(bodies())
+    with pytest.raises(RuntimeError, match="own"):
+        dialog.send(raising_after_commit(db))
+    numbers = dialog.send_many([b"c", b"d"])
+    db.commit()
+
+    assert range(1, 3) == numbers
+    assert [b"before", b"c", b"d"] == [row[2] for row in shop.look(ROWS)]
+    assert [] == shop.look("SELECT * FROM broker_transmission_part")
+    assert [1] == shop.look("SELECT id FROM orders")
+
+
+def raising_after_commit(db: sqlite3.Connection) -> Iterator[bytes]:
+    yield LARGE
+    yield LARGE
+    db.commit()
+    raise RuntimeError("the application's own")
+
+
+@pytest.mark.parametrize("size", [1, LARGE_BYTES + 1])
+def test_bodies_that_send_on_the_same_dialog_go_behind_what_they_sent(shop: Shop, size: int) -> None:
+    db = shop.connect()
+    dialog, other = shop.begin(db), shop.begin(db)
+
+    def pieces() -> Iterator[bytes]:
+        yield bytes(size)
+        dialog.send(b"from a body")
+        yield b"end"
+
+    def bodies() -> Iterator[bytes]:
+        yield b"a"
+        dialog.send_many([b"inner"])
+        yield b"b"
+
+    assert 1 == dialog.send(pieces())
+    assert range(3, 5) == dialog.send_many(bodies())
+    assert [6, 0] == send([dialog, other], pieces())
+    db.commit()
+    kept = "SELECT message_sequence_number FROM broker_transmission WHERE endpoint_id = ? ORDER BY 1"
+    assert [*range(7)] == shop.look(kept, dialog.endpoint_id)
+    assert [7, 1] == shop.look("SELECT send_sequence FROM broker_conversation ORDER BY endpoint_id")
+
+
+@pytest.mark.parametrize("size", [1, LARGE_BYTES + 1])
+def test_dialog_that_is_gone_when_its_bodies_have_been_read_is_refused(shop: Shop, size: int) -> None:
+    db = shop.connect()
+    dialog = shop.begin(db)
+
+    def pieces() -> Iterator[bytes]:
+        yield bytes(size)
+        if dialog.state != "CD":
+            dialog.end(cleanup=True)
+        yield b"end"
+
+    for call in (dialog.send_many, dialog.send, lambda body: send([dialog], body)):
+        with pytest.raises(ConversationError, match="is not found") as caught:
+            call(pieces())
+        assert 8426 == caught.value.number
+    db.commit()
+    assert {"conversations": [], "sent": []} == shop.seen()
+    assert [] == shop.look("SELECT * FROM broker_transmission_part")
+
+
+# --- contracts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type_name", "body", "number"),
+    [
+        ("Missing", b"", 8428),
+        ("Stranger", b"", 8431),
+        ("DEFAULT", b"", 8431),
+        ("Receipt", b"", 8432),
+        ("Invoice", b"{", 8430),
+        ("Note", b"x", 8430),
+        ("Xml", b"<a>", 9616),
+        ("Xml", b"<a>" + LARGE, 9616),
+        ("Xml", b"<a>" + b" " * LARGE_BYTES, 9616),
+        ("Invoice", b"[" + b" " * LARGE_BYTES + b"]", 8430),
+    ],
+)
+def test_declared_contract_is_enforced(declared: Shop, type_name: str, body: bytes, number: int) -> None:
+    db = declared.connect()
+    with db:
+        dialog = declared.begin(db, contract=CONTRACT)
+
+    refused = [
+        declared.refusal(lambda: dialog.send(body, type=type_name)),
+        declared.refusal(lambda: dialog.send_many([("Note", b""), (type_name, body)])),
+        declared.refusal(lambda: send([dialog], body, type=type_name)),
+    ]
+
+    assert [number] * 3 == refused
+    assert not db.in_transaction
+    assert {"conversations": ["SO"], "sent": []} == declared.seen()
+
+
+def test_target_sends_what_is_marked_for_it(declared: Shop) -> None:
+    db = declared.connect(isolation_level=None)
+    dialog = declared.begin(db, contract=CONTRACT)
+    db.execute("UPDATE broker_conversation SET is_initiator = 0, state = 'CO'")
+
+    dialog.send(b"ok", type="Receipt")
+
+    assert 8434 == declared.refusal(lambda: dialog.send(b"{}", type="Invoice"))
+
+
+def test_bodies_that_are_what_their_types_say_pass(declared: Shop) -> None:
+    db = declared.connect(isolation_level=None)
+    dialog = declared.begin(db, contract=CONTRACT)
+
+    dialog.send(b"{}", type="Invoice")
+    dialog.send(b"<a>" + b" " * LARGE_BYTES + b"</a>", type="Xml")
+    dialog.send_many([("Note", b""), ("Xml", b"<a/>"), ("Invoice", b"[1]")])
+
+    assert 5 == len(declared.seen()["sent"])
+
+
+def test_contract_that_is_not_declared_lets_everything_pass(declared: Shop) -> None:
+    db = declared.connect(isolation_level=None)
+
+    declared.begin(db, contract="//other").send(b"{", type="Invoice")
+
+    assert [b"{"] == declared.seen()["sent"]
+
+
+def test_contract_is_enforced_whatever_the_settings_of_the_connection(declared: Shop) -> None:
+    db = declared.connect()
+    db.row_factory = lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True))
+    db.text_factory = bytes
+    dialog = declared.begin(db, contract=CONTRACT)
+
+    dialog.send(b"{}", type="Invoice")
+
+    assert 8432 == declared.refusal(lambda: dialog.send(b"", type="Receipt"))
+
+
+@pytest.mark.parametrize("type_name", [END_DIALOG, ERROR, DIALOG_TIMER])
+def test_messages_of_the_broker_are_not_sent_by_applications(shop: Shop, type_name: str) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    with pytest.raises(ConversationError, match="is the broker's own; call end") as caught:
+        dialog.send(b"", type=type_name)
+
+    assert 8431 == caught.value.number
+    assert 8431 == shop.refusal(lambda: dialog.send_many([(type_name, b"")]))
+
+
+# --- the disk -----------------------------------------------------------------------------------------------
+
+
+def test_number_is_not_used_twice_when_the_second_write_of_a_send_fails(shop: Shop) -> None:
+    """The application may catch the error and commit its transaction."""
+
+    class Failing(sqlite3.Connection):
+        is_failing = False
+
+        def cursor(self, *arguments: Any) -> Any:
+            return super().cursor(FailingCursor)
+
+    class FailingCursor(sqlite3.Cursor):
+        def execute(self, sql: str, *parameters: Any) -> Any:
+            if Failing.is_failing and sql.startswith("UPDATE broker_conversation"):
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(sql, *parameters)
+
+    db = shop.connect(factory=Failing)
+    with db:
+        dialog: Dialog = shop.begin(db)
+        db.execute("INSERT INTO orders VALUES (1, 'mine')")
+        Failing.is_failing = True
+        with pytest.raises(Exception, match="disk I/O error"):
+            dialog.send(b"lost")
+        Failing.is_failing = False
+
+    assert {"conversations": ["SO"], "sent": []} == shop.seen()
+    assert 0 == dialog.send(b"kept")
+
+
+# --- test_spool ---
+# Bodies that wait in memory and in a file: they come back as they were put, whoever made them.
+
+
+def told(spool: Spool) -> list[tuple[str, bytes | list[bytes]]]:
+    return [(name, data if isinstance(data, bytes) else list(data)) for name, data in spool.messages()]
+
+
+@pytest.mark.parametrize("size", [0, 1, BATCH_BYTES // 2, BATCH_BYTES + 1])
+def test_messages_come_back_in_order(size: int) -> None:
+    put: list[tuple[str, bytes | list[bytes]]] = [
+        ("T", b"a" * size),
+        ("ż", [b"b" * size, b"c", b"d" * size]),
+        ("U", [b"e"]),
+        ("T", b""),
+        ("V", b"f" * size),
+    ]
+    with Spool() as spool:
+        for name, data in put:
+            spool.put(name, data if isinstance(data, bytes) else iter(data))
+
+        assert put == told(spool)
+
+
+def test_memory_is_that_of_a_few_batches() -> None:
+    length = 0
+    tracemalloc.start()
+    try:
+        with Spool() as spool:
+            for number in range(64):
+                spool.put("T", bytes([number]) * BATCH_BYTES)
+            for _, data in spool.messages():
+                assert isinstance(data, bytes)
+                length += len(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert 64 * BATCH_BYTES == length
+    assert peak < 8 * BATCH_BYTES
+
+
+def test_no_room_for_the_file_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+
+    with (
+        Spool() as spool,
+        pytest.raises(StoreUnavailableError, match="gone: a body cannot be kept in a temporary file"),
+    ):
+        spool.put("T", bytes(BATCH_BYTES))
+
+
+def test_parts_that_an_application_makes_are_all_read_first() -> None:
+    seen: list[int] = []
+
+    def parts() -> Iterator[bytes]:
+        for number in range(3):
+            seen.append(number)
+            yield bytes([number]) * BATCH_BYTES
+
+    made = parts()
+    with settled(made, made) as read:
+        assert [0, 1, 2] == seen
+        assert [bytes([number]) * BATCH_BYTES for number in range(3)] == list(read)
+
+
+def test_parts_of_bytes_and_real_files_are_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "body"
+    path.write_bytes(b"x")
+    parts = iter([b"x"])
+
+    with path.open("rb") as buffered, path.open("rb", buffering=0) as raw:
+        for body in (b"x", bytearray(b"x"), "x", io.BytesIO(b"x"), buffered, raw):
+            with settled(body, parts) as read:
+                assert parts is read
+
+
+def test_a_pipe_is_read_first() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    parts = iter([b"x"])
+
+    with os.fdopen(reading, "rb") as pipe, settled(pipe, parts) as read:
+        assert parts is not read
+        assert [b"x"] == list(read)
+
+
+def test_a_file_whose_bytes_an_application_makes_is_read_first() -> None:
+    class Made(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+    parts = iter([b"x"])
+
+    with settled(io.BufferedReader(Made()), parts) as read:
+        assert parts is not read
+        assert [] == list(parts)
+        assert [b"x"] == list(read)

@@ -1,0 +1,627 @@
+"""The application's connection: its transaction joined or begun, its settings left alone, its troubles told as ours."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client import transaction as module
+from broker.client.receiving import receive
+from broker.client.transaction import (
+    check_schema,
+    commit,
+    holder_of,
+    is_always_open,
+    is_autocommit,
+    look,
+    transaction,
+    unavailable,
+    whole,
+)
+from broker.errors import StoreBusyError, StoreUnavailableError
+from broker.store.sqlite.transaction import LOCK_PAUSE, LOCK_PAUSE_FIRST, ask
+from tests.support.asleep import sleep_by
+
+# --- test_busy ---
+# Who has the write lock, and what an application reads that waited for it in vain.
+
+
+Shop = Any  # its class is in tests/support/shop.py
+
+HOLDS = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def _error(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.fixture
+def holder(shop: Shop) -> Iterator[int]:
+    """Another process that writes; its id."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, shop.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process.pid
+        process.communicate()
+
+
+def test_process_that_writes_is_named(shop: Shop, holder: int) -> None:
+    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY), 60.04)
+
+    assert isinstance(error, StoreBusyError)
+    assert (60.04, holder) == (error.waited_s, error.holder)
+    assert "others were writing for all of the 60.0 s that this call waited" in error.problem
+    assert f"process {holder} (" in error.problem
+    assert "has a write transaction open: end that, keep transactions short" in error.problem
+
+
+def test_name_of_a_process_that_has_gone_is_left_out(
+    shop: Shop, holder: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_PROCESSES", tmp_path)
+
+    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY), 1.0)
+
+    assert f"process {holder} has a write transaction open" in error.problem
+
+
+def test_nobody_has_what_nobody_writes_to(shop: Shop) -> None:
+    reading = shop.connect()
+    reading.execute("BEGIN")
+    reading.execute("SELECT * FROM orders").fetchall()
+
+    assert holder_of(str(shop.path)) is None
+    assert holder_of(str(shop.path) + ".missing") is None
+
+
+def test_lock_of_this_process_is_seen_and_not_ended_by_the_look(shop: Shop) -> None:
+    db, other = shop.connect(isolation_level=None), shop.connect(isolation_level=None, timeout=0)
+    db.execute("BEGIN IMMEDIATE")
+
+    assert os.getpid() == holder_of(str(shop.path))
+    with pytest.raises(sqlite3.OperationalError):
+        other.execute("BEGIN IMMEDIATE")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 120 120", 77),
+        ("1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 0 EOF", 77),
+        ("1: POSIX  ADVISORY  WRITE 0 fe:00:{inode} 120 120", None),  # of another container
+        ("1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 121 121", None),
+        ("1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 100 110", None),
+        ("1: POSIX  ADVISORY  READ 77 fe:00:{inode} 120 120", None),
+        ("1: FLOCK  ADVISORY  WRITE 77 fe:00:{inode} 0 EOF", None),
+        ("1: -> POSIX  ADVISORY  WRITE 77 fe:00:{inode} 120 120", None),  # waits for it
+        ("1: POSIX  ADVISORY  WRITE 77 fe:00:9{inode} 120 120", None),
+        ("", None),
+    ],
+)
+def test_table_of_locks_is_read(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: int | None
+) -> None:
+    db = shop.connect()
+    db.execute("SELECT * FROM orders").fetchall()
+    inode = Path(f"{shop.path}-shm").stat().st_ino
+    table = tmp_path / "locks"
+    table.write_text(line.format(inode=inode) + "\n")
+    monkeypatch.setattr(module, "_LOCKS", table)
+
+    assert expected == holder_of(str(shop.path))
+
+
+def test_machine_without_a_table_of_locks_says_that_it_cannot_tell(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOCKS", tmp_path / "missing")
+
+    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY_RECOVERY), 1.0)
+
+    assert "which process it was cannot be seen here" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, "has read before another connection wrote, so it cannot write any more"),
+        (sqlite3.SQLITE_FULL, "the disk is full: make room"),
+    ],
+)
+def test_what_waiting_does_not_cure_is_no_matter_of_who_writes(shop: Shop, code: int, sentence: str) -> None:
+    error = unavailable(str(shop.path), _error(code), 1.0)
+
+    assert type(error) is StoreUnavailableError
+    assert sentence in error.problem
+
+
+INSERT = "INSERT INTO orders (id) VALUES (?)"
+
+
+class Autocommitting(sqlite3.Connection):
+    """As a connection that Python 3.12 and later open with `autocommit=True`; `isolation_level` then means nothing."""
+
+    autocommit = True
+
+
+def _ids(shop: Shop) -> list[int]:
+    """What others see."""
+    return [row[0] for row in shop.connect().execute("SELECT id FROM orders ORDER BY id")]
+
+
+# --- begun, joined, committed -------------------------------------------------------------------------------
+
+
+def test_transaction_that_was_begun_here_is_the_application_s_to_commit(shop: Shop) -> None:
+    db = shop.connect()
+    with transaction(db):
+        ask(db, INSERT, (1,))
+
+    seen = [_ids(shop)]
+    db.commit()
+    seen.append(_ids(shop))
+
+    assert seen == [[], [1]]
+
+
+@pytest.mark.parametrize("options", [{"isolation_level": None}, {"factory": Autocommitting}], ids=str)
+def test_connection_in_autocommit_mode_commits_each_by_itself(shop: Shop, options: dict[str, Any]) -> None:
+    db = shop.connect(**options)
+
+    with transaction(db):
+        ask(db, INSERT, (1,))
+
+    assert (_ids(shop), db.in_transaction) == ([1], False)
+
+
+def test_open_transaction_is_joined_in_autocommit_mode_too(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.execute("BEGIN")
+    with transaction(db):
+        ask(db, INSERT, (1,))
+
+    seen = [_ids(shop)]
+    db.execute("COMMIT")
+    seen.append(_ids(shop))
+
+    assert seen == [[], [1]]
+
+
+@pytest.mark.parametrize("isolation_level", [None, "", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
+def test_failure_undoes_what_was_begun_here(shop: Shop, isolation_level: Any) -> None:
+    db = shop.connect(isolation_level=isolation_level)
+
+    def failing() -> None:
+        with transaction(db):
+            ask(db, INSERT, (1,))
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        failing()
+
+    assert (_ids(shop), db.in_transaction) == ([], False)
+
+
+def test_failure_leaves_what_the_application_had_done(shop: Shop) -> None:
+    db = shop.connect()
+    db.execute(INSERT, (1,))
+
+    def failing() -> None:
+        with transaction(db):
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        failing()
+    db.commit()
+
+    assert _ids(shop) == [1]
+
+
+def test_failure_that_ended_the_transaction_itself_is_the_one_that_is_told(shop: Shop) -> None:
+    """SQLite ends the transaction by itself when the disk is full; then there is none to roll back."""
+    db = shop.connect()
+
+    def failing() -> None:
+        with transaction(db):
+            db.rollback()
+            raise ValueError("disk full")
+
+    with pytest.raises(ValueError, match="disk full"):
+        failing()
+
+
+def test_commit_that_fails_leaves_no_transaction_open(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("CREATE TABLE child (id REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+
+    def failing() -> None:
+        with transaction(db):
+            ask(db, "INSERT INTO child VALUES (99)")
+
+    with pytest.raises(sqlite3.IntegrityError):
+        failing()
+
+    assert not db.in_transaction
+
+
+# --- a file that cannot be used -----------------------------------------------------------------------------
+
+
+def _damage(path: Path) -> None:
+    """Overwrite all of a database but its first page, which has the names of the tables."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+
+
+@pytest.mark.parametrize("isolation_level", ["IMMEDIATE", None])
+def test_damaged_file_is_told_inside_a_transaction_too(shop: Shop, isolation_level: Any) -> None:
+    shop.close()
+    _damage(shop.path)
+    db = shop.connect(isolation_level=isolation_level)
+    db.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreUnavailableError, match="the file is damaged: stop whoever uses it") as caught:
+        shop.begin(db)
+
+    assert str(shop.path) == caught.value.path
+    db.rollback()
+
+
+@contextmanager
+def _no_room(path: Path) -> Iterator[None]:
+    """No file of this process may grow above the log of the database as it is now."""
+    size = Path(f"{path}-wal").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_full_disk_at_the_commit_is_told_and_nothing_is_committed(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    with _no_room(shop.path), pytest.raises(StoreUnavailableError, match=r"see .* whether there is room"):
+        dialog.send(b"x" * 2000)
+
+    assert not db.in_transaction
+    assert [] == shop.seen()["sent"]
+
+
+def test_commit_of_the_broker_for_the_application_tells_a_full_disk(shop: Shop) -> None:
+    db = shop.connect()
+    shop.begin(db).send(b"x" * 2000)
+
+    with _no_room(shop.path), pytest.raises(StoreUnavailableError, match=r"see .* whether there is room"):
+        commit(db)
+
+    db.rollback()
+    assert {"conversations": [], "sent": []} == shop.seen()
+
+
+def test_commit_that_breaks_a_rule_of_the_application_is_told_as_it_is(shop: Shop) -> None:
+    db = shop.connect()
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("CREATE TABLE child (id REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+    db.execute("INSERT INTO child VALUES (99)")
+
+    with pytest.raises(sqlite3.IntegrityError):
+        commit(db)
+
+
+def test_closed_connection_is_no_fault_of_the_file(shop: Shop) -> None:
+    db = shop.connect()
+    db.close()
+
+    with pytest.raises(sqlite3.ProgrammingError):
+        look(db, lambda: db.execute("SELECT 1"))
+
+
+# --- waiting for other writers ------------------------------------------------------------------------------
+
+
+def test_write_lock_is_taken_at_the_beginning(shop: Shop) -> None:
+    db, other = shop.connect(), shop.connect(timeout=0)
+
+    with transaction(db), pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+
+
+@pytest.mark.parametrize("timeout", [0, 5.0])
+def test_busy_database_is_looked_at_often_whatever_the_connection_would_do(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, timeout: float
+) -> None:
+    """SQLite's own waiting pauses for longer and longer, or not at all; the connection's time-out stays as it was."""
+    holder, db = shop.connect(), shop.connect(timeout=timeout)
+    holder.execute(INSERT, (1,))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            holder.commit()
+
+    sleep_by(monkeypatch, pause)
+    with transaction(db):
+        ask(db, INSERT, (2,))
+    db.commit()
+
+    assert _ids(shop) == [1, 2]
+    assert [LOCK_PAUSE_FIRST * factor for factor in (1, 2, 4, 8)] + [LOCK_PAUSE] * 2 == pauses
+    assert db.execute("PRAGMA busy_timeout").fetchone() == (timeout * 1000,)
+
+
+def test_database_that_stays_locked_is_told_with_its_path(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, db = shop.connect(), shop.connect(timeout=0)
+    holder.execute(INSERT, (1,))
+    monkeypatch.setattr(module, "BUSY_SECONDS", -1)
+
+    with pytest.raises(StoreBusyError) as caught, transaction(db):
+        pass
+
+    assert (str(shop.path), os.getpid()) == (caught.value.path, caught.value.holder)
+    assert "another connection of this very process has a write transaction open" in caught.value.problem
+    assert "database is locked" not in str(caught.value)
+
+
+@pytest.mark.parametrize("isolation_level", ["", "IMMEDIATE", None])
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_call_that_has_waited_as_long_as_it_may_says_how_long(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    isolation_level: Any,
+    is_joined: bool,  # noqa: FBT001
+) -> None:
+    """Whatever is called: nothing is done, no transaction is left open that was not, and it may be tried again."""
+    db = shop.connect(isolation_level=isolation_level, timeout=0)
+    dialog = shop.begin(db)
+    db.commit()
+    holder = shop.connect()
+    holder.execute(INSERT, (1,))
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.02)
+    calls: list[Callable[[], object]] = [
+        lambda: shop.begin(db),
+        lambda: dialog.send(b"x"),
+        lambda: dialog.send_many([b"x"]),
+        dialog.end,
+        lambda: dialog.set_timer(1),
+        lambda: receive(db, queue="OrdersQueue", conversation=dialog),
+    ]
+
+    for call in calls:
+        if is_joined:
+            db.execute("BEGIN")
+        if call is calls[-1]:
+            holder.commit()
+            shop.arrive(dialog, b"y")
+            holder.execute(INSERT, (2,))
+        with pytest.raises(StoreBusyError, match=r"others were writing for all of the 0\.\d s") as caught:
+            call()
+        assert 0.02 <= caught.value.waited_s < 60
+        assert "database is locked" not in str(caught.value)
+        assert is_joined == db.in_transaction
+        db.rollback()
+    holder.rollback()
+    assert 0 == dialog.send(b"x")
+
+
+def test_failure_that_waiting_does_not_cure_is_told_at_once(shop: Shop) -> None:
+    class Broken(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            if sql.startswith("BEGIN"):
+                return super().execute("SELECT * FROM missing")
+            return super().execute(sql, *parameters)
+
+    db = shop.connect(factory=Broken)
+
+    with pytest.raises(StoreUnavailableError, match="no such table") as caught, transaction(db):
+        pass
+
+    assert str(shop.path) == caught.value.path
+
+
+def test_transaction_that_read_before_others_wrote_cannot_write(shop: Shop) -> None:
+    """The application's own BEGIN was not IMMEDIATE: no waiting helps, it has to begin again."""
+    db, other = shop.connect(isolation_level=None), shop.connect()
+    db.execute("BEGIN")
+    db.execute("SELECT * FROM orders").fetchall()
+    other.execute(INSERT, (1,))
+    other.commit()
+
+    with pytest.raises(StoreUnavailableError, match=r"has read before another .* any more: roll it back"):
+        transaction(db).__enter__()
+
+    assert db.in_transaction
+    db.rollback()
+    with transaction(db):
+        ask(db, INSERT, (2,))
+    assert _ids(shop) == [1, 2]
+
+
+def test_transaction_that_has_only_begun_gets_the_lock_before_it_reads(shop: Shop) -> None:
+    """Else the broker's own look into its tables would be what makes it too old to write."""
+    db, other = shop.connect(isolation_level=None), shop.connect()
+    db.execute("BEGIN")
+    other.execute(INSERT, (1,))
+    other.commit()
+
+    with transaction(db):
+        found = ask(db, "SELECT id FROM orders").fetchall()
+        ask(db, INSERT, (2,))
+    db.execute("COMMIT")
+
+    assert ([(1,)], [1, 2]) == (found, _ids(shop))
+
+
+def test_joined_transaction_waits_for_another_writer_where_sqlite_would_not(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite never waits for the write lock in a transaction that has read."""
+    holder, db = shop.connect(), shop.connect(isolation_level=None, timeout=30)
+    db.execute("BEGIN")
+    db.execute("SELECT * FROM orders").fetchall()
+    holder.execute(INSERT, (1,))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            holder.rollback()
+
+    sleep_by(monkeypatch, pause)
+    with transaction(db):
+        ask(db, INSERT, (2,))
+    db.execute("COMMIT")
+
+    assert (3, [2]) == (len(pauses), _ids(shop))
+
+
+# --- calls of several writes --------------------------------------------------------------------------------
+
+
+def _failing(db: sqlite3.Connection) -> None:
+    with whole(db):
+        ask(db, INSERT, (2,))
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE", "EXCLUSIVE"])
+def test_failing_call_is_undone_and_what_the_application_had_done_is_not(shop: Shop, isolation_level: Any) -> None:
+    db = shop.connect(isolation_level=isolation_level)
+    db.execute("BEGIN")
+    db.execute(INSERT, (1,))
+
+    with pytest.raises(ValueError, match="no"):
+        _failing(db)
+    with whole(db):
+        ask(db, INSERT, (3,))
+    db.execute("COMMIT")
+
+    assert [1, 3] == _ids(shop)
+
+
+def test_failing_call_that_began_the_transaction_leaves_none(shop: Shop) -> None:
+    db = shop.connect()
+
+    with pytest.raises(ValueError, match="no"):
+        _failing(db)
+
+    assert ([], False) == (_ids(shop), db.in_transaction)
+
+
+def test_call_after_which_no_transaction_is_left_tells_its_own_failure(shop: Shop) -> None:
+    db = shop.connect()
+    db.execute(INSERT, (1,))
+
+    def failing() -> None:
+        with whole(db):
+            db.rollback()
+            raise ValueError("disk full")
+
+    with pytest.raises(ValueError, match="disk full"):
+        failing()
+
+
+# --- the connection is the application's --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("autocommit", "isolation_level", "is_autocommitting", "is_open"),
+    [
+        (-1, None, True, False),  # sqlite3.LEGACY_TRANSACTION_CONTROL, the default of Python 3.12
+        (-1, "", False, False),
+        (True, "", True, False),
+        (False, None, False, True),
+    ],
+)
+def test_transaction_control_of_python_3_12_is_known(
+    shop: Shop,
+    autocommit: int,
+    isolation_level: Any,
+    is_autocommitting: bool,  # noqa: FBT001
+    is_open: bool,  # noqa: FBT001
+) -> None:
+    factory = type("Later", (sqlite3.Connection,), {"autocommit": autocommit})
+    db = shop.connect(factory=factory, isolation_level=isolation_level)
+
+    assert (is_autocommitting, is_open) == (is_autocommit(db), is_always_open(db))
+
+
+def test_reading_waits_too_and_tells_what_waiting_does_not_cure(shop: Shop) -> None:
+    db = shop.connect()
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    answers: list[Any] = [busy, busy, 7]
+
+    def call() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    assert 7 == look(db, call)
+    with pytest.raises(StoreUnavailableError, match="no database of the broker"):
+        look(db, lambda: db.execute("SELECT * FROM broker_missing"))
+
+
+@pytest.mark.parametrize(("version", "remedy"), [(1, "start the daemon of this release"), (99, "use that release")])
+def test_file_of_another_release_is_refused_with_what_to_do(shop: Shop, version: int, remedy: str) -> None:
+    db = shop.connect(isolation_level=None)
+    db.execute("UPDATE broker_database SET schema_version = ?", (version,))
+
+    with pytest.raises(StoreUnavailableError, match=f"its schema has version {version}, this release knows .*{remedy}"):
+        check_schema(db)
+
+
+def test_database_of_the_broker_passes(shop: Shop) -> None:
+    check_schema(shop.connect())
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"", "no database of the broker"), (b"no database at all, but long enough " * 30, "not a database")],
+)
+def test_other_file_is_refused_with_its_path(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "other.db"
+    path.write_bytes(content)
+    db = sqlite3.connect(path)
+
+    with pytest.raises(StoreUnavailableError, match=problem) as caught:
+        check_schema(db)
+
+    assert str(path) == caught.value.path
+    db.close()
+
+
+def test_database_in_memory_has_a_name_too() -> None:
+    db = sqlite3.connect(":memory:")
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        check_schema(db)
+
+    assert caught.value.path == ":memory:"
+    db.close()

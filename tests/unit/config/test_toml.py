@@ -1,0 +1,340 @@
+"""What becomes of a file before anybody looks at its keys: bytes, text and TOML."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.config.load import load_settings
+from broker.config.toml import FILE_MAX_BYTES, KeyPath, KeyPositions, SettingsSource, dotted, index_places, read_config
+from broker.errors import SettingsError, Span
+
+HINT = "correct the syntax, then check again"
+
+
+def problems(path: Path) -> list[str]:
+    """What is wrong, without the directory."""
+    try:
+        read_config(path)
+    except SettingsError as error:
+        errors = error.errors
+    else:
+        return []
+    return [error.shown.replace(f"{path.parent}/", "") for error in errors]
+
+
+def written(tmp_path: Path, data: str | bytes) -> Path:
+    path = tmp_path / "a.toml"
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def test_no_file_is_an_empty_one() -> None:
+    assert {} == read_config(None).data
+
+
+def test_good_file_is_read_with_its_places(tmp_path: Path) -> None:
+    found = read_config(written(tmp_path, "[a]\nb = 1\n"))
+
+    span = found.places.span(("a", "b"))
+    assert {"a": {"b": 1}} == found.data
+    assert "b = 1\n    ^" == found.places.excerpt(span)
+
+
+# --- not a file that one could read ---
+
+
+def test_directory_is_refused(tmp_path: Path) -> None:
+    assert [f"{tmp_path.name}: is a directory; name the TOML file in it"] == problems(tmp_path)
+
+
+def test_pipe_without_a_writer_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    assert ["pipe: is no plain file; write the configuration to a file: it is read again later"] == problems(path)
+
+
+def test_pipe_with_a_writer_is_refused_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    ours = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a writer could not open it before somebody reads
+    writer = os.open(path, os.O_WRONLY)
+
+    found = problems(path)
+
+    os.close(writer)
+    os.close(ours)
+    assert found[0].startswith("pipe: is no plain file")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/tty"])
+def test_device_is_refused(device: str) -> None:
+    (line,) = problems(Path(device))
+
+    assert line.startswith(device.removeprefix("/dev/"))
+    assert "is no plain file" in line or "cannot be read" in line  # there may be no terminal
+
+
+def test_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+    """As the wrong file behind -c: what is said of it goes into the log."""
+    key = written(tmp_path, "Bag Attributes\n-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMG\n-----END PRIVATE KEY-----\n")
+
+    assert ["a.toml: is a key or a certificate in PEM form; name the TOML file that names it"] == problems(key)
+
+
+def test_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.toml"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+
+    expected = "huge.toml: is larger than 4 MiB; name a configuration file; is this a log or a database?"
+    assert [expected] == problems(path)
+
+
+def test_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+    assert [] == problems(written(tmp_path, "a = 1\n".ljust(FILE_MAX_BYTES, "#")))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "")
+    path.chmod(0)
+
+    assert ["a.toml: cannot be read: Permission denied; name a TOML file that exists and may be read"] == problems(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("none.toml", "none.toml: cannot be read: No such file or directory; name a TOML"),
+        ("a\0b", "cannot be read: embedded null byte; name a TOML"),
+        ("x" * 300, "cannot be read: File name too long; name a TOML"),
+        ("caf\udce9", "caf\\udce9: cannot be read: No such file or directory"),
+    ],
+)
+def test_name_of_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> None:
+    (line,) = problems(tmp_path / name)
+
+    assert problem in line
+
+
+# --- not a text ---
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (codecs.BOM_UTF16_LE + "a = 1".encode("utf-16-le"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        (codecs.BOM_UTF16_BE + "a = 1".encode("utf-16-be"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        ("a = 1".encode("utf-16-le"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        ("a = 1".encode("utf-16-be"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        ("b = 'ä'".encode("latin-1"), "a.toml:1:6: TOML: byte 0xe4 is not UTF-8; save it as UTF-8"),
+        (b'a = 1\nb = "\xc3\xa4\xff"\n', "a.toml:2:7: TOML: byte 0xff is not UTF-8; save it as UTF-8"),
+        (codecs.BOM_UTF8 + b"\xff", "a.toml:1:1: TOML: byte 0xff is not UTF-8; save it as UTF-8"),
+    ],
+)
+def test_other_encoding_is_refused_at_its_place(tmp_path: Path, data: bytes, line: str) -> None:
+    assert [line] == problems(written(tmp_path, data))
+
+
+def test_byte_order_mark_of_utf8_does_no_harm(tmp_path: Path) -> None:
+    found = read_config(written(tmp_path, codecs.BOM_UTF8 + b"a = 1\n"))
+
+    assert ({"a": 1}, 1) == (found.data, found.places.keys["a",].column)
+
+
+# --- not TOML ---
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "[endpoint",
+            f"a.toml:1:10: TOML: Expected ']' at the end of a table declaration; {HINT}\n[endpoint\n         ^",
+        ),
+        ('a = 1\r\nb = "', f'a.toml:2:6: TOML: Unterminated string; {HINT}\nb = "\n     ^'),
+        ("a = 1\na = 2\n", "a.toml:2:1: TOML: a stands here a second time; keep one of them\na = 2\n^"),
+        ("[t]\n[u]\n[t]\n", "a.toml:3:1: TOML: [t] stands here a second time; keep one of them\n[t]\n^^^"),
+        ("a = [1,\n", f"a.toml:2:1: TOML: Invalid value; {HINT}\n\n^"),
+    ],
+)  # fmt: skip
+def test_mistake_is_shown_at_its_place(tmp_path: Path, text: str, shown: str) -> None:
+    assert [shown] == problems(written(tmp_path, text))
+
+
+def test_character_that_steers_terminals_is_made_visible(tmp_path: Path) -> None:
+    (line,) = problems(written(tmp_path, "a = \0\x1b[31m\n"))
+
+    assert line.endswith("\na = \ufffd\ufffd[31m\n    ^")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("a = " + "[" * 5000, "nested too deeply"), ("a = " + "1" * 5000, "Exceeds the limit")]
+)
+def test_limits_of_the_parser_are_told(tmp_path: Path, text: str, problem: str) -> None:
+    (line,) = problems(written(tmp_path, text))
+
+    assert line.startswith(f"a.toml:1:1: TOML: {problem}")
+
+
+TEXT = '''# a comment
+title = "x"
+
+[a."b.c"]   # a table with a quoted name
+one = [1, # first
+  "two",
+  [3, 4],
+]
+two.deep = { x = 1, 'y z' = "]" }
+long = """
+no = [key]
+""""
+time = 1979-05-27 07:32:00  # blanks inside
+raw = \'\'\'it's\'\'\'
+
+[[list]]
+n = 1
+[list.sub]
+k = true
+[[list]]
+n = 'a#b'
+'''
+
+
+def _at(line: int, column: int, length: int) -> Span:
+    return Span("f", line, column, length)
+
+
+@pytest.mark.parametrize(
+    ("path", "span"),
+    [
+        (("title",), _at(2, 1, 5)),
+        (("a", "b.c"), _at(4, 1, 9)),
+        (("a", "b.c", "one"), _at(5, 1, 3)),
+        (("a", "b.c", "two"), _at(9, 1, 8)),
+        (("a", "b.c", "two", "deep"), _at(9, 1, 8)),
+        (("a", "b.c", "two", "deep", "y z"), _at(9, 21, 5)),
+        (("list",), _at(16, 1, 8)),
+        (("a",), _at(4, 1, 9)),
+        (("list", 0), _at(16, 1, 8)),
+        (("list", 0, "sub", "k"), _at(19, 1, 1)),
+        (("list", 1, "n"), _at(21, 1, 1)),
+    ],
+)
+def test_key_is_found(path: KeyPath, span: Span) -> None:
+    assert span == index_places(TEXT, source="f").keys[path]
+
+
+@pytest.mark.parametrize(
+    ("path", "span"),
+    [
+        (("title",), _at(2, 9, 3)),
+        (("a", "b.c", "one"), _at(5, 7, 11)),
+        (("a", "b.c", "one", 0), _at(5, 8, 1)),
+        (("a", "b.c", "one", 1), _at(6, 3, 5)),
+        (("a", "b.c", "one", 2, 1), _at(7, 7, 1)),
+        (("a", "b.c", "two", "deep"), _at(9, 12, 22)),
+        (("a", "b.c", "two", "deep", "x"), _at(9, 18, 1)),
+        (("a", "b.c", "two", "deep", "y z"), _at(9, 29, 3)),
+        (("a", "b.c", "long"), _at(10, 8, 3)),
+        (("a", "b.c", "time"), _at(13, 8, 19)),
+        (("a", "b.c", "raw"), _at(14, 7, 10)),
+        (("list", 1, "n"), _at(21, 5, 5)),
+    ],
+)
+def test_value_is_found(path: KeyPath, span: Span) -> None:
+    assert span == index_places(TEXT, source="f").values[path]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment", "[empty]", "a = []", "a = {}"])
+def test_little_text_is_no_trouble(text: str) -> None:
+    assert isinstance(index_places(text, source="f"), KeyPositions)
+
+
+def test_carriage_returns_do_not_count() -> None:
+    assert _at(2, 5, 1) == index_places("a = 1\r\nb = 2\r\n", source="f").values["b",]
+
+
+def test_what_has_no_place_has_the_place_of_what_is_around_it() -> None:
+    places = index_places("[a]\nb = [1]\n", source="f")
+
+    found = [places.span(path) for path in (("a", "c"), ("a", "b", 7), ("z",))]
+
+    assert [_at(1, 1, 3), _at(2, 5, 3), None] == found
+
+
+def test_key_or_value_is_pointed_at_as_asked() -> None:
+    places = index_places("a = 1\n", source="f")
+
+    assert [_at(1, 5, 1), _at(1, 1, 1)] == [places.span(("a",)), places.span(("a",), of_key=True)]
+
+
+@pytest.mark.parametrize(
+    ("path", "origin"),
+    [
+        (("a", "b"), "VARIABLE"),
+        (("a", "b", 0), "VARIABLE"),  # part of what the variable set
+        (("made",), "flag"),  # there only because a key below was set
+        (("a",), None),  # stands in the file
+        (("other",), None),
+    ],
+)
+def test_origin_of_what_did_not_come_from_the_file(path: KeyPath, origin: str | None) -> None:
+    places = index_places("[a]\nb = [1]\n", source="f")
+    places.elsewhere.update({("a", "b"): "VARIABLE", ("made", "by"): "flag"})
+
+    assert origin == places.origin(path)
+
+
+def test_what_came_from_elsewhere_has_no_place_in_the_file() -> None:
+    places = index_places("a = 1\n", source="f")
+    places.elsewhere["a",] = "VARIABLE"
+
+    assert places.span(("a",)) is None
+
+
+def test_places_are_shown_without_the_lines_of_a_file() -> None:
+    assert "secret" not in repr(index_places("# a secret\na = 1", source="f"))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ((), ""),
+        (("a", "b"), "a.b"),
+        (("a", 0, "b"), "a[0].b"),
+        (("a", "b.c"), 'a."b.c"'),
+        (("",), '""'),
+        (("é",), '"é"'),
+        (("a\n",), r'"a\n"'),
+    ],
+)
+def test_dotted(path: Any, text: str) -> None:
+    assert text == dotted(path)
+
+
+# --- test_source ---
+# Settings know where they can be read again.
+
+
+def test_settings_remember_file_variables_and_flags_and_nothing_of_others(tmp_path: Path) -> None:
+    """Of the environment only what is about settings is kept, and the path does not depend on the directory."""
+    path = tmp_path / "broker.toml"
+    path.write_text("")
+    environ = {"BROKER_LOG_LEVEL": "debug", "PASSWORD": "secret"}
+
+    settings = load_settings(path, environ=environ, overrides={"endpoint.max_hops": "3"})
+
+    source = settings.places.source
+    assert SettingsSource(path, {"BROKER_LOG_LEVEL": "debug"}, {"endpoint.max_hops": "3"}) == source
+    assert str(path) == source.name
+
+
+def test_without_a_file_it_is_the_environment() -> None:
+    assert "the environment" == SettingsSource(None).name

@@ -1,0 +1,128 @@
+"""One instance leaves: nobody new is taken, peers and databases are told, and what is left is looked up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from broker.config.settings import DrainSettings, Settings
+from broker.daemon.instance import InstanceLeaver, bounds_of, drain_of, open_journal
+from broker.errors import SettingError
+from broker.net.drain import DrainBounds, Left
+
+
+class Database:
+    """As much of a database at work as this is about."""
+
+    def __init__(self, told: list[str], *, is_at_rest: bool = True, problem: str = "") -> None:
+        self.is_at_rest = is_at_rest
+        self.problem = problem
+        self._told = told
+
+    def rest(self) -> None:
+        self._told.append("database rests")
+
+
+class Instance:
+    """Listener, peers and databases in one, which note what they are told, in order."""
+
+    def __init__(self, **databases: Database) -> None:
+        self.told: list[str] = []
+        self.settings = Settings()
+        self.is_ready = True
+        self.stopping = asyncio.Event()
+        self.endpoints = databases
+        self.listeners = [self]
+        self.peers = self.databases = self
+
+    def finish(self) -> None:
+        self.told.append("no new connections")
+
+    def leave(self, *, reason: str, seconds: float) -> None:
+        self.told.append(f"GOAWAY {reason} in {seconds:g} s")
+
+    def left(self) -> Left:
+        return Left(held=3)
+
+    async def hand_over(self) -> None:
+        self.told.append("handed over")
+
+
+async def test_ports_close_before_peers_are_told_and_partners_have_what_is_shared() -> None:
+    instance = Instance()
+    instance.endpoints["orders"] = Database(instance.told)
+
+    await InstanceLeaver(cast("Any", instance)).leave(20.0)
+
+    assert [
+        "no new connections",
+        "GOAWAY the instance drains in 20 s",
+        "database rests",
+        "handed over",
+    ] == instance.told
+
+
+async def test_database_counts_as_busy_until_it_rests_unless_its_store_has_failed() -> None:
+    told: list[str] = []
+    instance = Instance(
+        resting=Database(told),
+        busy=Database(told, is_at_rest=False),
+        broken=Database(told, is_at_rest=False, problem="disk full"),
+    )
+
+    assert Left(held=3, busy=("busy",)) == await InstanceLeaver(cast("Any", instance)).left()
+
+
+async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment() -> None:
+    instance = Instance()
+    drain = drain_of(cast("Any", instance))
+    brief = DrainSettings().with_values({"announce": 0.0, "timeout": 0.05})
+    instance.settings = instance.settings.with_values({"drain": brief})
+
+    await drain.end("SIGTERM")
+
+    assert (False, True, False) == (instance.is_ready, instance.stopping.is_set(), drain.is_clean)
+    assert DrainBounds(0.0, 0.05) == bounds_of(instance.settings)
+
+
+# --- test_journalling ---
+# A journal is opened as the settings say, and followed by tracing where that is on.
+
+
+def settings(directory: Path | None, *, enabled: bool = False) -> Settings:
+    journal = {} if directory is None else {"directory": str(directory)}
+    return Settings.read({"journal": journal, "tracing": {"enabled": enabled}})
+
+
+def adjacent(_: Any) -> str:
+    return ""
+
+
+async def test_without_a_directory_there_is_none() -> None:
+    assert open_journal(settings(None), adjacent) is None
+
+
+@pytest.mark.parametrize(("enabled", "disabled"), [(False, ""), (True, ""), (True, "true")])
+async def test_what_follows_it_is_opened_and_closed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, enabled: bool, disabled: str
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
+
+    journal = open_journal(settings(tmp_path, enabled=enabled), adjacent)
+
+    assert journal is not None
+    assert (enabled and not disabled) == (journal._follower is not None)
+    assert (0, 0, 0) == tuple(journal.status()[name] for name in ("spans", "spans_pending", "spans_dropped"))
+    await journal.close()
+
+
+async def test_an_environment_that_is_refused_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "many")
+
+    with pytest.raises(SettingError, match="OpenTelemetry refuses to begin") as caught:
+        open_journal(settings(tmp_path, enabled=True), adjacent)
+
+    assert "OTEL_" in str(caught.value)

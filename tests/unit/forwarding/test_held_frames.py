@@ -1,0 +1,259 @@
+"""A held frame tells how long it has lived, and what makes another one a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.flow import Disposition
+from broker.forwarding.entry import ForwardingEntry, PassOrigin
+from broker.forwarding.held_frames import (
+    TIME_MAX,
+    DialogAffinity,
+    DialogPlacement,
+    Lane,
+    copy_key,
+    hold,
+    key_of,
+    message_id,
+    place_key,
+)
+from broker.forwarding.outbox import DropSink
+from broker.forwarding.pool import Payer, Pool
+from broker.protocol.frame import decode_dialog
+from broker.protocol.layout import Flag, FrameKind
+from tests.support.kernel import Shelf
+from tests.support.pack import WAY, pack_of
+from tests.support.tiers import examples
+
+MakeFrame = Callable[..., bytes]
+
+NOW = 1000.0
+WAY_of_held = ForwardingEntry(
+    DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE
+)
+
+
+@pytest.mark.parametrize(
+    ("consumed", "waited", "expected"), [(0, 0.0, 0), (0, 0.0009, 0), (10, 0.25, 260), (10, 1.9999, 2009)]
+)
+def test_time_that_a_frame_waited_counts_as_life(
+    consumed: int, waited: float, expected: int, make_frame: MakeFrame
+) -> None:
+    frame = make_frame(time_consumed=consumed)
+    held = hold(memoryview(frame), NOW, WAY_of_held)
+
+    assert (expected, int(waited * 1000)) == (held.time_consumed(NOW + waited), held.waited_ms(NOW + waited))
+    assert expected == decode_dialog(bytes(held.aged(NOW + waited)))[0].time_consumed
+    assert frame == held.frame
+
+
+def test_time_consumed_stops_at_what_its_field_can_say(make_frame: MakeFrame) -> None:
+    held = hold(make_frame(time_to_live=TIME_MAX, time_consumed=TIME_MAX - 1), NOW, WAY_of_held)
+
+    assert decode_dialog(bytes(held.aged(NOW + 5)))[0].time_consumed == TIME_MAX
+
+
+@pytest.mark.parametrize(
+    ("difference", "is_copy"),
+    [
+        ({"message_id": b"n" * 16}, True),
+        ({"hop_count": 3}, True),
+        ({"conversation_id": b"d" * 16}, False),
+        ({"sequence_number": 1}, False),
+        ({"fragment_number": 1}, False),
+        ({"kind": FrameKind.ACK}, False),
+        ({"flags": Flag.FROM_TARGET}, False),
+        ({"to_service": "//shop/Public"}, False),
+        ({"from_service": "//shop/Other"}, False),
+        ({"from_broker_instance": b"o" * 16}, False),
+        ({"to_broker_instance": b"o" * 16}, False),
+    ],
+    ids=str,
+)
+def test_copies_are_frames_at_one_place_of_a_dialog(
+    difference: dict[str, Any], *, is_copy: bool, make_frame: MakeFrame
+) -> None:
+    assert is_copy == (copy_key(make_frame()) == copy_key(memoryview(make_frame(**difference))))
+
+
+def test_copies_are_told_apart_by_their_message_id(make_frame: MakeFrame) -> None:
+    frame = make_frame(message_id=bytes(range(16)))
+
+    assert {bytes(range(16))} == {message_id(form(frame)) for form in (bytes, bytearray, memoryview)}
+
+
+def test_frame_alone_is_a_piece_of_one(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    held = hold(frame, NOW, WAY_of_held)
+
+    assert (frame, 1, [held]) == (held.data, held.frames, list(held.helds()))
+    assert [(0, 0), (1, len(frame)), (1, len(frame))] == [held.begun(sent) for sent in (0, 1, len(frame))]
+    assert [(WAY_of_held, None, 1)] == list(held.by_dialog(1))
+
+
+# --- test_pack ---
+# Frames that wait together are told of, age and leave as each of them would by itself.
+
+
+@pytest.fixture
+def frames(make_frame: MakeFrame) -> list[bytes]:
+    """Three of different lengths and lives."""
+    return [make_frame(b"x" * n, sequence_number=n, time_to_live=1000 * (n + 1), time_consumed=n) for n in range(3)]
+
+
+def test_each_frame_is_told_of_as_if_it_were_held_alone(frames: list[bytes]) -> None:
+    ways = [ForwardingEntry(Shelf(n), Disposition.FORWARDED, kind=FrameKind.MESSAGE) for n in range(3)]
+    place, arrival, payer = (
+        DialogPlacement(1, Shelf("here")),
+        PassOrigin(NOW, "near", is_from_here=False),
+        Payer(Pool(1), 50),
+    )
+    pack = pack_of(frames, NOW, ways=ways)._replace(arrival=arrival, payer=payer)
+    pack.lanes[1].place = place
+
+    told = list(pack.helds())
+
+    places = [None, place, None]
+    assert told == [
+        hold(frame, NOW, way, arrival, where, payer) for frame, way, where in zip(frames, ways, places, strict=True)
+    ]
+    assert 3 == pack.frames
+
+
+@pytest.mark.parametrize("waited", [0.0, 0.0009, 0.25, 1.9999])
+def test_frames_age_like_those_held_alone(waited: float, frames: list[bytes]) -> None:
+    pack = pack_of(frames, NOW)
+    data = bytearray(b"before" + pack.data)
+
+    pack.age(data, len(b"before"), NOW + waited)
+
+    assert b"before" + b"".join(held.aged(NOW + waited) for held in pack.helds()) == data
+    assert b"".join(frames) == pack.data
+
+
+def test_time_consumed_stops_at_what_its_field_can_say_of_pack(make_frame: MakeFrame) -> None:
+    pack = pack_of([make_frame(time_to_live=TIME_MAX, time_consumed=TIME_MAX - 1)], NOW)
+    data = bytearray(pack.data)
+
+    pack.age(data, 0, NOW + 5)
+
+    assert next(iter(pack.helds())).aged(NOW + 5) == data
+
+
+def test_what_has_begun_to_leave_is_told_by_frame(frames: list[bytes]) -> None:
+    pack = pack_of(frames, NOW)
+    ends = [sum(map(len, frames[:n])) for n in range(4)]
+
+    for sent in range(ends[-1] + 1):
+        begun = sum(start < sent for start in ends[:3])
+        assert (begun, ends[begun]) == pack.begun(sent)
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_what_stays_is_a_pack_of_the_same_frames(gone: int, frames: list[bytes]) -> None:
+    pack = pack_of(frames, NOW)
+
+    rest = pack.behind(gone)
+
+    assert list(pack.helds())[gone:] == list(rest.helds())
+    assert (b"".join(frames[gone:]), pack.keys[gone:], pack.name) == (rest.data, rest.keys, rest.name)
+    assert (len(frames[gone]), len(rest.data)) == (rest.begun(1)[1], rest.begun(len(rest.data))[1])
+
+
+def test_first_ones_are_counted_by_way_and_place(frames: list[bytes]) -> None:
+    pack = pack_of(frames, NOW)
+    one, other = Lane(WAY, b"", None), Lane(WAY, b"", None)
+    other.place = DialogPlacement(1, Shelf("here"))
+    pack = pack._replace(lanes=[one, other, one])
+
+    assert [(WAY, None, 1), (WAY, other.place, 1)] == list(pack.by_dialog(2))
+    assert [(WAY, None, 2), (WAY, other.place, 1)] == list(pack.by_dialog(3))
+
+
+# --- test_places ---
+# A dialog has one place where the next of its frames has to wait: that of the first that still does.
+
+
+@pytest.mark.parametrize(
+    ("difference", "is_same"),
+    [
+        ({}, True),
+        ({"sequence_number": 5, "fragment_number": 2, "message_id": b"n" * 16}, True),
+        ({"kind": FrameKind.ACK, "hop_count": 3, "flags": Flag.TRACE}, True),
+        ({"conversation_id": b"d" * 16}, False),
+        ({"to_service": "//other"}, False),
+        ({"to_broker_instance": b"i" * 16}, False),
+        ({"flags": Flag.FROM_TARGET}, False),
+    ],
+    ids=str,
+)
+def test_key_is_that_of_all_frames_which_take_the_same_way(
+    difference: dict[str, object], *, is_same: bool, make_frame: MakeFrame
+) -> None:
+    assert is_same == (place_key(make_frame()) == place_key(memoryview(make_frame(**difference))))
+
+
+@pytest.mark.parametrize("flags", [0, Flag.FROM_TARGET])
+def test_key_of_a_frame_is_that_of_what_decides_its_way(flags: int, make_frame: MakeFrame) -> None:
+    frame = make_frame(to_service="//é", conversation_id=b"d" * 16, flags=flags)
+    route_key = bytes(16) + b"\0\x04" + "//é".encode()[:4]
+
+    assert len("//é".encode()) == 4
+    assert place_key(frame) == key_of(route_key, b"d" * 16, is_from_target=bool(flags))
+
+
+def test_place_is_where_the_first_waits_until_the_last_of_them_has_left() -> None:
+    places, here, there = DialogAffinity(), Shelf("here"), Shelf("there")
+    old = [places.enter(1, here) for _ in range(2)]
+    new = places.enter(1, there)
+
+    found = [places.where(1)]
+    for place in (old[0], old[1], new):
+        places.leave(place)
+        found.append(places.where(1))
+
+    assert [here, here, there, None] == found
+    assert (None, 0) == (places.where(2), len(places))
+
+
+class Waiting(RuleBasedStateMachine):
+    """As a list of (dialog, outbox) in the order of first entry does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = DialogAffinity()
+        self.shelves = [Shelf(n) for n in range(3)]
+        self.model: dict[int, list[Shelf]] = {}
+        self.held: list[tuple[int, Shelf, DialogPlacement]] = []
+
+    @rule(key=st.integers(0, 2), shelf=st.integers(0, 2))
+    def enter(self, key: int, shelf: int) -> None:
+        outbox = self.shelves[shelf]
+        self.held.append((key, outbox, self.places.enter(key, outbox)))
+        order = self.model.setdefault(key, [])
+        if outbox not in order:
+            order.append(outbox)
+
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        if self.held:
+            key, outbox, place = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+            self.places.leave(place)
+            if not any((key, outbox) == (other, whose) for other, whose, _ in self.held):
+                self.model[key].remove(outbox)
+
+    @invariant()
+    def is_the_same(self) -> None:
+        for key, order in self.model.items():
+            assert (order[0] if order else None) is self.places.where(key)
+        assert sum(bool(order) for order in self.model.values()) == len(self.places)
+
+
+Waiting.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
+TestWaiting = Waiting.TestCase

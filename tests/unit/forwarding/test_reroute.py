@@ -1,0 +1,406 @@
+"""Queues move in slices; a dialog keeps its order, its copies are found, and what finds no room stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from broker.flow import Disposition
+from broker.forwarding import outbox_queue as packing
+from broker.forwarding import reroute as moving
+from broker.forwarding.entry import Buffer, frame_bounds, surface
+from broker.forwarding.fib import Decider, ForwardingTable
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.held_frames import DialogAffinity, hold
+from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.pool import Limits, Pool
+from broker.forwarding.reroute import RerouteReason, Rerouting
+from broker.protocol.frame import Header, decode_dialog, encode_dialog
+from broker.protocol.layout import NO_GUID, FrameKind
+from broker.routing.address import NetworkAddress
+from broker.routing.decide import AddressHealth, Hosted, RoutingContext
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from tests.support.tiers import examples
+
+NOW = 1000.0
+WEST, EAST = NetworkAddress("west"), NetworkAddress("east")
+SLICE = 4
+
+
+class Wire:
+    """Takes so many writes."""
+
+    max_frame = 1 << 20
+    is_narrow = False
+
+    def __init__(self, writes: int = 1 << 30) -> None:
+        self.writes = writes
+        self.written = b""
+
+    @property
+    def can_send(self) -> bool:
+        return self.writes > 0
+
+    def send(self, data: Buffer) -> int:
+        self.writes -= 1
+        self.written += bytes(data)
+        return len(data)
+
+    def finish(self, rest: Buffer) -> None:
+        raise AssertionError
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        """Nobody listens."""
+
+
+class Station:
+    """//far leads to the west; `turns` are asked for; frames are numbered as they come, dialog by dialog."""
+
+    def __init__(self, pool_bytes: int = 1 << 20) -> None:
+        self.turns = 0
+        self.numbers: Counter[int] = Counter()
+        self.health: dict[NetworkAddress, AddressHealth] = {}
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16),
+            deliver=lambda *_: None,
+            want=lambda _: None,
+            health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
+            again=self._again,
+        )
+        self.lead(Route("West", WEST, "//far"))
+
+    def _again(self) -> None:
+        self.turns += 1
+
+    def lead(self, *routes: Route) -> None:
+        table = build_table(routes, now=datetime.now(UTC))
+        self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
+
+    def take(self, *dialogs: int, number: int | None = None) -> None:
+        frames = []
+        for dialog in dialogs:
+            header = Header(
+                kind=FrameKind.MESSAGE,
+                flags=0,
+                message_id=NO_GUID,
+                conversation_id=bytes([dialog]) * 16,
+                to_service="//far",
+                from_service="//near",
+                from_broker_instance=NO_GUID,
+                sequence_number=self.numbers[dialog] if number is None else number,
+            )
+            self.numbers[dialog] += number is None
+            frames.append(encode_dialog(header, b""))
+        data = b"".join(frames)
+        self.forwarder.slab[: len(data)] = data
+        self.forwarder.take(self.forwarder.slab, len(data), NOW, Sender())
+        assert self.forwarder.unaccounted == 0
+
+    def held(self, address: NetworkAddress) -> list[tuple[int, int]]:
+        return [told(held.frame) for held in self.forwarder.outbox(address).held]
+
+    def turn(self) -> None:
+        self.forwarder.work(NOW)
+        assert self.forwarder.unaccounted == 0
+
+
+def told(frame: bytes) -> tuple[int, int]:
+    header, _ = decode_dialog(frame)
+    return header.conversation_id[0], header.sequence_number
+
+
+def left_by(wire: Wire) -> list[tuple[int, int]]:
+    return [told(wire.written[start:stop]) for start, stop in frame_bounds(wire.written)]
+
+
+@pytest.fixture(autouse=True, params=[2, 1000], ids=["together", "by themselves"])
+def small_slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And how few frames that come together also wait as one piece."""
+    monkeypatch.setattr(moving, "SLICE_FRAMES", SLICE)
+    monkeypatch.setattr(packing, "PACK_FRAMES", request.param)
+
+
+def test_queue_moves_a_slice_a_turn_and_asks_for_the_next() -> None:
+    station = Station()
+    station.take(*range(10))
+    wire = station.forwarder.outbox(EAST).outlet = Wire()
+
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+    lengths = [(len(station.held(WEST)), station.turns)]
+    for _ in range(2):
+        station.turn()
+        lengths.append((len(station.held(WEST)), station.turns))
+
+    assert [(6, 1), (2, 2), (0, 2)] == lengths
+    assert [(n, 0) for n in range(10)] == left_by(wire)
+
+
+def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once() -> None:
+    station = Station()
+    station.take(*[1, 2] * 5)
+    wire = station.forwarder.outbox(EAST).outlet = Wire()
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+
+    station.take(1, 3, 2, 3)
+    assert [(3, 0), (3, 1)] == left_by(wire)[SLICE:]
+    assert [(1, 5), (2, 5)] == station.held(WEST)[-2:]
+    while station.held(WEST):
+        station.turn()
+    station.take(1, 2)
+
+    for dialog in (1, 2):
+        assert [(dialog, n) for n in range(7)] == [one for one in left_by(wire) if one[0] == dialog]
+
+
+def test_copy_of_what_has_yet_to_move_is_dropped() -> None:
+    station = Station()
+    station.take(*[1] * 10)
+    station.forwarder.outbox(EAST).outlet = Wire()
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+
+    station.take(1, number=9)
+
+    assert {Disposition.ALREADY_HELD: 1} == station.forwarder.dropped
+
+
+def test_move_ends_however_much_arrives() -> None:
+    station = Station()
+    station.take(*[1] * 20)
+    wire = station.forwarder.outbox(EAST).outlet = Wire()
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+
+    turns = 0
+    while station.held(WEST):
+        station.take(*[1] * 3 * SLICE)
+        station.turn()
+        turns += 1
+        assert turns <= 20 // SLICE
+
+    assert [(1, n) for n in range(station.numbers[1])] == left_by(wire)
+
+
+def test_what_finds_no_room_waits_without_a_turn_until_there_is() -> None:
+    station = Station()
+    station.take(*[1] * 10)
+    outbox = station.forwarder.outbox(EAST)
+    outbox.outlet = wire = Wire(writes=0)
+    frame_cost = station.forwarder.pool.used_bytes // 10
+    station.forwarder.pool.limit_bytes = 20 * frame_cost
+    station.forwarder.pool.share_percent = 15
+    station.lead(Route("East", EAST, "//far"))
+
+    station.forwarder.rematch(NOW)
+    assert ([(1, n) for n in range(3)], 7, 0) == (station.held(EAST), len(station.held(WEST)), station.turns)
+    wire.writes = 1 << 30
+    outbox.drain(NOW)
+    while station.held(WEST):
+        station.forwarder.expire(NOW)
+
+    assert ([(1, n) for n in range(10)], {}) == (left_by(wire), station.forwarder.dropped)
+
+
+def test_frame_that_stays_with_another_route_keeps_its_place() -> None:
+    station = Station()
+    station.take(*[1] * 10)
+    station.lead(Route("Anew", WEST, "//far"))
+
+    station.forwarder.rematch(NOW)
+    station.take(1)
+    while station.turns:
+        station.turns = 0
+        station.turn()
+
+    assert [(1, n) for n in range(11)] == station.held(WEST)
+    assert {"Anew"} == {held.way.route for held in station.forwarder.outbox(WEST).held}
+
+
+def test_queue_that_is_served_again_moves_no_further() -> None:
+    station = Station()
+    station.take(*[1] * 10)
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+    assert 4 == len(station.held(EAST))
+    station.forwarder.outbox(WEST).outlet = Wire(writes=0)
+
+    for _ in range(3):
+        station.turn()
+
+    assert (4, 6) == (len(station.held(EAST)), len(station.held(WEST)))
+
+
+@settings(max_examples=examples(100))
+@given(
+    before=st.lists(st.integers(1, 4), min_size=1, max_size=40),
+    steps=st.lists(st.one_of(st.just("turn"), st.lists(st.integers(1, 5), min_size=1, max_size=6)), max_size=30),
+    room=st.sampled_from([1 << 30, 0, 1, 3]),
+)
+def test_nothing_is_lost_and_dialogs_keep_their_order(
+    before: list[int], steps: list[str | list[int]], room: int
+) -> None:
+    station = Station()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moving, "SLICE_FRAMES", SLICE)
+        station.take(*before)
+        outbox = station.forwarder.outbox(EAST)
+        outbox.outlet = wire = Wire(writes=room)
+        station.lead(Route("East", EAST, "//far"))
+        station.forwarder.rematch(NOW)
+        for step in steps:
+            if isinstance(step, list):
+                station.take(*step)
+            else:
+                station.turn()
+        wire.writes = 1 << 30
+        outbox.drain(NOW)
+        for _ in range(200):
+            station.turn()
+
+    left = left_by(wire)
+    assert (0, {}, 0) == (station.forwarder.pool.frames, station.forwarder.dropped, len(station.forwarder._places))
+    assert station.numbers == Counter(dialog for dialog, _ in left)
+    for dialog in station.numbers:
+        assert list(range(station.numbers[dialog])) == [number for one, number in left if one == dialog]
+
+
+# --- test_rerouting ---
+# Which queues are looked at, and by which rule, when something has changed.
+
+
+NORTH, SOUTH, EAST_of_rerouting = NetworkAddress("north"), NetworkAddress("south"), NetworkAddress("east")
+PAIR = Route("pair", NORTH, "//pair", UUID(int=1), mirror_address=SOUTH).pair
+assert PAIR is not None
+
+
+class Moves:
+    """Notes which queues begin to move, and by which rule."""
+
+    def __init__(self) -> None:
+        self.begun: dict[Outbox, tuple[RerouteReason, Any]] = {}
+
+    def start(self, outbox: Outbox, reason: RerouteReason, new_way: Any) -> None:
+        self.begun[outbox] = reason, new_way
+
+
+class Yard:
+    """A pass without frames that come in: what waits was put there."""
+
+    def __init__(self) -> None:
+        self.wanted: list[NetworkAddress] = []
+        self.health: dict[NetworkAddress, AddressHealth] = {}
+        self.moves = Moves()
+        self.ways = ForwardingTable(
+            Pool(1 << 20), Ports(drop=lambda *_: None), want=self.wanted.append, deliver=lambda *_: None
+        )
+        places = DialogAffinity()
+        self.decider = Decider(self.ways, places, health_of=self.health_of, ask=lambda _: None, report=surface)
+        routes = [Route("n", NORTH, "//both"), Route("s", SOUTH, "//both")]
+        table = build_table(routes, now=datetime.now(UTC))
+        self.decider.here = RoutingContext(table, Hosted(), self.health_of, is_forwarding=True, msdb=table)
+        self.rerouting = Rerouting(self.decider, self.ways, cast("Any", self.moves))
+
+    def health_of(self, address: NetworkAddress) -> AddressHealth:
+        return self.health.get(address, AddressHealth.UNTRIED)
+
+    def wait(self, address: NetworkAddress, hop_count: int = 1) -> Outbox:
+        """A frame for //both waits for an address."""
+        outbox = self.ways.outbox(address)
+        header = Header(0x10, 0, b"m" * 16, b"c" * 16, "//both", "//from", b"i" * 16, hop_count=hop_count)
+        way = self.ways.to(outbox, cast("Any", "forwarded"), "n", 0x10)
+        outbox.held.add(hold(encode_dialog(header, b""), 0.0, way))
+        return outbox
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return Yard()
+
+
+def test_change_of_routes_has_all_looked_at_that_waits(yard: Yard) -> None:
+    """And only that; what a link takes by itself, and what was sent here, stays."""
+    outbox, other = yard.wait(EAST_of_rerouting), yard.wait(NORTH, hop_count=0)
+    yard.ways.outbox(SOUTH)
+
+    yard.rerouting.by_routes()
+
+    assert {outbox, other} == yard.moves.begun.keys()
+    reason, rule = yard.moves.begun[outbox]
+    (held,) = outbox.held
+    assert (RerouteReason.ROUTES, True) == (
+        reason,
+        rule(outbox, held).sink in {yard.ways.outbox(NORTH), yard.ways.outbox(SOUTH)},
+    )
+    assert rule(other, next(iter(other.held))) is None
+    outbox.outlet = cast("Any", object())
+    assert rule(outbox, held) is None
+
+
+@pytest.mark.parametrize(
+    ("health", "has_failed", "moves"),
+    [(AddressHealth.CONNECTED, True, True), (AddressHealth.UNTRIED, False, True), (AddressHealth.UNTRIED, True, False)],
+)
+def test_better_address_has_what_waits_looked_at(
+    yard: Yard, health: AddressHealth, *, has_failed: bool, moves: bool
+) -> None:
+    """One that is connected, or was not tried; while there is none, each is wanted."""
+    outbox = yard.wait(NORTH)
+    outbox.alternatives.add(SOUTH)
+    yard.health = {NORTH: AddressHealth.SUPPRESSED, SOUTH: health}
+
+    yard.rerouting.by_health(lambda _: has_failed)
+
+    assert (moves, [] if moves else [SOUTH]) == (outbox in yard.moves.begun, yard.wanted)
+    if moves:
+        reason, rule = yard.moves.begun[outbox]
+        (held,) = outbox.held
+        assert (RerouteReason.BETTER, yard.ways.outbox(SOUTH)) == (reason, rule(outbox, held).sink)
+        outbox.outlet = cast("Any", object())
+        assert rule(outbox, held) is None
+
+
+def test_addresses_of_our_own_have_what_waits_decided_anew(yard: Yard) -> None:
+    """Whatever link there is."""
+    outbox = yard.wait(EAST_of_rerouting)
+
+    yard.rerouting.from_ourselves([EAST_of_rerouting, NORTH])
+
+    ((moving, (reason, rule)),) = yard.moves.begun.items()
+    assert (outbox, RerouteReason.ITSELF) == (moving, reason)
+    assert rule(outbox, next(iter(outbox.held))).route in {"n", "s"}
+
+
+def test_new_principal_is_wanted_and_of_ourselves_what_waits_is_decided_anew(yard: Yard) -> None:
+    """Once, for however many pairs; not while none is known, nor for a pair that nothing was sent to."""
+    assert PAIR is not None
+    other = replace(PAIR, remote_service_name="//other")
+    yard.rerouting.by_principals({PAIR: NORTH})
+    outbox = yard.ways.pairs.outbox(PAIR)
+    yard.ways.pairs.outbox(other)
+    for address in (None, NORTH):
+        changes = {PAIR: address, other: address}
+        yard.ways.pairs.lead(changes, [])
+        yard.rerouting.by_principals(changes)
+    assert ([NORTH], {}) == (yard.wanted, yard.moves.begun)
+
+    yard.decider.here = RoutingContext(
+        yard.decider.here.table, Hosted(), yard.health_of, is_forwarding=True, own=frozenset({SOUTH})
+    )
+    yard.rerouting.by_principals({PAIR: SOUTH})
+
+    assert {outbox} == yard.moves.begun.keys()

@@ -1,0 +1,300 @@
+"""The functions of Arrow do what those of `pyarrow.compute` do, and cost less to come by."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from broker.flow import VisitOutcome
+from broker.journal import reader as kernel
+from broker.journal import reader as module
+from broker.journal import reader as reading
+from broker.journal.reader import CLOCKS_APART, UNREADABLE, FileReader, Newest, NewFiles, Wanted, ended, newest
+from broker.journal.schema import JOURNAL, Fitness
+from tests.support.journalled import START, table, visit, write
+
+NUMBERS = pa.chunked_array([[3, 1, None], [2, 1]])
+OTHERS = pa.chunked_array([[9, 9, 9], [9, 9]])
+TABLE = pa.table({"number": NUMBERS, "word": ["a", "b", None, "d", "e"]})
+FLAGS = pa.array([True, False, None, True, False])
+ORDER = pa.array([4, 0])
+ONE = pa.scalar(2, pa.int64())
+AS_TEXT = pa.schema([("number", pa.string()), ("word", pa.large_string())])
+
+
+@pytest.mark.parametrize(
+    ("done", "expected"),
+    [
+        (kernel.rows_where(TABLE, FLAGS), TABLE.filter(FLAGS)),
+        (kernel.rows_at(TABLE, ORDER), TABLE.take(ORDER)),
+        (kernel.order_of(NUMBERS), pc.sort_indices(NUMBERS)),
+        (kernel.converted(NUMBERS, pa.string()), NUMBERS.cast(pa.string())),
+        (kernel.table_as(TABLE, AS_TEXT), TABLE.cast(AS_TEXT)),
+        (kernel.first_known(NUMBERS, OTHERS), pc.coalesce(NUMBERS, OTHERS)),
+        (kernel.are_equal(NUMBERS, ONE), pc.equal(NUMBERS, ONE)),
+        (kernel.are_among(NUMBERS, ORDER), pc.is_in(NUMBERS, value_set=ORDER)),
+        (kernel.are_from(NUMBERS, ONE), pc.greater_equal(NUMBERS, ONE)),
+    ],
+)
+def test_a_function_by_name_does_what_the_one_of_the_library_does(done: Any, expected: Any) -> None:
+    assert expected == done
+
+
+def test_a_value_that_the_other_type_does_not_have_is_refused() -> None:
+    with pytest.raises(pa.ArrowInvalid):
+        kernel.converted(pa.array([300]), pa.int8())
+
+
+def test_the_functions_that_are_not_needed_are_not_made() -> None:
+    program = "import sys, broker.journal.reader; print('pyarrow.compute' in sys.modules)"
+
+    assert (
+        "False\n" == subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    )
+
+
+# --- test_newest ---
+# The last visits are found however the files are cut, and what comes later is shown once.
+
+
+ANY = Wanted()
+
+
+def numbers(found: Newest) -> list[int]:
+    return [one["sequence_number"] for one in found.visits]
+
+
+def change(path: Path, second: float) -> None:
+    """It was changed so many seconds after START."""
+    instant = START.timestamp() + second
+    os.utime(path, (instant, instant))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_last_visits_are_found_wherever_they_are(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    rows: list[dict[str, Any]] = []
+    for number in range(12):
+        began = chance.uniform(0, 20_000)
+        visits = [
+            visit(began + chance.uniform(0, 900), took=chance.choice([None, 0.001, 30.0, 4000.0]), sequence_number=n)
+            for n in range(len(rows), len(rows) + chance.randrange(40))
+        ]
+        rows += visits
+        path = write(tmp_path / f"{number}.parquet", *visits, group_rows=chance.choice([3, 100]))
+        change(path, began + 900 + 4000 + chance.uniform(-1, 1) * CLOCKS_APART / 1_000_000)
+    count = chance.choice([1, 7, 30, 1000])
+
+    found = newest(tmp_path, ANY, count)
+
+    ends = sorted(rows, key=lambda row: row["left_at"] or row["entered_at"])[-count:]
+    assert [row["sequence_number"] for row in ends] == numbers(found)
+
+
+@pytest.mark.parametrize("group_rows", [2, 4, 100])
+@pytest.mark.parametrize("count", [3, 7, 100])
+def test_visits_of_one_instant_are_in_the_order_in_which_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_rows: int, count: int
+) -> None:
+    monkeypatch.setattr(reading, "PIECE_ROWS", 3)
+    write(tmp_path / "a.parquet", *[visit(n // 10, sequence_number=n) for n in range(20)], group_rows=group_rows)
+
+    assert list(range(20))[-count:] == numbers(newest(tmp_path, ANY, count))
+
+
+def test_files_that_are_too_old_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        visits = [visit(number * 10_000 + n, sequence_number=100 * number + n) for n in range(20)]
+        change(write(tmp_path / f"{number}.parquet", *visits, group_rows=5), number * 10_000 + 20)
+    read: list[int] = []
+    pieces = FileReader.pieces
+
+    def note(file: FileReader, group: int) -> Iterator[pa.Table]:
+        read.append(group)
+        return pieces(file, group)
+
+    monkeypatch.setattr(FileReader, "pieces", note)
+
+    found = newest(tmp_path, ANY, 7)
+
+    assert list(range(513, 520)) == numbers(found)
+    assert [3, 2] == read
+
+
+def test_one_dialog_or_outcome_is_found_among_others(tmp_path: Path) -> None:
+    outcomes = [outcome.value for outcome in VisitOutcome]
+    visits = [
+        visit(n, sequence_number=n, conversation_id=bytes([n % 3]) * 16, outcome=outcomes[n % 7]) for n in range(42)
+    ]
+    write(tmp_path / "a.parquet", *visits[:20])
+    write(tmp_path / "b.parquet", *visits[20:])
+
+    one = newest(tmp_path, Wanted(bytes([1]) * 16), 5)
+    some = newest(tmp_path, Wanted(outcomes=frozenset({"dropped", "duplicate"})), 100)
+    both = newest(tmp_path, Wanted(bytes([1]) * 16, frozenset({"dropped"})), 100)
+    none = newest(tmp_path, Wanted(bytes([9]) * 16), 5)
+
+    assert [28, 31, 34, 37, 40] == numbers(one)
+    assert [n for n in range(42) if outcomes[n % 7] in {"dropped", "duplicate"}] == numbers(some)
+    assert [n for n in range(42) if n % 3 == 1 and outcomes[n % 7] == "dropped"] == numbers(both)
+    assert [] == none.visits
+
+
+def test_words_of_files_that_number_them_otherwise_are_kept(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", visit(0, route="A"), visit(1, route="B"), visit(2))
+    write(tmp_path / "b.parquet", visit(3, route="B"), visit(4, route="C"), visit(5, route="A"))
+
+    found = newest(tmp_path, ANY, 10)
+
+    assert ["A", "B", None, "B", "C", "A"] == [one["route"] for one in found.visits]
+
+
+def test_what_cannot_be_read_is_told_and_copies_count_once(tmp_path: Path) -> None:
+    good = write(tmp_path / "a.parquet", visit(0))
+    shutil.copy(good, tmp_path / "b.parquet")
+    (tmp_path / "c.parquet").write_bytes(good.read_bytes()[:-1])
+    spoilt = write(tmp_path / "d.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
+    data = bytearray(spoilt.read_bytes())
+    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
+    spoilt.write_bytes(data)
+    for path in tmp_path.iterdir():
+        change(path, 9000)
+
+    found = newest(tmp_path, ANY, 10)
+
+    assert [0] == numbers(found)
+    fates = {state.path.name: state.fitness for state in found.unread}
+    assert {"b.parquet": Fitness.COPY, "c.parquet": Fitness.DAMAGED, "d.parquet": Fitness.DAMAGED} == fates
+
+
+def test_empty_directory_has_no_visits(tmp_path: Path) -> None:
+    assert Newest() == newest(tmp_path, ANY, 10)
+    with pytest.raises(FileNotFoundError):
+        newest(tmp_path / "gone", ANY, 10)
+
+
+def test_new_files_are_shown_once_as_they_appear(tmp_path: Path) -> None:
+    old = write(tmp_path / "a.parquet", visit(0, sequence_number=1))
+    arriving = NewFiles(tmp_path)
+    assert [] == list(arriving.look(ANY))
+
+    new = write(tmp_path / "x" / "b.parquet", *[visit(n, sequence_number=n) for n in (3, 4, 5)])
+    write(tmp_path / "x" / ".c.parquet", visit())
+    (tmp_path / "d.parquet").write_bytes(b"")
+    shown = list(arriving.look(Wanted()))
+    assert [3, 4, 5] == [one["sequence_number"] for one in shown]
+    assert [Fitness.DAMAGED] == [state.fitness for state in arriving.unread]
+
+    shutil.copy(new, tmp_path / "e.parquet")
+    old.unlink()
+    assert ([], []) == (list(arriving.look(ANY)), arriving.unread)
+    write(tmp_path / "f.parquet", visit(0, outcome="dropped"), visit(0))
+    assert ["dropped"] == [one["outcome"] for one in arriving.look(Wanted(outcomes=frozenset({"dropped"})))]
+
+
+def test_file_that_is_copied_by_and_by_is_shown_when_it_is_whole(tmp_path: Path) -> None:
+    arriving = NewFiles(tmp_path)
+    path = write(tmp_path / "a.parquet", visit())
+    data = path.read_bytes()
+    path.write_bytes(data[:500])
+    change(path, 1)
+    assert ([], 1) == (list(arriving.look(ANY)), len(arriving.unread))
+    assert ([], 0) == (list(arriving.look(ANY)), len(arriving.unread))
+
+    path.write_bytes(data)
+    change(path, 2)
+
+    assert ([0], []) == ([one["sequence_number"] for one in arriving.look(ANY)], arriving.unread)
+
+
+def test_new_file_that_cannot_be_read_to_its_end_is_told(tmp_path: Path) -> None:
+    arriving = NewFiles(tmp_path)
+    path = write(tmp_path / "a.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
+    path.write_bytes(data)
+
+    assert [] == list(arriving.look(ANY))
+    assert [Fitness.DAMAGED] == [state.fitness for state in arriving.unread]
+
+
+# --- test_reading ---
+# A file is read piece by piece, and its footer tells when its rows were.
+
+
+BEGIN = int(START.timestamp()) * 1_000_000
+
+
+def test_groups_tell_when_their_rows_were(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", *[visit(n, took=10 - n) for n in range(4)], group_rows=2)
+
+    with FileReader(path) as reading:
+        bounds = [reading.bounds(group) for group in reading.groups]
+
+    assert [(BEGIN, BEGIN + 10_000_000), (BEGIN + 2_000_000, BEGIN + 10_000_000)] == bounds
+
+
+@pytest.mark.parametrize("how", ["no statistics", "no end"])
+def test_group_that_does_not_tell_has_no_bounds(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "a.parquet"
+    rows = table(visit(took=None if how == "no end" else 1.0))
+    pq.write_table(rows, path, write_statistics=how != "no statistics")
+
+    with FileReader(path) as reading:
+        assert [None] == [reading.bounds(group) for group in reading.groups]
+
+
+def test_rows_come_in_pieces_and_columns_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_ROWS", 2)
+    path = write(tmp_path / "a.parquet", *[visit(sequence_number=n) for n in range(5)])
+
+    with FileReader(path) as reading:
+        pieces = list(reading.pieces(0, ["sequence_number", "outcome"]))
+        whole = list(reading.pieces(0))
+
+    assert [2, 2, 1] == [piece.num_rows for piece in pieces]
+    assert ["sequence_number", "outcome"] == pieces[0].column_names
+    assert list(range(5)) == [number for piece in pieces for number in piece["sequence_number"].to_pylist()]
+    assert JOURNAL.names == whole[0].column_names
+
+
+def test_column_that_a_version_does_not_have_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(table(visit(), visit()).drop(["route", "left_at"]), path)
+
+    with FileReader(path) as reading:
+        (piece,) = reading.pieces(0)
+        assert reading.bounds(0) is None
+
+    assert [None, None] == piece["route"].to_pylist()
+    assert JOURNAL.field("route").type == piece["route"].type
+
+
+def test_visit_without_an_end_ended_when_it_began() -> None:
+    instants = ended(table(visit(1, took=2), visit(5, took=None)))
+
+    assert [BEGIN + 3_000_000, BEGIN + 5_000_000] == instants.to_pylist()
+
+
+def test_what_fails_is_one_of_the_errors_that_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
+    path.write_bytes(data)
+
+    with pytest.raises(UNREADABLE), FileReader(path) as reading:
+        list(reading.pieces(0))
+    with pytest.raises(UNREADABLE), FileReader(tmp_path / "gone.parquet"):
+        pass
+    assert issubclass(pa.ArrowInvalid, UNREADABLE)

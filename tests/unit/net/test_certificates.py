@@ -1,0 +1,502 @@
+"""The certificate files that settings name, loaded and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.config.load import load_settings
+from broker.config.settings import Settings
+from broker.errors import SettingError
+from broker.net import certificates as certificate_watch
+from broker.net.certificates import (
+    CertificateWatch,
+    certificate_errors,
+    certificate_uses,
+    certificate_warnings,
+    plain_text_told,
+    security_of,
+    trusted_files,
+)
+from broker.net.tls import NO_SECURITY, Encryption, Security
+from tests.support.certificates import DAY, Pair, authority, make
+
+# --- test_certificate_use ---
+# Which settings name which certificate files.
+
+
+def test_each_file_is_listed_with_every_setting_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "tls").mkdir()
+    for name in ("a.pem", "b.pem", "c.dialog.pem"):
+        (tmp_path / "tls" / name).write_text("")
+    (tmp_path / "broker.toml").write_text(
+        '[endpoint]\nencryption="required"\nauthentication="certificate"\n'
+        'certificate="tls/a.pem"\nprivate_key="a.key"\ntrust=["tls/?.pem", "none.pem"]\npeers=["tls/b.pem"]\n'
+        '[databases.orders]\npath="o.db"\ncertificate="tls/c.dialog.pem"\nprivate_key="c.key"\npeers=["tls/*.dialog.pem"]\n'
+    )
+
+    uses = certificate_uses(load_settings(tmp_path / "broker.toml", environ={}))
+
+    assert {
+        tmp_path / "tls" / "a.pem": ("endpoint.certificate", "endpoint.trust"),
+        tmp_path / "tls" / "b.pem": ("endpoint.trust", "endpoint.peers"),
+        tmp_path / "none.pem": ("endpoint.trust",),
+        tmp_path / "tls" / "c.dialog.pem": ("databases.orders.certificate", "databases.orders.peers"),
+    } == uses
+
+
+def test_pattern_that_matches_nothing_has_no_file_and_a_plain_path_always_has_one(tmp_path: Path) -> None:
+    assert [tmp_path / "a"] == trusted_files((f"{tmp_path}/*.pem", f"{tmp_path}/a", f"{tmp_path}/a"))
+
+
+def test_configuration_without_certificates_uses_none(tmp_path: Path) -> None:
+    (tmp_path / "broker.toml").write_text('[databases.orders]\npath="o.db"\n')
+
+    assert {} == certificate_uses(load_settings(tmp_path / "broker.toml", environ={}))
+
+
+# --- test_certificate_watch ---
+# Certificate files that change while an instance runs: used when they are good, told when they are not.
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as entries:
+        yield entries
+
+
+class Files:
+    """The files of an endpoint; `used` what was put to use, in order."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ca = authority()
+        self.used: list[Security] = []
+        self.write(make("one", "localhost", by=self.ca))
+        (directory / "trust").mkdir()
+        (directory / "trust" / "ca.pem").write_bytes(self.ca.pem)
+        endpoint = {
+            "listen": ["127.0.0.1:0"],
+            "encryption": "required",
+            "authentication": "certificate",
+            "certificate": str(directory / "own.pem"),
+            "private_key": str(directory / "own.key"),
+            "trust": [str(directory / "trust" / "*.pem")],
+        }
+        self.watch = CertificateWatch(Settings.read({"endpoint": endpoint}))
+        self.watch.load()
+        self.watch._use = self.used.append
+
+    def write(self, pair: Pair) -> None:
+        pair.store(self.directory, "own")
+
+    async def look(self, times: int = 2) -> None:
+        for _ in range(times):
+            await self.watch.look()
+
+    @property
+    def names(self) -> list[str]:
+        return [one.own.principal_name for one in self.used if one.own is not None]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+async def test_files_that_stay_as_they_are_are_loaded_once(files: Files) -> None:
+    before = files.watch.security
+
+    await files.look(5)
+
+    assert ([], True, 0) == (files.used, files.watch.security is before, files.watch.reloads)
+
+
+async def test_changed_certificate_is_used_once_two_looks_find_the_same(files: Files, logs: list[Any]) -> None:
+    files.write(make("two", "localhost", by=files.ca))
+
+    await files.look(1)
+    assert [] == files.used
+    await files.look(3)
+
+    assert (["CN=two"], 1, "") == (files.names, files.watch.reloads, files.watch.problem)
+    assert files.used[-1] is files.watch.security
+    assert [("certificates loaded", "CN=two")] == [(entry["event"], entry["principal"]) for entry in logs]
+
+
+async def test_file_put_in_the_place_of_another_is_seen_whatever_its_time_and_size(files: Files) -> None:
+    path = files.directory / "own.pem"
+    there = path.stat()
+    (files.directory / "new").write_bytes(path.read_bytes())
+    os.utime(files.directory / "new", ns=(there.st_atime_ns, there.st_mtime_ns))
+
+    (files.directory / "new").replace(path)
+    await files.look()
+
+    assert 1 == files.watch.reloads
+
+
+async def test_what_is_trusted_is_replaced_and_not_added_to(files: Files) -> None:
+    other = authority("other CA")
+    (files.directory / "trust" / "other.pem").write_bytes(other.pem)
+    await files.look()
+    (files.directory / "trust" / "ca.pem").unlink()
+    await files.look()
+
+    assert [{files.ca.fingerprint, other.fingerprint}, {other.fingerprint}] == [set(one.pinned) for one in files.used]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "told"),
+    [
+        (lambda files: (files.directory / "own.pem").write_text("no certificate"), "holds no certificate"),
+        (lambda files: (files.directory / "own.pem").unlink(), "cannot be read: No such file"),
+        (lambda files: (files.directory / "own.key").write_bytes(make("x").key_pem()), "is not the key of"),
+        (lambda files: files.write(make("old", by=files.ca, ends=timedelta(seconds=-1))), "expired at"),
+        (lambda files: files.write(make("new", by=files.ca, begins=DAY / 2)), "is not valid before"),
+        (lambda files: (files.directory / "trust" / "ca.pem").write_text(""), "holds no certificate"),
+    ],
+)
+async def test_files_that_cannot_be_used_leave_everything_as_it_was_and_are_told_once(
+    files: Files, logs: list[Any], break_it: Any, told: str
+) -> None:
+    before = files.watch.security
+
+    break_it(files)
+    await files.look(6)
+
+    assert ([], True, 1) == (files.used, files.watch.security is before, files.watch.failures)
+    assert told in files.watch.problem
+    assert files.watch.problem.startswith("endpoint.")
+    [entry] = logs
+    assert ("error", True) == (entry["log_level"], told in entry["problem"])
+
+
+async def test_who_is_trusted_no_more_is_out_whatever_else_is_broken(files: Files, logs: list[Any]) -> None:
+    other = authority("other CA")
+    (files.directory / "trust" / "other.pem").write_bytes(other.pem)
+    await files.look()
+    (files.directory / "trust" / "other.pem").unlink()
+    (files.directory / "own.pem").write_text("half of a certif")
+    await files.look(4)
+
+    assert [{files.ca.fingerprint, other.fingerprint}, {files.ca.fingerprint}] == [
+        set(one.pinned) for one in files.used
+    ]
+    assert ("CN=one", True) == (files.names[-1], files.watch.security is files.used[-1])
+    assert files.watch.problem
+    [entry] = [entry for entry in logs if entry["event"] == "trust withdrawn"]
+    assert (["CN=other CA"], 1) == (entry["principals"], entry["trusted"])
+
+
+async def test_nobody_is_trusted_when_no_file_is_left(files: Files) -> None:
+    (files.directory / "trust" / "ca.pem").unlink()
+    await files.look()
+
+    assert [frozenset()] == [one.pinned for one in files.used]
+    assert "no such file" in files.watch.problem
+
+    (files.directory / "trust" / "ca.pem").write_bytes(files.ca.pem)
+    await files.look()
+
+    assert ({files.ca.fingerprint}, "") == (set(files.watch.security.pinned), files.watch.problem)
+
+
+async def test_repaired_files_are_used_and_the_problem_is_gone(files: Files) -> None:
+    (files.directory / "own.pem").write_text("half of a certif")
+    await files.look()
+    assert files.watch.problem
+
+    files.write(make("two", "localhost", by=files.ca))
+    await files.look()
+
+    assert (["CN=two"], "", 1, 1) == (files.names, files.watch.problem, files.watch.failures, files.watch.reloads)
+
+
+async def test_files_that_come_back_as_they_were_are_good_again(files: Files) -> None:
+    path = files.directory / "own.pem"
+    path.rename(files.directory / "aside")
+    await files.look()
+    assert files.watch.problem
+
+    (files.directory / "aside").rename(path)
+    await files.look()
+
+    assert "" == files.watch.problem
+
+
+async def test_certificate_is_used_when_its_day_has_come_without_another_change(files: Files) -> None:
+    files.write(make("soon", "localhost", by=files.ca, begins=timedelta(seconds=1)))
+    await files.look()
+    assert "is not valid before" in files.watch.problem
+
+    async with asyncio.timeout(10):
+        while files.watch.problem:
+            await files.look()
+
+    assert (["CN=soon"], 1) == (files.names, files.watch.failures)
+
+
+async def test_files_that_change_while_they_are_loaded_are_left_for_the_next_look(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_and_change(settings: Settings) -> Security:
+        found = security_of(settings)
+        files.write(make("three", "localhost", by=files.ca))
+        return found
+
+    files.write(make("two", "localhost", by=files.ca))
+    monkeypatch.setattr(certificate_watch, "security_of", load_and_change)
+    await files.look()
+    assert [] == files.used
+    monkeypatch.setattr(certificate_watch, "security_of", security_of)
+    await files.look()
+
+    assert ["CN=three"] == files.names
+
+
+async def test_it_looks_by_itself_until_it_is_ended(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificate_watch, "LOOK_SECONDS", 0.01)
+    is_used = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        files.watch.start(stack, lambda _: is_used.set())
+        files.write(make("two", "localhost", by=files.ca))
+
+        await asyncio.wait_for(is_used.wait(), 10)
+
+    assert {asyncio.current_task()} == asyncio.all_tasks()
+
+
+async def test_look_that_fails_is_not_the_last(files: Files, monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
+    monkeypatch.setattr(certificate_watch, "LOOK_SECONDS", 0.01)
+    mark, looks = files.watch._mark, iter([RuntimeError("can't start new thread")])
+
+    def fail_once() -> Any:
+        for error in looks:
+            raise error
+        return mark()
+
+    monkeypatch.setattr(files.watch, "_mark", fail_once)
+    is_used = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        files.watch.start(stack, lambda _: is_used.set())
+        files.write(make("two", "localhost", by=files.ca))
+
+        await asyncio.wait_for(is_used.wait(), 10)
+
+    assert ("certificate files not looked at", "can't start new thread") == (logs[0]["event"], logs[0]["reason"])
+
+
+def test_what_is_unwise_about_other_settings_is_told_at_the_start_as_well(logs: list[Any]) -> None:
+    CertificateWatch(Settings.read({"endpoint": {"listen": ["127.0.0.1:0"], "trust": ["none.pem"]}})).load()
+
+    told = {entry["setting"]: entry["problem"] for entry in logs if entry["event"] == "setting is unwise"}
+    assert "is not used" == told["endpoint.trust"]
+
+
+async def test_where_nothing_is_encrypted_nobody_looks_and_that_is_told(logs: list[Any]) -> None:
+    watch = CertificateWatch(Settings.read({"endpoint": {"listen": ["127.0.0.1:0"]}}))
+
+    async with AsyncExitStack() as stack:
+        assert NO_SECURITY is watch.load()
+        watch.start(stack, lambda _: None)
+        assert {asyncio.current_task()} == asyncio.all_tasks()
+
+    assert ("plain text", "connections are not encrypted") == (logs[-1]["event"], logs[-1]["problem"])
+
+
+def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    (tmp_path / "own.key").unlink()
+
+    with pytest.raises(SettingError, match=r"endpoint\.private_key.*cannot be read"):
+        CertificateWatch(files.watch._settings).load()
+
+
+async def test_other_settings_are_used_at_once_and_their_files_looked_at(files: Files, tmp_path: Path) -> None:
+    """What was loaded by them counts; the files of before are looked at no more."""
+    two = make("two", "localhost", by=files.ca)
+    certificate, key = two.store(tmp_path, "other")
+    endpoint = files.watch._settings.endpoint.with_values({"certificate": certificate, "private_key": key})
+    settings = Settings(endpoint=endpoint)
+
+    files.watch.use(settings, security_of(settings))
+    files.write(make("nobody", "localhost", by=files.ca))
+    await files.look(3)
+    make("three", "localhost", by=files.ca).store(tmp_path, "other")
+    await files.look(2)
+
+    assert ["CN=two", "CN=three"] == files.names
+
+
+async def test_an_endpoint_that_encrypts_no_more_has_no_files_to_look_at(files: Files) -> None:
+    settings = Settings.read({"endpoint": {"listen": ["127.0.0.1:0"], "encryption": "disabled"}})
+
+    files.watch.use(settings, NO_SECURITY)
+    files.write(make("two", "localhost", by=files.ca))
+    await files.look(3)
+
+    assert [NO_SECURITY] == files.used
+
+
+def settings_with(directory: Path, *, days: float = 365, **endpoint: Any) -> Settings:
+    certificate, key = make("a", "localhost", ends=timedelta(days=days)).store(directory, "a")
+    named = {"encryption": "required", "certificate": str(certificate), "private_key": str(key)}
+    return Settings.read({"endpoint": named | endpoint})
+
+
+def test_files_become_what_the_endpoint_brings(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, authentication="certificate", trust=[str(tmp_path / "*.pem")])
+
+    security = security_of(settings)
+
+    assert (Encryption.REQUIRED, True) == (security.encryption, security.is_authenticating)
+    assert "CN=a" == security.own.principal_name  # type: ignore[union-attr]
+    assert ([], []) == (certificate_errors(settings), certificate_warnings(settings))
+
+
+def test_disabled_endpoint_reads_no_file(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, encryption="disabled", certificate="/none", private_key="/none")
+
+    assert NO_SECURITY is security_of(settings)
+    assert ([], []) == (certificate_errors(settings), certificate_warnings(settings))
+
+
+@pytest.mark.parametrize(("days", "told"), [(29.5, "29 days"), (0.21, "5 hours")])
+def test_certificate_that_ends_soon_is_a_warning_with_what_to_do(tmp_path: Path, days: float, told: str) -> None:
+    settings = settings_with(tmp_path, days=days)
+
+    [warning] = certificate_warnings(settings)
+
+    assert "endpoint.certificate" == warning.key
+    assert f"{tmp_path}/a.pem ends in {told}, at " in warning.problem
+    assert "renew it" in warning.hint
+
+
+def test_file_that_cannot_be_used_is_an_error_of_its_setting(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, private_key=str(tmp_path / "none"))
+
+    [error] = certificate_errors(settings)
+
+    assert "endpoint.private_key" == error.key
+    assert f"{tmp_path}/none: cannot be read: No such file or directory" == error.problem
+    with pytest.raises(SettingError, match="cannot be read"):
+        security_of(settings)
+
+
+def test_every_file_that_cannot_be_used_is_told_in_one_run(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, authentication="certificate", trust=[str(tmp_path / "none.pem")])
+    (tmp_path / "a.pem").write_text("no certificate")
+    (tmp_path / "a.key").write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+
+    errors = certificate_errors(settings)
+
+    assert ["endpoint.certificate", "endpoint.private_key", "endpoint.trust"] == [error.key for error in errors]
+    assert "is protected by a password" in errors[1].problem
+
+
+def test_key_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path)
+    (tmp_path / "a.key").chmod(0o644)
+
+    [warning] = certificate_warnings(settings)
+
+    assert ("endpoint.private_key", f"chmod 600 {tmp_path}/a.key") == (warning.key, warning.hint)
+
+
+def trusting(directory: Path, pair: Pair, **more: Any) -> list[SettingError]:
+    """The warnings where an endpoint trusts this certificate."""
+    pair.store(directory, "peer")
+    trust = [str(directory / "peer.pem")]
+    return certificate_warnings(settings_with(directory, authentication="certificate", trust=trust, **more))
+
+
+@pytest.mark.parametrize(
+    ("pair", "told"),
+    [
+        (make("m", is_authority=True), "says CA:TRUE, so its holder can issue certificates in the name of every peer"),
+        (make("m", "m.example", is_authority=True, lists_cert_sign=True), "can issue certificates in the name of"),
+        (
+            make("m", "m.example", is_authority=True),
+            "trusted as a peer's own certificate only, because it names m.exam",
+        ),
+        (make("m", is_authority=True, lists_cert_sign=True), ""),
+        (make("m", "m.example"), ""),
+    ],
+)
+def test_trusted_certificate_that_may_be_a_peers_own_and_an_authority_is_a_warning(
+    pair: Pair, told: str, tmp_path: Path
+) -> None:
+    warnings = trusting(tmp_path, pair)
+
+    assert bool(told) == bool(warnings)
+    for warning in warnings:
+        assert "endpoint.trust" == warning.key
+        assert f"CN=m in {tmp_path}/peer.pem says CA:TRUE" in warning.problem
+        assert told in warning.problem
+        assert "name it in endpoint.peers" in warning.hint
+    assert [] == trusting(tmp_path, pair, peers=[str(tmp_path / "peer.pem")])
+
+
+def test_authority_of_the_instance_itself_is_no_warning(tmp_path: Path) -> None:
+    ca = authority()
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    certificate, key = make("a", "localhost", by=ca, ends=365 * DAY).store(tmp_path, "a")
+    files = {"certificate": str(certificate), "private_key": str(key)}
+    endpoint = {"encryption": "required", "authentication": "certificate", "trust": [str(tmp_path / "ca.pem")]}
+
+    assert [] == certificate_warnings(Settings.read({"endpoint": files | endpoint}))
+
+
+def test_certificate_of_a_client_of_the_admin_port_is_a_warning_too(tmp_path: Path) -> None:
+    make("clerk", is_authority=True).store(tmp_path, "clerk")
+
+    [warning] = certificate_warnings(Settings.read({"admin": {"trust": [str(tmp_path / "clerk.pem")]}}))
+
+    assert ("admin.trust", True) == (warning.key, "admin.peers" in warning.hint)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_told"),
+    [
+        ({}, True),
+        ({"listen": ["127.0.0.1:4022", "[::]:4022"]}, True),
+        ({"listen": ["127.0.0.1:4022", "[::1]:4022", "localhost:4022"]}, False),
+        ({"listen": []}, False),
+        ({"encryption": "disabled"}, False),
+    ],
+)
+def test_plain_text_has_to_be_spelled_out_where_other_machines_are(endpoint: dict[str, Any], *, is_told: bool) -> None:
+    settings = Settings.read({"endpoint": endpoint})
+
+    errors = certificate_errors(settings)
+
+    assert is_told == bool(errors)
+    for error in errors:
+        assert ("endpoint.encryption", True) == (error.key, "connections would not be encrypted" in error.problem)
+        assert 'encryption = "required" with certificate and private_key' in error.hint
+        with pytest.raises(SettingError, match="is not set"):
+            security_of(settings)
+
+
+@pytest.mark.parametrize(
+    ("encryption", "told"),
+    [
+        ("disabled", ["connections are not encrypted"]),
+        ("supported", ["connections are not encrypted where the peer has no TLS"]),
+        ("required", []),
+    ],
+)
+def test_plain_text_is_a_warning_wherever_it_is_possible(tmp_path: Path, encryption: str, told: list[str]) -> None:
+    settings = settings_with(tmp_path, encryption=encryption, listen=["127.0.0.1:4022"])
+
+    assert told == [one for one in [plain_text_told(encryption)] if one]
+    assert [f'is "{encryption}": {one}' for one in told] == [one.problem for one in certificate_warnings(settings)]

@@ -1,0 +1,448 @@
+"""What peers may take: what stands for no limit."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.errors import ConnectDeniedError
+from broker.flow import Disposition
+from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool
+from broker.net.admission import Admission
+from broker.net.link import Link
+from broker.net.quotas import EVERYTHING, NO_LIMITS, REASON_MAX, PeerLimits, Permissions, Timeouts, host_of, peer_of
+from broker.net.tls import Identity, identify
+from broker.protocol.frame import encode_dialog
+from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState
+from broker.security.principal import NOBODY, Who, parse_principal
+from tests.support.certificates import make
+from tests.support.peers import NORTH, PLAIN, Neighbourhood, sent
+from tests.support.played import PlayedLoop, PlayedSocket
+
+
+def test_without_limits_only_handshakes_are_bounded() -> None:
+    assert PeerLimits(handshakes=256) == NO_LIMITS
+    assert not NO_LIMITS.are_paced
+
+
+@pytest.mark.parametrize("limit", ["bytes_per_second", "messages_per_second", "pool_share"])
+def test_what_a_peer_brings_matters_as_soon_as_one_limit_says_so(limit: str) -> None:
+    assert PeerLimits(**{limit: 1}).are_paced
+
+
+def test_pause_for_want_of_room_is_a_quarter_of_a_second() -> None:
+    assert 0.25 == Timeouts(handshake=1.0, connect=1.0).backpressure
+
+
+# --- test_meter ---
+# What one peer brings: it is read less when it brings more than it may, and its frames take their part of the pool.
+
+
+RATE = 100_000
+
+
+class Source:
+    """Neighbours that send, and a next hop that takes everything or nothing."""
+
+    def __init__(self, loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.near = Neighbourhood(loop, monkeypatch)
+        self.near.start()
+        self.number = 0
+        self._loop = loop
+
+    def limit(self, **limits: int) -> None:
+        self.near.peers.admission = Admission(PeerLimits(**limits), 1000)
+        self.hop = self.near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+
+    def come(self, host: str = "10.1.0.1") -> tuple[PlayedSocket, Link]:
+        sock: Any = PlayedSocket(self._loop)
+        self.near.peers.accept(sock, f"tcp://{host}:40000")
+        self.near.greet(sock, arbitration=bytes([10 + len(self.near.links)]) * 16)
+        return sock, self.near.links[-1]
+
+    def frames(self, count: int, size: int = 1000) -> bytes:
+        self.number += count
+        header = replace(PLAIN, to_service=f"{NORTH}/x")
+        numbers = range(self.number - count, self.number)
+        return b"".join(encode_dialog(replace(header, sequence_number=number), bytes(size)) for number in numbers)
+
+
+@pytest.fixture
+async def source(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Source:
+    return Source(loop, monkeypatch)
+
+
+async def test_without_limits_nothing_is_measured(source: Source) -> None:
+    source.limit()
+
+    _, link = source.come()
+
+    assert link.meter is None
+
+
+async def test_peer_that_brings_more_than_it_may_is_not_read_until_it_has_paid(
+    source: Source, loop: PlayedLoop
+) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    data = source.frames(150)
+
+    sock.feed(data)
+
+    assert (True, {"limits.bytes_per_second"}) == (link.is_paused, link.slowed_by)
+    owed = (link.bytes_received - RATE) / RATE
+    await asyncio.sleep(owed - 0.01)
+    assert link.is_paused
+    await asyncio.sleep(0.02)
+    assert (False, set()) == (link.is_paused, link.slowed_by)
+    assert {"bytes_per_second": 1} == dict(source.near.peers.admission.meters.pauses)
+
+
+async def test_nothing_is_lost_by_it_and_the_rate_is_kept(source: Source, loop: PlayedLoop) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    data = source.frames(1000)
+
+    sock.feed(data, piece=20_000)
+    while link.bytes_received < len(data):
+        await asyncio.sleep(0.01)
+        sock.read()
+
+    assert len(data) == len(sent(source.hop))
+    assert (len(data) - RATE) / RATE - 0.5 <= loop.time() <= len(data) / RATE
+    assert 0 == source.near.forwarder.unaccounted
+
+
+async def test_small_messages_are_counted_as_well(source: Source) -> None:
+    source.limit(messages_per_second=100)
+    sock, link = source.come()
+
+    sock.feed(source.frames(100, size=1))
+    assert not link.is_paused
+    sock.feed(source.frames(50, size=1))
+
+    assert (True, {"limits.messages_per_second"}) == (link.is_paused, link.slowed_by)
+    await asyncio.sleep(0.55)
+    assert not link.is_paused
+
+
+async def test_all_connections_of_a_peer_share_what_it_may_bring_and_others_do_not(source: Source) -> None:
+    source.limit(bytes_per_second=RATE)
+    hosts = ("10.1.0.1", "10.1.0.1", "10.1.0.2")
+    (one, first), (other, second), (foreign, third) = (source.come(host) for host in hosts)
+
+    one.feed(source.frames(80))
+    assert not first.is_paused
+    other.feed(source.frames(80))
+    foreign.feed(source.frames(80))
+
+    assert (False, True, False) == (first.is_paused, second.is_paused, third.is_paused)
+
+
+async def test_peer_that_comes_again_still_owes(source: Source) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    sock.feed(source.frames(250))
+    link.close("the test")
+
+    again, link = source.come()
+    again.feed(source.frames(1))
+
+    assert link.is_paused
+
+
+async def test_peer_that_comes_again_has_no_more_than_if_it_had_stayed(source: Source) -> None:
+    """What it may bring at once is there again after a second, whoever looks after the meters meanwhile."""
+    source.limit(bytes_per_second=RATE)
+    meters = source.near.peers.admission.meters
+    sock, link = source.come()
+    sock.feed(source.frames(90))
+    link.close("the test")
+
+    await asyncio.sleep(0.2)
+    meters.look(asyncio.get_running_loop().time())
+    kept = "10.1.0.1" in meters._meters
+    await asyncio.sleep(2.5)
+
+    assert (True, False) == (kept, "10.1.0.1" in meters._meters)
+
+
+async def test_of_a_peer_that_has_gone_and_owes_nothing_nothing_is_kept(source: Source) -> None:
+    source.limit(bytes_per_second=RATE, pool_share=50)
+    sock, link = source.come()
+    sock.feed(source.frames(250))
+    link.close("the test")
+    meters = source.near.peers.admission.meters
+    assert "10.1.0.1" in meters._meters
+
+    await asyncio.sleep(5.0)
+
+    assert {"10.9.9.9"} == set(meters._meters)
+    assert {source.near.links[0]} == set(source.near.forwarder.pool.payers)
+
+
+async def test_paused_link_that_is_closed_is_let_go(source: Source) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    sock.feed(source.frames(150))
+
+    link.close("the test")
+    await asyncio.sleep(5.0)
+
+    assert sock.is_closed
+
+
+# --- the forward pool ---
+
+
+@pytest.fixture
+async def full(source: Source) -> Source:
+    """A next hop that takes nothing, and a peer that may have a quarter of the pool: room for ten frames."""
+    source.limit(pool_share=25)
+    pool, cost = source.near.forwarder.pool, len(source.frames(1)) + HELD_OVERHEAD
+    pool.limit_bytes, pool.share_percent, pool.read_cost = 40 * cost, 100, cost
+    source.hop.room = 0
+    return source
+
+
+async def test_frames_of_one_peer_take_their_part_of_the_pool_and_not_more(full: Source) -> None:
+    pool = full.near.forwarder.pool
+    full.near.peers.backpressure._seconds = 0.0
+    sock, link = full.come()
+
+    sock.feed(full.frames(20))
+
+    payer = pool.payers[link]
+    assert pool.used_bytes == payer.used_bytes <= payer.limit_bytes
+    assert {Disposition.POOL_LIMIT: 10} == dict(full.near.forwarder.dropped)
+    assert (10, 10) == (pool.over_payer, link.frames_rejected)
+
+
+async def test_others_still_have_room(full: Source) -> None:
+    full.near.peers.backpressure._seconds = 0.0
+    sock, _ = full.come()
+    sock.feed(full.frames(20))
+
+    other, link = full.come("10.1.0.2")
+    other.feed(full.frames(10))
+
+    assert 0 == link.frames_rejected
+    assert 20 == full.near.forwarder.pool.frames
+
+
+async def test_peer_near_its_part_is_paused_before_anything_is_dropped(full: Source) -> None:
+    sock, link = full.come()
+
+    for _ in range(30):
+        sock.feed(full.frames(1))
+
+    assert (True, {"limits.pool_share"}) == (link.is_paused, link.slowed_by)
+    assert {} == dict(full.near.forwarder.dropped)
+    full.hop.breathe()
+    await asyncio.sleep(0.1)
+    for _ in range(100):
+        sock.read()
+    assert (30, set()) == (link.received.total(), link.slowed_by)
+    assert (0, 0) == (full.near.forwarder.pool.used_bytes, full.near.forwarder.unaccounted)
+
+
+async def test_what_is_held_is_its_peers_until_it_has_left(full: Source) -> None:
+    full.near.peers.backpressure._seconds = 0.0
+    sock, link = full.come()
+    sock.feed(full.frames(10))
+    payer = full.near.forwarder.pool.payers[link]
+    link.close("the test")
+    again, link = full.come()
+
+    again.feed(full.frames(1))
+    assert payer is full.near.forwarder.pool.payers[link]
+    assert 1 == link.frames_rejected
+    full.hop.breathe()
+
+    assert 0 == payer.used_bytes
+
+
+async def test_part_is_that_of_the_pool_as_it_is_now() -> None:
+    pool = Pool(1000, read_cost=7)
+    payer = Payer(pool, 30)
+
+    pool.limit_bytes = 2000
+
+    assert (600, 7) == (payer.limit_bytes, payer.read_cost)
+
+
+async def test_limits_that_come_later_hold_for_who_is_connected_and_charge_nothing_of_before(source: Source) -> None:
+    source.limit()
+    sock, link = source.come()
+    sock.feed(source.frames(150))
+    admission, pool = source.near.peers.admission, source.near.forwarder.pool
+
+    admission.change(PeerLimits(bytes_per_second=RATE, pool_share=20), 1000, pool)
+    is_paused = link.is_paused
+    sock.feed(source.frames(150))
+
+    assert (False, True, True) == (is_paused, link.is_paused, link in pool.payers)
+
+
+async def test_limits_that_go_leave_nobody_paused_and_nothing_charged(source: Source) -> None:
+    source.limit(bytes_per_second=RATE, pool_share=20)
+    sock, link = source.come()
+    sock.feed(source.frames(150))
+    admission, pool = source.near.peers.admission, source.near.forwarder.pool
+
+    admission.change(PeerLimits(), 1000, pool)
+    await asyncio.sleep(1.0)
+    sock.feed(source.frames(300))
+
+    assert (False, None, {}) == (link.is_paused, link.meter, pool.payers)
+
+
+async def test_a_rate_that_is_raised_is_paid_by_the_new_one(source: Source) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    admission, pool = source.near.peers.admission, source.near.forwarder.pool
+
+    admission.change(PeerLimits(bytes_per_second=100 * RATE), 1000, pool)
+    await asyncio.sleep(0.1)
+    sock.feed(source.frames(150))
+
+    assert not link.is_paused
+
+
+# --- test_permissions ---
+# What a peer may do follows from who it is; changes reach links that are open.
+
+
+ORDERS = Who("CN=orders", "orders", (), "0a" * 32)
+
+
+class Transport:
+    """As far as permissions ask."""
+
+    def __init__(self, who: Who | None) -> None:
+        now = datetime.now(UTC)
+        self.identity = None if who is None else Identity("shown", who.fingerprint, (), now, now, who=who)
+
+
+class FakeLink:
+    """A link that remembers why it failed."""
+
+    def __init__(self, who: Who | None = ORDERS) -> None:
+        self.transport = Transport(who)
+        self.permit = EVERYTHING
+        self.failed: list[Exception] = []
+
+    def fail(self, error: Exception) -> None:
+        self.failed.append(error)
+
+
+def grants(*names: str, permission: Permission = Permission.CONNECT) -> Grants:
+    rules = [PermissionRule(permission, "*", parse_principal(name), PermissionState.GRANT) for name in names]
+    return Grants(rules, is_default_deny=True, endpoint="gw")
+
+
+@pytest.fixture
+def permissions() -> Permissions:
+    return Permissions()
+
+
+def test_nothing_is_asked_before_there_are_grants(permissions: Permissions) -> None:
+    link: Any = FakeLink(None)
+
+    assert permissions.admit(link) is None
+    assert (NOBODY, OPEN) == (link.permit.who, link.permit.profile)
+    assert "" == EVERYTHING.why_not("//a")
+
+
+def test_refusal_names_who_and_the_missing_statement(permissions: Permissions) -> None:
+    link: Any = FakeLink()
+    permissions.grants = grants("billing")
+
+    refused = permissions.admit(link)
+
+    missing = "no GRANT CONNECT ON ENDPOINT::[gw] TO [CN=orders] or public"
+    assert ConnectDeniedError("CN=orders", missing) == refused
+    assert permissions.refused == 1
+
+
+def test_peer_with_our_own_certificate_is_not_refused_before_hello(permissions: Permissions) -> None:
+    link: Any = FakeLink()
+    permissions.grants = grants()
+    ours, other = FakeLink().transport.identity, FakeLink(Who(fingerprint="0b" * 32)).transport.identity
+
+    assert permissions.admit_first(link, ours) is None
+    assert permissions.admit_first(link, other) is not None
+    assert permissions.admit_first(link, None) is not None
+    assert permissions.admit(link) is not None
+
+
+def test_change_closes_those_who_may_not_connect_any_more(permissions: Permissions) -> None:
+    stays, goes = FakeLink(), FakeLink(None)
+    links: Any = [stays, goes]
+
+    permissions.change(grants("orders"), links)
+
+    assert ([], 1) == (stays.failed, len(goes.failed))
+    assert not stays.permit.profile.is_open
+
+
+def test_same_grants_again_change_nothing(permissions: Permissions) -> None:
+    link = FakeLink()
+    links: Any = [link]
+    permissions.change(grants("orders"), links)
+    profile = link.permit.profile
+
+    permissions.change(grants("orders"), links)
+
+    assert profile is link.permit.profile
+
+
+def test_why_not_is_remembered_and_has_a_bound(permissions: Permissions) -> None:
+    link: Any = FakeLink()
+    permissions.grants = grants("orders")
+    permissions.admit(link)
+
+    why = link.permit.why_not("s")
+    long = link.permit.why_not("s" * 2 * REASON_MAX)
+
+    assert "no GRANT SEND ON SERVICE::[s] TO [CN=orders] or public" == why
+    assert REASON_MAX == len(long)
+    assert permissions.last_refusal.startswith("CN=orders may not send: no GRANT SEND")
+
+
+def test_endpoint_that_lets_nobody_in_is_worth_a_warning(permissions: Permissions) -> None:
+    warnings = [permissions.warning]
+    for known in (grants(), grants("orders"), Grants(is_default_deny=False)):
+        permissions.grants = known
+        warnings.append(permissions.warning)
+
+    assert ["", "nobody may connect: no GRANT CONNECT in msdb; see broker check", "", ""] == warnings
+
+
+# --- test_principal ---
+# Whose connection it is.
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("tcp://10.0.0.1:4022", "10.0.0.1"),
+        ("tcp://[fe80::1]:4022", "fe80::1"),
+        ("tcp://name.example:1", "name.example"),
+    ],
+)
+def test_host_is_what_stands_before_the_port(address: str, host: str) -> None:
+    assert host == host_of(address)
+
+
+def test_peer_is_its_principal_where_it_has_proved_one_else_its_host() -> None:
+    identity = identify(make("orders").der)
+    proved: Any = SimpleNamespace(transport=SimpleNamespace(identity=identity), address="tcp://10.0.0.1:1")
+    unproved: Any = SimpleNamespace(transport=SimpleNamespace(identity=None), address="tcp://10.0.0.1:1")
+
+    assert ("CN=orders", "10.0.0.1") == (peer_of(proved), peer_of(unproved))

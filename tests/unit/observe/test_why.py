@@ -1,0 +1,462 @@
+"""The values of an answer: what is known, and what does not change on its way through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
+from broker.observe.views import Row, make_row
+from broker.observe.why import (
+    FORWARDED,
+    ClosedShown,
+    HeldShown,
+    PoisonShown,
+    Severity,
+    SideShown,
+    Spot,
+    WhyAnswer,
+    WhyFinding,
+    WhyRequest,
+    answer_why,
+    look,
+    messages,
+    side_findings,
+    when,
+)
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.lookup import Poison
+from broker.store.sqlite.schema import SCHEMA_VERSION
+from tests.support.shop import Shop
+from tests.support.why import AT, finding, holding, place, side, told, way
+
+HELD = HeldShown(True, "S", None, "O", None, "tcp://x:1", "why", 1, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_known"),
+    [
+        ({}, False),
+        ({"sides": [holding()]}, True),
+        ({"closed": [ClosedShown("orders", True, 3, None, None)]}, True),
+        ({"held": [HELD]}, True),
+    ],
+)
+def test_an_id_is_known_where_anything_tells_of_it(more: dict[str, Any], is_known: object) -> None:
+    assert is_known == told(place("one", 1, "x"), **more).is_known
+
+
+def test_an_answer_comes_back_from_json() -> None:
+    where = place("one", 1, "two")
+    answer = told(where, finding("one", "held", Severity.TROUBLE), ways=(way(where),), sides=[holding()], held=[HELD])
+
+    assert answer == msgspec.json.decode(msgspec.json.encode(answer), type=WhyAnswer)
+
+
+def test_severities_are_numbers_in_their_order() -> None:
+    assert [0, 1, 2] == sorted(Severity)
+
+
+def test_what_is_asked_about_is_a_guid() -> None:
+    assert UUID(int=5) == msgspec.convert({"id": str(UUID(int=5))}, WhyRequest).id
+    with pytest.raises(msgspec.ValidationError, match="id"):
+        msgspec.convert({"id": "nonsense"}, WhyRequest)
+
+
+# --- test_why_here ---
+# What one instance knows: sides in its files, frames that wait, tombstones; and where it looked.
+
+
+DIALOG = UUID(int=0xD1)
+MESSAGE = UUID(int=0x3E55)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.close()
+
+
+def frame(**more: Any) -> Row:
+    values: dict[str, Any] = {
+        "conversation_id": DIALOG,
+        "is_initiator": True,
+        "to_service_name": "S",
+        "from_service_name": "//Orders",
+        "adjacent_broker_address": "tcp://two:4022",
+        "message_sequence_number": 4,
+        "message_id": MESSAGE,
+        "why_held": "waiting for a connection",
+        "held_ms": 1500,
+    }
+    return make_row(FORWARDED, **values | more)
+
+
+def where(shop: Shop | None = None) -> InstanceView:
+    """An instance whose route leads to another one, with the database of the shop."""
+    one = place("one", 1, "two")
+    if shop is None:
+        return one
+    home = SendingDatabase(broker_instance(shop.connect()), one.surroundings.msdb, shop.path)
+    return replace(one, homes={"shop": home})
+
+
+def asked(guid: UUID, shop: Shop | None = None, frames: tuple[Row, ...] | None = (), **more: Any) -> WhyAnswer:
+    paths = {} if shop is None else {"shop": shop.path}
+    now = time.time()
+    told = look(guid, more.pop("paths", paths), frames, now)
+    return answer_why(where(shop), guid, told, dropped=more.pop("dropped", {}), is_running=frames is not None, now=now)
+
+
+def test_an_unknown_id_is_told_with_where_it_was_looked_for(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "bad.db").write_bytes(b"x" * 4096)
+    paths = {"shop": shop.path, "new": tmp_path / "absent.db", "bad": tmp_path / "bad.db"}
+
+    answer = asked(uuid4(), shop, (frame(),), paths=paths)
+
+    assert not answer.is_known
+    assert answer.conversation_id is None
+    assert ["database shop", "not in database new: it has no file yet"] == answer.looked_in[:2]
+    assert answer.looked_in[2].startswith("not in database bad: its file cannot be read: ")
+    assert "1 frames that wait here for a next hop" == answer.looked_in[3]
+
+
+@pytest.mark.parametrize(("version", "what"), [(99, "use that release"), (5, "start the daemon of this release on it")])
+def test_a_file_of_another_schema_is_not_answered_from(shop: Shop, version: int, what: str) -> None:
+    """What its tables mean is not known here."""
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send("x")
+        db.execute("UPDATE broker_database SET schema_version = ?", (version,))
+
+    answer = asked(dialog.conversation_handle, shop, None)
+
+    problem = f"its schema has version {version}, this release knows {SCHEMA_VERSION}: {what}"
+    assert not answer.is_known
+    assert f"not in database shop: its file cannot be read: {problem}" == answer.looked_in[0]
+
+
+def test_a_side_is_told_with_its_way_and_what_follows(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send("x")
+
+    answer = asked(dialog.conversation_handle, shop, dropped={"no route": 3})
+
+    [one] = answer.sides
+    assert ("shop", "Orders", 1, "waiting: not tried yet") == (
+        one.database,
+        one.service_name,
+        one.held,
+        one.transmission_status,
+    )
+    assert str(dialog.conversation_id).upper() == answer.conversation_id
+    assert ["tcp://two:4022"] == [way.explanation.next_hop for way in answer.ways]
+    assert ["not acknowledged"] == [found.cause for found in answer.findings]
+    assert ({"no route": 3}, True) == (answer.dropped, answer.is_running)
+
+
+def test_a_side_whose_database_is_not_at_work_has_no_way(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    told = look(dialog.conversation_id, {"shop": shop.path}, (), time.time())
+
+    answer = answer_why(where(), dialog.conversation_id, told, dropped={}, is_running=True, now=0.0)
+
+    assert (1, []) == (len(answer.sides), answer.ways)
+
+
+def test_what_the_daemon_said_last_stays_true(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send("x")
+    shop.change(dialog, "transmission_status", "waiting for its turn")
+
+    assert "waiting for its turn" == asked(dialog.conversation_id, shop).sides[0].transmission_status
+
+
+def test_a_side_that_ended_with_an_error_says_which(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send("x")
+    dialog.end(error=9, description="out of stock")
+
+    answer = asked(dialog.conversation_handle, shop)
+
+    assert (9, "out of stock") == (answer.sides[0].sent_error_code, answer.sides[0].sent_error_text)
+    assert answer.findings[0].symptom.endswith("ends the dialog with error 9: out of stock")
+
+
+def test_texts_of_applications_are_left_out_where_they_are_not_to_be_shown(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send("x")
+    dialog.end(error=9, description="card 4111")
+    told = look(dialog.conversation_handle, {"shop": shop.path}, (), time.time())
+    poison = Poison(0, 1, 1.0, None, "ValueError: card 4111")
+    instance, found = told.found["shop"]
+    inbound = dataclasses.replace(found.sides[0].inbound, error_code=8, error_text="card 4111", poison=poison)
+    side = dataclasses.replace(found.sides[0], inbound=inbound)
+    told.found["shop"] = instance, dataclasses.replace(found, sides=(side,))
+
+    answer = answer_why(
+        where(shop), dialog.conversation_handle, told, dropped={}, is_running=True, now=0.0, shows_texts=False
+    )
+
+    assert (8, 9) == (answer.sides[0].error_code, answer.sides[0].sent_error_code)
+    assert b"4111" not in msgspec.json.encode(answer)
+
+
+def test_the_status_of_a_side_that_waits_for_nothing_is_not_blank(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+
+    status = asked(dialog.conversation_id, shop).sides[0].transmission_status
+
+    assert "nothing waits: 0 messages acknowledged" == status
+
+
+@pytest.mark.parametrize("guid", [DIALOG, MESSAGE])
+def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id(guid: UUID) -> None:
+    others = (frame(conversation_id=uuid4(), message_id=uuid4()), frame(message_sequence_number=3, held_ms=90))
+
+    answer = asked(guid, frames=(frame(), *others))
+
+    [held] = answer.held
+    assert (2, 1500, 3) == (held.frames, held.longest_ms, held.message_sequence_number)
+    assert str(DIALOG).upper() == answer.conversation_id
+    [found] = answer.findings
+    assert ("held", Severity.TROUBLE, "waiting for a connection") == (found.cause, found.severity, found.why)
+    assert "2 frames to S wait at one, up to 1.5 s so far" == found.symptom
+    assert "make tcp://two:4022 reachable" in found.remedy
+
+
+def test_of_frames_alone_both_ways_are_told() -> None:
+    answer = asked(DIALOG, frames=(frame(from_broker_instance=UUID(int=7)),))
+
+    assert [("S", False, None), ("//Orders", True, str(UUID(int=7)))] == [
+        (way.explanation.to_service, way.explanation.is_from_target, way.explanation.to_broker_instance)
+        for way in answer.ways
+    ]
+
+
+def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
+    statement = "INSERT INTO broker_tombstone VALUES (?, ?, 4, 0, 1.0, 60.0, NULL, NULL, NULL, NULL)"
+    shop.connect(isolation_level=None).executemany(statement, [(DIALOG.bytes, 1), (DIALOG.bytes, 0)])
+
+    answer = asked(DIALOG, shop)
+
+    symptoms = sorted(found.symptom for found in answer.findings)
+    end = "side is closed since 1970-01-01 00:00:01 UTC, after 4 messages came"
+    assert [f"the initiator's {end}", f"the target's {end}"] == symptoms
+    assert "forgotten at 1970-01-01 00:01:00 UTC" in answer.findings[0].next
+    assert ({True, False}, "over") == ({one.is_initiator for one in answer.closed}, answer.findings[0].cause)
+    assert answer.findings[0].why.startswith("its application has ended the dialog, with an error or without, or its")
+    assert answer.closed == msgspec.json.decode(msgspec.json.encode(answer), type=WhyAnswer).closed
+
+
+def test_a_lifetime_beyond_the_calendar_is_told(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.change(dialog, "lifetime", 1e15)
+
+    assert asked(dialog.conversation_id, shop).sides[0].lifetime is None
+
+
+def test_files_alone_know_of_no_frames(shop: Shop) -> None:
+    answer = asked(uuid4(), shop, None)
+
+    assert not answer.is_running
+    assert "no frames under way: no daemon runs that could hold some" == answer.looked_in[-1]
+
+
+def test_a_failure_is_told_with_its_times(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.connect(isolation_level=None).execute(
+        "INSERT INTO broker_failure VALUES (?, 7, 3, 1, 2, 3, 'ValueError: x', 't')", (dialog.endpoint_id,)
+    )
+
+    poison = asked(dialog.conversation_id, shop).sides[0].poison
+
+    assert poison is not None
+    assert (2.0, 3.0) == (
+        poison.last_failure_time.timestamp(),
+        poison.quarantine_time and poison.quarantine_time.timestamp(),
+    )
+
+
+# --- test_why_side ---
+# One side: its cause, how much it weighs, and the words that name cause and remedy.
+
+
+SPOT = Spot("orders-1", "orders", 0.0)
+GOOD, NO_ROUTE = way(place("one", 1, "two")), way(place("one", 1, ""))
+DOWN = way(place("one", 1, "two", problem="Connection refused"))
+DENIED = way(place("one", 1, "two", problem="FATAL from the peer: CN=a may not connect: no GRANT CONNECT"))
+POISON = PoisonShown(3, 5, AT, AT, "ValueError: x")
+FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
+
+
+def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding]:
+    return list(side_findings(one, route, SPOT))
+
+
+@pytest.mark.parametrize(
+    ("one", "route", "cause", "severity", "words"),
+    [
+        (holding(), NO_ROUTE, "no route", TROUBLE, ("no route", "CREATE ROUTE [S]")),
+        (
+            holding(),
+            DOWN,
+            "next hop not reached",
+            TROUBLE,
+            ("tcp://two:4022 is not reached: Connection", "start the instance"),
+        ),
+        (
+            holding(),
+            DENIED,
+            "next hop not reached",
+            TROUBLE,
+            ("no GRANT CONNECT", "in msdb of the instance at tcp://two:4022: run the GRANT CONNECT"),
+        ),
+        (
+            holding(status="sent; refused by the next hop: pool limit exceeded (11289)"),
+            GOOD,
+            "pool limit exceeded",
+            TROUBLE,
+            ("tcp://two:4022 takes none", "raise endpoint.message_forward_size"),
+        ),
+        (
+            holding(status="refused by the next hop: hops exhausted (11285)"),
+            None,
+            "hops exhausted",
+            TROUBLE,
+            ("the next hop takes none", "raise endpoint.max_hops"),
+        ),
+        (
+            holding(status="sent; refused by the next hop: already held (11288)"),
+            GOOD,
+            "already held",
+            TROUBLE,
+            (
+                "tcp://two:4022 has copies of them that wait there",
+                "broker why at tcp://two:4022 tells what the copies wait for: a next hop that does not take them, or",
+            ),
+        ),
+        (
+            holding(status="refused by the next hop: not permitted: no GRANT SEND ON SERVICE::[S] TO [CN=a] (11215)"),
+            GOOD,
+            "not permitted",
+            TROUBLE,
+            (
+                "no GRANT SEND ON SERVICE::[S] TO [CN=a]",
+                "in msdb of tcp://two:4022: run the GRANT SEND that the reason names",
+            ),
+        ),
+        (holding(), GOOD, "not acknowledged", WAITING, ("sent and not acknowledged yet", "nothing, unless it lasts")),
+        (side(send_sequence=3), GOOD, "acknowledged", FINE, ("a database of S has stored it", "")),
+        (side(), GOOD, "nothing sent", FINE, ("the far side hears of a dialog", "")),
+        (
+            side(is_initiator=False, receive_sequence=1),
+            NO_ROUTE,
+            "no way back",
+            TROUBLE,
+            ("no route", "CREATE ROUTE [S]"),
+        ),
+        (
+            side(state="ER", error_code=-8490, error_text="none"),
+            GOOD,
+            "error -8490",
+            TROUBLE,
+            ("says so: none", "CREATE SERVICE [S]"),
+        ),
+        (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, ("says so", "begin a new dialog")),
+        (side(state="ER"), GOOD, "error", TROUBLE, ("has been received, and is not kept", "END CONVERSATION")),
+    ],
+)
+def test_what_one_side_sends(
+    one: SideShown, route: ExplainAnswer | None, cause: str, severity: Severity, words: tuple[str, str]
+) -> None:
+    """Shape: `words` are in the reason, and in the remedy."""
+    first = found(one, route)[0]
+
+    assert ("orders-1", "orders", cause, severity) == (first.instance, first.database, first.cause, first.severity)
+    assert words[0] in first.why
+    assert words[1] in first.remedy
+    assert first.symptom
+    assert first.next
+
+
+@pytest.mark.parametrize("route", [GOOD, NO_ROUTE, DOWN], ids=["good", "no route", "down"])
+def test_a_side_that_ended_with_an_error_says_which_while_it_is_on_its_way(route: ExplainAnswer) -> None:
+    (told,) = found(holding(2, state="DO", sent_error_code=9, sent_error_text="out of stock"), route)
+    (bare,) = found(holding(1, state="DO", sent_error_code=9), route)
+
+    assert told.symptom.endswith("from number 0 on; the last of them ends the dialog with error 9: out of stock")
+    assert bare.symptom.endswith("from number 0 on; the last of them ends the dialog with error 9")
+
+
+UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
+
+
+@pytest.mark.parametrize(
+    ("more", "cause", "severity", "why", "remedy"),
+    [
+        (UNREAD, "waiting for RECEIVE", TROUBLE, "no reader runs", "start the application that receives from Q"),
+        (UNREAD | {"readers": 2}, "waiting for RECEIVE", WAITING, "2 reader processes", "broker run"),
+        (UNREAD | {"is_receive_enabled": False}, "queue off", TROUBLE, "is OFF", "ALTER QUEUE [Q] WITH STATUS = ON"),
+        (UNREAD | {"is_taken": True}, "being read", WAITING, "has the conversation group", "unless it lasts"),
+        (
+            {"poison": POISON, "quarantined": 4},
+            "in quarantine",
+            TROUBLE,
+            "message 3 made its reader fail 5 times in a row",
+            "broker quarantine resume -d orders HANDLE",
+        ),
+        (
+            {"poison": PoisonShown(3, 1, AT, None, "E"), "ready": 1},
+            "tried again",
+            WAITING,
+            "made its reader fail once",
+            "correct the reader",
+        ),
+        ({"early_fragments": 7}, "out of order", WAITING, "message 0 has not come whole", "unless it lasts"),
+        ({"state": "DI"}, "far side ended", TROUBLE, "nothing can be sent any more", "END CONVERSATION"),
+        (UNREAD | {"state": "DI"}, "far side ended", WAITING, "nothing can be sent any more", "END CONVERSATION"),
+    ],
+)
+def test_what_has_come_for_one_side(
+    more: dict[str, Any], cause: str, severity: Severity, why: str, remedy: str
+) -> None:
+    last = found(side(**more))[-1]
+
+    assert (cause, severity) == (last.cause, last.severity)
+    assert why in last.why
+    assert remedy in last.remedy
+
+
+def test_the_symptom_of_what_waits_names_both_ends_and_since_when() -> None:
+    [one] = found(holding(1200, lifetime=None))
+
+    symptom = (
+        "1,200 messages from //Orders to S wait in orders, since 2026-03-01 12:00:00 UTC:"
+        " not acknowledged from number 0 on"
+    )
+    assert symptom == one.symptom
+    assert one.next.endswith("the lifetime of the dialog ends at an unknown time")
+
+
+def test_a_target_that_has_received_nothing_misses_no_way_back() -> None:
+    assert [] == found(side(is_initiator=False), NO_ROUTE)
+
+
+def test_words() -> None:
+    assert ["1 message", "0 messages", "2,000 messages"] == [messages(count) for count in (1, 0, 2000)]
+    assert ("2026-03-01 12:00:00 UTC", "an unknown time") == (when(AT), when(None))

@@ -1,0 +1,378 @@
+"""The directory of an authority."""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+
+from broker.errors import CertificateUnusableError
+from broker.security.certificate_files import (
+    Content,
+    Pair,
+    authority_files,
+    bundle_of,
+    is_trusted_itself,
+    read_authority,
+    read_certificates,
+    read_keys,
+    read_pair,
+    refuse_expired,
+    renewed,
+    store_files,
+    succeeding,
+    with_new_sealing,
+    with_prepared,
+)
+from broker.security.identity import parse_own, parse_peers
+from broker.security.issue import (
+    Authority,
+    CertificateSubject,
+    Issued,
+    Validity,
+    issue_database,
+    issue_endpoint,
+    make_authority,
+    renew_authority,
+)
+
+NOW = datetime.now(UTC)
+YEAR = Validity(NOW, NOW + timedelta(days=365))
+
+
+def stored(directory: Path) -> Authority:
+    made = make_authority("shop CA", YEAR)
+    store_files(authority_files(made, directory), is_replacing=False)
+    return made
+
+
+def test_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
+    made = stored(tmp_path)
+
+    found = read_authority(tmp_path)
+
+    assert (made.roots, made.cross_certificates) == (found.roots, found.cross_certificates)
+    assert made.key.private_numbers() == found.key.private_numbers()
+    assert {"ca.pem", "ca.key"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_renewed_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
+    renewed = renew_authority(stored(tmp_path), YEAR, now=NOW)
+    store_files(authority_files(renewed, tmp_path), is_replacing=True)
+
+    found = read_authority(tmp_path)
+
+    assert (renewed.roots, renewed.cross_certificates) == (found.roots, found.cross_certificates)
+    assert (2, 1) == (len(found.roots), len(found.cross_certificates))
+
+
+def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
+    stored(tmp_path)
+    (tmp_path / "ca.key").write_bytes(issue_database(CertificateSubject("a"), YEAR, None).key_pem)
+
+    with pytest.raises(CertificateUnusableError, match="is not the key of the first certificate in"):
+        read_authority(tmp_path)
+
+
+def test_directory_without_an_authority_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CertificateUnusableError, match="cannot be read: No such file"):
+        read_authority(tmp_path)
+
+
+# --- test_certificate_file ---
+# Files of certificates and keys: who may read them, what replaces what, and what is told of a bad one.
+
+
+BILLING = issue_database(CertificateSubject("billing"), Validity(NOW, NOW + timedelta(days=1)), None)
+SECRET, OPEN = Content(BILLING.key_pem, is_secret=True), Content(BILLING.certificate_pem)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_is_stored_is_read(tmp_path: Path) -> None:
+    store_files({tmp_path / "a" / "b.key": SECRET, tmp_path / "a" / "b.pem": OPEN}, is_replacing=False)
+
+    assert list(BILLING.certificates) == read_certificates(tmp_path / "a" / "b.pem")
+    assert BILLING.key_pem == b"".join(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        for key in read_keys(tmp_path / "a" / "b.key")
+    )
+    assert {"b.key", "b.pem"} == {path.name for path in (tmp_path / "a").iterdir()}
+
+
+def test_key_is_its_owners_alone_from_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+    usual = os.fsync
+
+    def watch(handle: int) -> None:
+        modes.append(stat.S_IMODE(os.fstat(handle).st_mode))
+        usual(handle)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    before = os.umask(0)
+    try:
+        store_files({tmp_path / "a.key": SECRET, tmp_path / "a.pem": OPEN}, is_replacing=False)
+    finally:
+        os.umask(before)
+
+    assert [0o600, 0o644] == modes[:2]
+    assert (0o600, 0o644) == (mode(tmp_path / "a.key"), mode(tmp_path / "a.pem"))
+
+
+def test_file_that_is_there_is_kept_and_the_others_are_not_made(tmp_path: Path) -> None:
+    (tmp_path / "a.pem").write_text("mine")
+
+    with pytest.raises(FileExistsError):
+        store_files({tmp_path / "a.key": SECRET, tmp_path / "a.pem": OPEN}, is_replacing=False)
+
+    assert "mine" == (tmp_path / "a.pem").read_text()
+    assert ["a.pem"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_file_that_appears_meanwhile_is_kept_and_the_others_are_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = os.link
+
+    def race(source: Path, target: Path) -> None:
+        if target.name == "a.pem":
+            target.write_text("mine")
+        usual(source, target)
+
+    monkeypatch.setattr(os, "link", race)
+
+    with pytest.raises(FileExistsError):
+        store_files({tmp_path / "a.key": SECRET, tmp_path / "a.pem": OPEN}, is_replacing=False)
+
+    assert "mine" == (tmp_path / "a.pem").read_text()
+    assert ["a.pem"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_link_to_nowhere_counts_as_there(tmp_path: Path) -> None:
+    (tmp_path / "a.pem").symlink_to(tmp_path / "none")
+
+    with pytest.raises(FileExistsError):
+        store_files({tmp_path / "a.pem": OPEN}, is_replacing=False)
+
+
+def test_what_replaces_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "a.key"
+    path.write_text("old")
+    path.chmod(0o640)
+
+    store_files({path: SECRET}, is_replacing=True)
+
+    assert (0o640, SECRET.data) == (mode(path), path.read_bytes())
+
+
+def test_left_over_of_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / f".a.key.{os.getpid()}.part").write_text("half")
+
+    store_files({tmp_path / "a.key": SECRET}, is_replacing=False)
+
+    assert ["a.key"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_directory_that_cannot_be_made_is_an_error_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a file")
+
+    with pytest.raises(OSError, match=r"exists|Not a directory"):
+        store_files({tmp_path / "a" / "b.pem": OPEN}, is_replacing=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "holds no certificate in PEM form"),
+        (BILLING.key_pem, "holds a private key and no certificate"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "holds no certificate in PEM form"),
+        (b"x" * (4 * 1024 * 1024 + 1), "is above 4 MiB"),
+    ],
+    ids=["missing", "empty", "key", "garbage", "large"],
+)
+def test_file_without_certificates_says_what_it_is(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    path = tmp_path / "a.pem"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(CertificateUnusableError) as caught:
+        read_certificates(path)
+
+    assert caught.value.problem.startswith(problem)
+    assert str(path) == caught.value.path
+
+
+def pkcs8(password: str = "") -> bytes:
+    encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+    return rsa.generate_private_key(65537, 2048).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "holds no private key in PEM form without a password"),
+        (BILLING.certificate_pem, "holds no private key in PEM form without a password"),
+        (pkcs8("secret"), "holds a private key that cannot be read (Password was not given"),
+        (pkcs8(), "holds a key of another kind than those made here (RSAPrivateKey)"),
+        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "holds a private key that cannot be read"),
+    ],
+    ids=["empty", "certificate", "password", "RSA", "garbage"],
+)
+def test_file_without_keys_says_what_it_is(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "a.key"
+    path.write_bytes(content)
+
+    with pytest.raises(CertificateUnusableError) as caught:
+        read_keys(path)
+
+    assert caught.value.problem.startswith(problem)
+
+
+# --- test_renewal ---
+# What takes the place of certificates, and what stays beside it so that nothing stops.
+
+
+NOW_of_renewal = datetime.now(UTC).replace(microsecond=0)
+DAY = timedelta(days=1)
+YEAR_of_renewal, NEXT_YEAR = (
+    Validity(NOW_of_renewal - DAY, NOW_of_renewal + 365 * DAY),
+    Validity(NOW_of_renewal - DAY, NOW_of_renewal + 730 * DAY),
+)
+LAST_YEAR = Validity(NOW_of_renewal - 730 * DAY, NOW_of_renewal - 365 * DAY)
+GATEWAY, BILLING_of_renewal = CertificateSubject("gateway", ("a.example",)), CertificateSubject("billing")
+
+
+@pytest.fixture(scope="module")
+def ca() -> Authority:
+    return make_authority("shop CA", NEXT_YEAR)
+
+
+def opens(issued: Issued, sealed_to: Issued) -> bool:
+    """Whether a database with the one opens what is sealed to the other."""
+    [peer] = parse_peers(sealed_to.certificate_pem)
+    used = peer.sealing_at(NOW_of_renewal.timestamp())
+    return used is not None and used.fingerprint in parse_own(issued.certificate_pem, issued.key_pem).opening
+
+
+def test_names_of_a_pair_are_made_of_the_certificates() -> None:
+    pair = Pair(Path("tls/b.dialog.pem"), Path("keys/b.dialog.key"))
+
+    assert Pair(Path("tls/b.dialog.next.pem"), Path("keys/b.dialog.next.key")) == pair.prepared
+    assert Path("tls/b.dialog.trust.pem") == pair.bundle
+
+
+def test_pair_is_read_as_it_was_stored_and_another_key_is_refused(tmp_path: Path) -> None:
+    pair, issued = (
+        Pair(tmp_path / "a.pem", tmp_path / "a.key"),
+        issue_database(BILLING_of_renewal, YEAR_of_renewal, None),
+    )
+    store_files(pair.files(issued), is_replacing=False)
+
+    assert issued.certificates == read_pair(pair).certificates
+    pair.private_key.write_bytes(issue_database(BILLING_of_renewal, YEAR_of_renewal, None).key_pem)
+    with pytest.raises(CertificateUnusableError, match="does not begin with the key of"):
+        read_pair(pair)
+
+
+def test_who_vouches_decides_how_it_is_renewed(ca: Authority) -> None:
+    assert is_trusted_itself(issue_endpoint(GATEWAY, YEAR_of_renewal, None))
+    assert not is_trusted_itself(issue_endpoint(GATEWAY, YEAR_of_renewal, ca))
+
+
+@pytest.mark.parametrize("make", [issue_endpoint, issue_database])
+def test_renewed_holder_stays_what_it_was(ca: Authority, make: type) -> None:
+    old = make(GATEWAY if make is issue_endpoint else BILLING_of_renewal, YEAR_of_renewal, ca)
+
+    new = renewed(old, NEXT_YEAR, renew_authority(ca, NEXT_YEAR, now=NOW_of_renewal))
+
+    assert [type(key) for key in old.keys] == [type(key) for key in new.keys]
+    assert old.certificates[0].subject == new.certificates[0].subject
+    assert NEXT_YEAR.ends == new.certificates[0].not_valid_after_utc
+
+
+def test_authority_that_did_not_sign_does_not_renew(ca: Authority) -> None:
+    old = issue_endpoint(GATEWAY, YEAR_of_renewal, ca)
+
+    with pytest.raises(CertificateUnusableError, match="is not signed by this authority but by CN=shop CA"):
+        renewed(old, NEXT_YEAR, make_authority("shop CA", NEXT_YEAR))
+
+
+def test_database_opens_what_is_sealed_to_its_old_key_and_to_its_new_one() -> None:
+    old = issue_database(BILLING_of_renewal, YEAR_of_renewal, None)
+
+    new = with_new_sealing(old, YEAR_of_renewal, now=NOW_of_renewal)
+
+    assert opens(new, old)
+    assert opens(new, new)
+    assert not opens(old, new)
+    assert old.certificates[0] == new.certificates[0]
+
+
+def test_old_key_to_seal_to_is_gone_once_it_is_over() -> None:
+    once = with_new_sealing(
+        issue_database(BILLING_of_renewal, YEAR_of_renewal, None),
+        Validity(NOW_of_renewal - DAY, NOW_of_renewal + DAY),
+        now=NOW_of_renewal,
+    )
+
+    twice = with_new_sealing(once, YEAR_of_renewal, now=NOW_of_renewal + 2 * DAY)
+
+    assert (4 - 1, 4 - 1) == (len(twice.certificates), len(twice.keys))
+
+
+def test_endpoint_has_nothing_to_seal_to() -> None:
+    with pytest.raises(CertificateUnusableError, match="is no identity of a database"):
+        with_new_sealing(issue_endpoint(GATEWAY, YEAR_of_renewal, None), YEAR_of_renewal, now=NOW_of_renewal)
+
+
+def test_key_that_signs_no_more_gets_no_new_one_to_seal_to() -> None:
+    with pytest.raises(CertificateUnusableError, match=r"expired at .* with --signing"):
+        with_new_sealing(issue_database(BILLING_of_renewal, LAST_YEAR, None), YEAR_of_renewal, now=NOW_of_renewal)
+
+
+def test_database_opens_from_the_preparation_on_what_is_sealed_to_the_next_one() -> None:
+    old = issue_database(BILLING_of_renewal, YEAR_of_renewal, None)
+    new = renewed(old, NEXT_YEAR, None)
+
+    waiting, after = with_prepared(old, new, now=NOW_of_renewal), succeeding(new, old, now=NOW_of_renewal)
+
+    assert [True] * 4 == [opens(waiting, old), opens(waiting, new), opens(after, old), opens(after, new)]
+    assert old.certificates[0] == waiting.certificates[0]
+    assert new.certificates[0] == after.certificates[0]
+    assert new == succeeding(new, waiting, now=NOW_of_renewal + 10_000 * DAY)
+
+
+def test_endpoint_that_is_prepared_changes_nothing_yet() -> None:
+    old = issue_endpoint(GATEWAY, YEAR_of_renewal, None)
+    new = renewed(old, NEXT_YEAR, None)
+
+    assert (old, new) == (with_prepared(old, new, now=NOW_of_renewal), succeeding(new, old, now=NOW_of_renewal))
+
+
+def test_bundle_holds_both_while_both_are_valid(ca: Authority) -> None:
+    old, new = issue_endpoint(GATEWAY, YEAR_of_renewal, None), issue_endpoint(GATEWAY, NEXT_YEAR, None)
+    signed = issue_endpoint(GATEWAY, YEAR_of_renewal, renew_authority(ca, NEXT_YEAR, now=NOW_of_renewal))
+
+    assert [*new.certificates, *old.certificates] == certificates_in(bundle_of(new, old, now=NOW_of_renewal).data)
+    assert [*new.certificates] == certificates_in(bundle_of(new, old, now=NOW_of_renewal + 400 * DAY).data)
+    assert [signed.certificates[0]] == certificates_in(bundle_of(signed, signed, now=NOW_of_renewal).data)
+
+
+def certificates_in(pem: bytes) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(pem)
+
+
+def test_what_is_over_is_refused(ca: Authority) -> None:
+    refuse_expired(ca.roots[0], "ca.pem", now=NOW_of_renewal, hint="renew it")
+
+    with pytest.raises(CertificateUnusableError, match=r"ca\.pem: expired at .* UTC; renew it"):
+        refuse_expired(ca.roots[0], "ca.pem", now=NEXT_YEAR.ends, hint="renew it")

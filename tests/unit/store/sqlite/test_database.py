@@ -1,0 +1,487 @@
+"""The file: made once, opened again as it was, refused when it is not ours; its catalog comes back as it was put."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.errors import StoreUnavailableError
+from broker.routing.route import AUTO_CREATED_LOCAL, row_of
+from broker.store.sqlite import database, metadata
+from broker.store.sqlite.database import (
+    FileWatch,
+    broker_instance,
+    is_locked,
+    lock_store,
+    open_store,
+    open_watch,
+    origin,
+)
+from broker.store.sqlite.metadata import drop_route, put_queue, queues, routes
+from broker.store.sqlite.schema import SCHEMA_VERSION, has_schema
+from broker.store.sqlite.transaction import DaemonConnection, writing
+
+INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = open_store(path)
+    yield connection
+    connection.close()
+
+
+def _is_open_here(path: Path) -> bool:
+    """Whether this process has the file open."""
+    links = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.append(descriptor.readlink())
+    return path in links
+
+
+def _refusal(path: Path, instance: UUID | None = None) -> str:
+    with pytest.raises(StoreUnavailableError) as caught:
+        open_store(path, broker_instance=instance)
+    assert str(path) == caught.value.path
+    assert not _is_open_here(path)
+    return caught.value.problem
+
+
+# --- opening ------------------------------------------------------------------------------------------------
+
+
+def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path) -> None:
+    db = open_store(path, broker_instance=INSTANCE)
+
+    assert has_schema(db)
+    assert INSTANCE.bytes == broker_instance(db)
+    assert db.execute("SELECT schema_version FROM broker_database").fetchall() == [(SCHEMA_VERSION,)]
+    assert list(routes(db)) == [row_of(AUTO_CREATED_LOCAL)]
+    db.close()
+
+
+def test_a_file_that_is_made_is_for_its_owner_alone(path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with closing(open_store(path)):
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    finally:
+        os.umask(umask)
+
+    assert {"orders.db": 0o600, "orders.db-wal": 0o600, "orders.db-shm": 0o600} == modes
+
+
+def test_a_file_is_for_its_owner_alone_before_anything_is_in_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    connect = sqlite3.connect
+
+    def look(*args: object, **more: object) -> sqlite3.Connection:
+        seen.append((stat.S_IMODE(path.stat().st_mode), path.stat().st_size))
+        return connect(*args, **more)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", look)
+    open_store(path).close()
+
+    assert [(0o600, 0)] == seen
+
+
+def test_a_file_that_is_there_keeps_its_mode(path: Path) -> None:
+    open_store(path).close()
+    path.chmod(0o640)
+
+    with closing(open_store(path)):
+        modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+
+    assert {0o640} == modes
+
+
+def test_a_symbolic_link_to_nothing_is_followed(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere.db"))
+
+    open_store(path).close()
+
+    assert 0o600 == stat.S_IMODE(path.with_name("elsewhere.db").stat().st_mode)
+
+
+def test_identity_is_drawn_when_none_is_given(tmp_path: Path) -> None:
+    drawn = []
+    for name in ("a.db", "b.db"):
+        db = open_store(tmp_path / name)
+        drawn.append(broker_instance(db))
+        db.close()
+
+    assert {16} == {len(instance) for instance in drawn}
+    assert drawn[0] != drawn[1]
+
+
+@pytest.mark.parametrize("configured", [None, INSTANCE])
+def test_file_is_opened_again_as_it_was(path: Path, configured: UUID | None) -> None:
+    first = open_store(path, broker_instance=INSTANCE)
+    put_queue(first, "Orders", is_receive_enabled=True)
+    drop_route(first, "AutoCreatedLocal")
+    first.close()
+
+    again = open_store(path, broker_instance=configured)
+
+    assert (INSTANCE.bytes, ["Orders"], []) == (broker_instance(again), list(queues(again)), list(routes(again)))
+    again.close()
+
+
+def test_what_was_committed_is_on_the_disk(db: sqlite3.Connection) -> None:
+    """Write-ahead log, and a synchronisation with every commit (FULL is 2)."""
+    mode = db.execute("PRAGMA journal_mode").fetchone()[0]
+    synchronous = db.execute("PRAGMA synchronous").fetchone()[0]
+
+    assert (mode, synchronous) == ("wal", 2)
+
+
+def test_application_tables_stay_beside_ours(path: Path) -> None:
+    with sqlite3.connect(path) as own:
+        own.execute("CREATE TABLE orders (id INTEGER)")
+        own.execute("INSERT INTO orders VALUES (7)")
+    own.close()
+
+    db = open_store(path)
+
+    assert has_schema(db)
+    assert db.execute("SELECT id FROM orders").fetchall() == [(7,)]
+    db.close()
+
+
+def test_store_in_memory_is_made_anew_each_time() -> None:
+    first, second = open_store(":memory:"), open_store(":memory:")
+
+    assert broker_instance(first) != broker_instance(second)
+    first.close()
+    second.close()
+
+
+def test_newer_schema_is_refused(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("UPDATE broker_database SET schema_version = schema_version + 1")
+    db.close()
+
+    assert f"its schema has version {SCHEMA_VERSION + 1}" in _refusal(path)
+
+
+def test_other_identity_is_refused(path: Path) -> None:
+    open_store(path, broker_instance=INSTANCE).close()
+
+    problem = _refusal(path, OTHER)
+
+    assert f"its broker instance is {INSTANCE}, the configuration says {OTHER}" == problem
+
+
+def test_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+    path.write_bytes(b"no database at all, but long enough to be asked " * 20)
+    before = path.read_bytes()
+
+    assert "not a database" in _refusal(path)
+    assert before == path.read_bytes()
+
+
+def test_directory_that_is_missing_is_refused(tmp_path: Path) -> None:
+    assert "unable to open" in _refusal(tmp_path / "missing" / "orders.db")
+
+
+def test_directory_is_no_file(tmp_path: Path) -> None:
+    assert "unable to open" in _refusal(tmp_path)
+
+
+def test_table_of_the_application_with_our_name_is_refused(path: Path) -> None:
+    with sqlite3.connect(path) as own:
+        own.execute("CREATE TABLE broker_database (whatever)")
+    own.close()
+
+    assert "no such column" in _refusal(path)
+
+
+def test_schema_is_made_whole_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(database, "put_routes", fail)
+    problem = _refusal(path)
+    monkeypatch.undo()
+    left = sqlite3.connect(path)
+
+    assert "disk I/O error" in problem
+    assert left.execute("SELECT name FROM sqlite_master").fetchall() == []
+    left.close()
+
+
+# --- several at once ----------------------------------------------------------------------------------------
+
+
+def test_many_may_make_and_open_the_same_file_at_once(path: Path) -> None:
+    start = threading.Barrier(8)
+    identities: list[bytes] = []
+    failures: list[Exception] = []
+
+    def opening() -> None:
+        start.wait()
+        try:
+            db = open_store(path)
+            identities.append(broker_instance(db))
+            db.close()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
+            failures.append(error)
+
+    threads = [threading.Thread(target=opening) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    assert (len(identities), len(set(identities))) == (8, 1)
+
+
+def _busy(code: int = sqlite3.SQLITE_BUSY) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = code
+    return error
+
+
+def _connection_that_fails(errors: list[sqlite3.OperationalError]) -> Callable[..., sqlite3.Connection]:
+    """A `connect` whose connections fail to change the mode of the file with these errors first."""
+
+    class Failing(DaemonConnection):
+        def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+            if errors and sql.startswith("PRAGMA journal_mode"):
+                raise errors.pop()
+            return super().execute(sql, *parameters)  # type: ignore[arg-type]
+
+    connect = sqlite3.connect
+
+    def connecting(path: Path, **options: object) -> sqlite3.Connection:
+        return connect(path, **{**options, "factory": Failing})  # type: ignore[call-overload, no-any-return]
+
+    return connecting
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY])
+def test_change_of_mode_waits_for_others(path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    errors = [_busy(code), _busy(code)]
+    monkeypatch.setattr(sqlite3, "connect", _connection_that_fails(errors))
+    monkeypatch.setattr(database, "_MODE_PAUSE", 0)
+
+    open_store(path).close()
+
+    assert errors == []
+
+
+def test_change_of_mode_does_not_wait_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "connect", _connection_that_fails([_busy()]))
+    monkeypatch.setattr(database, "BUSY_SECONDS", -1)
+
+    assert "keeps a write transaction open" in _refusal(path)
+
+
+def test_failure_that_waiting_does_not_cure_is_told_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [_busy(), _busy(sqlite3.SQLITE_IOERR)]
+    monkeypatch.setattr(sqlite3, "connect", _connection_that_fails(errors))
+
+    _refusal(path)
+
+    assert len(errors) == 1
+
+
+# --- what a daemon takes beside it ---------------------------------------------------------------------------
+
+
+def test_only_one_daemon_may_have_a_database(path: Path) -> None:
+    descriptor = lock_store(path)
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        lock_store(path)
+
+    assert (caught.value.path, caught.value.problem) == (str(path), "another daemon has it open")
+    os.close(descriptor)
+    os.close(lock_store(path))
+
+
+def test_a_database_by_another_name_has_the_same_lock(path: Path) -> None:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    descriptor = lock_store(path)
+
+    with pytest.raises(StoreUnavailableError, match="another daemon has it open"):
+        lock_store(link)
+
+    os.close(descriptor)
+
+
+def test_a_file_with_two_names_is_refused_by_either_until_one_is_removed(path: Path, db: sqlite3.Connection) -> None:
+    other = path.with_name("other.db")
+    other.hardlink_to(path)
+
+    for name in (path, other):
+        with pytest.raises(StoreUnavailableError, match=r"2 names \(hard links\).*remove the others"):
+            lock_store(name)
+
+    other.unlink()
+    os.close(lock_store(path))
+
+
+def test_lock_in_a_directory_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="No such file or directory"):
+        lock_store(tmp_path / "missing" / "orders.db")
+
+
+def test_lock_does_not_keep_applications_out(path: Path, db: sqlite3.Connection) -> None:
+    descriptor = lock_store(path)
+
+    with writing(db):
+        put_queue(db, "Orders", is_receive_enabled=True)
+
+    with closing(sqlite3.connect(path)) as other:
+        assert ["Orders"] == list(queues(other))
+    os.close(descriptor)
+
+
+def test_watch_sees_that_others_committed_and_cannot_write(tmp_path: Path) -> None:
+    path = tmp_path / "odd name?#%.db"
+    db = open_store(path)
+    watch = open_watch(path)
+    before = watch.execute("PRAGMA data_version").fetchone()
+
+    put_queue(db, "Orders", is_receive_enabled=True)
+
+    assert before != watch.execute("PRAGMA data_version").fetchone()
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        put_queue(watch, "Billing", is_receive_enabled=True)
+    watch.close()
+    db.close()
+
+
+def test_a_copy_of_the_catalog_has_what_statements_read_and_none_of_the_messages(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    with closing(database.open_store(path)) as db:
+        metadata.put_queue(db, "Inbox", is_receive_enabled=True)
+        db.execute(
+            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
+            " message_enqueue_time, message_body) VALUES (1, 1, 0, 't', 0.0, x'00')"
+        )
+        db.execute("BEGIN IMMEDIATE")  # whoever writes keeps nobody from it
+
+        with closing(database.copy_of_catalog(path)) as copy:
+            metadata.drop_queue(copy, "Inbox")
+            assert (len(list(metadata.routes(copy))), metadata.queues(copy)) == (1, {})
+            assert copy.execute("SELECT count(*) FROM broker_message").fetchone() == (0,)
+        db.execute("ROLLBACK")
+        assert set(metadata.queues(db)) == {"Inbox"}
+
+
+def test_a_database_knows_who_it_is_and_since_when(path: Path) -> None:
+    before = time.time()
+    with closing(open_store(path, broker_instance=INSTANCE)) as db:
+        instance, created = origin(db)
+
+    assert INSTANCE.bytes == instance
+    assert before <= created <= time.time()
+
+
+def test_a_lock_is_seen_without_taking_it(path: Path) -> None:
+    open_store(path).close()
+    before = is_locked(path), Path(f"{path}.lock").exists()
+    lock = lock_store(path)
+    held = is_locked(path)
+    os.close(lock)
+
+    assert ((False, False), True, False) == (before, held, is_locked(path))
+
+
+# --- test_presence ---
+# A file that is no longer where it was is noticed, and so is its return.
+
+
+@pytest.fixture
+def path_of_presence(tmp_path: Path) -> Path:
+    path_of_presence = tmp_path / "orders.db"
+    path_of_presence.write_text("data")
+    Path(f"{path_of_presence}-wal").write_text("log")
+    return path_of_presence
+
+
+def refusal(presence: FileWatch) -> str:
+    with pytest.raises(StoreUnavailableError) as caught:
+        presence.check()
+    return caught.value.problem
+
+
+def replace(path_of_presence: Path) -> None:
+    other = path_of_presence.with_name("other")
+    other.write_text("other")
+    other.replace(path_of_presence)
+
+
+def test_what_is_there_is_there(path_of_presence: Path) -> None:
+    presence = FileWatch(path_of_presence)
+    path_of_presence.write_text("more data")
+
+    presence.check()
+
+
+def test_a_file_that_is_gone_is_told_and_goes_on_when_it_is_back(path_of_presence: Path) -> None:
+    presence = FileWatch(path_of_presence)
+    path_of_presence.rename(path_of_presence.with_name("away"))
+
+    problem = refusal(presence)
+    path_of_presence.with_name("away").rename(path_of_presence)
+
+    assert problem.startswith("the file is gone while it is in use, so nothing more is stored or acknowledged: rename")
+    presence.check()
+
+
+def test_a_file_that_was_replaced_is_told(path_of_presence: Path) -> None:
+    presence = FileWatch(path_of_presence)
+    replace(path_of_presence)
+
+    assert "the file was replaced by another one while it is in use" in refusal(presence)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_the_log_is_part_of_the_database(path_of_presence: Path, *, is_gone: bool) -> None:
+    presence = FileWatch(path_of_presence)
+    log = Path(f"{path_of_presence}-wal")
+    if is_gone:
+        log.unlink()
+    else:
+        replace(log)
+
+    problem = refusal(presence)
+
+    assert f"the write-ahead log {log} {'is gone' if is_gone else 'was replaced'}" in problem
+    assert "stop the daemon and whoever else uses the database" in problem
+    assert "rename" not in problem, "what was written meanwhile may be in another one"
+
+
+def test_a_file_system_without_a_log_has_none_to_miss(path_of_presence: Path) -> None:
+    Path(f"{path_of_presence}-wal").unlink()
+    presence = FileWatch(path_of_presence)
+    Path(f"{path_of_presence}-wal").write_text("one comes")
+
+    presence.check()
+
+
+def test_a_directory_that_is_gone_is_a_file_that_is_gone(path_of_presence: Path) -> None:
+    presence = FileWatch(path_of_presence)
+    path_of_presence.parent.rename(path_of_presence.parent.with_name("moved"))
+
+    assert "the file is gone" in refusal(presence)

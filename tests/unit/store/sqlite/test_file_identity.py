@@ -1,0 +1,576 @@
+"""A copied file is told from the original, a moved one is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.client.dialog import Dialog
+from broker.client.receiving import receive
+from broker.conversation.message_types import ERROR
+from broker.errors import StoreUnavailableError
+from broker.protocol.layout import Flag
+from broker.store.sqlite import file_identity as fence
+from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.file_identity import (
+    BROKER_ERRORED,
+    NEW_BROKER,
+    RECORD,
+    Sighting,
+    error_conversations,
+    had,
+    keep,
+    look,
+    new_broker,
+    note_start,
+    note_stop,
+)
+from broker.store.sqlite.metadata import queues, services
+from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_reign
+from broker.store.sqlite.transaction import writing
+from tests.support.shop import Shop
+
+OFTEN = 10
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(open_store(path)) as db:
+        yield db
+
+
+def run(path: Path, state_dir: Path) -> str:
+    """What keeps a daemon from running on the file; when nothing does, it starts and stops."""
+    with opened(path) as db:
+        problem = look(db, path, state_dir).problem
+        if not problem:
+            note_start(db, path, state_dir)
+    if not problem:
+        note_stop(path, state_dir, 0)
+    return problem
+
+
+def starts(path: Path) -> int:
+    with opened(path) as db:
+        return int(db.execute("SELECT starts FROM broker_database").fetchone()[0])
+
+
+# --- what passes --------------------------------------------------------------------------------------------
+
+
+def test_the_same_file_passes_again_and_again_and_is_counted(path: Path, tmp_path: Path) -> None:
+    assert ["", "", ""] == [run(path, tmp_path) for _ in range(3)]
+    assert 6 == starts(path)
+
+
+def test_a_moved_file_passes(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    moved = tmp_path / "elsewhere" / "orders.db"
+    moved.parent.mkdir()
+
+    path.rename(moved)
+
+    assert "" == run(moved, tmp_path)
+
+
+def test_two_instances_in_turn_on_one_file_pass(path: Path, tmp_path: Path) -> None:
+    """Each has seen some of the starts only."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    for state_dir in (one, other):
+        state_dir.mkdir()
+
+    assert [""] * 6 == [run(path, state_dir) for state_dir in (one, other, other, one, one, other)]
+
+
+def test_a_kill_behind_the_commit_passes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is behind the file then, never before it."""
+    run(path, tmp_path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fence, "_write", killed)
+    with opened(path) as db, pytest.raises(KeyboardInterrupt):
+        note_start(db, path, tmp_path)
+    monkeypatch.undo()
+
+    assert "" == run(path, tmp_path)
+
+
+def test_an_instance_that_lost_its_state_directory_passes_with_the_same_file(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    (tmp_path / RECORD).unlink()
+
+    assert "" == run(path, tmp_path)
+
+
+# --- what does not ------------------------------------------------------------------------------------------
+
+
+def test_a_copy_does_not_pass_wherever_it_is(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    copy, there = tmp_path / "copy.db", tmp_path / "another machine"
+    shutil.copy(path, copy)
+    there.mkdir()
+
+    problem = run(copy, tmp_path)
+
+    assert f"error 9772: the file is a copy: it has number {copy.stat().st_ino} (inode)" in problem
+    assert f"had {path.stat().st_ino} at the last start of a daemon" in problem
+    assert f"last used the original at {path}" in problem
+    assert "the file is a copy" in run(copy, there)
+    assert "last used" not in run(copy, there)
+    assert "" == run(path, tmp_path), "and the original goes on"
+
+
+def test_a_copy_that_was_moved_to_where_the_original_was_is_told_as_that(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    shutil.copy(path, tmp_path / "backup")
+    (tmp_path / "backup").replace(path)
+
+    problem = run(path, tmp_path)
+
+    assert "error 9772: the file is a copy" in problem
+    assert problem.endswith("; it was put in the place of the original, as a restored backup is")
+    assert "last used" not in problem
+
+
+def test_an_older_copy_in_the_place_of_the_original_does_not_pass(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    backup = tmp_path / "backup"
+    shutil.copy(path, backup)
+    run(path, tmp_path)
+    number = path.stat().st_ino
+
+    shutil.copyfile(backup, path)
+
+    assert number == path.stat().st_ino
+    assert "knows of 2 starts and stops of daemons, the instance of 4" in run(path, tmp_path)
+
+
+def test_a_copy_made_while_the_daemon_ran_is_older_than_its_stop(path: Path, tmp_path: Path) -> None:
+    with opened(path) as db:
+        note_start(db, path, tmp_path)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copyfile(path, tmp_path / "backup")
+    note_stop(path, tmp_path, 0)
+
+    shutil.copyfile(tmp_path / "backup", path)
+
+    assert "an older copy was put back" in run(path, tmp_path)
+
+
+def test_a_file_made_anew_with_the_same_identity_does_not_pass(path: Path, tmp_path: Path) -> None:
+    """As one with `broker_instance` in the configuration is when it was deleted: its conversations are lost."""
+    run(path, tmp_path)
+    with opened(path) as db:
+        instance = fence._key(db)
+    path.unlink()
+    with opened(path) as db, writing(db):
+        db.execute("UPDATE broker_database SET broker_instance = ?", (UUID(instance).bytes,))
+
+    assert "knows of 0 starts and stops" in run(path, tmp_path)
+
+
+# --- keeping ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_what_is_kept_passes(path: Path, tmp_path: Path, *, is_copy: bool) -> None:
+    run(path, tmp_path)
+    backup = tmp_path / "backup"
+    shutil.copy(path, backup)
+    run(path, tmp_path)
+    if is_copy:
+        path.unlink()
+    shutil.copyfile(backup, path)
+    refused = run(path, tmp_path)
+
+    with opened(path) as db, writing(db):
+        keep(db, path, tmp_path)
+
+    assert refused
+    assert "" == run(path, tmp_path)
+    assert 6 == starts(path), "it goes on behind the count that was seen"
+
+
+def test_keeping_what_passes_changes_nothing(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    with opened(path) as db:
+        before = look(db, path, tmp_path)
+        with writing(db):
+            keep(db, path, tmp_path)
+
+        assert before == look(db, path, tmp_path)
+
+
+# --- stopping, and the record -------------------------------------------------------------------------------
+
+
+def test_a_stop_leaves_a_file_alone_that_has_taken_the_place(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    shutil.copy(path, tmp_path / "other")
+    (tmp_path / "other").rename(path)
+
+    note_stop(path, tmp_path, 0)
+
+    assert 2 == starts(path)
+
+
+def test_a_stop_makes_no_file_anew(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        note_stop(path, tmp_path, 0)
+
+    assert not path.exists()
+
+
+def test_the_record_names_each_database_once(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    run(tmp_path / "billing.db", tmp_path)
+    run(path, tmp_path)
+
+    record = json.loads((tmp_path / RECORD).read_text())
+
+    assert {str(path): 4, str(tmp_path / "billing.db"): 2} == {one["path"]: one["starts"] for one in record.values()}
+    assert not list(tmp_path.glob("*.new"))
+
+
+DAMAGED = ["", "[]", "{", "\xff", '{"a": 1}', '{"a": {"starts": "x", "path": ""}}', '{"a": {"starts": 1e999}}']
+
+
+@pytest.mark.parametrize("text", [*DAMAGED, pytest.param("[" * 99_999, id="nested")])
+def test_a_record_that_was_damaged_says_what_to_do(path: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / RECORD).write_bytes(text.encode("latin-1"))
+
+    with pytest.raises(StoreUnavailableError, match=r"databases\.json: it does not hold .* remove it") as caught:
+        run(path, tmp_path)
+
+    assert str(tmp_path / RECORD) == caught.value.path
+
+
+@pytest.mark.parametrize("what", [RECORD, f"{RECORD}.lock"])
+def test_a_record_that_cannot_be_used_is_told(path: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / what).mkdir()
+
+    with pytest.raises(StoreUnavailableError, match="Is a directory"):
+        run(path, tmp_path)
+
+
+_NOTE_OFTEN = """
+import sys
+from pathlib import Path
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.file_identity import note_start
+path, state_dir = Path(sys.argv[1]), Path(sys.argv[2])
+for _ in range(int(sys.argv[3])):
+    note_start(open_store(path), path, state_dir)
+"""
+
+
+def note_often(state_dir: Path, name: str) -> None:
+    """One more start after the other of a database of its own, as each keeper of a role notes them."""
+    with opened(state_dir / name) as db:
+        for _ in range(OFTEN):
+            note_start(db, state_dir / name, state_dir)
+
+
+def test_what_several_threads_and_processes_note_at_once_is_all_there(tmp_path: Path) -> None:
+    names = [f"{number}.db" for number in range(8)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _NOTE_OFTEN, tmp_path / name, tmp_path, str(OFTEN)])
+        for name in names[:2]
+    ]
+    with ThreadPoolExecutor(len(names)) as pool:
+        for done in [pool.submit(note_often, tmp_path, name) for name in names[2:]]:
+            done.result()
+    ended = [process.wait() for process in processes]
+    record = json.loads((tmp_path / RECORD).read_text())
+
+    assert [0, 0] == ended
+    assert {str(tmp_path / name): OFTEN for name in names} == {one["path"]: one["starts"] for one in record.values()}
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_what_a_path_held_before_is_known_until_a_daemon_has_started_on_the_new_file(
+    path: Path, tmp_path: Path
+) -> None:
+    run(path, tmp_path)
+    run(tmp_path / "billing.db", tmp_path)
+    lost = had(path, tmp_path)
+    path.unlink()
+    with opened(path) as db:
+        sighting = look(db, path, tmp_path)
+
+    assert (1, lost) == (len(lost), sighting.others)
+    assert ("", False) == (sighting.problem, sighting.is_known)
+    assert f"of broker instance {lost[0]}, and it is not in it any more" in sighting.lost
+    assert "" == run(path, tmp_path)
+    with opened(path) as db:
+        sighting = look(db, path, tmp_path)
+    assert ("", lost, True) == (sighting.lost, sighting.others, sighting.is_known)
+
+
+def test_a_file_that_no_daemon_has_started_on_passes() -> None:
+    assert "" == Sighting(number=5, known_number=None, starts=0).problem
+
+
+# --- the epoch ----------------------------------------------------------------------------------------------
+
+
+def test_a_takeover_raises_the_epoch_and_a_start_leaves_it(path: Path, tmp_path: Path) -> None:
+    with opened(path) as db:
+        epochs = [note_start(db, path, tmp_path, least_epoch=least) for least in (0, 0, None, 7, 3)]
+
+    assert [1, 2, 2, 7, 8] == epochs
+    assert 5 == starts(path)
+
+
+def test_a_stop_of_whoever_was_followed_changes_nothing(path: Path, tmp_path: Path) -> None:
+    with opened(path) as db:
+        old = note_start(db, path, tmp_path, least_epoch=0)
+        note_start(db, path, tmp_path, least_epoch=0)
+
+    note_stop(path, tmp_path, old)
+
+    assert 2 == starts(path)
+
+
+def tell(path: Path, epoch: int) -> None:
+    write_reign(path, PrincipalRecord(b"i" * 16, epoch, "second", 1.0))
+
+
+def test_a_file_with_a_lower_epoch_than_is_told_does_not_pass(path: Path, tmp_path: Path) -> None:
+    with opened(path) as db:
+        note_start(db, path, tmp_path, least_epoch=3)
+        passes = look(db, path, tmp_path, told=3).problem
+        by_memory = look(db, path, tmp_path, told=4).problem
+        tell(path, 9)
+        beside = look(db, path, tmp_path).problem
+
+    assert "" == passes
+    assert "its epoch is 3, and it was taken over in epoch 4, so an older copy was put back" in by_memory
+    assert "its epoch is 3, and it was taken over in epoch 9, so an older copy was put back" in beside
+
+
+def test_what_is_told_and_was_damaged_keeps_nobody_away(path: Path, tmp_path: Path) -> None:
+    role_path(path).write_text("{", encoding="utf-8")
+
+    assert "" == run(path, tmp_path)
+
+
+def test_a_file_that_another_instance_has_taken_over_meanwhile_passes(path: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    with opened(path) as db:
+        for state_dir, epoch in ((one, 3), (other, 9)):
+            state_dir.mkdir()
+            note_start(db, path, state_dir, least_epoch=epoch)
+
+        assert "" == look(db, path, one).problem
+
+
+@pytest.mark.parametrize("told", [6, 7])
+def test_a_takeover_goes_beyond_the_epoch_that_is_told_beside_the_file(path: Path, tmp_path: Path, told: int) -> None:
+    tell(path, told)
+
+    with opened(path) as db:
+        assert told + 1 == note_start(db, path, tmp_path, least_epoch=0)
+
+
+def test_a_backup_that_is_kept_goes_on_behind_every_epoch_that_was_known(path: Path, tmp_path: Path) -> None:
+    """Those who send believe the highest epoch that they have heard of."""
+    run(path, tmp_path)
+    shutil.copy(path, tmp_path / "backup")
+    with opened(path) as db:
+        note_start(db, path, tmp_path, least_epoch=9)
+    shutil.copyfile(tmp_path / "backup", path)
+
+    for told in (None, 12):  # the epoch of its own record alone; and that of another instance
+        if told is not None:
+            tell(path, told)
+        refused = run(path, tmp_path)
+        with opened(path) as db:
+            with writing(db):
+                keep(db, path, tmp_path)
+            passes = look(db, path, tmp_path).problem
+            epoch = note_start(db, path, tmp_path, least_epoch=0)
+
+        assert ("", (told or 9) + 1) == (passes, epoch)
+        assert "an older copy was put back" in refused
+
+
+# --- test_identity ---
+# A database with another identity, or with all its conversations ended: what stays, and what the ledger says.
+
+
+NEW = uuid.UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+NOW = 86_400.0
+
+
+def error_all(shop: Shop, contract: str | None = None) -> int:
+    db = shop.connect(isolation_level=None)
+    with writing(db):
+        return error_conversations(db, NOW, text="ended by an administrator", contract=contract)
+
+
+def in_state(shop: Shop, state: str) -> Dialog:
+    """A dialog with one message sent, which is in this state."""
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    if state != "SO":
+        dialog.send(b"x")
+    shop.change(dialog, "state", state)
+    return dialog
+
+
+# --- a new broker instance ----------------------------------------------------------------------------------
+
+
+def test_new_broker_keeps_what_statements_made_and_no_conversation(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"x")
+    shop.arrive(dialog, b"y")
+    before = (queues(db), services(db))
+
+    with writing(db):
+        removed = new_broker(db, NEW)
+
+    assert (1, NEW.bytes, before) == (removed, broker_instance(db), (queues(db), services(db)))
+    tables = [
+        row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'broker%'")
+    ]
+    kept = {table for table in tables if db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()}
+    assert kept == {"broker_database", "broker_queue", "broker_service", "broker_route", "broker_ledger"}
+
+
+def test_new_broker_accounts_for_every_message_that_was_sent(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    for _ in range(2):
+        dialog = shop.begin(db)
+        for _ in range(3):
+            dialog.send(b"x")
+    db.execute("DELETE FROM broker_transmission WHERE message_sequence_number = 0")
+    db.execute("UPDATE broker_conversation SET acknowledged_sequence = 1")
+    db.execute("INSERT INTO broker_ledger VALUES ('sent', 10), ('acknowledged', 10)")
+
+    with writing(db):
+        new_broker(db, NEW)
+
+    assert {"sent": 16, "acknowledged": 12, NEW_BROKER: 4} == dict(db.execute("SELECT * FROM broker_ledger"))
+
+
+def test_new_broker_of_a_database_without_conversations_leaves_the_ledger_empty(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+
+    with writing(db):
+        removed = new_broker(db, NEW)
+
+    assert (0, []) == (removed, db.execute("SELECT * FROM broker_ledger").fetchall())
+
+
+# --- an error for every conversation ------------------------------------------------------------------------
+
+
+def test_open_conversation_ends_with_an_error_at_both_ends(shop: Shop) -> None:
+    dialog = in_state(shop, "CO")
+    shop.arrive(dialog, b"before")
+
+    assert error_all(shop) == 1
+
+    messages = receive(shop.connect(), queue="OrdersQueue")
+    assert [message.type for message in messages] == [ERROR, "DEFAULT"]
+    assert f"<Code>{BROKER_ERRORED}</Code>".encode() in messages[0].body
+    sent = "SELECT message_sequence_number, flags, message_type_name FROM broker_transmission ORDER BY 1"
+    assert [(0, 0, "DEFAULT"), (1, int(Flag.ERROR), ERROR)] == shop.connect().execute(sent).fetchall()
+
+
+def test_error_waits_behind_what_was_sent_and_is_known_to_be_on_its_way(shop: Shop) -> None:
+    in_state(shop, "CO")
+
+    error_all(shop)
+
+    row = shop.connect().execute("SELECT state, send_sequence, end_dialog_sequence FROM broker_conversation").fetchone()
+    assert row == ("ER", 2, 1)
+
+
+def test_far_side_is_told_only_where_it_takes_part(shop: Shop) -> None:
+    """Nobody heard of SO; DI has ended there, DO here; ER and CD are over."""
+    dialogs = {state: in_state(shop, state) for state in ("SO", "SI", "CO", "DI", "DO", "ER", "CD")}
+
+    ended = error_all(shop)
+
+    db = shop.connect()
+    told = {row[0] for row in db.execute("SELECT endpoint_id FROM broker_transmission WHERE flags = 16")}
+    here = {row[0] for row in db.execute("SELECT endpoint_id FROM broker_message")}
+    states = {state: str(dialog.state) for state, dialog in dialogs.items()}
+    number = {state: place for place, state in enumerate(dialogs, 1)}
+    assert (4, {number["SI"], number["CO"]}) == (ended, told)
+    assert {number[state] for state in ("SO", "SI", "CO", "DI")} == here
+    assert {"SO": "ER", "SI": "ER", "CO": "ER", "DI": "ER", "DO": "DO", "ER": "ER", "CD": "CD"} == states
+
+
+def test_only_conversations_under_the_contract_end(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    mine, other = (shop.begin(db, contract=contract) for contract in ("C", "c"))
+
+    assert error_all(shop, "C") == 1
+
+    assert ("ER", "SO") == (mine.state, other.state)
+
+
+def test_error_of_a_dialog_in_quarantine_joins_the_rest_there(shop: Shop) -> None:
+    dialog = in_state(shop, "CO")
+    shop.connect(isolation_level=None).execute(
+        "INSERT INTO broker_failure SELECT endpoint_id, 0, 5, 0, 0, 1, 'E', '' FROM broker_conversation"
+    )
+
+    error_all(shop)
+
+    assert dialog.state == "ER"
+    assert shop.connect().execute("SELECT status, priority FROM broker_message").fetchall() == [(4, 11)]
+
+
+def test_half_a_message_is_given_up_and_a_large_one_that_is_whole_is_not(shop: Shop) -> None:
+    dialog = in_state(shop, "CO")
+    db = shop.connect(isolation_level=None)
+    db.executemany("INSERT INTO broker_fragment VALUES (1, ?, ?, 0, x'00')", [(0, 0), (0, 1), (1, 0), (2, 5)])
+    shop.change(dialog, "receive_sequence", 1)
+    shop.change(dialog, "early_fragments", 1)
+
+    error_all(shop)
+
+    left = db.execute("SELECT message_sequence_number, fragment_number FROM broker_fragment").fetchall()
+    (early,) = db.execute("SELECT early_fragments FROM broker_conversation").fetchone()
+    assert ([(0, 0), (0, 1)], 0) == (left, early)
+
+
+def test_end_of_a_conversation_whose_error_is_on_its_way_waits_until_the_far_side_has_it(shop: Shop) -> None:
+    on_its_way, told = in_state(shop, "CO"), in_state(shop, "CO")
+    error_all(shop)
+    shop.change(told, "acknowledged_sequence", 2)
+
+    for dialog in (on_its_way, told):
+        dialog.end()
+
+    db = shop.connect()
+    assert ("DO", "CD") == (on_its_way.state, told.state)
+    assert db.execute("SELECT flags FROM broker_transmission WHERE endpoint_id = 1 ORDER BY 1").fetchall() == [
+        (0,),
+        (16,),
+    ]
+    assert db.execute("SELECT count(*) FROM broker_message").fetchone() == (0,)

@@ -1,0 +1,365 @@
+"""The ledger as it is read: the sums of what lives, of what is gone, and of what failed, at one moment."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from broker.store.sqlite import inspect as module
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.inspect import (
+    LOOKED_AT,
+    OTHER_TABLES,
+    QUEUES_MAX,
+    Backlog,
+    Census,
+    ContentsAtRisk,
+    Group,
+    LedgerBalance,
+    QueueDepth,
+    QueueStock,
+    WaitReason,
+    backlog_of,
+    fullest_queues,
+    oldest_ready_s,
+    queue_count,
+    read_balance,
+    reasons_of,
+    sides_by_service,
+    stake_of,
+    take_census,
+    unacknowledged_messages,
+    unconfirmed,
+    unended_dialogs,
+)
+from broker.store.sqlite.metadata import queues
+from broker.store.sqlite.side import FailureReason, fail, remove
+from tests.support.shop import Shop
+
+
+def read(shop: Shop) -> LedgerBalance:
+    return read_balance(shop.connect())
+
+
+def sent(shop: Shop, *bodies: str) -> int:
+    """A dialog that has sent these; its endpoint_id."""
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        for body in bodies:
+            dialog.send(body)
+    return dialog.endpoint_id
+
+
+def change(shop: Shop, statement: str, *parameters: object) -> None:
+    shop.connect(isolation_level=None).execute(statement, parameters)
+
+
+def test_a_new_database_has_sent_nothing(shop: Shop) -> None:
+    assert LedgerBalance() == read(shop)
+
+
+def test_what_waits_is_held(shop: Shop) -> None:
+    sent(shop, "one", "two")
+
+    assert (2, 0, 2, 0) == (read(shop).sent, read(shop).acknowledged, read(shop).held, read(shop).unaccounted)
+
+
+def test_what_the_far_side_has_is_acknowledged(shop: Shop) -> None:
+    endpoint = sent(shop, "one", "two")
+    change(shop, "UPDATE broker_conversation SET acknowledged_sequence = 1 WHERE endpoint_id = ?", endpoint)
+    change(shop, "DELETE FROM broker_transmission WHERE message_sequence_number = 0")
+
+    assert LedgerBalance(2, 1, 1, {}) == read(shop)
+
+
+def test_what_fails_stays_in_the_sum_under_its_reason_when_the_conversation_is_gone(shop: Shop) -> None:
+    endpoint = sent(shop, "one", "two")
+    sent(shop, "three")
+    db = shop.connect()
+    with db:
+        fail(db, endpoint, FailureReason.LIFETIME_EXCEEDED)
+        remove(db, endpoint)
+
+    assert LedgerBalance(3, 0, 1, {"lifetime exceeded": 2}) == read(shop)
+    assert 0 == read(shop).unaccounted
+
+
+def test_a_message_that_nobody_tells_about_is_unaccounted(shop: Shop) -> None:
+    sent(shop, "one", "two")
+    change(shop, "DELETE FROM broker_transmission WHERE message_sequence_number = 1")
+
+    assert 1 == read(shop).unaccounted
+
+
+def test_entries_are_those_of_the_view() -> None:
+    entries = list(LedgerBalance(9, 3, 1, {"b": 2, "a": 1}).entries())
+
+    assert [
+        ("sent", None, 9),
+        ("acknowledged", None, 3),
+        ("held", None, 1),
+        ("failed", "a", 1),
+        ("failed", "b", 2),
+        ("unaccounted", None, 2),
+    ] == entries
+
+
+def test_every_conversation_counts() -> None:
+    with closing(open_store(":memory:")) as db:
+        db.executemany(
+            "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator,"
+            " conversation_group_id, state, service_name, far_service, contract, lifetime, create_date, send_sequence,"
+            " acknowledged_sequence) VALUES (?1, ?1, 1, ?1, 'CO', 'S', 'T', 'C', 0, 0, 3, 3)",
+            [(number.to_bytes(16, "big"),) for number in range(1000)],
+        )
+
+        assert LedgerBalance(3000, 3000, 0, {}) == read_balance(db)
+
+
+def test_what_is_not_acknowledged_is_told_over_all_conversations(shop: Shop) -> None:
+    assert 0 == unconfirmed(shop.connect())
+    endpoint_id = sent(shop, "one", "two", "three")
+    sent(shop, "four")
+    change(shop, "UPDATE broker_conversation SET acknowledged_sequence = 2 WHERE endpoint_id = ?", endpoint_id)
+
+    assert 2 == unconfirmed(shop.connect())
+
+
+def test_a_connection_with_rows_by_name_reads_the_same(shop: Shop) -> None:
+    sent(shop, "one")
+    db = shop.connect()
+    db.row_factory = sqlite3.Row
+
+    assert LedgerBalance(1, 0, 1, {}) == read_balance(db)
+
+
+# --- test_census ---
+# The census: every side in one group, queues, tombstones, quarantine, and where the bytes are.
+
+
+NOW = 10_000_000.0
+
+
+def taken(shop: Shop) -> Census:
+    return take_census(shop.connect(), NOW)
+
+
+def dialog(shop: Shop, *, age: float, state: str = "CO", sends: int = 0, unread: int = 0) -> None:
+    db = shop.connect()
+    with db:
+        one = shop.begin(db)
+        for _ in range(sends):
+            one.send("x")
+    for column, value in (("create_date", NOW - age), ("state", state), ("lifetime", NOW + 60)):
+        shop.change(one, column, value)
+    shop.arrive(one, *[b"y"] * unread)
+
+
+def test_conversations_are_counted_by_service_state_and_age(shop: Shop) -> None:
+    for age in (0, 3599, 3600, 86_399, 86_400, 7 * 86_400):
+        dialog(shop, age=age)
+    dialog(shop, age=0, state="DI", unread=2)
+    dialog(shop, age=0, state="DO", sends=1)
+
+    assert [
+        Group("Orders", "CO", "under an hour", 2, 0, 0, NOW + 60),
+        Group("Orders", "CO", "under a day", 2, 0, 0, NOW + 60),
+        Group("Orders", "CO", "under a week", 1, 0, 0, NOW + 60),
+        Group("Orders", "CO", "a week and more", 1, 0, 0, NOW + 60),
+        Group("Orders", "DI", "under an hour", 1, 1, 0, NOW + 60),
+        Group("Orders", "DO", "under an hour", 1, 0, 1, NOW + 60),
+    ] == taken(shop).groups
+
+
+def test_queues_tell_what_is_ready_since_when_and_what_is_in_quarantine(shop: Shop) -> None:
+    dialog(shop, age=0, unread=3)
+    shop.connect(isolation_level=None).execute("UPDATE broker_message SET status = 4 WHERE queuing_order = 1")
+    shop.connect(isolation_level=None).execute(
+        "UPDATE broker_queue SET is_receive_enabled = 0 WHERE name = 'BillingQueue'"
+    )
+
+    assert [QueueDepth("BillingQueue", False, 0, 0, None), QueueDepth("OrdersQueue", True, 2, 1, 86400.5)] == (
+        taken(shop).queues
+    )
+
+
+def test_tombstones_failures_and_what_waits(shop: Shop) -> None:
+    dialog(shop, age=0, sends=2)
+    db = shop.connect(isolation_level=None)
+    db.executemany(
+        "INSERT INTO broker_tombstone VALUES (?, 1, 0, 0, 0, ?, NULL, NULL, NULL, NULL)",
+        [(b"a" * 16, NOW - 1), (b"b" * 16, NOW + 1)],
+    )
+    db.executemany("INSERT INTO broker_failure VALUES (?, 0, 5, 0, 0, ?, 'e', 't')", [(1, NOW), (2, None), (3, None)])
+
+    told = taken(shop)
+
+    assert (2, 1) == (told.tombstones, told.tombstones_due)
+    assert (1, 2) == (told.quarantined_dialogs, told.failing_dialogs)
+    assert 2 == told.sending
+    assert told.sending_since is not None
+
+
+def test_bytes_are_counted_by_table_and_add_up_to_the_file(shop: Shop) -> None:
+    dialog(shop, age=0, sends=50)
+
+    told = taken(shop)
+
+    sizes = {table.table: table for table in told.tables}
+    assert not told.is_estimated
+    assert 50 == sizes["broker_transmission"].rows
+    assert (None, True) == (sizes[OTHER_TABLES].rows, sizes[OTHER_TABLES].size_bytes > 0)
+    assert told.file_bytes - told.free_bytes - 4096 <= sum(table.size_bytes for table in told.tables) <= told.file_bytes
+
+
+def test_a_large_file_is_estimated_from_samples(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COUNTED_MAX_BYTES", 1)
+    db = shop.connect()
+    with db:
+        one = shop.begin(db)
+        for _ in range(1000):
+            one.send(b"z" * 1000)
+
+    told = taken(shop)
+
+    [transmission] = [table for table in told.tables if table.table == "broker_transmission"]
+    assert told.is_estimated
+    assert 1000 == transmission.rows
+    assert 1_000_000 < transmission.size_bytes < 1_100_000
+    assert told.tables[-1].size_bytes < told.file_bytes
+
+
+def test_a_census_changes_nothing_and_ends_its_transaction(shop: Shop) -> None:
+    db = shop.connect()
+
+    take_census(db, NOW)
+
+    assert not db.in_transaction
+
+
+# --- test_stake ---
+# What a database holds is counted.
+
+
+def test_conversations_are_counted_by_state_and_messages_by_where_they_wait(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        shop.begin(db)
+        sent = shop.begin(db)
+        sent.send("one")
+        sent.send("two")
+    shop.arrive(sent, b"answer")
+
+    stake = stake_of(db)
+
+    assert ContentsAtRisk({"CO": 1, "SO": 1}, unsent=2, unread=1) == stake
+    assert 2 == stake.count
+    assert "2 conversations (1 CO, 1 SO), 2 messages to send, 1 unread" == str(stake)
+
+
+def test_an_empty_database_holds_nothing(shop: Shop) -> None:
+    assert "0 conversations, 0 messages to send, 0 unread" == str(stake_of(shop.connect()))
+
+
+# --- test_stock ---
+# What lies in a database is counted, and the first of it has an age.
+
+
+NOW_of_stock = 86_500.5  # 100 s after messages that the shop says have arrived
+
+
+@pytest.fixture
+def db(shop: Shop) -> sqlite3.Connection:
+    return shop.connect(isolation_level=None)
+
+
+def send(shop: Shop, db: sqlite3.Connection, *, enqueue_time: float, why: str | None = None, messages: int = 1) -> Any:
+    dialog = shop.begin(db)
+    for _ in range(messages):
+        dialog.send(b"x")
+    shop.change(dialog, "transmission_status", why)
+    db.execute(
+        "UPDATE broker_transmission SET enqueue_time = ? WHERE endpoint_id = ?", (enqueue_time, dialog.endpoint_id)
+    )
+    return dialog
+
+
+def test_an_empty_database_has_no_stock(db: sqlite3.Connection) -> None:
+    assert (Backlog(), [], []) == (backlog_of(db, NOW_of_stock), reasons_of(db, NOW_of_stock), sides_by_service(db))
+    assert (0, 0) == (unacknowledged_messages(db), unended_dialogs(db))
+
+
+@pytest.mark.parametrize(("now", "oldest_s"), [(110.0, 10.0), (90.0, 0.0)])
+def test_the_backlog_is_as_old_as_its_first_message_and_a_clock_set_back_makes_it_young(
+    shop: Shop, db: sqlite3.Connection, now: float, oldest_s: float
+) -> None:
+    send(shop, db, enqueue_time=100.0, messages=2)
+    send(shop, db, enqueue_time=105.0)
+
+    assert Backlog(3, oldest_s) == backlog_of(db, now)
+    assert 3 == unacknowledged_messages(db)
+
+
+def test_reasons_are_those_of_the_oldest_messages_the_most_frequent_first(shop: Shop, db: sqlite3.Connection) -> None:
+    send(shop, db, enqueue_time=100.0)
+    send(shop, db, enqueue_time=90.0, why="no way", messages=2)
+
+    assert [WaitReason("//far/Billing", "no way", 2, 20.0), WaitReason("//far/Billing", "", 1, 10.0)] == reasons_of(
+        db, 110.0
+    )
+
+
+def test_only_so_many_messages_are_looked_at_for_reasons(shop: Shop, db: sqlite3.Connection) -> None:
+    with db:
+        send(shop, db, enqueue_time=100.0, messages=LOOKED_AT)
+    send(shop, db, enqueue_time=90.0, why="behind")
+
+    assert [WaitReason("//far/Billing", "", LOOKED_AT, 10.0)] == reasons_of(db, 110.0)
+
+
+def test_queues_are_told_the_fullest_first_with_what_is_ready_and_what_is_in_quarantine(
+    shop: Shop, db: sqlite3.Connection
+) -> None:
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"a", b"b", queue="BillingQueue")
+    db.execute("UPDATE broker_message SET status = 4 WHERE message_sequence_number = 0")
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 0 WHERE name = 'BillingQueue'")
+
+    assert [
+        QueueStock("BillingQueue", 1, 1, 100.0, is_receive_enabled=False),
+        QueueStock("OrdersQueue", 0, 0, 0.0, is_receive_enabled=True),
+    ] == fullest_queues(db, NOW_of_stock)
+
+
+def test_of_many_queues_all_are_counted_and_the_fullest_told(db: sqlite3.Connection) -> None:
+    names = [(f"Q{number}",) for number in range(QUEUES_MAX)]
+    db.executemany("INSERT INTO broker_queue (name, is_receive_enabled) VALUES (?, 1)", names)
+
+    assert (QUEUES_MAX + 2, QUEUES_MAX) == (queue_count(db), len(fullest_queues(db, NOW_of_stock)))
+
+
+@pytest.mark.parametrize("priority", [1, 5, 10, 12])
+def test_the_oldest_message_is_found_whatever_its_priority(shop: Shop, db: sqlite3.Connection, priority: int) -> None:
+    number = queues(db)["OrdersQueue"].queue_id
+    shop.arrive(shop.begin(db), b"old", b"young")
+    db.execute(
+        "UPDATE broker_message SET message_enqueue_time = 86400.5 - 60, priority = ? WHERE queuing_order = 1",
+        (priority,),
+    )
+
+    assert 160.0 == oldest_ready_s(db, number, NOW_of_stock)
+    assert 0.0 == oldest_ready_s(db, queues(db)["BillingQueue"].queue_id, NOW_of_stock)
+
+
+def test_sides_are_counted_by_service_and_state_since_the_first_of_them(shop: Shop, db: sqlite3.Connection) -> None:
+    for state, created in [("CO", 20.0), ("CO", 10.0), ("CD", 30.0)]:
+        dialog = shop.begin(db)
+        shop.change(dialog, "state", state)
+        shop.change(dialog, "create_date", created)
+
+    assert {("Orders", "CO", 2, 10.0), ("Orders", "CD", 1, 30.0)} == set(sides_by_service(db))
+    assert 2 == unended_dialogs(db)

@@ -1,0 +1,510 @@
+"""The catalog of a database comes back as it was put: queues, services, types, contracts, priorities, routes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
+from broker.conversation.state import ConversationState
+from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
+from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
+from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
+from broker.security.principal import parse_principal
+from broker.store.sqlite import database
+from broker.store.sqlite import metadata as permission
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import (
+    PRIORITY_DEFAULT,
+    Priority,
+    QueueRow,
+    Service,
+    contracts,
+    drop_contract,
+    drop_message_type,
+    drop_priority,
+    drop_queue,
+    drop_route,
+    drop_service,
+    find_contract,
+    find_contract_of,
+    find_message_type,
+    find_priority,
+    find_priority_about,
+    find_priority_for,
+    find_priority_under,
+    find_queue,
+    find_route,
+    find_routes,
+    find_service,
+    find_service_of,
+    find_service_under,
+    is_begun_here,
+    message_rule,
+    message_types,
+    open_requests,
+    priorities,
+    priority_for,
+    put_contract,
+    put_group,
+    put_lifetime,
+    put_message_type,
+    put_priority,
+    put_queue,
+    put_routes,
+    put_service,
+    queues,
+    routes,
+    services,
+    shorten_lifetime,
+    state_of,
+)
+from tests.support.shop import Shop
+
+INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = open_store(path)
+    yield connection
+    connection.close()
+
+
+def test_queue_comes_back_as_put_and_keeps_its_id(db: sqlite3.Connection) -> None:
+    put_queue(db, "Orders", is_receive_enabled=True)
+    put_queue(db, "Billing", is_receive_enabled=False)
+    before = queues(db)
+
+    put_queue(db, "Orders", is_receive_enabled=False)
+
+    orders, billing = before["Orders"], before["Billing"]
+    assert (QueueRow(orders.queue_id, "Orders", True), QueueRow(billing.queue_id, "Billing", False)) == (
+        orders,
+        billing,
+    )
+    assert {"Orders": QueueRow(orders.queue_id, "Orders", False), "Billing": billing} == queues(db)
+
+
+def test_queue_that_is_turned_on_counts_its_rollbacks_anew(db: sqlite3.Connection) -> None:
+    put_queue(db, "Orders", is_receive_enabled=True, is_poison_message_handling_enabled=True)
+    rollbacks = "SELECT rollbacks FROM broker_queue"
+    db.execute("UPDATE broker_queue SET rollbacks = 3")
+
+    put_queue(db, "Orders", is_receive_enabled=False, is_poison_message_handling_enabled=True)
+    off = db.execute(rollbacks).fetchone()
+    put_queue(db, "Orders", is_receive_enabled=True)
+
+    assert ((3,), (0,)) == (off, db.execute(rollbacks).fetchone())
+    assert not queues(db)["Orders"].is_poison_message_handling_enabled
+
+
+def test_dropped_queue_takes_its_messages_along_and_no_others(db: sqlite3.Connection) -> None:
+    for name in ("Orders", "Billing"):
+        put_queue(db, name, is_receive_enabled=True)
+        db.execute(
+            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
+            " message_enqueue_time, message_body) VALUES (?, 1, 0, 'T', 0, x'')",
+            (queues(db)[name].queue_id,),
+        )
+
+    drop_queue(db, "Orders")
+
+    billing = queues(db)["Billing"].queue_id
+    assert list(queues(db)) == ["Billing"]
+    assert db.execute("SELECT queue_id FROM broker_message").fetchall() == [(billing,)]
+
+
+def test_service_comes_back_as_put_and_keeps_its_id(db: sqlite3.Connection) -> None:
+    put_service(db, "//shop/Orders", 1, frozenset({"b", "a"}))
+    put_service(db, "//shop/orders", 1, frozenset())
+    before = services(db)
+
+    put_service(db, "//shop/Orders", 2, frozenset({"'c'"}))
+
+    first, second = before["//shop/Orders"], before["//shop/orders"]
+    assert Service(first.service_id, "//shop/Orders", 1, frozenset({"a", "b"})) == first
+    assert {
+        "//shop/Orders": Service(first.service_id, "//shop/Orders", 2, frozenset({"'c'"})),
+        "//shop/orders": Service(second.service_id, "//shop/orders", 1, frozenset()),
+    } == services(db)
+
+
+def test_dropped_service_is_gone(db: sqlite3.Connection) -> None:
+    put_service(db, "A", 1, frozenset())
+    put_service(db, "a", 1, frozenset())
+
+    drop_service(db, "A")
+
+    assert list(services(db)) == ["a"]
+
+
+ROUTES = [
+    AUTO_CREATED_LOCAL,
+    Route("r", TRANSPORT, lifetime=datetime(2093, 1, 19, 3, 14, 7, 123457, tzinfo=UTC)),
+    Route("r", NetworkAddress("::1", 4023), "//shop/Órders", weight=1000, address_text="TCP://[::1]:4023/"),
+    Route("r", LOCAL, "S", INSTANCE, datetime(1999, 12, 31, tzinfo=UTC)),
+    Route(
+        "it's",
+        NetworkAddress("east"),
+        "S",
+        INSTANCE,
+        mirror_address=NetworkAddress("west"),
+        address_text="tcp://East",
+        mirror_address_text="tcp://WEST:4022/",
+    ),
+]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.address_text)
+def test_route_comes_back_as_put(db: sqlite3.Connection, route: Route) -> None:
+    put_routes(db, [row_of(route)])
+
+    assert row_of(route) in set(routes(db))
+    assert row_of(route) == find_route(db, route.name)
+
+
+def _route_id(db: sqlite3.Connection) -> int:
+    (number,) = db.execute("SELECT route_id FROM broker_route WHERE name = 'it''s'").fetchone()
+    return int(number)
+
+
+def test_route_that_is_put_again_keeps_its_id_and_nothing_else(db: sqlite3.Connection) -> None:
+    put_routes(db, [row_of(ROUTES[-1])])
+    before = _route_id(db)
+
+    put_routes(db, [row_of(Route("it's", LOCAL))])
+
+    assert (before, row_of(Route("it's", LOCAL))) == (_route_id(db), find_route(db, "it's"))
+
+
+def test_routes_of_one_service_stand_together(db: sqlite3.Connection) -> None:
+    put_routes(db, [row_of(Route(f"r{number}", LOCAL, "ABC"[number % 3])) for number in range(9)])
+
+    services = [row[1] for row in routes(db)]
+
+    assert services == [None, *"AAABBBCCC"]
+
+
+def test_several_routes_are_found_at_once(db: sqlite3.Connection) -> None:
+    put_routes(db, [row_of(Route(name, LOCAL)) for name in ("a", "b", "c")])
+
+    assert find_routes(db, ["a", "c", "x"]) == {name: row_of(Route(name, LOCAL)) for name in ("a", "c")}
+
+
+def test_queue_and_service_are_found_by_name(db: sqlite3.Connection) -> None:
+    put_queue(db, "Q", is_receive_enabled=False)
+    put_service(db, "S", queues(db)["Q"].queue_id, frozenset({"C"}))
+
+    assert (find_queue(db, "Q"), find_service(db, "S")) == (queues(db)["Q"], services(db)["S"])
+    assert (find_queue(db, "q"), find_service(db, "s")) == (None, None)
+
+
+def test_service_of_a_queue_is_found(db: sqlite3.Connection) -> None:
+    for name in ("B", "A"):
+        put_service(db, name, 1, frozenset())
+
+    assert (find_service_of(db, 1), find_service_of(db, 2)) == ("A", None)
+
+
+def test_route_that_does_not_exist_is_not_found(db: sqlite3.Connection) -> None:
+    assert find_route(db, "autocreatedlocal") is None
+
+
+def test_dropped_route_is_gone(db: sqlite3.Connection) -> None:
+    put_routes(db, [row_of(Route("r", LOCAL))])
+
+    drop_route(db, "AutoCreatedLocal")
+
+    assert [row[0] for row in routes(db)] == ["r"]
+
+
+# --- message types and contracts ---
+
+
+def _invoicing(db: sqlite3.Connection) -> None:
+    put_message_type(db, "Invoice", Validation.WELL_FORMED_XML)
+    put_message_type(db, "Receipt", Validation.EMPTY)
+    put_contract(db, "Invoicing", {"Invoice": SentBy.INITIATOR, "Receipt": SentBy.TARGET, DEFAULT: SentBy.ANY})
+
+
+def test_message_type_comes_back_as_put_and_keeps_its_id(db: sqlite3.Connection) -> None:
+    _invoicing(db)
+    numbers = "SELECT message_type_id, name FROM broker_message_type ORDER BY message_type_id"
+    before = db.execute(numbers).fetchall()
+
+    put_message_type(db, "Invoice", Validation.JSON)
+
+    assert [(14, DEFAULT), (65536, "Invoice"), (65537, "Receipt")] == before == db.execute(numbers).fetchall()
+    assert (Validation.JSON, Validation.EMPTY) == (find_message_type(db, "Invoice"), find_message_type(db, "Receipt"))
+    assert (None, Validation.NONE) == (find_message_type(db, "invoice"), find_message_type(db, DEFAULT))
+
+
+def test_contract_comes_back_as_put(db: sqlite3.Connection) -> None:
+    _invoicing(db)
+
+    assert {"Invoice": SentBy.INITIATOR, "Receipt": SentBy.TARGET, DEFAULT: SentBy.ANY} == find_contract(
+        db, "Invoicing"
+    )
+    assert find_contract(db, "invoicing") is None
+    assert contracts(db) == {"Invoicing": frozenset({"Invoice", "Receipt", DEFAULT})}
+    assert message_types(db) == frozenset({"Invoice", "Receipt"})
+
+
+def test_contract_that_is_put_again_has_its_new_message_types_only(db: sqlite3.Connection) -> None:
+    _invoicing(db)
+
+    put_contract(db, "Invoicing", {"Receipt": SentBy.ANY})
+
+    assert find_contract(db, "Invoicing") == {"Receipt": SentBy.ANY}
+    assert db.execute("SELECT contract_id FROM broker_contract").fetchall() == [(65536,)]
+
+
+def test_contract_of_a_message_type_and_service_under_a_contract_are_found(db: sqlite3.Connection) -> None:
+    _invoicing(db)
+    put_service(db, "Billing", 1, frozenset({"Invoicing", "Other"}))
+
+    assert ("Invoicing", None) == (find_contract_of(db, "Invoice"), find_contract_of(db, "Other"))
+    assert ("Billing", None) == (find_service_under(db, "Invoicing"), find_service_under(db, "invoicing"))
+
+
+def test_dropped_contract_and_type_are_gone(db: sqlite3.Connection) -> None:
+    _invoicing(db)
+
+    drop_contract(db, "Invoicing")
+    drop_message_type(db, "Invoice")
+
+    assert (None, None, None) == (
+        find_contract(db, "Invoicing"),
+        find_contract_of(db, "Receipt"),
+        find_message_type(db, "Invoice"),
+    )
+
+
+def test_rule_is_what_the_contract_says_of_the_type(db: sqlite3.Connection) -> None:
+    _invoicing(db)
+    put_message_type(db, "Loose", Validation.JSON)
+
+    rules = [message_rule(db, "Invoicing", name) for name in ("Invoice", "Receipt", DEFAULT, "Loose", "None")]
+
+    assert rules == [
+        Rule("Invoice", SentBy.INITIATOR, Validation.WELL_FORMED_XML),
+        Rule("Receipt", SentBy.TARGET, Validation.EMPTY),
+        Rule(DEFAULT, SentBy.ANY),
+        Rule("Loose", None, Validation.JSON),
+        Rule("None", None, is_declared=False),
+    ]
+
+
+def test_rule_of_a_contract_that_is_not_declared_is_none(db: sqlite3.Connection) -> None:
+    assert message_rule(db, "Invoicing", "Invoice") is None
+    _invoicing(db)
+
+    assert [message_rule(db, contract, "Invoice") for contract in ("invoicing", DEFAULT)] == [None, None]
+
+
+def test_default_is_a_type_for_a_contract_without_it_too(db: sqlite3.Connection) -> None:
+    put_message_type(db, "Invoice", Validation.NONE)
+    put_contract(db, "Invoicing", {"Invoice": SentBy.ANY})
+
+    assert message_rule(db, "Invoicing", DEFAULT) == Rule(DEFAULT, None)
+
+
+# --- priorities ---
+
+ANY = None
+SPECIFIC_FIRST = [
+    ("C", "L", "R"),
+    ("C", "L", ANY),
+    ("C", ANY, "R"),
+    ("C", ANY, ANY),
+    (ANY, "L", "R"),
+    (ANY, "L", ANY),
+    (ANY, ANY, "R"),
+    (ANY, ANY, ANY),
+]
+
+
+def test_most_specific_priority_counts(db: sqlite3.Connection) -> None:
+    found = [priority_for(db, "C", "L", "R")]
+    for level, criteria in enumerate(reversed(SPECIFIC_FIRST), 1):
+        put_priority(db, Priority(f"p{level}", *criteria, priority_level=level))
+        found.append(priority_for(db, "C", "L", "R"))
+
+    assert [PRIORITY_DEFAULT, 1, 2, 3, 4, 5, 6, 7, 8] == found
+    assert [8, 7, 6, 5, 4, 3, 2, 1] == [
+        priority_for(db, contract or "c", local or "l", remote or "r") for contract, local, remote in SPECIFIC_FIRST
+    ]
+
+
+def test_priority_comes_back_as_put(db: sqlite3.Connection) -> None:
+    put_priority(db, Priority("p", "C", None, "R", 9))
+    put_priority(db, Priority("p", None, "L", None, 1))
+
+    assert priorities(db) == {"p": Priority("p", None, "L", None, 1)}
+    assert (find_priority_for(db, "L"), find_priority_for(db, "C")) == ("p", None)
+    assert (Priority("p", None, "L", None, 1), None) == (find_priority(db, "p"), find_priority(db, "P"))
+    assert ("p", None) == (find_priority_about(db, None, "L", None), find_priority_about(db, "C", None, "R"))
+
+
+def test_priority_under_a_contract_is_found_until_it_is_dropped(db: sqlite3.Connection) -> None:
+    put_priority(db, Priority("p", "C"))
+    before = find_priority_under(db, "C")
+
+    drop_priority(db, "p")
+
+    assert ("p", None, None) == (before, find_priority_under(db, "C"), find_priority(db, "p"))
+
+
+# --- test_permission ---
+# Permissions and bindings in a file, also those that another program has put there.
+
+
+@pytest.fixture
+def db_of_permission() -> Iterator[sqlite3.Connection]:
+    with closing(database.open_store(":memory:")) as db_of_permission:
+        yield db_of_permission
+
+
+def rule(state: PermissionState, principal: str = "a", service: str = "s") -> PermissionRule:
+    return PermissionRule(Permission.SEND, service, parse_principal(principal), state)
+
+
+def test_there_is_one_rule_about_the_same(db_of_permission: sqlite3.Connection) -> None:
+    for state in (PermissionState.GRANT, PermissionState.DENY):
+        permission.put_permission(db_of_permission, rule(state))
+    permission.put_permission(db_of_permission, rule(PermissionState.GRANT, "b"))
+
+    assert ((rule(PermissionState.DENY), rule(PermissionState.GRANT, "b")), []) == permission.permissions(
+        db_of_permission
+    )
+    assert PermissionState.DENY is permission.find_state(db_of_permission, rule(PermissionState.GRANT))
+    assert permission.find_state(db_of_permission, rule(PermissionState.GRANT, "c")) is None
+
+
+def test_rule_is_dropped_by_what_it_is_about(db_of_permission: sqlite3.Connection) -> None:
+    permission.put_permission(db_of_permission, rule(PermissionState.DENY))
+    permission.put_permission(db_of_permission, rule(PermissionState.GRANT, "b"))
+
+    permission.drop_permission(db_of_permission, rule(PermissionState.GRANT))
+
+    assert ((rule(PermissionState.GRANT, "b"),), []) == permission.permissions(db_of_permission)
+
+
+def test_rules_go_with_their_service_and_those_of_connect_stay(db_of_permission: sqlite3.Connection) -> None:
+    connect = PermissionRule(Permission.CONNECT, "s", parse_principal("a"), PermissionState.GRANT)
+    for one in (
+        connect,
+        rule(PermissionState.GRANT),
+        rule(PermissionState.DENY, "b"),
+        rule(PermissionState.GRANT, service="s*"),
+    ):
+        permission.put_permission(db_of_permission, one)
+
+    permission.drop_permissions_on(db_of_permission, "s")
+
+    assert {connect, rule(PermissionState.GRANT, service="s*")} == set(permission.permissions(db_of_permission)[0])
+
+
+def test_what_cannot_be_read_grants_nothing_and_denies_everybody(db_of_permission: sqlite3.Connection) -> None:
+    db_of_permission.executemany(
+        "INSERT INTO broker_permission (permission, securable, principal, state) VALUES ('SEND', 's', ?, ?)",
+        [("sha256:1", "GRANT"), ("CN=a,b", "DENY")],
+    )
+
+    rules, unreadable = permission.permissions(db_of_permission)
+
+    assert (rule(PermissionState.DENY, "public"),) == rules
+    assert ["CN=a,b", "sha256:1"] == sorted(unreadable)
+
+
+def test_binding_is_found_by_name_and_by_service(db_of_permission: sqlite3.Connection) -> None:
+    first, second = RemoteServiceBinding("b", "//a", "a"), RemoteServiceBinding("c", "//c", "c", is_anonymous_on=True)
+    changed = RemoteServiceBinding("b", "//b", "x")
+    for one in (first, second, changed):
+        permission.put_binding(db_of_permission, one)
+
+    assert {"b": changed, "c": second} == permission.bindings(db_of_permission)
+    assert (changed, second) == (
+        permission.find_binding(db_of_permission, "b"),
+        permission.find_binding_of(db_of_permission, "//c"),
+    )
+    assert (None, None) == (
+        permission.find_binding(db_of_permission, "x"),
+        permission.find_binding_of(db_of_permission, "//a"),
+    )
+
+
+def test_binding_that_is_dropped_is_gone(db_of_permission: sqlite3.Connection) -> None:
+    permission.put_binding(db_of_permission, RemoteServiceBinding("b", "//a", "a"))
+
+    permission.drop_binding(db_of_permission, "b")
+
+    assert {} == permission.bindings(db_of_permission)
+
+
+# --- test_route_request ---
+# Requests for routes as rows: found while they are open, told apart by group, remembered for a time.
+
+
+FAR = "//far/Billing"
+
+
+@pytest.fixture
+def db_of_route_request(shop: Shop) -> sqlite3.Connection:
+    return shop.connect(isolation_level=None)
+
+
+def test_an_open_request_is_found_by_who_asks_whom(shop: Shop, db_of_route_request: sqlite3.Connection) -> None:
+    dialog = shop.begin(db_of_route_request)
+    handle = dialog.conversation_handle.bytes
+    put_group(db_of_route_request, handle, b"g" * 16)
+    shop.change(dialog, "create_date", 1.5)
+
+    assert [(handle, b"g" * 16, 1.5)] == open_requests(db_of_route_request, "Orders", FAR)
+    assert [] == open_requests(db_of_route_request, "Orders", "//far/Other") + open_requests(
+        db_of_route_request, "Billing", FAR
+    )
+
+
+@pytest.mark.parametrize(("column", "value"), [("state", "DO"), ("state", "CD"), ("is_initiator", 0)])
+def test_what_is_over_or_was_asked_by_the_other_side_is_no_open_request(
+    shop: Shop, db_of_route_request: sqlite3.Connection, column: str, value: object
+) -> None:
+    shop.change(shop.begin(db_of_route_request), column, value)
+
+    assert [] == open_requests(db_of_route_request, "Orders", FAR)
+
+
+def test_a_lifetime_is_put_and_only_ever_shortened(shop: Shop, db_of_route_request: sqlite3.Connection) -> None:
+    handle = shop.begin(db_of_route_request).conversation_handle.bytes
+    told = []
+    for change, lifetime in [(put_lifetime, 50.0), (shorten_lifetime, 60.0), (shorten_lifetime, 40.0)]:
+        change(db_of_route_request, handle, lifetime)
+        told += shop.look("SELECT lifetime FROM broker_conversation")
+
+    assert [50.0, 50.0, 40.0] == told
+
+
+def test_a_side_tells_its_state_and_who_has_begun_it(shop: Shop, db_of_route_request: sqlite3.Connection) -> None:
+    ours, theirs = shop.begin(db_of_route_request), shop.begin(db_of_route_request)
+    shop.change(theirs, "is_initiator", 0)
+    shop.change(theirs, "state", "ER")
+
+    handles = [one.conversation_handle.bytes for one in (ours, theirs)]
+    assert [True, False] == [is_begun_here(db_of_route_request, handle) for handle in handles]
+    assert [ConversationState.STARTED_OUTBOUND, ConversationState.ERROR, ConversationState.CLOSED] == [
+        state_of(db_of_route_request, one) for one in (*handles, b"?" * 16)
+    ]

@@ -1,0 +1,432 @@
+"""Fragments are kept by place, within bounds, and joined in order unless they are large."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from broker.client.dialog import Dialog, begin_dialog
+from broker.conversation.frames import Contact
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation, error_body
+from broker.errors import FrameMalformedError
+from broker.protocol.frame import Envelope, Fault, encode_envelope
+from broker.store.sqlite import reassembly as module
+from broker.store.sqlite.inspect import read_balance
+from broker.store.sqlite.metadata import put_contract, put_message_type
+from broker.store.sqlite.reassembly import HELD_RUNS_MAX, Assembly, Delivery, EarlyFragment, Large, fail_in_writer
+from broker.store.sqlite.schema import LARGE_BYTES
+from broker.store.sqlite.side import SideRow, create_side
+from tests.support.dialog import open_database, queued, rows, states
+
+ENVELOPE = Envelope(type="T")
+PLACES = "SELECT message_sequence_number, fragment_number FROM broker_fragment WHERE endpoint_id = 1 ORDER BY 1, 2"
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db = open_database(tmp_path / "bank.db")
+    yield db
+    db.close()
+
+
+def begin(
+    db: sqlite3.Connection, *, endpoint_id: int = 1, expected: tuple[int, int] = (5, 0), count: int = 1
+) -> Assembly:
+    return Assembly(db, endpoint_id, expected, count)
+
+
+def first(payload: bytes) -> bytes:
+    return encode_envelope(ENVELOPE) + payload
+
+
+def test_fragments_are_joined_by_number_and_kept_no_longer(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    for number, body in ((2, b"c"), (0, first(b"a")), (10, b"d"), (1, b"b")):
+        assembly.keep((5, number), 0, body)
+
+    assert (ENVELOPE, b"abcd") == assembly.join(5, 10)
+    assert [] == rows(db, PLACES)
+
+
+def test_last_fragment_need_not_be_kept_first(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    assembly.keep((5, 0), 0, first(b"a"))
+
+    assert (ENVELOPE, b"ab") == assembly.join(5, 1, (2, b"b"))
+
+
+def test_message_whose_envelope_cannot_be_read_is_kept_no_longer(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    assembly.keep((5, 0), 0, b"\xff\xff\xff\xff")
+
+    with pytest.raises(FrameMalformedError):
+        assembly.join(5, 1, (2, b"b"))
+    assert [] == rows(db, PLACES)
+
+
+def test_strays_behind_the_last_fragment_are_no_part_of_the_message(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    assembly.keep((5, 0), 0, first(b"a"))
+    for number in (1, 7, 2**32 - 1):
+        assembly.keep_early((5, number), 2 if number == 1 else 0, b"b")
+    assert 2 == assembly.take_early((5, 1))
+
+    assert (ENVELOPE, b"ab") == assembly.join(5, 1)
+    assert (0, []) == (assembly.count, rows(db, PLACES))
+
+
+def test_strays_leave_room_when_they_are_gone(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EARLY_BYTES_MAX", 30)
+    assembly = begin(db)
+    assembly.keep((5, 0), 0, first(b"a"))
+    for number in (7, 8):
+        assembly.keep_early((5, number), 0, b"b" * 15)
+
+    assembly.join(5, 1, (2, b"b"))
+
+    assert [EarlyFragment.NEW] * 2 == [assembly.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
+
+
+def test_other_messages_and_endpoints_are_not_touched(db: sqlite3.Connection) -> None:
+    mine, other = begin(db), begin(db, endpoint_id=2)
+    for one in (mine, other):
+        for sequence in (5, 6):
+            one.keep((sequence, 0), 0, first(b""))
+
+    mine.join(5, 0)
+
+    places = "SELECT endpoint_id, message_sequence_number FROM broker_fragment ORDER BY 1, 2"
+    assert [(1, 6), (2, 5), (2, 6)] == rows(db, places)
+
+
+# --- what is early ----------------------------------------------------------------------------------------------
+
+
+def test_second_copy_is_not_kept(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+
+    assert [EarlyFragment.NEW, EarlyFragment.HERE_ALREADY] == [
+        assembly.keep_early((6, 0), 0, body) for body in (b"first", b"second")
+    ]
+    assert [b"first"] == rows(db, "SELECT body FROM broker_fragment")
+
+
+def test_what_is_early_is_known_in_the_next_batch(db: sqlite3.Connection) -> None:
+    begin(db).keep((5, 0), 0, b"in its turn")
+    before = begin(db)
+    for place in ((5, 3), (6, 0)):
+        before.keep_early(place, 2, b"x")
+
+    after = begin(db, expected=(5, 1), count=2)
+
+    assert (2, EarlyFragment.HERE_ALREADY) == (after.count, after.keep_early((6, 0), 2, b"again"))
+    assert [None, 2, None] == [after.take_early(place) for place in ((5, 1), (5, 3), (5, 3))]
+    assert 1 == after.count
+
+
+def test_nothing_is_read_where_nothing_is_early(db: sqlite3.Connection) -> None:
+    asked: list[str] = []
+    db.set_trace_callback(asked.append)
+
+    begin(db, count=0)
+
+    assert [] == asked
+
+
+@pytest.mark.parametrize(("name", "value"), [("EARLY_FRAGMENTS_MAX", 3), ("EARLY_BYTES_MAX", 30)])
+def test_early_fragments_have_a_bound_that_lasts_over_batches(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, name: str, value: int
+) -> None:
+    monkeypatch.setattr(module, name, value)
+    assembly = begin(db)
+    taken = [assembly.keep_early((6, number), 0, b"x" * 10) for number in range(5)]
+
+    again = begin(db, count=assembly.count)
+
+    assert [EarlyFragment.NEW] * 3 + [EarlyFragment.NO_ROOM] * 2 == taken
+    assert EarlyFragment.NO_ROOM == again.keep_early((6, 4), 0, b"x" * 10)
+    again.take_early((6, 0))
+    assert EarlyFragment.NEW == again.keep_early((6, 4), 0, b"x" * 10)
+
+
+def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    for place in ((7, 0), (5, 4), (5, 3), (5, 5), (5, 9), (6, 1), (6, 0)):
+        assembly.keep_early(place, 0, b"")
+
+    assert ((5, 3, 5), (5, 9, 9), (6, 0, 1), (7, 0, 0)) == assembly.held()
+
+
+def test_only_so_many_runs_are_told_and_the_last_of_them_is_whole(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    for sequence in range(HELD_RUNS_MAX + 5):
+        for number in (0, 1):
+            assembly.keep_early((6 + sequence, number), 0, b"")
+
+    held = assembly.held()
+
+    assert HELD_RUNS_MAX == len(held)
+    assert (6 + HELD_RUNS_MAX - 1, 0, 1) == held[-1]
+
+
+def test_what_will_never_be_whole_is_left_for_removal(db: sqlite3.Connection) -> None:
+    """A whole large message before it stays."""
+    for sequence in (3, 5, 6, 6, 9):
+        db.execute("INSERT OR IGNORE INTO broker_fragment VALUES (1, ?, 0, 0, x'')", (sequence,))
+    db.execute("INSERT INTO broker_fragment VALUES (2, 9, 0, 0, x'')")
+    assembly = begin(db)
+
+    assembly.discard((5, 1))
+
+    assert (0, ()) == (assembly.count, assembly.held())
+    assert [(1, 5), (1, 6), (1, 9)] == rows(db, "SELECT * FROM broker_received ORDER BY 1, 2")
+
+
+# --- large messages ---------------------------------------------------------------------------------------------
+
+
+def keep_large(assembly: Assembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
+    """A message of this many bytes, all kept but its last fragment; the number of that."""
+    payload = begins + b" " * (size - len(begins))
+    cuts = [payload[at : at + cut] for at in range(0, size, cut)]
+    for number, piece in enumerate(cuts[:-1]):
+        assembly.keep((5, number), 0, piece if number else first(piece))
+    return len(cuts) - 1
+
+
+def test_large_message_stays_in_its_fragments(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    last = keep_large(assembly)
+
+    envelope, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
+
+    assert (ENVELOPE, Large(db, 1, 5, last + 1)) == (envelope, body)
+    assert last + 1 == len(rows(db, PLACES))
+
+
+def test_message_of_just_the_bound_is_joined(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    last = keep_large(assembly, size=LARGE_BYTES)
+
+    _, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES - last * 200_000)))
+
+    assert isinstance(body, bytes)
+    assert LARGE_BYTES == len(body)
+
+
+def test_large_message_with_an_envelope_that_lies_is_refused_without_being_joined(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    last = keep_large(assembly, size=3 * LARGE_BYTES)
+    db.execute("UPDATE broker_fragment SET body = CAST(x'ffffffff' || body AS BLOB) WHERE fragment_number = 0")
+
+    with pytest.raises(FrameMalformedError):
+        assembly.join(5, last, (2, b""))
+    assert [(1, 5)] == rows(db, "SELECT * FROM broker_received")
+
+
+@pytest.mark.parametrize(
+    ("begins", "validation", "problem"),
+    [
+        (b"<a/>", Validation.WELL_FORMED_XML, None),
+        (b"<a>", Validation.WELL_FORMED_XML, "no well-formed XML"),
+        (b"<a></b>", Validation.WELL_FORMED_XML, "no well-formed XML"),
+        (b"anything", Validation.NONE, None),
+        (b"1", Validation.JSON, "above which JSON is not checked"),
+        (b"", Validation.EMPTY, "must be empty"),
+    ],
+)
+def test_large_message_is_checked_a_fragment_at_a_time(
+    db: sqlite3.Connection, begins: bytes, validation: Validation, problem: str | None
+) -> None:
+    assembly = begin(db)
+    last = keep_large(assembly, begins=begins)
+    _, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
+    assert isinstance(body, Large)
+
+    found = body.violation(validation)
+
+    assert (problem is None) == (found is None)
+    assert (problem or "") in (found or "")
+
+
+# --- test_delivery ---
+# Whole messages reach their queue with priority and status, unless their contract or type forbids them.
+
+
+NOW = 1_750_000_000.0
+TYPES: Mapping[str, tuple[Validation, SentBy]] = {
+    "Any": (Validation.NONE, SentBy.ANY),
+    "Ours": (Validation.NONE, SentBy.TARGET),
+    "Nothing": (Validation.EMPTY, SentBy.INITIATOR),
+    "Xml": (Validation.WELL_FORMED_XML, SentBy.ANY),
+    "Json": (Validation.JSON, SentBy.ANY),
+}
+
+
+@pytest.fixture
+def db_of_delivery(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db_of_delivery = open_database(tmp_path / "bank.db", "Billing")
+    for name, (validation, _) in TYPES.items():
+        put_message_type(db_of_delivery, name, validation)
+    put_message_type(db_of_delivery, "Elsewhere", Validation.NONE)
+    put_contract(db_of_delivery, "Declared", {name: sent_by for name, (_, sent_by) in TYPES.items()})
+    yield db_of_delivery
+    db_of_delivery.close()
+
+
+def side(db_of_delivery: sqlite3.Connection, contract: str = "Declared", service: str = "Billing") -> SideRow:
+    count = len(rows(db_of_delivery, "SELECT 1 FROM broker_conversation"))
+    contact = Contact(bytes([count] * 16), False, service, bytes(16), "//far/Orders", bytes(range(16)))
+    return create_side(db_of_delivery, contact, contract, NOW + 60, NOW, is_named=False)
+
+
+MESSAGES = "SELECT endpoint_id, message_sequence_number, message_body, priority, status FROM broker_message ORDER BY 2"
+
+
+def test_messages_are_written_when_the_batch_is_and_in_its_order(db_of_delivery: sqlite3.Connection) -> None:
+    delivery, one = Delivery(db_of_delivery, NOW), side(db_of_delivery)
+    one.priority = 7
+    assert [True, True] == [delivery.put(one, sequence, "Any", b"x") for sequence in (0, 1)]
+    assert delivery.put_error(one, 2, b"error")
+    assert [] == rows(db_of_delivery, MESSAGES)
+
+    delivery.flush()
+    delivery.flush()
+
+    assert [(1, 0, b"x", 7, 1), (1, 1, b"x", 7, 1), (1, 2, b"error", 11, 1)] == rows(db_of_delivery, MESSAGES)
+    assert Counter(Billing=3) == delivery.delivered
+
+
+def test_large_message_is_a_row_without_a_body(db_of_delivery: sqlite3.Connection) -> None:
+    delivery = Delivery(db_of_delivery, NOW)
+    delivery.put(side(db_of_delivery), 0, "Any", Large(db_of_delivery, 1, 0, 17))
+
+    delivery.flush()
+
+    assert [(None, 17)] == rows(db_of_delivery, "SELECT message_body, body_fragments FROM broker_message")
+
+
+def test_service_that_is_gone_takes_nothing(db_of_delivery: sqlite3.Connection) -> None:
+    delivery = Delivery(db_of_delivery, NOW)
+
+    assert [False, False] == [delivery.put(side(db_of_delivery, service="Nobody"), 0, "Any", b"") for _ in range(2)]
+    assert Counter() == delivery.delivered
+
+
+def test_dialog_in_quarantine_stays_in_order_there(db_of_delivery: sqlite3.Connection) -> None:
+    failed, tried, healthy = side(db_of_delivery), side(db_of_delivery), side(db_of_delivery)
+    db_of_delivery.execute("INSERT INTO broker_failure VALUES (1, 0, 5, 0, 0, 1, 'error', 'traceback')")
+    db_of_delivery.execute("INSERT INTO broker_failure VALUES (2, 0, 1, 0, 0, NULL, 'error', 'traceback')")
+    delivery = Delivery(db_of_delivery, NOW)
+
+    for one in (failed, tried, healthy):
+        delivery.put(one, 1, "Any", b"")
+    delivery.flush()
+
+    assert [(1, 4), (2, 1), (3, 1)] == rows(db_of_delivery, "SELECT endpoint_id, status FROM broker_message ORDER BY 1")
+
+
+@pytest.mark.parametrize(
+    ("type_name", "body", "number"),
+    [
+        ("Any", b"anything", None),
+        ("Ours", b"", 8457),
+        ("Nothing", b"", None),
+        ("Nothing", b"x", 8430),
+        ("Xml", b"<a/>", None),
+        ("Xml", b"<a>", 9616),
+        ("Json", b'{"a": 1}', None),
+        ("Json", b"{", 8430),
+        ("Elsewhere", b"", 8498),
+        ("Unheard of", b"", 8428),
+        (END_DIALOG, b"", 8428),
+        (ERROR, b"", 8428),
+        (DIALOG_TIMER, b"", 8428),
+    ],
+)
+def test_declared_contract_is_kept_to(
+    db_of_delivery: sqlite3.Connection, type_name: str, body: bytes, number: int | None
+) -> None:
+    delivery, one = Delivery(db_of_delivery, NOW), side(db_of_delivery)
+
+    refusals = [delivery.refusal(one, type_name, body) for _ in range(2)]
+
+    assert [number] * 2 == [None if refusal is None else refusal.number for refusal in refusals]
+
+
+def test_contract_that_is_not_declared_lets_all_pass_but_the_brokers_own(db_of_delivery: sqlite3.Connection) -> None:
+    delivery, one = Delivery(db_of_delivery, NOW), side(db_of_delivery, "Undeclared")
+
+    assert delivery.refusal(one, "Xml", b"<a>") is None
+    assert delivery.refusal(one, END_DIALOG, b"") is not None
+
+
+@pytest.mark.parametrize(("type_name", "number"), [("Any", None), ("Json", 8430), ("Ours", 8457)])
+def test_large_message_is_checked_too(db_of_delivery: sqlite3.Connection, type_name: str, number: int | None) -> None:
+    one = side(db_of_delivery)
+    db_of_delivery.executemany(
+        "INSERT INTO broker_fragment VALUES (1, 0, ?, 0, ?)",
+        [(0, encode_envelope(Envelope(type=type_name))), (1, b"1" * 2**21)],
+    )
+
+    refusal = Delivery(db_of_delivery, NOW).refusal(one, type_name, Large(db_of_delivery, 1, 0, 2))
+
+    assert number == (None if refusal is None else refusal.number)
+
+
+# --- test_failing ---
+# Dialogs that cannot be sent as they have to be fail at this side, and only those that still can.
+
+
+FAULT = Fault(-9727, "there is no remote service binding")
+NOW_of_failing = 1_800_000_000.0
+
+
+@pytest.fixture
+def db_of_failing(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db_of_failing = open_database(tmp_path / "shop.db", "Orders")
+    yield db_of_failing
+    db_of_failing.close()
+
+
+def begin_of_failing(db_of_failing: sqlite3.Connection, *bodies: bytes) -> Dialog:
+    dialog = begin_dialog(db_of_failing, from_service="Orders", to_service="//far/Billing")
+    for body in bodies:
+        dialog.send(body)
+    return dialog
+
+
+def test_its_application_reads_an_error_and_nothing_of_it_is_sent(db_of_failing: sqlite3.Connection) -> None:
+    dialog, other = begin_of_failing(db_of_failing, b"1", b"2"), begin_of_failing(db_of_failing, b"3")
+
+    fail_in_writer(db_of_failing, {dialog.endpoint_id: FAULT}, NOW_of_failing)
+
+    assert ["ER", "CO"] == states(db_of_failing)
+    assert [(ERROR, error_body(FAULT.code, FAULT.text))] == queued(db_of_failing)
+    assert [other.endpoint_id] == rows(db_of_failing, "SELECT endpoint_id FROM broker_transmission")
+    assert {"error at this side": 2} == dict(rows(db_of_failing, "SELECT entry, messages FROM broker_ledger"))
+    assert 0 == read_balance(db_of_failing).unaccounted
+
+
+def test_one_that_was_ended_here_is_over(db_of_failing: sqlite3.Connection) -> None:
+    dialog = begin_of_failing(db_of_failing, b"1")
+    dialog.end()
+
+    fail_in_writer(db_of_failing, {dialog.endpoint_id: FAULT}, NOW_of_failing)
+
+    assert ([], []) == (states(db_of_failing), queued(db_of_failing))
+    assert 0 == read_balance(db_of_failing).unaccounted
+
+
+def test_one_that_has_failed_or_is_no_more_stays_as_it_is(db_of_failing: sqlite3.Connection) -> None:
+    dialog = begin_of_failing(db_of_failing, b"1")
+    fail_in_writer(db_of_failing, {dialog.endpoint_id: FAULT}, NOW_of_failing)
+    before = queued(db_of_failing)
+
+    fail_in_writer(db_of_failing, {dialog.endpoint_id: FAULT, 99: FAULT}, NOW_of_failing)
+
+    assert before == queued(db_of_failing)

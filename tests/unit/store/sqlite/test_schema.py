@@ -1,0 +1,533 @@
+"""The tables: all of them or those that are named, in the transaction of whoever asks."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import structlog
+
+from broker.client.transaction import check_schema
+from broker.conversation.frames import Contact, Travel, ack_frame
+from broker.conversation.message_types import ERROR
+from broker.errors import StoreUnavailableError
+from broker.protocol.frame import decode_dialog
+from broker.store.sqlite import schema
+from broker.store.sqlite import schema as migration
+from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES, SCHEMA_VERSION, has_schema, make_tables
+from broker.store.sqlite.side import ACKNOWLEDGED, REPLAY_GUARD, SENT, find_tombstone
+from broker.store.sqlite.transaction import writing
+from tests.support import version_1
+from tests.support.dialog import rows
+
+# --- test_large ---
+# The limits of large bodies, which files that exist already are cut by.
+
+
+def test_files_are_cut_by_these_lengths() -> None:
+    """What waits in a file was cut by them: another value would read it wrongly."""
+    assert (LARGE_BYTES, PART_BYTES) == (1_048_576, 262_144)
+
+
+def test_every_large_body_has_several_parts() -> None:
+    assert LARGE_BYTES % PART_BYTES == 0
+    assert LARGE_BYTES > PART_BYTES
+
+
+# --- test_migration ---
+# A file of an older schema is brought up to this release's with all it holds, as a whole or not at all.
+
+
+NOW = 1_800_000_000.0
+DATABASE_2 = (  # as version 2 made it
+    "CREATE TABLE broker_database (id INTEGER PRIMARY KEY CHECK (id = 1), schema_version INTEGER NOT NULL,"
+    " broker_instance BLOB NOT NULL CHECK (length(broker_instance) = 16), create_date REAL NOT NULL,"
+    " fragment_size INTEGER, file_number INTEGER, starts INTEGER NOT NULL DEFAULT 0)"
+)
+DATABASE_3 = DATABASE_2[:-1] + ", epoch INTEGER NOT NULL DEFAULT 0)"
+DATABASE_4 = DATABASE_3[:-1] + ", certificate TEXT)"
+SINCE_4 = ("permission", "remote_service_binding", "session_key")
+SINCE_7 = ("service_name", "far_service", "far_broker_instance")  # of tombstones
+MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.db"
+    version_1.make(path)
+    return path
+
+
+@pytest.fixture
+def db(old: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(old, isolation_level=None)) as db:
+        migration.migrate(db, old, now=lambda: NOW)
+        yield db
+
+
+def content(path: Path) -> list[str]:
+    """Everything in a file."""
+    with closing(sqlite3.connect(path)) as db:
+        return list(db.iterdump())
+
+
+# --- what it is then ----------------------------------------------------------------------------------------
+
+
+def test_schema_is_that_of_a_new_file(db: sqlite3.Connection, tmp_path: Path) -> None:
+    with closing(open_store(tmp_path / "new.db")) as new:
+        assert rows(new, MASTER) == rows(db, MASTER)
+
+
+def test_every_old_version_has_a_way_up() -> None:
+    assert set(range(schema.OLDEST_VERSION, SCHEMA_VERSION)) == set(migration._ROWS)
+
+
+def test_identity_queues_services_and_routes_stay(db: sqlite3.Connection) -> None:
+    assert version_1.INSTANCE.bytes == broker_instance(db)
+    assert [(1, SCHEMA_VERSION, 1700000000.5, 65536, None, 0)] == rows(
+        db, "SELECT id, schema_version, create_date, fragment_size, file_number, starts FROM broker_database"
+    )
+    assert [(3, "Inbox", 1, 0, 0), (4, "Off", 0, 0, 0)] == rows(db, "SELECT * FROM broker_queue")
+    assert [(2, version_1.HERE, 3, '["C"]')] == rows(db, "SELECT * FROM broker_service")
+    assert [("AutoCreatedLocal", "LOCAL")] == rows(db, "SELECT name, address FROM broker_route")
+
+
+def test_open_conversations_stay_as_they_are(db: sqlite3.Connection) -> None:
+    found = rows(
+        db,
+        "SELECT endpoint_id, is_initiator, state, far_broker_instance IS NOT NULL, send_sequence,"
+        " acknowledged_sequence, receive_sequence, receive_sequence_frag, early_fragments, end_dialog_sequence"
+        " FROM broker_conversation ORDER BY endpoint_id",
+    )
+
+    assert [one for one in version_1.CONVERSATIONS if one[2] != "CD"] == found
+    assert [version_1.handle(number).bytes for number in range(1, 8)] == rows(
+        db, "SELECT conversation_handle FROM broker_conversation ORDER BY endpoint_id"
+    )
+    assert {(5, version_1.LIFETIME, "C", version_1.HERE, version_1.FAR)} == set(
+        rows(db, "SELECT priority, lifetime, contract, service_name, far_service FROM broker_conversation")
+    )
+
+
+def test_a_target_does_not_believe_that_its_answer_is_known(db: sqlite3.Connection) -> None:
+    """For a dialog that was begun with the name of this database that would not be true."""
+    query = "SELECT is_opening_acknowledged FROM broker_conversation WHERE is_initiator = ?"
+
+    assert ({-1}, {0}) == (set(rows(db, query, 0)), set(rows(db, query, 1)))
+
+
+def test_closed_conversations_become_tombstones(db: sqlite3.Connection) -> None:
+    query = "SELECT is_initiator, receive_sequence, close_time, expire_time FROM broker_tombstone ORDER BY is_initiator"
+
+    assert [(0, 2, NOW, version_1.LIFETIME + REPLAY_GUARD), (1, 3, NOW, NOW + REPLAY_GUARD)] == rows(db, query)
+    (closed,) = [one for one in version_1.CONVERSATIONS if one[0] == 8]
+    far = Contact((0xB000 + closed[0]).to_bytes(16, "big"), False, "//any/Far", b"f" * 16, "//any/Here")
+    header, _ = decode_dialog(ack_frame(far, Travel(), bytes(16), (0, 0)))
+    tombstone = find_tombstone(db, bytes(16), header)
+    assert tombstone is not None
+    assert (3, 0) == tombstone.expected
+    assert "//shop/Billing" == tombstone.contact.far_service
+
+
+def test_what_waits_to_be_sent_stays_and_large_bodies_become_parts(db: sqlite3.Connection) -> None:
+    small = [one for one in version_1.WAITING if len(one[3]) <= LARGE_BYTES]
+    query = (
+        "SELECT endpoint_id, message_sequence_number, flags, message_body FROM broker_transmission"
+        " WHERE message_body IS NOT NULL ORDER BY transmission_id"
+    )
+
+    assert small == rows(db, query)
+    ((number, length),) = rows(
+        db, "SELECT transmission_id, body_length FROM broker_transmission WHERE message_body IS NULL"
+    )
+    parts = rows(db, "SELECT body FROM broker_transmission_part WHERE transmission_id = ? ORDER BY part_number", number)
+    assert (13, len(version_1.LARGE)) == (number, length)
+    assert {PART_BYTES} == {len(part) for part in parts[:-1]}
+    assert version_1.LARGE == b"".join(parts)
+
+
+def test_what_waits_for_receive_stays_in_order(db: sqlite3.Connection) -> None:
+    query = (
+        "SELECT endpoint_id, message_sequence_number, message_type_name, message_body FROM broker_message"
+        " ORDER BY queuing_order"
+    )
+
+    assert version_1.QUEUED == rows(db, query)
+    assert [(21, 1, 5), (22, 1, 5), (23, 1, 11)] == rows(
+        db, "SELECT queuing_order, status, priority FROM broker_message ORDER BY queuing_order"
+    )
+
+
+def test_fragments_that_came_stay(db: sqlite3.Connection) -> None:
+    assert [(3, 0, 0, 0), (4, 6, 1, 2)] == rows(
+        db, "SELECT endpoint_id, message_sequence_number, fragment_number, flags FROM broker_fragment"
+    )
+
+
+def test_ledger_adds_up(db: sqlite3.Connection) -> None:
+    """Version 1 did not note what it gave up: two messages of the failed dialog."""
+    entries = dict(rows(db, "SELECT entry, messages FROM broker_ledger"))
+    ((sent, acknowledged),) = rows(db, "SELECT sum(send_sequence), sum(acknowledged_sequence) FROM broker_conversation")
+    held = rows(db, "SELECT count(*) FROM broker_transmission")[0]
+
+    assert {migration.BEFORE: 2, SENT: 3, ACKNOWLEDGED: 3} == entries
+    assert sent + entries[SENT] == acknowledged + entries[ACKNOWLEDGED] + held + entries[migration.BEFORE]
+
+
+def test_numbers_are_never_given_again(db: sqlite3.Connection) -> None:
+    assert {"broker_conversation": 109, "broker_message": 123, "broker_transmission": 115} == dict(
+        rows(db, "SELECT name, seq FROM sqlite_sequence")
+    )
+
+
+def test_numbers_of_what_is_gone_are_never_given_again(old: Path) -> None:
+    with closing(sqlite3.connect(old)) as db, db:
+        db.execute("DELETE FROM broker_message")
+
+    with closing(open_store(old)) as db:
+        assert [123] == rows(db, "SELECT seq FROM sqlite_sequence WHERE name = 'broker_message'")
+
+
+def test_an_error_in_a_queue_is_known_by_its_type() -> None:
+    assert version_1.ERROR == ERROR
+
+
+def test_the_application_keeps_what_it_made(old: Path) -> None:
+    own = (
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, dialog BLOB REFERENCES broker_conversation(conversation_handle));"
+        "CREATE VIEW waiting AS SELECT count(*) AS n FROM broker_transmission;"
+        "CREATE INDEX by_type ON broker_message (message_type_name);"
+        "CREATE TABLE noted (n INTEGER);"
+        "CREATE TRIGGER note AFTER INSERT ON broker_message BEGIN INSERT INTO noted VALUES (new.queuing_order); END"
+    )
+    with closing(sqlite3.connect(old)) as db:
+        db.executescript(own)
+
+    with closing(open_store(old)) as db:
+        db.execute(
+            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
+            " message_enqueue_time, message_body) VALUES (3, 5, 2, 'T', 0.0, x'00')"
+        )
+        kept = rows(db, "SELECT sql FROM sqlite_master WHERE name IN ('orders', 'waiting', 'by_type', 'note', 'noted')")
+
+        assert set(own.split(";")[:4]) <= set(kept)
+        assert 5 == len(kept)
+        assert [124] == rows(db, "SELECT n FROM noted"), "and the trigger did not see the rows that were copied"
+        assert [5] == rows(db, "SELECT n FROM waiting")
+
+
+# --- how it is done -----------------------------------------------------------------------------------------
+
+
+def test_opening_migrates_and_opening_again_does_not(old: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        open_store(old).close()
+        open_store(old).close()
+
+    assert ["database migrates", "database migrated"] == [entry["event"] for entry in logs]
+    assert 1 == logs[0]["from_version"]
+
+
+def test_progress_is_told_while_it_lasts(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migration, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(migration, "_STEPS", 10)
+
+    with structlog.testing.capture_logs() as logs:
+        open_store(old).close()
+
+    told = [entry for entry in logs if entry["event"] == "database still migrates"]
+    assert told
+    assert all(entry["bytes_of_file"] > len(version_1.LARGE) for entry in told)
+    assert told[-1]["bytes_written"] > 0
+
+
+def test_what_another_has_migrated_meanwhile_is_left_alone(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store(old).close()
+    before = content(old)
+    versions = iter([1, SCHEMA_VERSION])
+    monkeypatch.setattr(migration, "schema_version", lambda _: next(versions))
+
+    with closing(sqlite3.connect(old, isolation_level=None)) as db:
+        migration.migrate(db, old)
+
+    assert before == content(old)
+
+
+KILLED = """
+import os, signal, sys
+from broker.store.sqlite import schema as migration
+from broker.store.sqlite.database import open_store
+
+STEP = sys.argv[2]
+real = getattr(migration, STEP)
+
+def kill(*arguments):
+    real(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(migration, STEP, kill)
+open_store(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    "step", ["_put_aside", "make_tables", "_cut_large_bodies", "_keep_numbers", "close", "_rebuild"]
+)
+def test_killed_in_the_middle_nothing_has_changed(old: Path, step: str) -> None:
+    before = content(old)
+
+    done = subprocess.run([sys.executable, "-c", KILLED, str(old), step], check=False, capture_output=True)
+
+    assert -signal.SIGKILL == done.returncode, done.stderr
+    assert before == content(old)
+    with closing(open_store(old)) as db:
+        assert SCHEMA_VERSION == schema.schema_version(db)
+
+
+def test_a_failure_changes_nothing_and_says_what_to_do(old: Path) -> None:
+    before = content(old)
+    with closing(sqlite3.connect(old, isolation_level=None)) as db:
+        pages = db.execute("PRAGMA page_count").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {pages + 10}")
+        with pytest.raises(StoreUnavailableError) as caught:
+            migration.migrate(db, old)
+
+    assert (
+        f"from version 1 to {SCHEMA_VERSION}, and nothing was changed: the disk is full: make room"
+        in caught.value.problem
+    )
+    assert "bytes free" in caught.value.problem
+    assert before == content(old)
+
+
+def test_a_table_of_the_application_with_a_new_name_of_ours_is_refused(old: Path) -> None:
+    with closing(sqlite3.connect(old)) as db:
+        db.execute("CREATE TABLE broker_ledger (n)")
+    before = content(old)
+
+    with pytest.raises(StoreUnavailableError, match="table broker_ledger already exists"):
+        open_store(old)
+
+    assert before == content(old)
+
+
+def test_another_identity_than_the_configured_is_refused_before_anything_is_changed(old: Path) -> None:
+    before = content(old)
+
+    with pytest.raises(StoreUnavailableError, match="its broker instance is 11111111"):
+        open_store(old, broker_instance=version_1.FAR_INSTANCE)
+
+    assert before == content(old)
+
+
+@pytest.mark.parametrize(
+    ("version", "what"), [(1, "start the daemon of this release on it"), (SCHEMA_VERSION + 1, "use that release")]
+)
+def test_an_application_on_another_version_is_told_what_to_do(old: Path, version: int, what: str) -> None:
+    with closing(sqlite3.connect(old, isolation_level=None)) as db:
+        db.execute("UPDATE broker_database SET schema_version = ?", (version,))
+        with pytest.raises(StoreUnavailableError, match=f"its schema has version {version}, .*{what}"):
+            check_schema(db)
+
+
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, -1])
+def test_a_version_that_is_not_known_is_refused_and_the_file_stays(old: Path, version: int) -> None:
+    with closing(sqlite3.connect(old, isolation_level=None)) as db, writing(db):
+        db.execute("UPDATE broker_database SET schema_version = ?", (version,))
+    before = content(old)
+
+    with pytest.raises(StoreUnavailableError, match="nothing was changed: use a newer release, or put back the backup"):
+        open_store(old)
+
+    assert before == content(old)
+
+
+def test_readers_see_the_old_file_until_it_is_done(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    real = migration._keep_numbers
+
+    def look(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        with closing(sqlite3.connect(old)) as reader:
+            seen.extend(reader.execute("SELECT schema_version, count(*) FROM broker_database, broker_conversation"))
+
+    monkeypatch.setattr(migration, "_keep_numbers", look)
+    open_store(old).close()
+
+    assert [(1, len(version_1.CONVERSATIONS))] == seen
+
+
+# --- versions 2 to 6 ----------------------------------------------------------------------------------------
+
+
+def older(path: Path, version: int, table: str) -> Path:
+    """A file of such a version with what it held, made of a migrated one."""
+    version_1.make(path)
+    open_store(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        known = "id, broker_instance, create_date, fragment_size"
+        db.execute("ALTER TABLE broker_database RENAME TO newer")
+        db.execute(table)
+        db.execute(
+            f"INSERT INTO broker_database (schema_version, {known}, file_number, starts)"
+            f" SELECT {version}, {known}, 77, 5 FROM newer"
+        )
+        db.execute("DROP TABLE newer")
+        for name in ("transmission", "message"):
+            db.execute(f"ALTER TABLE broker_{name} DROP COLUMN headers")
+        for name in ("conversation_handle", *SINCE_7):
+            db.execute(f"ALTER TABLE broker_tombstone DROP COLUMN {name}")
+        for name in SINCE_4 if version < 4 else ():
+            db.execute(f"DROP TABLE broker_{name}")
+    return path
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Path:
+    return older(tmp_path / "second.db", 2, DATABASE_2)
+
+
+@pytest.fixture
+def third(tmp_path: Path) -> Path:
+    path = older(tmp_path / "third.db", 3, DATABASE_3)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE broker_database SET epoch = 9")
+    return path
+
+
+@pytest.fixture
+def fourth(tmp_path: Path) -> Path:
+    path = older(tmp_path / "fourth.db", 4, DATABASE_4)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE broker_database SET epoch = 9, certificate = 'CN=orders'")
+        db.execute("INSERT INTO broker_permission VALUES (NULL, 'SEND', '*', 'public', 'GRANT')")
+        db.execute("UPDATE broker_message SET status = 4, body_fragments = 17 WHERE queuing_order = 22")
+    return path
+
+
+def test_version_4_gets_headers_and_keeps_everything_else(fourth: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(fourth)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
+        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        numbers = set(db.execute("SELECT * FROM sqlite_sequence"))
+
+    with closing(open_store(fourth)) as db, closing(open_store(tmp_path / "new.db")) as new:
+        assert rows(new, MASTER) == rows(db, MASTER)
+        assert with_nulls(before, GROWN_SINCE_4) == {
+            name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others
+        }
+        assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
+        assert [(SCHEMA_VERSION, 5, 77, 9, 65536, "CN=orders")] == rows(
+            db, "SELECT schema_version, starts, file_number, epoch, fragment_size, certificate FROM broker_database"
+        )
+
+
+GROWN_SINCE_4 = {"broker_transmission": 1, "broker_message": 1, "broker_tombstone": 1 + len(SINCE_7)}
+
+
+def with_nulls(
+    tables: dict[str, list[tuple[object, ...]]], grown: dict[str, int]
+) -> dict[str, list[tuple[object, ...]]]:
+    """The same rows, with so many new columns in which nothing is."""
+    return {name: [(*row, *[None] * grown.get(name, 0)) for row in found] for name, found in tables.items()}
+
+
+def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(second)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
+        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        numbers = set(db.execute("SELECT * FROM sqlite_sequence"))
+
+    with closing(open_store(second)) as db, closing(open_store(tmp_path / "new.db")) as new:
+        assert rows(new, MASTER) == rows(db, MASTER)
+        assert with_nulls(before, GROWN_SINCE_4) == {
+            name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others
+        }
+        assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
+        assert [(SCHEMA_VERSION, 5, 77, 0, 65536)] == rows(
+            db, "SELECT schema_version, starts, file_number, epoch, fragment_size FROM broker_database"
+        )
+        assert version_1.INSTANCE.bytes == broker_instance(db)
+
+
+def test_version_3_gets_permissions_bindings_and_keys_and_keeps_everything_else(third: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(third)) as db:
+        before = db.execute("SELECT * FROM broker_conversation").fetchall()
+
+    with closing(open_store(third)) as db, closing(open_store(tmp_path / "new.db")) as new:
+        assert rows(new, MASTER) == rows(db, MASTER)
+        assert before == db.execute("SELECT * FROM broker_conversation").fetchall()
+        assert [(SCHEMA_VERSION, 5, 77, 9, 65536, None)] == rows(
+            db, "SELECT schema_version, starts, file_number, epoch, fragment_size, certificate FROM broker_database"
+        )
+
+
+@pytest.mark.parametrize(("version", "missing"), [(5, ("conversation_handle", *SINCE_7)), (6, SINCE_7)])
+def test_versions_5_and_6_get_what_closed_sides_were_and_keep_everything_else(
+    tmp_path: Path, version: int, missing: tuple[str, ...]
+) -> None:
+    path = tmp_path / "older.db"
+    version_1.make(path)
+    open_store(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for name in missing:
+            db.execute(f"ALTER TABLE broker_tombstone DROP COLUMN {name}")
+        db.execute("UPDATE broker_database SET schema_version = ?, starts = 5, file_number = 77, epoch = 9", (version,))
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
+        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+
+    with closing(open_store(path)) as db, closing(open_store(tmp_path / "new.db")) as new:
+        after = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        assert rows(new, MASTER) == rows(db, MASTER)
+        assert len(before["broker_tombstone"]) > 0
+        assert with_nulls(before, {"broker_tombstone": len(missing)}) == after
+        assert [(SCHEMA_VERSION, 5, 77, 9)] == rows(
+            db, "SELECT schema_version, starts, file_number, epoch FROM broker_database"
+        )
+
+
+def test_version_2_writes_little_more_than_what_waits(second: Path) -> None:
+    """However much is in the file, its row and the messages that wait are copied, parts of large ones excepted."""
+    with closing(sqlite3.connect(second, isolation_level=None)) as db:
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        with structlog.testing.capture_logs() as logs:
+            migration.migrate(db, second)
+            size = second.stat().st_size
+
+    assert ["database migrates", "database migrated"] == [one["event"] for one in logs]
+    assert size < 1_000_000 + 3 * len(version_1.LARGE)
+
+
+def _tables(db: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'broker_%'")}
+
+
+def test_the_tables_are_made_in_the_transaction_of_the_caller() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute("BEGIN")
+        make_tables(db)
+        during = has_schema(db), len(_tables(db)) > 20
+        db.execute("ROLLBACK")
+
+        assert ((True, True), False, set()) == (during, has_schema(db), _tables(db))
+
+
+def test_only_the_tables_that_are_named_are_made_with_their_indexes() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        make_tables(db, ["queue", "message"])
+        kinds = dict(db.execute("SELECT type, count(*) FROM sqlite_master WHERE sql IS NOT NULL GROUP BY type"))
+        owners = {owner for (owner,) in db.execute("SELECT tbl_name FROM sqlite_master WHERE name LIKE 'broker_%'")}
+
+        assert {"broker_queue", "broker_message"} == owners
+        assert kinds.get("index", 0) > 0

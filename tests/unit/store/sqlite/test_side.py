@@ -1,0 +1,419 @@
+"""The row of a side: made, read, and written only where it has changed."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.client.dialog import Dialog, begin_dialog
+from broker.conversation.frames import Contact, Travel, ack_frame
+from broker.conversation.state import ConversationState
+from broker.protocol.frame import Header, decode_dialog
+from broker.protocol.layout import NO_GUID
+from broker.security.seal import Mode
+from broker.security.session import Secured
+from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.metadata import Priority, put_priority
+from broker.store.sqlite.side import (
+    NAMING_PROVES_NOTHING,
+    OPENING_ACKNOWLEDGED,
+    OPENING_UNKNOWN,
+    REPLAY_GUARD,
+    FailureReason,
+    SideRow,
+    close,
+    copy_of,
+    create_side,
+    fail,
+    find_tombstone,
+    load_secured,
+    load_side,
+    note_certificate,
+    note_own_certificate,
+    purge_tombstones,
+    put_secured,
+    remove,
+    save_side,
+    side_of,
+)
+from tests.support.dialog import open_database, rows
+
+# --- test_ledger ---
+# Whatever is taken away is counted: sent = acknowledged + held + failed.
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db = open_database(tmp_path / "shop.db", "Orders")
+    yield db
+    db.close()
+
+
+def begin(db: sqlite3.Connection, *bodies: bytes, acknowledged: int = 0) -> Dialog:
+    """A dialog of which so many messages are acknowledged."""
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing")
+    for body in bodies:
+        dialog.send(body)
+    key = "endpoint_id = (SELECT max(endpoint_id) FROM broker_conversation)"
+    db.execute(f"UPDATE broker_conversation SET acknowledged_sequence = ? WHERE {key}", (acknowledged,))
+    db.execute(f"DELETE FROM broker_transmission WHERE {key} AND message_sequence_number < ?", (acknowledged,))
+    return dialog
+
+
+def entries(db: sqlite3.Connection) -> dict[str, int]:
+    return dict(rows(db, "SELECT entry, messages FROM broker_ledger"))
+
+
+def test_what_is_taken_away_is_counted_under_its_reason(db: sqlite3.Connection) -> None:
+    begin(db, b"a", b"b", b"c", acknowledged=1)
+    begin(db, b"other")
+
+    fail(db, 1, FailureReason.LIFETIME_EXCEEDED)
+
+    assert {"lifetime exceeded": 2} == entries(db)
+    assert [b"other"] == rows(db, "SELECT message_body FROM broker_transmission")
+
+
+def test_same_reason_adds_up_and_others_stand_beside_it(db: sqlite3.Connection) -> None:
+    for _ in range(3):
+        begin(db, b"a", b"b")
+
+    fail(db, 1, FailureReason.CLEANUP)
+    fail(db, 2, "whatever a caller says")
+    fail(db, 3, FailureReason.CLEANUP)
+
+    assert {"ended with cleanup": 4, "whatever a caller says": 2} == entries(db)
+
+
+def test_nothing_held_makes_no_entry(db: sqlite3.Connection) -> None:
+    begin(db, b"a", acknowledged=1)
+
+    fail(db, 1, FailureReason.CLEANUP)
+
+    assert {} == entries(db)
+
+
+@pytest.mark.parametrize("reason", ["sent", "acknowledged"])
+def test_reason_is_not_one_of_the_sums(db: sqlite3.Connection, reason: str) -> None:
+    with pytest.raises(AssertionError):
+        fail(db, 1, reason)
+
+
+def test_removed_conversation_leaves_its_sums(db: sqlite3.Connection) -> None:
+    begin(db, b"a", b"b", b"c", acknowledged=2)
+    begin(db, b"a", acknowledged=1)
+    begin(db)
+
+    for endpoint_id in (1, 2, 3):
+        fail(db, endpoint_id, FailureReason.FAR_SIDE_ENDED)
+        remove(db, endpoint_id)
+
+    assert {"sent": 4, "acknowledged": 3, "the far side had ended": 1} == entries(db)
+    assert [] == rows(db, "SELECT * FROM broker_conversation")
+
+
+def test_row_factory_of_an_application_does_not_matter(db: sqlite3.Connection) -> None:
+    begin(db, b"a")
+    db.row_factory = lambda _cursor, _row: pytest.fail("a row was read")
+
+    fail(db, 1, FailureReason.CLEANUP)
+    remove(db, 1)
+
+    db.row_factory = None
+    assert {"sent": 1, "ended with cleanup": 1} == entries(db)
+
+
+# --- test_secured ---
+# How sides are secured, as the file keeps it.
+
+
+ID = b"c" * 16
+
+
+@pytest.fixture
+def db_of_secured(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db_of_secured = open_database(tmp_path / "shop.db", "Orders")
+    yield db_of_secured
+    db_of_secured.close()
+
+
+@pytest.mark.parametrize(
+    "secured",
+    [Secured(Mode.FULL, "CN=billing"), Secured(Mode.ANONYMOUS, "billing", b"s" * 32), Secured(None)],
+    ids=["full", "anonymous", "none"],
+)
+@pytest.mark.parametrize("is_initiator", [True, False])
+def test_what_was_put_is_loaded_for_that_side_only(
+    db_of_secured: sqlite3.Connection, secured: Secured, *, is_initiator: bool
+) -> None:
+    put_secured(db_of_secured, ID, secured, 1.5, is_initiator=is_initiator)
+
+    assert secured == load_secured(db_of_secured, ID, is_initiator=is_initiator)
+    assert load_secured(db_of_secured, ID, is_initiator=not is_initiator) is None
+    assert [(1.5, None)] == rows(db_of_secured, "SELECT security_timestamp, far_certificate FROM broker_session_key")
+
+
+def test_the_certificate_of_the_far_side_may_be_another_later(db_of_secured: sqlite3.Connection) -> None:
+    put_secured(db_of_secured, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
+
+    note_certificate(db_of_secured, ID, "cd", is_initiator=True)
+    note_certificate(db_of_secured, ID, "ef", is_initiator=False)
+
+    assert ["sha256:cd"] == rows(db_of_secured, "SELECT far_certificate FROM broker_session_key")
+
+
+def test_how_a_side_is_secured_is_told_with_who_signed_what_came(db_of_secured: sqlite3.Connection) -> None:
+    put_secured(db_of_secured, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
+    put_secured(db_of_secured, ID, Secured(Mode.ANONYMOUS, "billing"), 1.5, is_initiator=False)
+
+    assert [("FULL", "sha256:ab"), ("ANONYMOUS", None)] == rows(
+        db_of_secured, "SELECT security, far_certificate FROM broker_session_key ORDER BY is_initiator DESC"
+    )
+
+
+def test_whose_certificate_the_database_has_is_written_when_it_changes(db_of_secured: sqlite3.Connection) -> None:
+    for subject in ("CN=shop", "CN=shop", None):
+        before = db_of_secured.total_changes
+        note_own_certificate(db_of_secured, subject)
+        assert [subject] == rows(db_of_secured, "SELECT certificate FROM broker_database")
+        assert db_of_secured.total_changes - before <= 1
+
+    before = db_of_secured.total_changes
+    note_own_certificate(db_of_secured, None)
+    assert before == db_of_secured.total_changes
+
+
+NOW = 1_750_000_000.0
+FAR = bytes(range(16))
+
+
+@pytest.fixture
+def db_of_side(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db_of_side = open_database(tmp_path / "shop.db", "Orders")
+    yield db_of_side
+    db_of_side.close()
+
+
+def create(db_of_side: sqlite3.Connection, *, is_named: bool = False) -> SideRow:
+    contact = Contact(b"c" * 16, False, "Orders", broker_instance(db_of_side), "//far/Billing", FAR)
+    return create_side(db_of_side, contact, "C", NOW + 60, NOW, is_named=is_named)
+
+
+def load(db_of_side: sqlite3.Connection, *, is_initiator: bool = False) -> SideRow | None:
+    return load_side(db_of_side, broker_instance(db_of_side), b"c" * 16, is_initiator=is_initiator)
+
+
+def test_side_is_read_as_it_was_made(db_of_side: sqlite3.Connection) -> None:
+    side = create(db_of_side)
+
+    assert side == load(db_of_side)
+    assert load(db_of_side, is_initiator=True) is None
+    assert (ConversationState.STARTED_INBOUND, "C", 5, NOW + 60, OPENING_UNKNOWN) == (
+        side.state,
+        side.contract,
+        side.priority,
+        side.lifetime,
+        side.opening,
+    )
+
+
+def test_priority_is_fixed_when_the_side_is_made(db_of_side: sqlite3.Connection) -> None:
+    put_priority(db_of_side, Priority("high", "C", "Orders", "//far/Billing", 9))
+
+    assert 9 == create(db_of_side).priority
+    put_priority(db_of_side, Priority("high", "C", "Orders", "//far/Billing", 2))
+    loaded = load(db_of_side)
+    assert loaded is not None
+    assert 9 == loaded.priority
+
+
+def test_who_named_this_database_from_the_start_proves_nothing_by_it(db_of_side: sqlite3.Connection) -> None:
+    assert NAMING_PROVES_NOTHING == create(db_of_side, is_named=True).opening
+
+
+def test_changes_are_written_and_acknowledged_messages_forgotten(db_of_side: sqlite3.Connection) -> None:
+    dialog = begin_dialog(db_of_side, from_service="Orders", to_service="//far/Billing")
+    for body in (b"a", b"b"):
+        dialog.send(body)
+    side = side_of(db_of_side, 1)
+    assert side is not None
+    before = copy_of(side)
+    side.contact = side.contact.bound_to(FAR)
+    side.state, side.acknowledged_sequence, side.expected = ConversationState.DISCONNECTED_INBOUND, 1, (3, 4)
+    side.early_fragments, side.opening = 2, OPENING_ACKNOWLEDGED
+
+    save_side(db_of_side, side, before)
+
+    assert side == side_of(db_of_side, 1)
+    assert [b"b"] == rows(db_of_side, "SELECT message_body FROM broker_transmission")
+
+
+@pytest.mark.parametrize("far", [None, FAR])
+def test_counts_are_written_beside_a_state_and_a_far_side_that_stay(
+    db_of_side: sqlite3.Connection, far: bytes | None
+) -> None:
+    instance = None if far is None else uuid.UUID(bytes=far)
+    begin_dialog(db_of_side, from_service="Orders", to_service="//far/Billing", broker_instance=instance)
+    side = side_of(db_of_side, 1)
+    assert side is not None
+    before = copy_of(side)
+    side.acknowledged_sequence, side.expected, side.early_fragments, side.opening = 1, (3, 4), 2, OPENING_ACKNOWLEDGED
+
+    save_side(db_of_side, side, before)
+
+    assert side == side_of(db_of_side, 1)
+    assert (ConversationState.STARTED_OUTBOUND, far or NO_GUID) == (side.state, side.contact.far_broker_instance)
+
+
+def test_far_side_is_written_where_the_state_stays(db_of_side: sqlite3.Connection) -> None:
+    begin_dialog(db_of_side, from_service="Orders", to_service="//far/Billing")
+    side = side_of(db_of_side, 1)
+    assert side is not None
+    before = copy_of(side)
+    side.contact = side.contact.bound_to(FAR)
+
+    save_side(db_of_side, side, before)
+
+    assert side == side_of(db_of_side, 1)
+
+
+def test_nothing_changed_is_nothing_written(db_of_side: sqlite3.Connection) -> None:
+    side = create(db_of_side)
+    changes = db_of_side.total_changes
+
+    save_side(db_of_side, side, replace(side))
+
+    assert changes == db_of_side.total_changes
+
+
+def test_number_of_no_side_leads_to_none(db_of_side: sqlite3.Connection) -> None:
+    assert side_of(db_of_side, 99) is None
+
+
+# --- test_tombstone ---
+# A closed side leaves a tombstone, for as long as the far side may send again, and nothing else.
+
+
+HERE = b"h" * 16
+LIFETIME = 5000.0
+EMPTY = ("broker_conversation", "broker_transmission", "broker_message", "broker_failure")
+
+
+@pytest.fixture
+def db_of_tombstone(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db_of_tombstone = open_database(tmp_path / "shop.db", "Orders")
+    yield db_of_tombstone
+    db_of_tombstone.close()
+
+
+def begin_of_tombstone(db_of_tombstone: sqlite3.Connection, **columns: object) -> bytes:
+    """A dialog that has sent one message, with some columns set; its conversation id."""
+    dialog = begin_dialog(db_of_tombstone, from_service="Orders", to_service="//far/Billing")
+    dialog.send(b"a")
+    for column, value in {"lifetime": NOW + LIFETIME, **columns}.items():
+        db_of_tombstone.execute(
+            f"UPDATE broker_conversation SET {column} = ? WHERE conversation_id = ?",
+            (value, dialog.conversation_id.bytes),
+        )
+    return dialog.conversation_id.bytes
+
+
+def header_of(contact: Contact) -> Header:
+    """Of any frame that this side sends."""
+    return decode_dialog(ack_frame(contact, Travel(), b"m" * 16, (0, 0)))[0]
+
+
+def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db_of_tombstone: sqlite3.Connection) -> None:
+    conversation = begin_of_tombstone(db_of_tombstone, receive_sequence=3, receive_sequence_frag=2)
+    [handle] = rows(db_of_tombstone, "SELECT conversation_handle FROM broker_conversation")
+    db_of_tombstone.execute("INSERT INTO broker_message SELECT NULL, 1, 1, 5, 1, 2, 'T', 0, x'', NULL, NULL")
+    db_of_tombstone.execute("INSERT INTO broker_failure VALUES (1, 2, 5, 0, 0, 0, 'error', 'traceback')")
+
+    close(db_of_tombstone, 1, NOW, FailureReason.FAR_SIDE_ENDED)
+
+    assert [] == [row for table in EMPTY for row in rows(db_of_tombstone, f"SELECT * FROM {table}")]
+    kept = (conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle, "Orders", "//far/Billing", None)
+    assert [kept] == rows(db_of_tombstone, "SELECT * FROM broker_tombstone")
+    assert {"sent": 1, "the far side had ended": 1} == dict(rows(db_of_tombstone, "SELECT * FROM broker_ledger"))
+
+
+def test_only_the_side_that_closes_is_touched(db_of_tombstone: sqlite3.Connection) -> None:
+    begin_of_tombstone(db_of_tombstone)
+    begin_of_tombstone(db_of_tombstone)
+
+    close(db_of_tombstone, 2, NOW, FailureReason.CLEANUP)
+
+    assert [1] == rows(db_of_tombstone, "SELECT endpoint_id FROM broker_conversation")
+    assert [1] == rows(db_of_tombstone, "SELECT endpoint_id FROM broker_transmission")
+
+
+@pytest.mark.parametrize(
+    ("is_initiator", "is_acknowledged", "lifetime", "seconds"),
+    [
+        (1, 0, LIFETIME, REPLAY_GUARD),
+        (0, 1, LIFETIME, REPLAY_GUARD),
+        (0, 0, LIFETIME, LIFETIME + REPLAY_GUARD),
+        (0, -1, LIFETIME, LIFETIME + REPLAY_GUARD),
+        (0, 0, -LIFETIME, REPLAY_GUARD),
+    ],
+    ids=["initiator", "known to have an answer", "not known", "named from the start", "past its lifetime"],
+)
+def test_tombstone_stays_until_nobody_can_open_the_dialog_anew(
+    db_of_tombstone: sqlite3.Connection, is_initiator: int, is_acknowledged: int, lifetime: float, seconds: float
+) -> None:
+    begin_of_tombstone(
+        db_of_tombstone,
+        is_initiator=is_initiator,
+        is_opening_acknowledged=is_acknowledged,
+        receive_sequence=1,
+        lifetime=NOW + lifetime,
+    )
+
+    close(db_of_tombstone, 1, NOW, FailureReason.CLEANUP)
+
+    assert [NOW + seconds] == rows(db_of_tombstone, "SELECT expire_time FROM broker_tombstone")
+
+
+def test_side_of_which_nobody_heard_leaves_no_tombstone(db_of_tombstone: sqlite3.Connection) -> None:
+    begin_dialog(db_of_tombstone, from_service="Orders", to_service="//far/Billing")
+
+    close(db_of_tombstone, 1, NOW, FailureReason.CLEANUP)
+
+    assert [] == rows(db_of_tombstone, "SELECT * FROM broker_tombstone")
+    assert [] == rows(db_of_tombstone, "SELECT * FROM broker_conversation")
+
+
+def test_tombstone_is_found_by_dialog_and_side_and_moves_on(db_of_tombstone: sqlite3.Connection) -> None:
+    far = Contact(
+        begin_of_tombstone(db_of_tombstone, receive_sequence=3), False, "//far/Billing", b"f" * 16, "Orders", HERE
+    )
+    close(db_of_tombstone, 1, NOW, FailureReason.CLEANUP)
+
+    tombstone = find_tombstone(db_of_tombstone, HERE, header_of(far))
+    assert tombstone is not None
+    assert Contact(far.conversation_id, True, "Orders", HERE, "//far/Billing") == tombstone.contact
+    assert (3, 0) == tombstone.expected
+    tombstone.move(db_of_tombstone, (7, 2))
+
+    again = find_tombstone(db_of_tombstone, HERE, header_of(far))
+    assert again is not None
+    assert (7, 2) == again.expected == tombstone.expected
+    assert find_tombstone(db_of_tombstone, HERE, header_of(replace(far, is_initiator=True))) is None
+    assert find_tombstone(db_of_tombstone, HERE, header_of(replace(far, conversation_id=bytes(16)))) is None
+
+
+def test_tombstones_are_purged_in_slices_and_not_before_their_time(db_of_tombstone: sqlite3.Connection) -> None:
+    for number in range(5):
+        begin_of_tombstone(db_of_tombstone)
+        close(db_of_tombstone, number + 1, NOW + number, FailureReason.CLEANUP)
+
+    assert not purge_tombstones(db_of_tombstone, NOW + REPLAY_GUARD - 0.001, 2)
+    assert 5 == len(rows(db_of_tombstone, "SELECT 1 FROM broker_tombstone"))
+    assert purge_tombstones(db_of_tombstone, NOW + 2 + REPLAY_GUARD, 2)
+    assert not purge_tombstones(db_of_tombstone, NOW + 2 + REPLAY_GUARD, 2)
+    assert [NOW + 3, NOW + 4] == rows(db_of_tombstone, "SELECT close_time FROM broker_tombstone ORDER BY 1")

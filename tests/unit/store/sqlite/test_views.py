@@ -1,0 +1,515 @@
+"""The views of message types, contracts and priorities: what is built in, what statements made, how they join."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from broker.client.dialog import begin_dialog
+from broker.conversation.message_types import SentBy, Validation
+from broker.conversation.state import ConversationState
+from broker.observe.query import SELF_MADE, SystemViews
+from broker.observe.tsql import add_functions
+from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
+from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
+from broker.security.principal import parse_principal
+from broker.store.sqlite.database import open_store
+from broker.store.sqlite.metadata import (
+    Priority,
+    put_binding,
+    put_contract,
+    put_message_type,
+    put_permission,
+    put_priority,
+    put_queue,
+    put_service,
+    queues,
+)
+from broker.store.sqlite.views import (
+    COUNTED,
+    FILE_VIEWS,
+    QUEUE,
+    STATUS_FUNCTION,
+    FileView,
+    attach,
+    guid,
+    instant,
+    queue_numbers,
+)
+from tests.support.shop import Shop
+
+Ask = Callable[[str], list[tuple[object, ...]]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Iterator[Ask]:
+    """The rows of a statement over a database with one of everything."""
+    path = tmp_path / "orders.db"
+    with closing(open_store(path)) as db:
+        for validation in Validation:
+            put_message_type(db, f"T {validation}", validation)
+        put_contract(db, "C", {"T JSON": SentBy.INITIATOR, "T EMPTY": SentBy.TARGET, "DEFAULT": SentBy.ANY})
+        put_queue(db, "Q", is_receive_enabled=True, is_poison_message_handling_enabled=True)
+        put_service(db, "S", queues(db)["Q"].queue_id, frozenset({"C", "DEFAULT", "Nothing"}))
+        put_priority(db, Priority("P", "C", "S", "R", 9))
+        put_priority(db, Priority("Any"))
+        put_priority(db, Priority("Unknown", "Nothing", None, None, 1))
+        for contract in ("C", "DEFAULT", "Nothing"):
+            begin_dialog(db, from_service="S", to_service="R", contract=contract)
+        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
+        views = SystemViews(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict)
+        yield lambda statement: views.select(statement, database="orders").rows
+
+
+def test_message_types_have_the_letters_of_the_original(ask: Ask) -> None:
+    made = ask("SELECT name, validation, validation_desc FROM sys.service_message_types WHERE message_type_id >= 65536")
+
+    assert {
+        ("T NONE", "N", "NONE"),
+        ("T EMPTY", "E", "EMPTY"),
+        ("T WELL_FORMED_XML", "X", "XML"),
+        ("T JSON", "J", "JSON"),
+    } == set(made)
+
+
+def test_what_is_built_in_is_shown_once(ask: Ask) -> None:
+    types = ask("SELECT name, message_type_id, validation FROM sys.service_message_types WHERE message_type_id < 65536")
+    contracts = ask("SELECT name, service_contract_id FROM sys.service_contracts WHERE service_contract_id < 65536")
+
+    assert [("DEFAULT", 14, "N")] == [row for row in types if row[0] == "DEFAULT"]
+    assert 6 == len(types)
+    assert {"DEFAULT", "http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice"} == {
+        name for name, _ in contracts
+    }
+
+
+def test_contract_joins_its_message_types(ask: Ask) -> None:
+    usages = ask(
+        "SELECT t.name, u.is_sent_by_initiator, u.is_sent_by_target FROM sys.service_contracts c"
+        " JOIN sys.service_contract_message_usages u ON u.service_contract_id = c.service_contract_id"
+        " JOIN sys.service_message_types t ON t.message_type_id = u.message_type_id WHERE c.name IN ('C', 'DEFAULT')"
+        " ORDER BY c.name, t.name"
+    )
+
+    assert [("DEFAULT", 1, 1), ("T EMPTY", 0, 1), ("T JSON", 1, 0), ("DEFAULT", 1, 1)] == usages
+
+
+def test_service_joins_its_contracts(ask: Ask) -> None:
+    usages = ask(
+        "SELECT s.name, u.service_contract_name, c.name FROM sys.services s"
+        " JOIN sys.service_contract_usages u ON u.service_id = s.service_id"
+        " LEFT JOIN sys.service_contracts c ON c.service_contract_id = u.service_contract_id ORDER BY 2"
+    )
+
+    assert [("S", "C", "C"), ("S", "DEFAULT", "DEFAULT"), ("S", "Nothing", None)] == usages
+
+
+def test_priorities_join_contract_and_service(ask: Ask) -> None:
+    found = ask(
+        "SELECT p.name, p.priority, c.name, s.name, p.remote_service_name, p.service_contract_name,"
+        " p.local_service_name FROM sys.conversation_priorities p"
+        " LEFT JOIN sys.services s ON s.service_id = p.local_service_id"
+        " LEFT JOIN sys.service_contracts c ON c.service_contract_id = p.service_contract_id ORDER BY p.priority_id"
+    )
+
+    assert [
+        ("P", 9, "C", "S", "R", "C", "S"),
+        ("Any", 5, None, None, None, None, None),
+        ("Unknown", 1, None, None, None, "Nothing", None),
+    ] == found
+
+
+def test_conversations_tell_their_contract_priority_and_group(ask: Ask) -> None:
+    endpoints = ask("SELECT service_contract_name, service_contract_id, priority FROM sys.conversation_endpoints")
+    groups = ask("SELECT service_name, conversations, service_id FROM sys.conversation_groups")
+
+    assert {("C", 65536, 9), ("DEFAULT", 6, 5), ("Nothing", None, 1)} == set(endpoints)
+    assert [("S", 1, 1)] * 3 == groups
+
+
+def test_queue_tells_whether_poison_messages_turn_it_off(ask: Ask) -> None:
+    assert [("Q", 1)] == ask("SELECT name, is_poison_message_handling_enabled FROM sys.service_queues")
+
+
+# --- test_attached ---
+# A file under a name on somebody else's connection: read only, and only if it is a database of the broker.
+
+
+@pytest.fixture
+def asking() -> Iterator[sqlite3.Connection]:
+    """A connection that holds nothing of its own."""
+    with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None)) as db:
+        yield db
+
+
+def test_the_queues_of_an_attached_file_have_their_numbers(shop: Shop, asking: sqlite3.Connection) -> None:
+    attach(asking, shop.path, "one")
+
+    assert {name: queue.queue_id for name, queue in queues(shop.connect()).items()} == queue_numbers(asking, "one")
+
+
+def test_an_attached_file_cannot_be_written(shop: Shop, asking: sqlite3.Connection) -> None:
+    attach(asking, shop.path, "one")
+
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        asking.execute("DELETE FROM one.broker_route")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no database, and longer than the header of one" * 20])
+def test_what_is_no_database_of_the_broker_is_not_attached(
+    tmp_path: Path, asking: sqlite3.Connection, content: bytes | None
+) -> None:
+    path = tmp_path / "other.db"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(sqlite3.Error):
+        attach(asking, path, "one")
+
+
+def test_tables_whose_rows_may_be_counted_are_tables(shop: Shop) -> None:
+    assert set(shop.look("SELECT name FROM sqlite_schema WHERE type = 'table'")) >= COUNTED
+
+
+# --- test_file_view ---
+# A view over a file, as SQL.
+
+
+VIEW = FileView(
+    {"name": "t.name", "id": guid("t.id"), "at": instant("t.at"), "is_over": "t.at <= {now}"},
+    "{db}.thing t WHERE t.queue = {queue_id}",
+)
+
+
+def test_view_reads_the_file_it_is_rendered_for() -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        add_functions(db, now=datetime.now(UTC))
+        db.execute("CREATE TABLE thing (name, id, at, queue)")
+        db.execute("INSERT INTO thing VALUES ('a', ?, 1.5, 7), ('b', NULL, 3, 8)", (b"\xab" * 16,))
+
+        rows = db.execute(VIEW.render(db="main", now=2.0, queue_id=7)).fetchall()
+        same = db.execute(
+            f"SELECT 1 FROM ({VIEW.render(db='main', now=2.0, queue_id=7)}) WHERE id = ?", (rows[0][1].lower(),)
+        )
+
+        assert rows == [("a", "ABABABAB-ABAB-ABAB-ABAB-ABABABABABAB", "1970-01-01 00:00:01.500", 1)]
+        assert same.fetchall() == [(1,)]
+
+
+def test_view_without_a_file_has_its_columns_and_no_row() -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        cursor = db.execute(VIEW.render_empty())
+
+        assert (["name", "id", "at", "is_over"], []) == (
+            [column[0] for column in cursor.description],
+            cursor.fetchall(),
+        )
+
+
+# --- test_permission_view ---
+# The views of permissions and remote service bindings, over what statements have stored.
+
+
+OWN = {*SELF_MADE, MSDB_ROUTES}
+PermissionViewAsk = Callable[..., list[tuple[object, ...]]]
+
+
+def rule(
+    permission: Permission, securable: str, principal: str, state: PermissionState = PermissionState.GRANT
+) -> PermissionRule:
+    return PermissionRule(permission, securable, parse_principal(principal), state)
+
+
+@pytest.fixture
+def ask_of_permission_view(tmp_path: Path) -> Iterator[PermissionViewAsk]:
+    """The rows of a statement over msdb and a database."""
+    paths = {"msdb": tmp_path / "msdb.db", "orders": tmp_path / "orders.db"}
+    with closing(open_store(paths["msdb"])) as msdb, closing(open_store(paths["orders"])) as orders:
+        put_permission(msdb, rule(Permission.CONNECT, "*", "CN=a"))
+        put_permission(msdb, rule(Permission.SEND, "//far", "public", PermissionState.DENY))
+        put_queue(orders, "Q", is_receive_enabled=True)
+        put_service(orders, "S", queues(orders)["Q"].queue_id, frozenset())
+        put_permission(orders, rule(Permission.SEND, "S", "b"))
+        put_permission(orders, rule(Permission.SEND, "S*", "b", PermissionState.DENY))
+        put_binding(orders, RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True))
+        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in OWN}
+        views = SystemViews(databases=paths, snapshots=snapshots, transmission_statuses=dict)
+        yield lambda statement, database="orders": views.select(statement, database=database).rows
+
+
+@pytest.mark.parametrize("database", ["msdb", "orders"])
+def test_who_may_connect_is_of_the_instance(ask_of_permission_view: PermissionViewAsk, database: str) -> None:
+    rows = ask_of_permission_view("SELECT * FROM sys.server_permissions", database)
+
+    assert [(105, "ENDPOINT", 1, 0, None, None, "CO", "CONNECT", "G", "GRANT", "*", "CN=a")] == rows
+
+
+def test_who_may_send_is_of_each_database(ask_of_permission_view: PermissionViewAsk) -> None:
+    columns = "class, class_desc, major_id, type, permission_name, state, state_desc, securable_name, grantee_name"
+    query = f"SELECT {columns} FROM sys.database_permissions ORDER BY securable_name"
+
+    assert [
+        (17, "SERVICE", 1, "SN", "SEND", "G", "GRANT", "S", "b"),
+        (17, "SERVICE", None, "SN", "SEND", "D", "DENY", "S*", "b"),
+    ] == ask_of_permission_view(query)
+    assert [(17, "SERVICE", None, "SN", "SEND", "D", "DENY", "//far", "public")] == ask_of_permission_view(
+        query, "msdb"
+    )
+
+
+def test_permission_joins_its_service(ask_of_permission_view: PermissionViewAsk) -> None:
+    query = "SELECT s.name FROM sys.database_permissions p JOIN sys.services s ON s.service_id = p.major_id"
+
+    assert [("S",)] == ask_of_permission_view(query)
+
+
+def test_bindings_are_shown(ask_of_permission_view: PermissionViewAsk) -> None:
+    assert [("b", 1, None, "//far", None, None, 1, "CN=far")] == ask_of_permission_view(
+        "SELECT * FROM sys.remote_service_bindings"
+    )
+    assert [] == ask_of_permission_view("SELECT * FROM sys.remote_service_bindings", "msdb")
+
+
+@pytest.mark.parametrize("view", ["server_permissions", "database_permissions", "remote_service_bindings"])
+def test_rows_can_be_counted(ask_of_permission_view: PermissionViewAsk, view: str) -> None:
+    assert 1 == len(ask_of_permission_view(f"SELECT count(*) FROM sys.{view}"))
+
+
+# --- test_system_view ---
+# The views over the file of a database: what each tells of the rows that are there.
+
+
+FAR = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A database with one service, its queue, and the functions that the views call."""
+    with closing(open_store(tmp_path / "orders.db")) as connection:
+        put_queue(connection, "OrdersQueue", is_receive_enabled=True)
+        put_service(connection, "//shop/Orders", queues(connection)["OrdersQueue"].queue_id, frozenset({"//shop/C"}))
+        add_functions(connection, now=datetime.now(UTC))
+        connection.create_function(STATUS_FUNCTION, 1, lambda _handle: "tried")
+        yield connection
+
+
+def rows(db: sqlite3.Connection, view: FileView, *, now: float = 0.0, queue_id: int = 0) -> list[dict[str, object]]:
+    cursor = db.execute(view.render(db="main", now=now, queue_id=queue_id))
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def add_message(db: sqlite3.Connection, *, body: bytes, queue_id: int = 1) -> None:
+    db.execute(
+        "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
+        " message_enqueue_time, message_body) VALUES (?, 1, 0, 't', 2.0, ?)",
+        (queue_id, body),
+    )
+
+
+def test_route_that_never_expires(db: sqlite3.Connection) -> None:
+    assert rows(db, FILE_VIEWS["sys.routes"]) == [
+        {
+            "name": "AutoCreatedLocal",
+            "route_id": 1,
+            "principal_id": None,
+            "remote_service_name": None,
+            "broker_instance": None,
+            "lifetime": None,
+            "address": "LOCAL",
+            "mirror_address": None,
+            "weight": 1,
+            "is_expired": 0,
+        }
+    ]
+
+
+@pytest.mark.parametrize(("now", "is_expired"), [(999.9, 0), (1000.0, 1), (2000.0, 1)])
+def test_route_is_expired_from_its_instant_on(db: sqlite3.Connection, now: float, is_expired: int) -> None:
+    db.execute("UPDATE broker_route SET lifetime = 1000.0, broker_instance = ?", (FAR.bytes,))
+
+    (row,) = rows(db, FILE_VIEWS["sys.routes"], now=now)
+
+    assert ("1970-01-01 00:16:40.000", str(FAR).upper(), is_expired) == (
+        row["lifetime"],
+        row["broker_instance"],
+        row["is_expired"],
+    )
+
+
+def test_service_names_its_queue_and_contracts(db: sqlite3.Connection) -> None:
+    (row,) = rows(db, FILE_VIEWS["sys.services"])
+
+    assert row == {
+        "name": "//shop/Orders",
+        "service_id": 1,
+        "principal_id": None,
+        "service_queue_id": 1,
+        "queue_name": "OrdersQueue",
+        "contracts": '["//shop/C"]',
+    }
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_queue_tells_its_status_and_what_waits(db: sqlite3.Connection, *, is_on: bool) -> None:
+    put_queue(db, "OrdersQueue", is_receive_enabled=is_on)
+    add_message(db, body=b"x")
+
+    (row,) = rows(db, FILE_VIEWS["sys.service_queues"])
+
+    assert (int(is_on), int(is_on), 1) == (
+        row["is_receive_enabled"],
+        row["is_enqueue_enabled"],
+        row["message_count"],
+    )
+
+
+def test_endpoint_of_a_dialog_begun_here(db: sqlite3.Connection) -> None:
+    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing", contract="c", lifetime=60)
+    dialog.send(b"x")
+
+    (row,) = rows(db, FILE_VIEWS["sys.conversation_endpoints"])
+
+    expected = {
+        "conversation_handle": str(dialog.conversation_handle).upper(),
+        "conversation_id": str(dialog.conversation_id).upper(),
+        "is_initiator": 1,
+        "service_id": 1,
+        "state": "CO",
+        "state_desc": "CONVERSING",
+        "far_service": "//shop/Billing",
+        "far_broker_instance": None,
+        "send_sequence": 1,
+        "end_dialog_sequence": None,
+        "receive_sequence": 0,
+        "first_out_of_order_sequence": None,
+        "is_system": 0,
+        "service_name": "//shop/Orders",
+        "service_contract_name": "c",
+    }
+    assert expected == {name: row[name] for name in expected}
+
+
+def test_every_state_has_its_words(db: sqlite3.Connection) -> None:
+    begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
+    told = {}
+    for state in ConversationState:
+        db.execute("UPDATE broker_conversation SET state = ?", (state.value,))
+        told[state.value] = rows(db, FILE_VIEWS["sys.conversation_endpoints"])[0]["state_desc"]
+
+    assert told == {state.value: state.name for state in ConversationState}
+
+
+def test_a_closed_side_keeps_the_handle_that_its_application_has(db: sqlite3.Connection) -> None:
+    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
+    dialog.send(b"hello")
+    (before,) = rows(db, FILE_VIEWS["sys.conversation_endpoints"])
+    db.execute("UPDATE broker_conversation SET state = 'DI'")
+
+    dialog.end()
+
+    (row,) = rows(db, FILE_VIEWS["sys.conversation_endpoints"])
+    assert ("CD", before["conversation_handle"]) == (row["state"], row["conversation_handle"])
+
+
+def test_out_of_order_columns_tell_what_arrived_early(db: sqlite3.Connection) -> None:
+    begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
+    db.execute("UPDATE broker_conversation SET receive_sequence = 5, receive_sequence_frag = 2")
+    for sequence, fragment in [(5, 0), (5, 1), (7, 3), (6, 0), (7, 1)]:
+        db.execute("INSERT INTO broker_fragment VALUES (1, ?, ?, 0, x'')", (sequence, fragment))
+
+    (row,) = rows(db, FILE_VIEWS["sys.conversation_endpoints"])
+
+    assert (
+        row["first_out_of_order_sequence"],
+        row["last_out_of_order_sequence"],
+        row["last_out_of_order_frag"],
+    ) == (6, 7, 3)
+
+
+def test_transmission_queue_tells_where_a_message_goes(db: sqlite3.Connection) -> None:
+    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing", broker_instance=FAR)
+    dialog.send(b"hello", type="t")
+    db.execute("UPDATE broker_transmission SET enqueue_time = 1.25")
+
+    (row,) = rows(db, FILE_VIEWS["sys.transmission_queue"])
+
+    assert row == {
+        "conversation_handle": str(dialog.conversation_handle).upper(),
+        "to_service_name": "//shop/Billing",
+        "to_broker_instance": str(FAR).upper(),
+        "from_service_name": "//shop/Orders",
+        "service_contract_name": "DEFAULT",
+        "enqueue_time": "1970-01-01 00:00:01.250",
+        "message_sequence_number": 0,
+        "message_type_name": "t",
+        "is_conversation_error": 0,
+        "is_end_of_dialog": 0,
+        "message_body": b"hello",
+        "transmission_status": "tried",
+        "priority": 5,
+        "conversation_id": str(dialog.conversation_id).upper(),
+        "body_bytes": 5,
+    }
+
+
+@pytest.mark.parametrize(("error", "flags"), [(None, (0, 1)), (7, (1, 0))])
+def test_transmission_queue_tells_an_end_from_an_error(
+    db: sqlite3.Connection, error: int | None, flags: tuple[int, int]
+) -> None:
+    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
+    dialog.send(b"x")
+    dialog.end(error=error)
+
+    last = rows(db, FILE_VIEWS["sys.transmission_queue"])[-1]
+
+    assert flags == (last["is_conversation_error"], last["is_end_of_dialog"])
+
+
+def test_queue_shows_its_own_messages_only(db: sqlite3.Connection) -> None:
+    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
+    add_message(db, body=b"mine")
+    add_message(db, body=b"other", queue_id=2)
+
+    (row,) = rows(db, QUEUE, queue_id=1)
+
+    assert row == {
+        "status": 1,
+        "priority": 5,
+        "queuing_order": 1,
+        "conversation_handle": str(dialog.conversation_handle).upper(),
+        "message_sequence_number": 0,
+        "service_name": "//shop/Orders",
+        "message_type_name": "t",
+        "message_body": b"mine",
+        "message_enqueue_time": "1970-01-01 00:00:02.000",
+        "body_bytes": 4,
+    }
+
+
+def test_empty_view_has_the_same_columns(db: sqlite3.Connection) -> None:
+    view = FILE_VIEWS["sys.services"]
+
+    cursor = db.execute(view.render_empty())
+
+    assert (list(view.columns), []) == ([column[0] for column in cursor.description], cursor.fetchall())
+
+
+def test_counting_a_large_view_does_not_render_its_rows(db: sqlite3.Connection) -> None:
+    """COUNT(*) is answered from the table: no function of the view is called for any row."""
+    called: list[object] = []
+    db.create_function(STATUS_FUNCTION, 1, called.append)
+    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
+    dialog.send(b"x")
+
+    view = FILE_VIEWS["sys.transmission_queue"].render(db="main", now=time.time())
+    (count,) = db.execute(f"SELECT COUNT(*) FROM ({view})").fetchone()
+
+    assert (count, called) == (1, [])
