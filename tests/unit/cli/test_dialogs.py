@@ -313,26 +313,26 @@ def test_what_send_and_receive_refuse(
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path / "shop.db")
-    yield shop
-    shop.close()
+def store(tmp_path: Path) -> Iterator[Shop]:
+    store = Shop(tmp_path / "shop.db")
+    yield store
+    store.close()
 
 
-def crowd(shop: Shop) -> None:
+def crowd(store: Shop) -> None:
     """Ten conversations that the far side has ended long ago."""
-    db = shop.connect()
+    db = store.connect()
     with db:
         for _ in range(10):
-            shop.begin(db)
-    db = shop.connect(isolation_level=None)
+            store.begin(db)
+    db = store.connect(isolation_level=None)
     db.execute("UPDATE broker_conversation SET state = 'DI', create_date = 0")
 
 
-def test_a_file_is_counted_without_a_daemon(shop: Shop) -> None:
-    crowd(shop)
+def test_a_file_is_counted_without_a_daemon(store: Shop) -> None:
+    crowd(store)
 
-    done = run("dialogs", "census", "-d", shop.path)
+    done = run("dialogs", "census", "-d", store.path)
 
     text = " ".join(done.stdout.split())
     assert 0 == done.exit_code
@@ -343,16 +343,16 @@ def test_a_file_is_counted_without_a_daemon(shop: Shop) -> None:
     assert "sizes are counted" in text
 
 
-def test_the_ledger_of_a_file_is_told_without_a_daemon(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    shop.begin(db).send_many([b"1", b"2", b"3"])
-    over = shop.begin(db)
+def test_the_ledger_of_a_file_is_told_without_a_daemon(store: Shop) -> None:
+    db = store.connect(isolation_level=None)
+    store.begin(db).send_many([b"1", b"2", b"3"])
+    over = store.begin(db)
     over.send(b"4")
-    shop.change(over, "state", "DI")
+    store.change(over, "state", "DI")
     over.end()
 
-    text = run("dialogs", "census", "-d", shop.path).stdout
-    [told] = json.loads(run("dialogs", "census", "-d", shop.path, "-o", "json").stdout)["databases"]
+    text = run("dialogs", "census", "-d", store.path).stdout
+    [told] = json.loads(run("dialogs", "census", "-d", store.path, "-o", "json").stdout)["databases"]
 
     sentence = "4 sent = 0 acknowledged + 3 held + 1 failed (1 the far side had ended)"
     assert f"ledger: {sentence}\n" in text
@@ -366,32 +366,32 @@ def test_the_ledger_of_a_file_is_told_without_a_daemon(shop: Shop) -> None:
     } == told["ledger"]
 
 
-def test_what_the_ledger_does_not_account_for_is_told(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    shop.begin(db).send(b"1")
+def test_what_the_ledger_does_not_account_for_is_told(store: Shop) -> None:
+    db = store.connect(isolation_level=None)
+    store.begin(db).send(b"1")
     db.execute("DELETE FROM broker_transmission")
 
-    assert "0 failed + 1 UNACCOUNTED" in run("dialogs", "census", "-d", shop.path).stdout
+    assert "0 failed + 1 UNACCOUNTED" in run("dialogs", "census", "-d", store.path).stdout
 
 
-def test_a_lifetime_beyond_the_calendar_is_shown(shop: Shop) -> None:
-    crowd(shop)
-    shop.connect(isolation_level=None).execute("UPDATE broker_conversation SET lifetime = 1e15")
+def test_a_lifetime_beyond_the_calendar_is_shown(store: Shop) -> None:
+    crowd(store)
+    store.connect(isolation_level=None).execute("UPDATE broker_conversation SET lifetime = 1e15")
 
-    assert "in a far future" in run("dialogs", "census", "-d", shop.path).stdout
+    assert "in a far future" in run("dialogs", "census", "-d", store.path).stdout
 
 
-def test_as_json_it_has_every_figure(shop: Shop) -> None:
-    crowd(shop)
+def test_as_json_it_has_every_figure(store: Shop) -> None:
+    crowd(store)
 
-    [told] = json.loads(run("dialogs", "census", "-d", shop.path, "-o", "json").stdout)["databases"]
+    [told] = json.loads(run("dialogs", "census", "-d", store.path, "-o", "json").stdout)["databases"]
 
     assert 10 == told["census"]["groups"][0]["conversations"]
     assert told["meaning"] == []
     assert {"broker_conversation", "broker_queue"} <= {table["table"] for table in told["census"]["tables"]}
 
 
-def test_the_databases_of_a_configuration_are_counted(shop: Shop, tmp_path: Path) -> None:
+def test_the_databases_of_a_configuration_are_counted(store: Shop, tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     other = Shop(tmp_path / "other.db")
     other.close()
@@ -405,7 +405,7 @@ def test_the_databases_of_a_configuration_are_counted(shop: Shop, tmp_path: Path
 
     assert ["database shop", "database other"] == _heads(both.stdout)
     assert ["database other"] == _heads(one.stdout)
-    assert shop.path.is_file()
+    assert store.path.is_file()
 
 
 def _heads(text: str) -> list[str]:
@@ -437,35 +437,35 @@ def test_without_a_file_or_a_configuration_there_is_nothing_to_count(monkeypatch
 # --- end ----------------------------------------------------------------------------------------------------
 
 
-def test_what_nobody_ends_is_ended(shop: Shop) -> None:
-    crowd(shop)
+def test_what_nobody_ends_is_ended(store: Shop) -> None:
+    crowd(store)
 
-    dry = run("dialogs", "end", "-d", shop.path, "--state", "DI", "--older-than", "7d", "--dry-run")
-    assert (0, 10) == (dry.exit_code, len(shop.seen()["conversations"]))
+    dry = run("dialogs", "end", "-d", store.path, "--state", "DI", "--older-than", "7d", "--dry-run")
+    assert (0, 10) == (dry.exit_code, len(store.seen()["conversations"]))
     assert "10 conversations would end" in dry.stdout
 
-    done = run("dialogs", "end", "-d", shop.path, "--state", "DI", "--older-than", "7d", "--yes")
+    done = run("dialogs", "end", "-d", store.path, "--state", "DI", "--older-than", "7d", "--yes")
 
-    assert (0, []) == (done.exit_code, shop.seen()["conversations"])
+    assert (0, []) == (done.exit_code, store.seen()["conversations"])
     assert "10 conversations ended" in done.stdout
 
 
-def test_those_that_are_young_or_of_others_stay(shop: Shop) -> None:
-    crowd(shop)
+def test_those_that_are_young_or_of_others_stay(store: Shop) -> None:
+    crowd(store)
     for words in (("--state", "CO", "--older-than", "7d"), ("--service", "Billing", "--older-than", "1h")):
-        told = json.loads(run("dialogs", "end", "-d", shop.path, *words, "--yes", "-o", "json").stdout)
+        told = json.loads(run("dialogs", "end", "-d", store.path, *words, "--yes", "-o", "json").stdout)
         assert {"chosen": [], "ended": 0} == told
-    with shop.connect() as db:
-        shop.begin(db)
+    with store.connect() as db:
+        store.begin(db)
 
-    told = json.loads(run("dialogs", "end", "-d", shop.path, "--older-than", "1h", "--yes", "-o", "json").stdout)
+    told = json.loads(run("dialogs", "end", "-d", store.path, "--older-than", "1h", "--yes", "-o", "json").stdout)
 
     [chosen] = told["chosen"]
     assert (10, "DI", 10, ["SO"]) == (
         told["ended"],
         chosen["state"],
         chosen["conversations"],
-        shop.seen()["conversations"],
+        store.seen()["conversations"],
     )
 
 
@@ -479,10 +479,10 @@ def test_those_that_are_young_or_of_others_stay(shop: Shop) -> None:
         (("--state", "DO"), "only --cleanup ends it"),
     ],
 )
-def test_nothing_is_ended_unasked_or_by_halves(shop: Shop, words: tuple[str, ...], problem: str) -> None:
-    crowd(shop)
+def test_nothing_is_ended_unasked_or_by_halves(store: Shop, words: tuple[str, ...], problem: str) -> None:
+    crowd(store)
 
-    result = run("dialogs", "end", "-d", shop.path, "--older-than", "7d", *words)
+    result = run("dialogs", "end", "-d", store.path, "--older-than", "7d", *words)
 
-    assert (2, 10) == (result.exit_code, len(shop.seen()["conversations"]))
+    assert (2, 10) == (result.exit_code, len(store.seen()["conversations"]))
     assert problem in " ".join(result.stderr.replace("│", " ").split())

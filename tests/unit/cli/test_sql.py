@@ -160,7 +160,7 @@ def test_watching_without_a_terminal_prints_one_state_after_the_other(
         if next(left, 0) == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("broker.cli.sql.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("broker.cli.status.time", SimpleNamespace(sleep=sleep))
     result = run(*command, "--socket", fake_admin.path, "--interval", "7", "-o", "json")
 
     assert (0, [STATUS] * 3) == (result.exit_code, [json.loads(line) for line in result.stdout.splitlines()])
@@ -172,7 +172,7 @@ def test_watching_ends_when_the_instance_refuses(fake_admin: Any, monkeypatch: p
     def sleep(_: float) -> None:
         fake_admin.answers["/v1/status"] = (403, {"detail": "no"})
 
-    monkeypatch.setattr("broker.cli.sql.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("broker.cli.status.time", SimpleNamespace(sleep=sleep))
 
     result = run("top", "--socket", fake_admin.path)
 

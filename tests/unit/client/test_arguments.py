@@ -259,7 +259,7 @@ class PoolConnection:
     [
         ("shop.db", "str"),
         (None, "NoneType"),
-        (PoolConnection(), r"tests\.unit\.application\.test_connection\.PoolConnection"),
+        (PoolConnection(), r"tests\.unit\.client\.test_arguments\.PoolConnection"),
     ],
 )
 def test_what_is_no_connection_is_refused(call: Callable[[Any, Any], Any], given: object, what: str) -> None:
@@ -271,7 +271,9 @@ def test_what_is_no_connection_is_refused(call: Callable[[Any, Any], Any], given
 async def test_a_connection_that_is_awaited_is_told_where_its_calls_are(
     shop: ConnectionShop, call: Callable[[Any, Any], Any]
 ) -> None:
-    there = r"broker\.application\.worker\.{}, whose calls are awaited: those of broker\.aio take one of broker\.aio"
+    there = (
+        r"broker\.client\.async_connection\.{}, whose calls are awaited: those of broker\.aio take one of broker\.aio"
+    )
 
     async with aio.connect(shop.path) as db:
         with pytest.raises(TypeError, match=EXPECTED + there.format("Connection")):
@@ -290,7 +292,9 @@ async def test_a_connection_that_is_not_awaited_is_told_where_its_calls_are(
         await call(aio, shop.connect())
     with pytest.raises(TypeError, match=f"{EXPECTED_AWAITED}str$"):
         await call(aio, "shop.db")
-    with pytest.raises(TypeError, match=rf"{EXPECTED_AWAITED}broker\.application\.worker\.Connecting: await it first"):
+    with pytest.raises(
+        TypeError, match=rf"{EXPECTED_AWAITED}broker\.client\.async_connection\.Connecting: await it first"
+    ):
         await call(aio, aio.connect(shop.path))
 
 
@@ -316,11 +320,11 @@ async def test_what_is_no_dialog_is_refused(shop: ConnectionShop, call: Callable
     dialog = shop.begin(shop.connect(isolation_level=None))
     handle = dialog.conversation_handle
 
-    with pytest.raises(TypeError, match=r"has to be a broker\.application\.dialog\.Dialog, .* not uuid\.UUID"):
+    with pytest.raises(TypeError, match=r"has to be a broker\.client\.dialog\.Dialog, .* not uuid\.UUID"):
         call(broker, handle)
     with pytest.raises(TypeError, match=r"has to be a broker\.aio\.Dialog, .* `get_dialog` gives .* not uuid\.UUID"):
         await call(aio, handle)
-    with pytest.raises(TypeError, match=r"has to be a broker\.aio\.Dialog, .* not broker\.application\.dialog\.Dialog"):
+    with pytest.raises(TypeError, match=r"has to be a broker\.aio\.Dialog, .* not broker\.client\.dialog\.Dialog"):
         await call(aio, dialog)
     async with aio.connect(shop.path) as db:
         awaited = await aio.get_dialog(db, handle)

@@ -46,7 +46,7 @@ def test_a_coroutine_function_is_known_by_itself() -> None:
 
 
 def test_logs_tell_where_the_function_is() -> None:
-    assert Activation(handle, "Q").name.endswith("test_activation.handle")
+    assert Activation(handle, "Q").name.endswith("test_reader_worker.handle")
     assert "partial" in Activation(partial(handle, None), "Q").name
 
 

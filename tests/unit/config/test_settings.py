@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from broker.catalog import check
 from broker.catalog.check import admin_errors, check_ways_in, journal_errors, tracing_errors
-from broker.config import settings as module
 from broker.config.admin_access import holders_of, is_owner, new_token, socket_group_of, user_name
 from broker.config.consistency import contradictions, drain_oddities, setting_warnings
 from broker.config.load import load_settings
@@ -406,7 +406,7 @@ def test_without_a_directory_there_is_none(tmp_path: Path) -> None:
 
 
 def test_library_that_is_missing_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(check, "find_spec", lambda name: None)
 
     with pytest.raises(SettingError) as caught:
         journal_plan(settings_of_journal(tmp_path))
@@ -695,7 +695,7 @@ def test_without_a_journal_there_is_nothing_to_trace() -> None:
 
 @pytest.mark.parametrize("journal", [True, False])
 def test_what_is_off_needs_nothing(monkeypatch: pytest.MonkeyPatch, *, journal: bool) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    monkeypatch.setattr(check, "find_spec", lambda _: None)
 
     one = settings_of_tracing(journal=journal, enabled=False)
 
@@ -710,7 +710,7 @@ def refuse(_: str) -> None:
 def test_library_that_is_missing_is_told_with_what_to_do_of_tracing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: object
 ) -> None:
-    monkeypatch.setattr(module, "find_spec", find)
+    monkeypatch.setattr(check, "find_spec", find)
     one = Settings.read({"journal": {"directory": str(tmp_path)}, "tracing": {"enabled": True}})
 
     with pytest.raises(SettingError, match="OpenTelemetry, which is not installed") as caught:

@@ -17,6 +17,7 @@ from broker.daemon.instance import Instance, serve
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
 from broker.protocol.frame import Header, encode_dialog
+from tests.unit.admin.conftest import ask, configuration, instance  # noqa: F401 - fixtures
 
 DEAD = "tcp://127.0.0.1:1"  # nobody listens there
 PATIENCE_SECONDS = 20.0
