@@ -227,9 +227,7 @@ def a_plan(*edits: dict[str, Any], consequences: tuple[dict[str, Any], ...] = ()
     return plain | fields
 
 
-def followed_of_planned(
-    *loops: dict[str, Any], unknown: tuple[str, ...] = (), count: int = 2, is_all: bool = True
-) -> Any:
+def ways(*loops: dict[str, Any], unknown: tuple[str, ...] = (), count: int = 2, is_all: bool = True) -> Any:
     return {"loops": list(loops), "unknown": list(unknown), "count": count, "is_all": is_all}
 
 
@@ -279,7 +277,7 @@ def test_a_plan_is_read_from_the_routes_to_the_verdict() -> None:
         edit("more", None, route(remote_service_name=None, address="LOCAL")),
         edit("back", route(remote_service_name="//shop/Orders", address="tcp://orders:4022"), None, "msdb"),
         consequences=(change(0), change(1), found),
-        followed_of_planned=followed_of_planned(count=3),
+        followed=ways(count=3),
     )
     plan["fates"][Fate.KEEPS.value] = 1200
 
@@ -396,7 +394,7 @@ def test_many_groups_are_cut_and_the_rest_counted() -> None:
 
 
 def test_loops_are_told_and_whether_they_are_there_today() -> None:
-    text = read(a_plan(followed_of_planned=followed_of_planned(loop(was_there=False), loop(was_there=True))))
+    text = read(a_plan(followed=ways(loop(was_there=False), loop(was_there=True))))
 
     assert "  ! to //shop/Billing: a -> b -> a: a loop\n" in text
     assert "  ! to //shop/Billing: a -> b -> a: a loop; it is there today\n" in text
@@ -404,13 +402,11 @@ def test_loops_are_told_and_whether_they_are_there_today() -> None:
 
 
 def test_old_loops_are_no_harm() -> None:
-    assert read(a_plan(followed_of_planned=followed_of_planned(loop(was_there=True)))).endswith(
-        ";\n  no loop would appear\n"
-    )
+    assert read(a_plan(followed=ways(loop(was_there=True)))).endswith(";\n  no loop would appear\n")
 
 
 def test_harm_of_both_kinds_is_in_the_verdict() -> None:
-    plan = a_plan(consequences=(change(),), followed_of_planned=followed_of_planned(*[loop(was_there=False)] * 2))
+    plan = a_plan(consequences=(change(),), followed=ways(*[loop(was_there=False)] * 2))
 
     assert read(plan, width=100).endswith(
         "\nharm: 1 conversation that has sent would move, or lose its route or service; 2 loops would appear\n"
@@ -418,18 +414,18 @@ def test_harm_of_both_kinds_is_in_the_verdict() -> None:
 
 
 def test_one_service_is_no_services() -> None:
-    assert "  1 service followed, no loop found\n" in read(a_plan(followed_of_planned=followed_of_planned(count=1)))
+    assert "  1 service followed, no loop found\n" in read(a_plan(followed=ways(count=1)))
 
 
 def test_where_nobody_could_be_asked_the_verdict_is_less_sure() -> None:
-    text = read(a_plan(followed_of_planned=followed_of_planned(unknown=("a -> b: not known from there on",))))
+    text = read(a_plan(followed=ways(unknown=("a -> b: not known from there on",))))
 
     assert "  ? a -> b: not known from there on\n" in text
     assert "no loop would appear, as far as is known" in " ".join(text.split())
 
 
 def test_more_services_than_were_followed_make_the_verdict_less_sure() -> None:
-    text = read(a_plan(followed_of_planned=followed_of_planned(is_all=False)))
+    text = read(a_plan(followed=ways(is_all=False)))
 
     assert "  ? there are more services than were followed\n" in text
     assert "as far as is known" in " ".join(text.split())
@@ -439,7 +435,7 @@ def test_many_ways_are_cut() -> None:
     loops = [loop(was_there=False)] * (WAYS_SHOWN + 1)
     unknown = tuple(f"way {number}" for number in range(WAYS_SHOWN + 2))
 
-    text = read(a_plan(followed_of_planned=followed_of_planned(*loops, unknown=unknown)))
+    text = read(a_plan(followed=ways(*loops, unknown=unknown)))
 
     assert "  and 1 more loop\n" in text
     assert "  and 2 more ways whose end nobody could tell\n" in text
