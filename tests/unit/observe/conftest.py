@@ -63,7 +63,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 def send() -> Callable[..., bytes]:
     """Begins a dialog and sends messages as an application does; its conversation handle."""
 
-    def sending(instance: Instance, to_service: str, *, messages: int = 1) -> bytes:
+    def sending(instance: Instance, to_service: str, *, messages: int = 1) -> bytes:  # noqa: F811
         name = instance.name
         with closing(sqlite3.connect(instance.endpoints[name].path)) as db, db:
             dialog = broker.begin_dialog(db, from_service=f"//{name}", to_service=to_service)
@@ -78,7 +78,7 @@ def send() -> Callable[..., bytes]:
 def take() -> Callable[..., Nowhere]:
     """Gives dialog frames to the pass of an instance as if they had come from a peer."""
 
-    def taking(instance: Instance, **fields: Any) -> Nowhere:
+    def taking(instance: Instance, **fields: Any) -> Nowhere:  # noqa: F811
         header: dict[str, Any] = {
             "kind": 0x10,
             "flags": 0,
