@@ -4,24 +4,21 @@ A page for every number and every reason, made of the code and of its catalogue 
     python -m tools.error_pages docs
 
 writes `docs/errors/*.md`, and in `docs/errors/index.md`, `docs/statements.md` and `docs/dispositions.md` what stands
-between two markers. The texts are those of `broker/observe/messages`, the sentences those of the source, and the
-answers to the examples what an instance tells to which they are given now. A test fails when a committed page differs
-from what this would write.
+between two markers. The texts are those of `broker/observe/messages`, and the answers to the examples what an instance
+tells to which they are given now. A test fails when a committed page differs from what this would write.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from http import HTTPStatus
+from collections.abc import Iterator, Mapping
 from inspect import get_annotations, getdoc
 from pathlib import Path
 
 from broker import errors
-from broker.admin.problems import KINDS
+from broker.admin.problems import kind_of
 from broker.cli.options import EX_CONFIG, exit_code
 from broker.errors import BrokerError, ConversationError, PeerError, RequestError, ResourceError, StatementError
 from broker.flow import Disposition
@@ -29,7 +26,6 @@ from broker.observe.health import remedy_of, remedy_of_error
 from broker.observe.views import MessageChannel, MessageEntry, catalogue
 from tools.error_example import SETUP, Example, shown
 from tools.marked import renew
-from tools.raised import BROKER, Raised, raised, sentence_of
 
 PLACES = {
     MessageChannel.STATEMENT: "Statements",
@@ -44,7 +40,6 @@ PLACES = {
 _LANGUAGES = {MessageChannel.STATEMENT: "sql", MessageChannel.SELECT: "sql", MessageChannel.APPLICATION: "python"}
 _FATAL = "FATAL with this code; the connection ends, what came before counts, and it is dialled again after a pause"
 _ANSWERED = frozenset({MessageChannel.STATEMENT, MessageChannel.SELECT})  # over HTTP, with the status of a problem
-_PARSED = {"RefusedError": "DdlSyntaxError", "PropertyError": "StatementError", "error": "StatementError"}
 _LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # to a page beside the page from which a text is taken
 
 
@@ -53,23 +48,18 @@ def slug(key: str) -> str:
     return f"{key}.md"
 
 
-def pages(found: Iterable[Raised], example: Example) -> dict[str, str]:
+def pages(example: Example) -> dict[str, str]:
     """
     Every page but the index, by name.
 
     Raises:
         ValueError: an example is not answered with the number that it is an example of.
     """
-    by_number: dict[int, list[Raised]] = {}
-    for one in found:
-        by_number.setdefault(one.number, []).append(one)
-    return {
-        slug(key): "\n".join(_page(entry, by_number.get(entry.number, []), example)) + "\n"
-        for key, entry in catalogue().items()
-    }
+    return {slug(key): "\n".join(_page(entry, example)) + "\n" for key, entry in catalogue().items()}
 
 
-def _page(entry: MessageEntry, found: list[Raised], example: Example) -> Iterator[str]:
+def _page(entry: MessageEntry, example: Example) -> Iterator[str]:
+    answers = {place: _answer(entry, place, text, example) for place, text in entry.example.items()}
     yield f"# {_heading(entry)}"
     yield ""
     yield "| Where | When |"
@@ -81,9 +71,8 @@ def _page(entry: MessageEntry, found: list[Raised], example: Example) -> Iterato
     for asked, remedy in _why(entry):
         yield ""
         yield f"`broker why` says of {asked}: {_plain(remedy)}."
-    yield from _facts(entry, found)
-    yield from _sentences(found)
-    yield from _examples(entry, example)
+    yield from _facts(entry, answers)
+    yield from _examples(entry, answers)
     if entry.original:
         yield ""
         yield "## In the original"
@@ -110,12 +99,14 @@ def _why(entry: MessageEntry) -> Iterator[tuple[str, str]]:
             yield "a dialog that failed so", told
 
 
-def _facts(entry: MessageEntry, found: list[Raised]) -> Iterator[str]:
+def _facts(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -> Iterator[str]:
     """What machines get of it."""
     facts: list[tuple[str, str]] = []
     if _ANSWERED & entry.when.keys():
         facts.append(("Severity", str(StatementError.severity)))
-        facts.append(("HTTP status", ", ".join(f"{one.value} {one.phrase}" for one in _statuses(found))))
+        statuses = {kind_of(error).status for place, error in answers.items() if place in _ANSWERED}
+        if statuses:
+            facts.append(("HTTP status", ", ".join(f"{one.value} {one.phrase}" for one in sorted(statuses))))
     if (_ANSWERED | {MessageChannel.APPLICATION}) & entry.when.keys():
         facts.append(("Exit code of a command", str(exit_code(ConversationError(entry.number, "")))))
     if MessageChannel.START in entry.when:
@@ -136,42 +127,23 @@ def _facts(entry: MessageEntry, found: list[Raised]) -> Iterator[str]:
             yield f"| {name} | {_cell(value)} |"
 
 
-def _statuses(found: list[Raised]) -> list[HTTPStatus]:
-    """With which HTTP is answered, by the kinds of error that have the number."""
-    kinds = {_PARSED.get(one.kind, one.kind) for one in found if _ANSWERED & set(one.places)}
-    told = {getattr(errors, kind) for kind in kinds if hasattr(errors, kind)} or {StatementError}
-    statements = {kind for kind in told if issubclass(kind, StatementError)} or {StatementError}
-    return sorted({_status(kind) for kind in statements})
+def _answer(entry: MessageEntry, place: MessageChannel, text: str, example: Example) -> BrokerError:
+    error = example.told(place, text)
+    if getattr(error, "number", None) != entry.number:
+        raise ValueError(f"the {place} example of {entry.number} is answered: {error}")
+    return error
 
 
-def _status(kind: type[BrokerError]) -> HTTPStatus:
-    return next(KINDS[one].status for one in kind.__mro__ if one in KINDS)
-
-
-def _sentences(found: list[Raised]) -> Iterator[str]:
-    """What it says, word by word; in braces what is filled in."""
-    sentences = sorted({one.sentence for one in found if one.sentence})
-    if sentences:
-        yield ""
-        yield "## What it says"
-        yield ""
-        for sentence in sentences:
-            yield f"- {_code(sentence)}"
-
-
-def _examples(entry: MessageEntry, example: Example) -> Iterator[str]:
-    if entry.example:
+def _examples(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -> Iterator[str]:
+    if answers:
         yield ""
         yield "## Example"
         yield ""
         yield "At the instance of the [index](index.md#examples):"
-    for place, text in entry.example.items():
-        error = example.told(place, text)
-        if getattr(error, "number", None) != entry.number:
-            raise ValueError(f"the {place} example of {entry.number} is answered: {error}")
+    for place, error in answers.items():
         yield ""
         yield f"```{_LANGUAGES[place]}"
-        yield text
+        yield entry.example[place]
         yield "```"
         yield ""
         yield "```text"
@@ -200,7 +172,7 @@ def index() -> dict[str, str]:
                 for reason in order
             ]
         ),
-        "errors": "\n".join(["| Error | What | It says | Exit code |", "|---|---|---|---|", *_unnumbered()]),
+        "errors": "\n".join(["| Error | What | Exit code |", "|---|---|---|", *_unnumbered()]),
         "setup": f"```sql\n{SETUP}```",
     }
 
@@ -210,25 +182,15 @@ def _places(entry: MessageEntry) -> str:
 
 
 def _unnumbered() -> Iterator[str]:
-    """The errors of `broker.errors` that have no number, in the order of that page."""
-    tree = ast.parse((BROKER / "errors.py").read_text(encoding="utf-8"))
+    """The errors of `broker.errors` that have no number, in the order of that module."""
     groups = {PeerError, RequestError, ResourceError, BrokerError}
-    for node in tree.body:
-        kind = getattr(errors, node.name) if isinstance(node, ast.ClassDef) else None
-        if not isinstance(node, ast.ClassDef) or not isinstance(kind, type) or not issubclass(kind, BrokerError):
+    for name, kind in vars(errors).items():
+        if not isinstance(kind, type) or not issubclass(kind, BrokerError) or kind in groups:
             continue
-        if kind in groups or kind.code or any("number" in get_annotations(one) for one in kind.__mro__):
+        if kind.code or any("number" in get_annotations(one) for one in kind.__mro__):
             continue
         first = (getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
-        sentence = sentence_of(node) or _inherited(tree, node)
-        says = _code(sentence) if sentence else ""
-        yield f"| `{node.name}` | {_cell(first)} | {_cell(says)} | {exit_code(kind.__new__(kind))} |"
-
-
-def _inherited(tree: ast.Module, node: ast.ClassDef) -> str:
-    """The sentence of the class that this one adds nothing to."""
-    names = {base.id for base in node.bases if isinstance(base, ast.Name)}
-    return next((sentence_of(one) for one in tree.body if isinstance(one, ast.ClassDef) and one.name in names), "")
+        yield f"| `{name}` | {_cell(first)} | {exit_code(kind.__new__(kind))} |"
 
 
 def statements() -> dict[str, str]:
@@ -253,12 +215,6 @@ def dispositions() -> dict[str, str]:
 # --- texts -----------------------------------------------------------------------------------------------------
 
 
-def _code(text: str) -> str:
-    """A sentence as code, whatever marks it has."""
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{' '.join(text.split())}{fence}"
-
-
 def _cell(text: str) -> str:
     return text.replace("|", "&#124;")
 
@@ -277,11 +233,11 @@ def _capital(text: str) -> str:
     return text if text.startswith("`") else text[0].upper() + text[1:]
 
 
-def written(docs: Path, found: Iterable[Raised]) -> dict[Path, str]:
+def written(docs: Path) -> dict[Path, str]:
     """Everything that this writes, by path."""
     errors_of = docs / "errors"
     with tempfile.TemporaryDirectory() as directory, Example(Path(directory)) as example:
-        made = {errors_of / name: text for name, text in pages(found, example).items()}
+        made = {errors_of / name: text for name, text in pages(example).items()}
     parts = {
         errors_of / "index.md": index(),
         docs / "statements.md": statements(),
@@ -295,7 +251,7 @@ def written(docs: Path, found: Iterable[Raised]) -> dict[Path, str]:
 def main(arguments: list[str]) -> None:
     """Write the pages of the directories named, and take away those of numbers that are no more."""
     for argument in arguments:
-        made = written(Path(argument), raised())
+        made = written(Path(argument))
         for path, text in made.items():
             path.write_text(text, encoding="utf-8")
         for path in (Path(argument) / "errors").glob("*.md"):

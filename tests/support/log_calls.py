@@ -16,7 +16,7 @@ SOURCE = Path(broker.__file__).parent
 LEVELS = ("debug", "info", "warning", "error")
 _APART = {"bench"}  # of its own processes, which nobody operates
 # What is called with an event that stands elsewhere: it is a parameter, and those who call that have the text.
-_PASSED_ON = {("work.py", "event"): "trouble", ("stranger_log.py", "event"): "strangers.warning"}
+_PASSED_ON = {("reader_worker.py", "event"): "trouble", ("ratelimit.py", "event"): "strangers.warning"}
 
 
 class Told(NamedTuple):

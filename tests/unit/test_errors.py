@@ -5,6 +5,7 @@ import pytest
 from broker import errors
 from broker.errors import (
     SHOWN_MAX,
+    BadRequestError,
     BrokerError,
     CertificateTooEarlyError,
     CertificateUnusableError,
@@ -69,6 +70,7 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     (PartnerFileError("it is not whole", "ask again"), RequestError, "it is not whole; ask again"),
     (PipelineError("a URL", "mount it"), RequestError, "a URL; mount it"),
     (PipelineUnavailableError("no Java", "get one"), ResourceError, "the pipeline cannot run: no Java; get one"),
+    (BadRequestError("no JSON"), RequestError, "no JSON"),
     (DaemonUnreachableError("a.sock", "none"), ResourceError, "no daemon answers on a.sock: none"),
 ]
 

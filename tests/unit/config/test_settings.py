@@ -7,6 +7,7 @@ import pwd
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -702,13 +703,22 @@ def test_what_is_off_needs_nothing(monkeypatch: pytest.MonkeyPatch, *, journal: 
     assert ([], []) == (contradictions(one), list(tracing_errors(one)))
 
 
-def refuse(_: str) -> None:
-    raise ModuleNotFoundError
+def without(*, parent: bool) -> Callable[[str], object]:
+    """`find_spec` where OpenTelemetry is not installed; without its parent package it raises."""
+
+    def find(name: str) -> object:
+        if "opentelemetry" not in name:
+            return name
+        if parent:
+            raise ModuleNotFoundError
+        return None
+
+    return find
 
 
-@pytest.mark.parametrize("find", [lambda _: None, refuse], ids=["without it", "without anything around it"])
+@pytest.mark.parametrize("find", [without(parent=False), without(parent=True)])
 def test_library_that_is_missing_is_told_with_what_to_do_of_tracing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: object
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Callable[[str], object]
 ) -> None:
     monkeypatch.setattr(check, "find_spec", find)
     one = Settings.read({"journal": {"directory": str(tmp_path)}, "tracing": {"enabled": True}})

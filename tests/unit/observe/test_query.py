@@ -6,8 +6,6 @@ import contextlib
 import itertools
 import re
 import sqlite3
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -858,14 +856,6 @@ def test_reading_does_not_hold_up_a_writer(orders: sqlite3.Connection, dialog: D
     )
 
     assert result.rows == [(0, 5)]
-
-
-def test_instance_that_nobody_asks_never_imports_the_parser() -> None:
-    script = "import sys, broker.observe.query; print('sqlglot' in sys.modules)"
-
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert result.stdout == "False\n"
 
 
 def test_the_ledger_of_every_database_is_told(views: SystemViews, orders: sqlite3.Connection) -> None:
