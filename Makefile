@@ -137,8 +137,9 @@ sbom: licences $(SUPPLY)  ## The software bill of materials (CycloneDX 1.6) of w
 	@$(SUPPLY)/bin/python -m tools.sbom requirements/runtime.txt deploy/sbom.cdx.json --site $(SITE)
 	@$(SUPPLY)/bin/python -m tools.sbom requirements/pipeline.txt deploy/spark/sbom.cdx.json --site $(SITE)
 
-audit: $(SUPPLY)  ## Known vulnerabilities of everything locked; exit code 2 when no database of them can be reached
-	@$(SUPPLY)/bin/python -m tools.audit requirements/runtime.txt requirements/pipeline.txt requirements/dev.txt
+audit: $(SUPPLY)  ## Known vulnerabilities of everything locked, by pip-audit; needs the package index or OSV
+	@$(SUPPLY)/bin/pip-audit --strict --disable-pip --require-hashes \
+	    -r requirements/runtime.txt -r requirements/pipeline.txt -r requirements/dev.txt
 
 $(SUPPLY): requirements/supply.txt
 	@$(PYTHON) -m venv --clear $(SUPPLY)
@@ -158,7 +159,7 @@ $(SHIPPING)/.installed: requirements/shipping.txt requirements/helm.txt tools/he
 	@touch $@
 
 rehearsal: shipping  ## The Dockerfile's steps in a bare Debian tree, and the daemon in it; needs root and debootstrap
-	@$(SHIPPING)/bin/python -m tools.rehearsal Dockerfile build/rehearsal
+	@$(SHIPPING)/bin/python -m tests.shipping.rehearsal Dockerfile build/rehearsal
 
 manifests: setup  ## The alerts of deploy/prometheus in deploy/kubernetes and in the Helm chart
 	@$(BIN)/python -m tools.manifests

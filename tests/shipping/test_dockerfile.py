@@ -1,4 +1,4 @@
-"""The Dockerfile by itself; tools/rehearsal.py carries it out."""
+"""The Dockerfile by itself; tests/shipping/rehearsal.py carries it out."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tools.lock import read_lock
 
 @cache
 def told() -> dict[str, Any]:
-    """The Dockerfile as tools/dockerfile.py understands it."""
+    """The Dockerfile as tests/shipping/dockerfile.py understands it."""
     program("hadolint")
-    done = call(str(FOLDER / "python"), "-m", "tools.dockerfile", "Dockerfile")
+    done = call(str(FOLDER / "python"), "-m", "tests.shipping.dockerfile", "Dockerfile")
     assert "" == done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.shipping.dockerfile import Image, Step, context_files
+from tests.shipping.rehearsal import configuration_of, judge, key_of
 from tests.support.shipping import FOLDER, call, program
-from tools.dockerfile import Image, Step, context_files
-from tools.rehearsal import configuration_of, judge, key_of
 
 IMAGE = Image(
     environ={},
@@ -135,7 +135,7 @@ def test_a_dockerfile_that_is_not_understood_is_refused(text: str, expected: str
     program("hadolint")
     (tmp_path / "Dockerfile").write_text(text)
 
-    done = call(str(FOLDER / "python"), "-m", "tools.dockerfile", tmp_path / "Dockerfile")
+    done = call(str(FOLDER / "python"), "-m", "tests.shipping.dockerfile", tmp_path / "Dockerfile")
 
     assert 1 == done.returncode
     assert expected in done.stderr

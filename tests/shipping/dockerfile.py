@@ -4,7 +4,7 @@ A Dockerfile as stages of steps, the context that its COPYs see, and the image t
 Read with dockerfile-parse, which joins lines and leaves out comments. Understood is what the Dockerfiles here use; any
 other instruction, flag or form is an error and not passed over. Source: Dockerfile reference, Docker documentation.
 
-    python -m tools.dockerfile Dockerfile
+    python -m tests.shipping.dockerfile Dockerfile
 
 prints it as JSON, and the files of the context that its COPYs take.
 """
@@ -114,7 +114,7 @@ def parse(path: Path, arguments: Mapping[str, str] | None = None) -> list[Stage]
     Raises:
         DockerfileError: something that is not understood, or a variable that nothing sets.
     """
-    from dockerfile_parse import DockerfileParser  # noqa: PLC0415 - only `make shipping` installs it
+    from dockerfile_parse import DockerfileParser
 
     given = dict(arguments or {})
     found = DockerfileParser(fileobj=path.open("rb")).structure

@@ -1,13 +1,13 @@
 """
 The Dockerfile without a container engine: its steps in a bare Debian tree, and the daemon in what comes of it.
 
-    python -m tools.rehearsal Dockerfile build/rehearsal
+    python -m tests.shipping.rehearsal Dockerfile build/rehearsal
 
 The base image is made by debootstrap, thinned as Debian's `slim` images are, and kept for the next run. Every RUN goes
 into the tree by chroot, with namespaces of its own for mounts and processes, and the environment and folder that the
 Dockerfile gives it; every COPY takes from the context that .dockerignore leaves, or from another stage. What the
 machine needs to reach its package indexes (resolver, CA, pip's configuration, proxy variables) is lent to each step
-and is not in the result. The last stage is then run by `tools.container`.
+and is not in the result. The last stage is then run by `tests.shipping.container`.
 
 Not the same as an engine: no layers, no cache, no seccomp profile, no cgroup; times and sizes are those of the tree.
 Needs root, debootstrap and the packages of `requirements/shipping.txt`.
@@ -29,7 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tools.dockerfile import Image, Stage, Step, context_files, parse
+from tests.shipping.dockerfile import Image, Stage, Step, context_files, parse
 from tools.lock import ROOT
 
 SUITE = "bookworm"
@@ -65,7 +65,7 @@ class RehearsalError(Exception):
 
 
 def _run(words: list[str], **options: Any) -> None:
-    done = subprocess.run(words, check=False, **options)  # noqa: S603 - words of this file and of the Dockerfile
+    done = subprocess.run(words, check=False, **options)
     if done.returncode:
         raise RehearsalError(f"{' '.join(words)[:200]} ended with {done.returncode}")
 
@@ -221,8 +221,8 @@ def play(tree: Path, image: Image, folder: Path, configuration: Path) -> dict[st
     }
     specification.write_text(json.dumps(told, indent=2), encoding="utf-8")
     words = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--mount-proc"]
-    done = subprocess.run(  # noqa: S603 - words of the image
-        [*words, sys.executable, "-m", "tools.container", str(specification)],
+    done = subprocess.run(
+        [*words, sys.executable, "-m", "tests.shipping.container", str(specification)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -245,7 +245,7 @@ def configuration_of(source: Path, folder: Path) -> Path:
 
 def size_of(tree: Path) -> int:
     """Bytes on the disk, as `du` counts them."""
-    told = subprocess.run(["du", "-sx", "--block-size=1", str(tree)], capture_output=True, text=True, check=True)  # noqa: S603, S607
+    told = subprocess.run(["du", "-sx", "--block-size=1", str(tree)], capture_output=True, text=True, check=True)
     return int(told.stdout.split()[0])
 
 

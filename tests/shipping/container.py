@@ -1,7 +1,7 @@
 """
 What a container engine does with an image, done to a tree of files: the part that runs in namespaces of its own.
 
-    unshare --mount --pid --net --uts --ipc --fork python -m tools.container SPECIFICATION.json
+    unshare --mount --pid --net --uts --ipc --fork python -m tests.shipping.container SPECIFICATION.json
 
 Read-only root, what may be written mounted on it, an empty /dev, no capability, no new privileges, a network with
 nothing but loopback, a numeric user without an entry in /etc/passwd, and no shell: a program that needs one fails. The
@@ -32,7 +32,7 @@ _STATUS_KEYS = ("Uid", "Gid", "Groups", "CapEff", "CapPrm", "CapBnd", "NoNewPriv
 
 
 def _mount(*words: str | Path) -> None:
-    subprocess.run(["mount", *map(str, words)], check=True)  # noqa: S603, S607 - root prepares a tree
+    subprocess.run(["mount", *map(str, words)], check=True)
 
 
 def prepare(tree: Path, volumes: dict[str, str], folders: dict[str, str]) -> None:
@@ -58,7 +58,7 @@ def prepare(tree: Path, volumes: dict[str, str], folders: dict[str, str]) -> Non
         if (tree / shell).exists():
             _mount("--bind", "/dev/null", (tree / shell).resolve())
     _mount("-o", "remount,bind,ro", tree)
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)  # noqa: S607
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
 
 def entering(tree: Path, user: str, folder: str) -> Callable[[], None]:
@@ -85,7 +85,7 @@ def entering(tree: Path, user: str, folder: str) -> Callable[[], None]:
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 - loopback
+        with urllib.request.urlopen(url, timeout=2) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -105,7 +105,7 @@ def _until_ready(url: str, process: subprocess.Popen[bytes]) -> tuple[int, str, 
 
 def _run(words: list[str], enter: Callable[[], None], environ: dict[str, str], timeout: float) -> dict[str, Any]:
     began = time.monotonic()
-    done = subprocess.run(  # noqa: S603 - words of the image
+    done = subprocess.run(
         words, preexec_fn=enter, env=environ, capture_output=True, text=True, timeout=timeout, check=False
     )
     spent = time.monotonic() - began
@@ -131,7 +131,7 @@ def play(told: dict[str, Any]) -> dict[str, Any]:
     path = {"PATH": image["environ"]["PATH"]}
     words = [_found(tree, image["entrypoint"][0], path["PATH"]), *image["entrypoint"][1:]]
     with Path(told["log"]).open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
+        process = subprocess.Popen(
             [*words, *image["command"]],
             preexec_fn=enter,  # noqa: PLW1509 - there are no threads
             env=environ,

@@ -1,1 +1,0 @@
-"""What makes the Grafana dashboard."""
