@@ -78,7 +78,7 @@ def compare(name: str, found: Any) -> None:
 @pytest.fixture
 async def busy(start: Callable[..., Any], send: Any, take: Any, until: Any) -> Instance:
     """An instance that has exchanged a message, holds one, cannot send one and has dropped one."""
-    gateway = await start("gateway", "", msdb=f"{ROUTES}; {LOCAL}")
+    gateway: Instance = await start("gateway", "", msdb=f"{ROUTES}; {LOCAL}")
     port = gateway.listeners[0].port
     back = f"CREATE ROUTE r WITH SERVICE_NAME = '//gateway', ADDRESS = 'tcp://127.0.0.1:{port}'"
     target = await start("target", back, msdb=LOCAL)
