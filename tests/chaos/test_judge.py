@@ -36,57 +36,15 @@ def sent(number: int, *, is_initiator: bool = True) -> Event:
     return Event(What.SENT, DIALOG, is_initiator=is_initiator, number=number, digest=f"{is_initiator}{number}")
 
 
-def received(number: int, *, by_initiator: bool = False, stored_at: float = 1.0) -> Event:
-    digest = f"{not by_initiator}{number}"
-    return Event(What.RECEIVED, DIALOG, is_initiator=by_initiator, number=number, digest=digest, stored_at=stored_at)
-
-
-def error(code: int, *, is_initiator: bool = True, stored_at: float = UNTIL + 0.5) -> Event:
-    return Event(What.ERROR, DIALOG, is_initiator=is_initiator, number=code, stored_at=stored_at)
-
-
 def came(event: Event, *, call: float = 1.0, priority: int = 5, group: str = "") -> Event:
     """Given by a RECEIVE."""
     return replace(event, call=call, priority=priority, group=group)
 
 
 BEGAN = ("orders", began())
-TARGET_ENDED = ("billing", Event(What.ENDED, DIALOG, is_initiator=False))
-TARGET_FAILED = ("billing", Event(What.ENDED, DIALOG, is_initiator=False, number=31, note="not wanted"))
-INITIATOR_ENDED = ("orders", Event(What.ENDED, DIALOG))
-TOLD = Event(What.ERROR, DIALOG, number=31, note="not wanted", stored_at=5.0)  # of that
-SERVICES = {"billing": "//chaos/Billing", "billing-2": "//chaos/Billing", "parcel-1": "//chaos/Parcel"}
-TWO_SENT = [BEGAN, ("orders", sent(0)), ("orders", sent(1))]
-TWO_THERE = [*TWO_SENT, ("billing", received(0)), ("billing", received(1))]
-SOUND = [
-    *TWO_THERE,
-    ("billing", sent(0, is_initiator=False)),
-    ("orders", received(0, by_initiator=True)),
-    TARGET_ENDED,
-    ("orders", Event(What.END, DIALOG)),
-    ("orders", Event(What.ENDED, DIALOG)),
-    ("billing", Event(What.END, DIALOG, is_initiator=False)),
-]
-ANSWERED = [*TWO_THERE, ("billing", sent(0, is_initiator=False)), ("orders", received(0, by_initiator=True))]
-ENDED_WITH_ERROR = [
-    *TWO_THERE,
-    ("billing", sent(0, is_initiator=False)),
-    TARGET_FAILED,
-    ("orders", TOLD),
-    ("orders", received(0, by_initiator=True)),
-    ("orders", Event(What.ENDED, DIALOG)),
-]
-INITIATOR_FAILED = ("orders", Event(What.ENDED, DIALOG, number=32, note="called off"))
-HEARD = ("billing", Event(What.ERROR, DIALOG, is_initiator=False, number=32, note="called off", stored_at=5.0))
-END_HEARD = ("billing", Event(What.END, DIALOG, is_initiator=False))
-INITIATOR_CLEANED = ("orders", Event(What.CLEANED, DIALOG))
-TARGET_CLEANED = ("billing", Event(What.CLEANED, DIALOG, is_initiator=False))
-GONE_HEARD = ("billing", error(-8462, is_initiator=False, stored_at=5.0))
 SET = ("orders", Event(What.SET, DIALOG, until=10.0, until_most=10.1))
 TIMER = ("orders", Event(What.TIMER, DIALOG, stored_at=10.2, until=10.3))
 UNDONE = ("orders", replace(sent(1), what=What.UNDONE, digest="draft"))
-OTHER = "0d000000-0000-4000-8000-000000000002"
-EXPIRED = [*TWO_SENT, ("billing", received(0)), ("orders", error(-8489)), ("billing", error(-8489, is_initiator=False))]
 
 
 def long_history(dialogs: int = 6, messages: int = 20) -> list[tuple[str, Event]]:
