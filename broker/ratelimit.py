@@ -1,7 +1,10 @@
 """
-Warnings that anybody who reaches the port can cause: so many, and then so many a second; the rest is counted.
+The one rate limiter: a token bucket, and a log that is bounded by one.
 
-A crowd that is refused a thousand times a second would else fill the disk. The counters have all of it.
+Buckets bound what peers may cause: bytes and messages that are read, REJECTED frames, log lines. Who passes the time
+chooses the clock.
+
+Source: the token bucket of RFC 2697; `charge` allows a debt where refusing would drop something.
 """
 
 from __future__ import annotations
@@ -11,28 +14,60 @@ import time
 import structlog
 
 BURST = 200  # lines at once
-LINES_PER_SECOND = 10
+LINES_PER_SECOND = 10  # a crowd that is refused a thousand times a second would fill the disk; the counters have all
 
 log = structlog.get_logger(__name__)
 
 
+class TokenBucket:
+    """`rate` tokens a second are added, up to `burst`; a rate of 0 means no limit. It begins full."""
+
+    __slots__ = ("_at", "_tokens", "burst", "rate")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._tokens = burst
+        self._at = now
+
+    def allow(self, now: float) -> bool:
+        """Take one token, if there is one."""
+        self._fill(now)
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def charge(self, count: float, now: float) -> float:
+        """Take so many tokens, also those that are not there yet; returns the seconds until they will have been."""
+        if not self.rate:
+            return 0.0
+        self._fill(now)
+        self._tokens -= count
+        return max(0.0, -self._tokens / self.rate)
+
+    def _fill(self, now: float) -> None:
+        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
+        self._at = now
+
+
 class RateLimiter:
-    """Where such warnings are written. Shape: `left_out` since the last line."""
+    """
+    Warnings that anybody who reaches the port can cause, within a rate.
+
+    Attributes:
+        left_out: Lines that were not written since the last one that was.
+    """
 
     def __init__(self) -> None:
         self.left_out = 0
-        self._lines = float(BURST)
-        self._at = time.monotonic()
+        self._bucket = TokenBucket(LINES_PER_SECOND, BURST, time.monotonic())
 
     def warning(self, event: str, **fields: object) -> None:
-        """Write a line, unless there were too many."""
-        now = time.monotonic()
-        self._lines = min(BURST, self._lines + (now - self._at) * LINES_PER_SECOND)
-        self._at = now
-        if self._lines < 1:
+        """Write a line, or count it."""
+        if not self._bucket.allow(time.monotonic()):
             self.left_out += 1
             return
-        self._lines -= 1
         if self.left_out:
             log.warning("lines left out", count=self.left_out)
             self.left_out = 0

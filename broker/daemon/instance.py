@@ -422,7 +422,7 @@ class Instance:
         for name, endpoint in self.endpoints.items():
             endpoint.transmitter.table = tables[name]
         grants = grants_of(self.settings, self.catalog.msdb.rows.permissions)
-        self.peers.permissions.change(grants, self.peers.links.values())
+        self.peers.apply_grants(grants)
         self.forwarder.surround(
             table=tables[MSDB],
             hosted=self.catalog.hosted(asking),

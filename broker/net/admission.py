@@ -20,7 +20,7 @@ from itertools import islice
 from broker.errors import HandshakeRefusedError
 from broker.forwarding.pool import Pool
 from broker.net.link import Link
-from broker.net.quotas import Meters, PeerLimits, host_of, peer_of
+from broker.net.quotas import Meters, PeerLimits, host_of
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteTable
 
@@ -55,7 +55,7 @@ class Admission:
     def change(self, limits: PeerLimits, room: int, pool: Pool) -> None:
         """These limits hold from now on; nobody who is connected is closed for them."""
         self._bound(limits, room)
-        self.meters.change(limits, self._peers, pool)
+        self.meters.apply(limits, self._peers, pool)
 
     def _bound(self, limits: PeerLimits, room: int) -> None:
         self._limits = limits
@@ -78,7 +78,7 @@ class Admission:
         """Count a connection that was made; why it is refused instead, empty when it is not. May close another one."""
         problem = self._maybe_refuse(link)
         if not problem:
-            self.meters.enter(link, pool)
+            self.meters.add(link, pool)
         return problem
 
     def turn_away(self, link: Link, problem: str) -> None:
@@ -96,7 +96,7 @@ class Admission:
 
     def leave(self, link: Link, pool: Pool) -> None:
         """A connection is closed."""
-        self.meters.leave(link, pool)
+        self.meters.remove(link, pool)
         self._waiting.pop(link, None)
         self._turned_away.discard(link)
         peer = self._peers.pop(link, None)
@@ -112,7 +112,7 @@ class Admission:
             self._know(host_of(link.address))
             self._admit(link, "")
             return ""
-        peer, most = peer_of(link), self._limits.connections_per_peer
+        peer, most = link.peer_id, self._limits.connections_per_peer
         if most and self._of_peer[peer] >= most:
             return self._refuse(link, "connections_per_peer", f"{peer} has {most} connections here already, the most")
         if self._is_full_for(link) and not self._make_room():

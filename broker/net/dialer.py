@@ -152,7 +152,7 @@ class Dialer:
         whoever had opened the link. Where its peer had said that it leaves, it is nobody's failure.
         """
         known = self._addresses
-        served = () if link.is_leaving else known.servers.addresses_of(link)
+        served = () if link.is_peer_draining else known.servers.addresses_of(link)
         failed = [one for one in served if one != dialled and one in self.named and known.servers.staying(one) is None]
         if dialled is not None:
             known.attempts[dialled].is_under_way = False

@@ -48,7 +48,7 @@ GiveUp = Callable[[Link], None]
 
 def has_parted(outlet: object) -> bool:
     """Whether what this outlet was given arrives, though it takes nothing any more: its peer left in good order."""
-    return isinstance(outlet, Link) and outlet.is_in_order
+    return isinstance(outlet, Link) and outlet.left_cleanly
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ class OwnDeparture:
         """The same to a peer whose HELLO has come; nothing before that, and nothing while this instance stays."""
         if self.is_said and link.agreement is not None:
             left_ms = max(0, int((self._until - self._loop.time()) * 1000))
-            link.say(encode_link(GoAway(reason=self._reason, deadline_ms=left_ms)))
+            link.send_control(encode_link(GoAway(reason=self._reason, deadline_ms=left_ms)))
 
     def left(self, links: Iterable[Link], outboxes: Iterable[Outbox]) -> Left:
         """What has not left yet, of all links and outboxes that there are."""
@@ -223,7 +223,7 @@ class OwnDeparture:
         heard, self._heard = self._heard, {}
         staying = 0
         for link in links:
-            if link.state is not LinkState.LOGGED_IN or link.has_moved:
+            if link.state is not LinkState.LOGGED_IN or link.has_peer_finished:
                 continue
             count = link.received.total()
             known, since = heard.get(link, (count, now))

@@ -108,7 +108,7 @@ class Servers:
         leaving = None
         for link in self._links.get(address, ()):
             if link.state is LinkState.LOGGED_IN:
-                if not link.is_leaving:
+                if not link.is_peer_draining:
                     return link
                 leaving = leaving or link
         return leaving
@@ -116,7 +116,7 @@ class Servers:
     def staying(self, address: NetworkAddress) -> Link | None:
         """The same, if its peer stays."""
         link = self.serving(address)
-        return None if link is None or link.is_leaving else link
+        return None if link is None or link.is_peer_draining else link
 
     def add(self, link: Link, address: NetworkAddress, *, is_first: bool = False) -> None:
         """From now on a link serves an address, before all others when it was dialled for it."""
@@ -181,7 +181,7 @@ class Addresses:
             self._asked.add(address)
         link = self.servers.serving(address)
         if link is not None:
-            return AddressHealth.LEAVING if link.is_leaving else AddressHealth.CONNECTED
+            return AddressHealth.LEAVING if link.is_peer_draining else AddressHealth.CONNECTED
         attempts = self.attempts.get(address)
         is_suppressed = attempts is not None and self._loop.time() < attempts.suppressed_until
         return AddressHealth.SUPPRESSED if is_suppressed else AddressHealth.UNTRIED

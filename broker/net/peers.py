@@ -25,6 +25,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from broker.errors import ConnectDeniedError
 from broker.forwarding.entry import Outlet
 from broker.forwarding.forwarder import Forwarder
 from broker.net.admission import Admission
@@ -45,7 +46,7 @@ from broker.net.peer_table import (
     Watcher,
     announced,
 )
-from broker.net.quotas import NO_LIMITS, PeerLimits, Permissions, Timeouts, peer_of
+from broker.net.quotas import NO_LIMITS, PeerLimits, Permissions, Timeouts
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.frame import Hello, Probe, ProbeReply, Rejected, encode_link
 from broker.protocol.layout import ADDRESSES_MAX, NAME_MAX_BYTES
@@ -62,6 +63,7 @@ from broker.protocol.link_state import (
 )
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
+from broker.security.grants import Grants
 from broker.supervision import SupervisedTask, Supervision
 
 # --- askers ---
@@ -83,7 +85,7 @@ Prove = Callable[[Probe], ProbeReply]
 class ProbeSubscriber(Protocol):
     """Whoever asks: a link."""
 
-    def say(self, frame: bytes) -> None:
+    def send_control(self, frame: bytes) -> None:
         """Send a link frame; shed while the peer does not read."""
 
 
@@ -103,14 +105,14 @@ class Askers:
         probes[probe.broker_instance] = msgspec.structs.replace(probe, service=probe.service[:NAME_MAX_BYTES])
         if len(probes) > ASKED_MAX:
             del probes[next(iter(probes))]
-        asker.say(encode_link(self._prove(probe)))
+        asker.send_control(encode_link(self._prove(probe)))
 
     def announce(self, broker_instance: bytes) -> None:
         """What this instance is for a broker instance has changed: everybody who asked is answered anew."""
         for asker, probes in list(self._probes.items()):
             probe = probes.get(broker_instance)
             if probe is not None:
-                asker.say(encode_link(self._prove(probe)))
+                asker.send_control(encode_link(self._prove(probe)))
 
     def forget(self, asker: ProbeSubscriber) -> None:
         """The link is gone."""
@@ -246,7 +248,7 @@ class LoopFairness:
     def _end(self) -> None:
         link = self._ended.popleft()
         try:
-            link.wind_up()
+            link.close_after_eof()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
             self._on_failed(link, error)
 
@@ -254,7 +256,7 @@ class LoopFairness:
         for _ in range(min(len(self._heard), RENEWALS)):
             link = self._heard.popleft()
             try:
-                link.renew()
+                link.rearm_reader()
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
                 self._on_failed(link, error)
         self._renewal = self._loop.call_soon(self._renew) if self._heard else None
@@ -337,7 +339,7 @@ class Peers:
         self._outlets = Outlets(self._servers, want=self.want, on_room=on_room)
         self._serving = Serving(self._addresses, self._outlets, lambda: self.watcher)
         self._processes = Processes()
-        self._pace = LoopFairness(self.on_failed)
+        self._pace = LoopFairness(self.on_bug)
         self.timeouts = timeouts
         self._on_rejected = on_rejected
         self._on_room = on_room
@@ -384,7 +386,7 @@ class Peers:
         """Say PROBE by the link that serves an address; None where it has to be dialled first, and nothing is said."""
         link = self._servers.serving(address)
         if link is not None:
-            link.say(probe)
+            link.send_control(probe)
         elif not self._is_closing:
             self.dialling.want(address, is_probe=True)
         return link
@@ -430,19 +432,37 @@ class Peers:
 
     def _open(self, opening: Opening, dialled: NetworkAddress | None) -> None:
         connection = LinkStateMachine(self.hello, now=opening.begun_at, handshake_timeout=self.timeouts.handshake)
-        link = Link(*opening.ends, is_accept=dialled is None, connection=connection, forwarder=self.forwarder)
+        link = Link(
+            *opening.ends, is_accept=dialled is None, connection=connection, forwarder=self.forwarder, handler=self
+        )
         self.links[link.number] = link
         if dialled is not None:
             self._dialled[link.number] = dialled
         log.debug("link opened", link=link.number, peer=link.address, is_accept=link.is_accept)
         refusal = self.admission.enter(link, self.forwarder.pool)
-        denied = self.permissions.admit_first(link, self.entrance.security.own)
+        denied = self._judge(link)
+        own, identity = self.entrance.security.own, link.transport.identity
+        if own is not None and identity is not None and identity.fingerprint == own.fingerprint:
+            denied = None  # it may be this instance, dialled by an address of its own: judged again after HELLO
         try:
-            link.start(self, denied)
+            link.start(denied)
             if refusal:
                 self.admission.turn_away(link, refusal)
         except OSError as error:
             link.close(error.strerror or str(error))
+
+    def _judge(self, link: Link) -> ConnectDeniedError | None:
+        """Give a link the permit of its peer; why that may not connect, if it may not."""
+        link.permit = self.permissions.permit_of(link.transport.identity)
+        return self.permissions.refuse(link.permit)
+
+    def apply_grants(self, grants: Grants) -> None:
+        """Use these grants from now on: links whose peers may not connect any more are closed."""
+        if self.permissions.apply(grants):
+            for link in list(self.links.values()):
+                denied = self._judge(link)
+                if denied is not None:
+                    link.fail(denied)
 
     # --- Owner of every link ---
 
@@ -458,7 +478,7 @@ class Peers:
             self._turn_away_self(link, dialled, is_own=is_own)
             return
         log.info("link online", link=link.number, peer=link.address, name=agreement.peer.name, accepted=link.is_accept)
-        denied = self.permissions.admit(link)
+        denied = self._judge(link)
         if denied is not None:
             link.fail(denied)
             return
@@ -495,18 +515,18 @@ class Peers:
         if link.can_send:
             self._on_room()
 
-    def on_heard(self, link: Link) -> None:
+    def on_first_read(self, link: Link) -> None:
         """Something was read: see soon that the loop will tell of more."""
         self._pace.renew_soon(link)
 
-    def on_ended(self, link: Link) -> None:
+    def on_eof(self, link: Link) -> None:
         """Nothing more comes through a link; what is for a peer that has moved away from here still leaves by it."""
-        if self.farewell.is_said and link.has_moved and link.state is LinkState.LOGGED_IN:
+        if self.farewell.is_said and link.has_peer_finished and link.state is LinkState.LOGGED_IN:
             self._stirred.set()
         else:
             self._pace.wind_up(link)
 
-    def on_failed(self, link: Link, error: Exception) -> None:
+    def on_bug(self, link: Link, error: Exception) -> None:
         """A bug: it is told, and the link is closed, in a turn of its own."""
         log.error("link failed", link=link.number, peer=link.address, exc_info=error)
         self._loop.call_soon(link.close, f"a bug of this program: {type(error).__name__}: {error}")
@@ -568,7 +588,7 @@ class Peers:
     def _turn_away_self(self, link: Link, dialled: NetworkAddress | None, *, is_own: bool) -> None:
         """Close a link whose peer says that it is this instance, and note the address if it is."""
         if not is_own:
-            address, who = "" if dialled is None else str(dialled), peer_of(link)
+            address, who = "" if dialled is None else str(dialled), link.peer_id
             if dialled is None or self.problem_of(dialled) != NOT_OURS:
                 self.entrance.strangers.warning(
                     "another instance has our identity", address=address, peer=link.address, principal=who
@@ -617,11 +637,11 @@ class Peers:
 
     def _leave(self, link: Link, seconds: float, reason: str) -> None:
         """The peer drains: the link is used until another one leads on, which is looked for."""
-        if link.is_leaving or link.state is not LinkState.LOGGED_IN:  # it may be said again and again
+        if link.is_peer_draining or link.state is not LinkState.LOGGED_IN:  # it may be said again and again
             self._departures.postpone(link, seconds)
             return
         log.info("peer is draining", link=link.number, peer=link.address, reason=reason, seconds=seconds)
-        link.is_leaving = True
+        link.is_peer_draining = True
         self._dialled.pop(link.number, None)
         addresses = list(self._servers.addresses_of(link))
         for address in addresses:
@@ -664,7 +684,7 @@ class Peers:
                 self._look_at_own(now)
                 self.dialling.look(now, self.forwarder.here.own)
             self._addresses.forget_old(now)
-            self.admission.meters.look(now)
+            self.admission.meters.prune(now)
 
     def leave(self, *, reason: str, seconds: float) -> None:
         """Tell every peer that this instance leaves in so many seconds; they move, and what is held leaves."""

@@ -1,31 +1,43 @@
-"""What peers may take of an instance: time, connections, handshakes, messages a second, and its forward pool."""
+"""
+What peers may take of this instance: time, connections, handshakes, bytes and messages a second, a part of the
+forwarding pool, and the permissions of msdb.
+
+A peer that brings more than its rate is read less: its connections are paused until the excess is paid off, so nothing
+is dropped. All connections of a peer share one meter, which outlives them until a new one would allow no more. Of the
+forwarding pool a peer has its part (`Payer`): near its end it is paused as by back-pressure, above it its frames are
+dropped.
+
+CONNECT is checked as soon as a peer has proved its identity, whichever side dialled, and a refused peer learns only
+that. SEND is checked while forwarding, by the `Profile` of the link's permit. Loop-only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from broker.config.settings import HANDSHAKES
 from broker.errors import ConnectDeniedError
+from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.pool import Payer, Pool, forget_feeders
+from broker.net.tls import Identity
+from broker.ratelimit import TokenBucket
 from broker.security.grants import OPEN, Grants, Permission, Profile
 from broker.security.principal import NOBODY, Who
 
-if TYPE_CHECKING:
-    from broker.net.link import Link
-    from broker.net.tls import Identity
+BURST_SECONDS = 1.0  # worth of its rate that an idle peer may bring at once
+SHORT_SECONDS = 0.001  # a pause that would be shorter is left out, and stays owed
+REASON_MAX = 4096  # characters of a refusal that a peer is sent; a link body has 16 KiB
+
+log = structlog.get_logger(__name__)
 
 
 class Timeouts(NamedTuple):
-    """
-    Shape: seconds for HELLO to be complete, for a connection to come about, and for which a link that finds no room for
-    what it brings is not read at most.
-    """
+    """Seconds: for HELLO to be complete, for a connection to come about, and of one pause by back-pressure at most."""
 
     handshake: float
     connect: float
@@ -34,11 +46,16 @@ class Timeouts(NamedTuple):
 
 class PeerLimits(NamedTuple):
     """
-    The bounds; 0 stands for none.
+    The section `limits` of the settings; 0 means no limit.
 
-    Shape: `connections` in all, of which `reserved_connections` are for known peers; `connections_per_peer` that it
-    opened; `handshakes` of TLS at one time, 1 or more; `bytes_per_second` and `messages_per_second` that are read from
-    one peer; `pool_share` percent of the forward pool that frames of one peer may take.
+    Attributes:
+        connections: In all.
+        connections_per_peer: That one peer opened.
+        reserved_connections: Of `connections`, for known peers only.
+        handshakes: Of TLS at one time, 1 or more.
+        bytes_per_second: That are read from one peer.
+        messages_per_second: The same.
+        pool_share: Percent of the forwarding pool that frames of one peer may take.
     """
 
     connections: int = 0
@@ -50,162 +67,135 @@ class PeerLimits(NamedTuple):
     pool_share: int = 0
 
     @property
-    def are_paced(self) -> bool:
-        """Whether it matters how much one peer brings."""
+    def are_metered(self) -> bool:
+        """Whether what one peer brings has to be measured."""
         return bool(self.bytes_per_second or self.messages_per_second or self.pool_share)
 
 
 NO_LIMITS = PeerLimits()
 
 
-# --- principal ---
-# Whose connection it is.
+class MeteredLink(FrameOrigin, Protocol):
+    """A link, as far as its meter goes; see `broker.net.link.Link`."""
 
+    bytes_received: int
+    slowed_by: set[str]
+    meter: Meter | None
 
-def peer_of(link: Link) -> str:
-    """Whose connection it is: the principal that it has proved, else its host."""
-    identity = link.transport.identity
-    return host_of(link.address) if identity is None else identity.principal_name
+    @property
+    def peer_id(self) -> str:
+        """Whose connection it is."""
 
+    def pause(self) -> None:
+        """Stop reading."""
 
-def host_of(address: str) -> str:
-    """The host of a socket's end, as `render_endpoint` writes it."""
-    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-
-
-# --- meter ---
-# How much one peer brings: bytes and messages a second, and what of the forward pool its frames take.
-#
-# A peer that brings more than it may is read less: its connections are paused until what it brought has been paid
-# for,
-# so nothing is dropped. A peer that was idle may bring as much as a second allows at once. All connections of a peer
-# have one meter, which outlives them until a new one would allow no more. Of the forward pool a peer has its part
-# (`Payer`): near its end it is paused as by back-pressure, above it its frames are dropped as those are that find no
-# room. Loop-only.
-#
-# Source: the token bucket of RFC 2697, with a debt instead of a refusal.
-
-
-BURST_SECONDS = 1.0  # worth of what a peer may bring at once
-SHORT_SECONDS = 0.001  # a pause that would be shorter is left out, and stays owed
-
-
-@dataclass(slots=True)
-class _Bucket:
-    """Tokens of one kind. Shape: `rate` a second, 0 for no limit; `tokens` below 0 are owed; `at` loop time."""
-
-    limit: str
-    rate: int
-    tokens: float
-    at: float
-
-    def take(self, count: int, now: float) -> float:
-        """Pay for so much; the seconds until it is paid."""
-        if not self.rate:
-            return 0.0
-        self.tokens = min(self.rate * BURST_SECONDS, self.tokens + (now - self.at) * self.rate) - count
-        self.at = now
-        return max(0.0, -self.tokens / self.rate)
+    def resume(self) -> None:
+        """Read on."""
 
 
 class Meter:
     """
-    One peer's.
+    What one peer brings, by all its connections.
 
-    Shape: `payer` its part of the pool, None where it has no limit; `free_at` from when on a new one allows no more.
+    Attributes:
+        payer: Its part of the pool, None where that has no limit.
+        free_at: Loop time from which a new meter would allow no more.
     """
 
     def __init__(self, limits: PeerLimits, payer: Payer | None, pauses: Counter[str]) -> None:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         rates = {"bytes_per_second": limits.bytes_per_second, "messages_per_second": limits.messages_per_second}
-        self._buckets = [_Bucket(name, rate, rate * BURST_SECONDS, now) for name, rate in rates.items()]
+        self._buckets = {limit: TokenBucket(rate, rate * BURST_SECONDS, now) for limit, rate in rates.items()}
         self._pauses = pauses
-        self._seen: dict[Link, tuple[int, int]] = {}
-        self._paused: dict[Link, str] = {}
+        self._counted: dict[MeteredLink, tuple[int, int]] = {}  # bytes and messages that are paid
+        self._paused: dict[MeteredLink, str] = {}
         self.payer = payer
         self.free_at = now
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._counted)
 
-    def change(self, limits: PeerLimits, payer: Payer | None) -> None:
-        """These limits hold from now on; what was owed by a rate is owed by the new one."""
-        for bucket in self._buckets:
-            bucket.rate = getattr(limits, bucket.limit)
+    def apply(self, limits: PeerLimits, payer: Payer | None) -> None:
+        """Use these limits from now on; a debt stays, and is paid at the new rate."""
+        for limit, bucket in self._buckets.items():
+            bucket.rate = getattr(limits, limit)
+            bucket.burst = bucket.rate * BURST_SECONDS
         self.payer = payer
 
-    def enter(self, link: Link) -> None:
-        """One more connection of this peer; what it brought before is not counted."""
-        self._seen[link] = (link.bytes_received, link.received.total())
+    def add(self, link: MeteredLink) -> None:
+        """Measure one more connection; what it brought before is free."""
+        self._counted[link] = (link.bytes_received, link.received.total())
 
-    def leave(self, link: Link) -> None:
-        """A connection is closed."""
-        del self._seen[link]
+    def remove(self, link: MeteredLink) -> None:
+        """A connection is closed, or not measured any more."""
+        del self._counted[link]
         now = self._loop.time()
-        self.free_at = now + BURST_SECONDS + max(bucket.take(0, now) for bucket in self._buckets)
+        self.free_at = now + BURST_SECONDS + max(bucket.charge(0, now) for bucket in self._buckets.values())
 
-    def spend(self, link: Link) -> None:
-        """A connection was read."""
-        bytes_before, messages_before = self._seen[link]
-        bytes_now, messages_now = self._seen[link] = link.bytes_received, link.received.total()
+    def on_read(self, link: MeteredLink) -> None:
+        """Charge what was read, and pause the connection while its peer is in debt."""
+        bytes_before, messages_before = self._counted[link]
+        bytes_now, messages_now = self._counted[link] = link.bytes_received, link.received.total()
         now = self._loop.time()
         brought = (bytes_now - bytes_before, messages_now - messages_before)
-        waits = [(bucket.take(count, now), bucket.limit) for bucket, count in zip(self._buckets, brought, strict=True)]
-        seconds, limit = max(waits)
-        reason = f"limits.{limit}"
+        seconds, limit = max(
+            (bucket.charge(count, now), limit)
+            for (limit, bucket), count in zip(self._buckets.items(), brought, strict=True)
+        )
         if seconds > SHORT_SECONDS and not self._paused.get(link):
             self._pauses[limit] += 1
-            self._paused[link] = reason
+            self._paused[link] = reason = f"limits.{limit}"
             link.slowed_by.add(reason)
             link.pause()
             self._loop.call_later(seconds, self._resume, link)
 
-    def _resume(self, link: Link) -> None:
+    def _resume(self, link: MeteredLink) -> None:
         link.slowed_by.discard(self._paused.pop(link))
         link.resume()
 
 
 class Meters:
     """
-    The meters of all peers; none where nothing is limited.
+    The meters of all peers; none while nothing is limited.
 
-    Shape: `pauses` how often a connection was not read for a while, by the limit.
+    Attributes:
+        pauses: How often a connection was not read for a while, by the limit.
     """
 
     def __init__(self, limits: PeerLimits) -> None:
         self.pauses: Counter[str] = Counter()
         self._limits = limits
         self._meters: dict[str, Meter] = {}
-        self._names: dict[Link, str] = {}
+        self._names: dict[MeteredLink, str] = {}
 
-    def enter(self, link: Link, pool: Pool) -> None:
-        """A connection was made."""
-        if not self._limits.are_paced:
+    def add(self, link: MeteredLink, pool: Pool) -> None:
+        """A connection was admitted."""
+        if not self._limits.are_metered:
             return
-        name = self._names[link] = peer_of(link)
+        name = self._names[link] = link.peer_id
         meter = self._meters.get(name)
         if meter is None:
             payer = Payer(pool, self._limits.pool_share) if self._limits.pool_share else None
             meter = self._meters[name] = Meter(self._limits, payer, self.pauses)
-        meter.enter(link)
+        meter.add(link)
         link.meter = meter
         if meter.payer is not None:
             pool.payers[link] = meter.payer
 
-    def change(self, limits: PeerLimits, links: Iterable[Link], pool: Pool) -> None:
-        """These limits hold from now on, for all connections there are; what a peer holds of the pool stays its own."""
+    def apply(self, limits: PeerLimits, links: Iterable[MeteredLink], pool: Pool) -> None:
+        """Use these limits from now on, for these connections too; what a peer holds of the pool stays its own."""
         before, self._limits = self._limits, limits
-        if before.are_paced != limits.are_paced:
+        if before.are_metered != limits.are_metered:
             for link in list(links):
-                (self.enter if limits.are_paced else self.leave)(link, pool)
+                (self.add if limits.are_metered else self.remove)(link, pool)
         for meter in self._meters.values():
             payer = meter.payer
             if payer is None and limits.pool_share:
                 payer = Payer(pool, limits.pool_share)
             elif payer is not None:
                 payer.percent = limits.pool_share
-            meter.change(limits, payer if limits.pool_share else None)
+            meter.apply(limits, payer if limits.pool_share else None)
         for link, name in self._names.items():
             payer = self._meters[name].payer
             if payer is None:
@@ -213,17 +203,17 @@ class Meters:
             else:
                 pool.payers[link] = payer
 
-    def leave(self, link: Link, pool: Pool) -> None:
-        """A connection is closed; what its frames take of the pool is still that of its peer."""
+    def remove(self, link: MeteredLink, pool: Pool) -> None:
+        """A connection is closed; what its frames take of the pool is still charged to its peer."""
         name = self._names.pop(link, None)
         if name is None:
             return
         pool.payers.pop(link, None)
         link.meter = None
-        self._meters[name].leave(link)
+        self._meters[name].remove(link)
 
-    def look(self, now: float) -> None:
-        """Now and then: of a peer that has gone, owes nothing and has nothing in the pool, nothing is kept."""
+    def prune(self, now: float) -> None:
+        """Forget peers that have gone, owe nothing and have nothing in the pool."""
         for name, meter in list(self._meters.items()):
             if meter.payer is not None:
                 forget_feeders(meter.payer, now)
@@ -232,52 +222,38 @@ class Meters:
 
 
 # --- permissions ---
-# Who of our neighbours may connect, and send to which service: the grants of msdb, asked for links.
-#
-# CONNECT is asked as soon as a peer has proved who it is, whoever has dialled, and a peer that may not is told only
-# that.
-# One that shows our own certificate is asked when it has said HELLO: it may be this very instance, dialled by an
-# address
-# of its own. SEND is asked by the pass; what a link may send is its profile. When grants change, links whose peers
-# may
-# not connect any more are closed, and the others get the profile that holds now. Loop-only.
-
-
-log = structlog.get_logger(__name__)
-
-REASON_MAX = 4096  # characters of what a peer is told; a link body has 16 KiB
 
 
 class Permit:
-    """
-    What one peer may do.
+    """What one peer may do: `who` it has proved to be, and the `profile` of what it may send."""
 
-    Shape: `who` it has proved to be; `profile` of what it may send.
-    """
+    __slots__ = ("_permissions", "profile", "who")
 
-    __slots__ = ("_owner", "profile", "who")
-
-    def __init__(self, who: Who, profile: Profile, owner: Permissions | None = None) -> None:
+    def __init__(self, who: Who, profile: Profile, permissions: Permissions | None = None) -> None:
         self.who = who
         self.profile = profile
-        self._owner = owner
+        self._permissions = permissions
 
-    def why_not(self, service: str) -> str:
-        """Why this peer may not send to a service; it is remembered as the last refusal."""
-        if self._owner is None:
+    def why_refused(self, service: str) -> str:
+        """Why this peer may not send to a service; remembered as the last refusal."""
+        if self._permissions is None:
             return ""
-        why = self._owner.grants.send(self.who, service).why[:REASON_MAX]
-        self._owner.last_refusal = f"{self.who.name} may not send: {why}"
+        why = self._permissions.grants.send(self.who, service).why[:REASON_MAX]
+        self._permissions.last_refusal = f"{self.who.name} may not send: {why}"
         return why
 
 
-EVERYTHING = Permit(NOBODY, OPEN)  # of links that nobody asks about
+EVERYTHING = Permit(NOBODY, OPEN)  # of a link before its peer was judged
 
 
 class Permissions:
     """
-    Shape: `grants` those of msdb; `last_refusal` of a frame, for people, empty while there was none; `refused`
-    connections since the start.
+    The grants of msdb, as links use them.
+
+    Attributes:
+        grants: In force.
+        last_refusal: Of a frame, for people; empty while there was none.
+        refused: Connections since the start.
     """
 
     def __init__(self) -> None:
@@ -287,47 +263,36 @@ class Permissions:
 
     @property
     def warning(self) -> str:
-        """That nobody may connect, and what to do; empty while somebody may."""
+        """That no peer may connect, and what to do; empty while one may."""
         if self.grants.is_open(Permission.CONNECT) or self.grants.has_granted(Permission.CONNECT):
             return ""
         return "nobody may connect: no GRANT CONNECT in msdb; see broker check"
 
-    def admit(self, link: Link) -> ConnectDeniedError | None:
-        """Give a link its permit; why its peer may not connect, if it may not."""
-        who = _who_at(link)
-        link.permit = Permit(who, self.grants.profile(who), self)
-        return self._maybe_refuse(who)
+    def permit_of(self, identity: Identity | None) -> Permit:
+        """What a peer may do that has proved this."""
+        who = NOBODY if identity is None else identity.who
+        return Permit(who, self.grants.profile(who), self)
 
-    def admit_first(self, link: Link, own: Identity | None) -> ConnectDeniedError | None:
-        """The same, before HELLO; of a peer with our own certificate it is asked again when it has said HELLO."""
-        refused = self.admit(link)
-        identity = link.transport.identity
-        if own is not None and identity is not None and identity.fingerprint == own.fingerprint:
+    def refuse(self, permit: Permit) -> ConnectDeniedError | None:
+        """Why a peer may not connect, and count it; None when it may."""
+        ruling = self.grants.connect(permit.who)
+        if ruling.is_permitted:
             return None
-        return refused
+        self.refused += 1
+        return ConnectDeniedError(permit.who.name, ruling.why[:REASON_MAX])
 
-    def change(self, grants: Grants, links: Iterable[Link]) -> None:
-        """These hold from now on."""
+    def apply(self, grants: Grants) -> bool:
+        """Use these grants from now on; returns whether they differ, so that links have to be judged again."""
         if grants == self.grants:
-            return
+            return False
         self.grants = grants
         if self.warning:
             log.warning(
                 "nobody may connect", problem="no GRANT CONNECT in msdb", hint="broker check names the statement"
             )
-        for link in list(links):
-            refused = self.admit(link)
-            if refused is not None:
-                link.fail(refused)
-
-    def _maybe_refuse(self, who: Who) -> ConnectDeniedError | None:
-        ruling = self.grants.connect(who)
-        if ruling.is_permitted:
-            return None
-        self.refused += 1
-        return ConnectDeniedError(who.name, ruling.why[:REASON_MAX])
+        return True
 
 
-def _who_at(link: Link) -> Who:
-    identity = link.transport.identity
-    return NOBODY if identity is None else identity.who
+def host_of(address: str) -> str:
+    """The host of a socket's end, as `render_endpoint` writes it."""
+    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")

@@ -80,7 +80,7 @@ def connection_values(link: Link, arbitration: bytes, at: datetime, now: float) 
     last_activity = max(link.connection.last_heard, link.connection.last_sent)
     # Unique for as long as the process lives, and the same row after row: this process and the link's number.
     connection_id = uuid.UUID(int=int.from_bytes(arbitration, "big") ^ link.number)
-    flow = link.flow.look(link, now)
+    flow = link.activity.update(link, now)
     return {
         **_who(link),
         "connection_id": connection_id,
@@ -99,7 +99,7 @@ def connection_values(link: Link, arbitration: bytes, at: datetime, now: float) 
         "total_receives": link.receives,
         "total_frames_rejected": link.frames_rejected,
         "flow_state": flow.state.value,
-        "flow_reason": flow.why or None,
+        "flow_reason": flow.reason or None,
         "flow_since_time": at + timedelta(seconds=flow.since),
         "last_progress_time": at + timedelta(seconds=flow.progress_at),
         "round_trip_ms": None if link.connection.round_trip is None else round(link.connection.round_trip * 1000, 3),
@@ -130,14 +130,14 @@ def _who(link: Link) -> dict[str, Any]:
 
 def connection_status(link: Link, at: datetime, now: float) -> dict[str, Any]:
     """What a status tells; arguments as of `connection_values`."""
-    flow, round_trip = link.flow.look(link, now), link.connection.round_trip
+    flow, round_trip = link.activity.update(link, now), link.connection.round_trip
     return {
         "name": link.peer_name,
         "address": link.address,
         "direction": direction(link),
         "state": link.state.value,
         "flow": flow.state.value,
-        "flow_reason": flow.why,
+        "flow_reason": flow.reason,
         "flow_since": _instant(at, flow.since),
         "last_progress": _instant(at, flow.progress_at),
         "round_trip_ms": None if round_trip is None else round(round_trip * 1000, 3),
@@ -163,7 +163,7 @@ def connection_samples(links: Iterable[Link]) -> Iterable[tuple[Labels, float]]:
 
 def flow_samples(links: Iterable[Link], now: float) -> Iterable[tuple[Labels, float]]:
     """Connections by what has really moved."""
-    return Counter((link.label, direction(link), link.flow.look(link, now).state.value) for link in links).items()
+    return Counter((link.label, direction(link), link.activity.update(link, now).state.value) for link in links).items()
 
 
 def _instant(at: datetime, seconds: float) -> str:

@@ -80,7 +80,7 @@ def rule(
 def permit(one: Instance, *rules: PermissionRule) -> None:
     """These rules hold from now on."""
     grants = Grants(rules, is_default_deny=one.peers.entrance.security.is_authenticating)
-    one.peers.permissions.change(grants, one.peers.links.values())
+    one.peers.apply_grants(grants)
     one.forwarder.changed()
 
 

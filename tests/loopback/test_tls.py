@@ -18,7 +18,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net.quotas import PeerLimits, peer_of
+from broker.net.quotas import PeerLimits
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
 from broker.observe.snapshot import connection_samples
@@ -337,7 +337,7 @@ async def test_neighbour_that_came_first_loses_the_address_to_the_peer_that_answ
     async with instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as near, AsyncExitStack() as stack:
 
         def serving() -> list[str]:
-            return [peer_of(link) for link in near.peers.links.values() if near.peers.served_by(link)]
+            return [link.peer_id for link in near.peers.links.values() if near.peers.served_by(link)]
 
         async with instance(security=peer) as far:
             near.peers.dialling.on_routes([build_table([Route("far", far.address)], now=datetime.now(UTC))])

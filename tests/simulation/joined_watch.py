@@ -149,7 +149,7 @@ def _stranded(instance: Instance) -> Iterator[tuple[str, int, str, str]]:
         return
     links = [link for link in instance.peers.links.values() if link.state is LinkState.LOGGED_IN]
     connected = {link.peer_name for link in links}
-    ready = {link.peer_name for link in links if link.can_send and not link.is_leaving}
+    ready = {link.peer_name for link in links if link.can_send and not link.is_peer_draining}
     for address, outbox in outboxes.items():
         if address.host in connected:
             continue

@@ -63,12 +63,17 @@ class LinkEnds:
         connection = LinkStateMachine(OWN, now=loop.time(), handshake_timeout=HANDSHAKE)
         sock: Any = self.sock
         self.link = Link(
-            PlainTransport(sock), "tcp://peer:1", is_accept=True, connection=connection, forwarder=self.forwarder
+            PlainTransport(sock),
+            "tcp://peer:1",
+            is_accept=True,
+            connection=connection,
+            forwarder=self.forwarder,
+            handler=self,
         )
 
     def start(self, *, room: int = 1 << 30) -> None:
         self.sock.room = room
-        self.link.start(self)
+        self.link.start()
 
     def go_online(self, **hello: Any) -> None:
         self.start()
@@ -87,16 +92,16 @@ class LinkEnds:
     def on_writable(self, link: Link) -> None:
         self.told.append("writable")
 
-    def on_heard(self, link: Link) -> None:
+    def on_first_read(self, link: Link) -> None:
         self.heard += 1
 
     def on_event(self, link: Link, event: Event) -> None:
         self.told.append(event)
 
-    def on_ended(self, link: Link) -> None:
-        link.wind_up()
+    def on_eof(self, link: Link) -> None:
+        link.close_after_eof()
 
-    def on_failed(self, link: Link, error: Exception) -> None:
+    def on_bug(self, link: Link, error: Exception) -> None:
         raise error
 
     def on_lost(self, link: Link) -> None:

@@ -17,7 +17,6 @@ LINE_CHARACTERS = 120  # of compiled files, which ruff does not read
 # Rings of imports for type checkers alone, of more than two modules, each with its reason.
 NAMED_ONLY = {
     "broker.config.settings": "the sections stand in one model, and what is asked of all of it stands with its section",
-    "broker.net.link": "the parts of a link are told which link they are a part of",
 }
 
 

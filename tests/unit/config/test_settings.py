@@ -600,7 +600,7 @@ def test_defaults_bound_connections_and_handshakes_and_nothing_else() -> None:
     expected = PeerLimits(connections=10_000, connections_per_peer=1000, reserved_connections=100, handshakes=256)
 
     assert expected == peer_limits(Settings())
-    assert not peer_limits(Settings()).are_paced
+    assert not peer_limits(Settings()).are_metered
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ class Serving:
     """As much of a link as this is about."""
 
     state = LinkState.LOGGED_IN
-    is_leaving = False
+    is_peer_draining = False
 
 
 def fail(town: Town, *addresses: NetworkAddress) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +14,16 @@ from broker.flow import Disposition
 from broker.forwarding.entry import CARE_MAX
 from broker.forwarding.pool import READ_BYTES
 from broker.net.link import (
+    ACTIVE_SECONDS,
     ANSWER_SHARE,
     BLOCKED_SECONDS,
     CONTROL_MAX_BYTES,
-    FLOW_SECONDS,
     LINGER_SECONDS,
-    REJECTS_PER_SECOND,
     SMALL_READ_BYTES,
-    Advice,
-    FlowState,
+    ActivityState,
     LinkState,
-    Owner,
     render_rejected,
 )
-from broker.net.peers import Peers
 from broker.net.quotas import Permissions, Permit
 from broker.protocol.frame import (
     Fatal,
@@ -97,26 +92,6 @@ def test_who_lacks_a_permission_is_told_which() -> None:
     assert "CN=a may not send: no GRANT SEND ON SERVICE::[t] TO [CN=a] or public" == permissions.last_refusal
 
 
-def test_so_much_is_said_in_a_second_and_no_more() -> None:
-    advice = Advice(100.0)
-
-    said = [advice.allow() for _ in range(REJECTS_PER_SECOND + 5)]
-
-    assert [True] * REJECTS_PER_SECOND + [False] * 5 == said
-
-
-def test_rate_is_renewed_after_a_second_and_not_before() -> None:
-    advice = Advice(100.0)
-    while advice.allow():
-        pass
-
-    advice.refill(100.9)
-    assert not advice.allow()
-    advice.refill(101.0)
-
-    assert [True] * REJECTS_PER_SECOND + [False] == [advice.allow() for _ in range(REJECTS_PER_SECOND + 1)]
-
-
 # --- test_flow ---
 # What a link does is told by what has really moved: a peer that has stopped does not keep it flowing.
 
@@ -129,28 +104,28 @@ async def ends(loop: PlayedLoop) -> LinkEnds:
     return LinkEnds(loop)
 
 
-def look(ends: LinkEnds, after: float = 0.0) -> tuple[FlowState, str]:
-    flow = ends.link.flow.look(ends.link, ends.loop.time() + after)
-    return flow.state, flow.why
+def look(ends: LinkEnds, after: float = 0.0) -> tuple[ActivityState, str]:
+    flow = ends.link.activity.update(ends.link, ends.loop.time() + after)
+    return flow.state, flow.reason
 
 
 async def test_link_before_hello_is_opening(ends: LinkEnds) -> None:
     ends.start()
 
-    assert look(ends) == (FlowState.OPENING, "HELLO of the peer has not come")
+    assert look(ends) == (ActivityState.OPENING, "HELLO of the peer has not come")
 
 
 async def test_link_that_carries_nothing_is_idle(ends: LinkEnds) -> None:
     ends.go_online()
 
-    assert look(ends, FLOW_SECONDS) == (FlowState.IDLE, "")
+    assert look(ends, ACTIVE_SECONDS) == (ActivityState.IDLE, "")
 
 
 async def test_frame_that_came_is_flow_for_a_while(ends: LinkEnds) -> None:
     ends.go_online()
     ends.sock.feed(message())
 
-    assert [look(ends), look(ends, FLOW_SECONDS)] == [(FlowState.FLOWING, ""), (FlowState.IDLE, "")]
+    assert [look(ends), look(ends, ACTIVE_SECONDS)] == [(ActivityState.FLOWING, ""), (ActivityState.IDLE, "")]
 
 
 async def test_frame_that_left_is_flow_for_a_while(ends: LinkEnds) -> None:
@@ -158,17 +133,20 @@ async def test_frame_that_left_is_flow_for_a_while(ends: LinkEnds) -> None:
     look(ends)
     ends.link.send(message())
 
-    assert [look(ends, 0.5), look(ends, 0.5 + FLOW_SECONDS)] == [(FlowState.FLOWING, ""), (FlowState.IDLE, "")]
+    assert [look(ends, 0.5), look(ends, 0.5 + ACTIVE_SECONDS)] == [
+        (ActivityState.FLOWING, ""),
+        (ActivityState.IDLE, ""),
+    ]
 
 
 async def test_link_frames_are_no_flow(ends: LinkEnds) -> None:
     ends.go_online()
     look(ends)
-    look(ends, FLOW_SECONDS)
+    look(ends, ACTIVE_SECONDS)
     for _ in range(100):
-        ends.link.say(encode_link(Pong(bytes(8))))
+        ends.link.send_control(encode_link(Pong(bytes(8))))
 
-    assert look(ends, FLOW_SECONDS) == (FlowState.IDLE, "")
+    assert look(ends, ACTIVE_SECONDS) == (ActivityState.IDLE, "")
 
 
 async def test_peer_that_does_not_answer_is_stalled_though_it_is_written_to(ends: LinkEnds) -> None:
@@ -176,11 +154,11 @@ async def test_peer_that_does_not_answer_is_stalled_though_it_is_written_to(ends
     now = ends.loop.time()
     ends.link.tick(now + HEARTBEAT)
     ends.link.send(message())
-    assert look(ends, HEARTBEAT + 0.01) == (FlowState.FLOWING, "")
+    assert look(ends, HEARTBEAT + 0.01) == (ActivityState.FLOWING, "")
 
     ends.link.send(message())
 
-    assert look(ends, HEARTBEAT * (1 + ANSWER_SHARE)) == (FlowState.STALLED, "the peer does not answer")
+    assert look(ends, HEARTBEAT * (1 + ANSWER_SHARE)) == (ActivityState.STALLED, "the peer does not answer")
 
 
 async def test_peer_that_is_heard_is_not_stalled(ends: LinkEnds) -> None:
@@ -191,19 +169,19 @@ async def test_peer_that_is_heard_is_not_stalled(ends: LinkEnds) -> None:
 
     ends.link.connection.last_heard = now + HEARTBEAT * 1.4
 
-    assert look(ends, HEARTBEAT * (1 + ANSWER_SHARE))[0] is FlowState.IDLE
+    assert look(ends, HEARTBEAT * (1 + ANSWER_SHARE))[0] is ActivityState.IDLE
 
 
 async def test_answer_ends_the_doubt_and_is_progress(ends: LinkEnds) -> None:
     ends.go_online()
     now = ends.loop.time()
     ends.link.tick(now + HEARTBEAT)
-    assert look(ends, HEARTBEAT * 2)[0] is FlowState.STALLED
+    assert look(ends, HEARTBEAT * 2)[0] is ActivityState.STALLED
 
     ends.sock.feed(encode_link(Pong(b"\0\0\0\0\0\0\0\1")))
 
-    assert look(ends, HEARTBEAT * 2) == (FlowState.IDLE, "")
-    assert ends.link.flow.progress_at == ends.link.connection.last_heard == now
+    assert look(ends, HEARTBEAT * 2) == (ActivityState.IDLE, "")
+    assert ends.link.activity.progress_at == ends.link.connection.last_heard == now
 
 
 async def test_socket_that_takes_nothing_is_blocked(ends: LinkEnds) -> None:
@@ -211,19 +189,19 @@ async def test_socket_that_takes_nothing_is_blocked(ends: LinkEnds) -> None:
     look(ends)
     ends.sock.room = 10
     ends.link.send(message())
-    assert look(ends)[0] is FlowState.FLOWING
+    assert look(ends)[0] is ActivityState.FLOWING
 
-    assert look(ends, BLOCKED_SECONDS) == (FlowState.BLOCKED, "the peer takes nothing more")
+    assert look(ends, BLOCKED_SECONDS) == (ActivityState.BLOCKED, "the peer takes nothing more")
 
 
 async def test_link_that_is_not_read_is_blocked_and_says_why(ends: LinkEnds) -> None:
     ends.go_online()
     ends.link.pause()
-    assert look(ends) == (FlowState.BLOCKED, "it is not read: endpoint.backpressure")
+    assert look(ends) == (ActivityState.BLOCKED, "it is not read: endpoint.backpressure")
 
     ends.link.slowed_by.add("limits.bytes_per_second")
 
-    assert look(ends) == (FlowState.BLOCKED, "it is not read: limits.bytes_per_second")
+    assert look(ends) == (ActivityState.BLOCKED, "it is not read: limits.bytes_per_second")
 
 
 async def test_link_that_is_not_read_does_not_blame_its_peer(ends: LinkEnds) -> None:
@@ -232,26 +210,26 @@ async def test_link_that_is_not_read_does_not_blame_its_peer(ends: LinkEnds) -> 
     ends.link.tick(ends.loop.time() + HEARTBEAT)
     ends.link.pause()
 
-    assert look(ends, 2 * HEARTBEAT)[0] is FlowState.BLOCKED
+    assert look(ends, 2 * HEARTBEAT)[0] is ActivityState.BLOCKED
 
 
 async def test_link_that_is_ended_is_leaving_and_then_down(ends: LinkEnds) -> None:
     ends.go_online()
     ends.link.drain()
-    assert look(ends)[0] is FlowState.LEAVING
+    assert look(ends)[0] is ActivityState.LEAVING
 
     ends.link.close("for the test")
 
-    assert look(ends) == (FlowState.DOWN, "for the test")
+    assert look(ends) == (ActivityState.DOWN, "for the test")
 
 
 async def test_state_has_an_age(ends: LinkEnds) -> None:
     ends.go_online()
     now = ends.loop.time()
-    look(ends, FLOW_SECONDS)
-    look(ends, FLOW_SECONDS + 1)
+    look(ends, ACTIVE_SECONDS)
+    look(ends, ACTIVE_SECONDS + 1)
 
-    assert ends.link.flow.since == now + FLOW_SECONDS
+    assert ends.link.activity.since == now + ACTIVE_SECONDS
 
 
 async def test_goaway_is_progress(ends: LinkEnds) -> None:
@@ -260,7 +238,7 @@ async def test_goaway_is_progress(ends: LinkEnds) -> None:
     ends.sock.feed(encode_link(GoAway(deadline_ms=1000)))
     look(ends)
 
-    assert ends.link.flow.progress_at == ends.link.connection.last_heard
+    assert ends.link.activity.progress_at == ends.link.connection.last_heard
 
 
 # --- test_intake ---
@@ -355,7 +333,7 @@ async def test_paused_link_has_no_turn(ends_of_intake: LinkEnds) -> None:
     ends_of_intake.link.pause()
     for _ in range(10):
         await asyncio.sleep(0)
-    ends_of_intake.link.renew()
+    ends_of_intake.link.rearm_reader()
     assert (kept, {}) == (ends_of_intake.link.kept_bytes, ends_of_intake.loop.readers)
     ends_of_intake.link.tick(ends_of_intake.loop.time() + 1000)
     ends_of_intake.link.resume()
@@ -395,7 +373,7 @@ async def test_bug_in_a_later_turn_is_told_to_the_owner(
     ends_of_intake: LinkEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[Exception] = []
-    monkeypatch.setattr(ends_of_intake, "on_failed", lambda _, error: failed.append(error))
+    monkeypatch.setattr(ends_of_intake, "on_bug", lambda _, error: failed.append(error))
     ends_of_intake.go_online()
     ends_of_intake.sock.feed(PING * MORE)
 
@@ -743,7 +721,7 @@ async def test_whatever_is_said_has_the_same_bound_but_for_the_last_words(ends_o
     ends_of_link.sock.room = 0
 
     for _ in range(CONTROL_MAX_BYTES):
-        ends_of_link.link.say(PING)
+        ends_of_link.link.send_control(PING)
     ends_of_link.link.fail(FrameMalformedError("enough"))
     ends_of_link.sock.breathe()
 
@@ -759,7 +737,7 @@ async def test_link_that_failed_while_writing_asks_nobody_for_room(ends_of_link:
     ends_of_link.sock.problem = errno.EPIPE
 
     ends_of_link.sock.breathe()
-    ends_of_link.link.say(PING)
+    ends_of_link.link.send_control(PING)
     ends_of_link.link.tick(ends_of_link.loop.time() + 3)
     await asyncio.sleep(0)
 
@@ -773,7 +751,7 @@ async def test_loop_is_asked_again_to_tell_of_a_socket_that_was_read(ends_of_lin
     ends_of_link.sock.feed(PING)
     assert 1 == ends_of_link.heard
     del ends_of_link.loop.readers[ends_of_link.sock]
-    ends_of_link.link.renew()
+    ends_of_link.link.rearm_reader()
     ends_of_link.sock.feed(PING)
 
     assert (2, [Pong(b"12345678")] * 2) == (ends_of_link.heard, ends_of_link.said())
@@ -785,11 +763,11 @@ async def test_paused_or_closed_link_is_not_read_because_it_was_renewed(
     ends_of_link.go_online()
 
     ends_of_link.link.pause()
-    ends_of_link.link.renew()
+    ends_of_link.link.rearm_reader()
     assert {} == loop.readers
     ends_of_link.link.resume()
     ends_of_link.link.close("over")
-    ends_of_link.link.renew()
+    ends_of_link.link.rearm_reader()
 
     assert {} == loop.readers
 
@@ -834,7 +812,7 @@ async def test_link_whose_peer_has_ended_is_not_read_again_after_a_pause(
 ) -> None:
     ends_of_link.go_online()
     ends_of_link.sock.room = 0
-    ends_of_link.link.say(PING)
+    ends_of_link.link.send_control(PING)
     ends_of_link.sock.end()
 
     ends_of_link.link.pause()
@@ -889,20 +867,3 @@ async def test_ended_link_has_no_heartbeat(ends_of_link: LinkEnds, loop: PlayedL
     ends_of_link.link.tick(loop.time() + 200)
 
     assert (b"", None) == (ends_of_link.sock.written, ends_of_link.link.error)
-
-
-# --- test_link_state ---
-# The words for how far a link is, which views show.
-
-
-def test_states_are_told_in_the_order_in_which_a_link_goes_through_them() -> None:
-    assert ["CONNECTED", "LOGGED_IN", "DRAINING", "LINGERING", "CLOSED"] == [str(state) for state in LinkState]
-
-
-def test_peers_hear_all_that_a_link_tells() -> None:
-    told = [name for name in vars(Owner) if name.startswith("on_")]
-
-    signatures = {name: list(inspect.signature(getattr(Peers, name)).parameters) for name in told}
-
-    assert len(told) == 8
-    assert signatures == {name: list(inspect.signature(getattr(Owner, name)).parameters) for name in told}

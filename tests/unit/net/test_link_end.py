@@ -62,7 +62,7 @@ async def test_lingering_link_reads_only_so_much_and_says_nothing_more(ends: Lin
     said = ends.sock.written
 
     ends.link.fail(FrameMalformedError("again"))
-    ends.link.say(PING)
+    ends.link.send_control(PING)
     ends.link.drain(1)
     ends.sock.feed(PING * (LINGER_BYTES // len(PING)), piece=1 << 16)
     assert LinkState.LINGERING is ends.link.state
@@ -177,14 +177,16 @@ async def test_leaving_peer_is_heard_after_our_direction_is_closed_for_so_long(e
     assert ("drained", LinkState.CLOSED) == (ends.link.reason, ends.link.state)
 
 
-async def test_peer_that_has_ended_its_direction_is_not_taken_for_silent_and_still_gets_frames(ends: LinkEnds) -> None:
+async def test_peer_that_has_ended_its_direction_is_not_taken_for_silent_and_still_gets_frames(
+    ends: LinkEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends.go_online()
-    ends.link.owner.on_ended = lambda link: None  # type: ignore[method-assign]
+    monkeypatch.setattr(ends, "on_eof", lambda _: None)
 
     ends.sock.end()
     ends.link.tick(ends.link.connection.last_heard + 3600.0)
 
-    assert (True, True, LinkState.LOGGED_IN) == (ends.link.has_moved, ends.link.can_send, ends.link.state)
+    assert (True, True, LinkState.LOGGED_IN) == (ends.link.has_peer_finished, ends.link.can_send, ends.link.state)
     ends.link.drain()
     await asyncio.sleep(0)
     assert LinkState.CLOSED is ends.link.state
@@ -192,33 +194,22 @@ async def test_peer_that_has_ended_its_direction_is_not_taken_for_silent_and_sti
 
 async def test_link_ends_in_order_when_the_peer_leaves_and_nothing_breaks(ends: LinkEnds) -> None:
     ends.go_online()
-    assert not ends.link.is_in_order
+    assert not ends.link.left_cleanly
 
-    ends.link.is_leaving = True
+    ends.link.is_peer_draining = True
     ends.link.drain()
     ends.sock.end()
 
-    assert (True, LinkState.CLOSED) == (ends.link.is_in_order, ends.link.state)
+    assert (True, LinkState.CLOSED) == (ends.link.left_cleanly, ends.link.state)
 
 
 async def test_link_that_breaks_is_not_in_order_though_the_peer_was_leaving(ends: LinkEnds) -> None:
     ends.go_online()
-    ends.link.is_leaving = True
+    ends.link.is_peer_draining = True
 
-    ends.link.on_stream_end("Connection reset by peer")
+    ends.sock.fail()
 
-    assert not ends.link.is_in_order
-
-
-async def test_closed_link_has_no_timer_left(ends: LinkEnds, loop: PlayedLoop) -> None:
-    ends.go_online()
-    ends.link.drain(60)
-    timer = ends.link._timer
-
-    ends.link.close("over")
-
-    assert timer is not None
-    assert timer.cancelled()
+    assert not ends.link.left_cleanly
 
 
 async def test_end_that_comes_earlier_replaces_the_later_one(ends: LinkEnds) -> None:
@@ -233,7 +224,7 @@ async def test_end_that_comes_earlier_replaces_the_later_one(ends: LinkEnds) -> 
 
 async def test_bug_while_reading_is_told_to_the_owner(ends: LinkEnds, monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[Exception] = []
-    monkeypatch.setattr(ends, "on_failed", lambda _, error: failed.append(error))
+    monkeypatch.setattr(ends, "on_bug", lambda _, error: failed.append(error))
     ends.go_online()
 
     def fail(*_: object) -> None:

@@ -41,7 +41,7 @@ class Played:
     """As much of a link as this is about."""
 
     state = LinkState.LOGGED_IN
-    is_leaving = False
+    is_peer_draining = False
 
 
 async def test_health_goes_by_who_serves_and_then_by_the_last_attempt() -> None:
@@ -94,7 +94,7 @@ async def test_address_whose_only_link_leaves_is_better_than_one_not_tried() -> 
     addresses = Addresses()
     link: Any = Played()
     addresses.servers.add(link, NORTH)
-    link.is_leaving = True
+    link.is_peer_draining = True
 
     assert AddressHealth.CONNECTED < addresses.health_of(NORTH) < AddressHealth.UNTRIED
 
@@ -395,7 +395,7 @@ class ServersPlayed:
 
     def __init__(self) -> None:
         self.state = LinkState.LOGGED_IN
-        self.is_leaving = False
+        self.is_peer_draining = False
 
 
 def new_links(count: int) -> Any:
@@ -438,7 +438,7 @@ def test_link_whose_peer_leaves_serves_where_there_is_no_other() -> None:
     servers = Servers()
     leaving, other = new_links(2)
     servers.add(leaving, NORTH, is_first=True)
-    leaving.is_leaving = True
+    leaving.is_peer_draining = True
 
     assert (leaving, None) == (servers.serving(NORTH), servers.staying(NORTH))
 
@@ -459,7 +459,7 @@ class ServingLink:
 
     def __init__(self) -> None:
         self.state = LinkState.LOGGED_IN
-        self.is_leaving = False
+        self.is_peer_draining = False
         self.reason = ""
 
 
@@ -506,7 +506,7 @@ async def test_it_matters_only_where_somebody_asked_or_sent_and_nobody_serves(of
     assert not office.serving.begin(first, NORTH_of_serving)
     office.outboxes[NORTH_of_serving] = object()
     assert not office.serving.begin(second, NORTH_of_serving)
-    first.is_leaving = second.is_leaving = True
+    first.is_peer_draining = second.is_peer_draining = True
     assert office.serving.begin(third, NORTH_of_serving)
 
 
@@ -535,7 +535,7 @@ async def test_link_that_leaves_is_as_good_as_gone_to_whoever_watches(office: Of
     office.serving.begin(link, NORTH_of_serving)
     office.told.clear()
 
-    link.is_leaving = True
+    link.is_peer_draining = True
     office.serving.look(NORTH_of_serving, "the peer is draining")
 
     assert [(NORTH_of_serving, "the peer is draining")] == office.told

@@ -66,7 +66,7 @@ class AskersLink:
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def say(self, frame: bytes) -> None:
+    def send_control(self, frame: bytes) -> None:
         self.heard.append(decode_link(frame))
 
 
@@ -224,11 +224,11 @@ class Played:
         self.is_broken = is_broken
         self.ended = self.renewed = 0
 
-    def wind_up(self) -> None:
+    def close_after_eof(self) -> None:
         self.ended += 1
         assert not self.is_broken
 
-    def renew(self) -> None:
+    def rearm_reader(self) -> None:
         self.renewed += 1
         assert not self.is_broken
 
@@ -298,7 +298,7 @@ async def test_bug_of_one_is_told_and_the_others_end() -> None:
 async def test_long_look_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
     paced = Paced(*(Played() for _ in range(10)), Played(is_broken=True))
-    looking = asyncio.ensure_future(paced.pace.visit(paced.links, lambda link: cast("Played", link).wind_up()))
+    looking = asyncio.ensure_future(paced.pace.visit(paced.links, lambda link: cast("Played", link).close_after_eof()))
 
     counts = []
     while not looking.done():

@@ -117,7 +117,7 @@ async def test_link_that_takes_more_serves_only_what_is_its_own(near: Neighbourh
     first = near.accept(addresses=[str(NORTH)])
     second = near.accept(addresses=[str(NORTH)], arbitration=b"q" * 16)
     second.room = 0
-    near.links[1].say(encode_link(GOAWAY))
+    near.links[1].send_control(encode_link(GOAWAY))
     first.room = 0
     near.send(NORTH)
 

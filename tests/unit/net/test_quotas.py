@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,29 +14,13 @@ from broker.flow import Disposition
 from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool
 from broker.net.admission import Admission
 from broker.net.link import Link
-from broker.net.quotas import EVERYTHING, NO_LIMITS, REASON_MAX, PeerLimits, Permissions, Timeouts, host_of, peer_of
-from broker.net.tls import Identity, identify
+from broker.net.quotas import EVERYTHING, REASON_MAX, PeerLimits, Permissions, host_of
+from broker.net.tls import Identity
 from broker.protocol.frame import encode_dialog
 from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import NOBODY, Who, parse_principal
-from tests.support.certificates import make
 from tests.support.peers import NORTH, PLAIN, Neighbourhood, sent
 from tests.support.played import PlayedLoop, PlayedSocket
-
-
-def test_without_limits_only_handshakes_are_bounded() -> None:
-    assert PeerLimits(handshakes=256) == NO_LIMITS
-    assert not NO_LIMITS.are_paced
-
-
-@pytest.mark.parametrize("limit", ["bytes_per_second", "messages_per_second", "pool_share"])
-def test_what_a_peer_brings_matters_as_soon_as_one_limit_says_so(limit: str) -> None:
-    assert PeerLimits(**{limit: 1}).are_paced
-
-
-def test_pause_for_want_of_room_is_a_quarter_of_a_second() -> None:
-    assert 0.25 == Timeouts(handshake=1.0, connect=1.0).backpressure
-
 
 # --- test_meter ---
 # What one peer brings: it is read less when it brings more than it may, and its frames take their part of the pool.
@@ -165,7 +148,7 @@ async def test_peer_that_comes_again_has_no_more_than_if_it_had_stayed(source: S
     link.close("the test")
 
     await asyncio.sleep(0.2)
-    meters.look(asyncio.get_running_loop().time())
+    meters.prune(asyncio.get_running_loop().time())
     kept = "10.1.0.1" in meters._meters
     await asyncio.sleep(2.5)
 
@@ -321,24 +304,9 @@ async def test_a_rate_that_is_raised_is_paid_by_the_new_one(source: Source) -> N
 ORDERS = Who("CN=orders", "orders", (), "0a" * 32)
 
 
-class Transport:
-    """As far as permissions ask."""
-
-    def __init__(self, who: Who | None) -> None:
-        now = datetime.now(UTC)
-        self.identity = None if who is None else Identity("shown", who.fingerprint, (), now, now, who=who)
-
-
-class FakeLink:
-    """A link that remembers why it failed."""
-
-    def __init__(self, who: Who | None = ORDERS) -> None:
-        self.transport = Transport(who)
-        self.permit = EVERYTHING
-        self.failed: list[Exception] = []
-
-    def fail(self, error: Exception) -> None:
-        self.failed.append(error)
+def identity(who: Who = ORDERS) -> Identity:
+    now = datetime.now(UTC)
+    return Identity("shown", who.fingerprint, (), now, now, who=who)
 
 
 def grants(*names: str, permission: Permission = Permission.CONNECT) -> Grants:
@@ -352,64 +320,30 @@ def permissions() -> Permissions:
 
 
 def test_nothing_is_asked_before_there_are_grants(permissions: Permissions) -> None:
-    link: Any = FakeLink(None)
+    permit = permissions.permit_of(None)
 
-    assert permissions.admit(link) is None
-    assert (NOBODY, OPEN) == (link.permit.who, link.permit.profile)
-    assert "" == EVERYTHING.why_not("//a")
+    assert (None, NOBODY, OPEN) == (permissions.refuse(permit), permit.who, permit.profile)
+    assert "" == EVERYTHING.why_refused("//a")
 
 
 def test_refusal_names_who_and_the_missing_statement(permissions: Permissions) -> None:
-    link: Any = FakeLink()
-    permissions.grants = grants("billing")
+    assert permissions.apply(grants("billing"))
 
-    refused = permissions.admit(link)
+    refused = permissions.refuse(permissions.permit_of(identity()))
 
     missing = "no GRANT CONNECT ON ENDPOINT::[gw] TO [CN=orders] or public"
     assert ConnectDeniedError("CN=orders", missing) == refused
-    assert permissions.refused == 1
+    assert (1, False) == (permissions.refused, permissions.apply(grants("billing")))
 
 
-def test_peer_with_our_own_certificate_is_not_refused_before_hello(permissions: Permissions) -> None:
-    link: Any = FakeLink()
-    permissions.grants = grants()
-    ours, other = FakeLink().transport.identity, FakeLink(Who(fingerprint="0b" * 32)).transport.identity
+def test_why_a_frame_was_refused_is_remembered_and_has_a_bound(permissions: Permissions) -> None:
+    permissions.apply(grants("orders"))
+    permit = permissions.permit_of(identity())
 
-    assert permissions.admit_first(link, ours) is None
-    assert permissions.admit_first(link, other) is not None
-    assert permissions.admit_first(link, None) is not None
-    assert permissions.admit(link) is not None
+    why = permit.why_refused("s")
+    long = permit.why_refused("s" * 2 * REASON_MAX)
 
-
-def test_change_closes_those_who_may_not_connect_any_more(permissions: Permissions) -> None:
-    stays, goes = FakeLink(), FakeLink(None)
-    links: Any = [stays, goes]
-
-    permissions.change(grants("orders"), links)
-
-    assert ([], 1) == (stays.failed, len(goes.failed))
-    assert not stays.permit.profile.is_open
-
-
-def test_same_grants_again_change_nothing(permissions: Permissions) -> None:
-    link = FakeLink()
-    links: Any = [link]
-    permissions.change(grants("orders"), links)
-    profile = link.permit.profile
-
-    permissions.change(grants("orders"), links)
-
-    assert profile is link.permit.profile
-
-
-def test_why_not_is_remembered_and_has_a_bound(permissions: Permissions) -> None:
-    link: Any = FakeLink()
-    permissions.grants = grants("orders")
-    permissions.admit(link)
-
-    why = link.permit.why_not("s")
-    long = link.permit.why_not("s" * 2 * REASON_MAX)
-
+    assert (None, False) == (permissions.refuse(permit), permit.profile.is_open)
     assert "no GRANT SEND ON SERVICE::[s] TO [CN=orders] or public" == why
     assert REASON_MAX == len(long)
     assert permissions.last_refusal.startswith("CN=orders may not send: no GRANT SEND")
@@ -438,11 +372,3 @@ def test_endpoint_that_lets_nobody_in_is_worth_a_warning(permissions: Permission
 )
 def test_host_is_what_stands_before_the_port(address: str, host: str) -> None:
     assert host == host_of(address)
-
-
-def test_peer_is_its_principal_where_it_has_proved_one_else_its_host() -> None:
-    identity = identify(make("orders").der)
-    proved: Any = SimpleNamespace(transport=SimpleNamespace(identity=identity), address="tcp://10.0.0.1:1")
-    unproved: Any = SimpleNamespace(transport=SimpleNamespace(identity=None), address="tcp://10.0.0.1:1")
-
-    assert ("CN=orders", "10.0.0.1") == (peer_of(proved), peer_of(unproved))

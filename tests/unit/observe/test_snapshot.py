@@ -68,7 +68,7 @@ async def test_status_tells_what_a_connection_does(start: Any, send: Any, until:
     ]
     (link,) = near.peers.links.values()
     apart = datetime.fromisoformat(out["last_progress"]) - datetime.fromisoformat(out["flow_since"])
-    assert apart.total_seconds() == pytest.approx(link.flow.progress_at - link.flow.since, abs=0.002)
+    assert apart.total_seconds() == pytest.approx(link.activity.progress_at - link.activity.since, abs=0.002)
 
 
 async def test_view_tells_the_same(start: Any, send: Any, until: Any) -> None:
@@ -81,7 +81,9 @@ async def test_view_tells_the_same(start: Any, send: Any, until: Any) -> None:
     since, progress = row[-3], row[-2]
     assert isinstance(since, datetime)
     assert isinstance(progress, datetime)
-    assert (progress - since).total_seconds() == pytest.approx(link.flow.progress_at - link.flow.since, abs=0.002)
+    assert (progress - since).total_seconds() == pytest.approx(
+        link.activity.progress_at - link.activity.since, abs=0.002
+    )
 
 
 async def test_metrics_count_connections_by_state_and_by_flow(start: Any, send: Any, until: Any) -> None:
