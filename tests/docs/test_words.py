@@ -1,4 +1,4 @@
-"""Plain words: no docstring, message, help text or comment of the packages below, nor the README, has a word of the list."""
+"""Plain words: the texts of the packages below, and the README, have no word of the list."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def found_in(text: str) -> Iterator[str]:
     """The names of the habits that a text has."""
-    if re.search(r"\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE)\b.*\b(?:FROM|INTO|SET|TABLE|VIEW|TRIGGER|INDEX)\b", text, re.DOTALL):
+    if re.search(
+        r"\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE)\b.*\b(?:FROM|INTO|SET|TABLE|VIEW|TRIGGER|INDEX)\b", text, re.DOTALL
+    ):
         return
     for name, pattern in PATTERNS.items():
         for match in pattern.finditer(text):
