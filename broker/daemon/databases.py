@@ -311,7 +311,8 @@ class Databases:
             credentials = self._credentials[name] = credentials_of(self._settings, name)
             with writing(db):
                 note_own_certificate(db, credentials.principal)
-            store = SqliteStore(path, db, fragment_size=self._settings.dialog.fragment_size)
+            size = self._settings.dialog.fragment_size
+            store = SqliteStore(path, db, fragment_size=size, credentials=credentials)
             return store, taken.pop_all()
 
     def _make(self, name: str, store: SqliteStore, taken: ExitStack) -> Endpoint:

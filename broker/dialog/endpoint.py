@@ -37,10 +37,8 @@ from broker.protocol.layout import KIND_AT, FrameKind
 from broker.routing.decide import Pass, RoutingFacts, decide
 from broker.routing.route import SERVICE_BROKER
 from broker.security.session import DialogCredentials
-from broker.store.port import AckState, Receipt, Store, WriteBatch, WriteResult
-from broker.store.sqlite.expiry import Maintenance
+from broker.store.port import AckState, Find, ReceiveResult, Store, WriteBatch, WriteResult
 from broker.store.sqlite.transaction import DaemonConnection
-from broker.store.sqlite.verify import FrameVerifier
 from broker.supervision import SupervisedTask, Supervision
 
 # --- borrowing ---
@@ -54,7 +52,7 @@ def checked(store: Store, work: Callable[[DaemonConnection], _T]) -> Callable[[]
     """The work, for the writer thread; raises StoreUnavailableError when what it commits would not be found again."""
 
     def do_in_writer() -> _T:
-        return work(store.lend())
+        return work(store.catalog_connection())
 
     return do_in_writer
 
@@ -78,7 +76,7 @@ def borrowed(store: Store, writer: Executor) -> Iterator[DaemonConnection]:
     writer.submit(stand_still)
     stands.wait()
     try:
-        yield store.lend()
+        yield store.catalog_connection()
     finally:
         may_go.set()
 
@@ -156,7 +154,6 @@ class Endpoint:
         self.broker_instance = store.broker_instance
         self._acknowledging = Acknowledging(self._acknowledge)
         self.credentials = credentials or DialogCredentials()
-        self._gate = FrameVerifier(self.credentials)
         told, own = self._acknowledging.on_told, self.credentials
         self.transmitter = Transmitter(settings, forwarder, self._wake_up, ask=self.ask, on_told=told, credentials=own)
         self.inquirer = Inquirer(name, self.in_writer)
@@ -174,14 +171,12 @@ class Endpoint:
         self._wake = asyncio.Event()
         self._inbox = Inbox()
         self._refusals = Refusals(name)
-        self._found_up_to = 0
-        self._has_news = True
+        self._find = Find.ALL  # what the next batch looks for
         self._is_turning = False
         self._verdicts = None if forwarder.ring is None else Verdicts(forwarder.ring)
-        self._receipt: Receipt | None = None  # of the last turn, unless that failed
+        self._receipt: ReceiveResult | None = None  # of the last turn, unless that failed
         self._strangers = Strangers()
         self._clock = WallClock()
-        self._housekeeping = Maintenance()
         self._keep_at = 0.0
         self._turn_at = 0.0
         self._ride: asyncio.TimerHandle | None = None
@@ -282,7 +277,7 @@ class Endpoint:
             except BaseException:
                 if not self._is_closing:  # a bug, or somebody's doing: nobody knows what became of it
                     self._undo(left)
-                    self._found_up_to = 0
+                    self._find = Find.ALL
                 raise
             self._is_turning = False
             if self._inbox:  # more than one turn stores
@@ -312,28 +307,26 @@ class Endpoint:
 
     def _turn_in_writer(self, turn: WriteBatch) -> WriteResult:
         self._receipt = None
-        result = self._store.turn_in_writer(turn)
-        self._receipt = result.receipt
+        result = self._store.write_in_writer(turn)
+        self._receipt = result.received
         return result
 
     def _note(self, result: WriteResult) -> None:
         """After a turn: what was found and loaded is sent, what was stored is answered."""
-        if result.seconds is not None:
-            self.commits.observe(result.seconds, 1)
-        if result.found_up_to is not None:
-            self._found_up_to = result.found_up_to
+        if result.commit_seconds is not None:
+            self.commits.observe(result.commit_seconds, 1)
         for found in result.found:
             self.transmitter.found(found)
         for loaded in result.loaded:
             self.transmitter.loaded(loaded)
         self.transmitter.unwanted(result.postponed)
-        for endpoint_id in result.kept.finished:
+        for endpoint_id in result.finished:
             self.transmitter.finish(endpoint_id)
         self._next_timer = result.next_timer
-        if result.kept.has_more:
+        if result.has_more_maintenance:
             self._keep_at = 0.0
             self._wake_up()
-        self._answer(result.receipt)
+        self._answer(result.received)
 
     def _next_turn(self) -> WriteBatch:
         now, wall = self._loop.time(), time.time()
@@ -349,18 +342,17 @@ class Endpoint:
             frames=waiting.frames,
             origins=waiting.origins,
             inside=waiting.inside,
-            find_after=self._found_up_to if self._has_news else None,
-            wants=self.transmitter.wants(),  # before the next line: it may make room
+            find=self._find,
+            load=self.transmitter.wants(),  # before the next line: it may make room
             load_max_bytes=self.transmitter.load_max_bytes,
-            known=self.transmitter.senders.__contains__,
+            known=self.transmitter.senders,
             first_frames=self.transmitter.settings.first_frames,
-            housekeeping=self._housekeeping if is_time_to_keep else None,
+            is_maintenance_due=is_time_to_keep,
             is_probe=bool(self.problem),
             statuses=self.transmitter.statuses(),
-            gate=self._gate,
             faults=self.transmitter.faults,
         )
-        self._has_news, self.transmitter.faults = False, {}
+        self._find, self.transmitter.faults = Find.NOTHING, {}
         if self._verdicts is not None:
             self._verdicts.begin(len(waiting.frames) - waiting.acks, waiting.acks)
         return turn
@@ -379,15 +371,15 @@ class Endpoint:
         self.dropped[Disposition.STORE_FAILED] += sum([len(turn.frames) for turn in turns])
         if self._verdicts is not None:
             self._verdicts.drop(Disposition.STORE_FAILED, self._loop.time())
-        self._has_news = True
+        self._find = max(self._find, Find.NEW, *(turn.find for turn in turns))
         for turn in turns:
-            self.transmitter.unwanted(turn.wants)
+            self.transmitter.unwanted(turn.load)
             self.transmitter.untold(turn.statuses)
             self.transmitter.faults |= turn.faults
         turns.clear()
         self._wake_up()
 
-    def _answer(self, receipt: Receipt) -> None:
+    def _answer(self, receipt: ReceiveResult) -> None:
         """After the commit: note what the far sides have, and tell them what is stored here."""
         transmitter, framing = self.transmitter, self.transmitter.framing
         self._receipt = None
@@ -399,7 +391,7 @@ class Endpoint:
         self.last_dropped |= {what: (self._loop.time(), header) for what, header in receipt.last_dropped.items()}
         if receipt.delivered[SERVICE_BROKER]:
             self.inquirer.look()
-        for (conversation_id, is_initiator), heard in receipt.heard.items():
+        for (conversation_id, is_initiator), heard in receipt.keys.items():
             framing.heard(conversation_id, heard, is_initiator=is_initiator)
         for endpoint_id, contact in receipt.contacts.items():
             transmitter.bind(endpoint_id, contact)
@@ -413,7 +405,7 @@ class Endpoint:
         for contact, place in receipt.closed:
             way = self._forwarder.way_for(transmitter.decide(contact), FrameKind.ACK)
             frames.append((way, framing.ack(contact, way, place)))
-        for contact, is_certain in receipt.strangers:
+        for contact, is_certain in receipt.unknown_dialogs:
             if self._strangers.may_tell(contact, now, is_certain=is_certain):
                 receipt.faults.append((contact, GONE))
         for contact, fault in receipt.faults:
@@ -455,7 +447,7 @@ class Endpoint:
             now = self._version()
             if now is None or now != version:
                 version = now
-                self._has_news = True
+                self._find = max(self._find, Find.NEW)
                 pause = shortest if now is not None else FAILURE_PAUSE
                 self._wake_up()
             else:
@@ -466,7 +458,7 @@ class Endpoint:
     def _version(self) -> int | None:
         """What every commit of another connection changes; None while it cannot be read, so that the writer looks."""
         try:
-            return self._store.version()
+            return self._store.change_count()
         except StoreUnavailableError as error:
             log.warning("watch failed", database=self.name, reason=error.problem)
             return None

@@ -24,7 +24,7 @@ from broker.conversation.outbound import Held, Outbound
 from broker.conversation.window import NEVER
 from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Destination
-from broker.store.port import LoadedFragments, Want
+from broker.store.port import LoadedFragments, LoadRequest
 
 SILENCE = 1.0  # seconds without any acknowledgement of the service after which it does not move
 SERVICES_MAX = 10_000  # remembered; of another one nothing is known until it is heard of again
@@ -237,13 +237,13 @@ class Loading:
             if frames and (size >= self._fragment_size or not sender.outbound.loaded):
                 self._hungry[sender.endpoint_id] = None
 
-    def wants(self) -> list[Want]:
+    def wants(self) -> list[LoadRequest]:
         """What to load in the next turn, for those who have waited longest; none while there is no room."""
         if self._hungry and self.max_bytes < self._fragment_bytes:
             self._relieve()
         if not self.max_bytes:
             return []
-        wants: list[Want] = []
+        wants: list[LoadRequest] = []
         looked_at: list[int] = []
         for endpoint_id in self._hungry:
             if len(wants) == TURN_WANTS:
@@ -254,7 +254,7 @@ class Loading:
                 continue
             sender.is_loading = True
             frames, size = sender.outbound.room
-            wants.append(Want(endpoint_id, sender.outbound.load_from, max(1, frames), min(size, LOAD_BYTES)))
+            wants.append(LoadRequest(endpoint_id, sender.outbound.load_from, max(1, frames), min(size, LOAD_BYTES)))
         for endpoint_id in looked_at:
             del self._hungry[endpoint_id]
         return wants
@@ -262,7 +262,7 @@ class Loading:
     def loaded(self, sender: Sender, loaded: LoadedFragments) -> bool:
         """What was asked for has come; False when it belongs behind something that was unloaded meanwhile."""
         sender.is_loading = False
-        if loaded.want.place != sender.outbound.load_from:
+        if loaded.request.place != sender.outbound.load_from:
             return False
         for fragment in loaded.fragments:
             sender.outbound.offer(fragment)
@@ -270,7 +270,7 @@ class Loading:
         sender.has_more = not loaded.is_all
         return True
 
-    def unwanted(self, want: Want) -> None:
+    def unwanted(self, want: LoadRequest) -> None:
         """The store failed, or there was no room: what was asked for has to be asked for again."""
         sender = self._senders.get(want.endpoint_id)
         if sender is not None:

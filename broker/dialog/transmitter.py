@@ -40,7 +40,7 @@ from broker.routing.decide import AddressHealth, Decision, decide
 from broker.routing.table import RouteTable
 from broker.security.seal import Mode
 from broker.security.session import CannotSealError, DialogCredentials, Sealer, Secured
-from broker.store.port import KeyEvidence, LoadedFragments, PendingDialog, Run, Want
+from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog, Run
 from broker.store.sqlite.outbound import left
 
 # --- detour ---
@@ -335,13 +335,13 @@ class Transmitter:
         """How much more may be loaded, all dialogs together."""
         return self._loading.max_bytes
 
-    def wants(self) -> list[Want]:
+    def wants(self) -> list[LoadRequest]:
         """What to load in the next turn, none while there is no room."""
         return self._loading.wants()
 
     def loaded(self, loaded: LoadedFragments) -> None:
         """What was asked for has come; a dialog for which nothing came and nothing is in flight is done."""
-        sender = self.senders.get(loaded.want.endpoint_id)
+        sender = self.senders.get(loaded.request.endpoint_id)
         if sender is None:
             return
         if self._loading.loaded(sender, loaded) and not sender.outbound.loaded and not sender.has_more:
@@ -349,7 +349,7 @@ class Transmitter:
         else:
             self._run(sender)
 
-    def unwanted(self, wants: list[Want]) -> None:
+    def unwanted(self, wants: list[LoadRequest]) -> None:
         """The store failed, or there was no room: what was asked for has to be asked for again."""
         for want in wants:
             self._loading.unwanted(want)

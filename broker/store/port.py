@@ -1,11 +1,21 @@
-"""What a batch of arrivals led to, for the loop to act on after the commit."""
+"""
+What the daemon asks of a database, and the values exchanged: the interface that a second kind of store implements.
+
+A batch goes in, a result comes out. What the result calls stored is durable, and so is what it calls loaded: it may be
+sent at once. Nothing in a batch names a file, a connection or SQL. How a store finds new messages, verifies sealed
+frames and expires dialogs is its own affair.
+
+`Store` is the daemon's half only: what applications call (`broker.client`), the statements of the catalog and the views
+speak to the database directly and are ported separately; `CatalogAccess` marks that border.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from enum import IntEnum
+from typing import NamedTuple, Protocol
 
 from broker.conversation.frames import Contact, Place
 from broker.conversation.outbound import Outgoing
@@ -16,17 +26,123 @@ from broker.protocol.layout import FrameKind
 from broker.security.session import Secured
 from broker.store.sqlite.transaction import DaemonConnection
 
-if TYPE_CHECKING:
-    from broker.store.sqlite.expiry import Maintenance
-    from broker.store.sqlite.verify import FrameVerifier
-
-
 Run = tuple[int, int, int]
 """(sequence, first fragment, last fragment): what is held out of order."""
 
-
 TracedKey = tuple[bytes, bool, int]
 """Of a message: its conversation_id, whether the target sent it, its sequence number."""
+
+
+# --- what to do ---
+
+
+class Find(IntEnum):
+    """Which dialogs with unsent messages to look for; the higher one includes the lower."""
+
+    NOTHING = 0
+    NEW = 1  # an application has committed
+    ALL = 2  # after a start, and when the last result was lost
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """
+    Fragments of one dialog to load.
+
+    Attributes:
+        endpoint_id: The dialog.
+        place: The first of them.
+        fragments: At most so many.
+        max_bytes: Of bodies, the first one excepted.
+    """
+
+    endpoint_id: int
+    place: Place
+    fragments: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBatch:
+    """
+    What to do in one batch of the writer thread.
+
+    Attributes:
+        now: UTC seconds since 1970.
+        frames: Whole dialog frames for this database, in the order of arrival.
+        find: Which dialogs to look for.
+        load: What to load of dialogs that are known.
+        load_max_bytes: Of bodies, in all; never exceeded.
+        known: Dialogs that the loop loads for itself, by endpoint_id; read in the writer thread.
+        first_frames: At most so many are loaded of a dialog that was found and is not among `known`.
+        is_maintenance_due: Fire timers, end what is past its lifetime, remove what is not needed any more.
+        statuses: Why dialogs wait, by endpoint_id; None where they do not.
+        is_probe: The store failed before; a batch with nothing else to write shows whether it works again.
+        origins: The link or database that brought each frame, any hashable object; empty = one for all.
+        inside: Frames, counted from 0, that a database of this instance has sent, and how the target of a dialog that
+            begins keeps what its initiator may seal with later.
+        faults: Of dialogs that cannot be sent as they have to be, by endpoint_id.
+    """
+
+    now: float
+    frames: list[bytes] = field(default_factory=list)
+    find: Find = Find.NOTHING
+    load: list[LoadRequest] = field(default_factory=list)
+    load_max_bytes: int = 0
+    known: Container[int] = ()
+    first_frames: int = FIRST_FRAMES
+    is_maintenance_due: bool = False
+    statuses: dict[int, str | None] = field(default_factory=dict)
+    is_probe: bool = False
+    origins: Sequence[object] = ()
+    inside: Mapping[int, Secured] = field(default_factory=dict)
+    faults: dict[int, Fault] = field(default_factory=dict)
+
+    def parts(self) -> list[WriteBatch]:
+        """
+        Split it into the reading part and the writing part, so that sending waits for no other writer.
+
+        A probe stays whole, for reading proves nothing.
+        """
+        reads = self.find is not Find.NOTHING or bool(self.load)
+        writes = bool(self.frames or self.statuses or self.faults or self.is_maintenance_due)
+        if self.is_probe or not (reads and writes):
+            return [self]
+        reading = replace(self, frames=[], origins=(), inside={}, statuses={}, faults={}, is_maintenance_due=False)
+        return [reading, replace(self, find=Find.NOTHING, load=[])]
+
+
+# --- what came of it ---
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDialog:
+    """
+    A dialog that has something to send.
+
+    Attributes:
+        endpoint_id: This side of it.
+        contact: Both ends.
+        first_sequence: The first message that waits.
+        stored: The next place expected from the far side.
+        priority: 1 .. 10.
+        status: Why it waits, as the database says.
+    """
+
+    endpoint_id: int
+    contact: Contact
+    first_sequence: int
+    stored: Place
+    priority: int = 5
+    status: str | None = None
+
+
+class LoadedFragments(NamedTuple):
+    """What was loaded for a request; `is_all` when nothing waits after these fragments."""
+
+    request: LoadRequest
+    fragments: list[Outgoing]
+    is_all: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +150,12 @@ class AckState:
     """
     What one side has of its far side, to be acknowledged.
 
-    Shape: `place` the next expected; `held` runs behind it, bounded; `frames` that were new; `is_urgent` when the far
-    side waits for it or is to send something again: after a duplicate, a gap, or an end.
+    Attributes:
+        contact: Both ends.
+        place: The next expected.
+        held: Runs after it that are here already, bounded.
+        frames: How many were new.
+        is_urgent: The far side waits for it or has to send something again: a duplicate, a gap, or an end.
     """
 
     contact: Contact
@@ -46,23 +166,34 @@ class AckState:
 
 
 class KeyEvidence(NamedTuple):
-    """What a sealed frame told of keys. Shape: as `Sealer.heard` takes them."""
+    """What a sealed frame shows of its sender's keys, as `Sealer.heard` takes it."""
 
     echo: bytes
     key_id: bytes
 
 
 @dataclass(slots=True)
-class Receipt:
+class ReceiveResult:
     """
-    Shape: `stored` by endpoint_id; `closed` what tombstones acknowledge; `acknowledged` endpoint_id -> the place up to
-    which the far side has everything, `held_there` what it has behind that; `contacts` endpoints whose far side became
-    known; `finished` endpoints that have nothing to send any more; `faults` to send; `strangers` dialogs of which
-    nothing is known here though they name this database, and whether that is certain or their beginning may still
-    come; `delivered` whole messages by service; `dropped` frames by disposition, and in `last_dropped` the header of
-    the last of them, None when it cannot be read; `headers` of all frames in the order of arrival, likewise; `heard` by
-    conversation and side what the last of the sealed frames told of keys; `refusals` by disposition why one was not
-    believed; `traced` the application's own spans of messages with the TRACE flag that went to a queue.
+    What arrivals led to, for the loop to act on after the commit.
+
+    Attributes:
+        stored: What to acknowledge, by endpoint_id.
+        closed: What tombstones acknowledge.
+        acknowledged: The place up to which the far side has everything, by endpoint_id.
+        held_there: What the far side has after that, by endpoint_id.
+        contacts: Endpoints whose far side became known.
+        finished: Endpoints that have nothing to send any more.
+        faults: To send.
+        unknown_dialogs: Of which nothing is known here though they name this database, and whether that is certain; if
+            not, their beginning may still arrive.
+        delivered: Whole messages, by service.
+        dropped: Frames, by disposition.
+        last_dropped: The header of the last of them, None when it cannot be read.
+        headers: Of all frames in the order of arrival, likewise.
+        keys: What the last sealed frame of a side shows of keys, by conversation_id and side.
+        refusals: Why a frame was not accepted as authentic, by disposition.
+        traced: The application's own spans of messages with the TRACE flag that went to a queue.
     """
 
     stored: dict[int, AckState] = field(default_factory=dict)
@@ -72,28 +203,33 @@ class Receipt:
     contacts: dict[int, Contact] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     faults: list[tuple[Contact, Fault]] = field(default_factory=list)
-    strangers: list[tuple[Contact, bool]] = field(default_factory=list)
+    unknown_dialogs: list[tuple[Contact, bool]] = field(default_factory=list)
     delivered: Counter[str] = field(default_factory=Counter)
     dropped: Counter[Disposition] = field(default_factory=Counter)
     last_dropped: dict[Disposition, Header | None] = field(default_factory=dict, compare=False)  # a sample, no outcome
     headers: list[Header | None] = field(default_factory=list, compare=False)
-    heard: dict[tuple[bytes, bool], KeyEvidence] = field(default_factory=dict)
+    keys: dict[tuple[bytes, bool], KeyEvidence] = field(default_factory=dict)
     refusals: dict[Disposition, str] = field(default_factory=dict)
     traced: dict[TracedKey, str] = field(default_factory=dict, compare=False)
     _endings: list[tuple[Header, Disposition]] = field(default_factory=list, compare=False)
 
     def drop(self, disposition: Disposition, *headers: Header) -> None:
-        """Frames end here."""
+        """Drop these frames."""
         for header in headers:
             self.count(disposition, header)
             self._endings.append((header, disposition))
 
     def refuse(self, disposition: Disposition, why: str, header: Header) -> None:
-        """A frame is not believed."""
+        """Drop a frame that is not authentic, and say why."""
         self.drop(disposition, header)
         self.refusals[disposition] = why
 
-    def takes(self, contact: Contact, header: Header) -> bool:
+    def count(self, disposition: Disposition, header: Header | None) -> None:
+        """Count a frame as dropped for one thing in it, though another thing in it may be accepted."""
+        self.dropped[disposition] += 1
+        self.last_dropped[disposition] = header
+
+    def accepts(self, contact: Contact, header: Header) -> bool:
         """
         Whether a frame is from the far side of this dialog; one that is not is dropped here.
 
@@ -115,16 +251,11 @@ class Receipt:
             self.refuse(objection, why, header)
         return False
 
-    def count(self, disposition: Disposition, header: Header | None) -> None:
-        """Count something that is not believed, though its frame may be taken for something else in it."""
-        self.dropped[disposition] += 1
-        self.last_dropped[disposition] = header
-
     def verdicts(self) -> list[Disposition]:
         """
-        What became of each frame, as `headers` has them.
+        What became of each frame, in the order of `headers`.
 
-        Delivered is one that was neither dropped nor unreadable: stored in its turn or before it, or understood.
+        Delivered is one that was neither dropped nor unreadable: stored, in order or early, or understood.
         """
         endings = {id(header): disposition for header, disposition in self._endings}
         return [
@@ -133,168 +264,67 @@ class Receipt:
         ]
 
 
-# --- sending_port ---
-# Part of `broker.store.sqlite.outbound`.
-
-
-@dataclass(frozen=True, slots=True)
-class PendingDialog:
-    """
-    A dialog that has something to send.
-
-    Shape: `stored` next place expected from the far side; `priority` 1 .. 10; `status` what the file says of it.
-    """
-
-    endpoint_id: int
-    contact: Contact
-    first_sequence: int
-    stored: Place
-    priority: int = 5
-    status: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """
-    What to load.
-
-    Shape: from `place` on, at most `fragments`, and no more than `max_bytes` of bodies, the first one excepted.
-    """
-
-    endpoint_id: int
-    place: Place
-    fragments: int
-    max_bytes: int
-
-
-class LoadedFragments(NamedTuple):
-    """What was loaded for a want. Shape: `is_all` when nothing waits behind the fragments."""
-
-    want: Want
-    fragments: list[Outgoing]
-    is_all: bool
-
-
-# --- turn_port ---
-# Part of `broker.store.sqlite.write_batch`.
-
-
-@dataclass(slots=True)
-class MaintenanceResult:
-    """
-    What came of it.
-
-    Shape: `finished` endpoints that have nothing to send any more; `has_more` when it should soon be done again.
-    """
-
-    finished: list[int] = field(default_factory=list)
-    has_more: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBatch:
-    """
-    What to do.
-
-    Shape: `now` UTC seconds since 1970; `frames` whole dialog frames for this database; `find_after` a transmission_id,
-    None when no application has committed; `load_max_bytes` of bodies, never exceeded; `known` whether the loop loads
-    for this dialog itself, asked by endpoint_id from the writer thread; `first_frames` at most are loaded of one that
-    was found and is not known; `housekeeping` when it is time for that; `statuses` why dialogs wait, by endpoint_id;
-    `is_probe` when the store failed before, so that a turn with nothing else to write shows whether it works again;
-    `inside` the frames, counted from 0, that come from databases of this instance, as `store_in_writer` takes them;
-    `origins` the link or database that brought each of them, empty where that does not matter; `gate` opens what is
-    sealed; `faults` of dialogs that cannot be sent as they have to be, by endpoint_id.
-    """
-
-    now: float
-    frames: list[bytes]
-    find_after: int | None
-    wants: list[Want]
-    load_max_bytes: int
-    known: Callable[[int], bool] = lambda _: True
-    first_frames: int = FIRST_FRAMES
-    housekeeping: Maintenance | None = None
-    statuses: dict[int, str | None] = field(default_factory=dict)
-    is_probe: bool = False
-    origins: Sequence[object] = ()
-    inside: Mapping[int, Secured] = field(default_factory=dict)
-    gate: FrameVerifier | None = None
-    faults: dict[int, Fault] = field(default_factory=dict)
-
-    def parts(self) -> list[WriteBatch]:
-        """
-        The same as turns to do one after the other: what only reads comes first, so that it waits for no other writer.
-
-        A probe stays whole, for reading shows nothing.
-        """
-        reads = self.find_after is not None or bool(self.wants)
-        writes = bool(self.frames or self.statuses or self.faults) or self.housekeeping is not None
-        if self.is_probe or not (reads and writes):
-            return [self]
-        reading = replace(self, frames=[], origins=(), inside={}, statuses={}, faults={}, housekeeping=None)
-        return [reading, replace(self, find_after=None, wants=[])]
-
-
 @dataclass(slots=True)
 class WriteResult:
     """
-    What came of it.
+    What came of a batch.
 
-    Shape: `found_up_to` the next turn's `find_after`; `loaded` what was wanted, or found and not known; `postponed`
-    what there was no room to load; `next_timer` UTC instant of the next conversation timer; `seconds` that the
-    transaction took, its commit to the disk included, None where nothing was written.
+    Attributes:
+        received: What its frames led to.
+        found: Dialogs that have something to send.
+        loaded: What was requested, or was found and not among `known`.
+        postponed: What there was no capacity to load.
+        finished: Endpoints that maintenance has ended: they have nothing to send any more.
+        has_more_maintenance: Do it again soon.
+        next_timer: UTC instant of the next conversation timer.
+        commit_seconds: That the transaction took, its commit to the disk included; None where nothing was written.
     """
 
-    receipt: Receipt = field(default_factory=Receipt)
+    received: ReceiveResult = field(default_factory=ReceiveResult)
     found: list[PendingDialog] = field(default_factory=list)
-    found_up_to: int | None = None
     loaded: list[LoadedFragments] = field(default_factory=list)
-    postponed: list[Want] = field(default_factory=list)
-    kept: MaintenanceResult = field(default_factory=MaintenanceResult)
+    postponed: list[LoadRequest] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+    has_more_maintenance: bool = False
     next_timer: float | None = None
-    seconds: float | None = None
+    commit_seconds: float | None = None
 
 
-# --- store_port ---
-# What a database at work needs of the store that keeps it: the port through which another kind of store can follow.
-#
-# `broker.store.sqlite.write_batch` is the one there is. What a turn does is described by values that say nothing of
-# files or SQL.
+# --- who does it ---
 
 
-class Store(Protocol):
-    """
-    The conversations of one database, kept through every crash.
+class CatalogAccess(Protocol):
+    """What statements of the catalog and requests for routes run on: SQLite's connection, not portable."""
 
-    Shape: `broker_instance` 16 bytes, constant.
-    """
-
-    broker_instance: bytes
-
-    def turn_in_writer(self, turn: WriteBatch) -> WriteResult:
+    def catalog_connection(self) -> DaemonConnection:
         """
-        Do one turn as a whole: what it returns is durable, of what fails nothing is there.
-
-        Raises:
-            StoreUnavailableError: it failed, for a reason that may pass.
-        """
-
-    def lend(self) -> DaemonConnection:
-        """
-        What the catalog's statements and the requests for routes run on, in the writer thread or while it stands still.
-
-        Nobody but the functions of `broker.store` and `broker.client` looks into it: everybody else hands it on.
+        The connection that writes, for the writer thread or while that waits; the caller has it alone.
 
         Raises:
             StoreUnavailableError: what would be committed now would not be found again.
         """
 
-    def version(self) -> int:
-        """A number that changes with every commit of an application; cheap, and for any thread, it waits for nobody."""
+
+class Store(CatalogAccess, Protocol):
+    """
+    The conversations of one database, kept through every crash.
+
+    Attributes:
+        broker_instance: 16 bytes, constant.
+    """
+
+    broker_instance: bytes
+
+    def write_in_writer(self, batch: WriteBatch) -> WriteResult:
+        """
+        Do the whole batch durably, or nothing of it.
+
+        Raises:
+            StoreUnavailableError: nothing of it was done, for a reason that may pass.
+        """
+
+    def change_count(self) -> int:
+        """A number that changes with every commit of another connection; cheap, for any thread, never waits."""
 
     def close(self) -> None:
-        """Let go of it; nothing may be under way."""
-
-
-# --- mr ---
-# Part of `broker.store.sqlite.expiry`.
+        """Release it; no batch may be under way."""

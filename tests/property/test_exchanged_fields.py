@@ -26,10 +26,10 @@ from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from broker.security.seal import Mode
 from broker.security.session import Sealer, Secured
-from broker.store.port import Receipt
+from broker.store.port import ReceiveResult
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.metadata import put_permission
-from broker.store.sqlite.receive import store_in_writer
+from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.side import FailureReason, close, put_secured
 from broker.store.sqlite.transaction import DaemonConnection, writing
 from broker.store.sqlite.verify import FrameVerifier
@@ -79,14 +79,14 @@ class Stage:
     inside: Secured | None = None
 
     def __post_init__(self) -> None:
-        self._gate = FrameVerifier(credentials("billing", "orders", "mallory"))
+        self._verifier = FrameVerifier(credentials("billing", "orders", "mallory"))
         self._instance = broker_instance(self.db)
 
-    def take(self, frame: bytes, inside: Mapping[int, Secured] | None = None) -> Receipt:
+    def take(self, frame: bytes, inside: Mapping[int, Secured] | None = None) -> ReceiveResult:
         with writing(self.db):
-            return store_in_writer(self.db, self._instance, [frame], NOW, gate=self._gate, inside=inside or {})
+            return store_frames(self.db, self._instance, [frame], NOW, verifier=self._verifier, inside=inside or {})
 
-    def take_genuine(self, contact: Contact, sequence: int, stored: tuple[int, int] = (1, 0)) -> Receipt:
+    def take_genuine(self, contact: Contact, sequence: int, stored: tuple[int, int] = (1, 0)) -> ReceiveResult:
         """A message of a far side of the two."""
         if self.inside is None:
             return self.take(frame_of(contact, "message", sequence, stored=stored))
@@ -199,7 +199,7 @@ def test_a_frame_with_exchanged_fields_has_no_effect(db: DaemonConnection, where
             assert before == db.total_changes, case
             assert [Disposition.DELIVERED] != receipt.verdicts(), case
             assert (0, {}, {}) == (receipt.delivered.total(), receipt.acknowledged, receipt.contacts), case
-            answers = len(receipt.faults) + len(receipt.strangers) + len(receipt.closed) + len(receipt.stored)
+            answers = len(receipt.faults) + len(receipt.unknown_dialogs) + len(receipt.closed) + len(receipt.stored)
             assert answers <= 1, case
     for one in (stage.mine, stage.theirs):  # and the dialogs go on
         before = db.total_changes

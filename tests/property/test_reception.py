@@ -22,11 +22,10 @@ from broker.conversation.frames import Contact
 from broker.conversation.message_types import END_DIALOG, ERROR, LIFETIME_MAX
 from broker.protocol.frame import Envelope, Header, decode_dialog, encode_dialog, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
-from broker.store.port import Receipt
+from broker.store.port import ReceiveResult
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.expiry import Maintenance
-from broker.store.sqlite.receive import receive_in_writer
-from tests.support.dialog import LAST, QUEUE, FarSide, far_initiator, far_target, open_database, rows
+from tests.support.dialog import LAST, QUEUE, FarSide, far_initiator, far_target, open_database, receive_frames, rows
 from tests.support.tiers import examples
 
 NOW = 1_700_000_000.0  # long before the applications' own clock, so that tombstones stay
@@ -219,11 +218,11 @@ class ReceptionMachine(RuleBasedStateMachine):
     def take(self, frames: list[bytes]) -> None:
         sound = [(header, body) for header, body in map(decode_dialog, frames) if header.message_id != SPOILT]
 
-        receipt = receive_in_writer(self.db, self.instance, frames, self.now)
+        receipt = receive_frames(self.db, frames, self.now)
 
         self.check_told(receipt, has_come=self.model.batch(sound))
 
-    def check_told(self, receipt: Receipt, *, has_come: bool) -> None:
+    def check_told(self, receipt: ReceiveResult, *, has_come: bool) -> None:
         told = [(standing.place, standing.held) for standing in receipt.stored.values()]
         told += [(place, ()) for _, place in receipt.closed]
         held = {(sequence, n) for _, runs in told for sequence, first, last in runs for n in range(first, last + 1)}
@@ -315,7 +314,7 @@ class ReceptionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever was left behind is removed, but what waits for its turn or for its reader."""
         if hasattr(self, "db"):
-            while self.housekeeping.run(self.db, self.now).has_more:
+            while self.housekeeping.run(self.db, self.now)[1]:
                 pass
             if self.model.state not in TAKES:
                 assert [] == rows(self.db, "SELECT * FROM broker_fragment") or self.model.state == "DO"
@@ -385,7 +384,7 @@ def test_no_frame_whatever_breaks_the_store_or_its_ledger(data: st.DataObject) -
 
         for batch in data.draw(st.lists(st.lists(frames, min_size=1, max_size=5), max_size=8)):
             before = _places(db)
-            receive_in_writer(db, broker_instance(db), batch, NOW)
+            receive_frames(db, batch, NOW)
             after = _places(db)
             assert all(after.get(key, place) >= place for key, place in before.items())
             assert _unaccounted(db) == 0

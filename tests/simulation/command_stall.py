@@ -15,6 +15,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
+from broker.security.session import DialogCredentials
 from broker.store.port import WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch
 from broker.store.sqlite.transaction import DaemonConnection
@@ -136,21 +137,28 @@ class StallingStore(WatchedStore):
 
     loop: StallingLoop
 
-    def __init__(self, path: Path, connection: DaemonConnection, *, fragment_size: int) -> None:
-        super().__init__(path, connection, fragment_size=fragment_size)
+    def __init__(
+        self,
+        path: Path,
+        connection: DaemonConnection,
+        *,
+        fragment_size: int,
+        credentials: DialogCredentials | None = None,
+    ) -> None:
+        super().__init__(path, connection, fragment_size=fragment_size, credentials=credentials)
         self.on_stored: Callable[[], None] = lambda: None
-        self._presence = _Looks(self._presence, self)  # type: ignore[assignment]
+        self._file_watch = _Looks(self._file_watch, self)  # type: ignore[assignment]
         self._looks = 0
         self._has_frames = False
 
-    def turn_in_writer(self, turn: WriteBatch) -> WriteResult:
+    def write_in_writer(self, batch: WriteBatch) -> WriteResult:
         """As `WatchedStore`. Raises: likewise."""
-        self._looks, self._has_frames = 0, bool(turn.frames)
+        self._looks, self._has_frames = 0, bool(batch.frames)
         stall = self.loop.stall
         if stall is not None:
             self.connection.set_trace_callback(stall.on_statement)
         try:
-            return super().turn_in_writer(turn)
+            return super().write_in_writer(batch)
         finally:
             self.connection.set_trace_callback(None)
 
@@ -167,10 +175,10 @@ class _Looks:
     """The looks of a store, which it is told of before they are taken."""
 
     def __init__(self, presence: FileWatch, store: StallingStore) -> None:
-        self._presence = presence
+        self._file_watch = presence
         self._store = store
 
     def check(self) -> None:
         """As `Presence`. Raises: likewise."""
         self._store.look()
-        self._presence.check()
+        self._file_watch.check()

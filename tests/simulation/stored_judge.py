@@ -78,10 +78,10 @@ class FleetStore(WatchedStore):
 
     problems: list[str]
 
-    def turn_in_writer(self, turn: Any) -> Any:
+    def write_in_writer(self, batch: Any) -> Any:
         """As `WatchedStore`; what is found in it is found at once, though its task is begun anew."""
         try:
-            return super().turn_in_writer(turn)
+            return super().write_in_writer(batch)
         except AssertionError as error:
             self.problems.append(f"{self.path.name}: {error}")
             raise

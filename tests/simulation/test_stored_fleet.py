@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from broker.conversation.frames import Arrival, place
-from broker.store.sqlite.reassembly import Delivery
+from broker.store.sqlite.reassembly import QueueWriter
 from tests.simulation.simulate import trouble
 from tests.simulation.stored_fleet import play
 from tests.simulation.stored_judge import told_apart
@@ -78,27 +78,27 @@ def test_damaged_frame_that_is_taken_is_found_out(monkeypatch: pytest.MonkeyPatc
 
 
 def test_message_that_is_acknowledged_and_not_stored_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush, numbers = Delivery.flush, count()
+    flush, numbers = QueueWriter.flush, count()
 
-    def forget(delivery: Delivery) -> None:
+    def forget(delivery: QueueWriter) -> None:
         if delivery._rows and next(numbers) % 50 == 49:
             del delivery._rows[0]
         flush(delivery)
 
-    monkeypatch.setattr(Delivery, "flush", forget)
+    monkeypatch.setattr(QueueWriter, "flush", forget)
 
     assert "'lost'" in found()
 
 
 def test_messages_in_a_wrong_order_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush, numbers = Delivery.flush, count()
+    flush, numbers = QueueWriter.flush, count()
 
-    def turn_round(delivery: Delivery) -> None:
+    def turn_round(delivery: QueueWriter) -> None:
         if next(numbers) % 50 == 49:
             delivery._rows.reverse()
         flush(delivery)
 
-    monkeypatch.setattr(Delivery, "flush", turn_round)
+    monkeypatch.setattr(QueueWriter, "flush", turn_round)
 
     assert "'out of order'" in found()
 

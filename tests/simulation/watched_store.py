@@ -21,7 +21,7 @@ class WatchedStore(SqliteStore):
     chance: random.Random
     failure = 0.0
 
-    def turn_in_writer(self, turn: WriteBatch) -> WriteResult:
+    def write_in_writer(self, batch: WriteBatch) -> WriteResult:
         """
         As `SqliteStore`.
 
@@ -36,13 +36,13 @@ class WatchedStore(SqliteStore):
             steps = iter([0] * self.chance.randrange(300))
             self.connection.set_progress_handler(lambda: 1 if self._is_over(steps) else 0, 5)
         try:
-            result = super().turn_in_writer(turn)
+            result = super().write_in_writer(batch)
         finally:
             self.connection.set_progress_handler(None, 0)
             if self.connection.in_transaction:  # SQLite may stop behind a BEGIN that has worked; no disk does that
                 self.connection.execute("ROLLBACK")
             assert read_balance(self.connection).unaccounted == 0
-        if turn.frames:
+        if batch.frames:
             assert self.epoch == epoch(self.connection), "frames were stored by a principal of earlier"
         if how == "behind":
             raise StoreUnavailableError(str(self.path), "played: behind")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,9 +17,13 @@ from typing import Any
 from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
+from broker.security.session import DialogCredentials
+from broker.store.port import ReceiveResult
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.metadata import put_queue, put_service, queues
+from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.transaction import DaemonConnection, writing
+from broker.store.sqlite.verify import FrameVerifier
 
 QUEUE = "Queue"
 LAST = Flag.LAST_FRAGMENT
@@ -34,6 +39,13 @@ def open_database(path: Path, *services: str, contracts: frozenset[str] = frozen
         for service in services:
             put_service(db, service, queues(db)[QUEUE].queue_id, contracts)
     return db
+
+
+def receive_frames(db: sqlite3.Connection, frames: Iterable[bytes], now: float) -> ReceiveResult:
+    """Store frames in a transaction of their own, in a database without a certificate."""
+    verifier = FrameVerifier(DialogCredentials())
+    with writing(db):
+        return store_frames(db, broker_instance(db), frames, now, verifier=verifier)
 
 
 def rows(db: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:

@@ -179,7 +179,8 @@ class Node:
         here = Hosted()
         if self.path is not None:
             db = open_database(self.path, self.service)
-            store = self.network.store(self.path, db, fragment_size=self.network.settings.fragment_size)
+            size = self.network.settings.fragment_size
+            store = self.network.store(self.path, db, fragment_size=size, credentials=self.credentials)
             self.endpoint = Endpoint(
                 self.name,
                 self.path,

@@ -215,7 +215,7 @@ def origin(db: sqlite3.Connection) -> tuple[bytes, float]:
     return instance, created
 
 
-def settle_fragment_size(db: sqlite3.Connection, configured: int) -> int:
+def fix_fragment_size(db: sqlite3.Connection, configured: int) -> int:
     """
     The fragment size by which this database sends from now on.
 

@@ -1,14 +1,18 @@
 """
-What time does to conversations: timers that are due, lifetimes that are over, half-closed sides that nobody ends.
+What ends a side of a dialog without a frame, and what removes its rows: timers, lifetimes, local failures, purging.
 
-For the writer thread, in slices, so that a turn stays short. Instants in the file are of the wall clock, and so is
-`now`. When that goes back, lifetimes and timers last longer by as much; when it goes forward, they end sooner, which
-nobody can tell from time that has passed. The loop therefore lets a clock that has jumped forward settle before it asks
-for anything here.
+For the writer thread, in slices, so that a batch stays short: removing a gigabyte at once would block all writers for
+seconds. So whoever receives, ends or acknowledges a large message only removes its row; its pieces are removed here,
+a few megabytes a batch.
+
+Instants in the file are of the wall clock, and so is `now`. When that goes back, lifetimes and timers last longer by as
+much; when it goes forward, they end sooner, which cannot be told from time that has passed. The loop therefore lets a
+clock that has jumped forward settle before it asks for maintenance.
 
 A dialog past its lifetime fails at this side: its application reads an Error. A side that was ended here is closed
-then, and one that failed or whose far side has ended is closed a while later, when nothing waits in its queue. The
-original never removes an endpoint by itself; here none outlives its lifetime for long unless its messages are unread.
+then, and one that failed or whose far side has ended is closed LINGER_SECONDS later, when nothing waits in its queue.
+The original never removes an endpoint by itself; here none outlives its lifetime for long unless its messages are
+unread.
 
 Source: Service Broker documentation, "BEGIN DIALOG CONVERSATION", "BEGIN CONVERSATION TIMER"; message 8489.
 """
@@ -16,18 +20,18 @@ Source: Service Broker documentation, "BEGIN DIALOG CONVERSATION", "BEGIN CONVER
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
-from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY
+from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY, error_body
 from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.protocol.frame import Fault
-from broker.store.port import MaintenanceResult
-from broker.store.sqlite.reassembly import Delivery, fail_side
-from broker.store.sqlite.side import FailureReason, close, purge_tombstones, side_of
+from broker.store.sqlite.reassembly import QueueWriter
+from broker.store.sqlite.side import FailureReason, SideRow, close, fail, purge_tombstones, side_of
 
-SLICE = 256  # conversations looked at in one turn
+SLICE = 256  # timers, expired dialogs of a walk, tombstones in one batch
 LINGER_SECONDS = 30 * 60.0  # past its lifetime, for an application that has read the end and is about to end it too
+PIECES = 64  # fragments or parts removed in one batch: 4 MiB and 16 MiB of the usual size
+SCAN_MAX = 256  # endpoints or messages checked in one batch for pieces that belong to nothing
 
 _BEGINNING = (float("-inf"), 0)
 _DUE = "SELECT endpoint_id, dialog_timer FROM broker_conversation WHERE dialog_timer <= ? ORDER BY dialog_timer LIMIT ?"
@@ -42,14 +46,45 @@ _OVER = (
 _HELD = "SELECT 1 FROM broker_transmission WHERE endpoint_id = ? LIMIT 1"
 _UNREAD = "SELECT 1 FROM broker_message WHERE endpoint_id = ? LIMIT 1"
 _EXCEEDED = Fault(-8489, "the dialog has exceeded its LIFETIME")
-
-
-@dataclass(slots=True)
-class Expired:
-    """Shape: `finished` endpoints that have nothing to send any more; `has_more` when a slice was not enough."""
-
-    finished: list[int] = field(default_factory=list)
-    has_more: bool = False
+_FAILED = "UPDATE broker_conversation SET state = 'ER', early_fragments = 0, dialog_timer = NULL WHERE endpoint_id = ?"
+_PIECES = (
+    "INSERT OR IGNORE INTO broker_received SELECT DISTINCT endpoint_id, message_sequence_number FROM broker_fragment"
+    " WHERE endpoint_id = ? AND message_sequence_number >= ?"
+)
+_TOMBSTONE_DUE = "SELECT 1 FROM broker_tombstone WHERE expire_time <= ? LIMIT 1"
+_RECEIVED = "SELECT endpoint_id, message_sequence_number FROM broker_received LIMIT 1"
+_DONE = "DELETE FROM broker_received WHERE endpoint_id = ? AND message_sequence_number = ?"
+_OF_MESSAGE = (
+    "DELETE FROM broker_fragment WHERE endpoint_id = ?1 AND message_sequence_number = ?2 AND fragment_number IN"
+    " (SELECT fragment_number FROM broker_fragment WHERE endpoint_id = ?1 AND message_sequence_number = ?2 LIMIT ?3)"
+)
+_HAS_ENDPOINT = "SELECT 1 FROM broker_conversation WHERE endpoint_id = ?"
+_ORPHANS = (  # pieces whose owner is gone: the next owner, whether it exists, and some pieces of one that does not
+    (
+        "SELECT min(endpoint_id) FROM broker_fragment WHERE endpoint_id > ?",
+        _HAS_ENDPOINT,
+        (
+            "DELETE FROM broker_fragment WHERE endpoint_id = ?1 AND (message_sequence_number, fragment_number) IN"
+            " (SELECT message_sequence_number, fragment_number FROM broker_fragment WHERE endpoint_id = ?1 LIMIT ?2)"
+        ),
+    ),
+    (
+        "SELECT min(endpoint_id) FROM broker_failure WHERE endpoint_id > ?",
+        _HAS_ENDPOINT,
+        (
+            "DELETE FROM broker_failure WHERE endpoint_id IN"
+            " (SELECT endpoint_id FROM broker_failure WHERE endpoint_id = ?1 LIMIT ?2)"
+        ),
+    ),
+    (
+        "SELECT min(transmission_id) FROM broker_transmission_part WHERE transmission_id > ?",
+        "SELECT 1 FROM broker_transmission WHERE transmission_id = ?",
+        (
+            "DELETE FROM broker_transmission_part WHERE transmission_id = ?1 AND part_number IN"
+            " (SELECT part_number FROM broker_transmission_part WHERE transmission_id = ?1 LIMIT ?2)"
+        ),
+    ),
+)
 
 
 def next_timer(db: sqlite3.Connection) -> float | None:
@@ -58,7 +93,133 @@ def next_timer(db: sqlite3.Connection) -> float | None:
     return None if row is None else float(row[0])
 
 
-def fire_timers(db: sqlite3.Connection, delivery: Delivery, now: float) -> bool:
+class Maintenance:
+    """Timers, lifetimes and purging of one database; its walks continue from batch to batch."""
+
+    def __init__(self) -> None:
+        self._expiry = ExpiryWalk()
+        self._orphans = [OrphanWalk(*statements) for statements in _ORPHANS]
+
+    def has_work(self, db: sqlite3.Connection, now: float) -> bool:
+        """Whether a transaction is worth while; reads only."""
+        timer = next_timer(db)
+        if (timer is not None and timer <= now) or self._expiry.has_work(db, now):
+            return True
+        if db.execute(_TOMBSTONE_DUE, (now,)).fetchone() or db.execute(_RECEIVED).fetchone():
+            return True
+        found = [walk.find(db) for walk in self._orphans]  # each of them moves on
+        return any(owner is not None for owner in found)
+
+    def run(self, db: sqlite3.Connection, now: float) -> tuple[list[int], bool]:
+        """
+        One slice of everything, inside a transaction.
+
+        Returns:
+            The endpoints that have nothing to send any more, and whether there may be more to do.
+
+        Raises:
+            sqlite3.Error: the transaction has to be rolled back; `forget` has to be called then.
+        """
+        queue = QueueWriter(db, now)
+        has_more = _fire_timers(db, queue, now)
+        finished, has_expired = self._expiry.run(db, queue, now)
+        has_more |= has_expired | purge_tombstones(db, now, SLICE) | _purge_received(db)
+        for walk in self._orphans:
+            has_more |= walk.run(db)
+        return finished, has_more
+
+    def forget(self) -> None:
+        """What was done was rolled back."""
+        self._expiry.forget()
+
+
+class ExpiryWalk:
+    """
+    The walk through the conversations whose lifetime is over, each visited once when that becomes true; those that
+    linger afterwards are visited again, a slice at a time.
+    """
+
+    def __init__(self) -> None:
+        self._fresh = _BEGINNING
+        self._lingering = _BEGINNING
+
+    def has_work(self, db: sqlite3.Connection, now: float) -> bool:
+        """Whether any conversation is past its lifetime."""
+        return db.execute(_OVER, (now, *_BEGINNING, 1)).fetchone() is not None
+
+    def run(self, db: sqlite3.Connection, queue: QueueWriter, now: float) -> tuple[list[int], bool]:
+        """
+        One slice of those whose lifetime has just ended, and one of those that linger.
+
+        Returns:
+            The endpoints that have nothing to send any more, and whether a slice was not enough.
+        """
+        self._fresh = min(self._fresh, (now, 0))  # when the clock went back, it may come this way again
+        fresh = db.execute(_OVER, (now, *self._fresh, SLICE)).fetchall()
+        old = db.execute(_OVER, (min(now, self._fresh[0]), *self._lingering, SLICE)).fetchall()
+        visited = dict.fromkeys(row[1] for row in (*fresh, *old))
+        finished = [endpoint_id for endpoint_id in visited if _expire(db, queue, endpoint_id, now)]
+        queue.flush()
+        self._fresh = fresh[-1] if fresh else self._fresh
+        self._lingering = old[-1] if len(old) == SLICE else _BEGINNING
+        return finished, len(fresh) == SLICE
+
+    def forget(self) -> None:
+        """Begin again: what was done was rolled back."""
+        self._fresh = self._lingering = _BEGINNING
+
+
+class OrphanWalk:
+    """Searches the owners of pieces, SCAN_MAX at a time, for one that is gone."""
+
+    def __init__(self, next_owner: str, has_owner: str, remove: str) -> None:
+        self._next_owner = next_owner
+        self._has_owner = has_owner
+        self._remove = remove
+        self._after = -1
+
+    def find(self, db: sqlite3.Connection) -> int | None:
+        """The next owner that is gone."""
+        for _ in range(SCAN_MAX):
+            (owner,) = db.execute(self._next_owner, (self._after,)).fetchone()
+            if owner is None:
+                self._after = -1
+                return None
+            if db.execute(self._has_owner, (owner,)).fetchone() is None:
+                return int(owner)
+            self._after = owner
+        return None
+
+    def run(self, db: sqlite3.Connection) -> bool:
+        """Remove some pieces of an owner that is gone; whether one was found."""
+        owner = self.find(db)
+        if owner is not None:
+            db.execute(self._remove, (owner, PIECES))
+        return owner is not None
+
+
+def fail_dialogs(db: sqlite3.Connection, faults: Mapping[int, Fault], now: float) -> None:
+    """
+    Fail dialogs that cannot be sent as they have to be, by endpoint_id; those that have ended here are closed.
+
+    Args:
+        db: Inside a transaction.
+        faults: What their applications read.
+        now: UTC seconds since 1970.
+    """
+    queue = QueueWriter(db, now)
+    for endpoint_id, fault in faults.items():
+        side = side_of(db, endpoint_id)
+        if side is None:
+            continue
+        if side.state in TAKES_MESSAGES or side.state is ConversationState.DISCONNECTED_INBOUND:
+            _fail_side(db, queue, side, fault, FailureReason.FAILED_HERE)
+        elif side.state is ConversationState.DISCONNECTED_OUTBOUND:
+            close(db, endpoint_id, now, FailureReason.FAILED_HERE)
+    queue.flush()
+
+
+def _fire_timers(db: sqlite3.Connection, queue: QueueWriter, now: float) -> bool:
     """
     Put a DialogTimer message into the queue of each conversation whose timer is due, and clear the timer.
 
@@ -71,194 +232,44 @@ def fire_timers(db: sqlite3.Connection, delivery: Delivery, now: float) -> bool:
     for endpoint_id, at in due:
         side = side_of(db, endpoint_id)
         if side is not None and side.state in _CAN_BE_TIMED and at < side.lifetime:
-            delivery.put(side, side.expected[0], DIALOG_TIMER, b"", priority=TIMER_PRIORITY)
+            queue.put(side, side.expected[0], DIALOG_TIMER, b"", priority=TIMER_PRIORITY)
         db.execute("UPDATE broker_conversation SET dialog_timer = NULL WHERE endpoint_id = ?", (endpoint_id,))
-    delivery.flush()
+    queue.flush()
     return len(due) == SLICE
 
 
-class Expiry:
-    """
-    The walk through the conversations whose lifetime is over, each looked at once when that comes true; those that
-    linger behind are looked at again, a slice at a time. Used by the writer thread only.
-    """
+def _expire(db: sqlite3.Connection, queue: QueueWriter, endpoint_id: int, now: float) -> bool:
+    """A dialog past its lifetime; whether it has nothing to send any more because of that."""
+    side = side_of(db, endpoint_id)
+    if side is None:
+        return False
+    has_failed = side.state is ConversationState.DISCONNECTED_INBOUND and _has(db, _HELD, endpoint_id)
+    if has_failed or side.state in TAKES_MESSAGES:
+        _fail_side(db, queue, side, _EXCEEDED, FailureReason.LIFETIME_EXCEEDED)
+        return True
+    is_ended = side.state in (ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED)
+    if is_ended or (side.lifetime + LINGER_SECONDS <= now and not _has(db, _UNREAD, endpoint_id)):
+        close(db, endpoint_id, now, FailureReason.LIFETIME_EXCEEDED)
+    return is_ended
 
-    def __init__(self) -> None:
-        self._fresh = _BEGINNING
-        self._lingering = _BEGINNING
 
-    def has_work(self, db: sqlite3.Connection, now: float) -> bool:
-        """Whether any conversation is past its lifetime."""
-        return db.execute(_OVER, (now, *_BEGINNING, 1)).fetchone() is not None
+def _fail_side(db: sqlite3.Connection, queue: QueueWriter, side: SideRow, fault: Fault, reason: FailureReason) -> None:
+    """The application of a dialog reads an error, and the ledger counts what was not acknowledged."""
+    queue.put_error(side, side.expected[0], error_body(fault.code, fault.text))
+    fail(db, side.endpoint_id, reason)
+    db.execute(_PIECES, (side.endpoint_id, side.expected[0]))
+    db.execute(_FAILED, (side.endpoint_id,))
 
-    def run(self, db: sqlite3.Connection, delivery: Delivery, now: float) -> Expired:
-        """
-        One slice of those that have just come true, and one of those that linger.
 
-        Raises:
-            sqlite3.Error: the transaction has to be rolled back; `forget` has to be called then.
-        """
-        expired = Expired()
-        self._fresh = min(self._fresh, (now, 0))  # when the clock went back, it may come this way again
-        fresh = db.execute(_OVER, (now, *self._fresh, SLICE)).fetchall()
-        old = db.execute(_OVER, (min(now, self._fresh[0]), *self._lingering, SLICE)).fetchall()
-        for endpoint_id in dict.fromkeys(row[1] for row in (*fresh, *old)):
-            expired.finished += self._expire(db, delivery, endpoint_id, now)
-        delivery.flush()
-        self._fresh = fresh[-1] if fresh else self._fresh
-        self._lingering = old[-1] if len(old) == SLICE else _BEGINNING
-        expired.has_more = len(fresh) == SLICE
-        return expired
-
-    def forget(self) -> None:
-        """What was done came to nothing: begin anew."""
-        self._fresh = self._lingering = _BEGINNING
-
-    def _expire(self, db: sqlite3.Connection, delivery: Delivery, endpoint_id: int, now: float) -> Iterator[int]:
-        side = side_of(db, endpoint_id)
-        if side is None:
-            return
-        has_failed = side.state is ConversationState.DISCONNECTED_INBOUND and _has(db, _HELD, endpoint_id)
-        if has_failed or side.state in TAKES_MESSAGES:
-            fail_side(db, delivery, side, _EXCEEDED, FailureReason.LIFETIME_EXCEEDED)
-            yield endpoint_id
-        elif side.state in (ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED):
-            close(db, endpoint_id, now, FailureReason.LIFETIME_EXCEEDED)
-            yield endpoint_id
-        elif side.lifetime + LINGER_SECONDS <= now and not _has(db, _UNREAD, endpoint_id):
-            close(db, endpoint_id, now, FailureReason.LIFETIME_EXCEEDED)
+def _purge_received(db: sqlite3.Connection) -> bool:
+    """Remove some fragments of a large message that was received; whether there may be more."""
+    row = db.execute(_RECEIVED).fetchone()
+    if row is None:
+        return False
+    if db.execute(_OF_MESSAGE, (*row, PIECES)).rowcount < PIECES:
+        db.execute(_DONE, row)
+    return True
 
 
 def _has(db: sqlite3.Connection, query: str, endpoint_id: int) -> bool:
     return db.execute(query, (endpoint_id,)).fetchone() is not None
-
-
-# --- purge ---
-# What has served is removed in slices: tombstones, the fragments of large messages that were received, and what
-# belonged
-# to conversations and messages that are gone.
-#
-# For the writer thread. Removing a gigabyte at once would keep everybody from the file for seconds, so those who
-# receive,
-# end or acknowledge a large message only take away its row; its pieces go here, a few megabytes a turn.
-
-
-TOMBSTONES = 256  # removed in one turn
-PIECES = 64  # likewise of fragments and parts: 4 MiB and 16 MiB of the usual size
-LOOKS = 256  # endpoints or messages looked at in one turn for pieces that belong to nothing
-
-_RECEIVED = "SELECT endpoint_id, message_sequence_number FROM broker_received LIMIT 1"
-_DONE = "DELETE FROM broker_received WHERE endpoint_id = ? AND message_sequence_number = ?"
-_OF_MESSAGE = (
-    "DELETE FROM broker_fragment WHERE endpoint_id = ?1 AND message_sequence_number = ?2 AND fragment_number IN"
-    " (SELECT fragment_number FROM broker_fragment WHERE endpoint_id = ?1 AND message_sequence_number = ?2 LIMIT ?3)"
-)
-_OF_ENDPOINT = (
-    "DELETE FROM broker_fragment WHERE endpoint_id = ?1 AND (message_sequence_number, fragment_number) IN"
-    " (SELECT message_sequence_number, fragment_number FROM broker_fragment WHERE endpoint_id = ?1 LIMIT ?2)"
-)
-_OF_TRANSMISSION = (
-    "DELETE FROM broker_transmission_part WHERE transmission_id = ?1 AND part_number IN"
-    " (SELECT part_number FROM broker_transmission_part WHERE transmission_id = ?1 LIMIT ?2)"
-)
-_NEXT_ENDPOINT = "SELECT min(endpoint_id) FROM broker_fragment WHERE endpoint_id > ?"
-_HAS_ENDPOINT = "SELECT 1 FROM broker_conversation WHERE endpoint_id = ?"
-_FAILURE_OF_ENDPOINT = (
-    "DELETE FROM broker_failure WHERE endpoint_id IN"
-    " (SELECT endpoint_id FROM broker_failure WHERE endpoint_id = ?1 LIMIT ?2)"
-)
-_NEXT_FAILURE = "SELECT min(endpoint_id) FROM broker_failure WHERE endpoint_id > ?"
-_NEXT_TRANSMISSION = "SELECT min(transmission_id) FROM broker_transmission_part WHERE transmission_id > ?"
-_HAS_TRANSMISSION = "SELECT 1 FROM broker_transmission WHERE transmission_id = ?"
-
-
-class Purge:
-    """The walks through what may have served. Used by the writer thread only."""
-
-    def __init__(self) -> None:
-        self._orphans = (
-            _PurgeWalk(_NEXT_ENDPOINT, _HAS_ENDPOINT, _OF_ENDPOINT),
-            _PurgeWalk(_NEXT_FAILURE, _HAS_ENDPOINT, _FAILURE_OF_ENDPOINT),
-            _PurgeWalk(_NEXT_TRANSMISSION, _HAS_TRANSMISSION, _OF_TRANSMISSION),
-        )
-
-    def has_work(self, db: sqlite3.Connection, now: float) -> bool:
-        """Whether anything may have to be removed."""
-        is_due = "SELECT 1 FROM broker_tombstone WHERE expire_time <= ? LIMIT 1"
-        if db.execute(is_due, (now,)).fetchone() or db.execute(_RECEIVED).fetchone():
-            return True
-        found = [walk.find(db) for walk in self._orphans]  # each of them goes on
-        return any(owner is not None for owner in found)
-
-    def run(self, db: sqlite3.Connection, now: float) -> bool:
-        """One slice, inside a transaction; whether there may be more."""
-        has_more = purge_tombstones(db, now, TOMBSTONES)
-        row = db.execute(_RECEIVED).fetchone()
-        if row is not None:
-            if db.execute(_OF_MESSAGE, (*row, PIECES)).rowcount < PIECES:
-                db.execute(_DONE, row)
-            has_more = True
-        for walk in self._orphans:
-            has_more |= walk.run(db)
-        return has_more
-
-
-class _PurgeWalk:
-    """Looks through the owners of pieces, some at a time, for one that is gone."""
-
-    def __init__(self, following: str, has_owner: str, remove: str) -> None:
-        self._following = following
-        self._has_owner = has_owner
-        self._remove = remove
-        self._after = -1
-
-    def find(self, db: sqlite3.Connection) -> int | None:
-        """The next owner that is gone, within LOOKS."""
-        for _ in range(LOOKS):
-            (owner,) = db.execute(self._following, (self._after,)).fetchone()
-            if owner is None:
-                self._after = -1
-                return None
-            if db.execute(self._has_owner, (owner,)).fetchone() is None:
-                return int(owner)
-            self._after = owner
-        return None
-
-    def run(self, db: sqlite3.Connection) -> bool:
-        """Remove some pieces of one that is gone; whether one was found."""
-        owner = self.find(db)
-        if owner is not None:
-            db.execute(self._remove, (owner, PIECES))
-        return owner is not None
-
-
-# --- housekeeping ---
-# What the writer does of itself, now and then: timers, lifetimes, and the removal of what has served.
-#
-# For the writer thread; one `Housekeeping` for each database, whose walks go on from turn to turn.
-
-
-class Maintenance:
-    """What goes on from turn to turn."""
-
-    def __init__(self) -> None:
-        self._expiry = Expiry()
-        self._purge = Purge()
-
-    def has_work(self, db: sqlite3.Connection, now: float) -> bool:
-        """Whether a transaction is worth while; reads only."""
-        timer = next_timer(db)
-        is_due = timer is not None and timer <= now
-        return is_due or self._expiry.has_work(db, now) or self._purge.has_work(db, now)
-
-    def run(self, db: sqlite3.Connection, now: float) -> MaintenanceResult:
-        """One slice of everything, inside a transaction."""
-        delivery = Delivery(db, now)
-        has_timers = fire_timers(db, delivery, now)
-        expired = self._expiry.run(db, delivery, now)
-        has_rest = self._purge.run(db, now)
-        return MaintenanceResult(expired.finished, has_timers or expired.has_more or has_rest)
-
-    def forget(self) -> None:
-        """What was done was rolled back."""
-        self._expiry.forget()

@@ -16,7 +16,7 @@ from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outgoing
 from broker.protocol.frame import TRACE_PARENT, Envelope, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
-from broker.store.port import LoadedFragments, PendingDialog, Want
+from broker.store.port import LoadedFragments, LoadRequest, PendingDialog
 from broker.store.sqlite.schema import PART_BYTES
 from broker.store.sqlite.side import secured_of
 
@@ -43,7 +43,7 @@ _FIND_ALL = (
 )
 
 
-def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[PendingDialog]]:
+def find_pending(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[PendingDialog]]:
     """
     The dialogs with rows behind `after` in the transmission queue.
 
@@ -70,30 +70,30 @@ def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple
     return after if newest is None else max(after, newest), found
 
 
-def load_in_writer(
-    db: sqlite3.Connection, want: Want, fragment_size: int, *, now: float, room: int
+def load_fragments(
+    db: sqlite3.Connection, request: LoadRequest, fragment_size: int, *, now: float, free_bytes: int
 ) -> LoadedFragments | None:
     """
     The next fragments of a dialog in order. Cost: what is loaded, and of a message in one row that row.
 
     Args:
         db: The connection of the writer thread.
-        want: What to load.
+        request: What to load.
         fragment_size: By which messages are cut; the same as long as one of several fragments waits.
         now: UTC seconds since 1970.
-        room: Bytes of bodies that may be loaded at all.
+        free_bytes: Bytes of bodies that may be loaded at all.
 
     Returns:
-        None when not even the first of them fits in `room`; no fragments when nothing waits there that is to be sent.
+        None when not even the first of them fits in `free_bytes`; no fragments when nothing has to be sent from there.
     """
-    sequence, number = want.place
+    sequence, number = request.place
     rows = db.execute(
         "SELECT transmission_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body,"
         " body_length, headers FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number >= ?"
         " ORDER BY message_sequence_number LIMIT ?",
-        (want.endpoint_id, sequence, want.fragments),
+        (request.endpoint_id, sequence, request.fragments),
     )
-    loaded, left = list[Outgoing](), min(want.max_bytes, room)
+    loaded, left = list[Outgoing](), min(request.max_bytes, free_bytes)
     for transmission_id, row_sequence, flags, type_name, enqueued, body, length, headers in rows:
         first = number if row_sequence == sequence else 0
         envelope, lifetime = b"", 0.0
@@ -101,7 +101,7 @@ def load_in_writer(
         parent = carried.get(TRACE_PARENT, "") if carried and flags & _TRACE else ""
         if first == 0:
             since = max(now, enqueued)
-            opening, lifetime = _opening(db, want.endpoint_id, since) if row_sequence == 0 else _NOT_OPENING
+            opening, lifetime = _opening(db, request.endpoint_id, since) if row_sequence == 0 else _NOT_OPENING
             if 0.0 < lifetime <= since:  # nobody was here to end it: it does not begin any more
                 break
             sent_us = int(enqueued * 1_000_000)
@@ -116,16 +116,16 @@ def load_in_writer(
             fragments = _cut(db, message, first, fragment_size)
         for fragment in fragments:
             size = len(fragment.body)
-            if size > left and (loaded or size > room):
-                return LoadedFragments(want, loaded, is_all=False) if loaded else None
+            if size > left and (loaded or size > free_bytes):
+                return LoadedFragments(request, loaded, is_all=False) if loaded else None
             loaded.append(fragment)
             left -= size
-            if len(loaded) == want.fragments:
-                return LoadedFragments(want, loaded, is_all=False)
-    return LoadedFragments(want, loaded, is_all=True)
+            if len(loaded) == request.fragments:
+                return LoadedFragments(request, loaded, is_all=False)
+    return LoadedFragments(request, loaded, is_all=True)
 
 
-def say_in_writer(db: sqlite3.Connection, statuses: Mapping[int, str | None], now: float) -> None:
+def save_statuses(db: sqlite3.Connection, statuses: Mapping[int, str | None], now: float) -> None:
     """Note why dialogs wait, by endpoint_id; None where nothing is to be said any more. Inside a transaction."""
     db.executemany(
         "UPDATE broker_conversation SET transmission_status = ?, transmission_status_time = ? WHERE endpoint_id = ?",

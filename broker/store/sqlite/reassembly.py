@@ -25,16 +25,14 @@ from broker.conversation.message_types import (
     Refusal,
     Rule,
     Validation,
-    error_body,
     validator,
 )
-from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.errors import FrameMalformedError
-from broker.protocol.frame import Envelope, Fault, decode_envelope
+from broker.protocol.frame import Envelope, decode_envelope
 from broker.store.port import Run
 from broker.store.sqlite.metadata import message_rule
 from broker.store.sqlite.schema import LARGE_BYTES
-from broker.store.sqlite.side import FailureReason, SideRow, close, fail, side_of
+from broker.store.sqlite.side import SideRow
 
 HELD_RUNS_MAX = 128  # told in one acknowledgement, about a kilobyte
 ENVELOPE_LENGTH = 4  # bytes of the length before an envelope
@@ -56,7 +54,7 @@ class EarlyFragment(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Large:
+class LargeBody:
     """A whole body that stays in its fragments. Shape: `fragments` how many those are."""
 
     db: sqlite3.Connection
@@ -77,7 +75,7 @@ class Large:
         return check.close()
 
 
-class Assembly:
+class Reassembly:
     """
     The kept fragments of one side, during one batch.
 
@@ -125,7 +123,7 @@ class Assembly:
         self._early_bytes -= kept[1]
         return kept[0]
 
-    def held(self) -> tuple[Run, ...]:
+    def held_runs(self) -> tuple[Run, ...]:
         """What is early as runs of fragments of one message, the first ones when there are many."""
         runs: list[list[int]] = []
         for sequence, fragment in sorted(self._early):
@@ -137,7 +135,9 @@ class Assembly:
                 runs.append([sequence, fragment, fragment])
         return tuple((sequence, first, last) for sequence, first, last in runs)
 
-    def join(self, sequence: int, last: int, tail: tuple[int, bytes] | None = None) -> tuple[Envelope, bytes | Large]:
+    def join(
+        self, sequence: int, last: int, tail: tuple[int, bytes] | None = None
+    ) -> tuple[Envelope, bytes | LargeBody]:
         """
         A message whose fragments are all here, up to its last one; what is joined is kept no longer.
 
@@ -159,7 +159,7 @@ class Assembly:
             if size > LARGE_BYTES:
                 if tail is not None:
                     self.keep((sequence, last), *tail)
-                return self._envelope(sequence, bodies[0]), Large(self._db, self._endpoint_id, sequence, last + 1)
+                return self._envelope(sequence, bodies[0]), LargeBody(self._db, self._endpoint_id, sequence, last + 1)
         self._db.execute(f"DELETE {_OF_MESSAGE}", key)
         if tail is not None:
             bodies.append(tail[1])
@@ -202,7 +202,7 @@ def _envelope_bytes(first: bytes) -> int:
 # --- delivery ---
 # Whole messages go to their queues, when their contract and their type allow them.
 #
-# For the writer thread. One `Delivery` serves one batch: what it looks up it looks up once, and rows are written
+# For the writer thread. One `QueueWriter` serves one batch: what it looks up it looks up once, and rows are written
 # together. A dialog in quarantine stays in order: what arrives for it joins the rest there.
 
 
@@ -214,10 +214,10 @@ _PUT = (
 )
 _QUARANTINED = "SELECT 1 FROM broker_failure WHERE endpoint_id = ? AND quarantine_time IS NOT NULL"
 
-Body = bytes | Large
+Body = bytes | LargeBody
 
 
-class Delivery:
+class QueueWriter:
     """The queues of a database during one batch. Shape: `delivered` messages by service."""
 
     def __init__(self, db: sqlite3.Connection, now: float) -> None:
@@ -229,7 +229,7 @@ class Delivery:
         self._has_failures: bool | None = None
         self._rows: list[tuple[object, ...]] = []
 
-    def refusal(self, side: SideRow, type_name: str, body: Body) -> Refusal | None:
+    def why_refused(self, side: SideRow, type_name: str, body: Body) -> Refusal | None:
         """Why the far side may not send this message."""
         if type_name in _RESERVED:
             return Refusal(8428, f"the message type {type_name!r} is the broker's own")
@@ -240,7 +240,7 @@ class Delivery:
         if rule is None:
             return None
         refusal = rule.refusal_of_arrival(is_from_initiator=not side.contact.is_initiator)
-        if refusal is not None or not isinstance(body, Large):
+        if refusal is not None or not isinstance(body, LargeBody):
             return refusal or rule.refusal_of_body(body)  # type: ignore[arg-type]
         problem = body.violation(rule.validation)
         return None if problem is None else rule.invalid(problem)
@@ -262,7 +262,7 @@ class Delivery:
             return False
         status = IN_QUARANTINE if self._is_quarantined(side.endpoint_id) else READY
         level = side.priority if priority is None else priority
-        payload, fragments = (None, body.fragments) if isinstance(body, Large) else (body, None)
+        payload, fragments = (None, body.fragments) if isinstance(body, LargeBody) else (body, None)
         told = json.dumps(headers, ensure_ascii=False) if headers else None
         self._rows.append(
             (queue_id, status, level, side.endpoint_id, sequence, type_name, self._now, payload, fragments, told)
@@ -290,45 +290,3 @@ class Delivery:
         if self._has_failures is None:
             self._has_failures = self._db.execute("SELECT 1 FROM broker_failure LIMIT 1").fetchone() is not None
         return self._has_failures and self._db.execute(_QUARANTINED, (endpoint_id,)).fetchone() is not None
-
-
-# --- failing ---
-# A side of a dialog fails at this side: its application reads an Error, and what it holds is given up.
-#
-# For the writer thread, inside a transaction.
-
-
-_FAILED = "UPDATE broker_conversation SET state = 'ER', early_fragments = 0, dialog_timer = NULL WHERE endpoint_id = ?"
-_PIECES = (
-    "INSERT OR IGNORE INTO broker_received SELECT DISTINCT endpoint_id, message_sequence_number FROM broker_fragment"
-    " WHERE endpoint_id = ? AND message_sequence_number >= ?"
-)
-
-
-def fail_side(db: sqlite3.Connection, delivery: Delivery, side: SideRow, fault: Fault, reason: FailureReason) -> None:
-    """The application of a dialog reads an error, and the ledger counts what was not acknowledged."""
-    delivery.put_error(side, side.expected[0], error_body(fault.code, fault.text))
-    fail(db, side.endpoint_id, reason)
-    db.execute(_PIECES, (side.endpoint_id, side.expected[0]))
-    db.execute(_FAILED, (side.endpoint_id,))
-
-
-def fail_in_writer(db: sqlite3.Connection, faults: Mapping[int, Fault], now: float) -> None:
-    """
-    Dialogs that cannot be sent as they have to be fail, by endpoint_id; those that have ended here are over.
-
-    Args:
-        db: Inside a transaction.
-        faults: What their applications read.
-        now: UTC seconds since 1970.
-    """
-    delivery = Delivery(db, now)
-    for endpoint_id, fault in faults.items():
-        side = side_of(db, endpoint_id)
-        if side is None:
-            continue
-        if side.state in TAKES_MESSAGES or side.state is ConversationState.DISCONNECTED_INBOUND:
-            fail_side(db, delivery, side, fault, FailureReason.FAILED_HERE)
-        elif side.state is ConversationState.DISCONNECTED_OUTBOUND:
-            close(db, endpoint_id, now, FailureReason.FAILED_HERE)
-    delivery.flush()

@@ -36,8 +36,8 @@ from broker.protocol.frame import (
 )
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, FrameKind
 from broker.security.session import Secured
-from broker.store.port import AckState, Receipt, Run
-from broker.store.sqlite.reassembly import Assembly, Delivery, EarlyFragment, Large
+from broker.store.port import AckState, ReceiveResult, Run
+from broker.store.sqlite.reassembly import EarlyFragment, LargeBody, QueueWriter, Reassembly
 from broker.store.sqlite.side import (
     OPENING_ACKNOWLEDGED,
     OPENING_UNKNOWN,
@@ -53,7 +53,6 @@ from broker.store.sqlite.side import (
     load_side,
     save_side,
 )
-from broker.store.sqlite.transaction import writing
 from broker.store.sqlite.verify import FrameVerifier, VerifiedBatch
 
 Group = list[tuple[Header, bytes]]
@@ -84,10 +83,10 @@ class Arrived(NamedTuple):
         )
 
 
-def throw_away(db: sqlite3.Connection, group: Group, tombstone: Tombstone, receipt: Receipt) -> None:
+def throw_away(db: sqlite3.Connection, group: Group, tombstone: Tombstone, receipt: ReceiveResult) -> None:
     """Frames for a side that has ended: messages are acknowledged and thrown away. Inside the batch's transaction."""
     contact = tombstone.contact
-    messages = [one for one, _ in group if receipt.takes(contact, one) and one.kind == FrameKind.MESSAGE]
+    messages = [one for one, _ in group if receipt.accepts(contact, one) and one.kind == FrameKind.MESSAGE]
     expected = _after(messages, tombstone.expected, receipt)
     if expected != tombstone.expected:
         tombstone.move(db, expected)
@@ -96,7 +95,7 @@ def throw_away(db: sqlite3.Connection, group: Group, tombstone: Tombstone, recei
 
 
 def open_side(
-    db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch: VerifiedBatch, now: float
+    db: sqlite3.Connection, arrived: Arrived, receipt: ReceiveResult, batch: VerifiedBatch, now: float
 ) -> SideRow | None:
     """
     The side that frames are for, of which nothing is known here: made when they begin a dialog.
@@ -131,7 +130,7 @@ def open_side(
     return side
 
 
-def _after(messages: list[Header], expected: Place, receipt: Receipt) -> Place:
+def _after(messages: list[Header], expected: Place, receipt: ReceiveResult) -> Place:
     """What is expected after messages for a side that has ended."""
     for header in messages:
         if header.place < expected:
@@ -145,14 +144,14 @@ def _after(messages: list[Header], expected: Place, receipt: Receipt) -> Place:
     return expected
 
 
-def _strange(arrived: Arrived, receipt: Receipt) -> None:
+def _strange(arrived: Arrived, receipt: ReceiveResult) -> None:
     """Whether the far side has to be told that nothing is known here of what it names."""
     instance = arrived.instance
     named = [one for one, _ in arrived.group if one.kind == FrameKind.MESSAGE and one.to_broker_instance == instance]
     if named:
         # What begins a dialog may come after what follows it, as long as its sender has heard nothing from here.
         is_certain = any(one.is_from_target or (one.ack_sequence, one.ack_fragment) > (0, 0) for one in named)
-        receipt.strangers.append((arrived.contact(named[0]), is_certain))
+        receipt.unknown_dialogs.append((arrived.contact(named[0]), is_certain))
 
 
 class _DialogRefusedError(Exception):
@@ -239,14 +238,16 @@ _OVER = frozenset(
 class Reception:
     """One group of frames of one dialog and side."""
 
-    def __init__(self, db: sqlite3.Connection, side: SideRow, delivery: Delivery, receipt: Receipt, now: float) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, side: SideRow, delivery: QueueWriter, receipt: ReceiveResult, now: float
+    ) -> None:
         self._db = db
         self._side = side
         self._before = copy_of(side)
         self._delivery = delivery
         self._receipt = receipt
         self._now = now
-        self._assembly = Assembly(db, side.endpoint_id, side.expected, side.early_fragments)
+        self._assembly = Reassembly(db, side.endpoint_id, side.expected, side.early_fragments)
         self._reason: FailureReason | None = None  # why what is held will not be sent
         self._header: Header  # of the frame that is looked at
         self._frames = 0
@@ -281,7 +282,7 @@ class Reception:
         elif self._reason is not None:
             fail(self._db, side.endpoint_id, self._reason)
         if self._has_come:
-            held = self._assembly.held() if self._assembly.count else ()
+            held = self._assembly.held_runs() if self._assembly.count else ()
             self._receipt.stored[side.endpoint_id] = AckState(
                 side.contact, side.expected, held, self._frames, self._is_urgent or bool(held)
             )
@@ -291,7 +292,7 @@ class Reception:
     def _is_from_far_side(self, header: Header, body: bytes) -> bool:
         """Whether the far side of this dialog sent it; the first answer binds an open dialog to its database (R5.1)."""
         side = self._side
-        if not self._receipt.takes(side.contact, header):
+        if not self._receipt.accepts(side.contact, header):
             return False
         if side.contact.is_open and header.kind in (FrameKind.MESSAGE, FrameKind.ACK):
             objection = self._objection(header, body)
@@ -454,9 +455,9 @@ class Reception:
         else:
             self._deliver(sequence, flags, envelope, payload)
 
-    def _deliver(self, sequence: int, flags: int, envelope: Envelope, body: bytes | Large) -> None:
+    def _deliver(self, sequence: int, flags: int, envelope: Envelope, body: bytes | LargeBody) -> None:
         side, delivery = self._side, self._delivery
-        if isinstance(body, Large) and flags & (_ERROR | _END):
+        if isinstance(body, LargeBody) and flags & (_ERROR | _END):
             self._malformed(sequence, FrameMalformedError("a message of the broker's own is never large"))
             return
         if flags & _ERROR:
@@ -471,7 +472,7 @@ class Reception:
             self._malformed(sequence, FrameMalformedError(problem))
             return
         else:
-            refusal = delivery.refusal(side, envelope.type, body)
+            refusal = delivery.why_refused(side, envelope.type, body)
             if refusal is not None:
                 self._drop(Disposition.CONTRACT_REFUSED)
                 self._fail(sequence, Fault(-refusal.number, refusal.problem))
@@ -545,7 +546,7 @@ class Reception:
 # Runs in the writer thread. Frames are grouped by dialog and side; each group moves its side on (`reception`), makes
 # it
 # (`opening`), or meets what is left of it. Nothing is acknowledged before the commit: the caller sends what the
-# `Receipt`
+# `ReceiveResult`
 # says only after the transaction has ended.
 #
 # Source: docs/protocol.md, section 4; Service Broker documentation, "Service Broker Communication Protocols".
@@ -554,42 +555,25 @@ class Reception:
 _SEALED, _FROM_TARGET = int(Flag.SEALED), int(Flag.FROM_TARGET)  # an enum's operators take longer than all of the rest
 
 
-def receive_in_writer(db: sqlite3.Connection, instance: bytes, frames: Iterable[bytes], now: float) -> Receipt:
-    """
-    Store a batch of dialog frames for this database, in a transaction of its own.
-
-    Args:
-        db: Its connection.
-        instance: Its broker instance.
-        frames: Whole frames in the order of arrival.
-        now: UTC seconds since 1970.
-
-    Raises:
-        sqlite3.Error: the store failed; nothing of the batch is stored, and nothing may be acknowledged.
-    """
-    with writing(db):
-        return store_in_writer(db, instance, frames, now)
-
-
-def store_in_writer(
+def store_frames(
     db: sqlite3.Connection,
     instance: bytes,
     frames: Iterable[bytes],
     now: float,
     *,
-    gate: FrameVerifier | None = None,
+    verifier: FrameVerifier,
     origins: Sequence[object] = (),
     inside: Mapping[int, Secured] = MappingProxyType({}),
-) -> Receipt:
+) -> ReceiveResult:
     """
-    The same, in the transaction of the caller.
+    Store a batch of dialog frames for this database, inside the transaction of the caller.
 
     Args:
         db: Its connection.
         instance: Its broker instance.
         frames: Whole frames in the order of arrival.
         now: UTC seconds since 1970.
-        gate: Who opens seals; None = of a database without a certificate.
+        verifier: Of this database.
         origins: The link that brought each frame, any hashable object; empty = one for all.
         inside: Frames, counted from 0, that a database of this very instance has sent, and how the target of a dialog
             that begins keeps what its initiator may seal with later.
@@ -597,9 +581,9 @@ def store_in_writer(
     Raises:
         sqlite3.Error: the store failed; nothing of the batch is stored, and nothing may be acknowledged.
     """
-    receipt = Receipt()
-    delivery = Delivery(db, now)
-    batch = (gate or FrameVerifier()).batch(db, receipt, now)
+    receipt = ReceiveResult()
+    delivery = QueueWriter(db, now)
+    batch = verifier.batch(db, receipt, now)
     for (conversation_id, is_from_target), arrived in _grouped(frames, receipt, batch, origins, inside).items():
         side = load_side(db, instance, conversation_id, is_initiator=is_from_target)
         tombstone = None if side is not None else find_tombstone(db, instance, arrived[0][0])
@@ -620,7 +604,7 @@ def store_in_writer(
 
 def _grouped(
     frames: Iterable[bytes],
-    receipt: Receipt,
+    receipt: ReceiveResult,
     batch: VerifiedBatch,
     origins: Sequence[object],
     inside: Mapping[int, Secured],

@@ -24,7 +24,7 @@ from broker.security.grants import Grants, PermissionRuling
 from broker.security.principal import NOBODY
 from broker.security.seal import SealRefusedError
 from broker.security.session import DialogCredentials, KeySource, Opener, Secured
-from broker.store.port import KeyEvidence, Receipt
+from broker.store.port import KeyEvidence, ReceiveResult
 from broker.store.sqlite.metadata import permissions
 from broker.store.sqlite.side import SideRow, Tombstone, load_secured, note_certificate, put_secured
 
@@ -37,13 +37,13 @@ _SEALED = int(Flag.SEALED)
 class FrameVerifier:
     """The seals of one database. Used by its writer thread; `credentials` may be changed by anybody, as a whole."""
 
-    def __init__(self, credentials: DialogCredentials | None = None) -> None:
-        self.credentials = credentials or DialogCredentials()
+    def __init__(self, credentials: DialogCredentials) -> None:
+        self.credentials = credentials
         self._opener = Opener(self.credentials)
         self._failures: Counter[object] = Counter()  # key packets that did not open within this second, by origin
         self._since = 0.0
 
-    def batch(self, db: sqlite3.Connection, receipt: Receipt, now: float) -> VerifiedBatch:
+    def batch(self, db: sqlite3.Connection, receipt: ReceiveResult, now: float) -> VerifiedBatch:
         """What is remembered for one batch of frames; UTC seconds since 1970."""
         if not 0 <= now - self._since < 1:
             self._since = now
@@ -60,7 +60,7 @@ class VerifiedBatch:
         opener: Opener,
         credentials: DialogCredentials,
         failures: Counter[object],
-        receipt: Receipt,
+        receipt: ReceiveResult,
         now: float,
     ) -> None:
         self._db = db
@@ -122,7 +122,7 @@ class VerifiedBatch:
         kept = [pair for pair in group if self._is_believed(pair[0], secured)]
         for one, _ in kept:
             if id(one) in self._heard:
-                self._receipt.heard[one.conversation_id, one.is_from_target] = self._heard[id(one)]
+                self._receipt.keys[one.conversation_id, one.is_from_target] = self._heard[id(one)]
         if kept and isinstance(known, SideRow):
             self._see(kept)
         return kept, secured

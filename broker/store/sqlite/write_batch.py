@@ -1,10 +1,10 @@
 """
-One turn of the writer thread: find what applications queued, load what the windows ask for, say what waits and why,
-store what arrived.
+One batch of the writer thread in SQLite: find what applications queued, load what windows ask for, store what arrived.
 
-Everything that touches the file of a database happens here, in this order, on one connection. Whatever is written is
-written last and in one transaction: when any of it fails, nothing has been stored that the loop does not hear of. The
-arrivals of a turn are one transaction, so the more arrives at once, the less a message pays for the disk.
+The only place that writes for a running daemon, in this order, on one connection. Reads come first; all writes are one
+transaction, so the more arrives at once, the less a message pays for the disk. The file and the right to write it are
+checked before and after the commit: the path may lead to another file by then, and a process that stood still may have
+lost its role. The order of the steps is part of the delivery guarantee: do not reorder them.
 """
 
 from __future__ import annotations
@@ -17,104 +17,45 @@ from pathlib import Path
 
 from broker.conversation.window import FIRST_BYTES
 from broker.errors import StoreUnavailableError
-from broker.store.port import Want, WriteBatch, WriteResult
-from broker.store.sqlite.database import FileWatch, broker_instance, open_watch, settle_fragment_size
-from broker.store.sqlite.expiry import next_timer
-from broker.store.sqlite.outbound import find_in_writer, load_in_writer, say_in_writer
-from broker.store.sqlite.reassembly import fail_in_writer
-from broker.store.sqlite.receive import store_in_writer
+from broker.security.session import DialogCredentials
+from broker.store.port import Find, LoadRequest, Store, WriteBatch, WriteResult
+from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size, open_watch
+from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
+from broker.store.sqlite.outbound import find_pending, load_fragments, save_statuses
+from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, sentence, writing
+from broker.store.sqlite.verify import FrameVerifier
 
-FOUND_LOADED = 1000  # dialogs at most that are loaded in the turn that finds them: the others ask for it
-_PROBE = (  # takes more pages than may be lying about
+FOUND_LOADED = 1000  # dialogs at most that are loaded in the batch that finds them: the others ask for it
+CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
+_PROBE = (  # needs more pages than may be free in the file
     "INSERT INTO broker_fragment VALUES (-1, 0, 0, 0, zeroblob(65536))",
     "DELETE FROM broker_fragment WHERE endpoint_id = -1",
 )
 
 
-def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: WriteBatch, fragment_size: int) -> WriteResult:
+class SqliteStore(Store):
     """
-    Do one turn.
+    A database at work, kept in one SQLite file. Its methods are for the writer thread, except `change_count`.
 
-    Raises:
-        sqlite3.Error: the store failed; nothing of `frames` was stored and nothing may be acknowledged.
-        DemotedError: likewise, because somebody else is the principal of this database.
-    """
-    result = WriteResult()
-    if turn.find_after is not None:
-        result.found_up_to, result.found = find_in_writer(db, instance, turn.find_after)
-    _load(db, turn, fragment_size, result)
-    keeper = turn.housekeeping
-    if keeper is not None and not keeper.has_work(db, turn.now):
-        keeper = None
-    if turn.frames or turn.statuses or turn.faults or turn.is_probe or keeper is not None:
-        began = time.perf_counter()
-        try:
-            with writing(db):
-                if turn.is_probe:
-                    for statement in _PROBE:
-                        db.execute(statement)
-                if turn.statuses:
-                    say_in_writer(db, turn.statuses, turn.now)
-                if keeper is not None:
-                    result.kept = keeper.run(db, turn.now)
-                if turn.faults:
-                    fail_in_writer(db, turn.faults, turn.now)
-                if turn.frames:
-                    result.receipt = store_in_writer(
-                        db, instance, turn.frames, turn.now, gate=turn.gate, origins=turn.origins, inside=turn.inside
-                    )
-                result.receipt.finished.update(turn.faults)
-                result.next_timer = next_timer(db)
-            result.seconds = time.perf_counter() - began
-        except sqlite3.Error:
-            if keeper is not None:
-                keeper.forget()
-            raise
-    else:
-        check_epoch(db)
-        result.next_timer = next_timer(db)
-    return result
+    Two connections: one writes, the other only sees whether somebody has committed. Whatever SQLite or the disk reports
+    becomes `StoreUnavailableError` with a sentence that says what to do.
 
-
-def _load(db: sqlite3.Connection, turn: WriteBatch, fragment_size: int, result: WriteResult) -> None:
-    """What was wanted; and of dialogs that begin to wait what they may send at once, which saves them a turn."""
-    room = turn.load_max_bytes
-    wants = [(want, True) for want in turn.wants]
-    for found in result.found[:FOUND_LOADED]:
-        if not turn.known(found.endpoint_id):
-            place = (found.first_sequence, 0)
-            wants.append((Want(found.endpoint_id, place, turn.first_frames, FIRST_BYTES), False))
-    for want, is_asked_for in wants:
-        loaded = load_in_writer(db, want, fragment_size, now=turn.now, room=room)
-        if loaded is not None:
-            room -= sum([len(fragment.body) for fragment in loaded.fragments])
-            result.loaded.append(loaded)
-        elif is_asked_for:
-            result.postponed.append(want)
-
-
-# --- sqlite_store ---
-# A database at work, kept in one SQLite file: what the loop's `Store` port asks for.
-#
-# The only class that a daemon needs of this package once a file is open. Two connections: one writes, in whatever
-# thread
-# the caller keeps for that; the other only looks whether somebody has committed. Whatever SQLite or the disk says
-# becomes
-# `StoreUnavailableError` with a sentence that tells what to do.
-
-
-CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
-
-
-class SqliteStore:
-    """
-    One open file. Its methods are for the writer thread, but for `version`, which is for the loop.
-
-    Shape: `broker_instance` 16 bytes; `epoch` in which it was taken; `connection` the one that writes.
+    Attributes:
+        path: The file.
+        broker_instance: 16 bytes.
+        epoch: In which it was taken over.
+        connection: The one that writes.
     """
 
-    def __init__(self, path: Path, connection: DaemonConnection, *, fragment_size: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: DaemonConnection,
+        *,
+        fragment_size: int,
+        credentials: DialogCredentials | None = None,
+    ) -> None:
         """
         Use a file that is open (`open_store`); closing this closes it.
 
@@ -122,56 +63,69 @@ class SqliteStore:
             path: The file.
             connection: To it.
             fragment_size: By which messages are cut as soon as nothing waits that was cut otherwise.
+            credentials: What seals are opened with; may change in place. None = the database has no certificate.
 
         Raises:
             StoreUnavailableError: it cannot be read or written.
         """
         self.path = path
         self.connection = connection
-        with self._telling():
+        with self._translate_errors():
             self.broker_instance = broker_instance(connection)
             self.epoch = epoch(connection)
-            self._fragment_size = settle_fragment_size(connection, fragment_size)
+            self._fragment_size = fix_fragment_size(connection, fragment_size)
             self._watch = open_watch(path)
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-        self._presence = FileWatch(path)
+        self._file_watch = FileWatch(path)
+        self._cursor = 0  # transmission_id up to which pending dialogs were found
+        self._verifier = FrameVerifier(credentials or DialogCredentials())
+        self._maintenance = Maintenance()
 
-    def turn_in_writer(self, turn: WriteBatch) -> WriteResult:
+    def write_in_writer(self, batch: WriteBatch) -> WriteResult:
         """
-        Do one turn. When this returns, all of it is on the disk, in the file that the path leads to.
+        Do one batch. When this returns, all of it is on the disk, in the file that the path leads to.
 
         Raises:
-            StoreUnavailableError: nothing of the turn may be acknowledged; its frames come again.
-            DemotedError: nor will it ever be, for somebody else is the principal, or may be.
+            StoreUnavailableError: nothing of the batch may be acknowledged; its frames arrive again.
+            DemotedError: nor will it ever be, for another daemon is the principal, or may be.
         """
-        with self._telling():
-            self._presence.check()
-            result = turn_in_writer(self.connection, self.broker_instance, turn, self._fragment_size)
-            self._presence.check()  # behind the commit: else it is stored where nobody finds it
+        result = WriteResult()
+        with self._translate_errors():
+            self._file_watch.check()
+            cursor = self._find(batch, result)
+            self._load(batch, result)
+            is_maintained = batch.is_maintenance_due and self._maintenance.has_work(self.connection, batch.now)
+            if batch.frames or batch.statuses or batch.faults or batch.is_probe or is_maintained:
+                self._write(batch, result, is_maintained=is_maintained)
+            else:
+                check_epoch(self.connection)
+                result.next_timer = next_timer(self.connection)
+            self._file_watch.check()  # after the commit: else it is stored where nobody finds it
             check_confirmed(self.connection)  # likewise, for the process may have stood still within the commit
+        self._cursor = cursor  # only now: a batch that failed finds the same rows again
         return result
 
-    def lend(self) -> DaemonConnection:
+    def catalog_connection(self) -> DaemonConnection:
         """
-        The connection that writes, for others than turns; whoever has it has it alone.
+        The connection that writes, for others than batches.
 
         Raises:
             StoreUnavailableError: the path does not lead to the file any more.
-            DemotedError: it is not ours any more.
+            DemotedError: another daemon is the principal, or may be.
         """
-        self._presence.check()
-        with self._telling():
+        self._file_watch.check()
+        with self._translate_errors():
             check_epoch(self.connection)
         return self.connection
 
-    def version(self) -> int:
+    def change_count(self) -> int:
         """
-        A number that every commit of another connection changes. Cost: some microseconds; nobody is waited for.
+        A number that every commit of another connection changes. Cost: some microseconds, without waiting.
 
         Raises:
             StoreUnavailableError: the file cannot be read.
         """
-        with self._telling():
+        with self._translate_errors():
             version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
             return version
 
@@ -180,8 +134,61 @@ class SqliteStore:
         self._watch.close()
         self.connection.close()
 
+    def _find(self, batch: WriteBatch, result: WriteResult) -> int:
+        if batch.find is Find.NOTHING:
+            return self._cursor
+        after = 0 if batch.find is Find.ALL else self._cursor
+        cursor, result.found = find_pending(self.connection, self.broker_instance, after)
+        return cursor
+
+    def _load(self, batch: WriteBatch, result: WriteResult) -> None:
+        """What was requested; and of dialogs that begin to wait what they may send at once: that saves a batch."""
+        free_bytes = batch.load_max_bytes
+        requests = [(request, True) for request in batch.load]
+        for found in result.found[:FOUND_LOADED]:
+            if found.endpoint_id not in batch.known:
+                place = (found.first_sequence, 0)
+                requests.append((LoadRequest(found.endpoint_id, place, batch.first_frames, FIRST_BYTES), False))
+        for request, is_asked_for in requests:
+            loaded = load_fragments(self.connection, request, self._fragment_size, now=batch.now, free_bytes=free_bytes)
+            if loaded is not None:
+                free_bytes -= sum([len(fragment.body) for fragment in loaded.fragments])
+                result.loaded.append(loaded)
+            elif is_asked_for:
+                result.postponed.append(request)
+
+    def _write(self, batch: WriteBatch, result: WriteResult, *, is_maintained: bool) -> None:
+        db, began = self.connection, time.perf_counter()
+        try:
+            with writing(db):
+                if batch.is_probe:
+                    for statement in _PROBE:
+                        db.execute(statement)
+                save_statuses(db, batch.statuses, batch.now)
+                if is_maintained:
+                    result.finished, result.has_more_maintenance = self._maintenance.run(db, batch.now)
+                fail_dialogs(db, batch.faults, batch.now)
+                if batch.frames:
+                    verified = self._verifier
+                    result.received = store_frames(
+                        db,
+                        self.broker_instance,
+                        batch.frames,
+                        batch.now,
+                        verifier=verified,
+                        origins=batch.origins,
+                        inside=batch.inside,
+                    )
+                result.received.finished.update(batch.faults)
+                result.next_timer = next_timer(db)
+        except BaseException:
+            if is_maintained:
+                self._maintenance.forget()
+            raise
+        result.commit_seconds = time.perf_counter() - began
+
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:

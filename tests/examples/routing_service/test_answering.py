@@ -17,12 +17,10 @@ from broker.ddl.statements import CreateRoute
 from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE, Inquiry, render_inquiry
 from broker.errors import ConversationError
 from broker.routing.route import BROKER_CONFIGURATION, RouteProperties
-from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.receive import receive_in_writer
 from examples.routing_service import answering
 from examples.routing_service.answering import Answerer
 from examples.routing_service.requester import Requesters
-from tests.support.dialog import QUEUE, FarSide, far_initiator, open_database, rows, states
+from tests.support.dialog import QUEUE, FarSide, far_initiator, open_database, receive_frames, rows, states
 
 INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 ROUTE = CreateRoute("found", RouteProperties(service_name="Orders", lifetime=60, address="tcp://a:4022"))
@@ -60,7 +58,7 @@ class Directory:
         return asker
 
     def arrive(self, *frames: bytes) -> None:
-        receive_in_writer(self.db, broker_instance(self.db), list(frames), time.time())
+        receive_frames(self.db, list(frames), time.time())
 
     def answers(self) -> list[tuple[str, bytes]]:
         query = "SELECT message_type_name, message_body FROM broker_transmission ORDER BY transmission_id"

@@ -46,12 +46,14 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
-from broker.store.sqlite import write_batch as sqlite_store
+from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.transaction import LAPSED, DaemonConnection
-from broker.store.sqlite.write_batch import SqliteStore, turn_in_writer
+from broker.store.sqlite.write_batch import SqliteStore
 from broker.supervision import Supervision
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
+
+WRITE = SqliteStore.write_in_writer
 
 # --- test_borrowing ---
 # A connection is lent while its writer thread stands still, and given back whatever happens.
@@ -66,13 +68,13 @@ def writer() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def store() -> Iterator[Any]:
     with closing(sqlite3.connect(":memory:")) as db:
-        yield SimpleNamespace(lend=lambda: db)
+        yield SimpleNamespace(catalog_connection=lambda: db)
 
 
 def test_writer_stands_still_meanwhile(store: Any, writer: ThreadPoolExecutor) -> None:
     with borrowed(store, writer) as db:
         turn = writer.submit(lambda: "turn")
-        assert (db is store.lend(), turn.done()) == (True, False)
+        assert (db is store.catalog_connection(), turn.done()) == (True, False)
 
     assert turn.result() == "turn"
 
@@ -88,7 +90,7 @@ def test_what_would_not_be_found_again_is_not_lent(store: Any, writer: ThreadPoo
     def lend() -> None:
         raise StoreUnavailableError("orders.db", "the file has been replaced")
 
-    store.lend = lend
+    store.catalog_connection = lend
 
     with pytest.raises(StoreUnavailableError), borrowed(store, writer):
         pytest.fail("lent")
@@ -97,14 +99,14 @@ def test_what_would_not_be_found_again_is_not_lent(store: Any, writer: ThreadPoo
 
 
 def test_work_is_given_the_connection(store: Any) -> None:
-    assert checked(store, lambda db: db)() is store.lend()
+    assert checked(store, lambda db: db)() is store.catalog_connection()
 
 
 def test_work_is_not_done_on_what_would_not_be_found_again(store: Any) -> None:
     def lend() -> None:
         raise StoreUnavailableError("orders.db", "the file has been replaced")
 
-    store.lend = lend
+    store.catalog_connection = lend
 
     with pytest.raises(StoreUnavailableError):
         checked(store, lambda _: pytest.fail("done"))()
@@ -550,12 +552,12 @@ async def test_nothing_is_answered_while_the_file_is_away_and_afterwards_all_goe
 async def test_loading_that_failed_is_tried_again(path: Path) -> None:
     failures = iter([True, True])
 
-    def do(*args: Any) -> Any:
-        if args[2].find_after is not None and next(failures, False):
-            raise sqlite3.OperationalError("disk I/O error")
-        return turn_in_writer(*args)
+    def do(store: SqliteStore, batch: WriteBatch) -> WriteResult:
+        if batch.find and next(failures, False):
+            raise StoreUnavailableError("shop.db", "disk I/O error")
+        return WRITE(store, batch)
 
-    with mock.patch.object(sqlite_store, "turn_in_writer", do):
+    with mock.patch.object(SqliteStore, "write_in_writer", do):
         async with open_shop(path) as shop:
             shop.begin(b"a")
             await asyncio.sleep(2 * FAILURE_PAUSE + 2 * SOON)
@@ -566,16 +568,16 @@ async def test_loading_that_failed_is_tried_again(path: Path) -> None:
 
 @virtual_time
 async def test_what_a_turn_reads_is_known_though_its_writing_fails(path: Path) -> None:
-    def do(*args: Any) -> Any:
-        if args[2].frames:
-            raise sqlite3.OperationalError("disk I/O error")
-        return turn_in_writer(*args)
+    def do(store: SqliteStore, batch: WriteBatch) -> WriteResult:
+        if batch.frames:
+            raise StoreUnavailableError("shop.db", "disk I/O error")
+        return WRITE(store, batch)
 
-    with mock.patch.object(sqlite_store, "turn_in_writer", do):
+    with mock.patch.object(SqliteStore, "write_in_writer", do):
         async with open_shop(path) as shop:
             await asyncio.sleep(SOON)
             shop.begin(b"a")
-            shop.endpoint._has_news = True
+            shop.endpoint._find = Find.NEW
             shop.arrive(far_initiator("Orders").message(0))
             await asyncio.sleep(SOON)
 
@@ -592,7 +594,7 @@ async def test_store_that_cannot_be_watched_is_asked_by_the_writer(path: Path) -
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
         with mock.patch.object(shop.endpoint._store, "_watch") as watch:
-            watch.execute.side_effect = sqlite3.OperationalError("disk I/O error")
+            watch.execute.side_effect = StoreUnavailableError("shop.db", "disk I/O error")
             await asyncio.sleep(SOON)
             shop.begin(b"a")
             await asyncio.sleep(FAILURE_PAUSE)
@@ -608,10 +610,10 @@ async def test_borrowed_connection_is_touched_by_no_turn(path: Path) -> None:
         def borrow() -> tuple[bool, bool]:
             with shop.endpoint.borrow() as db:
                 turn = shop.endpoint._writer.submit(lambda: None)
-                return db is shop.endpoint._store.lend(), turn.done()
+                return db is shop.endpoint._store.catalog_connection(), turn.done()
 
         assert await asyncio.to_thread(borrow) == (True, False)
-        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.lend())
+        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.catalog_connection())
 
 
 @virtual_time
@@ -625,7 +627,7 @@ async def test_connection_is_given_back_after_a_failure(path: Path) -> None:
         with pytest.raises(ValueError):  # noqa: PT011 - it is ours
             await asyncio.to_thread(fail)
 
-        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.lend())
+        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.catalog_connection())
 
 
 @virtual_time
@@ -633,7 +635,7 @@ async def test_bug_in_a_turn_is_told_and_survived(path: Path) -> None:
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
         far = far_initiator("Orders")
-        with mock.patch.object(sqlite_store, "turn_in_writer", side_effect=AssertionError("bug")):
+        with mock.patch.object(SqliteStore, "write_in_writer", side_effect=AssertionError("bug")):
             shop.arrive(far.message(0))
             await asyncio.sleep(SOON)
             assert "AssertionError('bug')" in shop.supervision.problems["shop turns"]

@@ -19,12 +19,13 @@ from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, SE
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import FrameKind
-from broker.store.port import WriteBatch
-from broker.store.sqlite import write_batch as sqlite_store
-from broker.store.sqlite.write_batch import turn_in_writer
+from broker.store.port import Find, WriteBatch, WriteResult
+from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import far_initiator, queued, rows, states
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.test_endpoint import SOON, Shop, open_shop
+
+WRITE = SqliteStore.write_in_writer
 
 TIMER_SECONDS = 0.05  # within which a timer that is due has become a message
 
@@ -44,11 +45,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[WriteBatch]:
     """The turns from now on."""
     turns: list[WriteBatch] = []
 
-    def note(*args: Any) -> Any:
-        turns.append(args[2])
-        return turn_in_writer(*args)
+    def note(store: SqliteStore, batch: WriteBatch) -> WriteResult:
+        turns.append(batch)
+        return WRITE(store, batch)
 
-    monkeypatch.setattr(sqlite_store, "turn_in_writer", note)
+    monkeypatch.setattr(SqliteStore, "write_in_writer", note)
     return turns
 
 
@@ -134,7 +135,7 @@ async def test_answer_carries_the_acknowledgement_and_saves_a_frame(path: Path) 
         shop.arrive(far.message(1))
         await asyncio.sleep(DELAY / 4)
 
-        shop.endpoint._has_news = True
+        shop.endpoint._find = Find.NEW
         answer(shop, b"answer")
         shop.endpoint._wake_up()
         await asyncio.sleep(SOON)

@@ -20,6 +20,7 @@ from broker.conversation.window import Backoff
 from broker.dialog import arrivals as inbox
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.transmitter import DialogTuning
+from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder
@@ -29,10 +30,12 @@ from broker.protocol.layout import FrameKind
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
-from broker.store.sqlite import write_batch as sqlite_store
-from broker.store.sqlite.write_batch import SqliteStore, turn_in_writer
+from broker.store.port import WriteBatch, WriteResult
+from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import far_initiator, open_database
 from tests.support.virtual_time import VirtualLoop, virtual_time
+
+WRITE = SqliteStore.write_in_writer
 
 SOON = 0.2  # seconds within which a healthy database has done what there is to do
 Told = tuple[int, Disposition | None]
@@ -180,7 +183,9 @@ async def test_what_the_inbox_has_no_room_for_is_told(tmp_path: Path, monkeypatc
 
 @virtual_time
 async def test_what_the_store_failed_with_is_told(tmp_path: Path) -> None:
-    with mock.patch.object(sqlite_store, "turn_in_writer", side_effect=sqlite3.OperationalError("disk I/O error")):
+    with mock.patch.object(
+        SqliteStore, "write_in_writer", side_effect=StoreUnavailableError("shop.db", "disk I/O error")
+    ):
         async with running(tmp_path, "Orders") as instance:
             instance.take(*[far_initiator("Orders").message(0) for _ in range(3)])
             await asyncio.sleep(SOON)
@@ -212,12 +217,12 @@ async def test_what_has_no_turn_before_the_end_is_told(tmp_path: Path) -> None:
 @virtual_time
 @pytest.mark.parametrize("has_failed", [False, True])
 async def test_turn_under_way_at_the_end_has_stored_what_it_has_stored(tmp_path: Path, *, has_failed: bool) -> None:
-    def do(*args: Any) -> Any:
-        if has_failed and args[2].frames:
-            raise sqlite3.OperationalError("disk I/O error")
-        return turn_in_writer(*args)
+    def do(store: SqliteStore, batch: WriteBatch) -> WriteResult:
+        if has_failed and batch.frames:
+            raise StoreUnavailableError("shop.db", "disk I/O error")
+        return WRITE(store, batch)
 
-    with mock.patch.object(sqlite_store, "turn_in_writer", do):
+    with mock.patch.object(SqliteStore, "write_in_writer", do):
         async with running(tmp_path, "Orders") as instance:
             await asyncio.sleep(SOON)
             endpoint = instance.endpoints["Orders"]

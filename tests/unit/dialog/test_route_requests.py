@@ -51,11 +51,9 @@ from broker.dialog.route_requests import (
 from broker.errors import DemotedError
 from broker.protocol.layout import NO_GUID
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.metadata import put_queue, services
-from broker.store.sqlite.receive import receive_in_writer
 from broker.store.sqlite.transaction import writing
-from tests.support.dialog import FarSide, far_initiator, far_target, open_database, rows, states
+from tests.support.dialog import FarSide, far_initiator, far_target, open_database, receive_frames, rows, states
 from tests.support.virtual_time import WALL_CLOCK, virtual_time
 
 NAME = "//shop/Billing"
@@ -81,7 +79,7 @@ def handler_of(db: sqlite3.Connection, request: Request) -> FarSide:
 
 
 def arrive(db: sqlite3.Connection, *frames: bytes) -> None:
-    receive_in_writer(db, broker_instance(db), list(frames), time.time())
+    receive_frames(db, list(frames), time.time())
 
 
 def test_a_request_is_a_dialog_with_the_largest_lifetime(db: sqlite3.Connection) -> None:

@@ -30,7 +30,7 @@ from broker.dialog.send_queue import (
 from broker.forwarding.latency import bucket
 from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
-from broker.store.port import LoadedFragments, Want
+from broker.store.port import LoadedFragments, LoadRequest
 from tests.support.virtual_time import virtual_time
 
 
@@ -180,7 +180,7 @@ def test_window_decides_what_is_wanted() -> None:
     desk.loading.look(desk.senders[1])
 
     assert desk.loading
-    assert desk.loading.wants() == [Want(1, (0, 0), 128, LOAD_BYTES)]
+    assert desk.loading.wants() == [LoadRequest(1, (0, 0), 128, LOAD_BYTES)]
     assert not desk.loading
 
 
@@ -248,7 +248,7 @@ def test_what_was_not_loaded_is_wanted_again() -> None:
     desk.loading.look(desk.senders[1])
     wants = desk.loading.wants()
 
-    for want in (*wants, Want(99, (0, 0), 1, 1)):
+    for want in (*wants, LoadRequest(99, (0, 0), 1, 1)):
         desk.loading.unwanted(want)
 
     assert desk.loading.wants() == wants

@@ -59,7 +59,7 @@ from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, c
 from broker.routing.table import RouteTable, build_table
 from broker.security.seal import Mode, read_box
 from broker.security.session import CannotSealError, DialogCredentials, Opener, Secured
-from broker.store.port import KeyEvidence, LoadedFragments, PendingDialog, Want
+from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
@@ -429,7 +429,7 @@ class Stage:
     window: int = 64
     fragment_size: int = 1000
     stored: dict[int, list[Message]] = field(default_factory=lambda: defaultdict(list))
-    wanted: list[Want] = field(default_factory=list)
+    wanted: list[LoadRequest] = field(default_factory=list)
     asked: list[NetworkAddress] = field(default_factory=list)
     delivered: list[bytes] = field(default_factory=list)
     health: dict[NetworkAddress, AddressHealth] = field(default_factory=dict)
@@ -480,7 +480,7 @@ class Stage:
             room = self.transmitter.load_max_bytes if room is None else room
             room -= self.answer(want, room)
 
-    def answer(self, want: Want, room: int = 1 << 30) -> int:
+    def answer(self, want: LoadRequest, room: int = 1 << 30) -> int:
         """What the loader does about one wish; bytes loaded."""
         self.wanted.append(want)
         loaded: list[Outgoing] = []
@@ -497,7 +497,7 @@ class Stage:
         self._answered(want, loaded)
         return size
 
-    def _answered(self, want: Want, loaded: list[Outgoing] | None) -> None:
+    def _answered(self, want: LoadRequest, loaded: list[Outgoing] | None) -> None:
         if loaded is None:
             self.transmitter.unwanted([want])
         else:
@@ -903,7 +903,7 @@ async def test_what_the_store_could_not_load_is_asked_for_again() -> None:
     wants = stage.transmitter.wants()
     assert stage.transmitter.wants() == []
 
-    stage.transmitter.unwanted([*wants, Want(99, (0, 0), 1, 1)])
+    stage.transmitter.unwanted([*wants, LoadRequest(99, (0, 0), 1, 1)])
     stage.answers_by_itself = True
     stage.turn()
     await settle()

@@ -1,70 +1,59 @@
-"""The store that there is fits the port."""
+"""Values of the port: how a batch splits, and how drops are counted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
-from broker.conversation.frames import Contact
+import pytest
+
 from broker.flow import Disposition
 from broker.protocol.frame import Header
-from broker.store.port import AckState, Receipt, Store, WriteBatch
-from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.write_batch import SqliteStore
-from tests.support.dialog import open_database
+from broker.store.port import Find, LoadRequest, ReceiveResult, WriteBatch
+
+NOTHING = WriteBatch(now=0.0)
+REQUEST = LoadRequest(endpoint_id=1, place=(0, 0), fragments=10, max_bytes=1000)
 
 
-def test_the_sqlite_store_is_one(tmp_path: Path) -> None:
-    path = tmp_path / "orders.db"
-    opened = SqliteStore(path, open_database(path), fragment_size=1000)
-    store: Store = opened  # mypy compares all of it
+def test_what_only_reads_is_done_first_and_by_itself() -> None:
+    reading: dict[str, Any] = {"find": Find.NEW, "load": [REQUEST]}
+    writing: dict[str, Any] = {"statuses": {1: "waits"}, "frames": [b"f"], "is_maintenance_due": True}
 
-    with closing(store):
-        result = store.turn_in_writer(WriteBatch(now=0.0, frames=[], find_after=0, wants=[], load_max_bytes=0))
-
-        assert 0 == result.found_up_to
-        assert broker_instance(store.lend()) == store.broker_instance
-        assert isinstance(store.version(), int)
+    assert replace(NOTHING, **reading, **writing).parts() == [
+        replace(NOTHING, **reading),
+        replace(NOTHING, **writing),
+    ]
 
 
-# --- test_receipt ---
-# What a batch led to begins empty, and each receipt is its own.
+@pytest.mark.parametrize(
+    "more", [{}, {"find": Find.NEW}, {"frames": [b"f"]}, {"is_probe": True, "find": Find.NEW, "frames": [b"f"]}]
+)
+def test_other_batches_stay_whole(more: dict[str, Any]) -> None:
+    batch = replace(NOTHING, **more)
 
-
-def test_receipts_share_nothing() -> None:
-    one, other = Receipt(), Receipt()
-    one.finished.add(1)
-    one.dropped.update(["x"])  # type: ignore[list-item]
-
-    assert (set(), Counter()) == (other.finished, other.dropped)
-
-
-def test_place_alone_is_neither_new_nor_urgent() -> None:
-    standing = AckState(Contact(bytes(16), True, "Orders", bytes(16), "Billing"), (1, 0))
-
-    assert ((), 0, False) == (standing.held, standing.frames, standing.is_urgent)
+    assert batch.parts() == [batch]
 
 
 def test_drops_are_counted_with_the_header_of_the_last() -> None:
-    receipt = Receipt()
+    result = ReceiveResult()
     first, last = (Header(0x10, 0, bytes([number]) * 16, b"c" * 16, "//b", "//a", b"f" * 16) for number in (1, 2))
 
-    receipt.drop(Disposition.DUPLICATE, last, first)
-    receipt.drop(Disposition.DUPLICATE, last)
-    receipt.count(Disposition.MALFORMED, None)
+    result.drop(Disposition.DUPLICATE, last, first)
+    result.drop(Disposition.DUPLICATE, last)
+    result.count(Disposition.MALFORMED, None)
 
-    assert Counter({Disposition.DUPLICATE: 3, Disposition.MALFORMED: 1}) == receipt.dropped
-    assert {Disposition.DUPLICATE: last, Disposition.MALFORMED: None} == receipt.last_dropped
+    assert Counter({Disposition.DUPLICATE: 3, Disposition.MALFORMED: 1}) == result.dropped
+    assert {Disposition.DUPLICATE: last, Disposition.MALFORMED: None} == result.last_dropped
 
 
 def test_each_frame_has_its_own_verdict_though_it_is_a_copy() -> None:
-    receipt = Receipt()
+    result = ReceiveResult()
     copies = [Header(0x10, 0, b"1" * 16, b"c" * 16, "//b", "//a", b"f" * 16) for _ in range(3)]
-    receipt.headers += [*copies, None]
+    result.headers += [*copies, None]
 
-    receipt.drop(Disposition.DUPLICATE, copies[1])
-    receipt.count(Disposition.OUT_OF_SEQUENCE, copies[2])
+    result.drop(Disposition.DUPLICATE, copies[1])
+    result.count(Disposition.OUT_OF_SEQUENCE, copies[2])
 
     delivered = Disposition.DELIVERED
-    assert [delivered, Disposition.DUPLICATE, delivered, Disposition.MALFORMED] == receipt.verdicts()
+    assert [delivered, Disposition.DUPLICATE, delivered, Disposition.MALFORMED] == result.verdicts()

@@ -17,9 +17,9 @@ from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.conversation.outbound import Outgoing
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.protocol.layout import NO_GUID, Flag
-from broker.store.port import PendingDialog, Want
-from broker.store.sqlite.database import broker_instance, settle_fragment_size
-from broker.store.sqlite.outbound import find_in_writer, load_in_writer, say_in_writer
+from broker.store.port import LoadRequest, PendingDialog
+from broker.store.sqlite.database import broker_instance, fix_fragment_size
+from broker.store.sqlite.outbound import find_pending, load_fragments, save_statuses
 from broker.store.sqlite.schema import PART_BYTES
 from tests.support.dialog import open_database, rows
 
@@ -44,7 +44,7 @@ def begin(db: sqlite3.Connection, *bodies: bytes, **more: Any) -> Dialog:
 
 
 def find(db: sqlite3.Connection, after: int = 0) -> tuple[int, list[PendingDialog]]:
-    return find_in_writer(db, broker_instance(db), after)
+    return find_pending(db, broker_instance(db), after)
 
 
 def load(
@@ -55,9 +55,9 @@ def load(
     room: int = 1 << 30,
     **more: Any,
 ) -> list[Outgoing]:
-    want = Want(1, (place[0], place[1]) if place else (0, 0), fragments, max_bytes)
+    want = LoadRequest(1, (place[0], place[1]) if place else (0, 0), fragments, max_bytes)
     now = lifetime_of(db) - more.get("left", 60)
-    loaded = load_in_writer(db, want, more.get("size", SIZE), now=now, room=room)
+    loaded = load_fragments(db, want, more.get("size", SIZE), now=now, free_bytes=room)
     assert loaded is not None
     return loaded.fragments
 
@@ -210,7 +210,7 @@ def test_first_fragment_is_loaded_however_large_when_there_is_room(db: sqlite3.C
 def test_nothing_is_loaded_for_which_there_is_no_room(db: sqlite3.Connection, room: int) -> None:
     begin(db, b"a" * 50)
 
-    assert load_in_writer(db, Want(1, (0, 1), 9, 100), SIZE, now=0.0, room=room) is None
+    assert load_fragments(db, LoadRequest(1, (0, 1), 9, 100), SIZE, now=0.0, free_bytes=room) is None
 
 
 def test_room_is_never_exceeded(db: sqlite3.Connection) -> None:
@@ -390,9 +390,9 @@ def test_statuses_are_noted_with_their_time_and_removed(db: sqlite3.Connection) 
         begin(db, b"a")
     query = "SELECT transmission_status, transmission_status_time FROM broker_conversation ORDER BY endpoint_id"
 
-    say_in_writer(db, {1: "waits", 2: "waits, too", 99: "is gone"}, 7.0)
+    save_statuses(db, {1: "waits", 2: "waits, too", 99: "is gone"}, 7.0)
     noted = rows(db, query)
-    say_in_writer(db, {1: None}, 8.0)
+    save_statuses(db, {1: None}, 8.0)
 
     assert noted == [("waits", 7.0), ("waits, too", 7.0)]
     assert rows(db, query) == [(None, None), ("waits, too", 7.0)]
@@ -400,12 +400,12 @@ def test_statuses_are_noted_with_their_time_and_removed(db: sqlite3.Connection) 
 
 def test_fragment_size_holds_while_a_large_message_waits_that_was_cut_by_it(db: sqlite3.Connection) -> None:
     begin(db)
-    sizes = [settle_fragment_size(db, 65_536)]
+    sizes = [fix_fragment_size(db, 65_536)]
     put_large(db, bytes(PART_BYTES))
-    sizes.append(settle_fragment_size(db, 1000))
+    sizes.append(fix_fragment_size(db, 1000))
 
     db.execute("DELETE FROM broker_transmission")
-    sizes.append(settle_fragment_size(db, 1000))
+    sizes.append(fix_fragment_size(db, 1000))
 
     assert sizes == [65_536, 65_536, 1000]
 
@@ -418,7 +418,7 @@ def test_finding_does_not_go_through_what_waits_already(db: sqlite3.Connection, 
         steps = count()
         after = db.execute("SELECT max(transmission_id) FROM broker_transmission").fetchone()[0] - 1
         db.set_progress_handler(lambda: bool(next(steps)) and False, 1)
-        find_in_writer(db, broker_instance(db), 0 if is_start else after)
+        find_pending(db, broker_instance(db), 0 if is_start else after)
         db.set_progress_handler(None, 0)
         return next(steps)
 

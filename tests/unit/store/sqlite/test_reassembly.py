@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Contact
-from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation, error_body
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation
 from broker.errors import FrameMalformedError
-from broker.protocol.frame import Envelope, Fault, encode_envelope
+from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.sqlite import reassembly as module
-from broker.store.sqlite.inspect import read_balance
 from broker.store.sqlite.metadata import put_contract, put_message_type
-from broker.store.sqlite.reassembly import HELD_RUNS_MAX, Assembly, Delivery, EarlyFragment, Large, fail_in_writer
+from broker.store.sqlite.reassembly import HELD_RUNS_MAX, EarlyFragment, LargeBody, QueueWriter, Reassembly
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import SideRow, create_side
-from tests.support.dialog import open_database, queued, rows, states
+from tests.support.dialog import open_database, rows
 
 ENVELOPE = Envelope(type="T")
 PLACES = "SELECT message_sequence_number, fragment_number FROM broker_fragment WHERE endpoint_id = 1 ORDER BY 1, 2"
@@ -35,8 +33,8 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 def begin(
     db: sqlite3.Connection, *, endpoint_id: int = 1, expected: tuple[int, int] = (5, 0), count: int = 1
-) -> Assembly:
-    return Assembly(db, endpoint_id, expected, count)
+) -> Reassembly:
+    return Reassembly(db, endpoint_id, expected, count)
 
 
 def first(payload: bytes) -> bytes:
@@ -158,7 +156,7 @@ def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> Non
     for place in ((7, 0), (5, 4), (5, 3), (5, 5), (5, 9), (6, 1), (6, 0)):
         assembly.keep_early(place, 0, b"")
 
-    assert ((5, 3, 5), (5, 9, 9), (6, 0, 1), (7, 0, 0)) == assembly.held()
+    assert ((5, 3, 5), (5, 9, 9), (6, 0, 1), (7, 0, 0)) == assembly.held_runs()
 
 
 def test_only_so_many_runs_are_told_and_the_last_of_them_is_whole(db: sqlite3.Connection) -> None:
@@ -167,7 +165,7 @@ def test_only_so_many_runs_are_told_and_the_last_of_them_is_whole(db: sqlite3.Co
         for number in (0, 1):
             assembly.keep_early((6 + sequence, number), 0, b"")
 
-    held = assembly.held()
+    held = assembly.held_runs()
 
     assert HELD_RUNS_MAX == len(held)
     assert (6 + HELD_RUNS_MAX - 1, 0, 1) == held[-1]
@@ -182,14 +180,14 @@ def test_what_will_never_be_whole_is_left_for_removal(db: sqlite3.Connection) ->
 
     assembly.discard((5, 1))
 
-    assert (0, ()) == (assembly.count, assembly.held())
+    assert (0, ()) == (assembly.count, assembly.held_runs())
     assert [(1, 5), (1, 6), (1, 9)] == rows(db, "SELECT * FROM broker_received ORDER BY 1, 2")
 
 
 # --- large messages ---------------------------------------------------------------------------------------------
 
 
-def keep_large(assembly: Assembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
+def keep_large(assembly: Reassembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
     """A message of this many bytes, all kept but its last fragment; the number of that."""
     payload = begins + b" " * (size - len(begins))
     cuts = [payload[at : at + cut] for at in range(0, size, cut)]
@@ -204,7 +202,7 @@ def test_large_message_stays_in_its_fragments(db: sqlite3.Connection) -> None:
 
     envelope, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
 
-    assert (ENVELOPE, Large(db, 1, 5, last + 1)) == (envelope, body)
+    assert (ENVELOPE, LargeBody(db, 1, 5, last + 1)) == (envelope, body)
     assert last + 1 == len(rows(db, PLACES))
 
 
@@ -245,7 +243,7 @@ def test_large_message_is_checked_a_fragment_at_a_time(
     assembly = begin(db)
     last = keep_large(assembly, begins=begins)
     _, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
-    assert isinstance(body, Large)
+    assert isinstance(body, LargeBody)
 
     found = body.violation(validation)
 
@@ -288,7 +286,7 @@ MESSAGES = "SELECT endpoint_id, message_sequence_number, message_body, priority,
 
 
 def test_messages_are_written_when_the_batch_is_and_in_its_order(db_of_delivery: sqlite3.Connection) -> None:
-    delivery, one = Delivery(db_of_delivery, NOW), side(db_of_delivery)
+    delivery, one = QueueWriter(db_of_delivery, NOW), side(db_of_delivery)
     one.priority = 7
     assert [True, True] == [delivery.put(one, sequence, "Any", b"x") for sequence in (0, 1)]
     assert delivery.put_error(one, 2, b"error")
@@ -302,8 +300,8 @@ def test_messages_are_written_when_the_batch_is_and_in_its_order(db_of_delivery:
 
 
 def test_large_message_is_a_row_without_a_body(db_of_delivery: sqlite3.Connection) -> None:
-    delivery = Delivery(db_of_delivery, NOW)
-    delivery.put(side(db_of_delivery), 0, "Any", Large(db_of_delivery, 1, 0, 17))
+    delivery = QueueWriter(db_of_delivery, NOW)
+    delivery.put(side(db_of_delivery), 0, "Any", LargeBody(db_of_delivery, 1, 0, 17))
 
     delivery.flush()
 
@@ -311,7 +309,7 @@ def test_large_message_is_a_row_without_a_body(db_of_delivery: sqlite3.Connectio
 
 
 def test_service_that_is_gone_takes_nothing(db_of_delivery: sqlite3.Connection) -> None:
-    delivery = Delivery(db_of_delivery, NOW)
+    delivery = QueueWriter(db_of_delivery, NOW)
 
     assert [False, False] == [delivery.put(side(db_of_delivery, service="Nobody"), 0, "Any", b"") for _ in range(2)]
     assert Counter() == delivery.delivered
@@ -321,7 +319,7 @@ def test_dialog_in_quarantine_stays_in_order_there(db_of_delivery: sqlite3.Conne
     failed, tried, healthy = side(db_of_delivery), side(db_of_delivery), side(db_of_delivery)
     db_of_delivery.execute("INSERT INTO broker_failure VALUES (1, 0, 5, 0, 0, 1, 'error', 'traceback')")
     db_of_delivery.execute("INSERT INTO broker_failure VALUES (2, 0, 1, 0, 0, NULL, 'error', 'traceback')")
-    delivery = Delivery(db_of_delivery, NOW)
+    delivery = QueueWriter(db_of_delivery, NOW)
 
     for one in (failed, tried, healthy):
         delivery.put(one, 1, "Any", b"")
@@ -351,18 +349,18 @@ def test_dialog_in_quarantine_stays_in_order_there(db_of_delivery: sqlite3.Conne
 def test_declared_contract_is_kept_to(
     db_of_delivery: sqlite3.Connection, type_name: str, body: bytes, number: int | None
 ) -> None:
-    delivery, one = Delivery(db_of_delivery, NOW), side(db_of_delivery)
+    delivery, one = QueueWriter(db_of_delivery, NOW), side(db_of_delivery)
 
-    refusals = [delivery.refusal(one, type_name, body) for _ in range(2)]
+    refusals = [delivery.why_refused(one, type_name, body) for _ in range(2)]
 
     assert [number] * 2 == [None if refusal is None else refusal.number for refusal in refusals]
 
 
 def test_contract_that_is_not_declared_lets_all_pass_but_the_brokers_own(db_of_delivery: sqlite3.Connection) -> None:
-    delivery, one = Delivery(db_of_delivery, NOW), side(db_of_delivery, "Undeclared")
+    delivery, one = QueueWriter(db_of_delivery, NOW), side(db_of_delivery, "Undeclared")
 
-    assert delivery.refusal(one, "Xml", b"<a>") is None
-    assert delivery.refusal(one, END_DIALOG, b"") is not None
+    assert delivery.why_refused(one, "Xml", b"<a>") is None
+    assert delivery.why_refused(one, END_DIALOG, b"") is not None
 
 
 @pytest.mark.parametrize(("type_name", "number"), [("Any", None), ("Json", 8430), ("Ours", 8457)])
@@ -373,60 +371,6 @@ def test_large_message_is_checked_too(db_of_delivery: sqlite3.Connection, type_n
         [(0, encode_envelope(Envelope(type=type_name))), (1, b"1" * 2**21)],
     )
 
-    refusal = Delivery(db_of_delivery, NOW).refusal(one, type_name, Large(db_of_delivery, 1, 0, 2))
+    refusal = QueueWriter(db_of_delivery, NOW).why_refused(one, type_name, LargeBody(db_of_delivery, 1, 0, 2))
 
     assert number == (None if refusal is None else refusal.number)
-
-
-# --- test_failing ---
-# Dialogs that cannot be sent as they have to be fail at this side, and only those that still can.
-
-
-FAULT = Fault(-9727, "there is no remote service binding")
-NOW_of_failing = 1_800_000_000.0
-
-
-@pytest.fixture
-def db_of_failing(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db_of_failing = open_database(tmp_path / "shop.db", "Orders")
-    yield db_of_failing
-    db_of_failing.close()
-
-
-def begin_of_failing(db_of_failing: sqlite3.Connection, *bodies: bytes) -> Dialog:
-    dialog = begin_dialog(db_of_failing, from_service="Orders", to_service="//far/Billing")
-    for body in bodies:
-        dialog.send(body)
-    return dialog
-
-
-def test_its_application_reads_an_error_and_nothing_of_it_is_sent(db_of_failing: sqlite3.Connection) -> None:
-    dialog, other = begin_of_failing(db_of_failing, b"1", b"2"), begin_of_failing(db_of_failing, b"3")
-
-    fail_in_writer(db_of_failing, {dialog.endpoint_id: FAULT}, NOW_of_failing)
-
-    assert ["ER", "CO"] == states(db_of_failing)
-    assert [(ERROR, error_body(FAULT.code, FAULT.text))] == queued(db_of_failing)
-    assert [other.endpoint_id] == rows(db_of_failing, "SELECT endpoint_id FROM broker_transmission")
-    assert {"error at this side": 2} == dict(rows(db_of_failing, "SELECT entry, messages FROM broker_ledger"))
-    assert 0 == read_balance(db_of_failing).unaccounted
-
-
-def test_one_that_was_ended_here_is_over(db_of_failing: sqlite3.Connection) -> None:
-    dialog = begin_of_failing(db_of_failing, b"1")
-    dialog.end()
-
-    fail_in_writer(db_of_failing, {dialog.endpoint_id: FAULT}, NOW_of_failing)
-
-    assert ([], []) == (states(db_of_failing), queued(db_of_failing))
-    assert 0 == read_balance(db_of_failing).unaccounted
-
-
-def test_one_that_has_failed_or_is_no_more_stays_as_it_is(db_of_failing: sqlite3.Connection) -> None:
-    dialog = begin_of_failing(db_of_failing, b"1")
-    fail_in_writer(db_of_failing, {dialog.endpoint_id: FAULT}, NOW_of_failing)
-    before = queued(db_of_failing)
-
-    fail_in_writer(db_of_failing, {dialog.endpoint_id: FAULT, 99: FAULT}, NOW_of_failing)
-
-    assert before == queued(db_of_failing)

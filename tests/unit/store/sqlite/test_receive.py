@@ -30,10 +30,10 @@ from broker.conversation.message_types import (
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, Stored, decode_dialog, encode_dialog, encode_envelope, encode_stored
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NO_GUID, Flag
-from broker.store.port import AckState, Receipt
+from broker.store.port import AckState, ReceiveResult
 from broker.store.sqlite import reassembly as assembly
 from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.expiry import Purge
+from broker.store.sqlite.expiry import Maintenance
 from broker.store.sqlite.metadata import (
     Priority,
     drop_service,
@@ -42,14 +42,24 @@ from broker.store.sqlite.metadata import (
     put_priority,
     put_service,
 )
-from broker.store.sqlite.receive import receive_in_writer
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import FailureReason, close
-from tests.support.dialog import LAST, QUEUE, FarSide, far_initiator, far_target, open_database, queued, rows, states
+from tests.support.dialog import (
+    LAST,
+    QUEUE,
+    FarSide,
+    far_initiator,
+    far_target,
+    open_database,
+    queued,
+    receive_frames,
+    rows,
+    states,
+)
 
 NOW = 1_750_000_000.0
 
-Take = Callable[..., Receipt]
+Take = Callable[..., ReceiveResult]
 
 
 def held(frame: bytes, time_consumed: int) -> bytes:
@@ -66,7 +76,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def take(db: sqlite3.Connection) -> Take:
-    return lambda *frames: receive_in_writer(db, broker_instance(db), frames, NOW)
+    return lambda *frames: receive_frames(db, frames, NOW)
 
 
 @pytest.fixture
@@ -175,7 +185,7 @@ def test_what_is_still_sent_is_thrown_away_and_acknowledged(
 
 
 def test_far_side_that_only_acknowledges_is_not_answered(db: sqlite3.Connection, take: Take, closed: FarSide) -> None:
-    assert Receipt() == take(closed.ack(5, 0), closed.fault(-8490))
+    assert ReceiveResult() == take(closed.ack(5, 0), closed.fault(-8490))
 
 
 @pytest.mark.parametrize("place", [(3 + EARLY_WINDOW, 0), (2**64 - 1, 0), (3, 2**32 - 1)])
@@ -206,7 +216,7 @@ def test_who_names_this_database_in_vain_is_a_stranger(db: sqlite3.Connection, t
 
     receipt = take(far.message(5), far.message(6))
 
-    ((contact, is_certain),) = receipt.strangers
+    ((contact, is_certain),) = receipt.unknown_dialogs
     assert (far.contact.conversation_id, "Billing", "//far/Orders", False) == (
         contact.conversation_id,
         contact.service_name,
@@ -220,25 +230,25 @@ def test_who_names_this_database_in_vain_is_a_stranger(db: sqlite3.Connection, t
 def test_who_has_heard_from_here_is_a_stranger_for_certain(db: sqlite3.Connection, take: Take) -> None:
     far = far_initiator(far_broker_instance=broker_instance(db))
 
-    ((_, is_certain),) = take(far.message(5, stored=(1, 0))).strangers
+    ((_, is_certain),) = take(far.message(5, stored=(1, 0))).unknown_dialogs
 
     assert is_certain
 
 
 def test_target_whose_initiator_is_gone_is_a_stranger_for_certain(db: sqlite3.Connection, take: Take) -> None:
-    ((contact, is_certain),) = take(far_target(db, uuid.uuid4()).message(0)).strangers
+    ((contact, is_certain),) = take(far_target(db, uuid.uuid4()).message(0)).unknown_dialogs
 
     assert (True, True) == (contact.is_initiator, is_certain)
 
 
 def test_who_names_no_database_may_be_known_elsewhere(take: Take, far: FarSide) -> None:
-    assert [] == take(far.message(5, stored=(1, 0))).strangers
+    assert [] == take(far.message(5, stored=(1, 0))).unknown_dialogs
 
 
 def test_nobody_is_a_stranger_who_is_not_waiting_for_an_answer(db: sqlite3.Connection, take: Take) -> None:
     far = far_initiator(far_broker_instance=broker_instance(db))
 
-    assert [] == take(far.ack(1, 0), far.fault(-8490)).strangers
+    assert [] == take(far.ack(1, 0), far.fault(-8490)).unknown_dialogs
 
 
 # --- test_receiving ---
@@ -260,8 +270,8 @@ def db_of_receiving(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def take_of_receiving(db_of_receiving: sqlite3.Connection) -> Take:
     """Stores frames as one batch."""
 
-    def taking(*frames: bytes) -> Receipt:
-        return receive_in_writer(db_of_receiving, broker_instance(db_of_receiving), frames, NOW)
+    def taking(*frames: bytes) -> ReceiveResult:
+        return receive_frames(db_of_receiving, frames, NOW)
 
     return taking
 
@@ -286,12 +296,12 @@ def target(db_of_receiving: sqlite3.Connection, dialog: Dialog) -> FarSide:
     return far_target(db_of_receiving, dialog.conversation_id)
 
 
-def stored(receipt: Receipt) -> list[tuple[int, int]]:
+def stored(receipt: ReceiveResult) -> list[tuple[int, int]]:
     """The places that will be acknowledged."""
     return [standing.place for standing in receipt.stored.values()]
 
 
-def codes(receipt: Receipt) -> list[int]:
+def codes(receipt: ReceiveResult) -> list[int]:
     return [fault.code for _, fault in receipt.faults]
 
 
@@ -389,7 +399,7 @@ def test_anything_but_a_beginning_makes_no_endpoint(
     receipt = take_of_receiving(later, part, far_of_receiving.ack(1, 0), far_of_receiving.fault(-8490))
 
     assert states(db_of_receiving) == []
-    assert receipt == Receipt(dropped=Counter({Disposition.UNKNOWN_CONVERSATION: 4}))
+    assert receipt == ReceiveResult(dropped=Counter({Disposition.UNKNOWN_CONVERSATION: 4}))
 
 
 def test_answer_to_a_dialog_that_is_not_here_makes_no_endpoint(
@@ -439,7 +449,7 @@ def test_contract_has_to_be_one_that_the_service_takes(
 ) -> None:
     db_of_receiving = open_database(tmp_path / "strict.db", "Billing", contracts=accepted)
 
-    receipt = receive_in_writer(db_of_receiving, broker_instance(db_of_receiving), [far_of_receiving.message(0)], NOW)
+    receipt = receive_frames(db_of_receiving, [far_of_receiving.message(0)], NOW)
 
     assert codes(receipt) == ([-8408] if refused else [])
     assert receipt.dropped[Disposition.CONTRACT_REFUSED] == refused
@@ -450,10 +460,10 @@ def test_contract_has_to_be_one_that_the_service_takes(
 def test_dialog_goes_on_when_its_service_takes_its_contract_no_more(tmp_path: Path, far_of_receiving: FarSide) -> None:
     """The original's page on ALTER SERVICE says this and its contrary; here nothing is told with -8469."""
     db_of_receiving = open_database(tmp_path / "strict.db", "Billing", contracts=frozenset({"C"}))
-    receive_in_writer(db_of_receiving, broker_instance(db_of_receiving), [far_of_receiving.message(0)], NOW)
+    receive_frames(db_of_receiving, [far_of_receiving.message(0)], NOW)
     put_service(db_of_receiving, "Billing", 1, frozenset({"D"}))
 
-    receipt = receive_in_writer(db_of_receiving, broker_instance(db_of_receiving), [far_of_receiving.message(1)], NOW)
+    receipt = receive_frames(db_of_receiving, [far_of_receiving.message(1)], NOW)
 
     assert ([], ["CO"]) == (codes(receipt), states(db_of_receiving))
     assert [0, 1] == rows(db_of_receiving, "SELECT message_sequence_number FROM broker_message")
@@ -634,7 +644,7 @@ def test_malformed_envelope_begins_nothing(
     )
 
     assert states(db_of_receiving) == []
-    assert receipt == Receipt(dropped=Counter({Disposition.CORRUPTED: 2}))
+    assert receipt == ReceiveResult(dropped=Counter({Disposition.CORRUPTED: 2}))
 
 
 def test_malformed_envelope_later_fails_the_dialog_at_both_sides(
@@ -662,7 +672,7 @@ def test_malformed_bodies_of_ack_and_fault_are_counted_and_change_nothing(
 
     receipt = take_of_receiving(*spoilt)
 
-    assert receipt == Receipt(dropped=Counter({Disposition.MALFORMED: 2}))
+    assert receipt == ReceiveResult(dropped=Counter({Disposition.MALFORMED: 2}))
     assert states(db_of_receiving) == ["CO"]
 
 
@@ -673,7 +683,7 @@ def test_dialog_frame_of_a_later_version_is_counted_and_changes_nothing(
 
     receipt = take_of_receiving(encode_dialog(replace(header, kind=0x20), body))
 
-    assert receipt == Receipt(dropped=Counter({Disposition.MALFORMED: 1}))
+    assert receipt == ReceiveResult(dropped=Counter({Disposition.MALFORMED: 1}))
     assert rows(db_of_receiving, "SELECT far_broker_instance FROM broker_conversation") == [None]
 
 
@@ -776,7 +786,7 @@ def test_fault_of_a_second_target_is_not_answered(
         far_target(db_of_receiving, dialog.conversation_id, broker_instance=ELSEWHERE).fault(-8490)
     )
 
-    assert receipt == Receipt(dropped=Counter({Disposition.OTHER_INSTANCE: 1}))
+    assert receipt == ReceiveResult(dropped=Counter({Disposition.OTHER_INSTANCE: 1}))
     assert states(db_of_receiving) == ["CO"]
 
 
@@ -788,7 +798,7 @@ def test_target_listens_to_the_database_that_began(
 
     receipt = take_of_receiving(other.message(1, b"1"))
 
-    assert receipt == Receipt(dropped=Counter({Disposition.OTHER_INSTANCE: 1}))
+    assert receipt == ReceiveResult(dropped=Counter({Disposition.OTHER_INSTANCE: 1}))
     assert queued(db_of_receiving) == [("T", b"0")]
 
 
@@ -884,7 +894,7 @@ def test_early_fragments_are_gone_once_our_own_end_is_acknowledged(
 
     take_of_receiving(target.ack(2, 0))
 
-    Purge().run(db_of_receiving, NOW)
+    Maintenance().run(db_of_receiving, NOW)
     assert (states(db_of_receiving), kept(db_of_receiving)) == ([], [])
 
 
@@ -1004,7 +1014,7 @@ def test_failure_of_the_store_stores_nothing_of_the_batch(
 
 
 def test_receipt_of_no_frames_is_empty(take_of_receiving: Take) -> None:
-    assert take_of_receiving() == Receipt()
+    assert take_of_receiving() == ReceiveResult()
 
 
 def test_fault_of_the_texts_is_what_the_peer_reads(
@@ -1034,7 +1044,7 @@ def db_of_reception(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def take_of_reception(db_of_reception: sqlite3.Connection) -> Take:
-    return lambda *frames: receive_in_writer(db_of_reception, broker_instance(db_of_reception), frames, NOW)
+    return lambda *frames: receive_frames(db_of_reception, frames, NOW)
 
 
 @pytest.fixture
@@ -1056,7 +1066,7 @@ def target_of_reception(db_of_reception: sqlite3.Connection, dialog_of_reception
     return far_target(db_of_reception, dialog_of_reception.conversation_id)
 
 
-def standing(receipt: Receipt) -> AckState:
+def standing(receipt: ReceiveResult) -> AckState:
     (one,) = receipt.stored.values()
     return one
 
@@ -1404,7 +1414,7 @@ def test_invalid_frame_binds_nothing_and_does_nothing(
     spoil: Callable[[FarSide], bytes],
     disposition: Disposition,
 ) -> None:
-    assert take_of_reception(spoil(target_of_reception)) == Receipt(dropped=Counter({disposition: 1}))
+    assert take_of_reception(spoil(target_of_reception)) == ReceiveResult(dropped=Counter({disposition: 1}))
     assert rows(db_of_reception, "SELECT far_broker_instance, state FROM broker_conversation") == [(None, "CO")]
 
     take_of_reception(target_of_reception.ack(1, 0))
@@ -1450,7 +1460,7 @@ def test_frame_of_another_service_is_not_of_this_dialog(
 
     why = "its dialog is between '//far/Billing' and 'Orders', and it is from '//far/Other' to 'Orders'"
     dropped = Counter({Disposition.NOT_OF_THIS_DIALOG: 1})
-    assert take_of_reception(frame) == Receipt(dropped=dropped, refusals={Disposition.NOT_OF_THIS_DIALOG: why})
+    assert take_of_reception(frame) == ReceiveResult(dropped=dropped, refusals={Disposition.NOT_OF_THIS_DIALOG: why})
     assert rows(db_of_reception, "SELECT * FROM broker_conversation") == before
 
 

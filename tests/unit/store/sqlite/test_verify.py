@@ -21,10 +21,10 @@ from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from broker.security.seal import Mode
 from broker.security.session import FRESH_SECONDS, DialogCredentials, Sealer, Secured
-from broker.store.port import Receipt
+from broker.store.port import ReceiveResult
 from broker.store.sqlite import verify as module
 from broker.store.sqlite.metadata import permissions, put_permission
-from broker.store.sqlite.receive import store_in_writer
+from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.side import load_secured
 from broker.store.sqlite.transaction import writing
 from broker.store.sqlite.verify import FrameVerifier
@@ -72,7 +72,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.db = open_database(path, BILLING)
-        self.gate = FrameVerifier(credentials("billing", "orders", "mallory"))
+        self.verifier = FrameVerifier(credentials("billing", "orders", "mallory"))
 
     def take(
         self,
@@ -80,9 +80,11 @@ class Database:
         now: float = NOW,
         inside: Mapping[int, Secured] | None = None,
         origins: Sequence[object] = (),
-    ) -> Receipt:
+    ) -> ReceiveResult:
         with writing(self.db):
-            return store_in_writer(self.db, THERE, frames, now, gate=self.gate, origins=origins, inside=inside or {})
+            return store_frames(
+                self.db, THERE, frames, now, verifier=self.verifier, origins=origins, inside=inside or {}
+            )
 
     def permit(self, principal: str, state: PermissionState = PermissionState.GRANT) -> None:
         put_permission(self.db, PermissionRule(Permission.SEND, BILLING, parse_principal(principal), state))
@@ -132,7 +134,7 @@ def test_a_sealed_dialog_begins_and_stays_as_it_is_secured(billing: Database) ->
     )
     (standing,) = receipt.stored.values()
     assert Secured(Mode.FULL, "CN=orders") == standing.contact.secured
-    assert {(CONVERSATION, False)} == set(receipt.heard)
+    assert {(CONVERSATION, False)} == set(receipt.keys)
 
 
 def test_an_anonymous_dialog_begins_where_the_public_may_send(open_house: Database) -> None:
@@ -168,7 +170,7 @@ def test_who_may_not_send_is_told_under_seal(billing: Database) -> None:
 
 def test_a_database_that_knows_nothing_of_security_takes_what_comes_in_clear(tmp_path: Path) -> None:
     database = Database(tmp_path / "billing.db")
-    database.gate = FrameVerifier()
+    database.verifier = FrameVerifier(DialogCredentials())
 
     database.take(Far(None).message(0))
 
@@ -177,12 +179,12 @@ def test_a_database_that_knows_nothing_of_security_takes_what_comes_in_clear(tmp
 
 
 def test_what_cannot_be_resolved_is_dropped_in_silence(billing: Database) -> None:
-    billing.gate.credentials.peers = credentials("billing").peers
+    billing.verifier.credentials.peers = credentials("billing").peers
 
     receipt = billing.take(Far().message(0))
 
     assert Counter({Disposition.SECURITY_UNRESOLVED: 1}) == receipt.dropped
-    assert ([], {}, []) == (receipt.faults, receipt.stored, receipt.strangers)
+    assert ([], {}, []) == (receipt.faults, receipt.stored, receipt.unknown_dialogs)
     assert "sha256:" in receipt.refusals[Disposition.SECURITY_UNRESOLVED]
 
 
@@ -357,7 +359,7 @@ def test_nobody_else_takes_over_a_dialog_that_began_inside(
     true = open_house.take(Far().message(1, b"true", is_clear=True), inside=inside)
 
     assert 1 == receipt.dropped.total()
-    assert ([], [], {}) == (receipt.faults, receipt.strangers, receipt.stored)
+    assert ([], [], {}) == (receipt.faults, receipt.unknown_dialogs, receipt.stored)
     assert Counter() == true.dropped
     assert [b"body", b"true"] == open_house.bodies
 
@@ -407,9 +409,10 @@ def test_an_initiator_without_a_binding_takes_answers_from_inside_only(tmp_path:
     contact = Contact(conversation, False, BILLING, THERE, ORDERS, HERE)
     frame = message_frame(contact, Travel(), b"m" * 16, Fragment((0, 0), LAST, ENVELOPE, (0, 0)))
 
+    verifier = FrameVerifier(DialogCredentials())
     with writing(db):
-        outside = store_in_writer(db, HERE, [frame], NOW)
-        inside = store_in_writer(db, HERE, [frame], NOW, inside=INSIDE)
+        outside = store_frames(db, HERE, [frame], NOW, verifier=verifier)
+        inside = store_frames(db, HERE, [frame], NOW, verifier=verifier, inside=INSIDE)
 
     assert Counter({Disposition.NOT_SEALED: 1}) == outside.dropped
     assert Counter({ORDERS: 1}) == inside.delivered
@@ -445,7 +448,7 @@ def test_broken_seals_are_counted_for_a_second_whatever_the_batches(
 
 
 def test_credentials_may_change_while_frames_come(billing: Database) -> None:
-    known = billing.gate.credentials
+    known = billing.verifier.credentials
     own, known.own = known.own, None
 
     refused = billing.take(Far().message(0))
