@@ -14,10 +14,6 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "broker").rglob("*.py"))
 COMPILED = sorted([*(ROOT / "broker").rglob("*.pyx"), *(ROOT / "broker").rglob("*.pxi")])
 LINE_CHARACTERS = 120  # of compiled files, which ruff does not read
-# Rings of imports for type checkers alone, of more than two modules, each with its reason.
-NAMED_ONLY = {
-    "broker.config.settings": "the sections stand in one model, and what is asked of all of it stands with its section",
-}
 
 
 def names(module: Path) -> str:
@@ -47,17 +43,12 @@ def test_modules_do_not_import_each_other_in_a_ring_not_even_inside_functions() 
     assert [] == [" <-> ".join(ring) for ring in found]
 
 
-def test_rings_of_more_than_two_modules_for_types_alone_have_a_reason() -> None:
+def test_modules_do_not_name_each_other_in_a_ring_of_more_than_two_not_even_for_types() -> None:
     imports = imports_of(ROOT, "broker")
 
-    found = [
-        ring
-        for ring in rings({name: one.at_run_time | one.for_types for name, one in imports.items()})
-        if len(ring) > 2
-    ]
+    found = rings({name: one.at_run_time | one.for_types for name, one in imports.items()})
 
-    assert [] == [" <-> ".join(ring) for ring in found if not NAMED_ONLY.keys() & set(ring)]
-    assert [] == [name for name in NAMED_ONLY if not any(name in ring for ring in found)], "reasons nobody needs"
+    assert [] == [" <-> ".join(ring) for ring in found if len(ring) > 2]
 
 
 # Who may name the tables of a database: the store, and what runs in the transactions of applications.
