@@ -1,14 +1,10 @@
-"""Statements survive their text, any text is read or refused, and the short cut agrees with the grammar."""
+"""Statements survive their text, any text is read or refused and routes have one of three shapes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from unittest import mock
-
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.ddl import parser
 from broker.ddl.parser import parse_script, read_script
 from broker.ddl.render import render_statement
 from broker.ddl.statements import (
@@ -45,7 +41,6 @@ from broker.ddl.statements import (
     QueueName,
     RevokePermission,
     Statement,
-    StatementOrigin,
     UseDatabase,
 )
 from broker.errors import DdlSyntaxError
@@ -53,11 +48,6 @@ from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION, PropertyError, RouteProperties, check_route
 from broker.security.grants import Permission
 from broker.security.principal import PrincipalError, parse_principal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hypothesis.strategies import DrawFn
 
 NASTY = [
     "'",
@@ -199,52 +189,6 @@ def test_any_text_is_read_or_refused_at_a_place_inside_it(pieces: list[str], bet
         assert 1 <= span.column <= len(lines[span.line - 1]) + 1
         if isinstance(outcome, DdlSyntaxError):
             assert str(outcome).splitlines()
-
-
-# --- the short cut --------------------------------------------------------------------------------------------
-
-blanks = st.sampled_from([" ", " ", "", "\n", "\t\r\n", " -- c\n", "/**/", "\u00a0", "\nGO\n"])
-values = st.sampled_from(["'a'", "N'é'", "n''", "'it''s'", "'", "';'", "'\nGO\n'", "12", "-3", "+4", "1.5", "0x1", "a"])
-words = st.sampled_from(
-    ["SERVICE_NAME", "BROKER_INSTANCE", "LIFETIME", "ADDRESS", "MIRROR_ADDRESS", "WEIGHT", "address", "L\u0131FETIME"]
-)
-route_names = st.sampled_from(
-    ["r", "[r]", "[a]]b]", "[]", "[ ;]", '"r"', "GO", "with", "Address", "é", "#r", "_1", "1"]
-)
-
-
-@st.composite
-def near_routes(draw: DrawFn) -> str:
-    """Texts that are CREATE ROUTE, or nearly."""
-    parts = [draw(st.sampled_from(["CREATE", "create", "ALTER", "x; CREATE"])), "ROUTE", draw(route_names), "WITH"]
-    for word in draw(st.lists(words, max_size=4)):
-        parts += [word, "=", draw(values), ","]
-    if draw(st.booleans()):
-        parts += ["ADDRESS", "=", "'LOCAL'"]
-    parts.append(draw(st.sampled_from([";", ";", "", "\nGO", "CREATE", "; DROP ROUTE x"])))
-    return "".join(part + draw(blanks) for part in parts)
-
-
-def _outcomes(text: str) -> list[tuple[object, StatementOrigin | None]]:
-    """What a script gives: statements with their origins, mistakes as their whole message."""
-    return [
-        (str(outcome), None) if isinstance(outcome, DdlSyntaxError) else (outcome, outcome.origin)
-        for outcome in read_script(text, source="s")
-    ]
-
-
-def _without_short_cut(
-    read: Callable[[], list[tuple[object, StatementOrigin | None]]],
-) -> list[tuple[object, StatementOrigin | None]]:
-    with mock.patch.object(parser, "read_plain", return_value=None):
-        return read()
-
-
-@given(st.lists(near_routes() | statements.map(render_statement), min_size=1, max_size=3).map(" ".join))
-@example("CREATE ROUTE\nGO\nWITH ADDRESS = 'x';")
-@example("CREATE ROUTE r WITH ADDRESS = 'x'; GO\nCREATE ROUTE s WITH LIFETIME = 1, ADDRESS = 'LOCAL';")
-def test_short_cut_and_grammar_read_the_same(text: str) -> None:
-    assert _without_short_cut(lambda: _outcomes(text)) == _outcomes(text)
 
 
 # --- the rules of a route ---------------------------------------------------------------------------------------
