@@ -30,8 +30,8 @@ from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.daemon.roles import RoleKeeper, boot_time, role_source
 from broker.dialog.endpoint import Endpoint, EndpointTotals
-from broker.dialog.status import Trouble
-from broker.dialog.transmitter import DialogTuning, reset
+from broker.dialog.status import DialogContext, PathProblem
+from broker.dialog.transmitter import DialogTuning
 from broker.errors import StatementError
 from broker.flow import Disposition
 from broker.forwarding.entry import FrameOrigin
@@ -67,7 +67,7 @@ class Databases:
         self,
         settings: Settings,
         *,
-        trouble_of: Callable[[Destination], Trouble],
+        trouble_of: Callable[[Destination], PathProblem],
         announce: Callable[[bytes], None],
         supervision: Supervision | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class Databases:
         endpoint = self._make(name, *self._taken.pop(name))
         if name != MSDB:
             self._serve(name, endpoint)
-        return Database(name, endpoint.broker_instance, endpoint.path, endpoint.borrow)
+        return Database(name, endpoint.broker_instance, endpoint.path, endpoint.pause_writer)
 
     @property
     def own(self) -> list[str]:
@@ -149,7 +149,7 @@ class Databases:
         """These settings hold from now on for the databases that are there, their certificates left out."""
         self._settings = settings
         for endpoint, _ in self._open.values():
-            reset(endpoint.transmitter, dialog_settings(settings))
+            endpoint.transmitter.apply(dialog_settings(settings))
         for name, keeper in self._keepers.items():
             source = role_source(settings.databases[name])
             if source is not None:
@@ -188,7 +188,7 @@ class Databases:
         """The port `Deliver` of the pass."""
         endpoint = self._endpoint_of.get(database)
         if endpoint is not None:
-            endpoint.arrive(frames, origin)
+            endpoint.receive(frames, origin)
             return
         self._past.dropped[Disposition.DATABASE_IS_MIRROR] += len(frames)  # it has gone in the middle of a pass
         ring = self.forwarder.ring
@@ -262,8 +262,7 @@ class Databases:
         keeper = self._keepers[name]
         store, taken = await asyncio.to_thread(self._take, name, least_epoch, keeper.standing.epoch)
         endpoint = self._make(name, store, taken)
-        endpoint.on_demoted = keeper.on_demoted
-        database = Database(name, endpoint.broker_instance, endpoint.path, endpoint.borrow, is_served=False)
+        database = Database(name, endpoint.broker_instance, endpoint.path, endpoint.pause_writer, is_served=False)
         try:
             await self.catalog.add(database)
             for _, path in own_scripts(self._settings, name):
@@ -277,7 +276,8 @@ class Databases:
         database.is_served = True
         self.catalog.mirrors.pop(name, None)
         self.catalog.changed()
-        store.connection.is_confirmed = endpoint.transmitter.is_confirmed = keeper.is_confirmed
+        store.connection.is_confirmed = keeper.is_confirmed
+        endpoint.fence_by(keeper.is_confirmed, keeper.on_demoted)
         endpoint.start()
         return reign
 
@@ -320,13 +320,12 @@ class Databases:
             name,
             store.path,
             store,
-            settings=dialog_settings(self._settings),
+            tuning=dialog_settings(self._settings),
             forwarder=self.forwarder,
+            context=DialogContext(self._trouble_of, has_parted),
             credentials=self._credentials[name],
             supervision=self._supervision,
         )
-        endpoint.transmitter.trouble_of = self._trouble_of
-        endpoint.transmitter.has_parted = has_parted
         self._open[name] = endpoint, taken
         self._epochs[name] = store.epoch
         return endpoint
@@ -343,8 +342,8 @@ class Databases:
             with writing(db):
                 note_own_certificate(db, credentials.principal)
 
-        await endpoint.in_writer(note_in_writer)
-        endpoint.transmitter.on_paths()  # who has waited for a certificate looks again
+        await endpoint.run_in_writer(note_in_writer)
+        endpoint.transmitter.on_paths_changed()  # dialogs that waited for a certificate look again
 
     def _serve(self, name: str, endpoint: Endpoint) -> None:
         if endpoint.broker_instance in {self.msdb.broker_instance, *self._endpoint_of}:

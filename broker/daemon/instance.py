@@ -31,7 +31,7 @@ from broker.config.values import ListenAddress
 from broker.daemon.databases import Databases
 from broker.daemon.reload import journal_plan, make_ready, pass_limits, peer_limits, swap_in, timeouts_of
 from broker.dialog.endpoint import Endpoint, EndpointTotals
-from broker.dialog.status import Trouble
+from broker.dialog.status import PathProblem
 from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNEL_VARIABLE, choose_kernel
@@ -100,13 +100,13 @@ class InstanceLeaver:
             listener.finish()
         instance.peers.leave(reason="the instance drains", seconds=seconds)
         for endpoint in instance.databases.endpoints.values():
-            endpoint.rest()
+            endpoint.quiesce()
         await instance.databases.hand_over()
 
     async def left(self) -> Left:
         """What is held, who may still send, and which databases have something to do."""
         endpoints = self._instance.databases.endpoints.items()
-        busy = (name for name, endpoint in endpoints if not (endpoint.is_at_rest or endpoint.problem))
+        busy = (name for name, endpoint in endpoints if not (endpoint.is_quiet or endpoint.problem))
         return replace(self._instance.peers.left(), busy=tuple(busy))
 
 
@@ -383,20 +383,20 @@ class Instance:
 
     def _ask(self, facts: RoutingFacts) -> None:
         """What arrived has no route, and msdb says whom to ask for one."""
-        self.databases.msdb.inquirer.ask(facts.to_service, facts.to_broker_instance)
+        self.databases.msdb.route_requester.ask(facts.to_service, facts.to_broker_instance)
 
     def _on_rejected(self, link: Link, rejected: Rejected) -> None:
         for endpoint in self.endpoints.values():
-            endpoint.transmitter.advise(rejected, link)
+            endpoint.transmitter.on_rejected(rejected, link)
 
-    def _trouble_of(self, destination: Destination) -> Trouble:
+    def _trouble_of(self, destination: Destination) -> PathProblem:
         """Why there is no connection to an address, or no principal of a pair, and when the next attempt is made."""
         if isinstance(destination, MirroredPair):
             return self.mirrors.trouble_of(destination)
         attempts = self.peers.attempts.get(destination)
         if attempts is None or not attempts.problem:
-            return Trouble()
-        return Trouble(attempts.problem, max(attempts.suppressed_until, self._loop.time()))
+            return PathProblem()
+        return PathProblem(attempts.problem, max(attempts.suppressed_until, self._loop.time()))
 
     def _announce(self, broker_instance: bytes) -> None:
         self.peers.announce(broker_instance)
@@ -407,9 +407,9 @@ class Instance:
         self._generation = self.forwarder.generation
         for endpoint in self.endpoints.values():
             if have_paths_changed:
-                endpoint.transmitter.on_paths()
+                endpoint.transmitter.on_paths_changed()
             else:
-                endpoint.transmitter.on_room()
+                endpoint.transmitter.on_capacity()
 
     def on_catalog(self) -> None:
         """Routes, queues or services are new, or a route has expired: decide by them from the next frame on."""

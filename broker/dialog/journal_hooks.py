@@ -1,11 +1,16 @@
 """
-What a database tells the ring of the frames that arrive for it, where somebody follows frames.
+What a database adds to the journal about frames that it receives and sends, where dialogs are followed or traced.
 
-The pass says only that it handed them over. What became of them is known when the turn of the writer that stored them
-is committed, and then each is told once: delivered, a duplicate, or dropped and why. Delivered means stored, or
-understood where there is nothing to store: a fragment that came before its turn is safe as well, and acknowledged as
-such; what ends its conversation later takes nothing back. Frames that are still here when the instance stops were not
-stored; their senders have them.
+The forwarder records only that it handed a frame to the database, or that one left. `ReceiverJournal` adds what became
+of an arrival once the batch that stored it is committed: delivered, a duplicate, or dropped and why. Delivered means
+stored, or understood where there is nothing to store: a fragment that arrived early is stored as well, and acknowledged
+as such; what ends its conversation later takes nothing back. Frames that are still here when the instance stops were
+not stored; their senders have them.
+
+`SenderJournal` adds since when a message was queued and whether its fragment was sent before, and a visit for the
+acknowledgement that covers a fragment: of its newest transmission, once, while it is known which one that was. "Before"
+means by this process: after a restart what is not acknowledged is sent as if for the first time, and there may be
+acknowledgements of fragments that this process has not sent. Loop-only.
 """
 
 from __future__ import annotations
@@ -22,106 +27,82 @@ from broker.forwarding.ring import Ring, head_of
 from broker.protocol.layout import CONVERSATION_AT, FLAGS_AT, FRAGMENT_AT, SEQUENCE_AT, Flag
 from broker.store.port import TracedKey
 
-Seen = tuple[bytes, PassOrigin]
+SENT_MAX = 65_536  # fragments of a database, some 30 MB: a thousand dialogs with a full window each
 NOT_TRACED: Mapping[TracedKey, str] = {}
 
-_FROM_TARGET = int(Flag.FROM_TARGET)  # an enum's operators are slow
+_FROM_TARGET, _LAST = int(Flag.FROM_TARGET), int(Flag.LAST_FRAGMENT)  # an enum's operators are slow
 
 
-class Verdicts:
-    """The frames that arrived at one database and have no verdict yet, with how they came. Loop-only."""
+class ReceiverJournal:
+    """The frames that arrived at one database and are not stored yet, with their arrival."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._messages: list[Seen] = []
-        self._acks: list[Seen] = []
-        self._under_way: list[Seen] = []
+        self._messages: list[tuple[bytes, PassOrigin]] = []
+        self._acks: list[tuple[bytes, PassOrigin]] = []
+        self._in_batch: list[tuple[bytes, PassOrigin]] = []
 
-    def expect(self, frame: bytes, *, is_ack: bool) -> None:
-        """A frame of the pass under way is to be stored."""
+    def on_received(self, frame: bytes, *, is_ack: bool) -> None:
+        """A frame of the current pass is to be stored."""
         (self._acks if is_ack else self._messages).append((frame, self._arrival_of(frame)))
 
     def refuse(self, frame: bytes, disposition: Disposition, now: float) -> None:
-        """A frame of the pass under way is not taken at all."""
+        """A frame of the current pass was dropped before it was queued."""
         self._ring.tell(frame, disposition, self._arrival_of(frame), now)
 
     def begin(self, messages: int, acks: int) -> None:
-        """So many of what is expected, the oldest of each kind, go to the writer, which has nothing else."""
-        assert not self._under_way
-        self._under_way = self._messages[:messages] + self._acks[:acks]
+        """The oldest frames, so many of each kind, are passed to the writer, which has no other."""
+        assert not self._in_batch
+        self._in_batch = self._messages[:messages] + self._acks[:acks]
         del self._messages[:messages], self._acks[:acks]
 
-    def judge(self, verdicts: Sequence[Disposition], now: float, traced: Mapping[TracedKey, str] = NOT_TRACED) -> None:
-        """The writer is done with what it had; what became of each, in that order, and whose spans it has."""
-        for (frame, came), disposition in zip(self._under_way, verdicts, strict=True):
-            arrival = came._replace(trace_parent=traced.get(_key_of(frame), "")) if traced else came
+    def finish(self, verdicts: Sequence[Disposition], now: float, traced: Mapping[TracedKey, str] = NOT_TRACED) -> None:
+        """The batch is stored: what became of each frame, in that order, and the span of each traced message."""
+        for (frame, origin), disposition in zip(self._in_batch, verdicts, strict=True):
+            arrival = origin._replace(trace_parent=traced.get(_key_of(frame), "")) if traced else origin
             self._ring.tell(frame, disposition, arrival, now)
-        self._under_way = []
+        self._in_batch = []
 
     def drop(self, disposition: Disposition, now: float) -> None:
-        """The writer has failed: nothing of what it had is stored."""
-        self.judge([disposition] * len(self._under_way), now)
+        """The writer has failed: nothing of the batch is stored."""
+        self.finish([disposition] * len(self._in_batch), now)
 
     def close(self, now: float) -> None:
         """Nothing is stored any more."""
-        self._under_way += self._messages + self._acks
+        self._in_batch += self._messages + self._acks
         self._messages, self._acks = [], []
         self.drop(Disposition.SHUTDOWN, now)
 
     def _arrival_of(self, frame: bytes) -> PassOrigin:
-        """As the pass has it; how long the far side kept its message in a queue is not part of this visit."""
+        """As the forwarder has it; how long the far side kept its message in a queue is not part of this visit."""
         arrival = self._ring.arrival_of(frame)
         return arrival._replace(queued=UNTOLD) if arrival.queued else arrival
 
 
-def _key_of(frame: bytes) -> TracedKey:
-    """Which message a frame is of."""
-    sequence = int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big")
-    return frame[CONVERSATION_AT:SEQUENCE_AT], bool(frame[FLAGS_AT] & _FROM_TARGET), sequence
-
-
-# --- witness ---
-# What a database tells the ring of the fragments that it sends, where somebody follows frames.
-#
-# The pass records each frame as it leaves; since when its message was queued, and whether the fragment was sent
-# before,
-# is known here only and goes with it. The acknowledgement that covers a fragment is a visit of its own: of its newest
-# transmission, once, as long as it is known which one that was. "Sent before" means by this process: whoever starts
-# anew
-# sends what is not acknowledged as if for the first time, and may hear of fragments that it has not sent itself.
-
-
-KEPT_MAX = 65_536  # fragments of a database, some 30 MB: a thousand dialogs with a full window each
-
-_LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow
-
-
 class _Sent(NamedTuple):
-    """A fragment under way. Shape: `head` of its newest transmission, and what goes with that."""
-
-    head: bytes
+    head: bytes  # of its newest transmission
     flags: int
     queued: Queued
 
 
-class Witness:
+class SenderJournal:
     """
-    The fragments that are not acknowledged yet, of followed dialogs and traced messages. Loop-only.
+    The fragments of followed dialogs and traced messages that are not acknowledged yet; does nothing without a ring.
 
-    Shape: at most KEPT_MAX; of one above it the acknowledgement is shed. None without a ring.
+    At most SENT_MAX are kept; of one above it the acknowledgement is not recorded.
     """
 
     def __init__(self, ring: Ring | None) -> None:
         self._ring = ring
         self._queued: dict[bytes, Queued] = {}
         self._sent: dict[int, dict[Place, _Sent]] = {}  # by endpoint_id, in the order of the places
-        self._kept = 0
+        self._count = 0
 
     def follows(self, conversation: bytes) -> bool:
-        """Whether the fragments of a dialog are to be told."""
+        """Whether the fragments of a dialog are recorded."""
         return self._ring is not None and self._ring.follows(conversation)
 
-    def send(self, endpoint_id: int, frame: bytes, fragment: Outgoing, *, is_resend: bool) -> None:
+    def on_sent(self, endpoint_id: int, frame: bytes, fragment: Outgoing, *, is_resend: bool) -> None:
         """A fragment of a followed dialog, or of a traced message, is about to leave in this frame."""
         if self._ring is None:
             return
@@ -129,42 +110,48 @@ class Witness:
         self._queued[message_id(frame)] = queued
         sent = self._sent.setdefault(endpoint_id, {})
         if not is_resend:
-            if self._kept >= KEPT_MAX:
+            if self._count >= SENT_MAX:
                 self._ring.shed += 1
                 return
-            self._kept += 1
-        elif fragment.place not in sent:  # there was no room for it
+            self._count += 1
+        elif fragment.place not in sent:  # it was above the bound
             return
         sent[fragment.place] = _Sent(head_of(frame), fragment.flags, queued)
 
-    def take(self) -> QueuedById:
-        """What goes with the frames since the last time."""
+    def pop_queued(self) -> QueuedById:
+        """What goes with the frames sent since the last call."""
         if not self._queued:
             return UNTOLD
-        taken, self._queued = self._queued, {}
-        return taken
+        queued, self._queued = self._queued, {}
+        return queued
 
-    def acknowledge(self, endpoint_id: int, place: Place, *, now: float, wall: float) -> None:
+    def on_acknowledged(self, endpoint_id: int, place: Place, *, now: float, wall: float) -> None:
         """Everything before `place` is stored at the far side; both clocks now."""
         sent = self._sent.get(endpoint_id)
         if sent is None or self._ring is None:
             return
         covered: dict[Place, _Sent] = {}
-        for one, fragment in sent.items():
-            # As `Outbound` has it: a last fragment is done with only when its message is.
-            if one >= place or (fragment.flags & _LAST and one[0] == place[0]):
+        for position, fragment in sent.items():
+            # As in `Outbound`: a last fragment is done with only when its message is.
+            if position >= place or (fragment.flags & _LAST and position[0] == place[0]):
                 break
-            covered[one] = fragment
+            covered[position] = fragment
         if not covered:
             return
         queued = {message_id(fragment.head): fragment.queued for fragment in covered.values()}
-        waited = wall - min(one.enqueued_at for one in queued.values())
+        waited = wall - min(each.enqueued_at for each in queued.values())
         arrival = PassOrigin(now - max(0.0, waited), "", is_from_here=True, queued=queued)
-        for one, fragment in covered.items():
+        for position, fragment in covered.items():
             self._ring.tell(fragment.head, None, arrival, now)
-            del sent[one]
-        self._kept -= len(covered)
+            del sent[position]
+        self._count -= len(covered)
 
     def forget(self, endpoint_id: int) -> None:
         """The dialog has nothing to send any more."""
-        self._kept -= len(self._sent.pop(endpoint_id, ()))
+        self._count -= len(self._sent.pop(endpoint_id, ()))
+
+
+def _key_of(frame: bytes) -> TracedKey:
+    """Which message a frame is of."""
+    sequence = int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big")
+    return frame[CONVERSATION_AT:SEQUENCE_AT], bool(frame[FLAGS_AT] & _FROM_TARGET), sequence

@@ -24,7 +24,7 @@ from uuid import UUID
 import structlog
 
 from broker.conversation.window import NEVER
-from broker.dialog.status import Trouble
+from broker.dialog.status import PathProblem
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.net.link import Link
@@ -237,12 +237,12 @@ class Mirrors:
 
     # --- what is asked ---
 
-    def trouble_of(self, pair: MirroredPair) -> Trouble:
+    def trouble_of(self, pair: MirroredPair) -> PathProblem:
         """What a pair has said, in words, and when it is asked again; nothing while nobody has asked it."""
         one = self.in_use.get(pair)
         if one is None:
-            return Trouble()
-        return Trouble(tell(one.route), NEVER if one.route.due is None else one.route.due)
+            return PathProblem()
+        return PathProblem(tell(one.route), NEVER if one.route.due is None else one.route.due)
 
     def told(self, pair: MirroredPair) -> str:
         """What a pair has said, in words; empty while nobody has asked it."""

@@ -14,7 +14,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from broker.dialog.status import Trouble, connecting, unknown_principal
+from broker.dialog.status import PathProblem, connecting, unknown_principal
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder
@@ -203,7 +203,7 @@ def why_held(outbox: Outbox, peers: Peers, mirrors: Mirrors) -> str:
         wall_offset = time.time() - asyncio.get_running_loop().time()
         why = f"{disposition} ({disposition.number}): {unknown_principal(mirrors.trouble_of(address), wall_offset)}"
     elif outbox.outlet is None:
-        why = connecting(address, Trouble(peers.problem_of(address)))
+        why = connecting(address, PathProblem(peers.problem_of(address)))
     else:
         why = f"the connection to {address} takes no more at the moment"
     share = outbox.share

@@ -272,7 +272,7 @@ class Snapshots:
     def _read_statuses(self, endpoint: Endpoint, endpoint_ids: Iterable[int]) -> list[tuple[int, str]]:
         transmitter = endpoint.transmitter
         senders = [transmitter.senders.get(endpoint_id) for endpoint_id in endpoint_ids]
-        return [(sender.endpoint_id, transmitter.status(sender)) for sender in senders if sender is not None]
+        return [(sender.endpoint_id, transmitter.status_of(sender)) for sender in senders if sender is not None]
 
     def _copy_held(self) -> list[HeldCopy]:
         now = self._loop.time()

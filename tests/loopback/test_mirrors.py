@@ -392,7 +392,7 @@ class Sending:
 
     def statuses(self) -> list[str]:
         transmitter = self.instance.endpoints["near"].transmitter
-        return [transmitter.status(sender) for sender in transmitter.senders.values()]
+        return [transmitter.status_of(sender) for sender in transmitter.senders.values()]
 
 
 @pytest.fixture

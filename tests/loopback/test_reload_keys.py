@@ -148,16 +148,22 @@ def cases(at: Path) -> dict[str, Case]:
             True,
         ),
         f"{db}.certificate": one(
-            db, **_first(other), look=lambda i: orders(i).credentials.own.signing.who.common_name, seen="other"
+            db,
+            **_first(other),
+            look=lambda i: orders(i).transmitter.frames.credentials.own.signing.who.common_name,
+            seen="other",
         ),
         f"{db}.private_key": one(
-            db, **_second(other), look=lambda i: orders(i).credentials.own.signing.who.common_name, seen="other"
+            db,
+            **_second(other),
+            look=lambda i: orders(i).transmitter.frames.credentials.own.signing.who.common_name,
+            seen="other",
         ),
         f"{db}.peers": one(
             db,
             "peers",
             [str(at / "billing-db.pem"), str(at / "other-db.pem")],
-            lambda i: len(orders(i).credentials.peers.known),
+            lambda i: len(orders(i).transmitter.frames.credentials.peers.known),
             2,
         ),
         f"{db}.mirroring": one(db, "mirroring", "lock"),
@@ -214,18 +220,16 @@ def dialog_cases() -> dict[str, Case]:
         return orders(instance).transmitter
 
     return {
-        "dialog.resend_first": one(
-            "dialog", "resend_first", "2s", lambda i: transmitter(i).settings.backoff.first, 2.0
-        ),
-        "dialog.resend_cap": one("dialog", "resend_cap", "90s", lambda i: transmitter(i).settings.backoff.cap, 90.0),
+        "dialog.resend_first": one("dialog", "resend_first", "2s", lambda i: transmitter(i).tuning.backoff.first, 2.0),
+        "dialog.resend_cap": one("dialog", "resend_cap", "90s", lambda i: transmitter(i).tuning.backoff.cap, 90.0),
         "dialog.time_to_live": one(
-            "dialog", "time_to_live", "30s", lambda i: transmitter(i).framing.travel.time_to_live, 30_000
+            "dialog", "time_to_live", "30s", lambda i: transmitter(i).frames.travel.time_to_live, 30_000
         ),
-        "dialog.hop_limit": one("dialog", "hop_limit", 5, lambda i: transmitter(i).framing.travel.hop_limit, 5),
+        "dialog.hop_limit": one("dialog", "hop_limit", 5, lambda i: transmitter(i).frames.travel.hop_limit, 5),
         "dialog.fragment_size": one("dialog", "fragment_size", "32KiB"),
-        "dialog.window": one("dialog", "window", 100, lambda i: transmitter(i).settings.window, 100),
+        "dialog.window": one("dialog", "window", 100, lambda i: transmitter(i).tuning.window, 100),
         "dialog.window_size": one(
-            "dialog", "window_size", "1MiB", lambda i: transmitter(i).settings.window_bytes, 1 << 20
+            "dialog", "window_size", "1MiB", lambda i: transmitter(i).tuning.window_bytes, 1 << 20
         ),
     }
 

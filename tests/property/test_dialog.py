@@ -265,7 +265,7 @@ def _check(story: Story, ours: Application, theirs: Application, network: Networ
         assert node.forwarder.unaccounted == 0
         if node.endpoint is not None:
             assert node.endpoint.problem == ""
-            assert node.endpoint.transmitter._loading.loaded_bytes == 0
+            assert node.endpoint.transmitter._budget.loaded_bytes == 0
             dropped |= set(node.endpoint.dropped)
     assert Disposition.MALFORMED not in dropped
     return Outcome(network.digest, frozenset(dropped))

@@ -227,7 +227,7 @@ class CommandInstance(Instance):
         assert self.endpoint is not None
         assert self.keeper is not None
         assert isinstance(store, StallingStore)
-        store.connection.is_confirmed = self.endpoint.transmitter.is_confirmed = self.keeper.is_confirmed
+        store.connection.is_confirmed = self.keeper.is_confirmed
         if not self.arbiter.story.may_stand_in_commit:
             store.on_stored = partial(self.arbiter.check, self.part.name, "stores something")
 

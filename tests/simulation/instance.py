@@ -22,6 +22,7 @@ from typing import Any
 
 from broker.daemon.roles import LockSource, RoleKeeper
 from broker.dialog.endpoint import Endpoint
+from broker.dialog.status import DialogContext, PathProblem
 from broker.dialog.transmitter import DialogTuning
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
@@ -40,6 +41,7 @@ from broker.routing.decide import hosted
 from broker.routing.mirrored import MirrorRole
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
+from broker.security.session import DialogCredentials
 from broker.store.sqlite.database import lock_store, open_store
 from broker.store.sqlite.file_identity import note_start
 from broker.store.sqlite.role_file import PrincipalRecord, write_reign
@@ -246,17 +248,17 @@ class Instance:
         self._generation = self.forwarder.generation
         if self.endpoint is not None:
             if have_paths_changed:
-                self.endpoint.transmitter.on_paths()
+                self.endpoint.transmitter.on_paths_changed()
             else:
-                self.endpoint.transmitter.on_room()
+                self.endpoint.transmitter.on_capacity()
 
     def _on_rejected(self, link: Link, rejected: Rejected) -> None:
         if self.endpoint is not None:
-            self.endpoint.transmitter.advise(rejected, link)
+            self.endpoint.transmitter.on_rejected(rejected, link)
 
     def _deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         if self.endpoint is not None and database == self.broker_instance:
-            self.endpoint.arrive(frames, origin)
+            self.endpoint.receive(frames, origin)
             return
         for frame in frames:
             origin.reject(frame, Disposition.DATABASE_IS_MIRROR)
@@ -282,7 +284,7 @@ class Instance:
         await asyncio.to_thread(write_reign, store.path, reign)
         self._host(store, self._supervision)
         assert self.endpoint is not None
-        self.endpoint.on_demoted = self.keeper.on_demoted
+        self.endpoint.fence_by(self.keeper.is_confirmed, self.keeper.on_demoted)
         self.on_routes()
         self.endpoint.start()
         return reign
@@ -333,11 +335,12 @@ class Instance:
             self.part.name,
             store.path,
             store,
-            settings=self.around.settings,
+            tuning=self.around.settings,
             forwarder=self.forwarder,
+            context=DialogContext(lambda _: PathProblem(), has_parted),
+            credentials=DialogCredentials(),
             supervision=supervision,
         )
-        self.endpoint.transmitter.has_parted = has_parted
 
 
 @lru_cache(maxsize=64)

@@ -234,7 +234,7 @@ class _Stage:
             if node.endpoint is not None:
                 transmitter = node.endpoint.transmitter
                 assert node.endpoint.problem == ""
-                assert (transmitter._loading.loaded_bytes, node.endpoint._acknowledging.pending) == (0, {})
+                assert (transmitter._budget.loaded_bytes, node.endpoint._acks.pending) == (0, {})
                 assert Disposition.MALFORMED not in node.endpoint.dropped
         self._count()
 

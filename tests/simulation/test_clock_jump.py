@@ -21,7 +21,7 @@ import pytest
 from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import Message, receive
 from broker.conversation.state import ConversationState
-from broker.dialog.endpoint import KEEP_SECONDS, SETTLE_SECONDS
+from broker.dialog.endpoint import MAINTENANCE_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import FrameKind
@@ -173,7 +173,7 @@ async def test_lifetime_is_over_at_both_ends_a_minute_after_a_jump_that_stays(tm
 
         await world.jump((DAY,), pause=SETTLE_SECONDS - 1)
         assert ConversationState.CONVERSING is state_of(dialog)
-        await asyncio.sleep(1 + 2 * KEEP_SECONDS)
+        await asyncio.sleep(1 + 2 * MAINTENANCE_SECONDS)
 
         errors = [receive(db, queue=QUEUE) for db in (world.shop, world.bank)]
         assert [[-8489], [-8489]] == [[message.error_code for message in some] for some in errors]
@@ -190,7 +190,7 @@ async def test_lifetime_lasts_until_its_instant_comes_when_the_clock_went_back(t
         await world.jump((-DAY,), pause=30.0)
         assert ConversationState.CONVERSING is state_of(dialog)
 
-        await world.jump((DAY,), pause=SETTLE_SECONDS + 2 * KEEP_SECONDS)
+        await world.jump((DAY,), pause=SETTLE_SECONDS + 2 * MAINTENANCE_SECONDS)
         assert ConversationState.ERROR is state_of(dialog)
 
 
@@ -217,7 +217,7 @@ async def test_timer_fires_once_and_not_before_the_clock_is_believed(
         (timer,) = await world.received(world.shop, 1, within=100.0)
 
         assert timer.is_timer
-        assert after <= loop.time() - begun <= after + 2 * KEEP_SECONDS
+        assert after <= loop.time() - begun <= after + 2 * MAINTENANCE_SECONDS
         await asyncio.sleep(SETTLE_SECONDS)
         assert [] == receive(world.shop, queue=QUEUE)
 
@@ -278,6 +278,6 @@ async def test_tombstone_is_not_removed_before_a_jump_is_believed(tmp_path: Path
 
         await world.jump((365 * DAY,), pause=SETTLE_SECONDS - 1)
         assert 1 == len(rows(world.bank, "SELECT 1 FROM broker_tombstone"))
-        await asyncio.sleep(1 + 2 * KEEP_SECONDS)
+        await asyncio.sleep(1 + 2 * MAINTENANCE_SECONDS)
 
         assert [] == rows(world.bank, "SELECT 1 FROM broker_tombstone")

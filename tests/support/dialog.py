@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.dialog.endpoint import Endpoint
+from broker.dialog.status import DialogContext, PathProblem
+from broker.dialog.transmitter import DialogTuning
+from broker.forwarding.forwarder import Forwarder
 from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.security.session import DialogCredentials
@@ -24,9 +28,12 @@ from broker.store.sqlite.metadata import put_queue, put_service, queues
 from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.transaction import DaemonConnection, writing
 from broker.store.sqlite.verify import FrameVerifier
+from broker.store.sqlite.write_batch import SqliteStore
+from broker.supervision import Supervision
 
 QUEUE = "Queue"
 LAST = Flag.LAST_FRAGMENT
+ALONE = DialogContext(problem_of=lambda _: PathProblem(), left_cleanly=lambda _: False)
 _ids = count(1)
 
 
@@ -46,6 +53,12 @@ def receive_frames(db: sqlite3.Connection, frames: Iterable[bytes], now: float) 
     verifier = FrameVerifier(DialogCredentials())
     with writing(db):
         return store_frames(db, broker_instance(db), frames, now, verifier=verifier)
+
+
+def make_endpoint(name: str, store: SqliteStore, tuning: DialogTuning, forwarder: Forwarder, **more: Any) -> Endpoint:
+    """The endpoint of a database that knows nothing of its instance, unless `more` says otherwise."""
+    rest = {"context": ALONE, "credentials": DialogCredentials(), "supervision": Supervision(), **more}
+    return Endpoint(name, store.path, store, tuning=tuning, forwarder=forwarder, **rest)
 
 
 def rows(db: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:

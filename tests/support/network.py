@@ -34,7 +34,7 @@ from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.security.session import DialogCredentials
 from broker.store.sqlite.write_batch import SqliteStore
-from tests.support.dialog import open_database
+from tests.support.dialog import make_endpoint, open_database
 from tests.support.virtual_time import VirtualLoop
 
 MAX_FRAME = 64 * 1024
@@ -109,7 +109,7 @@ class Wire:
             retry_after_ms=200,
         )
         if self._network.happens(self._network.weather.reject) and self._near.endpoint is not None:
-            self._near.endpoint.transmitter.advise(advice, self)
+            self._near.endpoint.transmitter.on_rejected(advice, self)
 
     def _drain(self) -> None:
         self._room = self._network.weather.room
@@ -181,13 +181,8 @@ class Node:
             db = open_database(self.path, self.service)
             size = self.network.settings.fragment_size
             store = self.network.store(self.path, db, fragment_size=size, credentials=self.credentials)
-            self.endpoint = Endpoint(
-                self.name,
-                self.path,
-                store,
-                settings=self.network.settings,
-                forwarder=self.forwarder,
-                credentials=self.credentials,
+            self.endpoint = make_endpoint(
+                self.name, store, self.network.settings, self.forwarder, credentials=self.credentials
             )
             self.endpoint.transmitter.table = _table(self.own_routes)
             here = hosted({self.endpoint.broker_instance: [self.service]})
@@ -223,14 +218,14 @@ class Node:
 
     def on_room(self) -> None:
         if self.endpoint is not None:
-            self.endpoint.transmitter.on_room()
+            self.endpoint.transmitter.on_capacity()
 
     def on_paths(self) -> None:
         """Links or routes are new."""
         self.forwarder.changed()
         self.forwarder.mend(self.network.loop.time(), lambda _: False)
         if self.endpoint is not None:
-            self.endpoint.transmitter.on_paths()
+            self.endpoint.transmitter.on_paths_changed()
 
     def reroute(self, own_routes: Table) -> None:
         """Other routes in the database."""
@@ -241,7 +236,7 @@ class Node:
 
     def _deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         if self.endpoint is not None:
-            self.endpoint.arrive(frames, origin)
+            self.endpoint.receive(frames, origin)
 
     def _health_of(self, address: NetworkAddress) -> AddressHealth:
         is_connected = self.forwarder.outbox(address).outlet is not None

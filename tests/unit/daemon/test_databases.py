@@ -21,7 +21,7 @@ from broker.config.settings import Settings
 from broker.daemon import databases
 from broker.daemon import roles as role_keeper
 from broker.daemon.databases import Databases
-from broker.dialog.status import Trouble
+from broker.dialog.status import PathProblem
 from broker.errors import SettingError, StatementError, StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
@@ -64,7 +64,7 @@ class Running:
     def __init__(self, settings: Settings) -> None:
         self.announced: list[bytes] = []
         self.changes = 0
-        self.databases = Databases(settings, trouble_of=lambda _: Trouble(), announce=self.announced.append)
+        self.databases = Databases(settings, trouble_of=lambda _: PathProblem(), announce=self.announced.append)
         self.databases.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=self.databases.deliver,
@@ -251,7 +251,7 @@ async def test_a_copy_of_another_database_does_not_come(settings: Settings) -> N
 
 async def test_what_this_instance_alone_has_must_be_free(settings: Settings) -> None:
     instance_lock = lock_store(path_of(settings, "alone"))
-    instance = Databases(settings, trouble_of=lambda _: Trouble(), announce=lambda _: None)
+    instance = Databases(settings, trouble_of=lambda _: PathProblem(), announce=lambda _: None)
 
     with pytest.raises(StoreUnavailableError, match="another daemon has it open"):
         instance.take("alone")
@@ -261,7 +261,7 @@ async def test_what_this_instance_alone_has_must_be_free(settings: Settings) -> 
 
 
 async def test_what_was_taken_and_never_used_is_given_back(settings: Settings) -> None:
-    databases = Databases(settings, trouble_of=lambda _: Trouble(), announce=lambda _: None)
+    databases = Databases(settings, trouble_of=lambda _: PathProblem(), announce=lambda _: None)
     databases.take("alone")
 
     await databases.close_all()

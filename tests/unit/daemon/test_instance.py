@@ -17,12 +17,12 @@ from broker.net.drain import DrainBounds, Left
 class Database:
     """As much of a database at work as this is about."""
 
-    def __init__(self, told: list[str], *, is_at_rest: bool = True, problem: str = "") -> None:
-        self.is_at_rest = is_at_rest
+    def __init__(self, told: list[str], *, is_quiet: bool = True, problem: str = "") -> None:
+        self.is_quiet = is_quiet
         self.problem = problem
         self._told = told
 
-    def rest(self) -> None:
+    def quiesce(self) -> None:
         self._told.append("database rests")
 
 
@@ -69,8 +69,8 @@ async def test_database_counts_as_busy_until_it_rests_unless_its_store_has_faile
     told: list[str] = []
     instance = Instance(
         resting=Database(told),
-        busy=Database(told, is_at_rest=False),
-        broken=Database(told, is_at_rest=False, problem="disk full"),
+        busy=Database(told, is_quiet=False),
+        broken=Database(told, is_quiet=False, problem="disk full"),
     )
 
     assert Left(held=3, busy=("busy",)) == await InstanceLeaver(cast("Any", instance)).left()

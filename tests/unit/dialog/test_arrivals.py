@@ -7,24 +7,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-import structlog
 
 from broker.conversation.frames import Contact
 from broker.dialog import arrivals as module
 from broker.dialog.arrivals import (
-    AGAIN,
-    DELAY,
+    ACK_DELAY,
     ENOUGH,
     FAULTS_PER_SECOND,
     GRACE,
-    KNOWN_MAX,
-    TELL_SECONDS,
-    Acknowledging,
+    REPEAT_SECONDS,
+    UNKNOWN_MAX,
+    DelayedAcks,
     Inbox,
-    Refusals,
-    Strangers,
+    UnknownDialogs,
 )
-from broker.flow import Disposition
 from broker.security.session import Secured
 from broker.store.port import AckState
 from tests.support.virtual_time import virtual_time
@@ -38,7 +34,7 @@ class Far:
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, tuple[int, int]]] = []
-        self.acknowledging = Acknowledging(self.tell)
+        self.acks = DelayedAcks(self.tell)
 
     def tell(self, stored: Mapping[int, AckState]) -> None:
         self.heard += [(endpoint_id, standing.place) for endpoint_id, standing in stored.items()]
@@ -47,79 +43,59 @@ class Far:
 @virtual_time
 async def test_a_frame_is_acknowledged_after_a_while() -> None:
     far = Far()
-    far.acknowledging.note({1: ONE})
+    far.acks.on_stored({1: ONE})
 
-    await asyncio.sleep(DELAY * 0.9)
+    await asyncio.sleep(ACK_DELAY * 0.9)
     assert [] == far.heard
-    await asyncio.sleep(DELAY * 0.2)
+    await asyncio.sleep(ACK_DELAY * 0.2)
     assert [(1, (1, 0))] == far.heard
 
 
 @virtual_time
 async def test_what_is_urgent_is_told_at_once_and_once() -> None:
     far = Far()
-    far.acknowledging.note({1: ONE, 2: ONE})
+    far.acks.on_stored({1: ONE, 2: ONE})
 
-    far.acknowledging.note({1: replace(ONE, place=(2, 0), is_urgent=True)})
+    far.acks.on_stored({1: replace(ONE, place=(2, 0), is_urgent=True)})
 
     assert [(1, (2, 0))] == far.heard
-    await asyncio.sleep(2 * DELAY)
+    await asyncio.sleep(2 * ACK_DELAY)
     assert [(1, (2, 0)), (2, (1, 0))] == far.heard
 
 
 @virtual_time
 async def test_enough_is_enough_in_one_batch_or_several() -> None:
     far = Far()
-    far.acknowledging.note({1: replace(ONE, frames=ENOUGH)})
+    far.acks.on_stored({1: replace(ONE, frames=ENOUGH)})
     for number in range(1, ENOUGH + 1):
-        far.acknowledging.note({2: replace(ONE, place=(number, 0))})
+        far.acks.on_stored({2: replace(ONE, place=(number, 0))})
 
     assert [(1, (1, 0)), (2, (ENOUGH, 0))] == far.heard
-    assert {} == far.acknowledging.pending
+    assert {} == far.acks.pending
 
 
 @virtual_time
 async def test_message_that_carries_it_saves_the_frame() -> None:
     far = Far()
-    far.acknowledging.note({1: replace(ONE, place=(3, 0)), 2: replace(ONE, place=(3, 0))})
+    far.acks.on_stored({1: replace(ONE, place=(3, 0)), 2: replace(ONE, place=(3, 0))})
 
-    far.acknowledging.on_told(1, (3, 0))
-    far.acknowledging.on_told(2, (2, 5))
-    far.acknowledging.on_told(9, (1, 0))
-    await asyncio.sleep(2 * DELAY)
+    far.acks.on_carried(1, (3, 0))
+    far.acks.on_carried(2, (2, 5))
+    far.acks.on_carried(9, (1, 0))
+    await asyncio.sleep(2 * ACK_DELAY)
 
     assert [(2, (3, 0))] == far.heard
 
 
 @virtual_time
-async def test_later_arrivals_do_not_put_it_off() -> None:
-    far = Far()
-    far.acknowledging.note({1: ONE})
-    await asyncio.sleep(DELAY * 0.6)
-    far.acknowledging.note({1: replace(ONE, place=(2, 0))})
-    await asyncio.sleep(DELAY * 0.6)
-
-    assert [(1, (2, 0))] == far.heard
-
-
-@virtual_time
 async def test_what_waits_is_told_at_the_end_and_nothing_after_it() -> None:
     far = Far()
-    far.acknowledging.note({1: ONE})
+    far.acks.on_stored({1: ONE})
 
-    far.acknowledging.close()
-    await asyncio.sleep(2 * DELAY)
+    far.acks.close()
+    await asyncio.sleep(2 * ACK_DELAY)
 
     assert [(1, (1, 0))] == far.heard
-
-
-@virtual_time
-async def test_nothing_to_tell_is_not_told() -> None:
-    far = Far()
-    far.acknowledging.note({})
-    far.acknowledging.close()
-
-    assert [] == far.heard
 
 
 # --- test_inbox ---
@@ -135,25 +111,25 @@ def test_frames_are_taken_in_the_order_of_arrival() -> None:
     for number, is_inside in enumerate((False, True, False, True)):
         assert inbox.put(b"%d" % number, ORIGIN, INSIDE if is_inside else None, is_ack=False)
 
-    waiting = inbox.take()
+    waiting = inbox.pop_batch()
 
     assert ([b"0", b"1", b"2", b"3"], {1: INSIDE, 3: INSIDE}, 0, [ORIGIN] * 4) == waiting
-    assert ([], {}, 0, []) == inbox.take()
+    assert ([], {}, 0, []) == inbox.pop_batch()
 
 
 def test_crowd_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TURN_FRAMES", 2)
+    monkeypatch.setattr(module, "BATCH_FRAMES", 2)
     monkeypatch.setattr(module, "INBOX_MAX_BYTES", 5)
     inbox = Inbox()
     for number in range(5):
         assert inbox.put(b"%d" % number, ORIGIN, INSIDE if number in {1, 2, 4} else None, is_ack=False)
 
-    first = inbox.take()
+    first = inbox.pop_batch()
     has_room = [inbox.put(b"%d" % number, ORIGIN, INSIDE, is_ack=False) for number in (5, 6, 7)]
 
     assert ([b"0", b"1"], {1: INSIDE}, 0) == first[:3]
     assert [True, True, False] == has_room
-    turns = [inbox.take() for _ in range(3)]
+    turns = [inbox.pop_batch() for _ in range(3)]
     assert [([b"2", b"3"], [0], 0), ([b"4", b"5"], [0, 1], 0), ([b"6"], [0], 0)] == [
         (frames, list(inside), acks) for frames, inside, acks, _ in turns
     ]
@@ -161,61 +137,17 @@ def test_crowd_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_neither_acknowledgements_nor_messages_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TURN_FRAMES", 2)
+    monkeypatch.setattr(module, "BATCH_FRAMES", 2)
     inbox = Inbox()
     for number in range(3):
         inbox.put(b"ack %d" % number, ORIGIN, INSIDE if number == 1 else None, is_ack=True)
     for number in range(3):
         inbox.put(b"message %d" % number, ORIGIN, INSIDE if number == 0 else None, is_ack=False)
 
-    turns = [inbox.take(), inbox.take()]
+    turns = [inbox.pop_batch(), inbox.pop_batch()]
 
     assert ([b"message 0", b"message 1", b"ack 0", b"ack 1"], {0: INSIDE, 3: INSIDE}, 2) == turns[0][:3]
     assert ([b"message 2", b"ack 2"], {}, 1) == turns[1][:3]
-
-
-@pytest.mark.parametrize("is_ack", [False, True])
-def test_whether_something_waits(is_ack: bool) -> None:  # noqa: FBT001
-    inbox = Inbox()
-    assert not inbox
-
-    inbox.put(b"frame", ORIGIN, None, is_ack=is_ack)
-    assert inbox
-
-    inbox.take()
-    assert not inbox
-
-
-def test_what_there_is_no_room_for_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INBOX_MAX_BYTES", 10)
-    inbox = Inbox()
-
-    taken = [inbox.put(b"12345", ORIGIN, INSIDE, is_ack=bool(number % 2)) for number in range(4)]
-    waiting = inbox.take()
-
-    assert [True, True, False, False] == taken
-    assert {0: INSIDE, 1: INSIDE} == waiting.inside
-    assert inbox.put(b"again", ORIGIN, None, is_ack=False)
-
-
-# --- test_refusal ---
-# The log is told why frames are refused, once a minute for each kind.
-
-
-def told(refusals: Refusals, disposition: Disposition, now: float) -> list[object]:
-    with structlog.testing.capture_logs() as logs:
-        refusals.tell({disposition: "because"}, now)
-    return [(line["event"], line["database"], line["number"], line["reason"]) for line in logs]
-
-
-def test_one_line_of_each_kind_and_minute() -> None:
-    refusals = Refusals("orders")
-    broken = [("frame refused", "orders", 11230, "because")]
-
-    assert broken == told(refusals, Disposition.SEAL_BROKEN, 0.0)
-    assert [] == told(refusals, Disposition.SEAL_BROKEN, TELL_SECONDS - 1)
-    assert [("frame refused", "orders", 11232, "because")] == told(refusals, Disposition.NOT_SEALED, 1.0)
-    assert broken == told(refusals, Disposition.SEAL_BROKEN, TELL_SECONDS)
 
 
 # --- test_stranger ---
@@ -227,45 +159,40 @@ def contact(number: int) -> Contact:
 
 
 def test_who_has_heard_from_here_is_told_at_once_and_not_again_for_a_while() -> None:
-    strangers = Strangers()
+    strangers = UnknownDialogs()
 
-    told = [strangers.may_tell(contact(1), 100.0 + at, is_certain=True) for at in (0, 1, AGAIN - 0.1, AGAIN)]
+    told = [
+        strangers.may_answer(contact(1), 100.0 + at, is_certain=True)
+        for at in (0, 1, REPEAT_SECONDS - 0.1, REPEAT_SECONDS)
+    ]
 
     assert [True, False, False, True] == told
 
 
 def test_who_may_have_overtaken_the_beginning_is_told_when_it_still_comes_later() -> None:
-    strangers = Strangers()
+    strangers = UnknownDialogs()
 
     told = [
-        strangers.may_tell(contact(1), 100.0 + at, is_certain=False) for at in (0, 1, GRACE - 0.1, GRACE, GRACE + 1)
+        strangers.may_answer(contact(1), 100.0 + at, is_certain=False) for at in (0, 1, GRACE - 0.1, GRACE, GRACE + 1)
     ]
 
     assert [False, False, False, True, False] == told
 
 
-def test_both_sides_of_a_dialog_are_two() -> None:
-    strangers = Strangers()
-    initiator = Contact(contact(1).conversation_id, True, "Orders", bytes(16), "Billing", bytes(range(16)))
-
-    assert strangers.may_tell(contact(1), 100.0, is_certain=True)
-    assert strangers.may_tell(initiator, 100.0, is_certain=True)
-
-
 def test_flood_of_strangers_is_not_answered_with_another() -> None:
-    strangers = Strangers()
+    strangers = UnknownDialogs()
 
-    told = [strangers.may_tell(contact(number), 100.5, is_certain=True) for number in range(3 * FAULTS_PER_SECOND)]
+    told = [strangers.may_answer(contact(number), 100.5, is_certain=True) for number in range(3 * FAULTS_PER_SECOND)]
 
     assert FAULTS_PER_SECOND == sum(told)
-    assert strangers.may_tell(contact(-1 % 2**64), 101.0, is_certain=True)
+    assert strangers.may_answer(contact(-1 % 2**64), 101.0, is_certain=True)
 
 
 @pytest.mark.parametrize("is_certain", [True, False])
 def test_memory_is_bounded(*, is_certain: bool) -> None:
-    strangers = Strangers()
+    strangers = UnknownDialogs()
 
-    for number in range(2 * KNOWN_MAX):
-        strangers.may_tell(contact(number), 100.0 + number, is_certain=is_certain)
+    for number in range(2 * UNKNOWN_MAX):
+        strangers.may_answer(contact(number), 100.0 + number, is_certain=is_certain)
 
-    assert KNOWN_MAX == len(strangers._from)
+    assert UNKNOWN_MAX == len(strangers._due)

@@ -5,207 +5,43 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import pytest
 import structlog
 
-from broker.client.dialog import Dialog, begin_dialog
-from broker.conversation.frames import Travel
-from broker.conversation.window import Backoff
+from broker.client.dialog import Dialog
 from broker.dialog import arrivals as inbox
 from broker.dialog import send_queue as loading
 from broker.dialog.endpoint import (
     FAILURE_PAUSE,
     JUMP_SECONDS,
-    KEEP_SECONDS,
+    MAINTENANCE_SECONDS,
     POLL_SECONDS,
+    REFUSAL_SECONDS,
     SETTLE_SECONDS,
-    Endpoint,
-    WallClock,
-    borrowed,
-    checked,
+    ClockJumpDetector,
 )
-from broker.dialog.transmitter import DialogTuning
+from broker.dialog.route_requests import RETRY_SECONDS, Inquiry, render_inquiry
+from broker.dialog.transmitter import REMATCH_SECONDS
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, frame_bounds
-from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.pool import Limits
-from broker.protocol.frame import Header, decode_dialog, decode_fault
+from broker.protocol.frame import decode_dialog, decode_fault
 from broker.protocol.layout import NO_GUID, FrameKind
-from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth
-from broker.routing.route import RouteProperties, create_route
+from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.transaction import LAPSED, DaemonConnection
 from broker.store.sqlite.write_batch import SqliteStore
-from broker.supervision import Supervision
-from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
+from tests.support.dialog import far_initiator, far_target, queued, rows, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
+from tests.unit.dialog.running import GATEWAY, OTHER, SOON, Link, Shop, open_shop
 
 WRITE = SqliteStore.write_in_writer
-
-# --- test_borrowing ---
-# A connection is lent while its writer thread stands still, and given back whatever happens.
-
-
-@pytest.fixture
-def writer() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as executor:
-        yield executor
-
-
-@pytest.fixture
-def store() -> Iterator[Any]:
-    with closing(sqlite3.connect(":memory:")) as db:
-        yield SimpleNamespace(catalog_connection=lambda: db)
-
-
-def test_writer_stands_still_meanwhile(store: Any, writer: ThreadPoolExecutor) -> None:
-    with borrowed(store, writer) as db:
-        turn = writer.submit(lambda: "turn")
-        assert (db is store.catalog_connection(), turn.done()) == (True, False)
-
-    assert turn.result() == "turn"
-
-
-def test_writer_goes_on_after_a_failure(store: Any, writer: ThreadPoolExecutor) -> None:
-    with pytest.raises(ZeroDivisionError), borrowed(store, writer):
-        raise ZeroDivisionError
-
-    assert writer.submit(lambda: "turn").result() == "turn"
-
-
-def test_what_would_not_be_found_again_is_not_lent(store: Any, writer: ThreadPoolExecutor) -> None:
-    def lend() -> None:
-        raise StoreUnavailableError("orders.db", "the file has been replaced")
-
-    store.catalog_connection = lend
-
-    with pytest.raises(StoreUnavailableError), borrowed(store, writer):
-        pytest.fail("lent")
-
-    assert writer.submit(lambda: "turn").result() == "turn"
-
-
-def test_work_is_given_the_connection(store: Any) -> None:
-    assert checked(store, lambda db: db)() is store.catalog_connection()
-
-
-def test_work_is_not_done_on_what_would_not_be_found_again(store: Any) -> None:
-    def lend() -> None:
-        raise StoreUnavailableError("orders.db", "the file has been replaced")
-
-    store.catalog_connection = lend
-
-    with pytest.raises(StoreUnavailableError):
-        checked(store, lambda _: pytest.fail("done"))()
-
-
-GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
-SOON = 0.2  # seconds within which a healthy database has done what there is to do
-
-
-class Link:
-    """An outlet that records."""
-
-    max_frame = 1 << 20
-    is_narrow = False
-    can_send = True
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-
-    def send(self, data: Buffer) -> int:
-        self.frames += [bytes(data[start:stop]) for start, stop in frame_bounds(data)]
-        return len(data)
-
-    def finish(self, rest: Buffer) -> None:
-        raise AssertionError("takes everything at once")
-
-    def headers(self, kind: FrameKind = FrameKind.MESSAGE) -> list[Header]:
-        return [header for header, _ in map(decode_dialog, self.frames) if header.kind == kind]
-
-    def acks(self) -> list[tuple[int, int]]:
-        return [(header.ack_sequence, header.ack_fragment) for header in self.headers(FrameKind.ACK)]
-
-
-class Peer:
-    """An origin that remembers what it was advised."""
-
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-        self.advice: list[Disposition] = []
-
-    def reject(self, _frame: Buffer, disposition: Disposition) -> None:
-        self.advice.append(disposition)
-
-
-class Shop:
-    """A database with the service Orders, its endpoint, the link it sends by, and its application's connection."""
-
-    def __init__(self, path: Path, *, fragment_size: int = 1000) -> None:
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
-            deliver=lambda database, frames, origin: None,
-            want=lambda _: None,
-            health_of=lambda _: AddressHealth.CONNECTED,
-        )
-        self.link = Link()
-        self.forwarder.outbox(GATEWAY).outlet = self.link
-        self.peer = Peer()
-        self.db = open_database(path, "Orders")
-        self.db.execute("PRAGMA busy_timeout = 0")
-        settings = DialogTuning(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=fragment_size)
-        store = SqliteStore(path, self.db, fragment_size=settings.fragment_size)
-        self.supervision = Supervision()
-        self.endpoint = Endpoint(
-            "shop", path, store, settings=settings, forwarder=self.forwarder, supervision=self.supervision
-        )
-        now = datetime.now(UTC)
-        everywhere = create_route("everywhere", RouteProperties(address=str(GATEWAY)), now=now)
-        self.endpoint.transmitter.table = build_table([everywhere], now=now)
-        self.application = sqlite3.connect(path, isolation_level=None, timeout=0)
-
-    def begin(self, *bodies: bytes, **more: Any) -> Dialog:
-        dialog = begin_dialog(self.application, from_service="Orders", to_service="//far/Billing", **more)
-        for body in bodies:
-            dialog.send(body)
-        return dialog
-
-    def arrive(self, *frames: bytes) -> None:
-        self.endpoint.arrive(list(frames), self.peer)
-
-    def target_of(self, dialog: Dialog) -> FarSide:
-        return far_target(self.application, dialog.conversation_id)
-
-    async def close(self) -> None:
-        await self.endpoint.close()
-        self.application.close()
-
-
-@asynccontextmanager
-async def open_shop(path: Path, **more: Any) -> AsyncIterator[Shop]:
-    """A shop that is open for the length of a test, on virtual time."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    with mock.patch("time.time", loop.wall_clock):
-        shop = Shop(path, **more)
-        shop.endpoint.start()
-        try:
-            yield shop
-        finally:
-            await shop.close()
 
 
 @pytest.fixture
@@ -253,7 +89,7 @@ async def test_uncommitted_messages_are_not_sent(path: Path) -> None:
 @virtual_time
 async def test_idle_database_is_looked_at_now_and_then_only(path: Path) -> None:
     async with open_shop(path) as shop:
-        with mock.patch.object(shop.endpoint, "_version", wraps=shop.endpoint._version) as look:
+        with mock.patch.object(shop.endpoint, "_change_count", wraps=shop.endpoint._change_count) as look:
             await asyncio.sleep(10.0)
 
         assert look.call_count <= 1.2 * 10.0 / POLL_SECONDS[1]
@@ -277,22 +113,6 @@ async def test_acknowledgement_ends_the_sending_and_binds_the_dialog(path: Path)
 
 
 @virtual_time
-async def test_dialog_is_bound_even_while_its_messages_are_under_way(path: Path) -> None:
-    async with open_shop(path) as shop:
-        dialog = shop.begin(b"a", b"b")
-        await asyncio.sleep(SOON)
-        target = shop.target_of(dialog)
-
-        shop.arrive(target.ack(1, 0))
-        await asyncio.sleep(1.5)
-
-        assert (1, target.contact.broker_instance) == (
-            shop.link.headers()[-1].sequence_number,
-            shop.link.headers()[-1].to_broker_instance,
-        )
-
-
-@virtual_time
 async def test_answers_acknowledge_what_has_arrived(path: Path) -> None:
     async with open_shop(path) as shop:
         far = far_initiator("Orders")
@@ -307,20 +127,6 @@ async def test_answers_acknowledge_what_has_arrived(path: Path) -> None:
 
         ((answer),) = shop.link.headers()
         assert (answer.is_from_target, answer.ack_sequence) == (True, 2)
-
-
-@virtual_time
-async def test_dialog_that_is_sending_acknowledges_what_arrives_meanwhile(path: Path) -> None:
-    async with open_shop(path) as shop:
-        dialog = shop.begin(b"a")
-        await asyncio.sleep(SOON)
-
-        shop.arrive(shop.target_of(dialog).message(0))
-        await asyncio.sleep(SOON)
-        dialog.send(b"b")
-        await asyncio.sleep(SOON)
-
-        assert [0, 1] == [header.ack_sequence for header in shop.link.headers()]
 
 
 @virtual_time
@@ -394,18 +200,6 @@ async def test_nothing_is_acknowledged_before_the_writer_has_said_so(path: Path)
 
 
 @virtual_time
-async def test_arrivals_during_a_turn_are_one_batch_of_the_next(path: Path) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        far = far_initiator("Orders")
-        for number in range(100):
-            shop.arrive(far.message(number))
-        await asyncio.sleep(SOON)
-
-        assert shop.link.acks() == [(100, 0)]
-
-
-@virtual_time
 async def test_absent_service_is_answered_with_a_fault(path: Path) -> None:
     async with open_shop(path) as shop:
         shop.arrive(far_initiator("Nobody", far_broker_instance=shop.endpoint.broker_instance).message(0))
@@ -468,7 +262,7 @@ async def test_arrivals_past_the_bound_of_the_inbox_are_dropped_and_their_sender
 async def test_crowd_of_arrivals_is_stored_in_turns_and_all_of_it_acknowledged(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "TURN_FRAMES", 3)
+    monkeypatch.setattr(inbox, "BATCH_FRAMES", 3)
     async with open_shop(path) as shop:
         far = far_initiator("Orders")
         shop.arrive(*[far.message(number) for number in range(10)])
@@ -492,7 +286,7 @@ async def test_dialogs_at_both_ends_fail_when_their_lifetime_is_over(path: Path)
 
         await asyncio.sleep(4.9)
         assert states(shop.application) == ["CO", "CO"]
-        await asyncio.sleep(0.2 + KEEP_SECONDS)
+        await asyncio.sleep(0.2 + MAINTENANCE_SECONDS)
 
         assert states(shop.application) == ["ER", "ER"]
         assert shop.endpoint.transmitter.senders == {}
@@ -535,9 +329,9 @@ async def test_nothing_is_answered_while_the_file_is_away_and_afterwards_all_goe
         await asyncio.sleep(SOON)
         assert "the file is gone while it is in use" in shop.endpoint.problem
         with pytest.raises(StoreUnavailableError):
-            await shop.endpoint.in_writer(lambda db: db.execute("DELETE FROM broker_route"))
+            await shop.endpoint.run_in_writer(lambda db: db.execute("DELETE FROM broker_route"))
         with pytest.raises(StoreUnavailableError):
-            await asyncio.to_thread(shop.endpoint.borrow().__enter__)
+            await asyncio.to_thread(shop.endpoint.pause_writer().__enter__)
         assert shop.link.acks() == []
 
         os.rename(path.with_name("away"), path)  # noqa: PTH104 - likewise
@@ -608,12 +402,12 @@ async def test_borrowed_connection_is_touched_by_no_turn(path: Path) -> None:
     async with open_shop(path) as shop:
 
         def borrow() -> tuple[bool, bool]:
-            with shop.endpoint.borrow() as db:
+            with shop.endpoint.pause_writer() as db:
                 turn = shop.endpoint._writer.submit(lambda: None)
                 return db is shop.endpoint._store.catalog_connection(), turn.done()
 
         assert await asyncio.to_thread(borrow) == (True, False)
-        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.catalog_connection())
+        assert await shop.endpoint.run_in_writer(lambda db: db is shop.endpoint._store.catalog_connection())
 
 
 @virtual_time
@@ -621,13 +415,13 @@ async def test_connection_is_given_back_after_a_failure(path: Path) -> None:
     async with open_shop(path) as shop:
 
         def fail() -> None:
-            with shop.endpoint.borrow():
+            with shop.endpoint.pause_writer():
                 raise ValueError
 
         with pytest.raises(ValueError):  # noqa: PT011 - it is ours
             await asyncio.to_thread(fail)
 
-        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.catalog_connection())
+        assert await shop.endpoint.run_in_writer(lambda db: db is shop.endpoint._store.catalog_connection())
 
 
 @virtual_time
@@ -654,7 +448,7 @@ async def test_what_a_turn_had_loaded_when_it_died_is_loaded_again(path: Path) -
     """The file was read, and nobody has heard of it: the dialog must not wait for an answer for ever."""
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
-        with mock.patch.object(shop.endpoint.transmitter, "loaded", side_effect=AssertionError("bug")):
+        with mock.patch.object(shop.endpoint.transmitter, "on_loaded", side_effect=AssertionError("bug")):
             shop.begin(b"a", b"b")
             await asyncio.sleep(SOON)
         assert shop.link.headers() == []
@@ -682,12 +476,6 @@ async def test_task_that_somebody_cancels_is_begun_anew(path: Path, name: str) -
 # --- between two turns, and the end -----------------------------------------------------------------------------
 
 
-@virtual_time
-async def test_changes_of_the_catalog_run_on_the_connection_of_the_writer(path: Path) -> None:
-    async with open_shop(path) as shop:
-        assert await shop.endpoint.in_writer(lambda db: db is shop.db)
-
-
 @pytest.mark.parametrize("is_started", [True, False])
 @virtual_time
 async def test_closed_database_is_not_touched_any_more(path: Path, *, is_started: bool) -> None:
@@ -700,15 +488,6 @@ async def test_closed_database_is_not_touched_any_more(path: Path, *, is_started
 
     with pytest.raises(sqlite3.ProgrammingError):
         shop.db.execute("SELECT 1")
-
-
-@virtual_time
-async def test_what_arrived_too_late_for_the_last_turn_comes_again(path: Path) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        shop.arrive(far_initiator("Orders").message(0))
-
-    assert shop.link.acks() == []
 
 
 @virtual_time
@@ -736,7 +515,7 @@ async def test_message_stored_and_not_acknowledged_is_acknowledged_when_it_comes
 async def test_whoever_is_not_the_principal_any_more_is_told_and_acknowledges_nothing(path: Path) -> None:
     async with open_shop(path) as shop:
         told: list[str] = []
-        shop.endpoint.on_demoted = told.append
+        shop.endpoint._on_demoted = told.append
         assert isinstance(shop.db, DaemonConnection)
         shop.db.epoch = 0
         await asyncio.sleep(SOON)
@@ -768,11 +547,11 @@ async def test_whoever_stood_still_for_too_long_is_told_and_stores_and_sends_and
     with structlog.testing.capture_logs() as logs:
         async with open_shop(path) as shop:
             told: list[str] = []
-            shop.endpoint.on_demoted = told.append
+            shop.endpoint._on_demoted = told.append
             await asyncio.sleep(SOON)
             shop.begin(b"found before, and not sent yet")
             assert isinstance(shop.db, DaemonConnection)
-            shop.db.is_confirmed = shop.endpoint.transmitter.is_confirmed = lambda: False
+            shop.db.is_confirmed = shop.endpoint.transmitter.is_role_confirmed = lambda: False
             shop.arrive(far_initiator("Orders").message(0, b"hello"))
             await asyncio.sleep(SOON)
 
@@ -789,7 +568,7 @@ async def test_what_is_stored_and_sent_leaves_only_while_the_role_is_confirmed(
 ) -> None:
     """It was stored in time, and the process stood still behind that: who is the principal by then acknowledges it."""
     async with open_shop(path) as shop:
-        shop.endpoint.transmitter.is_confirmed = lambda: is_confirmed
+        shop.endpoint.transmitter.is_role_confirmed = lambda: is_confirmed
         shop.arrive(far_initiator("Orders").message(0, b"hello"))
         shop.begin(b"a")
         await asyncio.sleep(SOON)
@@ -804,14 +583,92 @@ async def test_database_is_at_rest_when_all_that_came_is_stored_and_acknowledged
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
 
-        shop.endpoint.rest()
+        shop.endpoint.quiesce()
         shop.begin(b"a")  # its own messages stay where they are
         shop.arrive(far_initiator("Orders").message(0))
-        assert not shop.endpoint.is_at_rest
+        assert not shop.endpoint.is_quiet
         await asyncio.sleep(SOON)
 
-        assert shop.endpoint.is_at_rest
+        assert shop.endpoint.is_quiet
         assert [FrameKind.ACK] == [frame[4] for frame in shop.link.frames]
+
+
+@virtual_time
+async def test_refused_frames_are_logged_once_a_minute_for_each_kind(path: Path) -> None:
+    async with open_shop(path) as shop:
+        with structlog.testing.capture_logs() as logs:
+            for now, disposition in (
+                (1000.0, Disposition.SEAL_BROKEN),
+                (1000.0 + REFUSAL_SECONDS - 1, Disposition.SEAL_BROKEN),
+                (1001.0, Disposition.NOT_SEALED),
+                (1000.0 + 2 * REFUSAL_SECONDS, Disposition.SEAL_BROKEN),
+            ):
+                shop.endpoint._log_refusals({disposition: "because"}, now)
+
+    assert [("shop", number, "because") for number in (11230, 11232, 11230)] == [
+        (line["database"], line["number"], line["reason"]) for line in logs if line["event"] == "frame refused"
+    ]
+
+
+# --- requests for routes -----------------------------------------------------------------------------------------
+
+BILLING = "//far/Billing"
+ASK = Route("ask", GATEWAY, remote_service_name=BROKER_CONFIGURATION)
+
+
+def requests(shop: Shop) -> list[bytes]:
+    size = len(render_inquiry(Inquiry(BILLING)))
+    return [body[-size:] for body in shop.link.bodies(BROKER_CONFIGURATION)]
+
+
+def answer_request(shop: Shop) -> None:
+    """The peer that was asked last ends the dialog."""
+    conversation = [one.conversation_id for one in shop.link.headers() if one.to_service == BROKER_CONFIGURATION][-1]
+    known = {"service_name": BROKER_CONFIGURATION, "far_service": SERVICE_BROKER}
+    shop.arrive(far_target(shop.db, uuid.UUID(bytes=conversation), **known).end(0, stored=(1, 0)))
+
+
+@virtual_time
+async def test_conversations_without_a_route_wait_for_one_request_and_use_the_route_that_it_brings(path: Path) -> None:
+    async with open_shop(path, ASK) as shop:
+        for body in (b"one", b"two"):
+            shop.begin(body)
+        await asyncio.sleep(2 * SOON)
+        assert [render_inquiry(Inquiry(BILLING))] == requests(shop)
+        assert [] == shop.link.bodies(BILLING)
+
+        answer_request(shop)
+        shop.route(ASK, Route("found", GATEWAY, remote_service_name=BILLING))
+        await asyncio.sleep(2 * SOON)
+
+        assert [b"one", b"two"] == [body[-3:] for body in shop.link.bodies(BILLING)]
+        assert ["CO", "CO"] == states(shop.db)
+
+
+@virtual_time
+async def test_an_answer_without_a_route_leads_to_another_request_after_the_time_out(path: Path) -> None:
+    async with open_shop(path, ASK) as shop:
+        shop.begin(b"one")
+        await asyncio.sleep(2 * SOON)
+        answer_request(shop)
+        await asyncio.sleep(RETRY_SECONDS - 2 * SOON)
+        early = len(requests(shop))
+        await asyncio.sleep(REMATCH_SECONDS + 4 * SOON)
+
+        assert (1, 2) == (early, len(requests(shop)))
+
+
+@virtual_time
+async def test_what_leads_back_to_this_very_instance_is_asked_for_by_the_instance(path: Path) -> None:
+    back = Route("self", OTHER, remote_service_name=BILLING)
+    async with open_shop(path, back) as shop:
+        shop.forwarder.found_self({OTHER}, 0.0)
+        shop.route(back, msdb=build_table([ASK], now=datetime.now(UTC)))
+        shop.begin(b"one")
+        await asyncio.sleep(2 * SOON)
+
+        assert {BILLING} == {facts.to_service for facts in shop.asked}
+        assert [] == requests(shop)
 
 
 # --- test_wall_clock ---
@@ -821,32 +678,25 @@ async def test_database_is_at_rest_when_all_that_came_is_stored_and_acknowledged
 WALL = 1_750_000_000.0
 
 
-def watched() -> WallClock:
-    clock = WallClock()
-    clock.look(WALL, 100.0)
+def watched() -> ClockJumpDetector:
+    clock = ClockJumpDetector()
+    clock.observe(WALL, 100.0)
     return clock
-
-
-def test_clock_that_goes_on_is_believed() -> None:
-    clock = watched()
-
-    assert [0.0] * 50 == [clock.look(WALL + second, 100.0 + second) for second in range(50)]
-    assert clock.is_settled(150.0)
 
 
 @pytest.mark.parametrize("step", [JUMP_SECONDS - 0.1, -JUMP_SECONDS + 0.1])
 def test_correction_is_no_jump(step: float) -> None:
     clock = watched()
 
-    assert 0.0 == clock.look(WALL + 1 + step, 101.0)
+    assert 0.0 == clock.observe(WALL + 1 + step, 101.0)
     assert clock.is_settled(101.0)
 
 
 def test_jump_forward_is_believed_when_it_stays() -> None:
     clock = watched()
 
-    assert 86_400.0 == clock.look(WALL + 86_401.0, 101.0)
-    assert 0.0 == clock.look(WALL + 86_402.0, 102.0)
+    assert 86_400.0 == clock.observe(WALL + 86_401.0, 101.0)
+    assert 0.0 == clock.observe(WALL + 86_402.0, 102.0)
 
     assert not clock.is_settled(101.0 + SETTLE_SECONDS - 0.1)
     assert clock.is_settled(101.0 + SETTLE_SECONDS)
@@ -854,14 +704,7 @@ def test_jump_forward_is_believed_when_it_stays() -> None:
 
 def test_jump_that_is_undone_has_done_no_harm() -> None:
     clock = watched()
-    clock.look(WALL + 86_401.0, 101.0)
+    clock.observe(WALL + 86_401.0, 101.0)
 
-    assert -86_400.0 == clock.look(WALL + 2.0, 102.0)
+    assert -86_400.0 == clock.observe(WALL + 2.0, 102.0)
     assert clock.is_settled(102.0)
-
-
-def test_first_look_cannot_tell() -> None:
-    clock = WallClock()
-
-    assert 0.0 == clock.look(WALL, 5.0)
-    assert clock.is_settled(5.0)

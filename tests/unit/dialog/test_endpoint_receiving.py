@@ -14,8 +14,8 @@ import pytest
 from broker.client.dialog import Dialog
 from broker.conversation.frames import Travel, ack_frame
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
-from broker.dialog.arrivals import DELAY
-from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, SETTLE_SECONDS, TURN_SECONDS
+from broker.dialog.arrivals import ACK_DELAY
+from broker.dialog.endpoint import BATCH_PAUSE, FAILURE_PAUSE, MAINTENANCE_SECONDS, RIDE_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import FrameKind
@@ -23,7 +23,9 @@ from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import far_initiator, queued, rows, states
 from tests.support.virtual_time import virtual_time
-from tests.unit.dialog.test_endpoint import SOON, Shop, open_shop
+from tests.unit.dialog.running import SOON, Shop, open_shop
+
+WRITE = SqliteStore.write_in_writer
 
 WRITE = SqliteStore.write_in_writer
 
@@ -95,9 +97,9 @@ async def test_what_comes_shortly_after_a_turn_for_several_shares_the_next_one(
         turns = watched(monkeypatch)
         shop.arrive(far_initiator("Orders").message(0), far_initiator("Orders").message(0))
         for _ in range(4):
-            await asyncio.sleep(TURN_SECONDS / 6)
+            await asyncio.sleep(BATCH_PAUSE / 6)
             shop.arrive(far_initiator("Orders").message(0))
-        await asyncio.sleep(TURN_SECONDS)
+        await asyncio.sleep(BATCH_PAUSE)
 
         assert [2, 4] == [len(turn.frames) for turn in turns if turn.frames]
 
@@ -109,7 +111,7 @@ async def test_turn_for_one_keeps_nobody_waiting(path: Path, monkeypatch: pytest
         turns = watched(monkeypatch)
         for _ in range(2):
             shop.arrive(far_initiator("Orders").message(0))
-            await asyncio.sleep(TURN_SECONDS / 4)
+            await asyncio.sleep(BATCH_PAUSE / 4)
 
         assert [1, 1] == [len(turn.frames) for turn in turns if turn.frames]
 
@@ -133,7 +135,7 @@ async def test_answer_carries_the_acknowledgement_and_saves_a_frame(path: Path) 
         await asyncio.sleep(SOON)
         told = len(shop.link.acks())
         shop.arrive(far.message(1))
-        await asyncio.sleep(DELAY / 4)
+        await asyncio.sleep(ACK_DELAY / 4)
 
         shop.endpoint._find = Find.NEW
         answer(shop, b"answer")
@@ -150,7 +152,7 @@ async def test_what_is_held_out_of_order_is_told_at_once(path: Path) -> None:
         await asyncio.sleep(SOON)
         far = far_initiator("Orders")
         shop.arrive(far.message(0), far.message(2), far.message(3), far.message(5))
-        await asyncio.sleep(DELAY / 2)
+        await asyncio.sleep(ACK_DELAY / 2)
 
         ((header, body),) = [decode_dialog(frame) for frame in shop.link.frames]
         assert (FrameKind.ACK, (1, 0)) == (header.kind, (header.ack_sequence, header.ack_fragment))
@@ -165,7 +167,7 @@ async def test_what_the_far_side_holds_out_of_order_is_told_to_the_sender(path: 
         target = shop.target_of(dialog)
         runs = ((2, 0, 0), (5, 0, 0))
 
-        with mock.patch.object(shop.endpoint.transmitter, "acknowledge") as acknowledge:
+        with mock.patch.object(shop.endpoint.transmitter, "on_acknowledged") as acknowledge:
             shop.arrive(ack_frame(target.contact, Travel(), bytes(16), (1, 0), runs))
             await asyncio.sleep(SOON)
 
@@ -196,7 +198,7 @@ async def test_acknowledgements_that_wait_leave_before_the_end(path: Path) -> No
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
         shop.arrive(far_initiator("Orders").message(0))
-        await asyncio.sleep(DELAY / 2)
+        await asyncio.sleep(ACK_DELAY / 2)
         assert [] == shop.link.acks()
 
     assert [(1, 0)] == shop.link.acks()
@@ -267,7 +269,7 @@ async def test_wall_clock_that_jumps_and_comes_back_ends_nothing(path: Path) -> 
 
         with wall_clock_off_by(86_400.0):
             await asyncio.sleep(SETTLE_SECONDS / 2)
-        await asyncio.sleep(2 * KEEP_SECONDS)
+        await asyncio.sleep(2 * MAINTENANCE_SECONDS)
 
         assert ["CO"] == states(shop.application)
         shop.arrive(shop.target_of(dialog).ack(1, 0))
@@ -282,7 +284,7 @@ async def test_wall_clock_that_stays_where_it_jumped_is_believed(path: Path) -> 
         await asyncio.sleep(SOON)
 
         with wall_clock_off_by(86_400.0):
-            await asyncio.sleep(SETTLE_SECONDS + 2 * KEEP_SECONDS)
+            await asyncio.sleep(SETTLE_SECONDS + 2 * MAINTENANCE_SECONDS)
 
             assert [ERROR] == [name for name, _ in queued(shop.application)]
 

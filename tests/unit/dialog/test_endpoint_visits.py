@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -15,14 +14,10 @@ from unittest import mock
 import pytest
 
 from broker.client.dialog import begin_dialog
-from broker.conversation.frames import Travel
-from broker.conversation.window import Backoff
 from broker.dialog import arrivals as inbox
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.transmitter import DialogTuning
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
 from broker.forwarding.ring import Ring, VisitRecord, decode
@@ -32,23 +27,13 @@ from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store.port import WriteBatch, WriteResult
 from broker.store.sqlite.write_batch import SqliteStore
-from tests.support.dialog import far_initiator, open_database
+from tests.support.dialog import far_initiator, make_endpoint, open_database
 from tests.support.virtual_time import VirtualLoop, virtual_time
+from tests.unit.dialog.running import SOON, TUNING, Peer
 
 WRITE = SqliteStore.write_in_writer
 
-SOON = 0.2  # seconds within which a healthy database has done what there is to do
 Told = tuple[int, Disposition | None]
-
-
-class Peer:
-    """An origin that does not care."""
-
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        """It sends it again."""
 
 
 class Instance:
@@ -65,12 +50,11 @@ class Instance:
         )
         self.endpoints: dict[str, Endpoint] = {}
         self.paths = {service: directory / f"{service}.db" for service in services}
-        settings = DialogTuning(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=1000)
         now = datetime.now(UTC)
         table = build_table([create_route("here", RouteProperties(address="LOCAL"), now=now)], now=now)
         for service, path in self.paths.items():
-            store = SqliteStore(path, open_database(path, service), fragment_size=settings.fragment_size)
-            endpoint = Endpoint(service, path, store, settings=settings, forwarder=self.forwarder)
+            store = SqliteStore(path, open_database(path, service), fragment_size=TUNING.fragment_size)
+            endpoint = make_endpoint(service, store, TUNING, self.forwarder)
             endpoint.transmitter.table = table
             self.endpoints[service] = endpoint
             endpoint.start()
@@ -79,7 +63,7 @@ class Instance:
 
     def deliver(self, database: bytes, frames: list[bytes], origin: Any) -> None:
         (endpoint,) = [one for one in self.endpoints.values() if one.broker_instance == database]
-        endpoint.arrive(frames, origin)
+        endpoint.receive(frames, origin)
 
     def take(self, *frames: bytes) -> None:
         data = b"".join(frames)

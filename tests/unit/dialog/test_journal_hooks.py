@@ -9,7 +9,7 @@ import pytest
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.conversation.outbound import Outgoing
 from broker.dialog import journal_hooks as module
-from broker.dialog.journal_hooks import Verdicts, Witness
+from broker.dialog.journal_hooks import ReceiverJournal, SenderJournal
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, Queued
 from broker.forwarding.ring import Ring, VisitRecord, decode
@@ -26,16 +26,16 @@ class Peer:
 
 
 class Desk:
-    """Verdicts with a ring that follows everything."""
+    """ReceiverJournal with a ring that follows everything."""
 
     def __init__(self) -> None:
         self.ring = Ring(1 << 16, sample=1, adjacent_of=lambda _: "peer")
-        self.verdicts = Verdicts(self.ring)
+        self.journal = ReceiverJournal(self.ring)
 
     def arrive(self, now: float, *frames: bytes) -> None:
         self.ring.begin(now, Peer(), is_from_here=False)
         for frame in frames:
-            self.verdicts.expect(frame, is_ack=False)
+            self.journal.on_received(frame, is_ack=False)
 
     def told(self) -> list[tuple[int, Disposition | None, float, float]]:
         """(sequence number, what became of it, arrival, end) of each record."""
@@ -64,13 +64,13 @@ def test_frames_are_told_with_the_pass_in_which_they_came(frames: list[bytes]) -
     desk.arrive(1.0, *frames[:2])
     desk.arrive(2.0, frames[2])
 
-    desk.verdicts.begin(3, 0)
+    desk.journal.begin(3, 0)
     desk.arrive(3.0, frames[3])
     assert [] == desk.told()
-    desk.verdicts.judge([Disposition.DELIVERED, Disposition.DUPLICATE, Disposition.DELIVERED], 4.0)
+    desk.journal.finish([Disposition.DELIVERED, Disposition.DUPLICATE, Disposition.DELIVERED], 4.0)
     first = desk.records()
-    desk.verdicts.begin(1, 0)
-    desk.verdicts.judge([Disposition.CORRUPTED], 5.0)
+    desk.journal.begin(1, 0)
+    desk.journal.finish([Disposition.CORRUPTED], 5.0)
 
     assert [(1, "peer"), (1, "peer"), (1, "peer")] == [
         (record.header.hop_count, record.arrival.adjacent_in) for record in first
@@ -84,39 +84,26 @@ def test_frames_are_told_with_the_pass_in_which_they_came(frames: list[bytes]) -
 def test_what_the_store_failed_with_is_dropped_and_what_waits_is_not(frames: list[bytes]) -> None:
     desk = Desk()
     desk.arrive(1.0, *frames[:2])
-    desk.verdicts.begin(2, 0)
+    desk.journal.begin(2, 0)
     desk.arrive(2.0, frames[2])
 
-    desk.verdicts.drop(Disposition.STORE_FAILED, 3.0)
-    desk.verdicts.begin(1, 0)
-    desk.verdicts.judge([Disposition.DELIVERED], 4.0)
+    desk.journal.drop(Disposition.STORE_FAILED, 3.0)
+    desk.journal.begin(1, 0)
+    desk.journal.finish([Disposition.DELIVERED], 4.0)
 
     failed = [(number, Disposition.STORE_FAILED, 1.0, 3.0) for number in range(2)]
     assert [*failed, (2, Disposition.DELIVERED, 2.0, 4.0)] == desk.told()
-
-
-def test_what_waits_longer_than_a_turn_stores_is_told_with_the_next_one(frames: list[bytes]) -> None:
-    desk = Desk()
-    desk.arrive(1.0, *frames[:3])
-
-    desk.verdicts.begin(2, 0)
-    desk.verdicts.judge([Disposition.DELIVERED, Disposition.DUPLICATE], 2.0)
-    desk.verdicts.begin(1, 0)
-    desk.verdicts.judge([Disposition.DELIVERED], 3.0)
-
-    told = [(0, Disposition.DELIVERED), (1, Disposition.DUPLICATE), (2, Disposition.DELIVERED)]
-    assert told == [(number, disposition) for number, disposition, _, _ in desk.told()]
 
 
 def test_acknowledgements_are_told_behind_the_messages_that_they_came_before(frames: list[bytes]) -> None:
     desk = Desk()
     desk.arrive(1.0)
     for frame, is_ack in zip(frames, (True, False, True, False, True), strict=True):
-        desk.verdicts.expect(frame, is_ack=is_ack)
+        desk.journal.on_received(frame, is_ack=is_ack)
 
-    desk.verdicts.begin(1, 2)
-    desk.verdicts.judge([Disposition.DELIVERED, Disposition.DUPLICATE, Disposition.CORRUPTED], 2.0)
-    desk.verdicts.close(3.0)
+    desk.journal.begin(1, 2)
+    desk.journal.finish([Disposition.DELIVERED, Disposition.DUPLICATE, Disposition.CORRUPTED], 2.0)
+    desk.journal.close(3.0)
 
     told = [(1, Disposition.DELIVERED), (0, Disposition.DUPLICATE), (2, Disposition.CORRUPTED)]
     left = [(3, Disposition.SHUTDOWN), (4, Disposition.SHUTDOWN)]
@@ -127,7 +114,7 @@ def test_frame_that_is_not_taken_at_all_is_told_at_once(frames: list[bytes]) -> 
     desk = Desk()
     desk.arrive(1.0)
 
-    desk.verdicts.refuse(frames[0], Disposition.STORE_BUSY, 1.5)
+    desk.journal.refuse(frames[0], Disposition.STORE_BUSY, 1.5)
 
     assert [(0, Disposition.STORE_BUSY, 1.0, 1.5)] == desk.told()
 
@@ -135,10 +122,10 @@ def test_frame_that_is_not_taken_at_all_is_told_at_once(frames: list[bytes]) -> 
 def test_what_is_not_stored_in_the_end_is_dropped(frames: list[bytes]) -> None:
     desk = Desk()
     desk.arrive(1.0, frames[0])
-    desk.verdicts.begin(1, 0)
+    desk.journal.begin(1, 0)
     desk.arrive(2.0, frames[1])
 
-    desk.verdicts.close(3.0)
+    desk.journal.close(3.0)
 
     assert [(0, Disposition.SHUTDOWN, 1.0, 3.0), (1, Disposition.SHUTDOWN, 2.0, 3.0)] == desk.told()
 
@@ -147,10 +134,10 @@ def test_frame_of_a_database_here_came_when_it_was_sent_however_long_it_was_queu
     desk = Desk()
     frame = make_frame(0, 0)
     desk.ring.begin(7.0, Peer(), is_from_here=True, queued={b"m" * 16: Queued(1.0, is_resend=True)})
-    desk.verdicts.expect(frame, is_ack=False)
-    desk.verdicts.begin(1, 0)
+    desk.journal.on_received(frame, is_ack=False)
+    desk.journal.begin(1, 0)
 
-    desk.verdicts.judge([Disposition.DELIVERED], 8.0)
+    desk.journal.finish([Disposition.DELIVERED], 8.0)
     (record,) = desk.records()
 
     assert (7.0, {}, True, 0) == (
@@ -161,22 +148,13 @@ def test_frame_of_a_database_here_came_when_it_was_sent_however_long_it_was_queu
     )
 
 
-def test_writer_that_says_too_little_is_a_bug(frames: list[bytes]) -> None:
-    desk = Desk()
-    desk.arrive(1.0, *frames[:2])
-    desk.verdicts.begin(2, 0)
-
-    with pytest.raises(ValueError, match="shorter"):
-        desk.verdicts.judge([Disposition.DELIVERED], 2.0)
-
-
 def test_span_of_the_application_goes_with_the_messages_that_have_one(frames: list[bytes]) -> None:
     desk = Desk()
     desk.arrive(1.0, *frames[:3])
-    desk.verdicts.begin(3, 0)
+    desk.journal.begin(3, 0)
 
     traced = {(b"c" * 16, False, 1): "span", (b"c" * 16, True, 2): "of the other direction"}
-    desk.verdicts.judge([Disposition.DELIVERED] * 3, 2.0, traced)
+    desk.journal.finish([Disposition.DELIVERED] * 3, 2.0, traced)
 
     assert ["", "span", ""] == [record.arrival.trace_parent for record in desk.records()]
 
@@ -194,7 +172,7 @@ class WitnessDesk:
 
     def __init__(self, sample: float = 1.0) -> None:
         self.ring = Ring(1 << 16, sample=sample)
-        self.witness = Witness(self.ring)
+        self.journal = SenderJournal(self.ring)
         self._ids = 0
 
     def send(self, *places: tuple[int, int], flags: int = LAST, endpoint_id: int = 1, is_resend: bool = False) -> None:
@@ -205,10 +183,10 @@ class WitnessDesk:
             fragment = Outgoing(place, flags, b"body", enqueued_at=WALL - 50 + place[0] / 2)
             message_id = self._ids.to_bytes(16, "big")
             frame = message_frame(contact, Travel(), message_id, Fragment(place, flags, b"body", (0, 0)))
-            self.witness.send(endpoint_id, frame, fragment, is_resend=is_resend)
+            self.journal.on_sent(endpoint_id, frame, fragment, is_resend=is_resend)
 
     def acknowledge(self, *place: int, endpoint_id: int = 1, after: float = 0.0) -> list[VisitRecord]:
-        self.witness.acknowledge(endpoint_id, (place[0], place[1]), now=NOW + after, wall=WALL + after)
+        self.journal.on_acknowledged(endpoint_id, (place[0], place[1]), now=NOW + after, wall=WALL + after)
         return list(decode(self.ring.take()))
 
 
@@ -226,8 +204,8 @@ def test_what_is_sent_goes_with_when_it_was_queued_and_whether_it_was_sent_befor
     desk.send((0, 0), is_resend=True)
 
     expected = [Queued(WALL - 50, False), Queued(WALL - 49.5, False), Queued(WALL - 50, True)]
-    assert {number.to_bytes(16, "big"): one for number, one in enumerate(expected, 1)} == desk.witness.take()
-    assert {} == desk.witness.take()
+    assert {number.to_bytes(16, "big"): one for number, one in enumerate(expected, 1)} == desk.journal.pop_queued()
+    assert {} == desk.journal.pop_queued()
 
 
 def test_span_of_the_application_goes_with_a_traced_message_whoever_samples_its_dialog() -> None:
@@ -236,19 +214,13 @@ def test_span_of_the_application_goes_with_a_traced_message_whoever_samples_its_
     flags = LAST | int(Flag.TRACE)
     frame = message_frame(contact, Travel(), b"m" * 16, Fragment((0, 0), flags, b"body", (0, 0)))
 
-    desk.witness.send(1, frame, Outgoing((0, 0), flags, b"body", enqueued_at=WALL, trace_parent="p"), is_resend=False)
+    desk.journal.on_sent(
+        1, frame, Outgoing((0, 0), flags, b"body", enqueued_at=WALL, trace_parent="p"), is_resend=False
+    )
 
-    assert {b"m" * 16: Queued(WALL, False, "p")} == desk.witness.take()
+    assert {b"m" * 16: Queued(WALL, False, "p")} == desk.journal.pop_queued()
     (record,) = desk.acknowledge(1, 0)
     assert "p" == record.arrival.queued[b"m" * 16].trace_parent
-
-
-def test_without_a_ring_nothing_is_kept() -> None:
-    witness = Witness(None)
-
-    witness.send(1, bytes(200), Outgoing((0, 0), LAST, b"", trace_parent="p"), is_resend=False)
-
-    assert {} == witness.take()
 
 
 def test_acknowledged_fragments_are_told_once_with_their_newest_copy() -> None:
@@ -279,28 +251,17 @@ def test_last_fragment_is_acknowledged_with_its_message() -> None:
     assert [(0, 2)] == places(desk.acknowledge(1, 0))
 
 
-def test_dialogs_are_told_apart_and_forgotten() -> None:
-    desk = WitnessDesk()
-    desk.send((0, 0))
-    desk.send((0, 0), endpoint_id=2)
-    desk.witness.forget(1)
-
-    assert [] == desk.acknowledge(1, 0)
-    assert [2] == ids(desk.acknowledge(1, 0, endpoint_id=2))
-    assert [] == desk.acknowledge(1, 0, endpoint_id=3)
-
-
 def test_above_the_bound_acknowledgements_are_shed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_MAX", 2)
+    monkeypatch.setattr(module, "SENT_MAX", 2)
     desk = WitnessDesk()
     desk.send((0, 0), (1, 0), (2, 0))
     desk.send((2, 0), is_resend=True)
 
     assert 1 == desk.ring.shed
-    assert 4 == len(desk.witness.take())
+    assert 4 == len(desk.journal.pop_queued())
     assert [(0, 0), (1, 0)] == places(desk.acknowledge(3, 0))
     desk.send((3, 0), (4, 0))
-    desk.witness.forget(1)
+    desk.journal.forget(1)
     desk.send((0, 0), (1, 0), endpoint_id=2)
     assert 1 == desk.ring.shed
 
@@ -309,7 +270,7 @@ def test_clock_that_went_back_does_not_make_it_queued_later_than_now() -> None:
     desk = WitnessDesk()
     desk.send((0, 0))
 
-    desk.witness.acknowledge(1, (1, 0), now=NOW, wall=WALL - 3600)
+    desk.journal.on_acknowledged(1, (1, 0), now=NOW, wall=WALL - 3600)
     (record,) = decode(desk.ring.take())
 
     assert NOW == record.arrival.entered
@@ -319,12 +280,12 @@ def test_only_sampled_dialogs_are_followed_and_none_without_a_ring() -> None:
     conversations = [number.to_bytes(16, "big") for number in range(200)]
     desk = WitnessDesk(0.3)
 
-    followed = [desk.witness.follows(one) for one in conversations]
+    followed = [desk.journal.follows(one) for one in conversations]
 
     assert {True, False} == set(followed)
     assert [desk.ring.follows(one) for one in conversations] == followed
-    nobody = Witness(None)
+    nobody = SenderJournal(None)
     assert not any(map(nobody.follows, conversations))
-    nobody.acknowledge(1, (1, 0), now=NOW, wall=WALL)
+    nobody.on_acknowledged(1, (1, 0), now=NOW, wall=WALL)
     nobody.forget(1)
-    assert {} == nobody.take()
+    assert {} == nobody.pop_queued()

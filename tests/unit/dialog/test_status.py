@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,11 +12,10 @@ from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound, Outgoing
 from broker.conversation.window import Backoff, RoundTrip, Window
 from broker.dialog import status as module
-from broker.dialog.send_queue import Sender
-from broker.dialog.status import MOVING, TELL_SECONDS, StatusWriter, Trouble, connecting, transmission_status
+from broker.dialog.send_queue import LOADED_MAX_BYTES, LoadBudget, Sender
+from broker.dialog.status import MOVING, WRITE_SECONDS, PathProblem, StatusWriter, TransmissionStatus, connecting
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.outbox import Destination
 from broker.forwarding.pool import Limits
 from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
@@ -37,32 +36,29 @@ class Link:
         self.can_send = can_send
 
 
-@dataclass
-class Here:
-    """What surrounds the sender."""
+class Here(TransmissionStatus):
+    """A renderer with what surrounds the sender; its wall clock does not move."""
 
-    trouble: Trouble = field(default_factory=Trouble)
-    memory: tuple[int, int] = (0, 1000)
-    wall_offset: float = WALL
-    forwarder: Forwarder = field(init=False)
+    wall_offset = WALL
 
-    def __post_init__(self) -> None:
+    def __init__(self, problem: PathProblem = PathProblem(), loaded_bytes: int = 0) -> None:  # noqa: B008 - a constant
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=lambda *_: None,
             want=lambda _: None,
             health_of=lambda _: AddressHealth.CONNECTED,
         )
+        super().__init__(
+            self.forwarder,
+            cast("LoadBudget", SimpleNamespace(loaded_bytes=loaded_bytes)),
+            clock=lambda: NOW,
+            problem_of=lambda _: problem,
+            request_status=lambda service: f"asked for {service}, not answered yet",
+        )
 
     def connect(self, *, can_send: bool = True) -> Here:
         self.forwarder.outbox(HOP).outlet = Link(can_send=can_send)  # type: ignore[assignment]
         return self
-
-    def trouble_of(self, _destination: Destination) -> Trouble:
-        return self.trouble
-
-    def asked(self, service_name: str) -> str:
-        return f"asked for {service_name}, not answered yet"
 
 
 def sender(fragments: int = 1, *, window: int = 10) -> Sender:
@@ -90,26 +86,26 @@ def delayed(disposition: Disposition, **more: Any) -> Decision:
 
 
 def test_no_connection_is_told_with_its_reason_and_the_next_attempt() -> None:
-    here = Here(trouble=Trouble("Connection refused", NOW + 5))
+    here = Here(PathProblem("Connection refused", NOW + 5))
 
-    assert transmission_status(sender(), forwarded(), here) == (
+    assert here.render(sender(), forwarded()) == (
         "waiting for a connection to tcp://gateway:4022: Connection refused, next attempt at 2025-06-15 15:08:25 UTC"
     )
 
 
 def test_connection_under_way_has_no_reason_yet() -> None:
-    assert transmission_status(sender(), forwarded(), Here()) == "waiting for a connection to tcp://gateway:4022"
-    assert connecting(HOP, Trouble("why")) == "waiting for a connection to tcp://gateway:4022: why"
+    assert Here().render(sender(), forwarded()) == "waiting for a connection to tcp://gateway:4022"
+    assert connecting(HOP, PathProblem("why")) == "waiting for a connection to tcp://gateway:4022: why"
 
 
 def test_full_connection_is_told() -> None:
-    status = transmission_status(sender(), forwarded(), Here().connect(can_send=False))
+    status = Here().connect(can_send=False).render(sender(), forwarded())
 
     assert status == "waiting for room on the connection to tcp://gateway:4022"
 
 
 def test_what_was_sent_is_told_with_its_next_hop_and_when_it_is_sent_again() -> None:
-    status = transmission_status(sent(3), forwarded(), Here().connect())
+    status = Here().connect().render(sent(3), forwarded())
 
     assert status == (
         "sent to tcp://gateway:4022 and not acknowledged yet, 3 fragments under way:"
@@ -118,11 +114,11 @@ def test_what_was_sent_is_told_with_its_next_hop_and_when_it_is_sent_again() -> 
 
 
 def test_full_window_is_told() -> None:
-    assert transmission_status(sent(3, window=2), forwarded(), Here().connect()).endswith(", window full")
+    assert Here().connect().render(sent(3, window=2), forwarded()).endswith(", window full")
 
 
 def test_way_inside_the_instance_needs_no_connection() -> None:
-    status = transmission_status(sent(), delayed(Disposition.DELIVERED), Here())
+    status = Here().render(sent(), delayed(Disposition.DELIVERED))
 
     assert status.startswith("sent to the service in this instance and not acknowledged yet, 1 fragment under way:")
 
@@ -131,24 +127,27 @@ def test_resting_dialog_tells_when_it_goes_on() -> None:
     dialog = sent(2)
     dialog.outbound.rest()
 
-    status = transmission_status(dialog, forwarded(), Here().connect())
+    status = Here().connect().render(dialog, forwarded())
 
     assert status.endswith("and not acknowledged yet: sent again at 2025-06-15 15:08:24 UTC")
 
 
 def test_open_way_is_used_in_turn() -> None:
-    assert transmission_status(sender(), forwarded(), Here().connect()) == "waiting for its turn"
+    assert Here().connect().render(sender(), forwarded()) == "waiting for its turn"
 
 
 @pytest.mark.parametrize(
     ("used", "status"),
     [
-        (500, "waiting for its turn"),
-        (501, "waiting for memory: 501 of at most 1000 bytes are loaded for other dialogs"),
+        (LOADED_MAX_BYTES // 2, "waiting for its turn"),
+        (
+            LOADED_MAX_BYTES,
+            f"waiting for memory: {LOADED_MAX_BYTES} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs",
+        ),
     ],
 )
 def test_lack_of_memory_is_told(used: int, status: str) -> None:
-    assert status == transmission_status(sender(0), forwarded(), Here(memory=(used, 1000)).connect())
+    assert status == Here(loaded_bytes=used).connect().render(sender(0), forwarded())
 
 
 @pytest.mark.parametrize(
@@ -161,10 +160,10 @@ def test_lack_of_memory_is_told(used: int, status: str) -> None:
 )
 def test_what_keeps_routing_is_told_with_its_number_and_the_next_try(disposition: Disposition, what: str) -> None:
     dialog = sender()
-    unarmed = transmission_status(dialog, delayed(disposition), Here())
-    dialog.armed_at = NOW + 10
+    unarmed = Here().render(dialog, delayed(disposition))
+    dialog.timer_at = NOW + 10
 
-    status = transmission_status(dialog, delayed(disposition), Here())
+    status = Here().render(dialog, delayed(disposition))
 
     assert unarmed == f"{what}: matched again when routes or services change"
     assert status == f"{what}: matched again at 2025-06-15 15:08:30 UTC, or when routes or services change"
@@ -177,7 +176,7 @@ def test_a_route_that_is_asked_for_is_told_with_whom() -> None:
 
     decision = delayed(Disposition.ASKING_FOR_ROUTE, route=Route())
 
-    assert transmission_status(sender(), decision, Here()) == (
+    assert Here().render(sender(), decision) == (
         "delayed, asking for route (9770) by ask to tcp://far:1: asked for Billing, not answered yet"
     )
 
@@ -187,14 +186,14 @@ def test_later_attempts_are_numbered(make: Callable[[], Sender]) -> None:
     dialog = make()
     dialog.outbound.round_trip.attempts = 2
 
-    assert transmission_status(dialog, forwarded(), Here().connect()).endswith(", attempt 3")
+    assert Here().connect().render(dialog, forwarded()).endswith(", attempt 3")
 
 
 def test_advice_of_the_next_hop_is_passed_on() -> None:
     dialog = sent()
-    dialog.advice = "pool limit exceeded (11289)"
+    dialog.last_rejection = "pool limit exceeded (11289)"
 
-    status = transmission_status(dialog, forwarded(), Here().connect())
+    status = Here().connect().render(dialog, forwarded())
 
     assert status.endswith("; refused by the next hop: pool limit exceeded (11289)")
 
@@ -203,7 +202,7 @@ def test_advice_of_the_next_hop_is_passed_on() -> None:
 # What the file says of why dialogs wait, and when it is written.
 
 
-LATER = 1.0 + TELL_SECONDS
+LATER = 1.0 + WRITE_SECONDS
 
 
 class Desk:
@@ -226,23 +225,23 @@ class Desk:
 def test_dialog_that_waits_for_a_second_has_a_sentence() -> None:
     desk = Desk()
 
-    assert [desk.telling.statuses(now) for now in (1.0, LATER)] == [{}, {1: "waits"}]
+    assert [desk.telling.due(now) for now in (1.0, LATER)] == [{}, {1: "waits"}]
 
 
 def test_sentence_is_written_when_it_changes_and_once_a_second() -> None:
     desk = Desk()
-    written = [desk.telling.statuses(LATER)]
+    written = [desk.telling.due(LATER)]
 
     for now in (LATER + 0.5, LATER + 1.0):
         desk.sentence = f"waits since {now}"
-        written.append(desk.telling.statuses(now))
-    written.append(desk.telling.statuses(LATER + 2.0))
+        written.append(desk.telling.due(now))
+    written.append(desk.telling.due(LATER + 2.0))
 
     assert written == [{1: "waits"}, {}, {1: f"waits since {LATER + 1.0}"}, {}]
 
 
 def test_what_the_file_says_already_is_not_written() -> None:
-    assert Desk(told="waits").telling.statuses(LATER) == {}
+    assert Desk(told="waits").telling.due(LATER) == {}
 
 
 def test_dialog_that_moves_has_a_sentence_that_stays() -> None:
@@ -251,48 +250,48 @@ def test_dialog_that_moves_has_a_sentence_that_stays() -> None:
 
     for step in range(1, 4):
         desk.senders[1].outbound.acknowledge((step, 0), 0.0)
-        written.append(desk.telling.statuses(1.0 + step))
+        written.append(desk.telling.due(1.0 + step))
 
     assert written == [{1: MOVING}, {}, {}]
 
 
 def test_sentence_is_removed_when_nothing_waits_any_more() -> None:
     desk = Desk(2)
-    desk.telling.statuses(LATER)
+    desk.telling.due(LATER)
     desk.watch(3, now=LATER)
 
     for endpoint_id in (1, 3, 99):
         desk.telling.forget(endpoint_id)
 
-    assert [desk.telling.statuses(LATER), desk.telling.statuses(LATER)] == [{1: None}, {}]
+    assert [desk.telling.due(LATER), desk.telling.due(LATER)] == [{1: None}, {}]
 
 
 def test_dialog_that_begins_again_before_its_sentence_was_removed_has_it_written_anew() -> None:
     desk = Desk()
-    desk.telling.statuses(LATER)
+    desk.telling.due(LATER)
     desk.telling.forget(1)
 
     desk.watch(1, now=LATER)
 
-    assert desk.telling.statuses(LATER) == {}
-    assert desk.telling.statuses(LATER + TELL_SECONDS) == {1: "waits"}
+    assert desk.telling.due(LATER) == {}
+    assert desk.telling.due(LATER + WRITE_SECONDS) == {1: "waits"}
 
 
 def test_what_could_not_be_written_is_written_later() -> None:
     desk = Desk(2)
-    desk.telling.statuses(LATER)
+    desk.telling.due(LATER)
     desk.telling.forget(2)
-    lost = desk.telling.statuses(LATER + TELL_SECONDS) | {1: "waits"}
+    lost = desk.telling.due(LATER + WRITE_SECONDS) | {1: "waits"}
 
-    desk.telling.untold(lost)
+    desk.telling.mark_unwritten(lost)
 
-    assert desk.telling.statuses(LATER + 2 * TELL_SECONDS) == {1: "waits", 2: None}
+    assert desk.telling.due(LATER + 2 * WRITE_SECONDS) == {1: "waits", 2: None}
 
 
 def test_so_many_are_looked_at_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STATUSES_MAX", 3)
     desk = Desk(5)
 
-    turns = [desk.telling.statuses(LATER).keys() for _ in range(3)]
+    turns = [desk.telling.due(LATER).keys() for _ in range(3)]
 
     assert turns == [{1, 2, 3}, {4, 5}, set()]

@@ -11,30 +11,27 @@ from dataclasses import dataclass, field
 from dataclasses import replace as dataclasses_replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from broker.config import settings as config
 from broker.conversation.frames import Contact, Fragment, Travel
 from broker.conversation.outbound import Outgoing
 from broker.conversation.window import FLOOR, Backoff
 from broker.dialog import send_queue as loading
 from broker.dialog import transmitter as module
-from broker.dialog.send_queue import FRAME_COST, QUANTUM_BYTES, SILENCE
+from broker.dialog.send_queue import SILENCE
 from broker.dialog.transmitter import (
     NO_BINDING,
     NO_CERTIFICATE,
     PUMP_BYTES,
     REMATCH_SECONDS,
     DialogTuning,
-    Framing,
+    FrameBuilder,
     Transmitter,
-    alternatives,
-    detour,
-    reset,
+    next_path,
+    path_alternatives,
 )
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, ForwardingEntry, frame_bounds
@@ -60,6 +57,7 @@ from broker.routing.table import RouteTable, build_table
 from broker.security.seal import Mode, read_box
 from broker.security.session import CannotSealError, DialogCredentials, Opener, Secured
 from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
+from tests.support.dialog import ALONE
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
@@ -108,11 +106,11 @@ def order(one: Decision) -> list[int]:
     ],
 )
 def test_each_usable_address_is_in_front_once(healths: tuple[AddressHealth, ...], expected: list[list[int]]) -> None:
-    assert expected == [order(one) for one in alternatives(decision(*healths))]
+    assert expected == [order(one) for one in path_alternatives(decision(*healths))]
 
 
 def test_the_first_alternative_is_the_decision_and_the_route_is_that_of_the_address_in_front() -> None:
-    first, second = alternatives(decision(C, C))
+    first, second = path_alternatives(decision(C, C))
 
     assert decision(C, C) == first
     assert second.route is not None
@@ -139,20 +137,16 @@ def test_detours_take_turns_among_those_that_are_as_good_as_the_best(
     taken = []
 
     for _ in fronts:
-        one = detour(one, Outboxes())
+        one = next_path(one, Outboxes())
         taken.append(order(one)[0])
 
     assert fronts == taken
 
 
-def test_decision_without_addresses_has_no_detour() -> None:
-    assert decision() == detour(decision(), Outboxes())
-
-
 def test_links_to_addresses_that_were_not_tried_are_asked_for() -> None:
     outboxes = Outboxes()
 
-    detour(decision(C, U, U, S), outboxes)
+    next_path(decision(C, U, U, S), outboxes)
 
     assert [2, 3] == outboxes.asked
 
@@ -173,8 +167,8 @@ FRAGMENT = Fragment((0, 0), 2, b"text", (0, 0))
 ORDERS = credentials("orders", "billing")
 
 
-def framing(known: DialogCredentials = ORDERS) -> Framing:
-    return Framing(Travel(), known)
+def framing(known: DialogCredentials = ORDERS) -> FrameBuilder:
+    return FrameBuilder(Travel(), known)
 
 
 def is_sealed(frame: bytes | None) -> bool:
@@ -231,7 +225,7 @@ def test_what_cannot_be_sealed_is_not_made() -> None:
 
     assert made.ack(contact, OUTSIDE, (1, 0)) is None
     assert made.fault(contact, OUTSIDE, Fault(-1, "x")) is None
-    assert made.final(contact) is None, "the certificate may still come"
+    assert made.why_unsendable(contact) is None, "the certificate may still come"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +242,7 @@ def test_what_will_never_be_sealed_has_an_error_with_the_number_of_the_original(
 
     with pytest.raises(CannotSealError):
         made.seal(contact, OUTSIDE, with_packet=False)
-    fault = made.final(contact)
+    fault = made.why_unsendable(contact)
 
     assert fault is not None
     assert code == fault.code
@@ -259,7 +253,7 @@ def test_a_target_without_its_certificate_waits_for_it() -> None:
     """It has begun with one."""
     made = framing(credentials(None, "orders"))
 
-    assert made.final(target(Secured(Mode.FULL, "CN=orders"))) is None
+    assert made.why_unsendable(target(Secured(Mode.FULL, "CN=orders"))) is None
 
 
 def packet_of(frame: bytes | None) -> bytes:
@@ -273,8 +267,8 @@ def test_the_packet_stays_away_when_the_far_side_has_named_the_key() -> None:
     assert first is not None
     key_id = read_box(decode_dialog(first)[1]).key_id
 
-    made.heard(contact.conversation_id, KeyEvidence(key_id[:8], b"k" * 16), is_initiator=True)
-    made.heard(b"another dialog!!", KeyEvidence(key_id[:8], b"k" * 16), is_initiator=True)
+    made.on_key_evidence(contact.conversation_id, KeyEvidence(key_id[:8], b"k" * 16), is_initiator=True)
+    made.on_key_evidence(b"another dialog!!", KeyEvidence(key_id[:8], b"k" * 16), is_initiator=True)
 
     assert packet_of(first)
     assert b"" == packet_of(made.ack(contact, OUTSIDE, (2, 0), is_urgent=False))
@@ -337,12 +331,6 @@ def test_clock_that_went_back_since_adds_nothing_to_the_lifetime_told(monkeypatc
     monkeypatch.setattr(module, "time", type("Clock", (), {"time": staticmethod(lambda: -800.0)}))
 
     assert 60 == decode_envelope(framing().body(fragment))[0].lifetime
-
-
-def test_body_without_a_lifetime_goes_out_as_it_is() -> None:
-    fragment = Outgoing((1, 0), 2, b"whatever this is")
-
-    assert fragment.body is framing().body(fragment)
 
 
 HERE, THERE = bytes([1]) * 16, bytes([2]) * 16
@@ -434,6 +422,8 @@ class Stage:
     delivered: list[bytes] = field(default_factory=list)
     health: dict[NetworkAddress, AddressHealth] = field(default_factory=dict)
     told: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
+    parted: list[Link] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     answers_by_itself: bool = True
 
     def __post_init__(self) -> None:
@@ -445,7 +435,15 @@ class Stage:
         )
         settings = DialogTuning(Backoff(FIRST_WAIT, 8.0), Travel(), self.window, self.fragment_size)
         self.transmitter = Transmitter(
-            settings, self.forwarder, self._wake, on_told=lambda *told: self.told.append(told)
+            "shop",
+            settings,
+            self.forwarder,
+            dataclasses_replace(ALONE, left_cleanly=lambda link: link in self.parted),
+            wake_writer=self._wake,
+            ask_for_route=lambda facts: self.requested.append(facts.to_service),
+            on_acks_carried=lambda *carried: self.told.append(carried),
+            request_status=lambda _: "about to be asked",
+            credentials=DialogCredentials(),
         )
         self.transmitter.table = table(str(GATEWAY))
         self.link = self.connect(GATEWAY)
@@ -461,22 +459,22 @@ class Stage:
         rows = self.stored[endpoint_id]
         first = rows[-1].sequence + 1 if rows else 0
         rows += [Message(n, body) for n, body in enumerate(bodies, first)]
-        self.transmitter.found(PendingDialog(endpoint_id, contact(endpoint_id), first, (0, 0), **found))
+        self.transmitter.on_found(PendingDialog(endpoint_id, contact(endpoint_id), first, (0, 0), **found))
 
     def acknowledge(self, endpoint_id: int, sequence: int, fragment: int = 0, *held: tuple[int, int, int]) -> None:
         """The far side has stored this; the rows are gone."""
         self.stored[endpoint_id] = [row for row in self.stored[endpoint_id] if row.sequence >= sequence]
-        self.transmitter.acknowledge(endpoint_id, (sequence, fragment), held)
+        self.transmitter.on_acknowledged(endpoint_id, (sequence, fragment), held)
 
     def advise(self, told: Rejected) -> None:
         """The peer at the other end of the link says that it did not take a frame."""
-        self.transmitter.advise(told, self.link)
+        self.transmitter.on_rejected(told, self.link)
 
     def turn(self) -> None:
         """What the writer thread does about wishes to load."""
         self._is_turn_due = False
         room = None
-        for want in self.transmitter.wants():
+        for want in self.transmitter.load_requests():
             room = self.transmitter.load_max_bytes if room is None else room
             room -= self.answer(want, room)
 
@@ -499,9 +497,9 @@ class Stage:
 
     def _answered(self, want: LoadRequest, loaded: list[Outgoing] | None) -> None:
         if loaded is None:
-            self.transmitter.unwanted([want])
+            self.transmitter.requeue_loads([want])
         else:
-            self.transmitter.loaded(LoadedFragments(want, loaded, is_all=not loaded))
+            self.transmitter.on_loaded(LoadedFragments(want, loaded, is_all=not loaded))
 
     def reroute(self, *addresses: str) -> None:
         self.transmitter.table = table(*addresses)
@@ -540,28 +538,6 @@ async def test_messages_are_sent_in_order_and_each_once() -> None:
 
 
 @virtual_time
-async def test_every_transmission_has_an_id_of_its_own() -> None:
-    stage = Stage()
-
-    stage.send(1, *[b""] * 50)
-    await settle()
-
-    assert len({header.message_id for header in stage.link.headers()}) == 50
-
-
-@virtual_time
-async def test_new_messages_of_a_dialog_follow_the_old_ones() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.send(1, b"b", b"c")
-    await settle()
-
-    assert stage.link.places() == [(0, 0), (1, 0), (2, 0)]
-
-
-@virtual_time
 async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
     stage = Stage(window=64)
     stage.send(1, *[b"x"] * 3000)
@@ -577,29 +553,9 @@ async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
 
     assert places == [(n, 0) for n in range(3000)]
     assert stage.transmitter.senders == {}
-    assert stage.transmitter._loading.loaded_bytes == 0
+    assert stage.transmitter._budget.loaded_bytes == 0
     assert all(want.fragments <= 64 for want in stage.wanted)
     assert stage.transmitter.acknowledged == Counter(Orders=3000)
-
-
-@virtual_time
-async def test_two_dialogs_share_fairly() -> None:
-    stage = Stage(window=1000)
-    for endpoint_id in (1, 2):
-        stage.send(endpoint_id, *[b"x"] * 2000)
-    counts: Counter[bytes] = Counter()
-    one, two = (contact(endpoint_id).conversation_id for endpoint_id in (1, 2))
-
-    for _ in range(60):
-        await settle()
-        for header in stage.link.headers():
-            counts[header.conversation_id] += 1
-            assert abs(counts[one] - counts[two]) <= QUANTUM_BYTES // FRAME_COST
-        stage.link.frames.clear()
-        for endpoint_id in (1, 2):
-            stage.acknowledge(endpoint_id, counts[contact(endpoint_id).conversation_id])
-
-    assert counts == Counter({one: 2000, two: 2000})
 
 
 @virtual_time
@@ -620,8 +576,8 @@ async def test_frames_acknowledge_what_is_stored_here() -> None:
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.stored(1, (3, 2))
-    stage.transmitter.stored(99, (1, 0))
+    stage.transmitter.on_stored(1, (3, 2))
+    stage.transmitter.on_stored(99, (1, 0))
     stage.send(1, b"b")
     await settle()
 
@@ -656,30 +612,6 @@ async def test_dialog_with_nothing_left_is_forgotten() -> None:
     assert stage.transmitter.senders == {}
     await asyncio.sleep(10 * FIRST_WAIT)
     assert stage.link.places() == [(0, 0)]
-
-
-@virtual_time
-async def test_dialog_is_found_again_after_it_was_forgotten() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-    row = stage.stored[1][0]
-    stage.acknowledge(1, 1)
-
-    stage.stored[1] = [row]
-    stage.send(1, b"b")
-    await settle()
-
-    assert stage.link.places() == [(0, 0), (1, 0)]
-
-
-@virtual_time
-async def test_acknowledgement_for_a_dialog_with_nothing_to_send_is_no_trouble() -> None:
-    stage = Stage()
-
-    stage.transmitter.acknowledge(1, (5, 0))
-
-    assert stage.transmitter.acknowledged == Counter()
 
 
 @virtual_time
@@ -721,7 +653,7 @@ async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_th
     times: list[float] = []
 
     for _ in range(6):
-        await asyncio.sleep(max(0.0, stage.transmitter._alarms.next_at - loop.time()) if times else 0.0)
+        await asyncio.sleep(max(0.0, stage.transmitter._timers.next_at - loop.time()) if times else 0.0)
         await settle()
         assert stage.link.take() == [(0, 0), (1, 0)]
         times.append(loop.time())
@@ -817,7 +749,7 @@ async def test_line_that_does_not_move_is_not_waited_for() -> None:
 async def test_message_that_has_waited_tells_what_is_left_of_the_lifetime_then() -> None:
     stage = Stage()
     stage.stored[1].append(Opening(0, b"", lifetime=time.time() + 30.5))
-    stage.transmitter.found(PendingDialog(1, contact(1), 0, (0, 0)))
+    stage.transmitter.on_found(PendingDialog(1, contact(1), 0, (0, 0)))
 
     await settle()
 
@@ -834,7 +766,7 @@ async def test_resending_stops_when_the_rows_are_gone() -> None:
     await asyncio.sleep(20 * FIRST_WAIT)
 
     assert stage.link.places() == [(0, 0)]
-    assert (stage.transmitter.senders, stage.transmitter._loading.loaded_bytes) == ({}, 0)
+    assert (stage.transmitter.senders, stage.transmitter._budget.loaded_bytes) == ({}, 0)
 
 
 @pytest.mark.parametrize("more", [[], [b"c"]], ids=["nothing more", "more"])
@@ -849,7 +781,7 @@ async def test_time_out_while_more_is_being_loaded_starts_again_from_the_first_u
     await settle()
     stage.turn()
     await settle()
-    (want,) = stage.transmitter.wants()
+    (want,) = stage.transmitter.load_requests()
     assert want.place == (2, 0)
     await asyncio.sleep(1.5 * FIRST_WAIT)
     assert stage.link.take() == [(0, 0), (1, 0)]
@@ -870,13 +802,13 @@ async def test_messages_loaded_for_a_dialog_that_is_gone_are_not_sent() -> None:
     stage = Stage(answers_by_itself=False)
     stage.send(1, b"a")
     await settle()
-    (want,) = stage.transmitter.wants()
+    (want,) = stage.transmitter.load_requests()
 
     stage.transmitter.finish(1)
     stage.answer(want)
     await settle()
 
-    assert (stage.link.frames, stage.transmitter._loading.loaded_bytes) == ([], 0)
+    assert (stage.link.frames, stage.transmitter._budget.loaded_bytes) == ([], 0)
 
 
 @virtual_time
@@ -889,7 +821,7 @@ async def test_timers_do_not_pile_up() -> None:
         stage.advise(rejected(1, retry_after_ms=150))
         await asyncio.sleep(0.2)
 
-    assert len(stage.transmitter._alarms) < 60
+    assert len(stage.transmitter._timers) < 60
 
 
 # --- the store fails --------------------------------------------------------------------------------------------
@@ -900,27 +832,15 @@ async def test_what_the_store_could_not_load_is_asked_for_again() -> None:
     stage = Stage(answers_by_itself=False)
     stage.send(1, b"a")
     await settle()
-    wants = stage.transmitter.wants()
-    assert stage.transmitter.wants() == []
+    wants = stage.transmitter.load_requests()
+    assert stage.transmitter.load_requests() == []
 
-    stage.transmitter.unwanted([*wants, LoadRequest(99, (0, 0), 1, 1)])
+    stage.transmitter.requeue_loads([*wants, LoadRequest(99, (0, 0), 1, 1)])
     stage.answers_by_itself = True
     stage.turn()
     await settle()
 
     assert stage.link.places() == [(0, 0)]
-
-
-@virtual_time
-async def test_dialog_that_ended_while_it_waited_to_load_is_not_asked_for() -> None:
-    stage = Stage(answers_by_itself=False)
-    stage.send(1, b"a")
-    await settle()
-
-    stage.transmitter.finish(1)
-    stage.transmitter.finish(1)
-
-    assert stage.transmitter.wants() == []
 
 
 # --- ways -------------------------------------------------------------------------------------------------------
@@ -935,10 +855,24 @@ async def test_dialog_without_a_route_starts_as_soon_as_one_appears() -> None:
     assert (stage.link.frames, stage.wanted) == ([], [])
 
     stage.reroute(str(GATEWAY))
-    stage.transmitter.on_paths()
+    stage.transmitter.on_paths_changed()
     await settle()
 
     assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_dialog_without_a_route_stays_delayed_without_an_error() -> None:
+    stage = Stage()
+    stage.reroute()
+
+    stage.send(1, b"a")
+    await asyncio.sleep(10 * REMATCH_SECONDS)
+    await settle()
+
+    assert 1 in stage.transmitter.senders
+    assert stage.forwarder.dropped == Counter()
+    assert len(stage.transmitter._timers) == 1
 
 
 @virtual_time
@@ -958,8 +892,6 @@ async def test_dialog_without_a_route_is_matched_again_after_a_while() -> None:
 @virtual_time
 async def test_who_may_know_a_route_is_asked_for_it_once() -> None:
     stage = Stage()
-    asked: list[str] = []
-    stage.transmitter._ask = lambda facts: asked.append(facts.to_service)
     now = datetime.now(UTC)
     ask = create_route("ask", RouteProperties(BROKER_CONFIGURATION, address=str(OTHER)), now=now)
     stage.transmitter.table = build_table([ask], now=now)
@@ -969,21 +901,7 @@ async def test_who_may_know_a_route_is_asked_for_it_once() -> None:
     stage.send(1, b"b")
     await settle()
 
-    assert asked == ["Far"]
-
-
-@virtual_time
-async def test_dialog_without_a_route_stays_delayed_without_an_error() -> None:
-    stage = Stage()
-    stage.reroute()
-
-    stage.send(1, b"a")
-    await asyncio.sleep(10 * REMATCH_SECONDS)
-    await settle()
-
-    assert 1 in stage.transmitter.senders
-    assert stage.forwarder.dropped == Counter()
-    assert len(stage.transmitter._alarms) == 1
+    assert stage.requested == ["Far"]
 
 
 @virtual_time
@@ -995,7 +913,7 @@ async def test_link_is_asked_for_when_there_is_none_and_used_when_it_comes() -> 
     assert stage.asked == [GATEWAY]
 
     link = stage.connect(GATEWAY)
-    stage.transmitter.on_room()
+    stage.transmitter.on_capacity()
     await settle()
 
     assert link.places() == [(0, 0)]
@@ -1011,26 +929,10 @@ async def test_full_link_makes_messages_wait_in_the_store() -> None:
     assert (stage.wanted, stage.forwarder.pool.frames, stage.asked) == ([], 0, [])
 
     stage.link.is_open = True
-    stage.transmitter.on_room()
+    stage.transmitter.on_capacity()
     await settle()
 
     assert stage.link.places() == [(0, 0)]
-
-
-@virtual_time
-async def test_room_for_a_dialog_that_is_gone_is_no_trouble() -> None:
-    stage = Stage()
-    stage.link.is_open = False
-    stage.send(1, b"a")
-    stage.send(2, b"a")
-    await settle()
-    stage.transmitter.senders.pop(1)
-
-    stage.link.is_open = True
-    stage.transmitter.on_room()
-    await settle()
-
-    assert [contact(2).conversation_id] == [header.conversation_id for header in stage.link.headers()]
 
 
 @virtual_time
@@ -1046,7 +948,7 @@ async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
     stage.forwarder.outbox(broken).outlet = None
     stage.health[broken] = AddressHealth.SUPPRESSED
     stage.forwarder.changed()
-    stage.transmitter.on_paths()
+    stage.transmitter.on_paths_changed()
     await settle()
 
     assert links[healthy].places() == [(0, 0), (1, 0)]
@@ -1091,7 +993,7 @@ async def test_new_link_to_the_same_address_sends_again_at_once() -> None:
     await settle()
 
     link = stage.connect(GATEWAY)
-    stage.transmitter.on_paths()
+    stage.transmitter.on_paths_changed()
     await settle()
 
     assert link.places() == [(0, 0)]
@@ -1100,8 +1002,7 @@ async def test_new_link_to_the_same_address_sends_again_at_once() -> None:
 @virtual_time
 async def test_link_whose_peer_left_in_good_order_has_nothing_sent_again() -> None:
     stage = Stage()
-    parted = [stage.link]
-    stage.transmitter.has_parted = parted.__contains__
+    stage.parted.append(stage.link)
     stage.send(1, b"a")
     await settle()
 
@@ -1118,7 +1019,7 @@ async def test_resting_transmitter_sends_nothing_new() -> None:
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.is_resting = True
+    stage.transmitter.is_quiesced = True
     stage.send(1, b"b")
     await settle()
 
@@ -1144,7 +1045,7 @@ async def test_change_that_leaves_the_path_sends_nothing_again() -> None:
     await settle()
 
     stage.forwarder.changed()
-    stage.transmitter.on_paths()
+    stage.transmitter.on_paths_changed()
     await settle()
 
     assert stage.link.places() == [(0, 0)]
@@ -1170,7 +1071,7 @@ async def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch)
     stage = Stage()
 
     for endpoint_id in range(100):
-        stage.transmitter.way(endpoint_id, contact(endpoint_id), FrameKind.ACK)
+        stage.transmitter.path_for(endpoint_id, contact(endpoint_id), FrameKind.ACK)
 
     assert len(stage.transmitter._decisions) <= 11
 
@@ -1195,7 +1096,7 @@ async def test_loading_stops_at_the_bound_and_goes_on_below_it() -> None:
 
     for endpoint_id in (1, 2, 3):
         await settle()
-        assert stage.transmitter._loading.loaded_bytes == 900
+        assert stage.transmitter._budget.loaded_bytes == 900
         sent += [header.conversation_id for header in stage.link.headers()]
         stage.link.frames.clear()
         stage.acknowledge(endpoint_id, 1)
@@ -1212,7 +1113,7 @@ async def test_message_of_any_size_takes_no_more_than_the_bound() -> None:
 
     for number in range(1, 101):
         await settle()
-        loaded.append(stage.transmitter._loading.loaded_bytes)
+        loaded.append(stage.transmitter._budget.loaded_bytes)
         stage.acknowledge(1, *((1, 0) if number == 100 else (0, number)))
     await settle()
 
@@ -1242,7 +1143,7 @@ async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> Non
     stage.link.is_open = False
     stage.turn()
     await settle()
-    assert stage.transmitter._loading.loaded_bytes == 900
+    assert stage.transmitter._budget.loaded_bytes == 900
 
     stage.answers_by_itself = True
     free = stage.connect(OTHER)
@@ -1253,7 +1154,7 @@ async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> Non
 
     stage.acknowledge(2, 1)
     stage.link.is_open = True
-    stage.transmitter.on_room()
+    stage.transmitter.on_capacity()
     await settle()
     assert stage.link.places() == [(0, 0), (0, 1), (0, 2)]
 
@@ -1268,7 +1169,7 @@ async def test_dialog_that_is_heard_of_is_not_unloaded_for_others() -> None:
     stage.send(2, b"y" * 300)
     await settle()
 
-    assert (stage.transmitter._loading.loaded_bytes, stage.transmitter.senders[1].outbound.in_flight) == (900, 3)
+    assert (stage.transmitter._budget.loaded_bytes, stage.transmitter.senders[1].outbound.in_flight) == (900, 3)
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -1283,7 +1184,7 @@ async def test_dialog_that_is_not_heard_of_makes_room_and_is_sent_again_in_its_t
     await settle()
     stage.acknowledge(2, 1)
     early = [header.conversation_id for header in stage.link.headers()[6:]]
-    is_resting = stage.transmitter.senders[1].is_resting
+    is_resting = stage.transmitter.senders[1].is_unloaded
     stage.link.frames.clear()
     await asyncio.sleep(sent_again_at - asyncio.get_running_loop().time() + 0.001)
     await settle()
@@ -1296,28 +1197,6 @@ async def test_dialog_that_is_not_heard_of_makes_room_and_is_sent_again_in_its_t
 
 
 @virtual_time
-async def test_dialog_with_a_huge_message_delays_a_small_one_by_its_turn_only() -> None:
-    stage = Stage(fragment_size=60_000)
-    stage.send(1, bytes(600_000))
-    await settle()
-    stage.link.is_open = False
-    stage.acknowledge(1, 0, 5)
-    stage.transmitter.on_paths()
-    await settle()
-    stage.send(1, bytes(600_000))
-    stage.send(2, b"small")
-    await settle()
-    stage.link.frames.clear()
-
-    stage.link.is_open = True
-    stage.transmitter.on_room()
-    await settle()
-
-    conversations = [header.conversation_id for header in stage.link.headers()]
-    assert conversations.index(contact(2).conversation_id) <= 2 * QUANTUM_BYTES // 60_000
-
-
-@virtual_time
 async def test_higher_priority_is_sent_first() -> None:
     stage = Stage(window=20)
     stage.link.is_open = False
@@ -1325,7 +1204,7 @@ async def test_higher_priority_is_sent_first() -> None:
         stage.send(endpoint_id, *[b"x" * 900] * 20, priority=priority)
     await settle()
     stage.link.is_open = True
-    stage.transmitter.on_room()
+    stage.transmitter.on_capacity()
     await settle()
     stage.link.frames.clear()
 
@@ -1366,7 +1245,7 @@ async def test_acknowledgement_that_left_with_a_frame_is_told() -> None:
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.stored(1, (3, 0))
+    stage.transmitter.on_stored(1, (3, 0))
     stage.send(1, b"b", b"c")
     await settle()
 
@@ -1382,10 +1261,10 @@ async def test_waiting_dialog_has_a_status_for_the_file_and_a_done_one_has_none(
     stage.send(1, b"a")
     stage.send(2, b"a", status="of an earlier process")
     await settle()
-    at_once = stage.transmitter.statuses()
+    at_once = stage.transmitter.due_statuses()
     stage.acknowledge(2, 1)
     await asyncio.sleep(1.5 * FIRST_WAIT)
-    waiting = stage.transmitter.statuses()
+    waiting = stage.transmitter.due_statuses()
 
     stage.acknowledge(1, 1)
 
@@ -1395,41 +1274,7 @@ async def test_waiting_dialog_has_a_status_for_the_file_and_a_done_one_has_none(
     assert str(waiting[1]).startswith(
         f"sent to {GATEWAY} and not acknowledged yet, 1 fragment under way: sent again at "
     )
-    assert stage.transmitter.statuses() == {1: None}
-
-
-@virtual_time
-async def test_status_that_could_not_be_written_is_written_later() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await asyncio.sleep(1.5 * FIRST_WAIT)
-
-    first = stage.transmitter.statuses()
-    stage.transmitter.untold(first)
-    await asyncio.sleep(FIRST_WAIT)
-
-    assert stage.transmitter.statuses() == first
-
-
-@virtual_time
-async def test_instants_move_only_when_the_wall_clock_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage()
-    walls = iter([1000.0, 1000.4, 5000.0, 5000.3])
-    monkeypatch.setattr("time.time", lambda: next(walls))
-
-    offsets = [stage.transmitter.wall_offset for _ in range(4)]
-
-    now = asyncio.get_running_loop().time()
-    assert offsets == [1000.0 - now] * 2 + [5000.0 - now] * 2
-
-
-@virtual_time
-async def test_memory_in_use_is_known() -> None:
-    stage = Stage()
-    stage.send(1, b"abc")
-    await settle()
-
-    assert stage.transmitter.memory == (3, loading.LOADED_MAX_BYTES)
+    assert stage.transmitter.due_statuses() == {1: None}
 
 
 # --- advice -----------------------------------------------------------------------------------------------------
@@ -1443,10 +1288,10 @@ async def test_rejection_is_remembered_until_the_next_acknowledgement() -> None:
     sender = stage.transmitter.senders[1]
 
     stage.advise(rejected(1))
-    told = sender.advice
+    told = sender.last_rejection
     stage.acknowledge(1, 1)
 
-    assert (told, sender.advice) == ("pool limit exceeded (11289)", "")
+    assert (told, sender.last_rejection) == ("pool limit exceeded (11289)", "")
 
 
 @virtual_time
@@ -1458,28 +1303,7 @@ async def test_rejection_without_a_reason_says_so(reason: str) -> None:
 
     stage.advise(replace(rejected(1), reason=reason))
 
-    assert stage.transmitter.senders[1].advice == "no reason given (11289)"
-
-
-@virtual_time
-async def test_rejection_of_an_unknown_dialog_is_no_trouble() -> None:
-    stage = Stage()
-
-    stage.advise(rejected(1, retry_after_ms=100))
-
-    assert stage.transmitter.senders == {}
-
-
-@virtual_time
-async def test_rejection_brings_the_resend_forward() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.advise(rejected(1, retry_after_ms=200))
-    await asyncio.sleep(0.3)
-
-    assert stage.link.places() == [(0, 0), (0, 0)]
+    assert stage.transmitter.senders[1].last_rejection == "no reason given (11289)"
 
 
 @virtual_time
@@ -1489,10 +1313,10 @@ async def test_rejection_by_a_link_that_was_given_nothing_is_not_believed() -> N
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.advise(rejected(1, retry_after_ms=200), Link())
+    stage.transmitter.on_rejected(rejected(1, retry_after_ms=200), Link())
     await asyncio.sleep(0.3)
 
-    assert (stage.transmitter.senders[1].advice, stage.link.places()) == ("", [(0, 0)])
+    assert (stage.transmitter.senders[1].last_rejection, stage.link.places()) == ("", [(0, 0)])
 
 
 @pytest.mark.parametrize("code", [11271, 11285, 9792, 11294, 11292])
@@ -1545,18 +1369,6 @@ async def test_rejection_never_puts_the_resend_off() -> None:
 
 
 @virtual_time
-async def test_rejection_of_a_dialog_with_nothing_in_flight_sends_nothing() -> None:
-    stage = Stage()
-    stage.link.is_open = False
-    stage.send(1, b"a")
-    await settle()
-
-    stage.advise(rejected(1, retry_after_ms=200))
-
-    assert len(stage.transmitter._alarms) == 0
-
-
-@virtual_time
 async def test_frame_dropped_in_this_very_instance_is_advice_as_well() -> None:
     stage = Stage()
     stage.send(1, b"a")
@@ -1564,7 +1376,7 @@ async def test_frame_dropped_in_this_very_instance_is_advice_as_well() -> None:
 
     stage.transmitter.reject(stage.link.frames[0], Disposition.POOL_LIMIT)
 
-    assert stage.transmitter.senders[1].advice == "pool limit exceeded (11289)"
+    assert stage.transmitter.senders[1].last_rejection == "pool limit exceeded (11289)"
 
 
 # --- the end ----------------------------------------------------------------------------------------------------
@@ -1578,8 +1390,8 @@ async def test_nothing_is_sent_after_the_end(stop: Callable[[Stage], None]) -> N
     await settle()
 
     stop(stage)
-    stage.transmitter.on_paths()
-    stage.transmitter.on_room()
+    stage.transmitter.on_paths_changed()
+    stage.transmitter.on_capacity()
     await asyncio.sleep(10 * FIRST_WAIT)
 
     assert stage.link.places() == [(0, 0)]
@@ -1598,49 +1410,13 @@ async def test_dialog_that_ends_before_its_turn_has_none() -> None:
 
 
 @virtual_time
-async def test_transmitter_that_never_sent_closes_just_so() -> None:
-    stage = Stage()
-
-    stage.transmitter.close()
-
-    assert stage.transmitter.senders == {}
-
-
-@virtual_time
 async def test_flags_of_a_message_are_on_every_fragment() -> None:
     stage = Stage()
     stage.stored[1] = [Message(0, b"x" * 1500, Flag.ERROR)]
-    stage.transmitter.found(PendingDialog(1, contact(1), 0, (0, 0)))
+    stage.transmitter.on_found(PendingDialog(1, contact(1), 0, (0, 0)))
     await settle()
 
     assert [Flag.ERROR, Flag.ERROR | Flag.LAST_FRAGMENT] == [header.flags for header in stage.link.headers()]
-
-
-class TerseLoop:
-    """A loop whose handles do not tell when they are due, as uvloop's of a call that is due at once."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
-
-    def call_at(self, when: float, call: Callable[[], None]) -> object:
-        return SimpleNamespace(cancel=self._loop.call_at(when, call).cancel)
-
-
-@virtual_time
-async def test_handle_of_a_timer_need_not_tell_when_it_is_due() -> None:
-    stage = Stage()
-    stage.transmitter._alarms._loop = cast("asyncio.AbstractEventLoop", TerseLoop(asyncio.get_running_loop()))
-    stage.send(1, b"a")
-    await settle()
-    stage.advise(rejected(1, retry_after_ms=150))  # brings the timer forward
-
-    await asyncio.sleep(0.2)
-    await settle()
-
-    assert stage.link.places() == [(0, 0), (0, 0)]
 
 
 # --- test_resetting ---
@@ -1661,7 +1437,7 @@ async def test_dialogs_under_way_and_new_ones_obey(stage: Stage) -> None:
     transmitter = stage.transmitter
     stage.send(1, b"a")
 
-    reset(transmitter, OTHER_of_resetting)
+    transmitter.apply(OTHER_of_resetting)
     stage.send(2, b"b")
 
     for endpoint_id in (1, 2):
@@ -1674,21 +1450,13 @@ async def test_dialogs_under_way_and_new_ones_obey(stage: Stage) -> None:
 
 
 async def test_messages_are_cut_as_those_before(stage: Stage) -> None:
-    before = stage.transmitter.settings.fragment_size
+    before = stage.transmitter.tuning.fragment_size
 
-    reset(stage.transmitter, OTHER_of_resetting)
+    stage.transmitter.apply(OTHER_of_resetting)
 
-    assert dataclasses_replace(OTHER_of_resetting, fragment_size=before) == stage.transmitter.settings
-    assert OTHER_of_resetting.travel == stage.transmitter.framing.travel
+    assert dataclasses_replace(OTHER_of_resetting, fragment_size=before) == stage.transmitter.tuning
+    assert OTHER_of_resetting.travel == stage.transmitter.frames.travel
 
 
 # --- test_setting ---
 # The defaults of dialogs are those of the configuration.
-
-
-def test_the_default_window_is_that_of_the_configuration() -> None:
-    configured = config.DialogSettings()
-
-    settings = DialogTuning(Backoff(1.0, 8.0), Travel(), configured.window, configured.fragment_size)
-
-    assert configured.window_size == settings.window_bytes

@@ -15,7 +15,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from broker.conversation.window import NEVER
-from broker.dialog.status import Trouble
+from broker.dialog.status import PathProblem
 from broker.flow import Disposition
 from broker.net.link import Link
 from broker.net.mirrors import AT_ONCE, CHECK_SECONDS, PAUSE_SECONDS, STATE_CHANGED, MirrorLog, Mirrors, tell
@@ -654,7 +654,7 @@ async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> Non
     town.cut(NORTH_of_mirrors)
 
     assert ({}, {}) == (town.mirrors.in_use, town.here.principals)
-    assert (Trouble(), "", "") == (
+    assert (PathProblem(), "", "") == (
         town.mirrors.trouble_of(pair_of(ONE)),
         town.mirrors.told(pair_of(ONE)),
         town.mirrors.route_name(pair_of(ONE)),

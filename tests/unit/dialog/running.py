@@ -1,0 +1,137 @@
+"""A database at work for tests: its endpoint, the link it sends by, its application, and what the instance is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from broker.client.dialog import Dialog, begin_dialog
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
+from broker.dialog.transmitter import DialogTuning
+from broker.flow import Disposition
+from broker.forwarding.entry import Buffer, frame_bounds
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.pool import Limits
+from broker.protocol.frame import Header, decode_dialog
+from broker.protocol.layout import FrameKind
+from broker.routing.address import NetworkAddress
+from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
+from broker.routing.route import Route
+from broker.routing.table import RouteTable, build_table
+from broker.store.sqlite.write_batch import SqliteStore
+from broker.supervision import Supervision
+from tests.support.dialog import FarSide, far_target, make_endpoint, open_database
+from tests.support.virtual_time import VirtualLoop
+
+GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
+SOON = 0.2  # seconds within which a healthy database has done what there is to do
+TUNING = DialogTuning(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=1000)
+
+
+class Link:
+    """An outlet that records."""
+
+    max_frame = 1 << 20
+    is_narrow = False
+    can_send = True
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def send(self, data: Buffer) -> int:
+        self.frames += [bytes(data[start:stop]) for start, stop in frame_bounds(data)]
+        return len(data)
+
+    def finish(self, rest: Buffer) -> None:
+        raise AssertionError("accepts everything at once")
+
+    def headers(self, kind: FrameKind = FrameKind.MESSAGE) -> list[Header]:
+        return [header for header, _ in map(decode_dialog, self.frames) if header.kind == kind]
+
+    def bodies(self, service: str) -> list[bytes]:
+        """What messages to a service carry."""
+        frames = map(decode_dialog, self.frames)
+        return [body for header, body in frames if header.kind == FrameKind.MESSAGE and header.to_service == service]
+
+    def acks(self) -> list[tuple[int, int]]:
+        return [(header.ack_sequence, header.ack_fragment) for header in self.headers(FrameKind.ACK)]
+
+
+class Peer:
+    """An origin that remembers what it was advised."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+        self.advice: list[Disposition] = []
+
+    def reject(self, _frame: Buffer, disposition: Disposition) -> None:
+        self.advice.append(disposition)
+
+
+class Shop:
+    """A database with the service Orders; its instance was `asked` for routes."""
+
+    def __init__(self, path: Path, *routes: Route, fragment_size: int = 1000) -> None:
+        self.asked: list[RoutingFacts] = []
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
+            deliver=lambda database, frames, origin: None,
+            want=lambda _: None,
+            health_of=lambda _: AddressHealth.CONNECTED,
+            ask=self.asked.append,
+        )
+        self.link = Link()
+        self.forwarder.outbox(GATEWAY).outlet = self.link
+        self.peer = Peer()
+        self.db = open_database(path, "Orders")
+        self.db.execute("PRAGMA busy_timeout = 0")
+        store = SqliteStore(path, self.db, fragment_size=fragment_size)
+        self.supervision = Supervision()
+        tuning = replace(TUNING, fragment_size=fragment_size)
+        self.endpoint = make_endpoint("shop", store, tuning, self.forwarder, supervision=self.supervision)
+        self.route(*(routes or [Route("everywhere", GATEWAY)]))
+        self.application = sqlite3.connect(path, isolation_level=None, timeout=0)
+
+    def route(self, *routes: Route, msdb: RouteTable | None = None) -> None:
+        self.endpoint.transmitter.table = build_table(routes, now=datetime.now(UTC))
+        self.forwarder.surround(table=msdb or RouteTable(), hosted=Hosted(), is_forwarding=False)
+        self.endpoint.transmitter.on_paths_changed()
+
+    def begin(self, *bodies: bytes, **more: Any) -> Dialog:
+        dialog = begin_dialog(self.application, from_service="Orders", to_service="//far/Billing", **more)
+        for body in bodies:
+            dialog.send(body)
+        return dialog
+
+    def arrive(self, *frames: bytes) -> None:
+        self.endpoint.receive(list(frames), self.peer)
+
+    def target_of(self, dialog: Dialog) -> FarSide:
+        return far_target(self.application, dialog.conversation_id)
+
+    async def close(self) -> None:
+        await self.endpoint.close()
+        self.application.close()
+
+
+@asynccontextmanager
+async def open_shop(path: Path, *routes: Route, **more: Any) -> AsyncIterator[Shop]:
+    """A shop that is open for the length of a test, on virtual time."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    with mock.patch("time.time", loop.wall_clock):
+        shop = Shop(path, *routes, **more)
+        shop.endpoint.start()
+        try:
+            yield shop
+        finally:
+            await shop.close()
