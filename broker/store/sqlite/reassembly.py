@@ -1,10 +1,10 @@
 """
-The fragments of one side that wait until their message is whole and in its turn.
+Fragments wait here until their message is whole and in order; whole messages go to their queue.
 
-Rows of `broker_fragment`, inside the transaction of whoever asks; for the writer thread. What a fragment is to the
-receiver is decided by `broker.conversation.frames`; here it is kept and joined. What is kept out of order has a bound
-for each side, in fragments and in bytes: past it a fragment is not taken, and comes again when its turn is nearer. The
-body of a message above LARGE_BYTES is never joined: its fragments stay rows until an application has received it.
+Rows of `broker_fragment` and `broker_message`, inside the transaction of a batch. Early fragments have a bound for each
+side, in number and bytes; above it a fragment is refused and arrives again later. A body above LARGE_BYTES is never
+joined: its fragments stay rows until an application has received it. Queue rows of a batch are written together; queues
+and rules are looked up once per batch. A dialog in quarantine stays in order: what arrives joins the rest there.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.store.port import Run
 from broker.store.sqlite.metadata import message_rule
+from broker.store.sqlite.quarantine import IN_QUARANTINE, READY
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import SideRow
 
-HELD_RUNS_MAX = 128  # told in one acknowledgement, about a kilobyte
+HELD_RUNS_MAX = 128  # reported in one acknowledgement, about a kilobyte
 ENVELOPE_LENGTH = 4  # bytes of the length before an envelope
+_RESERVED = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
 
 _OF_MESSAGE = "FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ?"
 _IN_ORDER = f"{_OF_MESSAGE} AND fragment_number <= ? ORDER BY fragment_number"
@@ -48,14 +50,14 @@ _EARLY = (
 class EarlyFragment(IntEnum):
     """What became of an early fragment."""
 
-    NEW = 0
-    HERE_ALREADY = 1
-    NO_ROOM = 2
+    KEPT = 0
+    DUPLICATE = 1
+    REFUSED = 2  # there is no capacity
 
 
 @dataclass(frozen=True, slots=True)
 class LargeBody:
-    """A whole body that stays in its fragments. Shape: `fragments` how many those are."""
+    """A whole body that stays in its so many fragments."""
 
     db: sqlite3.Connection
     endpoint_id: int
@@ -79,8 +81,7 @@ class Reassembly:
     """
     The kept fragments of one side, during one batch.
 
-    Shape: `count` of those that are early, as the side's row says.
-    Cost: reads the places of what is early, EARLY_FRAGMENTS_MAX rows at most, nothing when there is none.
+    Cost: reads the places of what is early, EARLY_FRAGMENTS_MAX rows at most, nothing when the side's row counts none.
     """
 
     def __init__(self, db: sqlite3.Connection, endpoint_id: int, expected: Place, count: int) -> None:
@@ -105,18 +106,18 @@ class Reassembly:
         )
 
     def keep_early(self, place: Place, flags: int, body: bytes) -> EarlyFragment:
-        """Keep a fragment whose turn has not come."""
+        """Keep a fragment that is not the expected one yet."""
         if place in self._early:
-            return EarlyFragment.HERE_ALREADY
+            return EarlyFragment.DUPLICATE
         if len(self._early) >= EARLY_FRAGMENTS_MAX or self._early_bytes + len(body) > EARLY_BYTES_MAX:
-            return EarlyFragment.NO_ROOM
+            return EarlyFragment.REFUSED
         self.keep(place, flags, body)
         self._early[place] = (flags, len(body))
         self._early_bytes += len(body)
-        return EarlyFragment.NEW
+        return EarlyFragment.KEPT
 
     def take_early(self, place: Place) -> int | None:
-        """The flags of an early fragment whose turn has come, which is early no more; None when it is not here."""
+        """The flags of an early fragment that is expected now, and so not early any more; None when it is not here."""
         kept = self._early.pop(place, None)
         if kept is None:
             return None
@@ -139,7 +140,7 @@ class Reassembly:
         self, sequence: int, last: int, tail: tuple[int, bytes] | None = None
     ) -> tuple[Envelope, bytes | LargeBody]:
         """
-        A message whose fragments are all here, up to its last one; what is joined is kept no longer.
+        Join a message whose fragments are all here, up to its last one; what is joined is not kept any longer.
 
         Args:
             sequence: The message.
@@ -147,7 +148,7 @@ class Reassembly:
             tail: Flags and body of that one when it has just come; None when it is kept like the others.
 
         Raises:
-            FrameMalformedError: its envelope cannot be read; its fragments are kept no longer.
+            FrameMalformedError: its envelope cannot be read; its fragments are not kept any longer.
         """
         self._forget_strays(sequence, last)
         key = (self._endpoint_id, sequence)
@@ -166,7 +167,7 @@ class Reassembly:
         return decode_envelope(b"".join(bodies))
 
     def discard(self, expected: Place) -> None:
-        """Whatever waits behind whole messages will never be one; it is removed by and by."""
+        """What waits after whole messages will never be one; maintenance removes it."""
         self._early.clear()
         self._early_bytes = 0
         self._db.execute(
@@ -176,7 +177,7 @@ class Reassembly:
         )
 
     def _envelope(self, sequence: int, first: bytes) -> Envelope:
-        """The envelope of a large message; without a readable one its fragments are thrown away."""
+        """The envelope of a large message; without a readable one its fragments are discarded."""
         try:
             return decode_envelope(first)[0]
         except FrameMalformedError:
@@ -184,7 +185,7 @@ class Reassembly:
             raise
 
     def _forget_strays(self, sequence: int, last: int) -> None:
-        """Fragments behind the last one: a broken sender's."""
+        """Remove fragments after the last one: a broken sender's."""
         strays = [place for place in self._early if place[0] == sequence and place[1] > last]
         for place in strays:
             self._early_bytes -= self._early.pop(place)[1]
@@ -199,37 +200,33 @@ def _envelope_bytes(first: bytes) -> int:
     return ENVELOPE_LENGTH + int.from_bytes(first[:ENVELOPE_LENGTH], "big")
 
 
-# --- delivery ---
-# Whole messages go to their queues, when their contract and their type allow them.
-#
-# For the writer thread. One `QueueWriter` serves one batch: what it looks up it looks up once, and rows are written
-# together. A dialog in quarantine stays in order: what arrives for it joins the rest there.
+# --- queues -----------------------------------------------------------------------------------------------------
 
-
-READY, IN_QUARANTINE = 1, 4  # broker_message.status
-_RESERVED = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
 _PUT = (
     "INSERT INTO broker_message (queue_id, status, priority, endpoint_id, message_sequence_number, message_type_name,"
     " message_enqueue_time, message_body, body_fragments, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _QUARANTINED = "SELECT 1 FROM broker_failure WHERE endpoint_id = ? AND quarantine_time IS NOT NULL"
 
-Body = bytes | LargeBody
-
 
 class QueueWriter:
-    """The queues of a database during one batch. Shape: `delivered` messages by service."""
+    """The queues of a database during one batch; `delivered` counts messages by service."""
 
     def __init__(self, db: sqlite3.Connection, now: float) -> None:
         self.delivered: Counter[str] = Counter()
         self._db = db
         self._now = now
-        self._queues: dict[str, int | None] = {}
+        self._services: dict[str, tuple[int, str] | None] = {}  # the queue and the contracts
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._has_failures: bool | None = None
         self._rows: list[tuple[object, ...]] = []
 
-    def why_refused(self, side: SideRow, type_name: str, body: Body) -> Refusal | None:
+    def contracts_of(self, service: str) -> list[str] | None:
+        """The contracts that a service accepts, empty = any; None when there is no such service."""
+        found = self._find(service)
+        return None if found is None else json.loads(found[1])
+
+    def why_refused(self, side: SideRow, type_name: str, body: bytes | LargeBody) -> Refusal | None:
         """Why the far side may not send this message."""
         if type_name in _RESERVED:
             return Refusal(8428, f"the message type {type_name!r} is the broker's own")
@@ -250,27 +247,27 @@ class QueueWriter:
         side: SideRow,
         sequence: int,
         type_name: str,
-        body: Body,
+        body: bytes | LargeBody,
         *,
         priority: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> bool:
         """Put a message into the queue of the service; False when the service has been dropped."""
         service = side.contact.service_name
-        queue_id = self._queue_of(service)
-        if queue_id is None:
+        found = self._find(service)
+        if found is None:
             return False
         status = IN_QUARANTINE if self._is_quarantined(side.endpoint_id) else READY
         level = side.priority if priority is None else priority
         payload, fragments = (None, body.fragments) if isinstance(body, LargeBody) else (body, None)
-        told = json.dumps(headers, ensure_ascii=False) if headers else None
+        carried = json.dumps(headers, ensure_ascii=False) if headers else None
         self._rows.append(
-            (queue_id, status, level, side.endpoint_id, sequence, type_name, self._now, payload, fragments, told)
+            (found[0], status, level, side.endpoint_id, sequence, type_name, self._now, payload, fragments, carried)
         )
         self.delivered[service] += 1
         return True
 
-    def put_error(self, side: SideRow, sequence: int, body: Body) -> bool:
+    def put_error(self, side: SideRow, sequence: int, body: bytes | LargeBody) -> bool:
         """Put an Error message, which is read before everything but a timer."""
         return self.put(side, sequence, ERROR, body, priority=ERROR_PRIORITY)
 
@@ -280,11 +277,11 @@ class QueueWriter:
             self._db.executemany(_PUT, self._rows)
             self._rows.clear()
 
-    def _queue_of(self, service: str) -> int | None:
-        if service not in self._queues:
-            row = self._db.execute("SELECT queue_id FROM broker_service WHERE name = ?", (service,)).fetchone()
-            self._queues[service] = None if row is None else row[0]
-        return self._queues[service]
+    def _find(self, service: str) -> tuple[int, str] | None:
+        if service not in self._services:
+            query = "SELECT queue_id, contracts FROM broker_service WHERE name = ?"
+            self._services[service] = self._db.execute(query, (service,)).fetchone()
+        return self._services[service]
 
     def _is_quarantined(self, endpoint_id: int) -> bool:
         if self._has_failures is None:

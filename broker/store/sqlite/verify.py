@@ -1,12 +1,10 @@
 """
-What of the frames that arrive is believed, before anything is done with it: seals are opened here.
+Which of the frames that arrive are authentic, decided before anything is done with them.
 
-For the writer thread. A side that is secured takes sealed frames only, from its far principal, and frames that a
-database of this very instance has sent, which never leave the process and are never sealed. Whatever else comes for it
-is dropped and counted, whatever it says: it neither acknowledges nor ends anything.
-
-A dialog that begins says how it is secured with the frame that begins it, and stays so. One that began inside this
-instance may be sealed later, by its own initiator as its own binding says: one of its databases may have moved.
+A secured side accepts sealed frames of its far principal, and frames from databases of this instance, which never leave
+the process. All others are dropped and counted, whatever they claim: they neither acknowledge nor end anything. A
+dialog's security is set by its first frame and stays; one that began inside the instance is upgraded by its first
+sealed frame, as a database may move. For the writer thread.
 
 Source: docs/security.md; Service Broker documentation, "Service Broker Dialog Security".
 """
@@ -15,11 +13,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
 
 from broker.flow import Disposition
 from broker.protocol.frame import Header
-from broker.protocol.layout import Flag
 from broker.security.grants import Grants, PermissionRuling
 from broker.security.principal import NOBODY
 from broker.security.seal import SealRefusedError
@@ -28,130 +24,170 @@ from broker.store.port import KeyEvidence, ReceiveResult
 from broker.store.sqlite.metadata import permissions
 from broker.store.sqlite.side import SideRow, Tombstone, load_secured, note_certificate, put_secured
 
-FAILURES_MAX = 500  # seals of one origin that are broken within a second: what costs a tenth of it
-Group = list[tuple[Header, bytes]]
+FAILURES_MAX = 500  # broken seals of one origin within a second: what costs a tenth of it
 
-_SEALED = int(Flag.SEALED)
+FrameGroup = list[tuple[Header, bytes]]
+"""Frames of one dialog and side, in the order of arrival: header and body. A frame is known by its header object."""
 
 
 class FrameVerifier:
-    """The seals of one database. Used by its writer thread; `credentials` may be changed by anybody, as a whole."""
+    """
+    The seals of one database; keeps opened keys between batches.
+
+    Attributes:
+        credentials: Of the database; may change in place.
+        opener: Of sealed frames.
+        failures: Key packets that did not open within the present second, by origin.
+    """
 
     def __init__(self, credentials: DialogCredentials) -> None:
         self.credentials = credentials
-        self._opener = Opener(self.credentials)
-        self._failures: Counter[object] = Counter()  # key packets that did not open within this second, by origin
+        self.opener = Opener(credentials)
+        self.failures: Counter[object] = Counter()
         self._since = 0.0
 
-    def batch(self, db: sqlite3.Connection, receipt: ReceiveResult, now: float) -> VerifiedBatch:
-        """What is remembered for one batch of frames; UTC seconds since 1970."""
+    def batch(self, db: sqlite3.Connection, result: ReceiveResult, now: float) -> VerifiedBatch:
+        """For one batch of frames; UTC seconds since 1970."""
         if not 0 <= now - self._since < 1:
             self._since = now
-            self._failures.clear()
-        return VerifiedBatch(db, self._opener, self.credentials, self._failures, receipt, now)
+            self.failures.clear()
+        return VerifiedBatch(db, self, result, now)
 
 
 class VerifiedBatch:
-    """The frames of one batch. Shape: frames are known by the identity of their header."""
+    """The frames of one batch, by the identity of their headers, which the caller keeps as long as this."""
 
-    def __init__(  # noqa: PLR0917 - parts of a gate, and of a batch
-        self,
-        db: sqlite3.Connection,
-        opener: Opener,
-        credentials: DialogCredentials,
-        failures: Counter[object],
-        receipt: ReceiveResult,
-        now: float,
-    ) -> None:
+    def __init__(self, db: sqlite3.Connection, verifier: FrameVerifier, result: ReceiveResult, now: float) -> None:
         self._db = db
-        self._opener = opener
-        self._is_identified = credentials.own is not None
-        self._failures = failures
-        self._receipt = receipt
+        self._verifier = verifier
+        self._is_identified = verifier.credentials.own is not None
+        self._result = result
         self._now = now
         self._sources: dict[int, KeySource] = {}
-        self._heard: dict[int, KeyEvidence] = {}
-        self._is_new: set[int] = set()
+        self._keys: dict[int, KeyEvidence] = {}
+        self._has_new_key: set[int] = set()
         self._inside: dict[int, Secured] = {}
         self._known_grants: Grants | None = None
 
-    def note_inside(self, header: Header, secured: Secured) -> None:
+    def mark_inside(self, header: Header, secured: Secured) -> None:
         """A database of this instance has sent this frame; its dialog is secured so where its target keeps that."""
         self._inside[id(header)] = secured
 
     def open(self, header: Header, frame: bytes, body: bytes, origin: object = None) -> bytes | None:
-        """What is in a sealed frame; None when it is not believed, and counted."""
+        """Return what is in a sealed frame; None when it is not authentic, and counted."""
         conversation, is_initiator = header.conversation_id, header.is_from_target
+        failures = self._verifier.failures
         try:
-            opened = self._opener.open(
+            opened = self._verifier.opener.open(
                 header,
                 frame,
                 body,
                 lambda: load_secured(self._db, conversation, is_initiator=is_initiator),
                 self._now,
-                is_trusting=self._failures[origin] < FAILURES_MAX,
+                is_trusting=failures[origin] < FAILURES_MAX,
             )
         except SealRefusedError as error:
-            self._failures[origin] += error.disposition is Disposition.SEAL_BROKEN
-            self._receipt.refuse(error.disposition, error.why, header)
+            failures[origin] += error.disposition is Disposition.SEAL_BROKEN
+            self._result.refuse(error.disposition, error.why, header)
             return None
         self._sources[id(header)] = opened.source
         if opened.is_new:
-            self._is_new.add(id(header))
-        self._heard[id(header)] = KeyEvidence(opened.echo, opened.key_id)
+            self._has_new_key.add(id(header))
+        self._keys[id(header)] = KeyEvidence(opened.echo, opened.key_id)
         return opened.body
 
-    def believed(self, group: Group, known: SideRow | Tombstone | None) -> tuple[Group, Secured | None]:
+    def accepted(self, group: FrameGroup, known: SideRow | Tombstone | None) -> tuple[FrameGroup, Secured | None]:
         """
-        The frames of one dialog and side that are believed; the others are counted.
+        Return the frames of one dialog and side that are authentic, and how they are secured; the others are counted.
 
         Args:
             group: In the order of arrival.
             known: The side for which they are, or what is left of it; None when nothing is known of it here.
-
-        Returns:
-            Those, and how they are secured.
         """
         secured = None if known is None else known.contact.secured
         if secured is None and not self._sources:
             return group, None
         if known is None:
-            secured = self._beginning(group)
+            secured = self._first_secured(group)
         elif secured is not None and secured.mode is None and not known.contact.is_initiator:
-            secured = self._upgraded(group, known, secured)
-        kept = [pair for pair in group if self._is_believed(pair[0], secured)]
-        for one, _ in kept:
-            if id(one) in self._heard:
-                self._receipt.keys[one.conversation_id, one.is_from_target] = self._heard[id(one)]
-        if kept and isinstance(known, SideRow):
-            self._see(kept)
+            secured = self._upgrade(group, known, secured)
+        kept = [pair for pair in group if self._is_authentic(pair[0], secured)]
+        for header, _ in kept:
+            number, source = id(header), self._sources.get(id(header))
+            if source is None:
+                continue
+            side = header.conversation_id, header.is_from_target
+            self._result.keys[side] = self._keys[number]
+            if isinstance(known, SideRow) and source.who.fingerprint and number in self._has_new_key:
+                note_certificate(self._db, side[0], source.who.fingerprint, is_initiator=side[1])
         return kept, secured
 
-    def begin(self, side: SideRow, header: Header) -> None:
+    def on_begun(self, side: SideRow, header: Header) -> None:
         """A side was made by this frame: it stays as it is secured."""
         source = self._sources.get(id(header))
-        conversation = header.conversation_id
         if source is not None:
-            found = source.who.fingerprint
-            put_secured(self._db, conversation, source.secured, self._now, is_initiator=False, certificate=found)
+            self._put(header, source)
         elif self._is_identified and id(header) in self._inside:
             secured = self._inside[id(header)]
-            put_secured(self._db, conversation, secured, self._now, is_initiator=False)
+            put_secured(self._db, header.conversation_id, secured, self._now, is_initiator=False)
             side.contact = side.contact.secured_as(secured)
 
-    def objection(self, header: Header) -> str:
-        """Why a frame may not begin a dialog, whoever sent it; empty when it may."""
+    def why_stale(self, header: Header) -> str:
+        """Why the key packet of a frame may not begin a dialog, whoever sent it; empty when it may."""
         source = self._sources.get(id(header))
         if source is None or source.is_fresh(self._now):
             return ""
         return "its key packet is too old, or of the future, to begin a dialog: compare the clocks of both sides"
 
     def ruling(self, header: Header) -> PermissionRuling | None:
-        """Whether its sender may send to the service, as the permissions of this database say; None = not asked."""
+        """Whether its sender may send to the service, by the permissions of this database; None = not checked."""
         if id(header) in self._inside:
             return None
         source = self._sources.get(id(header))
         return self._grants().send(NOBODY if source is None else source.who, header.to_service)
+
+    def _first_secured(self, group: FrameGroup) -> Secured | None:
+        """How a dialog that may begin is secured; frames from inside count first, then sealed ones, then clear ones."""
+        inside = next((self._inside[id(one)] for one, _ in group if id(one) in self._inside), None)
+        if inside is not None and self._is_identified:
+            return inside
+        return next((self._sources[id(one)].secured for one, _ in group if id(one) in self._sources), None)
+
+    def _upgrade(self, group: FrameGroup, known: SideRow | Tombstone, secured: Secured) -> Secured:
+        """A dialog that began inside: from the first frame on that its own initiator has sealed, it is sealed."""
+        for header, _ in group:
+            source = self._sources.get(id(header))
+            if source is None or source.secured != secured.outside() or known.contact.objection(header) is not None:
+                continue
+            self._put(header, source)
+            known.contact = known.contact.secured_as(source.secured)
+            if isinstance(known, SideRow):
+                self._result.contacts[known.endpoint_id] = known.contact
+            return source.secured
+        return secured
+
+    def _is_authentic(self, header: Header, secured: Secured | None) -> bool:
+        source = self._sources.get(id(header))
+        if source is None:
+            if secured is None or id(header) in self._inside:
+                return True
+            why = "its dialog began within this instance, and it came in clear from outside"
+            if secured.mode is not None:
+                why = "its dialog is sealed, and it is not"
+            disposition = Disposition.NOT_SEALED
+        elif secured is None or secured.mode is None:
+            disposition, why = Disposition.NOT_SECURED, "its dialog is in clear, and it is sealed"
+        elif source.secured != secured:
+            disposition, why = Disposition.SESSION_KEY_UNKNOWN, "its dialog is sealed for another"
+        else:
+            return True
+        self._result.refuse(disposition, why, header)
+        return False
+
+    def _put(self, header: Header, source: KeySource) -> None:
+        certificate = source.who.fingerprint
+        secured = source.secured
+        put_secured(self._db, header.conversation_id, secured, self._now, is_initiator=False, certificate=certificate)
 
     def _grants(self) -> Grants:
         """
@@ -163,53 +199,3 @@ class VerifiedBatch:
             rules, _ = permissions(self._db)
             self._known_grants = Grants(rules, is_default_deny=self._is_identified)
         return self._known_grants
-
-    def _is_believed(self, header: Header, secured: Secured | None) -> bool:
-        source = self._sources.get(id(header))
-        if source is None:
-            if secured is None or id(header) in self._inside:
-                return True
-            why = "its dialog began within this instance, and it came in clear from outside"
-            if secured.mode is not None:
-                why = "its dialog is sealed, and it is not"
-            self._receipt.refuse(Disposition.NOT_SEALED, why, header)
-            return False
-        if secured is None or secured.mode is None:
-            self._receipt.refuse(Disposition.NOT_SECURED, "its dialog is in clear, and it is sealed", header)
-            return False
-        if source.secured != secured:
-            self._receipt.refuse(Disposition.SESSION_KEY_UNKNOWN, "its dialog is sealed for another", header)
-            return False
-        return True
-
-    def _beginning(self, group: Group) -> Secured | None:
-        """How a dialog that may begin is secured; frames from inside count first, then sealed ones, then clear ones."""
-        inside = next((self._inside[id(one)] for one, _ in group if id(one) in self._inside), None)
-        if inside is not None and self._is_identified:
-            return inside
-        return next((self._sources[id(one)].secured for one, _ in group if id(one) in self._sources), None)
-
-    def _upgraded(self, group: Group, known: SideRow | Tombstone, secured: Secured) -> Secured:
-        """A dialog that began inside: from the first frame on that its own initiator has sealed, it is sealed."""
-        for header, _ in group:
-            source = self._sources.get(id(header))
-            if source is None or source.secured != secured.outside() or known.contact.objection(header) is not None:
-                continue
-            found = source.who.fingerprint
-            put_secured(
-                self._db, header.conversation_id, source.secured, self._now, is_initiator=False, certificate=found
-            )
-            known.contact = known.contact.secured_as(source.secured)
-            if isinstance(known, SideRow):
-                self._receipt.contacts[known.endpoint_id] = known.contact
-            return source.secured
-        return secured
-
-    def _see(self, group: Iterable[tuple[Header, bytes]]) -> None:
-        """Note the certificate that the far side proves to have, when it is another than before."""
-        for header, _ in group:
-            source = self._sources.get(id(header))
-            if source is not None and source.who.fingerprint and id(header) in self._is_new:
-                note_certificate(
-                    self._db, header.conversation_id, source.who.fingerprint, is_initiator=header.is_from_target
-                )

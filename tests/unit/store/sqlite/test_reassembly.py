@@ -1,4 +1,4 @@
-"""Fragments are kept by place, within bounds, and joined in order unless they are large."""
+"""Fragments are kept by place, within bounds, and joined in order unless they are large; messages reach their queue."""
 
 from __future__ import annotations
 
@@ -15,26 +15,38 @@ from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.sqlite import reassembly as module
 from broker.store.sqlite.metadata import put_contract, put_message_type
-from broker.store.sqlite.reassembly import HELD_RUNS_MAX, EarlyFragment, LargeBody, QueueWriter, Reassembly
+from broker.store.sqlite.reassembly import HELD_RUNS_MAX, EarlyFragment, LargeBody, QueueWriter, Refragments
 from broker.store.sqlite.schema import LARGE_BYTES
-from broker.store.sqlite.side import SideRow, create_side
+from broker.store.sqlite.side import SideRow, SideTable
 from tests.support.dialog import open_database, rows
 
 ENVELOPE = Envelope(type="T")
+NOW = 1_750_000_000.0
+TYPES: Mapping[str, tuple[Validation, SentBy]] = {
+    "Any": (Validation.NONE, SentBy.ANY),
+    "Ours": (Validation.NONE, SentBy.TARGET),
+    "Nothing": (Validation.EMPTY, SentBy.INITIATOR),
+    "Xml": (Validation.WELL_FORMED_XML, SentBy.ANY),
+    "Json": (Validation.JSON, SentBy.ANY),
+}
 PLACES = "SELECT message_sequence_number, fragment_number FROM broker_fragment WHERE endpoint_id = 1 ORDER BY 1, 2"
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db = open_database(tmp_path / "bank.db")
+    db = open_database(tmp_path / "bank.db", "Billing")
+    for name, (validation, _) in TYPES.items():
+        put_message_type(db, name, validation)
+    put_message_type(db, "Elsewhere", Validation.NONE)
+    put_contract(db, "Declared", {name: sent_by for name, (_, sent_by) in TYPES.items()})
     yield db
     db.close()
 
 
 def begin(
     db: sqlite3.Connection, *, endpoint_id: int = 1, expected: tuple[int, int] = (5, 0), count: int = 1
-) -> Reassembly:
-    return Reassembly(db, endpoint_id, expected, count)
+) -> Refragments:
+    return Refragments(db, endpoint_id, expected, count)
 
 
 def first(payload: bytes) -> bytes:
@@ -42,51 +54,51 @@ def first(payload: bytes) -> bytes:
 
 
 def test_fragments_are_joined_by_number_and_kept_no_longer(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
+    fragments = begin(db)
     for number, body in ((2, b"c"), (0, first(b"a")), (10, b"d"), (1, b"b")):
-        assembly.keep((5, number), 0, body)
+        fragments.keep((5, number), 0, body)
 
-    assert (ENVELOPE, b"abcd") == assembly.join(5, 10)
+    assert (ENVELOPE, b"abcd") == fragments.join(5, 10)
     assert [] == rows(db, PLACES)
 
 
 def test_last_fragment_need_not_be_kept_first(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
-    assembly.keep((5, 0), 0, first(b"a"))
+    fragments = begin(db)
+    fragments.keep((5, 0), 0, first(b"a"))
 
-    assert (ENVELOPE, b"ab") == assembly.join(5, 1, (2, b"b"))
+    assert (ENVELOPE, b"ab") == fragments.join(5, 1, (2, b"b"))
 
 
 def test_message_whose_envelope_cannot_be_read_is_kept_no_longer(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
-    assembly.keep((5, 0), 0, b"\xff\xff\xff\xff")
+    fragments = begin(db)
+    fragments.keep((5, 0), 0, b"\xff\xff\xff\xff")
 
     with pytest.raises(FrameMalformedError):
-        assembly.join(5, 1, (2, b"b"))
+        fragments.join(5, 1, (2, b"b"))
     assert [] == rows(db, PLACES)
 
 
 def test_strays_behind_the_last_fragment_are_no_part_of_the_message(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
-    assembly.keep((5, 0), 0, first(b"a"))
+    fragments = begin(db)
+    fragments.keep((5, 0), 0, first(b"a"))
     for number in (1, 7, 2**32 - 1):
-        assembly.keep_early((5, number), 2 if number == 1 else 0, b"b")
-    assert 2 == assembly.take_early((5, 1))
+        fragments.keep_early((5, number), 2 if number == 1 else 0, b"b")
+    assert 2 == fragments.take_early((5, 1))
 
-    assert (ENVELOPE, b"ab") == assembly.join(5, 1)
-    assert (0, []) == (assembly.count, rows(db, PLACES))
+    assert (ENVELOPE, b"ab") == fragments.join(5, 1)
+    assert (0, []) == (fragments.count, rows(db, PLACES))
 
 
 def test_strays_leave_room_when_they_are_gone(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EARLY_BYTES_MAX", 30)
-    assembly = begin(db)
-    assembly.keep((5, 0), 0, first(b"a"))
+    fragments = begin(db)
+    fragments.keep((5, 0), 0, first(b"a"))
     for number in (7, 8):
-        assembly.keep_early((5, number), 0, b"b" * 15)
+        fragments.keep_early((5, number), 0, b"b" * 15)
 
-    assembly.join(5, 1, (2, b"b"))
+    fragments.join(5, 1, (2, b"b"))
 
-    assert [EarlyFragment.NEW] * 2 == [assembly.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
+    assert [EarlyFragment.KEPT] * 2 == [fragments.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
 
 
 def test_other_messages_and_endpoints_are_not_touched(db: sqlite3.Connection) -> None:
@@ -105,10 +117,10 @@ def test_other_messages_and_endpoints_are_not_touched(db: sqlite3.Connection) ->
 
 
 def test_second_copy_is_not_kept(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
+    fragments = begin(db)
 
-    assert [EarlyFragment.NEW, EarlyFragment.HERE_ALREADY] == [
-        assembly.keep_early((6, 0), 0, body) for body in (b"first", b"second")
+    assert [EarlyFragment.KEPT, EarlyFragment.DUPLICATE] == [
+        fragments.keep_early((6, 0), 0, body) for body in (b"first", b"second")
     ]
     assert [b"first"] == rows(db, "SELECT body FROM broker_fragment")
 
@@ -121,7 +133,7 @@ def test_what_is_early_is_known_in_the_next_batch(db: sqlite3.Connection) -> Non
 
     after = begin(db, expected=(5, 1), count=2)
 
-    assert (2, EarlyFragment.HERE_ALREADY) == (after.count, after.keep_early((6, 0), 2, b"again"))
+    assert (2, EarlyFragment.DUPLICATE) == (after.count, after.keep_early((6, 0), 2, b"again"))
     assert [None, 2, None] == [after.take_early(place) for place in ((5, 1), (5, 3), (5, 3))]
     assert 1 == after.count
 
@@ -140,32 +152,32 @@ def test_early_fragments_have_a_bound_that_lasts_over_batches(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, name: str, value: int
 ) -> None:
     monkeypatch.setattr(module, name, value)
-    assembly = begin(db)
-    taken = [assembly.keep_early((6, number), 0, b"x" * 10) for number in range(5)]
+    fragments = begin(db)
+    taken = [fragments.keep_early((6, number), 0, b"x" * 10) for number in range(5)]
 
-    again = begin(db, count=assembly.count)
+    again = begin(db, count=fragments.count)
 
-    assert [EarlyFragment.NEW] * 3 + [EarlyFragment.NO_ROOM] * 2 == taken
-    assert EarlyFragment.NO_ROOM == again.keep_early((6, 4), 0, b"x" * 10)
+    assert [EarlyFragment.KEPT] * 3 + [EarlyFragment.REFUSED] * 2 == taken
+    assert EarlyFragment.REFUSED == again.keep_early((6, 4), 0, b"x" * 10)
     again.take_early((6, 0))
-    assert EarlyFragment.NEW == again.keep_early((6, 4), 0, b"x" * 10)
+    assert EarlyFragment.KEPT == again.keep_early((6, 4), 0, b"x" * 10)
 
 
 def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
+    fragments = begin(db)
     for place in ((7, 0), (5, 4), (5, 3), (5, 5), (5, 9), (6, 1), (6, 0)):
-        assembly.keep_early(place, 0, b"")
+        fragments.keep_early(place, 0, b"")
 
-    assert ((5, 3, 5), (5, 9, 9), (6, 0, 1), (7, 0, 0)) == assembly.held_runs()
+    assert ((5, 3, 5), (5, 9, 9), (6, 0, 1), (7, 0, 0)) == fragments.held_runs()
 
 
 def test_only_so_many_runs_are_told_and_the_last_of_them_is_whole(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
+    fragments = begin(db)
     for sequence in range(HELD_RUNS_MAX + 5):
         for number in (0, 1):
-            assembly.keep_early((6 + sequence, number), 0, b"")
+            fragments.keep_early((6 + sequence, number), 0, b"")
 
-    held = assembly.held_runs()
+    held = fragments.held_runs()
 
     assert HELD_RUNS_MAX == len(held)
     assert (6 + HELD_RUNS_MAX - 1, 0, 1) == held[-1]
@@ -176,53 +188,53 @@ def test_what_will_never_be_whole_is_left_for_removal(db: sqlite3.Connection) ->
     for sequence in (3, 5, 6, 6, 9):
         db.execute("INSERT OR IGNORE INTO broker_fragment VALUES (1, ?, 0, 0, x'')", (sequence,))
     db.execute("INSERT INTO broker_fragment VALUES (2, 9, 0, 0, x'')")
-    assembly = begin(db)
+    fragments = begin(db)
 
-    assembly.discard((5, 1))
+    fragments.discard((5, 1))
 
-    assert (0, ()) == (assembly.count, assembly.held_runs())
+    assert (0, ()) == (fragments.count, fragments.held_runs())
     assert [(1, 5), (1, 6), (1, 9)] == rows(db, "SELECT * FROM broker_received ORDER BY 1, 2")
 
 
 # --- large messages ---------------------------------------------------------------------------------------------
 
 
-def keep_large(assembly: Reassembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
+def keep_large(fragments: Refragments, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
     """A message of this many bytes, all kept but its last fragment; the number of that."""
     payload = begins + b" " * (size - len(begins))
     cuts = [payload[at : at + cut] for at in range(0, size, cut)]
     for number, piece in enumerate(cuts[:-1]):
-        assembly.keep((5, number), 0, piece if number else first(piece))
+        fragments.keep((5, number), 0, piece if number else first(piece))
     return len(cuts) - 1
 
 
 def test_large_message_stays_in_its_fragments(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
-    last = keep_large(assembly)
+    fragments = begin(db)
+    last = keep_large(fragments)
 
-    envelope, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
+    envelope, body = fragments.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
 
     assert (ENVELOPE, LargeBody(db, 1, 5, last + 1)) == (envelope, body)
     assert last + 1 == len(rows(db, PLACES))
 
 
 def test_message_of_just_the_bound_is_joined(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
-    last = keep_large(assembly, size=LARGE_BYTES)
+    fragments = begin(db)
+    last = keep_large(fragments, size=LARGE_BYTES)
 
-    _, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES - last * 200_000)))
+    _, body = fragments.join(5, last, (2, b" " * (LARGE_BYTES - last * 200_000)))
 
     assert isinstance(body, bytes)
     assert LARGE_BYTES == len(body)
 
 
 def test_large_message_with_an_envelope_that_lies_is_refused_without_being_joined(db: sqlite3.Connection) -> None:
-    assembly = begin(db)
-    last = keep_large(assembly, size=3 * LARGE_BYTES)
+    fragments = begin(db)
+    last = keep_large(fragments, size=3 * LARGE_BYTES)
     db.execute("UPDATE broker_fragment SET body = CAST(x'ffffffff' || body AS BLOB) WHERE fragment_number = 0")
 
     with pytest.raises(FrameMalformedError):
-        assembly.join(5, last, (2, b""))
+        fragments.join(5, last, (2, b""))
     assert [(1, 5)] == rows(db, "SELECT * FROM broker_received")
 
 
@@ -240,9 +252,9 @@ def test_large_message_with_an_envelope_that_lies_is_refused_without_being_joine
 def test_large_message_is_checked_a_fragment_at_a_time(
     db: sqlite3.Connection, begins: bytes, validation: Validation, problem: str | None
 ) -> None:
-    assembly = begin(db)
-    last = keep_large(assembly, begins=begins)
-    _, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
+    fragments = begin(db)
+    last = keep_large(fragments, begins=begins)
+    _, body = fragments.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
     assert isinstance(body, LargeBody)
 
     found = body.violation(validation)
@@ -251,81 +263,59 @@ def test_large_message_is_checked_a_fragment_at_a_time(
     assert (problem or "") in (found or "")
 
 
-# --- test_delivery ---
-# Whole messages reach their queue with priority and status, unless their contract or type forbids them.
+# --- queues -----------------------------------------------------------------------------------------------------
 
 
-NOW = 1_750_000_000.0
-TYPES: Mapping[str, tuple[Validation, SentBy]] = {
-    "Any": (Validation.NONE, SentBy.ANY),
-    "Ours": (Validation.NONE, SentBy.TARGET),
-    "Nothing": (Validation.EMPTY, SentBy.INITIATOR),
-    "Xml": (Validation.WELL_FORMED_XML, SentBy.ANY),
-    "Json": (Validation.JSON, SentBy.ANY),
-}
-
-
-@pytest.fixture
-def db_of_delivery(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db_of_delivery = open_database(tmp_path / "bank.db", "Billing")
-    for name, (validation, _) in TYPES.items():
-        put_message_type(db_of_delivery, name, validation)
-    put_message_type(db_of_delivery, "Elsewhere", Validation.NONE)
-    put_contract(db_of_delivery, "Declared", {name: sent_by for name, (_, sent_by) in TYPES.items()})
-    yield db_of_delivery
-    db_of_delivery.close()
-
-
-def side(db_of_delivery: sqlite3.Connection, contract: str = "Declared", service: str = "Billing") -> SideRow:
-    count = len(rows(db_of_delivery, "SELECT 1 FROM broker_conversation"))
+def side(db: sqlite3.Connection, contract: str = "Declared", service: str = "Billing") -> SideRow:
+    count = len(rows(db, "SELECT 1 FROM broker_conversation"))
     contact = Contact(bytes([count] * 16), False, service, bytes(16), "//far/Orders", bytes(range(16)))
-    return create_side(db_of_delivery, contact, contract, NOW + 60, NOW, is_named=False)
+    return SideTable(db, bytes(16), NOW).create(contact, contract, NOW + 60, is_named=False)
 
 
 MESSAGES = "SELECT endpoint_id, message_sequence_number, message_body, priority, status FROM broker_message ORDER BY 2"
 
 
-def test_messages_are_written_when_the_batch_is_and_in_its_order(db_of_delivery: sqlite3.Connection) -> None:
-    delivery, one = QueueWriter(db_of_delivery, NOW), side(db_of_delivery)
+def test_messages_are_written_when_the_batch_is_and_in_its_order(db: sqlite3.Connection) -> None:
+    queue, one = QueueWriter(db, NOW), side(db)
     one.priority = 7
-    assert [True, True] == [delivery.put(one, sequence, "Any", b"x") for sequence in (0, 1)]
-    assert delivery.put_error(one, 2, b"error")
-    assert [] == rows(db_of_delivery, MESSAGES)
+    assert [True, True] == [queue.put(one, sequence, "Any", b"x") for sequence in (0, 1)]
+    assert queue.put_error(one, 2, b"error")
+    assert [] == rows(db, MESSAGES)
 
-    delivery.flush()
-    delivery.flush()
+    queue.flush()
+    queue.flush()
 
-    assert [(1, 0, b"x", 7, 1), (1, 1, b"x", 7, 1), (1, 2, b"error", 11, 1)] == rows(db_of_delivery, MESSAGES)
-    assert Counter(Billing=3) == delivery.delivered
-
-
-def test_large_message_is_a_row_without_a_body(db_of_delivery: sqlite3.Connection) -> None:
-    delivery = QueueWriter(db_of_delivery, NOW)
-    delivery.put(side(db_of_delivery), 0, "Any", LargeBody(db_of_delivery, 1, 0, 17))
-
-    delivery.flush()
-
-    assert [(None, 17)] == rows(db_of_delivery, "SELECT message_body, body_fragments FROM broker_message")
+    assert [(1, 0, b"x", 7, 1), (1, 1, b"x", 7, 1), (1, 2, b"error", 11, 1)] == rows(db, MESSAGES)
+    assert Counter(Billing=3) == queue.delivered
 
 
-def test_service_that_is_gone_takes_nothing(db_of_delivery: sqlite3.Connection) -> None:
-    delivery = QueueWriter(db_of_delivery, NOW)
+def test_large_message_is_a_row_without_a_body(db: sqlite3.Connection) -> None:
+    queue = QueueWriter(db, NOW)
+    queue.put(side(db), 0, "Any", LargeBody(db, 1, 0, 17))
 
-    assert [False, False] == [delivery.put(side(db_of_delivery, service="Nobody"), 0, "Any", b"") for _ in range(2)]
-    assert Counter() == delivery.delivered
+    queue.flush()
+
+    assert [(None, 17)] == rows(db, "SELECT message_body, body_fragments FROM broker_message")
 
 
-def test_dialog_in_quarantine_stays_in_order_there(db_of_delivery: sqlite3.Connection) -> None:
-    failed, tried, healthy = side(db_of_delivery), side(db_of_delivery), side(db_of_delivery)
-    db_of_delivery.execute("INSERT INTO broker_failure VALUES (1, 0, 5, 0, 0, 1, 'error', 'traceback')")
-    db_of_delivery.execute("INSERT INTO broker_failure VALUES (2, 0, 1, 0, 0, NULL, 'error', 'traceback')")
-    delivery = QueueWriter(db_of_delivery, NOW)
+def test_service_that_is_gone_takes_nothing(db: sqlite3.Connection) -> None:
+    queue = QueueWriter(db, NOW)
+
+    assert [False, False] == [queue.put(side(db, service="Nobody"), 0, "Any", b"") for _ in range(2)]
+    assert Counter() == queue.delivered
+
+
+def test_dialog_in_quarantine_stays_in_order_there(db: sqlite3.Connection) -> None:
+    failed, tried, healthy = side(db), side(db), side(db)
+    db.execute("INSERT INTO broker_failure VALUES (1, 0, 5, 0, 0, 1, 'error', 'traceback')")
+    db.execute("INSERT INTO broker_failure VALUES (2, 0, 1, 0, 0, NULL, 'error', 'traceback')")
+    queue = QueueWriter(db, NOW)
 
     for one in (failed, tried, healthy):
-        delivery.put(one, 1, "Any", b"")
-    delivery.flush()
+        queue.put(one, 1, "Any", b"")
+    queue.flush()
 
-    assert [(1, 4), (2, 1), (3, 1)] == rows(db_of_delivery, "SELECT endpoint_id, status FROM broker_message ORDER BY 1")
+    assert [(1, 4), (2, 1), (3, 1)] == rows(db, "SELECT endpoint_id, status FROM broker_message ORDER BY 1")
 
 
 @pytest.mark.parametrize(
@@ -346,31 +336,29 @@ def test_dialog_in_quarantine_stays_in_order_there(db_of_delivery: sqlite3.Conne
         (DIALOG_TIMER, b"", 8428),
     ],
 )
-def test_declared_contract_is_kept_to(
-    db_of_delivery: sqlite3.Connection, type_name: str, body: bytes, number: int | None
-) -> None:
-    delivery, one = QueueWriter(db_of_delivery, NOW), side(db_of_delivery)
+def test_declared_contract_is_kept_to(db: sqlite3.Connection, type_name: str, body: bytes, number: int | None) -> None:
+    queue, one = QueueWriter(db, NOW), side(db)
 
-    refusals = [delivery.why_refused(one, type_name, body) for _ in range(2)]
+    refusals = [queue.why_refused(one, type_name, body) for _ in range(2)]
 
     assert [number] * 2 == [None if refusal is None else refusal.number for refusal in refusals]
 
 
-def test_contract_that_is_not_declared_lets_all_pass_but_the_brokers_own(db_of_delivery: sqlite3.Connection) -> None:
-    delivery, one = QueueWriter(db_of_delivery, NOW), side(db_of_delivery, "Undeclared")
+def test_contract_that_is_not_declared_lets_all_pass_but_the_brokers_own(db: sqlite3.Connection) -> None:
+    queue, one = QueueWriter(db, NOW), side(db, "Undeclared")
 
-    assert delivery.why_refused(one, "Xml", b"<a>") is None
-    assert delivery.why_refused(one, END_DIALOG, b"") is not None
+    assert queue.why_refused(one, "Xml", b"<a>") is None
+    assert queue.why_refused(one, END_DIALOG, b"") is not None
 
 
 @pytest.mark.parametrize(("type_name", "number"), [("Any", None), ("Json", 8430), ("Ours", 8457)])
-def test_large_message_is_checked_too(db_of_delivery: sqlite3.Connection, type_name: str, number: int | None) -> None:
-    one = side(db_of_delivery)
-    db_of_delivery.executemany(
+def test_large_message_is_checked_too(db: sqlite3.Connection, type_name: str, number: int | None) -> None:
+    one = side(db)
+    db.executemany(
         "INSERT INTO broker_fragment VALUES (1, 0, ?, 0, ?)",
         [(0, encode_envelope(Envelope(type=type_name))), (1, b"1" * 2**21)],
     )
 
-    refusal = QueueWriter(db_of_delivery, NOW).why_refused(one, type_name, LargeBody(db_of_delivery, 1, 0, 2))
+    refusal = QueueWriter(db, NOW).why_refused(one, type_name, LargeBody(db, 1, 0, 2))
 
     assert number == (None if refusal is None else refusal.number)

@@ -69,7 +69,7 @@ def held(frame: bytes, time_consumed: int) -> bytes:
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db = open_database(tmp_path / "bank.db", "Billing")
+    db = open_database(tmp_path / "bank.db", "Billing", "Orders")
     yield db
     db.close()
 
@@ -166,12 +166,12 @@ def test_naming_it_later_proves_that_an_answer_has_come(db: sqlite3.Connection, 
 
 
 def test_replay_is_acknowledged_and_not_taken_twice(db: sqlite3.Connection, take: Take, closed: FarSide) -> None:
-    receipt = take(closed.message(0, b"again"), closed.message(2))
+    receipt = take(closed.message(0, b"again"), closed.message(2), far_initiator().message(0, b"of another dialog"))
 
     ((contact, place),) = receipt.closed
     assert ((3, 0), closed.contact.broker_instance, False) == (place, contact.far_broker_instance, contact.is_initiator)
-    assert Counter({Disposition.DUPLICATE: 2}) == receipt.dropped
-    assert ([], []) == (states(db), queued(db))
+    assert [Disposition.DUPLICATE, Disposition.DUPLICATE, Disposition.DELIVERED] == receipt.verdicts()
+    assert [("T", b"of another dialog")] == queued(db)
 
 
 def test_what_is_still_sent_is_thrown_away_and_acknowledged(
@@ -196,16 +196,6 @@ def test_place_beyond_reason_moves_no_tombstone(
 
     assert [(3, 0)] == tombstones(db) == [place for _, place in receipt.closed]
     assert Counter({Disposition.OUT_OF_SEQUENCE: 1}) == receipt.dropped
-
-
-def test_beginning_is_a_new_one_when_the_tombstone_has_gone(
-    db: sqlite3.Connection, take: Take, closed: FarSide
-) -> None:
-    db.execute("DELETE FROM broker_tombstone")
-
-    take(closed.message(0))
-
-    assert ["CO"] == states(db)
 
 
 # --- strangers --------------------------------------------------------------------------------------------------
@@ -251,49 +241,21 @@ def test_nobody_is_a_stranger_who_is_not_waiting_for_an_answer(db: sqlite3.Conne
     assert [] == take(far.ack(1, 0), far.fault(-8490)).unknown_dialogs
 
 
-# --- test_receiving ---
-# What frames do to a database: order, duplicates, ends, errors, and what the far side is told.
-
-
 ELSEWHERE = bytes(range(100, 116))
 
 
 @pytest.fixture
-def db_of_receiving(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """A database with a target's and an initiator's service."""
-    db_of_receiving = open_database(tmp_path / "bank.db", "Billing", "Orders")
-    yield db_of_receiving
-    db_of_receiving.close()
-
-
-@pytest.fixture
-def take_of_receiving(db_of_receiving: sqlite3.Connection) -> Take:
-    """Stores frames as one batch."""
-
-    def taking(*frames: bytes) -> ReceiveResult:
-        return receive_frames(db_of_receiving, frames, NOW)
-
-    return taking
-
-
-@pytest.fixture
-def far_of_receiving() -> FarSide:
-    """An initiator far away, who has begun nothing yet."""
-    return far_initiator()
-
-
-@pytest.fixture
-def dialog(db_of_receiving: sqlite3.Connection) -> Dialog:
+def dialog(db: sqlite3.Connection) -> Dialog:
     """A dialog begun here, with one message sent."""
-    dialog = begin_dialog(db_of_receiving, from_service="Orders", to_service="//far/Billing")
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing")
     dialog.send(b"first")
     return dialog
 
 
 @pytest.fixture
-def target(db_of_receiving: sqlite3.Connection, dialog: Dialog) -> FarSide:
+def target(db: sqlite3.Connection, dialog: Dialog) -> FarSide:
     """The target of that dialog."""
-    return far_target(db_of_receiving, dialog.conversation_id)
+    return far_target(db, dialog.conversation_id)
 
 
 def stored(receipt: ReceiveResult) -> list[tuple[int, int]]:
@@ -305,138 +267,101 @@ def codes(receipt: ReceiveResult) -> list[int]:
     return [fault.code for _, fault in receipt.faults]
 
 
-def tombstones_of_receiving(db_of_receiving: sqlite3.Connection) -> list[tuple[int, int, int]]:
+def ends_of_tombstones(db: sqlite3.Connection) -> list[tuple[int, int, int]]:
     """Side and place of what is left of closed dialogs."""
-    return rows(db_of_receiving, "SELECT is_initiator, receive_sequence, receive_sequence_frag FROM broker_tombstone")
+    return rows(db, "SELECT is_initiator, receive_sequence, receive_sequence_frag FROM broker_tombstone")
 
 
-def kept(db_of_receiving: sqlite3.Connection) -> list[tuple[int, int]]:
-    return rows(db_of_receiving, "SELECT message_sequence_number, fragment_number FROM broker_fragment ORDER BY 1, 2")
+def kept(db: sqlite3.Connection) -> list[tuple[int, int]]:
+    return rows(db, "SELECT message_sequence_number, fragment_number FROM broker_fragment ORDER BY 1, 2")
 
 
-def pieces(far_of_receiving: FarSide, sequence: int, payload: bytes, size: int) -> list[bytes]:
+def pieces(far: FarSide, sequence: int, payload: bytes, size: int) -> list[bytes]:
     """A message cut into frames, with its whole envelope in the first."""
     cuts = [payload[at : at + size] for at in range(0, len(payload), size)]
-    cuts[0] = encode_envelope(far_of_receiving.envelope) + cuts[0]
+    cuts[0] = encode_envelope(far.envelope) + cuts[0]
     flags = [0] * (len(cuts) - 1) + [LAST]
-    return [
-        far_of_receiving.fragment((sequence, n), cut, flags=flag)
-        for n, (cut, flag) in enumerate(zip(cuts, flags, strict=True))
-    ]
+    return [far.fragment((sequence, n), cut, flags=flag) for n, (cut, flag) in enumerate(zip(cuts, flags, strict=True))]
 
 
 # --- the first message ------------------------------------------------------------------------------------------
 
 
-def test_first_message_makes_the_endpoint_and_is_delivered(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    receipt = take_of_receiving(far_of_receiving.message(0, b"pay"))
+def test_first_message_makes_the_endpoint_and_is_delivered(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    receipt = take(far.message(0, b"pay"))
 
     row = rows(
-        db_of_receiving,
+        db,
         "SELECT conversation_id, is_initiator, state, service_name, far_service, far_broker_instance, contract,"
         " lifetime, create_date, send_sequence, receive_sequence, receive_sequence_frag FROM broker_conversation",
     )
     names = (
-        far_of_receiving.contact.conversation_id,
+        far.contact.conversation_id,
         0,
         "CO",
         "Billing",
         "//far/Orders",
-        far_of_receiving.contact.broker_instance,
+        far.contact.broker_instance,
         "C",
     )
     assert row == [(*names, NOW + 3600, NOW, 0, 1, 0)]
-    assert queued(db_of_receiving) == [("T", b"pay")]
+    assert queued(db) == [("T", b"pay")]
     assert stored(receipt) == [(1, 0)]
     assert receipt.delivered == Counter(Billing=1)
-
-
-def test_what_is_stored_is_told_to_the_initiators_database(take_of_receiving: Take, far_of_receiving: FarSide) -> None:
-    receipt = take_of_receiving(far_of_receiving.message(0))
-
-    (standing,) = receipt.stored.values()
-    contact = standing.contact
-    assert (contact.is_initiator, contact.far_service) == (False, "//far/Orders")
-    assert contact.far_broker_instance == far_of_receiving.contact.broker_instance
 
 
 @pytest.mark.parametrize(
     ("told", "seconds"), [(None, DEFAULT_LIFETIME.total_seconds()), (1, 1), (LIFETIME_MAX + 1, LIFETIME_MAX)]
 )
 def test_lifetime_is_what_the_envelope_says_within_reason(
-    db_of_receiving: sqlite3.Connection,
-    take_of_receiving: Take,
-    far_of_receiving: FarSide,
+    db: sqlite3.Connection,
+    take: Take,
+    far: FarSide,
     told: int | None,
     seconds: float,
 ) -> None:
-    far_of_receiving.envelope = replace_envelope(far_of_receiving.envelope, told)
+    far.envelope = replace_envelope(far.envelope, told)
 
-    take_of_receiving(far_of_receiving.message(0))
+    take(far.message(0))
 
-    assert rows(db_of_receiving, "SELECT lifetime FROM broker_conversation") == [NOW + seconds]
+    assert rows(db, "SELECT lifetime FROM broker_conversation") == [NOW + seconds]
 
 
 def replace_envelope(envelope: Envelope, lifetime: int | None) -> Envelope:
     return Envelope(type=envelope.type, contract=envelope.contract, lifetime=lifetime)
 
 
-def test_part_of_the_first_message_starts_the_endpoint_only(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    receipt = take_of_receiving(pieces(far_of_receiving, 0, b"abcd", 2)[0])
+def test_part_of_the_first_message_starts_the_endpoint_only(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    receipt = take(pieces(far, 0, b"abcd", 2)[0])
 
-    assert (states(db_of_receiving), queued(db_of_receiving), stored(receipt)) == (["SI"], [], [(0, 1)])
+    assert (states(db), queued(db), stored(receipt)) == (["SI"], [], [(0, 1)])
 
 
-def test_anything_but_a_beginning_makes_no_endpoint(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    later, part = far_of_receiving.message(1), far_of_receiving.fragment((0, 1), b"x")
+def test_anything_but_a_beginning_makes_no_endpoint(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    later, part = far.message(1), far.fragment((0, 1), b"x")
 
-    receipt = take_of_receiving(later, part, far_of_receiving.ack(1, 0), far_of_receiving.fault(-8490))
+    receipt = take(later, part, far.ack(1, 0), far.fault(-8490))
 
-    assert states(db_of_receiving) == []
+    assert states(db) == []
     assert receipt == ReceiveResult(dropped=Counter({Disposition.UNKNOWN_CONVERSATION: 4}))
-
-
-def test_answer_to_a_dialog_that_is_not_here_makes_no_endpoint(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take
-) -> None:
-    receipt = take_of_receiving(far_target(db_of_receiving, uuid.uuid4()).message(0))
-
-    assert states(db_of_receiving) == []
-    assert receipt.dropped == Counter({Disposition.UNKNOWN_CONVERSATION: 1})
 
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["by the dialog", "by its route"])
 def test_absent_service_is_answered_by_the_database_that_was_named(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, *, is_named: bool
+    db: sqlite3.Connection, take: Take, *, is_named: bool
 ) -> None:
-    far_of_receiving = far_initiator(
-        "Nobody", far_broker_instance=broker_instance(db_of_receiving) if is_named else NO_GUID
-    )
+    far = far_initiator("Nobody", far_broker_instance=broker_instance(db) if is_named else NO_GUID)
 
-    receipt = take_of_receiving(far_of_receiving.message(0), far_of_receiving.message(1))
+    receipt = take(far.message(0), far.message(1))
 
-    assert states(db_of_receiving) == []
-    assert codes(receipt) == [-8490]
+    assert states(db) == []
+    ((contact, fault),) = receipt.faults
+    assert (contact.service_name, contact.far_service, contact.is_initiator) == ("Nobody", "//far/Orders", False)
+    assert contact.far_broker_instance == far.contact.broker_instance
+    text = "the service 'Nobody' does not exist in the broker instance that was named"
+    assert fault == Fault(-8490, text)
     assert receipt.dropped == Counter({Disposition.SERVICE_NOT_FOUND: 2})
     assert receipt.stored == {}
-
-
-def test_fault_about_a_service_goes_back_to_who_asked(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take
-) -> None:
-    far_of_receiving = far_initiator("Nobody", far_broker_instance=broker_instance(db_of_receiving))
-
-    ((contact, fault),) = take_of_receiving(far_of_receiving.message(0)).faults
-
-    assert (contact.service_name, contact.far_service, contact.is_initiator) == ("Nobody", "//far/Orders", False)
-    assert contact.far_broker_instance == far_of_receiving.contact.broker_instance
-    assert fault.text == "the service 'Nobody' does not exist in the broker instance that was named"
 
 
 @pytest.mark.parametrize(
@@ -445,29 +370,29 @@ def test_fault_about_a_service_goes_back_to_who_asked(
     ids=["listed", "not listed", "any"],
 )
 def test_contract_has_to_be_one_that_the_service_takes(
-    tmp_path: Path, far_of_receiving: FarSide, *, accepted: frozenset[str], refused: bool
+    tmp_path: Path, far: FarSide, *, accepted: frozenset[str], refused: bool
 ) -> None:
-    db_of_receiving = open_database(tmp_path / "strict.db", "Billing", contracts=accepted)
+    db = open_database(tmp_path / "strict.db", "Billing", contracts=accepted)
 
-    receipt = receive_frames(db_of_receiving, [far_of_receiving.message(0)], NOW)
+    receipt = receive_frames(db, [far.message(0)], NOW)
 
     assert codes(receipt) == ([-8408] if refused else [])
     assert receipt.dropped[Disposition.CONTRACT_REFUSED] == refused
-    assert states(db_of_receiving) == ([] if refused else ["CO"])
-    db_of_receiving.close()
+    assert states(db) == ([] if refused else ["CO"])
+    db.close()
 
 
-def test_dialog_goes_on_when_its_service_takes_its_contract_no_more(tmp_path: Path, far_of_receiving: FarSide) -> None:
+def test_dialog_goes_on_when_its_service_takes_its_contract_no_more(tmp_path: Path, far: FarSide) -> None:
     """The original's page on ALTER SERVICE says this and its contrary; here nothing is told with -8469."""
-    db_of_receiving = open_database(tmp_path / "strict.db", "Billing", contracts=frozenset({"C"}))
-    receive_frames(db_of_receiving, [far_of_receiving.message(0)], NOW)
-    put_service(db_of_receiving, "Billing", 1, frozenset({"D"}))
+    db = open_database(tmp_path / "strict.db", "Billing", contracts=frozenset({"C"}))
+    receive_frames(db, [far.message(0)], NOW)
+    put_service(db, "Billing", 1, frozenset({"D"}))
 
-    receipt = receive_frames(db_of_receiving, [far_of_receiving.message(1)], NOW)
+    receipt = receive_frames(db, [far.message(1)], NOW)
 
-    assert ([], ["CO"]) == (codes(receipt), states(db_of_receiving))
-    assert [0, 1] == rows(db_of_receiving, "SELECT message_sequence_number FROM broker_message")
-    db_of_receiving.close()
+    assert ([], ["CO"]) == (codes(receipt), states(db))
+    assert [0, 1] == rows(db, "SELECT message_sequence_number FROM broker_message")
+    db.close()
 
 
 # --- order and duplicates ---------------------------------------------------------------------------------------
@@ -475,126 +400,82 @@ def test_dialog_goes_on_when_its_service_takes_its_contract_no_more(tmp_path: Pa
 
 @pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
 def test_messages_are_delivered_in_order_however_they_arrive(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide, order: tuple[int, ...]
+    db: sqlite3.Connection, take: Take, far: FarSide, order: tuple[int, ...]
 ) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"))
+    take(far.message(0, b"0"))
 
     for number in order:
-        receipt = take_of_receiving(far_of_receiving.message(number + 1, b"%d" % (number + 1)))
+        receipt = take(far.message(number + 1, b"%d" % (number + 1)))
 
-    assert [body for _, body in queued(db_of_receiving)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [body for _, body in queued(db)] == [b"0", b"1", b"2", b"3", b"4"]
     assert stored(receipt) == [(5, 0)]
-    assert kept(db_of_receiving) == []
-    assert rows(db_of_receiving, "SELECT early_fragments FROM broker_conversation") == [0]
+    assert kept(db) == []
+    assert rows(db, "SELECT early_fragments FROM broker_conversation") == [0]
 
 
-def test_fragments_of_several_messages_may_come_in_any_order(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    bodies = [b"abcdefgh", b"ijklm", b"nopqrstuvw"]
-    frames = [frame for sequence, body in enumerate(bodies) for frame in pieces(far_of_receiving, sequence, body, 3)]
-    mixed = [frames[0], *reversed(frames[1:])]
-
-    for frame in mixed:
-        receipt = take_of_receiving(frame)
-
-    assert [body for _, body in queued(db_of_receiving)] == bodies
-    assert stored(receipt) == [(3, 0)]
-    assert kept(db_of_receiving) == []
-
-
-def test_fragments_that_come_one_by_one_in_order_are_joined(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    places = [stored(take_of_receiving(frame)) for frame in pieces(far_of_receiving, 0, b"abcdef", 2)]
+def test_fragments_that_come_one_by_one_in_order_are_joined(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    places = [stored(take(frame)) for frame in pieces(far, 0, b"abcdef", 2)]
 
     assert places == [[(0, 1)], [(0, 2)], [(1, 0)]]
-    assert (queued(db_of_receiving), kept(db_of_receiving)) == ([("T", b"abcdef")], [])
+    assert (queued(db), kept(db)) == ([("T", b"abcdef")], [])
 
 
 def test_one_batch_in_the_wrong_order_is_as_good_as_the_right_one(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
+    db: sqlite3.Connection, take: Take, far: FarSide
 ) -> None:
-    frames = [frame for sequence in range(3) for frame in pieces(far_of_receiving, sequence, b"%d" % sequence * 10, 4)]
+    frames = [frame for sequence in range(3) for frame in pieces(far, sequence, b"%d" % sequence * 10, 4)]
 
-    receipt = take_of_receiving(*reversed(frames))
+    receipt = take(*reversed(frames))
 
-    assert [body for _, body in queued(db_of_receiving)] == [b"%d" % sequence * 10 for sequence in range(3)]
+    assert [body for _, body in queued(db)] == [b"%d" % sequence * 10 for sequence in range(3)]
     assert (stored(receipt), receipt.dropped) == ([(3, 0)], Counter())
-
-
-def test_early_fragment_is_acknowledged_only_when_its_turn_has_come(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    take_of_receiving(far_of_receiving.message(0))
-
-    receipt = take_of_receiving(far_of_receiving.message(2))
-
-    assert (stored(receipt), kept(db_of_receiving)) == ([(1, 0)], [(2, 0)])
-    assert rows(db_of_receiving, "SELECT early_fragments FROM broker_conversation") == [1]
 
 
 @pytest.mark.parametrize("again", [0, 2], ids=["delivered", "early"])
 def test_duplicate_is_acknowledged_again_and_not_delivered_again(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide, again: int
+    db: sqlite3.Connection, take: Take, far: FarSide, again: int
 ) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"), far_of_receiving.message(2, b"2"))
+    take(far.message(0, b"0"), far.message(2, b"2"))
 
-    receipt = take_of_receiving(far_of_receiving.message(again, b"again"))
+    receipt = take(far.message(again, b"again"))
 
     assert receipt.dropped == Counter({Disposition.DUPLICATE: 1})
     assert stored(receipt) == [(1, 0)]
-    take_of_receiving(far_of_receiving.message(1, b"1"))
-    assert [body for _, body in queued(db_of_receiving)] == [b"0", b"1", b"2"]
+    take(far.message(1, b"1"))
+    assert [body for _, body in queued(db)] == [b"0", b"1", b"2"]
 
 
-def test_too_early_message_is_neither_kept_nor_acknowledged(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    take_of_receiving(far_of_receiving.message(0))
+def test_too_early_message_is_neither_kept_nor_acknowledged(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    take(far.message(0))
 
-    receipt = take_of_receiving(far_of_receiving.message(1 + EARLY_WINDOW))
+    receipt = take(far.message(1 + EARLY_WINDOW))
 
     assert receipt.dropped == Counter({Disposition.OUT_OF_SEQUENCE: 1})
-    assert kept(db_of_receiving) == []
+    assert kept(db) == []
 
 
-def test_who_sends_too_early_is_told_at_once_what_is_expected(
-    take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    take_of_receiving(far_of_receiving.message(0))
-
-    (standing,) = take_of_receiving(far_of_receiving.message(1 + EARLY_WINDOW)).stored.values()
-
-    assert ((1, 0), (), True) == (standing.place, standing.held, standing.is_urgent)
-
-
-def test_two_dialogs_in_one_batch_do_not_mix(db_of_receiving: sqlite3.Connection, take_of_receiving: Take) -> None:
+def test_two_dialogs_in_one_batch_do_not_mix(db: sqlite3.Connection, take: Take) -> None:
     one, two = far_initiator(), far_initiator()
 
-    receipt = take_of_receiving(
-        one.message(0, b"1a"), two.message(0, b"2a"), one.message(1, b"1b"), two.message(1, b"2b")
-    )
+    receipt = take(one.message(0, b"1a"), two.message(0, b"2a"), one.message(1, b"1b"), two.message(1, b"2b"))
 
-    assert [body for _, body in queued(db_of_receiving)] == [b"1a", b"1b", b"2a", b"2b"]
+    assert [body for _, body in queued(db)] == [b"1a", b"1b", b"2a", b"2b"]
     assert stored(receipt) == [(2, 0), (2, 0)]
 
 
-def test_both_sides_of_a_dialog_may_live_in_one_database(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take
-) -> None:
-    dialog = begin_dialog(db_of_receiving, from_service="Orders", to_service="Billing")
+def test_both_sides_of_a_dialog_may_live_in_one_database(db: sqlite3.Connection, take: Take) -> None:
+    dialog = begin_dialog(db, from_service="Orders", to_service="Billing")
     dialog.send(b"there")
-    here = broker_instance(db_of_receiving)
+    here = broker_instance(db)
     initiator = far_initiator(conversation_id=dialog.conversation_id.bytes, broker_instance=here)
-    target = far_target(db_of_receiving, dialog.conversation_id, service_name="Billing", broker_instance=here)
+    target = far_target(db, dialog.conversation_id, service_name="Billing", broker_instance=here)
 
-    take_of_receiving(initiator.message(0, b"there"))
-    take_of_receiving(target.message(0, b"and back", stored=(1, 0)))
+    take(initiator.message(0, b"there"))
+    take(target.message(0, b"and back", stored=(1, 0)))
 
-    assert [body for _, body in queued(db_of_receiving)] == [b"there", b"and back"]
-    assert states(db_of_receiving) == ["CO", "CO"]
-    assert rows(db_of_receiving, "SELECT far_broker_instance FROM broker_conversation") == [here, here]
+    assert [body for _, body in queued(db)] == [b"there", b"and back"]
+    assert states(db) == ["CO", "CO"]
+    assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [here, here]
 
 
 # --- frames that are not believed -------------------------------------------------------------------------------
@@ -611,459 +492,357 @@ def test_both_sides_of_a_dialog_may_live_in_one_database(
     ids=["short", "long", "checksum", "sealed"],
 )
 def test_spoilt_frame_changes_nothing_and_others_of_the_batch_are_taken(
-    db_of_receiving: sqlite3.Connection,
-    take_of_receiving: Take,
-    far_of_receiving: FarSide,
+    db: sqlite3.Connection,
+    take: Take,
+    far: FarSide,
     spoil: Callable[[bytes], bytes],
     disposition: Disposition,
 ) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"))
+    take(far.message(0, b"0"))
 
-    receipt = take_of_receiving(spoil(far_of_receiving.message(1, b"1")), far_of_receiving.message(2, b"2"))
+    receipt = take(spoil(far.message(1, b"1")), far.message(2, b"2"))
 
     assert receipt.dropped == Counter({disposition: 1})
     assert stored(receipt) == [(1, 0)]
-    assert [body for _, body in queued(db_of_receiving)] == [b"0"]
+    assert [body for _, body in queued(db)] == [b"0"]
 
 
-def test_body_without_a_checksum_is_believed(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    header, body = decode_dialog(far_of_receiving.message(0, b"0"))
+def test_body_without_a_checksum_is_believed(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    header, body = decode_dialog(far.message(0, b"0"))
 
-    take_of_receiving(encode_dialog(replace(header, body_checksum=0), body))
+    take(encode_dialog(replace(header, body_checksum=0), body))
 
-    assert queued(db_of_receiving) == [("T", b"0")]
+    assert queued(db) == [("T", b"0")]
 
 
-def test_malformed_envelope_begins_nothing(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    receipt = take_of_receiving(
-        far_of_receiving.fragment((0, 0), b"\0\0\0\x09short", flags=LAST), far_of_receiving.message(1)
-    )
+def test_malformed_envelope_begins_nothing(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    receipt = take(far.fragment((0, 0), b"\0\0\0\x09short", flags=LAST), far.message(1))
 
-    assert states(db_of_receiving) == []
+    assert states(db) == []
     assert receipt == ReceiveResult(dropped=Counter({Disposition.CORRUPTED: 2}))
 
 
 def test_malformed_envelope_later_fails_the_dialog_at_both_sides(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
+    db: sqlite3.Connection, take: Take, far: FarSide
 ) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"))
+    take(far.message(0, b"0"))
 
-    receipt = take_of_receiving(far_of_receiving.fragment((1, 0), b"\0\0\0\x09short", flags=LAST))
+    receipt = take(far.fragment((1, 0), b"\0\0\0\x09short", flags=LAST))
 
-    assert states(db_of_receiving) == ["ER"]
+    assert states(db) == ["ER"]
     assert codes(receipt) == [-8430]
     assert receipt.dropped == Counter({Disposition.CORRUPTED: 1})
-    assert queued(db_of_receiving)[-1][0] == ERROR
-    assert b"<Code>-8430</Code>" in queued(db_of_receiving)[-1][1]
+    assert queued(db)[-1][0] == ERROR
+    assert b"<Code>-8430</Code>" in queued(db)[-1][1]
 
 
 def test_malformed_bodies_of_ack_and_fault_are_counted_and_change_nothing(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
+    db: sqlite3.Connection, take: Take, far: FarSide
 ) -> None:
-    take_of_receiving(far_of_receiving.message(0))
+    take(far.message(0))
     spoilt = []
-    for frame in (far_of_receiving.ack(0, 0), far_of_receiving.fault(-8490)):
+    for frame in (far.ack(0, 0), far.fault(-8490)):
         header, _ = decode_dialog(frame)
         spoilt.append(encode_dialog(replace(header, body_checksum=0), b"\xc1"))
 
-    receipt = take_of_receiving(*spoilt)
+    receipt = take(*spoilt)
 
     assert receipt == ReceiveResult(dropped=Counter({Disposition.MALFORMED: 2}))
-    assert states(db_of_receiving) == ["CO"]
+    assert states(db) == ["CO"]
 
 
 def test_dialog_frame_of_a_later_version_is_counted_and_changes_nothing(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, target: FarSide
+    db: sqlite3.Connection, take: Take, target: FarSide
 ) -> None:
     header, body = decode_dialog(target.message(0))
 
-    receipt = take_of_receiving(encode_dialog(replace(header, kind=0x20), body))
+    receipt = take(encode_dialog(replace(header, kind=0x20), body))
 
     assert receipt == ReceiveResult(dropped=Counter({Disposition.MALFORMED: 1}))
-    assert rows(db_of_receiving, "SELECT far_broker_instance FROM broker_conversation") == [None]
+    assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [None]
 
 
 # --- acknowledgements -------------------------------------------------------------------------------------------
 
 
 def test_acknowledged_messages_are_kept_no_longer(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
     dialog.send(b"second")
 
-    receipt = take_of_receiving(target.ack(1, 0))
+    receipt = take(target.ack(1, 0))
 
-    assert rows(db_of_receiving, "SELECT message_body FROM broker_transmission") == [b"second"]
-    assert rows(db_of_receiving, "SELECT acknowledged_sequence FROM broker_conversation") == [1]
+    assert rows(db, "SELECT message_body FROM broker_transmission") == [b"second"]
+    assert rows(db, "SELECT acknowledged_sequence FROM broker_conversation") == [1]
     assert receipt.acknowledged == {1: (1, 0)}
 
 
-def test_acknowledgement_rides_on_any_frame_and_the_highest_counts(
-    take_of_receiving: Take, dialog: Dialog, target: FarSide
-) -> None:
+def test_acknowledgement_rides_on_any_frame_and_the_highest_counts(take: Take, dialog: Dialog, target: FarSide) -> None:
     for _ in range(4):
         dialog.send(b"more")
 
-    receipt = take_of_receiving(target.message(0, stored=(2, 1)), target.ack(4, 0), target.ack(3, 5))
+    receipt = take(target.message(0, stored=(2, 1)), target.ack(4, 0), target.ack(3, 5))
 
     assert receipt.acknowledged == {1: (4, 0)}
 
 
 def test_old_acknowledgement_brings_nothing_back(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
     dialog.send(b"second")
-    take_of_receiving(target.ack(2, 0))
+    take(target.ack(2, 0))
 
-    take_of_receiving(target.ack(1, 0))
+    take(target.ack(1, 0))
 
-    assert rows(db_of_receiving, "SELECT acknowledged_sequence FROM broker_conversation") == [2]
+    assert rows(db, "SELECT acknowledged_sequence FROM broker_conversation") == [2]
 
 
 @pytest.mark.parametrize("place", [(1, 1), (2, 0), (2**63, 0), (2**64 - 1, 2**32 - 1)])
 def test_acknowledgement_of_what_was_never_sent_is_ignored_and_counted(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, target: FarSide, place: tuple[int, int]
+    db: sqlite3.Connection, take: Take, target: FarSide, place: tuple[int, int]
 ) -> None:
-    receipt = take_of_receiving(target.ack(*place))
+    receipt = take(target.ack(*place))
 
     assert receipt.dropped == Counter({Disposition.OUT_OF_SEQUENCE: 1})
     assert receipt.acknowledged == {}
-    assert rows(db_of_receiving, "SELECT message_body FROM broker_transmission") == [b"first"]
+    assert rows(db, "SELECT message_body FROM broker_transmission") == [b"first"]
 
 
 @pytest.mark.parametrize("sequence", [2**63, 2**64 - 1])
-def test_sequence_numbers_beyond_what_a_row_holds_are_refused(
-    take_of_receiving: Take, far_of_receiving: FarSide, sequence: int
-) -> None:
-    take_of_receiving(far_of_receiving.message(0))
+def test_sequence_numbers_beyond_what_a_row_holds_are_refused(take: Take, far: FarSide, sequence: int) -> None:
+    take(far.message(0))
 
-    assert take_of_receiving(far_of_receiving.message(sequence)).dropped == Counter({Disposition.OUT_OF_SEQUENCE: 1})
+    assert take(far.message(sequence)).dropped == Counter({Disposition.OUT_OF_SEQUENCE: 1})
 
 
 # --- which database answers -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("frame", ["message", "ack"])
-def test_first_answer_binds_an_open_dialog(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, target: FarSide, frame: str
-) -> None:
-    receipt = take_of_receiving(target.message(0) if frame == "message" else target.ack(0, 0))
+def test_first_answer_binds_an_open_dialog(db: sqlite3.Connection, take: Take, target: FarSide, frame: str) -> None:
+    receipt = take(target.message(0) if frame == "message" else target.ack(0, 0))
 
-    assert rows(db_of_receiving, "SELECT far_broker_instance FROM broker_conversation") == [
-        target.contact.broker_instance
-    ]
+    assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [target.contact.broker_instance]
     assert [contact.far_broker_instance for contact in receipt.contacts.values()] == [target.contact.broker_instance]
 
 
 @pytest.mark.parametrize("frame", ["message", "ack"])
 def test_second_target_is_told_and_the_binding_stays(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide, frame: str
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide, frame: str
 ) -> None:
-    take_of_receiving(target.ack(1, 0))
-    other = far_target(db_of_receiving, dialog.conversation_id, broker_instance=ELSEWHERE)
+    take(target.ack(1, 0))
+    other = far_target(db, dialog.conversation_id, broker_instance=ELSEWHERE)
 
-    receipt = take_of_receiving(other.message(0, b"me too") if frame == "message" else other.ack(1, 0))
+    receipt = take(other.message(0, b"me too") if frame == "message" else other.ack(1, 0))
 
     ((contact, fault),) = receipt.faults
-    assert (fault.code, contact.far_broker_instance, contact.far_service) == (-8495, ELSEWHERE, "//far/Billing")
+    assert (contact.far_broker_instance, contact.far_service) == (ELSEWHERE, "//far/Billing")
+    assert fault == Fault(-8495, "another instance of the service has this conversation")
     assert receipt.dropped == Counter({Disposition.OTHER_INSTANCE: 1})
-    assert (receipt.stored, receipt.acknowledged, queued(db_of_receiving)) == ({}, {}, [])
-    assert rows(db_of_receiving, "SELECT far_broker_instance FROM broker_conversation") == [
-        target.contact.broker_instance
-    ]
+    assert (receipt.stored, receipt.acknowledged, queued(db)) == ({}, {}, [])
+    assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [target.contact.broker_instance]
 
 
 def test_fault_of_a_second_target_is_not_answered(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
-    take_of_receiving(target.ack(1, 0))
+    take(target.ack(1, 0))
 
-    receipt = take_of_receiving(
-        far_target(db_of_receiving, dialog.conversation_id, broker_instance=ELSEWHERE).fault(-8490)
-    )
+    receipt = take(far_target(db, dialog.conversation_id, broker_instance=ELSEWHERE).fault(-8490))
 
     assert receipt == ReceiveResult(dropped=Counter({Disposition.OTHER_INSTANCE: 1}))
-    assert states(db_of_receiving) == ["CO"]
+    assert states(db) == ["CO"]
 
 
-def test_target_listens_to_the_database_that_began(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"))
-    other = far_initiator(conversation_id=far_of_receiving.contact.conversation_id, broker_instance=ELSEWHERE)
+def test_target_listens_to_the_database_that_began(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    take(far.message(0, b"0"))
+    other = far_initiator(conversation_id=far.contact.conversation_id, broker_instance=ELSEWHERE)
 
-    receipt = take_of_receiving(other.message(1, b"1"))
+    receipt = take(other.message(1, b"1"))
 
     assert receipt == ReceiveResult(dropped=Counter({Disposition.OTHER_INSTANCE: 1}))
-    assert queued(db_of_receiving) == [("T", b"0")]
+    assert queued(db) == [("T", b"0")]
 
 
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
-def test_end_is_read_in_its_turn(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"), far_of_receiving.end(2))
-    assert states(db_of_receiving) == ["CO"]
+def test_end_is_read_in_its_turn(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    take(far.message(0, b"0"), far.end(2))
+    assert states(db) == ["CO"]
 
-    take_of_receiving(far_of_receiving.message(1, b"1"))
+    take(far.message(1, b"1"))
 
-    assert states(db_of_receiving) == ["DI"]
-    assert queued(db_of_receiving) == [("T", b"0"), ("T", b"1"), (END_DIALOG, b"")]
+    assert states(db) == ["DI"]
+    assert queued(db) == [("T", b"0"), ("T", b"1"), (END_DIALOG, b"")]
 
 
-def test_end_needs_no_body(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    take_of_receiving(far_of_receiving.message(0), far_of_receiving.fragment((1, 0), b"", flags=LAST | Flag.END_DIALOG))
+def test_end_needs_no_body(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    take(far.message(0), far.fragment((1, 0), b"", flags=LAST | Flag.END_DIALOG))
 
-    assert states(db_of_receiving) == ["DI"]
+    assert states(db) == ["DI"]
 
 
 def test_end_of_ours_that_is_acknowledged_closes_the_dialog(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
     dialog.end()
-    assert states(db_of_receiving) == ["DO"]
+    assert states(db) == ["DO"]
 
-    receipt = take_of_receiving(target.ack(2, 0))
+    receipt = take(target.ack(2, 0))
 
-    assert (states(db_of_receiving), tombstones_of_receiving(db_of_receiving)) == ([], [(1, 0, 0)])
+    assert (states(db), ends_of_tombstones(db)) == ([], [(1, 0, 0)])
     assert receipt.finished == {1}
-    assert rows(db_of_receiving, "SELECT 1 FROM broker_transmission") == []
-    assert dict(rows(db_of_receiving, "SELECT * FROM broker_ledger")) == {"sent": 2, "acknowledged": 2}
+    assert rows(db, "SELECT 1 FROM broker_transmission") == []
+    assert dict(rows(db, "SELECT * FROM broker_ledger")) == {"sent": 2, "acknowledged": 2}
 
 
 def test_end_of_ours_is_not_acknowledged_by_what_comes_before_it(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
     dialog.end()
 
-    receipt = take_of_receiving(target.ack(1, 0))
+    receipt = take(target.ack(1, 0))
 
-    assert (states(db_of_receiving), receipt.finished) == (["DO"], set())
+    assert (states(db), receipt.finished) == (["DO"], set())
 
 
 def test_messages_after_our_end_are_acknowledged_and_discarded(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
     dialog.end()
 
-    first = take_of_receiving(*pieces(target, 0, b"abcd", 2))
-    second = take_of_receiving(target.message(2), target.end(1))
-    third = take_of_receiving(target.message(2))
+    first = take(*pieces(target, 0, b"abcd", 2))
+    second = take(target.message(2), target.end(1))
+    third = take(target.message(2))
 
     assert [stored(receipt) for receipt in (first, second, third)] == [[(1, 0)], [(2, 0)], [(3, 0)]]
     assert first.dropped + second.dropped + third.dropped == Counter({Disposition.CONVERSATION_ENDED: 5})
-    assert (queued(db_of_receiving), kept(db_of_receiving)) == ([], [])
+    assert (queued(db), kept(db)) == ([], [])
 
 
 def test_end_while_the_far_sides_messages_are_unread_throws_them_away(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
+    db: sqlite3.Connection, take: Take, far: FarSide
 ) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"), far_of_receiving.message(1, b"1"))
-    (first,) = receive(db_of_receiving, queue=QUEUE, top=1)
+    take(far.message(0, b"0"), far.message(1, b"1"))
+    (first,) = receive(db, queue=QUEUE, top=1)
 
     first.dialog.end()
-    receipt = take_of_receiving(far_of_receiving.message(2, b"2"), far_of_receiving.end(3))
+    receipt = take(far.message(2, b"2"), far.end(3))
 
-    assert (queued(db_of_receiving), states(db_of_receiving), stored(receipt)) == ([], ["DO"], [(4, 0)])
+    assert (queued(db), states(db), stored(receipt)) == ([], ["DO"], [(4, 0)])
 
 
-def test_early_fragments_are_not_kept_past_the_end(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    take_of_receiving(far_of_receiving.message(0), far_of_receiving.end(1), far_of_receiving.message(2))
-    assert (states(db_of_receiving), kept(db_of_receiving)) == (["DI"], [])
+def test_early_fragments_are_not_kept_past_the_end(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    take(far.message(0), far.end(1), far.message(2))
+    assert (states(db), kept(db)) == (["DI"], [])
 
-    take_of_receiving(far_of_receiving.message(3))
+    take(far.message(3))
 
-    assert kept(db_of_receiving) == []
+    assert kept(db) == []
 
 
 def test_early_fragments_are_gone_once_our_own_end_is_acknowledged(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
-    take_of_receiving(target.message(1))
+    take(target.message(1))
     dialog.end()
 
-    take_of_receiving(target.ack(2, 0))
+    take(target.ack(2, 0))
 
-    Maintenance().run(db_of_receiving, NOW)
-    assert (states(db_of_receiving), kept(db_of_receiving)) == ([], [])
-
-
-def test_replay_of_a_whole_dialog_after_it_was_closed_delivers_nothing(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    frames = [far_of_receiving.message(0, b"0"), far_of_receiving.end(1)]
-    take_of_receiving(*frames)
-    for message in receive(db_of_receiving, queue=QUEUE):
-        if message.is_end:
-            message.dialog.end()
-    assert tombstones_of_receiving(db_of_receiving) == [(0, 2, 0)]
-
-    receipt = take_of_receiving(*frames)
-
-    assert (queued(db_of_receiving), states(db_of_receiving)) == ([], [])
-    assert receipt.dropped == Counter({Disposition.DUPLICATE: 2})
-    assert [place for _, place in receipt.closed] == [(2, 0)]
-
-
-def test_frames_behind_those_of_a_closed_dialog_are_taken(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    frames = [far_of_receiving.message(0, b"0"), far_of_receiving.end(1)]
-    take_of_receiving(*frames)
-    for message in receive(db_of_receiving, queue=QUEUE):
-        if message.is_end:
-            message.dialog.end()
-
-    receipt = take_of_receiving(frames[0], far_initiator().message(0, b"of another dialog"))
-
-    assert [("T", b"of another dialog")] == queued(db_of_receiving)
-    assert [Disposition.DUPLICATE, Disposition.DELIVERED] == receipt.verdicts()
+    Maintenance().run(db, NOW)
+    assert (states(db), kept(db)) == ([], [])
 
 
 # --- errors -----------------------------------------------------------------------------------------------------
 
 
-def test_end_with_error_is_read_as_an_error(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"))
+def test_end_with_error_is_read_as_an_error(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    take(far.message(0, b"0"))
     body = error_body(50001, "no")
 
-    receipt = take_of_receiving(far_of_receiving.message(1, body, flags=LAST | Flag.ERROR))
+    receipt = take(far.message(1, body, flags=LAST | Flag.ERROR))
 
-    assert queued(db_of_receiving)[-1] == (ERROR, body)
-    assert (states(db_of_receiving), stored(receipt), codes(receipt)) == (["ER"], [(2, 0)], [])
+    assert queued(db)[-1] == (ERROR, body)
+    assert (states(db), stored(receipt), codes(receipt)) == (["ER"], [(2, 0)], [])
 
 
 def test_fault_becomes_an_error_message_and_what_waits_is_dropped(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, target: FarSide
+    db: sqlite3.Connection, take: Take, target: FarSide
 ) -> None:
-    receipt = take_of_receiving(target.fault(-8408, "no such <contract>"))
+    receipt = take(target.fault(-8408, "no such <contract>"))
 
-    assert states(db_of_receiving) == ["ER"]
-    assert queued(db_of_receiving) == [(ERROR, error_body(-8408, "no such <contract>"))]
-    assert rows(db_of_receiving, "SELECT 1 FROM broker_transmission") == []
+    assert states(db) == ["ER"]
+    assert queued(db) == [(ERROR, error_body(-8408, "no such <contract>"))]
+    assert rows(db, "SELECT 1 FROM broker_transmission") == []
     assert (receipt.finished, receipt.faults) == ({1}, [])
 
 
-def test_fault_binds_nothing(db_of_receiving: sqlite3.Connection, take_of_receiving: Take, target: FarSide) -> None:
-    take_of_receiving(target.fault(-8408))
+def test_fault_binds_nothing(db: sqlite3.Connection, take: Take, target: FarSide) -> None:
+    take(target.fault(-8408))
 
-    assert rows(db_of_receiving, "SELECT far_broker_instance FROM broker_conversation") == [None]
+    assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [None]
 
 
 def test_fault_says_no_more_to_an_application_that_has_ended(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, dialog: Dialog, target: FarSide
+    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
     dialog.end()
 
-    receipt = take_of_receiving(target.fault(-8490))
+    receipt = take(target.fault(-8490))
 
-    assert (states(db_of_receiving), queued(db_of_receiving), receipt.finished) == ([], [], {1})
-    assert dict(rows(db_of_receiving, "SELECT * FROM broker_ledger")) == {"sent": 2, "error from the far side": 2}
+    assert (states(db), queued(db), receipt.finished) == ([], [], {1})
+    assert dict(rows(db, "SELECT * FROM broker_ledger")) == {"sent": 2, "error from the far side": 2}
 
 
 @pytest.mark.parametrize("state", ["ER", "CD"])
 def test_fault_of_a_dialog_that_has_failed_or_closed_changes_nothing(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, target: FarSide, state: str
+    db: sqlite3.Connection, take: Take, target: FarSide, state: str
 ) -> None:
-    db_of_receiving.execute("UPDATE broker_conversation SET state = ?", (state,))
+    db.execute("UPDATE broker_conversation SET state = ?", (state,))
 
-    take_of_receiving(target.fault(-8490))
+    take(target.fault(-8490))
 
-    assert (states(db_of_receiving), queued(db_of_receiving)) == ([state], [])
+    assert (states(db), queued(db)) == ([state], [])
 
 
 def test_message_for_a_service_that_was_dropped_is_not_lost_in_silence(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
+    db: sqlite3.Connection, take: Take, far: FarSide
 ) -> None:
-    take_of_receiving(far_of_receiving.message(0, b"0"))
-    drop_service(db_of_receiving, "Billing")
+    take(far.message(0, b"0"))
+    drop_service(db, "Billing")
 
-    receipt = take_of_receiving(far_of_receiving.message(1, b"1"))
+    receipt = take(far.message(1, b"1"))
 
     assert codes(receipt) == [-8470]
     assert receipt.dropped == Counter({Disposition.SERVICE_NOT_FOUND: 1})
-    assert (states(db_of_receiving), receipt.delivered) == (["ER"], Counter())
+    assert (states(db), receipt.delivered) == (["ER"], Counter())
 
 
 # --- the batch is one transaction -------------------------------------------------------------------------------
 
 
-def test_failure_of_the_store_stores_nothing_of_the_batch(
-    db_of_receiving: sqlite3.Connection, take_of_receiving: Take, far_of_receiving: FarSide
-) -> None:
-    db_of_receiving.execute(
-        "CREATE TRIGGER full BEFORE INSERT ON broker_fragment BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
-    )
+def test_failure_of_the_store_stores_nothing_of_the_batch(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    db.execute("CREATE TRIGGER full BEFORE INSERT ON broker_fragment BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
 
     with pytest.raises(sqlite3.Error, match=re.escape("disk is full")):
-        take_of_receiving(far_of_receiving.message(0), far_of_receiving.message(2))
+        take(far.message(0), far.message(2))
 
-    assert (states(db_of_receiving), queued(db_of_receiving), db_of_receiving.in_transaction) == ([], [], False)
-
-
-def test_receipt_of_no_frames_is_empty(take_of_receiving: Take) -> None:
-    assert take_of_receiving() == ReceiveResult()
-
-
-def test_fault_of_the_texts_is_what_the_peer_reads(
-    take_of_receiving: Take, dialog: Dialog, db_of_receiving: sqlite3.Connection
-) -> None:
-    take_of_receiving(far_target(db_of_receiving, dialog.conversation_id).ack(1, 0))
-
-    receipt = take_of_receiving(
-        far_target(db_of_receiving, dialog.conversation_id, broker_instance=ELSEWHERE).ack(1, 0)
-    )
-
-    assert [fault for _, fault in receipt.faults] == [
-        Fault(-8495, "another instance of the service has this conversation")
-    ]
-
-
-# --- test_reception ---
-# What frames do to a side that lives here, beyond order and duplicates: what is told, believed, refused, counted.
+    assert (states(db), queued(db), db.in_transaction) == ([], [], False)
 
 
 @pytest.fixture
-def db_of_reception(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db_of_reception = open_database(tmp_path / "bank.db", "Billing", "Orders")
-    yield db_of_reception
-    db_of_reception.close()
-
-
-@pytest.fixture
-def take_of_reception(db_of_reception: sqlite3.Connection) -> Take:
-    return lambda *frames: receive_frames(db_of_reception, frames, NOW)
-
-
-@pytest.fixture
-def far_of_reception() -> FarSide:
-    return far_initiator()
-
-
-@pytest.fixture
-def dialog_of_reception(db_of_reception: sqlite3.Connection) -> Dialog:
+def long_dialog(db: sqlite3.Connection) -> Dialog:
     """A dialog begun here, with four messages sent."""
-    dialog_of_reception = begin_dialog(db_of_reception, from_service="Orders", to_service="//far/Billing")
+    long_dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing")
     for body in (b"0", b"1", b"2", b"3"):
-        dialog_of_reception.send(body)
-    return dialog_of_reception
+        long_dialog.send(body)
+    return long_dialog
 
 
 @pytest.fixture
-def target_of_reception(db_of_reception: sqlite3.Connection, dialog_of_reception: Dialog) -> FarSide:
-    return far_target(db_of_reception, dialog_of_reception.conversation_id)
+def long_target(db: sqlite3.Connection, long_dialog: Dialog) -> FarSide:
+    return far_target(db, long_dialog.conversation_id)
 
 
 def standing(receipt: ReceiveResult) -> AckState:
@@ -1071,167 +850,159 @@ def standing(receipt: ReceiveResult) -> AckState:
     return one
 
 
-def ledger(db_of_reception: sqlite3.Connection) -> dict[str, int]:
-    return dict(rows(db_of_reception, "SELECT entry, messages FROM broker_ledger"))
+def ledger(db: sqlite3.Connection) -> dict[str, int]:
+    return dict(rows(db, "SELECT entry, messages FROM broker_ledger"))
 
 
 # --- what is told -----------------------------------------------------------------------------------------------
 
 
-def test_frames_in_order_are_told_without_haste(take_of_reception: Take, far_of_reception: FarSide) -> None:
-    told = standing(take_of_reception(far_of_reception.message(0), far_of_reception.message(1)))
+def test_frames_in_order_are_told_without_haste(take: Take, far: FarSide) -> None:
+    told = standing(take(far.message(0), far.message(1)))
 
     assert ((2, 0), (), 2, False) == (told.place, told.held, told.frames, told.is_urgent)
 
 
-def test_gap_is_told_at_once_with_what_is_held_behind_it(take_of_reception: Take, far_of_reception: FarSide) -> None:
-    take_of_reception(far_of_reception.message(0))
+def test_gap_is_told_at_once_with_what_is_held_behind_it(take: Take, far: FarSide) -> None:
+    take(far.message(0))
 
     told = standing(
-        take_of_reception(
-            far_of_reception.message(3),
-            far_of_reception.fragment((5, 1), b"x"),
-            far_of_reception.fragment((5, 2), b"x"),
+        take(
+            far.message(3),
+            far.fragment((5, 1), b"x"),
+            far.fragment((5, 2), b"x"),
         )
     )
 
     assert ((1, 0), ((3, 0, 0), (5, 1, 2)), True) == (told.place, told.held, told.is_urgent)
 
 
-def test_gap_that_is_still_open_is_told_again_with_news(take_of_reception: Take, far_of_reception: FarSide) -> None:
-    take_of_reception(far_of_reception.message(0), far_of_reception.message(3))
+def test_gap_that_is_still_open_is_told_again_with_news(take: Take, far: FarSide) -> None:
+    take(far.message(0), far.message(3))
 
-    told = standing(take_of_reception(far_of_reception.message(1)))
+    told = standing(take(far.message(1)))
 
     assert ((2, 0), ((3, 0, 0),), True) == (told.place, told.held, told.is_urgent)
 
 
-def test_gap_that_closes_is_told_at_once(take_of_reception: Take, far_of_reception: FarSide) -> None:
-    take_of_reception(far_of_reception.message(0), far_of_reception.message(2))
+def test_gap_that_closes_is_told_at_once(take: Take, far: FarSide) -> None:
+    take(far.message(0), far.message(2))
 
-    told = standing(take_of_reception(far_of_reception.message(1)))
+    told = standing(take(far.message(1)))
 
     assert ((3, 0), (), True) == (told.place, told.held, told.is_urgent)
 
 
 @pytest.mark.parametrize("frame", ["end", "error", "duplicate"])
-def test_end_error_and_duplicate_are_told_at_once(
-    take_of_reception: Take, far_of_reception: FarSide, frame: str
-) -> None:
-    take_of_reception(far_of_reception.message(0))
+def test_end_error_and_duplicate_are_told_at_once(take: Take, far: FarSide, frame: str) -> None:
+    take(far.message(0))
     frames = {
-        "end": far_of_reception.end(1),
-        "error": far_of_reception.message(1, flags=LAST | Flag.ERROR),
-        "duplicate": far_of_reception.message(0),
+        "end": far.end(1),
+        "error": far.message(1, flags=LAST | Flag.ERROR),
+        "duplicate": far.message(0),
     }
 
-    assert standing(take_of_reception(frames[frame])).is_urgent
+    assert standing(take(frames[frame])).is_urgent
 
 
-def test_acknowledgement_alone_is_not_answered(
-    take_of_reception: Take, dialog_of_reception: Dialog, target_of_reception: FarSide
-) -> None:
-    assert {} == take_of_reception(target_of_reception.ack(1, 0)).stored
+def test_acknowledgement_alone_is_not_answered(take: Take, long_dialog: Dialog, long_target: FarSide) -> None:
+    assert {} == take(long_target.ack(1, 0)).stored
 
 
 def test_too_much_out_of_order_is_not_kept_and_comes_again(
-    db_of_reception: sqlite3.Connection,
-    take_of_reception: Take,
-    far_of_reception: FarSide,
+    db: sqlite3.Connection,
+    take: Take,
+    far: FarSide,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(assembly, "EARLY_FRAGMENTS_MAX", 2)
-    take_of_reception(far_of_reception.message(0, b"0"))
+    take(far.message(0, b"0"))
 
-    receipt = take_of_reception(*[far_of_reception.message(number, b"%d" % number) for number in (2, 3, 4, 5)])
+    receipt = take(*[far.message(number, b"%d" % number) for number in (2, 3, 4, 5)])
 
     assert Counter({Disposition.OUT_OF_SEQUENCE: 2}) == receipt.dropped
     assert ((2, 0, 0), (3, 0, 0)) == standing(receipt).held
-    take_of_reception(*[far_of_reception.message(number, b"%d" % number) for number in (1, 4, 5)])
-    assert [b"%d" % number for number in range(6)] == [body for _, body in queued(db_of_reception)]
+    take(*[far.message(number, b"%d" % number) for number in (1, 4, 5)])
+    assert [b"%d" % number for number in range(6)] == [body for _, body in queued(db)]
 
 
 # --- what is believed -------------------------------------------------------------------------------------------
 
 
-def ack(far_of_reception: FarSide, place: tuple[int, int], *runs: tuple[int, int, int]) -> bytes:
-    header, _ = decode_dialog(far_of_reception.ack(*place))
+def ack(far: FarSide, place: tuple[int, int], *runs: tuple[int, int, int]) -> bytes:
+    header, _ = decode_dialog(far.ack(*place))
     return encode_dialog(header, encode_stored(Stored(runs)))
 
 
-def test_what_the_far_side_holds_out_of_order_is_handed_on(
-    take_of_reception: Take, target_of_reception: FarSide
-) -> None:
-    receipt = take_of_reception(ack(target_of_reception, (1, 0), (2, 0, 3), (3, 1, 1)))
+def test_what_the_far_side_holds_out_of_order_is_handed_on(take: Take, long_target: FarSide) -> None:
+    receipt = take(ack(long_target, (1, 0), (2, 0, 3), (3, 1, 1)))
 
     assert ({1: (1, 0)}, {1: ((2, 0, 3), (3, 1, 1))}) == (receipt.acknowledged, receipt.held_there)
 
 
-def test_newest_word_on_what_is_held_counts(take_of_reception: Take, target_of_reception: FarSide) -> None:
-    receipt = take_of_reception(
-        ack(target_of_reception, (1, 0), (3, 0, 0)),
-        ack(target_of_reception, (2, 0)),
-        ack(target_of_reception, (1, 0), (2, 0, 0)),
+def test_newest_word_on_what_is_held_counts(take: Take, long_target: FarSide) -> None:
+    receipt = take(
+        ack(long_target, (1, 0), (3, 0, 0)),
+        ack(long_target, (2, 0)),
+        ack(long_target, (1, 0), (2, 0, 0)),
     )
 
     assert ({1: (2, 0)}, {1: ()}) == (receipt.acknowledged, receipt.held_there)
 
 
-def test_held_without_a_place_is_believed(take_of_reception: Take, target_of_reception: FarSide) -> None:
-    receipt = take_of_reception(ack(target_of_reception, (0, 0), (1, 0, 0)))
+def test_held_without_a_place_is_believed(take: Take, long_target: FarSide) -> None:
+    receipt = take(ack(long_target, (0, 0), (1, 0, 0)))
 
     assert ({1: (0, 0)}, {1: ((1, 0, 0),)}) == (receipt.acknowledged, receipt.held_there)
 
 
 @pytest.mark.parametrize("run", [(4, 0, 0), (2**63, 0, 0), (-1, 0, 0), (2, 3, 1), (2, -1, 0)])
 def test_run_of_what_was_never_sent_is_counted_and_left_out(
-    take_of_reception: Take, target_of_reception: FarSide, run: tuple[int, int, int]
+    take: Take, long_target: FarSide, run: tuple[int, int, int]
 ) -> None:
-    receipt = take_of_reception(ack(target_of_reception, (1, 0), run, (3, 0, 0)))
+    receipt = take(ack(long_target, (1, 0), run, (3, 0, 0)))
 
     assert {1: ((3, 0, 0),)} == receipt.held_there
     assert Counter({Disposition.OUT_OF_SEQUENCE: 1}) == receipt.dropped
 
 
-def test_nothing_is_believed_of_who_acknowledges_what_was_never_sent(
-    take_of_reception: Take, target_of_reception: FarSide
-) -> None:
-    receipt = take_of_reception(ack(target_of_reception, (9, 0), (3, 0, 0)))
+def test_nothing_is_believed_of_who_acknowledges_what_was_never_sent(take: Take, long_target: FarSide) -> None:
+    receipt = take(ack(long_target, (9, 0), (3, 0, 0)))
 
     assert ({}, {}) == (receipt.acknowledged, receipt.held_there)
 
 
-def test_endless_list_of_runs_is_cut(take_of_reception: Take, target_of_reception: FarSide) -> None:
-    receipt = take_of_reception(ack(target_of_reception, (1, 0), *[(2, number, number) for number in range(50_000)]))
+def test_endless_list_of_runs_is_cut(take: Take, long_target: FarSide) -> None:
+    receipt = take(ack(long_target, (1, 0), *[(2, number, number) for number in range(50_000)]))
 
     assert 1024 == len(receipt.held_there[1])
 
 
 @pytest.mark.parametrize("is_answer", [True, False])
 def test_answer_of_the_initiator_proves_that_it_has_ours(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, *, is_answer: bool
+    db: sqlite3.Connection, take: Take, *, is_answer: bool
 ) -> None:
-    far_of_reception = far_initiator(far_broker_instance=broker_instance(db_of_reception))
-    far_of_reception.envelope = Envelope(type="T", contract="C", lifetime=LIFETIME_MAX)
-    take_of_reception(far_of_reception.message(0))
-    (handle,) = rows(db_of_reception, "SELECT conversation_handle FROM broker_conversation")
-    Dialog(db_of_reception, 1, handle, handle).send(b"answer")
+    far = far_initiator(far_broker_instance=broker_instance(db))
+    far.envelope = Envelope(type="T", contract="C", lifetime=LIFETIME_MAX)
+    take(far.message(0))
+    (handle,) = rows(db, "SELECT conversation_handle FROM broker_conversation")
+    Dialog(db, 1, handle, handle).send(b"answer")
 
-    take_of_reception(far_of_reception.message(1, stored=(1, 0) if is_answer else (0, 0)))
+    take(far.message(1, stored=(1, 0) if is_answer else (0, 0)))
 
-    assert [1 if is_answer else -1] == rows(db_of_reception, "SELECT is_opening_acknowledged FROM broker_conversation")
+    assert [1 if is_answer else -1] == rows(db, "SELECT is_opening_acknowledged FROM broker_conversation")
 
 
 # --- messages that are refused ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def strict(db_of_reception: sqlite3.Connection, far_of_reception: FarSide) -> FarSide:
+def strict(db: sqlite3.Connection, far: FarSide) -> FarSide:
     """An initiator under a contract that is declared here."""
-    put_message_type(db_of_reception, "Xml", Validation.WELL_FORMED_XML)
-    put_message_type(db_of_reception, "Ours", Validation.NONE)
-    put_contract(db_of_reception, "C", {"Xml": SentBy.INITIATOR, "Ours": SentBy.TARGET})
-    return far_of_reception
+    put_message_type(db, "Xml", Validation.WELL_FORMED_XML)
+    put_message_type(db, "Ours", Validation.NONE)
+    put_contract(db, "C", {"Xml": SentBy.INITIATOR, "Ours": SentBy.TARGET})
+    return far
 
 
 @pytest.mark.parametrize(
@@ -1239,41 +1010,31 @@ def strict(db_of_reception: sqlite3.Connection, far_of_reception: FarSide) -> Fa
     [(("Xml", b"<a>"), -9616), (("Ours", b""), -8457), (("Other", b""), -8428), ((DIALOG_TIMER, b""), -8428)],
 )
 def test_message_that_breaks_the_contract_fails_the_dialog_at_both_sides(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, strict: FarSide, message: tuple[str, bytes], code: int
+    db: sqlite3.Connection, take: Take, strict: FarSide, message: tuple[str, bytes], code: int
 ) -> None:
     strict.envelope = Envelope(type="Xml", contract="C")
-    take_of_reception(strict.message(0, b"<a/>"))
+    take(strict.message(0, b"<a/>"))
     strict.envelope = Envelope(type=message[0])
 
-    receipt = take_of_reception(strict.message(1, message[1]), strict.message(2, b"<a/>"))
+    receipt = take(strict.message(1, message[1]), strict.message(2, b"<a/>"))
 
     assert [code] == [fault.code for _, fault in receipt.faults]
-    assert ["ER"] == states(db_of_reception)
-    assert ["Xml", ERROR] == [name for name, _ in queued(db_of_reception)]
-    assert b"<Code>%d</Code>" % code in queued(db_of_reception)[1][1]
+    assert ["ER"] == states(db)
+    assert ["Xml", ERROR] == [name for name, _ in queued(db)]
+    assert b"<Code>%d</Code>" % code in queued(db)[1][1]
     assert Counter({Disposition.CONTRACT_REFUSED: 1, Disposition.CONVERSATION_ENDED: 1}) == receipt.dropped
     assert (3, 0) == standing(receipt).place
-
-
-def test_first_message_may_be_the_one_that_is_refused(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, strict: FarSide
-) -> None:
-    strict.envelope = Envelope(type="Xml", contract="C")
-
-    receipt = take_of_reception(strict.message(0, b"no XML"))
-
-    assert ([-9616], ["ER"]) == ([fault.code for _, fault in receipt.faults], states(db_of_reception))
 
 
 # --- large messages ---------------------------------------------------------------------------------------------
 
 
-def send_large(far_of_reception: FarSide, sequence: int, *, flags: int = 0, is_backwards: bool = False) -> list[bytes]:
+def send_large(far: FarSide, sequence: int, *, flags: int = 0, is_backwards: bool = False) -> list[bytes]:
     """Frames of a message above LARGE_BYTES."""
     piece = b"x" * 300_000
     count = LARGE_BYTES // len(piece) + 1
-    frames = [far_of_reception.fragment((sequence, 0), encode_envelope(far_of_reception.envelope) + piece, flags=flags)]
-    frames += [far_of_reception.fragment((sequence, number), piece, flags=flags) for number in range(1, count)]
+    frames = [far.fragment((sequence, 0), encode_envelope(far.envelope) + piece, flags=flags)]
+    frames += [far.fragment((sequence, number), piece, flags=flags) for number in range(1, count)]
     header, body = decode_dialog(frames[-1])
     frames[-1] = encode_dialog(replace(header, flags=header.flags | LAST), body)
     return frames[::-1] if is_backwards else frames
@@ -1281,114 +1042,95 @@ def send_large(far_of_reception: FarSide, sequence: int, *, flags: int = 0, is_b
 
 @pytest.mark.parametrize("is_backwards", [False, True])
 def test_large_message_is_delivered_in_its_fragments(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, far_of_reception: FarSide, *, is_backwards: bool
+    db: sqlite3.Connection, take: Take, far: FarSide, *, is_backwards: bool
 ) -> None:
-    take_of_reception(far_of_reception.message(0))
+    take(far.message(0))
 
-    for frame in send_large(far_of_reception, 1, is_backwards=is_backwards):
-        receipt = take_of_reception(frame)
+    for frame in send_large(far, 1, is_backwards=is_backwards):
+        receipt = take(frame)
 
     message = "SELECT message_sequence_number, message_body, body_fragments FROM broker_message WHERE queuing_order = 2"
-    assert [(1, None, 4)] == rows(db_of_reception, message)
-    assert [0, 1, 2, 3] == rows(db_of_reception, "SELECT fragment_number FROM broker_fragment ORDER BY 1")
+    assert [(1, None, 4)] == rows(db, message)
+    assert [0, 1, 2, 3] == rows(db, "SELECT fragment_number FROM broker_fragment ORDER BY 1")
     assert (2, 0) == standing(receipt).place
-    take_of_reception(far_of_reception.message(2, b"behind"), far_of_reception.end(3))
-    assert 4 == len(rows(db_of_reception, "SELECT 1 FROM broker_fragment"))
+    take(far.message(2, b"behind"), far.end(3))
+    assert 4 == len(rows(db, "SELECT 1 FROM broker_fragment"))
 
 
 @pytest.mark.parametrize("flag", [Flag.END_DIALOG, Flag.ERROR])
-def test_end_or_error_is_never_large(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, far_of_reception: FarSide, flag: Flag
-) -> None:
-    take_of_reception(far_of_reception.message(0))
+def test_end_or_error_is_never_large(db: sqlite3.Connection, take: Take, far: FarSide, flag: Flag) -> None:
+    take(far.message(0))
 
-    receipt = take_of_reception(*send_large(far_of_reception, 1, flags=flag))
+    receipt = take(*send_large(far, 1, flags=flag))
 
-    assert ([-8430], ["ER"]) == ([fault.code for _, fault in receipt.faults], states(db_of_reception))
+    assert ([-8430], ["ER"]) == ([fault.code for _, fault in receipt.faults], states(db))
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------
 
 
 def test_fault_counts_what_will_not_be_sent_and_later_acknowledgements_do_not(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, target_of_reception: FarSide
+    db: sqlite3.Connection, take: Take, long_target: FarSide
 ) -> None:
-    take_of_reception(target_of_reception.ack(1, 0))
+    take(long_target.ack(1, 0))
 
-    take_of_reception(target_of_reception.ack(2, 0), target_of_reception.fault(-8408), target_of_reception.ack(3, 0))
-    receipt = take_of_reception(target_of_reception.ack(4, 0))
+    take(long_target.ack(2, 0), long_target.fault(-8408), long_target.ack(3, 0))
+    receipt = take(long_target.ack(4, 0))
 
-    assert {"error from the far side": 2} == ledger(db_of_reception)
-    assert [2] == rows(db_of_reception, "SELECT acknowledged_sequence FROM broker_conversation")
+    assert {"error from the far side": 2} == ledger(db)
+    assert [2] == rows(db, "SELECT acknowledged_sequence FROM broker_conversation")
     assert {} == receipt.acknowledged
 
 
-def test_failure_here_is_counted_as_such(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, target_of_reception: FarSide
-) -> None:
-    take_of_reception(
-        target_of_reception.message(0, stored=(1, 0)), target_of_reception.fragment((1, 0), b"no envelope", flags=LAST)
-    )
+def test_failure_here_is_counted_as_such(db: sqlite3.Connection, take: Take, long_target: FarSide) -> None:
+    take(long_target.message(0, stored=(1, 0)), long_target.fragment((1, 0), b"no envelope", flags=LAST))
 
-    assert {"error at this side": 3} == ledger(db_of_reception)
+    assert {"error at this side": 3} == ledger(db)
 
 
 def test_error_from_the_application_there_ends_the_sending_here(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, target_of_reception: FarSide
+    db: sqlite3.Connection, take: Take, long_target: FarSide
 ) -> None:
-    receipt = take_of_reception(target_of_reception.message(0, stored=(1, 0), flags=LAST | Flag.ERROR))
+    receipt = take(long_target.message(0, stored=(1, 0), flags=LAST | Flag.ERROR))
 
-    assert ({1}, {"error from the far side": 3}) == (receipt.finished, ledger(db_of_reception))
-    assert [11] == rows(db_of_reception, "SELECT priority FROM broker_message")
-
-
-def test_end_is_read_in_its_turn_and_what_waits_here_is_still_sent(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, target_of_reception: FarSide
-) -> None:
-    take_of_reception(target_of_reception.end(0, stored=(1, 0)))
-
-    assert (["DI"], [END_DIALOG], {}) == (
-        states(db_of_reception),
-        [name for name, _ in queued(db_of_reception)],
-        ledger(db_of_reception),
-    )
-    assert 3 == len(rows(db_of_reception, "SELECT 1 FROM broker_transmission"))
+    assert ({1}, {"error from the far side": 3}) == (receipt.finished, ledger(db))
+    assert [11] == rows(db, "SELECT priority FROM broker_message")
 
 
 def test_what_was_held_when_this_side_ended_need_not_be_sent_again(
-    db_of_reception: sqlite3.Connection,
-    take_of_reception: Take,
-    dialog_of_reception: Dialog,
-    target_of_reception: FarSide,
+    db: sqlite3.Connection,
+    take: Take,
+    long_dialog: Dialog,
+    long_target: FarSide,
 ) -> None:
-    take_of_reception(target_of_reception.message(1), target_of_reception.message(2))
-    dialog_of_reception.end()
+    take(long_target.message(1), long_target.message(2))
+    long_dialog.end()
 
-    receipt = take_of_reception(target_of_reception.message(0))
+    receipt = take(long_target.message(0))
 
     assert ((3, 0), ()) == (standing(receipt).place, standing(receipt).held)
-    assert [] == queued(db_of_reception)
+    assert [] == queued(db)
 
 
 # --- a far side that knows nothing ------------------------------------------------------------------------------
 
 
 def test_far_side_that_has_forgotten_the_dialog_fails_it(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, target_of_reception: FarSide
+    db: sqlite3.Connection, take: Take, long_target: FarSide
 ) -> None:
-    take_of_reception(target_of_reception.ack(1, 0))
+    take(long_target.ack(1, 0))
 
-    take_of_reception(target_of_reception.fault(-8462))
+    take(long_target.fault(-8462))
 
-    assert ["ER"] == states(db_of_reception)
+    assert ["ER"] == states(db)
 
 
 def test_far_side_that_has_not_heard_of_the_dialog_yet_does_not(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, target_of_reception: FarSide
+    db: sqlite3.Connection, take: Take, long_target: FarSide
 ) -> None:
-    receipt = take_of_reception(target_of_reception.fault(-8462))
+    receipt = take(long_target.fault(-8462))
 
-    assert ["CO"] == states(db_of_reception)
+    assert ["CO"] == states(db)
     assert Counter({Disposition.OUT_OF_SEQUENCE: 1}) == receipt.dropped
 
 
@@ -1398,41 +1140,37 @@ def test_far_side_that_has_not_heard_of_the_dialog_yet_does_not(
 @pytest.mark.parametrize(
     ("spoil", "disposition"),
     [
-        (lambda far_of_reception: far_of_reception.ack(5, 0), Disposition.OUT_OF_SEQUENCE),
-        (lambda far_of_reception: far_of_reception.message(0, stored=(5, 0)), Disposition.OUT_OF_SEQUENCE),
-        (lambda far_of_reception: far_of_reception.message(EARLY_WINDOW), Disposition.OUT_OF_SEQUENCE),
-        (lambda far_of_reception: far_of_reception.fragment((0, 0), b"no envelope", flags=LAST), Disposition.CORRUPTED),
-        (lambda far_of_reception: far_of_reception.fragment((0, 0), b"", flags=LAST), Disposition.CORRUPTED),
-        (lambda far_of_reception: _with_body(far_of_reception.ack(1, 0), b"\xc1"), Disposition.MALFORMED),
+        (lambda far: far.ack(5, 0), Disposition.OUT_OF_SEQUENCE),
+        (lambda far: far.message(0, stored=(5, 0)), Disposition.OUT_OF_SEQUENCE),
+        (lambda far: far.message(EARLY_WINDOW), Disposition.OUT_OF_SEQUENCE),
+        (lambda far: far.fragment((0, 0), b"no envelope", flags=LAST), Disposition.CORRUPTED),
+        (lambda far: far.fragment((0, 0), b"", flags=LAST), Disposition.CORRUPTED),
+        (lambda far: _with_body(far.ack(1, 0), b"\xc1"), Disposition.MALFORMED),
     ],
     ids=["acknowledges too much", "message that does so", "beyond the window", "no envelope", "no body", "no runs"],
 )
 def test_invalid_frame_binds_nothing_and_does_nothing(
-    db_of_reception: sqlite3.Connection,
-    take_of_reception: Take,
-    target_of_reception: FarSide,
+    db: sqlite3.Connection,
+    take: Take,
+    long_target: FarSide,
     spoil: Callable[[FarSide], bytes],
     disposition: Disposition,
 ) -> None:
-    assert take_of_reception(spoil(target_of_reception)) == ReceiveResult(dropped=Counter({disposition: 1}))
-    assert rows(db_of_reception, "SELECT far_broker_instance, state FROM broker_conversation") == [(None, "CO")]
+    assert take(spoil(long_target)) == ReceiveResult(dropped=Counter({disposition: 1}))
+    assert rows(db, "SELECT far_broker_instance, state FROM broker_conversation") == [(None, "CO")]
 
-    take_of_reception(target_of_reception.ack(1, 0))
-    assert rows(db_of_reception, "SELECT far_broker_instance FROM broker_conversation") == [
-        target_of_reception.contact.broker_instance
-    ]
+    take(long_target.ack(1, 0))
+    assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [long_target.contact.broker_instance]
 
 
-def test_first_answer_may_begin_with_a_later_fragment(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, target_of_reception: FarSide
-) -> None:
-    early = take_of_reception(target_of_reception.fragment((0, 1), b"\xfftail", flags=LAST))
-    bound = rows(db_of_reception, "SELECT far_broker_instance FROM broker_conversation")
+def test_first_answer_may_begin_with_a_later_fragment(db: sqlite3.Connection, take: Take, long_target: FarSide) -> None:
+    early = take(long_target.fragment((0, 1), b"\xfftail", flags=LAST))
+    bound = rows(db, "SELECT far_broker_instance FROM broker_conversation")
 
-    take_of_reception(target_of_reception.message(0, b"head", flags=0))
+    take(long_target.message(0, b"head", flags=0))
 
-    assert ([target_of_reception.contact.broker_instance], Counter()) == (bound, early.dropped)
-    assert [("T", b"head\xfftail")] == queued(db_of_reception)
+    assert ([long_target.contact.broker_instance], Counter()) == (bound, early.dropped)
+    assert [("T", b"head\xfftail")] == queued(db)
 
 
 def _with_body(frame: bytes, body: bytes) -> bytes:
@@ -1443,25 +1181,25 @@ def _with_body(frame: bytes, body: bytes) -> bytes:
 @pytest.mark.parametrize("is_bound", [False, True])
 @pytest.mark.parametrize("kind", ["message", "ack", "fault"])
 def test_frame_of_another_service_is_not_of_this_dialog(
-    db_of_reception: sqlite3.Connection,
-    take_of_reception: Take,
-    dialog_of_reception: Dialog,
-    target_of_reception: FarSide,
+    db: sqlite3.Connection,
+    take: Take,
+    long_dialog: Dialog,
+    long_target: FarSide,
     kind: str,
     *,
     is_bound: bool,
 ) -> None:
     if is_bound:
-        take_of_reception(target_of_reception.ack(0, 0))
-    other = far_target(db_of_reception, dialog_of_reception.conversation_id, service_name="//far/Other")
-    before = rows(db_of_reception, "SELECT * FROM broker_conversation")
+        take(long_target.ack(0, 0))
+    other = far_target(db, long_dialog.conversation_id, service_name="//far/Other")
+    before = rows(db, "SELECT * FROM broker_conversation")
 
     frame = {"message": other.message(0), "ack": other.ack(1, 0), "fault": other.fault(-8490)}[kind]
 
     why = "its dialog is between '//far/Billing' and 'Orders', and it is from '//far/Other' to 'Orders'"
     dropped = Counter({Disposition.NOT_OF_THIS_DIALOG: 1})
-    assert take_of_reception(frame) == ReceiveResult(dropped=dropped, refusals={Disposition.NOT_OF_THIS_DIALOG: why})
-    assert rows(db_of_reception, "SELECT * FROM broker_conversation") == before
+    assert take(frame) == ReceiveResult(dropped=dropped, refusals={Disposition.NOT_OF_THIS_DIALOG: why})
+    assert rows(db, "SELECT * FROM broker_conversation") == before
 
 
 # --- what far sides say that no broker says ---------------------------------------------------------------------
@@ -1469,12 +1207,12 @@ def test_frame_of_another_service_is_not_of_this_dialog(
 
 @pytest.mark.parametrize("code", [0, 5, 2**63, -(2**31) - 1])
 def test_fault_with_a_code_that_is_no_brokers_is_an_error_of_validation(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, target_of_reception: FarSide, code: int
+    db: sqlite3.Connection, take: Take, long_target: FarSide, code: int
 ) -> None:
-    take_of_reception(target_of_reception.fault(code, "why"))
+    take(long_target.fault(code, "why"))
 
-    ((kind, body),) = queued(db_of_reception)
-    assert (kind, states(db_of_reception)) == (ERROR, ["ER"])
+    ((kind, body),) = queued(db)
+    assert (kind, states(db)) == (ERROR, ["ER"])
     assert b"-8430" in body
     assert f"with the code {code}, ".encode() in body
     assert b"why" in body
@@ -1482,84 +1220,81 @@ def test_fault_with_a_code_that_is_no_brokers_is_an_error_of_validation(
 
 @pytest.mark.parametrize("name", ["T" * 513])
 def test_message_type_has_a_name_of_at_most_512_bytes(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, far_of_reception: FarSide, name: str
+    db: sqlite3.Connection, take: Take, far: FarSide, name: str
 ) -> None:
-    far_of_reception.envelope = Envelope(type=name, contract="C", lifetime=60)
+    far.envelope = Envelope(type=name, contract="C", lifetime=60)
 
-    receipt = take_of_reception(far_of_reception.message(0))
+    receipt = take(far.message(0))
 
     assert [fault.code for _, fault in receipt.faults] == [-8430]
     assert receipt.dropped == Counter({Disposition.CORRUPTED: 1})
-    assert ([kind for kind, _ in queued(db_of_reception)], states(db_of_reception)) == ([ERROR], ["ER"])
+    assert ([kind for kind, _ in queued(db)], states(db)) == ([ERROR], ["ER"])
 
 
 @pytest.mark.parametrize("headers", [None, {}, {"traceparent": "00-ab-cd-01", "Ä": "ß"}])
 def test_headers_are_kept_with_the_message(
-    db_of_reception: sqlite3.Connection,
-    take_of_reception: Take,
-    far_of_reception: FarSide,
+    db: sqlite3.Connection,
+    take: Take,
+    far: FarSide,
     headers: dict[str, str] | None,
 ) -> None:
-    far_of_reception.envelope = Envelope(type="T", contract="C", lifetime=60, headers=headers)
+    far.envelope = Envelope(type="T", contract="C", lifetime=60, headers=headers)
 
-    take_of_reception(far_of_reception.message(0, b"body"), far_of_reception.message(1))
+    take(far.message(0, b"body"), far.message(1))
 
-    found = [
-        None if text is None else json.loads(text)
-        for text in rows(db_of_reception, "SELECT headers FROM broker_message")
-    ]
+    found = [None if text is None else json.loads(text) for text in rows(db, "SELECT headers FROM broker_message")]
     assert [headers or None] * 2 == found
 
 
-def test_spans_of_traced_messages_are_told(take_of_reception: Take, far_of_reception: FarSide) -> None:
-    far_of_reception.envelope = Envelope(type="T", contract="C", lifetime=60, headers={"traceparent": "p"})
-    conversation = far_of_reception.contact.conversation_id
+def test_spans_of_traced_messages_are_told(take: Take, far: FarSide) -> None:
+    far.envelope = Envelope(type="T", contract="C", lifetime=60, headers={"traceparent": "p"})
+    conversation = far.contact.conversation_id
 
-    late = take_of_reception(far_of_reception.message(1, flags=LAST | Flag.TRACE), far_of_reception.message(2))
-    receipt = take_of_reception(far_of_reception.message(0, flags=LAST | Flag.TRACE))
+    late = take(far.message(1, flags=LAST | Flag.TRACE), far.message(2))
+    receipt = take(far.message(0, flags=LAST | Flag.TRACE))
 
     assert ({}, {(conversation, False, 0): "p"}) == (late.traced, receipt.traced)
 
 
 def test_traced_message_that_came_early_is_joined_at_its_last_fragment(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, far_of_reception: FarSide
+    db: sqlite3.Connection, take: Take, far: FarSide
 ) -> None:
-    take_of_reception(far_of_reception.message(0, b"0"))
-    take_of_reception(
-        far_of_reception.fragment((1, 1), b"b", flags=Flag.TRACE),
-        far_of_reception.fragment((1, 2), b"c", flags=LAST | Flag.TRACE),
+    take(far.message(0, b"0"))
+    take(
+        far.fragment((1, 1), b"b", flags=Flag.TRACE),
+        far.fragment((1, 2), b"c", flags=LAST | Flag.TRACE),
     )
 
-    receipt = take_of_reception(far_of_reception.message(1, b"a", flags=Flag.TRACE))
+    receipt = take(far.message(1, b"a", flags=Flag.TRACE))
 
-    assert [("T", b"0"), ("T", b"abc")] == queued(db_of_reception)
+    assert [("T", b"0"), ("T", b"abc")] == queued(db)
     assert Counter() == receipt.dropped
 
 
 @pytest.mark.parametrize("headers", [{str(n): "" for n in range(HEADERS_MAX + 1)}, {"a": "b" * HEADERS_MAX_BYTES}])
 def test_a_message_with_more_headers_than_it_may_have_fails_its_dialog(
-    db_of_reception: sqlite3.Connection, take_of_reception: Take, far_of_reception: FarSide, headers: dict[str, str]
+    db: sqlite3.Connection, take: Take, far: FarSide, headers: dict[str, str]
 ) -> None:
-    far_of_reception.envelope = Envelope(type="T", contract="C", lifetime=60, headers=headers)
+    far.envelope = Envelope(type="T", contract="C", lifetime=60, headers=headers)
 
-    receipt = take_of_reception(far_of_reception.message(0))
+    receipt = take(far.message(0))
 
     assert ([-8430], Counter({Disposition.CORRUPTED: 1})) == ([one.code for _, one in receipt.faults], receipt.dropped)
-    assert ([ERROR], ["ER"]) == ([kind for kind, _ in queued(db_of_reception)], states(db_of_reception))
+    assert ([ERROR], ["ER"]) == ([kind for kind, _ in queued(db)], states(db))
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------
 
 
-def test_each_frame_has_a_verdict(take_of_reception: Take, far_of_reception: FarSide) -> None:
+def test_each_frame_has_a_verdict(take: Take, far: FarSide) -> None:
     delivered = Disposition.DELIVERED
 
-    receipt = take_of_reception(
-        far_of_reception.message(0),
-        far_of_reception.message(2),
-        far_of_reception.message(2),
-        far_of_reception.message(0),
-        far_of_reception.ack(9, 0),
+    receipt = take(
+        far.message(0),
+        far.message(2),
+        far.message(2),
+        far.message(0),
+        far.ack(9, 0),
         bytes(8),
     )
 
@@ -1567,33 +1302,21 @@ def test_each_frame_has_a_verdict(take_of_reception: Take, far_of_reception: Far
     assert [delivered, delivered, duplicate, duplicate, early, Disposition.MALFORMED] == receipt.verdicts()
 
 
-def test_message_is_delivered_though_what_it_acknowledges_is_not_believed(
-    take_of_reception: Take, far_of_reception: FarSide
-) -> None:
-    receipt = take_of_reception(far_of_reception.message(0, stored=(7, 0)))
+def test_message_is_delivered_though_what_it_acknowledges_is_not_believed(take: Take, far: FarSide) -> None:
+    receipt = take(far.message(0, stored=(7, 0)))
 
     assert Counter({Disposition.OUT_OF_SEQUENCE: 1}) == receipt.dropped
     assert [Disposition.DELIVERED] == receipt.verdicts()
 
 
-def test_frame_that_closes_a_gap_is_delivered_though_what_came_early_is_corrupted(
-    take_of_reception: Take, far_of_reception: FarSide
-) -> None:
-    take_of_reception(far_of_reception.message(0))
-    early = take_of_reception(far_of_reception.fragment((2, 0), b"\xff" * 20, flags=LAST))
+def test_frame_that_closes_a_gap_is_delivered_though_what_came_early_is_corrupted(take: Take, far: FarSide) -> None:
+    take(far.message(0))
+    early = take(far.fragment((2, 0), b"\xff" * 20, flags=LAST))
 
-    receipt = take_of_reception(far_of_reception.message(1))
+    receipt = take(far.message(1))
 
     assert [Disposition.DELIVERED] == early.verdicts() == receipt.verdicts()
     assert Counter({Disposition.CORRUPTED: 1}) == receipt.dropped
     told = receipt.last_dropped[Disposition.CORRUPTED]
     assert told is not None
-    assert (far_of_reception.contact.conversation_id, (2, 0)) == (told.conversation_id, told.place)
-
-
-def test_all_frames_of_a_dialog_that_is_not_begun_are_dropped(
-    take_of_reception: Take, far_of_reception: FarSide
-) -> None:
-    receipt = take_of_reception(far_of_reception.message(1), far_of_reception.message(2), far_of_reception.ack(1, 0))
-
-    assert [Disposition.UNKNOWN_CONVERSATION] * 3 == receipt.verdicts()
+    assert (far.contact.conversation_id, (2, 0)) == (told.conversation_id, told.place)

@@ -22,7 +22,7 @@ from broker.store.sqlite import schema
 from broker.store.sqlite import schema as migration
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES, SCHEMA_VERSION, has_schema, make_tables
-from broker.store.sqlite.side import ACKNOWLEDGED, REPLAY_GUARD, SENT, find_tombstone
+from broker.store.sqlite.side import ACKNOWLEDGED, REPLAY_GUARD, SENT, SideTable
 from broker.store.sqlite.transaction import writing
 from tests.support import version_1
 from tests.support.dialog import rows
@@ -131,7 +131,7 @@ def test_closed_conversations_become_tombstones(db: sqlite3.Connection) -> None:
     (closed,) = [one for one in version_1.CONVERSATIONS if one[0] == 8]
     far = Contact((0xB000 + closed[0]).to_bytes(16, "big"), False, "//any/Far", b"f" * 16, "//any/Here")
     header, _ = decode_dialog(ack_frame(far, Travel(), bytes(16), (0, 0)))
-    tombstone = find_tombstone(db, bytes(16), header)
+    tombstone = SideTable(db, bytes(16), NOW).find_tombstone(header)
     assert tombstone is not None
     assert (3, 0) == tombstone.expected
     assert "//shop/Billing" == tombstone.contact.far_service

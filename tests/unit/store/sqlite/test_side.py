@@ -1,4 +1,4 @@
-"""The row of a side: made, read, and written only where it has changed."""
+"""The rows of a side: made, read, written only where they changed; its ledger, its keys and its tombstone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,6 @@ from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.conversation.state import ConversationState
 from broker.protocol.frame import Header, decode_dialog
-from broker.protocol.layout import NO_GUID
 from broker.security.seal import Mode
 from broker.security.session import Secured
 from broker.store.sqlite.database import broker_instance
@@ -26,25 +26,18 @@ from broker.store.sqlite.side import (
     REPLAY_GUARD,
     FailureReason,
     SideRow,
+    SideTable,
     close,
-    copy_of,
-    create_side,
     fail,
-    find_tombstone,
     load_secured,
-    load_side,
     note_certificate,
     note_own_certificate,
     purge_tombstones,
     put_secured,
     remove,
-    save_side,
     side_of,
 )
 from tests.support.dialog import open_database, rows
-
-# --- test_ledger ---
-# Whatever is taken away is counted: sent = acknowledged + held + failed.
 
 
 @pytest.fixture
@@ -128,18 +121,7 @@ def test_row_factory_of_an_application_does_not_matter(db: sqlite3.Connection) -
     assert {"sent": 1, "ended with cleanup": 1} == entries(db)
 
 
-# --- test_secured ---
-# How sides are secured, as the file keeps it.
-
-
 ID = b"c" * 16
-
-
-@pytest.fixture
-def db_of_secured(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db_of_secured = open_database(tmp_path / "shop.db", "Orders")
-    yield db_of_secured
-    db_of_secured.close()
 
 
 @pytest.mark.parametrize(
@@ -149,71 +131,76 @@ def db_of_secured(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 )
 @pytest.mark.parametrize("is_initiator", [True, False])
 def test_what_was_put_is_loaded_for_that_side_only(
-    db_of_secured: sqlite3.Connection, secured: Secured, *, is_initiator: bool
+    db: sqlite3.Connection, secured: Secured, *, is_initiator: bool
 ) -> None:
-    put_secured(db_of_secured, ID, secured, 1.5, is_initiator=is_initiator)
+    put_secured(db, ID, secured, 1.5, is_initiator=is_initiator)
 
-    assert secured == load_secured(db_of_secured, ID, is_initiator=is_initiator)
-    assert load_secured(db_of_secured, ID, is_initiator=not is_initiator) is None
-    assert [(1.5, None)] == rows(db_of_secured, "SELECT security_timestamp, far_certificate FROM broker_session_key")
-
-
-def test_the_certificate_of_the_far_side_may_be_another_later(db_of_secured: sqlite3.Connection) -> None:
-    put_secured(db_of_secured, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
-
-    note_certificate(db_of_secured, ID, "cd", is_initiator=True)
-    note_certificate(db_of_secured, ID, "ef", is_initiator=False)
-
-    assert ["sha256:cd"] == rows(db_of_secured, "SELECT far_certificate FROM broker_session_key")
+    assert secured == load_secured(db, ID, is_initiator=is_initiator)
+    assert load_secured(db, ID, is_initiator=not is_initiator) is None
+    assert [(1.5, None)] == rows(db, "SELECT security_timestamp, far_certificate FROM broker_session_key")
 
 
-def test_how_a_side_is_secured_is_told_with_who_signed_what_came(db_of_secured: sqlite3.Connection) -> None:
-    put_secured(db_of_secured, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
-    put_secured(db_of_secured, ID, Secured(Mode.ANONYMOUS, "billing"), 1.5, is_initiator=False)
+def test_the_certificate_of_the_far_side_may_be_another_later(db: sqlite3.Connection) -> None:
+    put_secured(db, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
+
+    note_certificate(db, ID, "cd", is_initiator=True)
+    note_certificate(db, ID, "ef", is_initiator=False)
+
+    assert ["sha256:cd"] == rows(db, "SELECT far_certificate FROM broker_session_key")
+
+
+def test_how_a_side_is_secured_is_told_with_who_signed_what_came(db: sqlite3.Connection) -> None:
+    put_secured(db, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
+    put_secured(db, ID, Secured(Mode.ANONYMOUS, "billing"), 1.5, is_initiator=False)
 
     assert [("FULL", "sha256:ab"), ("ANONYMOUS", None)] == rows(
-        db_of_secured, "SELECT security, far_certificate FROM broker_session_key ORDER BY is_initiator DESC"
+        db, "SELECT security, far_certificate FROM broker_session_key ORDER BY is_initiator DESC"
     )
 
 
-def test_whose_certificate_the_database_has_is_written_when_it_changes(db_of_secured: sqlite3.Connection) -> None:
+def test_whose_certificate_the_database_has_is_written_when_it_changes(db: sqlite3.Connection) -> None:
     for subject in ("CN=shop", "CN=shop", None):
-        before = db_of_secured.total_changes
-        note_own_certificate(db_of_secured, subject)
-        assert [subject] == rows(db_of_secured, "SELECT certificate FROM broker_database")
-        assert db_of_secured.total_changes - before <= 1
+        before = db.total_changes
+        note_own_certificate(db, subject)
+        assert [subject] == rows(db, "SELECT certificate FROM broker_database")
+        assert db.total_changes - before <= 1
 
-    before = db_of_secured.total_changes
-    note_own_certificate(db_of_secured, None)
-    assert before == db_of_secured.total_changes
+    before = db.total_changes
+    note_own_certificate(db, None)
+    assert before == db.total_changes
 
 
 NOW = 1_750_000_000.0
 FAR = bytes(range(16))
 
 
-@pytest.fixture
-def db_of_side(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db_of_side = open_database(tmp_path / "shop.db", "Orders")
-    yield db_of_side
-    db_of_side.close()
+def table(db: sqlite3.Connection) -> SideTable:
+    return SideTable(db, broker_instance(db), NOW)
 
 
-def create(db_of_side: sqlite3.Connection, *, is_named: bool = False) -> SideRow:
-    contact = Contact(b"c" * 16, False, "Orders", broker_instance(db_of_side), "//far/Billing", FAR)
-    return create_side(db_of_side, contact, "C", NOW + 60, NOW, is_named=is_named)
+def create(db: sqlite3.Connection, *, is_named: bool = False) -> SideRow:
+    contact = Contact(b"c" * 16, False, "Orders", broker_instance(db), "//far/Billing", FAR)
+    return table(db).create(contact, "C", NOW + 60, is_named=is_named)
 
 
-def load(db_of_side: sqlite3.Connection, *, is_initiator: bool = False) -> SideRow | None:
-    return load_side(db_of_side, broker_instance(db_of_side), b"c" * 16, is_initiator=is_initiator)
+def begun(db: sqlite3.Connection, **contact: Any) -> SideRow:
+    """The side of a dialog begun here that has sent two messages."""
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", **contact)
+    for body in (b"a", b"b"):
+        dialog.send(body)
+    side = side_of(db, 1)
+    assert side is not None
+    return side
 
 
-def test_side_is_read_as_it_was_made(db_of_side: sqlite3.Connection) -> None:
-    side = create(db_of_side)
+def test_side_is_read_as_it_was_made_with_the_priority_of_that_moment(db: sqlite3.Connection) -> None:
+    put_priority(db, Priority("high", "C", "Orders", "//far/Billing", 9))
+    side = create(db)
+    put_priority(db, Priority("high", "C", "Orders", "//far/Billing", 2))
 
-    assert side == load(db_of_side)
-    assert load(db_of_side, is_initiator=True) is None
-    assert (ConversationState.STARTED_INBOUND, "C", 5, NOW + 60, OPENING_UNKNOWN) == (
+    assert side == table(db).load(b"c" * 16, is_initiator=False)
+    assert table(db).load(b"c" * 16, is_initiator=True) is None
+    assert (ConversationState.STARTED_INBOUND, "C", 9, NOW + 60, OPENING_UNKNOWN) == (
         side.state,
         side.contract,
         side.priority,
@@ -222,81 +209,50 @@ def test_side_is_read_as_it_was_made(db_of_side: sqlite3.Connection) -> None:
     )
 
 
-def test_priority_is_fixed_when_the_side_is_made(db_of_side: sqlite3.Connection) -> None:
-    put_priority(db_of_side, Priority("high", "C", "Orders", "//far/Billing", 9))
-
-    assert 9 == create(db_of_side).priority
-    put_priority(db_of_side, Priority("high", "C", "Orders", "//far/Billing", 2))
-    loaded = load(db_of_side)
-    assert loaded is not None
-    assert 9 == loaded.priority
+def test_naming_this_database_from_the_start_proves_nothing(db: sqlite3.Connection) -> None:
+    assert NAMING_PROVES_NOTHING == create(db, is_named=True).opening
 
 
-def test_who_named_this_database_from_the_start_proves_nothing_by_it(db_of_side: sqlite3.Connection) -> None:
-    assert NAMING_PROVES_NOTHING == create(db_of_side, is_named=True).opening
-
-
-def test_changes_are_written_and_acknowledged_messages_forgotten(db_of_side: sqlite3.Connection) -> None:
-    dialog = begin_dialog(db_of_side, from_service="Orders", to_service="//far/Billing")
-    for body in (b"a", b"b"):
-        dialog.send(body)
-    side = side_of(db_of_side, 1)
-    assert side is not None
-    before = copy_of(side)
-    side.contact = side.contact.bound_to(FAR)
-    side.state, side.acknowledged_sequence, side.expected = ConversationState.DISCONNECTED_INBOUND, 1, (3, 4)
+@pytest.mark.parametrize("is_bound", [False, True])
+@pytest.mark.parametrize("state", [ConversationState.CONVERSING, ConversationState.DISCONNECTED_INBOUND])
+def test_what_has_changed_is_written_and_acknowledged_messages_are_removed(
+    db: sqlite3.Connection, state: ConversationState, *, is_bound: bool
+) -> None:
+    side = begun(db)
+    if is_bound:
+        side.contact = side.contact.bound_to(FAR)
+    side.state, side.acknowledged_sequence, side.expected = state, 1, (3, 4)
     side.early_fragments, side.opening = 2, OPENING_ACKNOWLEDGED
 
-    save_side(db_of_side, side, before)
+    table(db).save(side)
 
-    assert side == side_of(db_of_side, 1)
-    assert [b"b"] == rows(db_of_side, "SELECT message_body FROM broker_transmission")
-
-
-@pytest.mark.parametrize("far", [None, FAR])
-def test_counts_are_written_beside_a_state_and_a_far_side_that_stay(
-    db_of_side: sqlite3.Connection, far: bytes | None
-) -> None:
-    instance = None if far is None else uuid.UUID(bytes=far)
-    begin_dialog(db_of_side, from_service="Orders", to_service="//far/Billing", broker_instance=instance)
-    side = side_of(db_of_side, 1)
-    assert side is not None
-    before = copy_of(side)
-    side.acknowledged_sequence, side.expected, side.early_fragments, side.opening = 1, (3, 4), 2, OPENING_ACKNOWLEDGED
-
-    save_side(db_of_side, side, before)
-
-    assert side == side_of(db_of_side, 1)
-    assert (ConversationState.STARTED_OUTBOUND, far or NO_GUID) == (side.state, side.contact.far_broker_instance)
+    assert side == side_of(db, 1)
+    assert [b"b"] == rows(db, "SELECT message_body FROM broker_transmission")
 
 
-def test_far_side_is_written_where_the_state_stays(db_of_side: sqlite3.Connection) -> None:
-    begin_dialog(db_of_side, from_service="Orders", to_service="//far/Billing")
-    side = side_of(db_of_side, 1)
-    assert side is not None
-    before = copy_of(side)
-    side.contact = side.contact.bound_to(FAR)
+def test_far_side_that_is_known_stays_where_only_counters_change(db: sqlite3.Connection) -> None:
+    side = begun(db, broker_instance=uuid.UUID(bytes=FAR))
+    side.expected = (3, 4)
 
-    save_side(db_of_side, side, before)
+    table(db).save(side)
 
-    assert side == side_of(db_of_side, 1)
+    assert side == side_of(db, 1)
+    assert [FAR] == rows(db, "SELECT far_broker_instance FROM broker_conversation")
 
 
-def test_nothing_changed_is_nothing_written(db_of_side: sqlite3.Connection) -> None:
-    side = create(db_of_side)
-    changes = db_of_side.total_changes
+def test_nothing_changed_is_nothing_written(db: sqlite3.Connection) -> None:
+    side = create(db)
+    side.expected = (3, 4)
+    table(db).save(side)
+    changes = db.total_changes
 
-    save_side(db_of_side, side, replace(side))
+    table(db).save(side)
 
-    assert changes == db_of_side.total_changes
-
-
-def test_number_of_no_side_leads_to_none(db_of_side: sqlite3.Connection) -> None:
-    assert side_of(db_of_side, 99) is None
+    assert changes == db.total_changes
 
 
-# --- test_tombstone ---
-# A closed side leaves a tombstone, for as long as the far side may send again, and nothing else.
+def test_number_of_no_side_leads_to_none(db: sqlite3.Connection) -> None:
+    assert side_of(db, 99) is None
 
 
 HERE = b"h" * 16
@@ -304,19 +260,12 @@ LIFETIME = 5000.0
 EMPTY = ("broker_conversation", "broker_transmission", "broker_message", "broker_failure")
 
 
-@pytest.fixture
-def db_of_tombstone(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db_of_tombstone = open_database(tmp_path / "shop.db", "Orders")
-    yield db_of_tombstone
-    db_of_tombstone.close()
-
-
-def begin_of_tombstone(db_of_tombstone: sqlite3.Connection, **columns: object) -> bytes:
+def begin_as(db: sqlite3.Connection, **columns: object) -> bytes:
     """A dialog that has sent one message, with some columns set; its conversation id."""
-    dialog = begin_dialog(db_of_tombstone, from_service="Orders", to_service="//far/Billing")
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing")
     dialog.send(b"a")
     for column, value in {"lifetime": NOW + LIFETIME, **columns}.items():
-        db_of_tombstone.execute(
+        db.execute(
             f"UPDATE broker_conversation SET {column} = ? WHERE conversation_id = ?",
             (value, dialog.conversation_id.bytes),
         )
@@ -328,28 +277,28 @@ def header_of(contact: Contact) -> Header:
     return decode_dialog(ack_frame(contact, Travel(), b"m" * 16, (0, 0)))[0]
 
 
-def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db_of_tombstone: sqlite3.Connection) -> None:
-    conversation = begin_of_tombstone(db_of_tombstone, receive_sequence=3, receive_sequence_frag=2)
-    [handle] = rows(db_of_tombstone, "SELECT conversation_handle FROM broker_conversation")
-    db_of_tombstone.execute("INSERT INTO broker_message SELECT NULL, 1, 1, 5, 1, 2, 'T', 0, x'', NULL, NULL")
-    db_of_tombstone.execute("INSERT INTO broker_failure VALUES (1, 2, 5, 0, 0, 0, 'error', 'traceback')")
+def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Connection) -> None:
+    conversation = begin_as(db, receive_sequence=3, receive_sequence_frag=2)
+    [handle] = rows(db, "SELECT conversation_handle FROM broker_conversation")
+    db.execute("INSERT INTO broker_message SELECT NULL, 1, 1, 5, 1, 2, 'T', 0, x'', NULL, NULL")
+    db.execute("INSERT INTO broker_failure VALUES (1, 2, 5, 0, 0, 0, 'error', 'traceback')")
 
-    close(db_of_tombstone, 1, NOW, FailureReason.FAR_SIDE_ENDED)
+    close(db, 1, NOW, FailureReason.FAR_SIDE_ENDED)
 
-    assert [] == [row for table in EMPTY for row in rows(db_of_tombstone, f"SELECT * FROM {table}")]
+    assert [] == [row for table in EMPTY for row in rows(db, f"SELECT * FROM {table}")]
     kept = (conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle, "Orders", "//far/Billing", None)
-    assert [kept] == rows(db_of_tombstone, "SELECT * FROM broker_tombstone")
-    assert {"sent": 1, "the far side had ended": 1} == dict(rows(db_of_tombstone, "SELECT * FROM broker_ledger"))
+    assert [kept] == rows(db, "SELECT * FROM broker_tombstone")
+    assert {"sent": 1, "the far side had ended": 1} == dict(rows(db, "SELECT * FROM broker_ledger"))
 
 
-def test_only_the_side_that_closes_is_touched(db_of_tombstone: sqlite3.Connection) -> None:
-    begin_of_tombstone(db_of_tombstone)
-    begin_of_tombstone(db_of_tombstone)
+def test_only_the_side_that_closes_is_touched(db: sqlite3.Connection) -> None:
+    begin_as(db)
+    begin_as(db)
 
-    close(db_of_tombstone, 2, NOW, FailureReason.CLEANUP)
+    close(db, 2, NOW, FailureReason.CLEANUP)
 
-    assert [1] == rows(db_of_tombstone, "SELECT endpoint_id FROM broker_conversation")
-    assert [1] == rows(db_of_tombstone, "SELECT endpoint_id FROM broker_transmission")
+    assert [1] == rows(db, "SELECT endpoint_id FROM broker_conversation")
+    assert [1] == rows(db, "SELECT endpoint_id FROM broker_transmission")
 
 
 @pytest.mark.parametrize(
@@ -364,56 +313,54 @@ def test_only_the_side_that_closes_is_touched(db_of_tombstone: sqlite3.Connectio
     ids=["initiator", "known to have an answer", "not known", "named from the start", "past its lifetime"],
 )
 def test_tombstone_stays_until_nobody_can_open_the_dialog_anew(
-    db_of_tombstone: sqlite3.Connection, is_initiator: int, is_acknowledged: int, lifetime: float, seconds: float
+    db: sqlite3.Connection, is_initiator: int, is_acknowledged: int, lifetime: float, seconds: float
 ) -> None:
-    begin_of_tombstone(
-        db_of_tombstone,
+    begin_as(
+        db,
         is_initiator=is_initiator,
         is_opening_acknowledged=is_acknowledged,
         receive_sequence=1,
         lifetime=NOW + lifetime,
     )
 
-    close(db_of_tombstone, 1, NOW, FailureReason.CLEANUP)
+    close(db, 1, NOW, FailureReason.CLEANUP)
 
-    assert [NOW + seconds] == rows(db_of_tombstone, "SELECT expire_time FROM broker_tombstone")
-
-
-def test_side_of_which_nobody_heard_leaves_no_tombstone(db_of_tombstone: sqlite3.Connection) -> None:
-    begin_dialog(db_of_tombstone, from_service="Orders", to_service="//far/Billing")
-
-    close(db_of_tombstone, 1, NOW, FailureReason.CLEANUP)
-
-    assert [] == rows(db_of_tombstone, "SELECT * FROM broker_tombstone")
-    assert [] == rows(db_of_tombstone, "SELECT * FROM broker_conversation")
+    assert [NOW + seconds] == rows(db, "SELECT expire_time FROM broker_tombstone")
 
 
-def test_tombstone_is_found_by_dialog_and_side_and_moves_on(db_of_tombstone: sqlite3.Connection) -> None:
-    far = Contact(
-        begin_of_tombstone(db_of_tombstone, receive_sequence=3), False, "//far/Billing", b"f" * 16, "Orders", HERE
-    )
-    close(db_of_tombstone, 1, NOW, FailureReason.CLEANUP)
+def test_side_of_which_nobody_heard_leaves_no_tombstone(db: sqlite3.Connection) -> None:
+    begin_dialog(db, from_service="Orders", to_service="//far/Billing")
 
-    tombstone = find_tombstone(db_of_tombstone, HERE, header_of(far))
+    close(db, 1, NOW, FailureReason.CLEANUP)
+
+    assert [] == rows(db, "SELECT * FROM broker_tombstone")
+    assert [] == rows(db, "SELECT * FROM broker_conversation")
+
+
+def test_tombstone_is_found_by_dialog_and_side_and_moves_on(db: sqlite3.Connection) -> None:
+    far = Contact(begin_as(db, receive_sequence=3), False, "//far/Billing", b"f" * 16, "Orders", HERE)
+    close(db, 1, NOW, FailureReason.CLEANUP)
+
+    tombstone = SideTable(db, HERE, NOW).find_tombstone(header_of(far))
     assert tombstone is not None
     assert Contact(far.conversation_id, True, "Orders", HERE, "//far/Billing") == tombstone.contact
     assert (3, 0) == tombstone.expected
-    tombstone.move(db_of_tombstone, (7, 2))
+    SideTable(db, HERE, NOW).move_tombstone(tombstone, (7, 2))
 
-    again = find_tombstone(db_of_tombstone, HERE, header_of(far))
+    again = SideTable(db, HERE, NOW).find_tombstone(header_of(far))
     assert again is not None
     assert (7, 2) == again.expected == tombstone.expected
-    assert find_tombstone(db_of_tombstone, HERE, header_of(replace(far, is_initiator=True))) is None
-    assert find_tombstone(db_of_tombstone, HERE, header_of(replace(far, conversation_id=bytes(16)))) is None
+    assert SideTable(db, HERE, NOW).find_tombstone(header_of(replace(far, is_initiator=True))) is None
+    assert SideTable(db, HERE, NOW).find_tombstone(header_of(replace(far, conversation_id=bytes(16)))) is None
 
 
-def test_tombstones_are_purged_in_slices_and_not_before_their_time(db_of_tombstone: sqlite3.Connection) -> None:
+def test_tombstones_are_purged_in_slices_and_not_before_their_time(db: sqlite3.Connection) -> None:
     for number in range(5):
-        begin_of_tombstone(db_of_tombstone)
-        close(db_of_tombstone, number + 1, NOW + number, FailureReason.CLEANUP)
+        begin_as(db)
+        close(db, number + 1, NOW + number, FailureReason.CLEANUP)
 
-    assert not purge_tombstones(db_of_tombstone, NOW + REPLAY_GUARD - 0.001, 2)
-    assert 5 == len(rows(db_of_tombstone, "SELECT 1 FROM broker_tombstone"))
-    assert purge_tombstones(db_of_tombstone, NOW + 2 + REPLAY_GUARD, 2)
-    assert not purge_tombstones(db_of_tombstone, NOW + 2 + REPLAY_GUARD, 2)
-    assert [NOW + 3, NOW + 4] == rows(db_of_tombstone, "SELECT close_time FROM broker_tombstone ORDER BY 1")
+    assert not purge_tombstones(db, NOW + REPLAY_GUARD - 0.001, 2)
+    assert 5 == len(rows(db, "SELECT 1 FROM broker_tombstone"))
+    assert purge_tombstones(db, NOW + 2 + REPLAY_GUARD, 2)
+    assert not purge_tombstones(db, NOW + 2 + REPLAY_GUARD, 2)
+    assert [NOW + 3, NOW + 4] == rows(db, "SELECT close_time FROM broker_tombstone ORDER BY 1")
