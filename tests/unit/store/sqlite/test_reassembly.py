@@ -15,7 +15,7 @@ from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.sqlite import reassembly as module
 from broker.store.sqlite.metadata import put_contract, put_message_type
-from broker.store.sqlite.reassembly import HELD_RUNS_MAX, EarlyFragment, LargeBody, QueueWriter, Refragments
+from broker.store.sqlite.reassembly import HELD_RUNS_MAX, EarlyFragment, LargeBody, QueueWriter, Reassembly
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import SideRow, SideTable
 from tests.support.dialog import open_database, rows
@@ -45,8 +45,8 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 def begin(
     db: sqlite3.Connection, *, endpoint_id: int = 1, expected: tuple[int, int] = (5, 0), count: int = 1
-) -> Refragments:
-    return Refragments(db, endpoint_id, expected, count)
+) -> Reassembly:
+    return Reassembly(db, endpoint_id, expected, count)
 
 
 def first(payload: bytes) -> bytes:
@@ -199,7 +199,7 @@ def test_what_will_never_be_whole_is_left_for_removal(db: sqlite3.Connection) ->
 # --- large messages ---------------------------------------------------------------------------------------------
 
 
-def keep_large(fragments: Refragments, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
+def keep_large(fragments: Reassembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
     """A message of this many bytes, all kept but its last fragment; the number of that."""
     payload = begins + b" " * (size - len(begins))
     cuts = [payload[at : at + cut] for at in range(0, size, cut)]
