@@ -19,7 +19,7 @@ from pathlib import Path
 
 from broker import errors
 from broker.admin.problems import kind_of
-from broker.cli.options import EX_CONFIG, exit_code
+from broker.cli.exit_codes import ExitCode, exit_code
 from broker.errors import BrokerError, ConversationError, PeerError, RequestError, ResourceError, StatementError
 from broker.flow import Disposition
 from broker.observe.health import remedy_of, remedy_of_error
@@ -110,7 +110,7 @@ def _facts(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -
     if (_ANSWERED | {MessageChannel.APPLICATION}) & entry.when.keys():
         facts.append(("Exit code of a command", str(exit_code(ConversationError(entry.number, "")))))
     if MessageChannel.START in entry.when:
-        facts.append(("Exit code of `broker serve`", str(EX_CONFIG)))
+        facts.append(("Exit code of `broker serve`", str(ExitCode.CONFIGURATION)))
     if MessageChannel.CONNECTION in entry.when:
         facts.append(("The peer is told", _FATAL))
     if MessageChannel.DIALOG in entry.when:

@@ -57,11 +57,10 @@ from broker.observe.database_stats import (
     read_standstill,
 )
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_contact, running_place
-from broker.observe.health import drops_of, read_dropped
 from broker.observe.instance import Running
 from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
 from broker.observe.query import SystemViews, find_name
-from broker.observe.status import add_backlog, backlog_paths, read_status
+from broker.observe.status import add_backlog, backlog_paths, drops_of, read_dropped, read_status
 from broker.observe.view_rows import Snapshots
 from broker.observe.views import AUDIT, DISPOSITIONS, RowSource
 from broker.observe.why import FORWARDED, WhyAnswer, WhyRequest, answer_why, look

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
@@ -18,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from broker.admin.auth import peer_of
 from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
 
 TIMEOUT_SECONDS = 60.0
 ANSWER_MAX_BYTES = 256 * 1024 * 1024  # ten thousand rows of 26 KB; who answers need not be a daemon
+_CREDENTIALS = struct.Struct("3i")  # process, user and group of who listens; unix(7), SO_PEERCRED
 REFUSED = 400  # the status of HTTP from which on nothing was done
 
 
@@ -133,7 +134,8 @@ class AdminClient:
             return None
         try:
             with _reached(Path(self.where), self._timeout) as reached:
-                return peer_of(reached.fileno()).pid
+                data = reached.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                return int(_CREDENTIALS.unpack(data)[0])
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
 

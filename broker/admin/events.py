@@ -33,10 +33,9 @@ from broker.errors import BrokerError
 from broker.files import room_problem
 from broker.forwarding.latency import Latency
 from broker.observe.database_stats import Stock, read_stocks
-from broker.observe.health import read_dropped
 from broker.observe.instance import Running
 from broker.observe.snapshot import carried_by_way
-from broker.observe.status import backlog_paths, read_status
+from broker.observe.status import backlog_paths, read_dropped, read_status
 from broker.observe.stream import LATENCIES, Counts, InstanceSample, StatsHistory, StatsStream, read_counts
 from broker.observe.view_rows import Snapshots
 from broker.observe.views import DISPOSITIONS

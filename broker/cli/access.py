@@ -1,28 +1,21 @@
-"""How a command reaches what it works on: a configuration, a running daemon, a database file."""
+"""How a command reaches what it works on: a configuration, or a running daemon."""
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from broker.admin.client import TIMEOUT_SECONDS, AdminClient, ClientCredentials
-from broker.client.transaction import blame_file, check_schema
 from broker.config.load import load_settings
 from broker.config.settings import Settings
-from broker.errors import (
-    CertificateUnusableError,
-    ConversationError,
-    SettingError,
-    SettingsError,
-    StoreUnavailableError,
-)
-from broker.store.sqlite.transaction import sentence
+from broker.errors import CertificateUnusableError, DaemonUnreachableError, SettingError, SettingsError
+
+_T = TypeVar("_T")
 
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "BROKER_ADMIN_TOKEN", "BROKER_ADMIN_TOKEN_FILE"
 URL_VARIABLE, AUTHORITY_VARIABLE = "BROKER_ADMIN_URL", "BROKER_ADMIN_CA"
@@ -61,7 +54,7 @@ def usual_config(config: Path | None) -> Path | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Also when nobody lets us look: whoever reads it then says so."""
+    """Also where it may not be looked at: the reader then reports that."""
     try:
         return path.exists()
     except PermissionError:
@@ -134,6 +127,29 @@ def admin_client(config: Path | None, where: Path | str | None, *, timeout: floa
         raise click.UsageError(str(error)) from error
 
 
+def ask_daemon_or_files(
+    config: Path | None,
+    where: Path | str | None,
+    ask: Callable[[AdminClient], _T],
+    read: Callable[[Settings], _T],
+) -> tuple[_T, str]:
+    """
+    The answer of the daemon; where none answers, and a configuration alone says which, that of its files.
+
+    Returns:
+        The answer, and a sentence on where it is from; "" when the daemon gave it.
+
+    Raises:
+        DaemonUnreachableError: none answers, and no configuration is named, or the daemon was named itself.
+    """
+    try:
+        return ask(admin_client(config, where)), ""
+    except DaemonUnreachableError as error:
+        if config is None or where is not None or os.environ.get(URL_VARIABLE):
+            raise
+        return read(read_settings(config)), f"no daemon answers, so read from {config}: {error}"
+
+
 def credentials() -> ClientCredentials:
     """
     What the environment says to show to a daemon.
@@ -163,44 +179,3 @@ def _read_token(path: Path) -> str:
         problem = getattr(error, "strerror", None) or "holds no token"
         hint = f"name in {TOKEN_FILE_VARIABLE} a file with what broker token new printed"
         raise CertificateUnusableError("token", str(path), problem, hint) from error
-
-
-def open_database(config: Path | None, database: str) -> AbstractContextManager[sqlite3.Connection]:
-    """
-    A connection to a database given by its name in the configuration or by its file, closed at the end of the block.
-
-    What SQLite says of the file inside of the block, as that its disk is full, is told as StoreUnavailableError.
-
-    Raises:
-        ConversationError: 911, there is no such file.
-        SettingsError: Something in the configuration is wrong.
-        StoreUnavailableError: The file is no database of the broker, or one of another release.
-    """
-    path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
-    if config is not None:
-        databases = read_settings(config).databases
-        path = databases[database].path if database in databases else path
-        hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
-    if not path.is_file():
-        raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
-    try:
-        db = sqlite3.connect(path)
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), sentence(error)) from error
-    try:
-        check_schema(db)
-        db.execute("PRAGMA synchronous = FULL")  # builds of SQLite may begin with less, with which nothing can be sent
-    except BaseException:
-        db.close()
-        raise
-    return _opened(db)
-
-
-@contextmanager
-def _opened(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    with closing(db):
-        try:
-            yield db
-        except sqlite3.DatabaseError as error:
-            blame_file(db, error)
-            raise

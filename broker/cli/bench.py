@@ -13,7 +13,8 @@ import click
 from broker.bench import figures as result
 from broker.bench import suite
 from broker.bench.figures import FigureChange, Result, Row, yardsticks
-from broker.cli.options import examples, output_option, with_exit_code
+from broker.cli.exit_codes import with_exit_code
+from broker.cli.options import examples, output_option
 from broker.cli.output import render_table, show_json
 
 # --- report ---

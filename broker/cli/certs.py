@@ -1,27 +1,52 @@
 """
-The commands that make, show and renew keys and certificates; `docs/certificates.md` tells when to use which.
+`broker certs`: make, show and renew keys and certificates; `docs/certificates.md` says when to use which command.
 
-They work on files and talk to nobody. What would replace a file, or cut peers off, is refused unless it is asked for.
+They work on files and ask no daemon. What would replace a file, or cut peers off, is refused unless it is asked for.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.options import HARMFUL, config_option, examples, fail, output_option, with_exit_code
-from broker.cli.output import quoted_path, show_json, show_rows
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.main
-    from collections.abc import Mapping
-
-    from broker.security.certificate_files import Content, Pair
-    from broker.security.issue import Authority, CertificateSubject, Issued, Validity
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import config_option, examples, output_option
+from broker.cli.output import quoted_path, readable, show_json, show_rows
+from broker.net.certificates import certificate_uses
+from broker.security.certificate_files import (
+    ROOTS,
+    Content,
+    Pair,
+    authority_files,
+    bundle_of,
+    is_trusted_itself,
+    read_authority,
+    read_certificates,
+    read_pair,
+    refuse_expired,
+    renewed,
+    store_files,
+    succeeding,
+    with_new_sealing,
+    with_prepared,
+)
+from broker.security.identity import Use, describe
+from broker.security.issue import (
+    Authority,
+    CertificateSubject,
+    Issued,
+    Validity,
+    issue_database,
+    issue_endpoint,
+    make_authority,
+    renew_authority,
+)
 
 AUTHORITY_DAYS, LEAF_DAYS, LEAF_DAYS_MAX = 3650, 365, 825
 _WHERE_NAMED = "certificate and trust in [endpoint] and [admin], certificate and peers in [databases.NAME]"
@@ -83,23 +108,20 @@ def init(directory: Path, name: str | None, output: str, *, is_authority: bool, 
     DIRECTORY gets ca.pem and ca.key of an authority that signs for others (keep ca.key where no instance runs), or
     NAME.pem and NAME.key of one endpoint. Exit codes: 0 made, 1 cannot be written, 6 a file is there already.
     """
-    from broker.security.certificate_files import authority_files  # noqa: PLC0415
-    from broker.security.issue import issue_endpoint, make_authority  # noqa: PLC0415
-
     if is_authority and (of["hosts"] or of["spiffe"]):
         raise click.UsageError("an authority has neither hosts nor a SPIFFE id: they belong to what it issues")
     if not is_authority:
-        holder = _holder(name or socket.gethostname(), of["hosts"], of["spiffe"])
+        holder = _subject(name or socket.gethostname(), of["hosts"], of["spiffe"])
         issued = issue_endpoint(holder, _leaf_validity(of["days"]), None)
-        _store(_pair(directory, holder.name).files(issued), force=force)
-        _tell_issued(_pair(directory, holder.name), issued, None, output)
+        _store(_pair_of(directory, holder.name).files(issued), force=force)
+        _show_issued(_pair_of(directory, holder.name), issued, None, output)
         return
-    holder = _holder(name or "broker CA")
+    holder = _subject(name or "broker CA")
     made = make_authority(holder.name, _validity(of["days"] or AUTHORITY_DAYS))
     files = authority_files(made, directory)
     _store(files, force=force)
     lines = [f"# sign with --ca {directory}; every peer trusts:", f"trust = [{quoted_path(directory / 'ca.pem')}]"]
-    _tell(files, made.roots, lines, output)
+    _show_new(files, made.roots, lines, output)
 
 
 @examples("""
@@ -136,20 +158,18 @@ def issue(
     which others may have, and NAME.dialog.key; without --ca it is signed by itself. Exit codes: 0 made, 1 the authority
     cannot be used, 6 a file is there already.
     """
-    from broker.security.issue import issue_database, issue_endpoint  # noqa: PLC0415
-
     if (name is None) == (database is None):
         raise click.UsageError("give either the NAME of an endpoint or --database NAME")
     if database is not None and how["hosts"]:
         raise click.UsageError("a database is on no host: --host belongs to an endpoint")
     if name is not None and authority is None:
         raise click.UsageError("give --ca DIRECTORY, or make it on its own with broker certs init --self-signed")
-    holder = _holder(database or name or "", how["hosts"], how["spiffe"])
+    holder = _subject(database or name or "", how["hosts"], how["spiffe"])
     make = issue_endpoint if database is None else issue_database
     issued = make(holder, _leaf_validity(how["days"]), _authority(authority))
-    pair = _pair(directory, holder.name if database is None else f"{holder.name}.dialog")
+    pair = _pair_of(directory, holder.name if database is None else f"{holder.name}.dialog")
     _store(pair.files(issued), force=how["force"])
-    _tell_issued(pair, issued, authority, output, database=database)
+    _show_issued(pair, issued, authority, output, database=database)
 
 
 @examples("""
@@ -170,12 +190,8 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     """
     if not files and config is None:
         raise click.UsageError("name files, or a configuration with -c FILE")
-    from broker.security.certificate_files import read_certificates  # noqa: PLC0415
-
     uses: Mapping[Path, tuple[str, ...]] = {}
     if config is not None:
-        from broker.net.certificates import certificate_uses  # noqa: PLC0415
-
         uses = certificate_uses(read_settings(config))
     now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
@@ -213,9 +229,6 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
     hand out NAME.trust.pem, then renew again. Exit codes: 0 renewed, 1 cannot be used, 6 refused because peers would be
     cut off.
     """
-    from broker.security.certificate_files import Pair, read_certificates, read_pair, with_new_sealing  # noqa: PLC0415
-    from broker.security.identity import Use, describe  # noqa: PLC0415
-
     use = describe(read_certificates(file)[0]).use
     if use is Use.AUTHORITY:
         _renew_authority(file, how["days"], output)
@@ -227,7 +240,7 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
         lines = [f"# the old key stays beside it; peers that have this {pair.certificate} seal to the new one"]
         if new.certificates[0].not_valid_after_utc in {one.not_valid_after_utc for one in new.certificates[1:]}:
             lines.append("# it ends with the certificate that signs: renew that with --signing before")
-        _tell(pair.files(new), new.certificates, lines, output)
+        _show_new(pair.files(new), new.certificates, lines, output)
         return
     _renew_pair(pair, authority, how["days"], output, is_prepared=how["prepare"], at_once=how["at_once"])
 
@@ -235,8 +248,6 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
 def _renew_pair(
     pair: Pair, authority: Path | None, days: int | None, output: str, *, is_prepared: bool, at_once: bool
 ) -> None:
-    from broker.security.certificate_files import bundle_of, is_trusted_itself, read_pair, renewed, succeeding  # noqa: PLC0415
-
     old, now = read_pair(pair), datetime.now(UTC)
     is_waiting = pair.prepared.certificate.exists() and not is_prepared
     if is_trusted_itself(old) != (authority is None) and not is_waiting:
@@ -245,7 +256,7 @@ def _renew_pair(
     if is_trusted_itself(old) and not (is_waiting or is_prepared or at_once):
         hint = "begin with --prepare, or say --at-once"
         sentence = f"{pair.certificate} is trusted itself and no peer has a new one yet, so all would be cut off"
-        fail(f"{sentence}: {hint}", HARMFUL)
+        fail(f"{sentence}: {hint}", ExitCode.HARMFUL)
     new = read_pair(pair.prepared) if is_waiting else renewed(old, _leaf_validity(days), _authority(authority))
     if is_prepared:
         _prepare(pair, old, new, output)
@@ -256,12 +267,11 @@ def _renew_pair(
     _store(files, force=True)
     for path in (pair.prepared.certificate, pair.prepared.private_key):
         path.unlink(missing_ok=True)
-    _tell(files, new.certificates, ["# a running instance takes it by itself, for what begins from then on"], output)
+    lines = ["# a running instance takes it by itself, for what begins from then on"]
+    _show_new(files, new.certificates, lines, output)
 
 
 def _prepare(pair: Pair, old: Issued, new: Issued, output: str) -> None:
-    from broker.security.certificate_files import bundle_of, with_prepared  # noqa: PLC0415
-
     now = datetime.now(UTC)
     files = {**pair.prepared.files(new), pair.bundle: bundle_of(new, old, now=now)}
     current = with_prepared(old, new, now=now)
@@ -269,13 +279,10 @@ def _prepare(pair: Pair, old: Issued, new: Issued, output: str) -> None:
         files |= pair.files(current)
     _store(files, force=True)
     line = f"# hand {pair.bundle} to the peers, and when all of them have it: broker certs renew {pair.certificate}"
-    _tell(files, new.certificates, [line], output)
+    _show_new(files, new.certificates, [line], output)
 
 
 def _renew_authority(file: Path, days: int | None, output: str) -> None:
-    from broker.security.certificate_files import ROOTS, authority_files, read_authority  # noqa: PLC0415
-    from broker.security.issue import renew_authority  # noqa: PLC0415
-
     if file.name != ROOTS:
         raise click.UsageError(f"an authority is renewed in its own directory: name its {ROOTS}")
     old = read_authority(file.parent)
@@ -286,15 +293,10 @@ def _renew_authority(file: Path, days: int | None, output: str) -> None:
         f"# {file} holds the new certificate and the old one: hand it to every peer while the old one is valid",
         "# what is issued from now on is also trusted by those who have the old one only",
     ]
-    _tell(files, new.roots, lines, output)
+    _show_new(files, new.roots, lines, output)
 
 
-# --- what several of them do --------------------------------------------------------------------------------
-
-
-def _holder(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> CertificateSubject:
-    from broker.security.issue import CertificateSubject  # noqa: PLC0415
-
+def _subject(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> CertificateSubject:
     try:
         return CertificateSubject(name, hosts, uri)
     except ValueError as error:
@@ -302,8 +304,6 @@ def _holder(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> Certificat
 
 
 def _validity(days: int) -> Validity:
-    from broker.security.issue import Validity  # noqa: PLC0415
-
     now = datetime.now(UTC).replace(microsecond=0)
     try:
         return Validity(now - SKEW, now + timedelta(days=days))
@@ -318,8 +318,6 @@ def _leaf_validity(days: int | None) -> Validity:
 
 
 def _authority(directory: Path | None) -> Authority | None:
-    from broker.security.certificate_files import ROOTS, read_authority, refuse_expired  # noqa: PLC0415
-
     if directory is None:
         return None
     found = read_authority(directory)
@@ -328,25 +326,21 @@ def _authority(directory: Path | None) -> Authority | None:
     return found
 
 
-def _pair(directory: Path, name: str) -> Pair:
-    from broker.security.certificate_files import Pair  # noqa: PLC0415
-
+def _pair_of(directory: Path, name: str) -> Pair:
     return Pair(directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def _store(files: Mapping[Path, Content], *, force: bool) -> None:
-    from broker.security.certificate_files import store_files  # noqa: PLC0415
-
     try:
         store_files(files, is_replacing=force)
     except FileExistsError as error:
-        fail(f"{error.filename} is there already: say --force to replace it, or choose another name", HARMFUL)
+        fail(f"{error.filename} is there already: say --force to replace it, or choose another name", ExitCode.HARMFUL)
 
 
-def _tell_issued(
+def _show_issued(
     pair: Pair, issued: Issued, authority: Path | None, output: str, *, database: str | None = None
 ) -> None:
-    """With the settings that use the files."""
+    """Print what was made, with the settings that use the files."""
     lines = [f"certificate = {quoted_path(pair.certificate)}", f"private_key = {quoted_path(pair.private_key)}"]
     if database is not None:
         lines = [f"[databases.{database}]", *lines, f"# peers get {pair.certificate} and name it in their `peers`"]
@@ -354,17 +348,15 @@ def _tell_issued(
         lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines]
         at = None if authority is None else quoted_path(authority / "ca.pem")
         lines.append(f"trust = [{at}]" if at else f"# peers name {pair.certificate} in their `peers`")
-    _tell(pair.files(issued), issued.certificates, lines, output)
+    _show_new(pair.files(issued), issued.certificates, lines, output)
 
 
-def _tell(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: list[str], output: str) -> None:
+def _show_new(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: list[str], output: str) -> None:
     now = datetime.now(UTC)
     rows = [_row(None, one, now) for one in certificates]
     if output == "json":
         show_json({"files": [str(path) for path in files], "certificates": rows})
         return
-    from broker.cli.output import readable  # noqa: PLC0415
-
     for row in rows:
         parts = [f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]]
         click.echo(readable("# " + ", ".join(filter(None, parts))))
@@ -375,8 +367,6 @@ def _tell(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: l
 
 
 def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:
-    from broker.security.identity import describe  # noqa: PLC0415
-
     one = describe(certificate)
     return ({} if file is None else {"file": str(file)}) | {
         "for": str(one.use),

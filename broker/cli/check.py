@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from broker.admin.client import AdminClient
+from broker.catalog.check import CheckReport, check_files
+from broker.catalog.database_files import NOBODY, RunningInstance, owner_from
+from broker.catalog.diagnostics import Diagnostic
+from broker.catalog.dry_run import SHOWN_MAX, Kind, first_of_each
 from broker.cli.access import NOTHING_TO_READ, is_nothing_given, nothing_to_read, overrides_from, usual_config
-from broker.cli.options import configs_option, examples, fail, set_option, with_exit_code
+from broker.cli.exit_codes import fail, with_exit_code
+from broker.cli.options import configs_option, examples, set_option
 from broker.cli.output import show_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from broker.catalog.check import CheckReport
-    from broker.catalog.database_files import RunningInstance
-    from broker.catalog.diagnostics import Diagnostic
-    from broker.catalog.dry_run import Kind
-    from broker.config.settings import Settings
-    from broker.errors import SettingError
+from broker.config.settings import Settings
+from broker.errors import BrokerError, SettingError
 
 ASK_SECONDS = 5.0  # for a running instance to tell what it has
 
@@ -53,8 +52,6 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
     taken. Of several configurations, also what they say together: circles, dead ends, missing ways back. Exit codes:
     0 good, 1 something is wrong; warnings do not count.
     """
-    from broker.catalog.check import check_files  # noqa: PLC0415
-
     paths = configs or (usual_config(None),)
     if is_nothing_given(paths[0], overrides):
         if usual_config(paths[0]) is not None:
@@ -78,10 +75,6 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
 
 def _owner(settings: Settings) -> RunningInstance:
     """The instance that runs by this configuration, as it tells itself; nobody when nobody may be asked."""
-    from broker.admin.client import AdminClient  # noqa: PLC0415
-    from broker.catalog.database_files import NOBODY, owner_from  # noqa: PLC0415
-    from broker.errors import BrokerError  # noqa: PLC0415
-
     try:
         answer = AdminClient(settings.admin.socket, timeout=ASK_SECONDS).get("/v1/config")
         values = {row["key"]: row["value"] for row in answer["settings"]}
@@ -134,7 +127,6 @@ def _escaped(text: str, more: str = "") -> str:
 
 def _lines(report: CheckReport) -> Iterator[str]:
     """The report for people: the first of each code and file, then how many more there are."""
-    from broker.catalog.dry_run import SHOWN_MAX, first_of_each  # noqa: PLC0415
 
     def kind_of(error: SettingError) -> Kind:
         return "setting", error.span.source if error.span else None

@@ -8,8 +8,12 @@ from typing import Any
 import click
 
 from broker.cli.access import admin_client, overrides_from, read_settings
-from broker.cli.options import config_option, examples, output_option, set_option, socket_option, with_exit_code
+from broker.cli.exit_codes import with_exit_code
+from broker.cli.options import config_option, examples, output_option, set_option, socket_option
 from broker.cli.output import show_rows
+from broker.config.load import in_force
+from broker.config.load import written as text_of
+from broker.config.settings import render_schema
 
 
 @examples("""
@@ -99,13 +103,10 @@ def schema() -> None:
     Begin a file with "#:schema ./broker.schema.json" and editors with Taplo complete keys and mark mistakes. Exit
     codes: 0 printed.
     """
-    from broker.config.settings import render_schema  # noqa: PLC0415
-
     click.echo(render_schema(), nl=False)
 
 
 def _written(config: Path | None, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
-    from broker.config.load import in_force  # noqa: PLC0415
 
     found = in_force(read_settings(config, overrides_from(overrides)))
     return [{"key": one.key, "value": one.value, "origin": one.origin, "reload": one.reload} for one in found]
@@ -129,6 +130,5 @@ def _difference(key: str, running: dict[str, Any] | None, written: dict[str, Any
 
 
 def _text(value: Any) -> str:
-    from broker.config.load import written  # noqa: PLC0415
 
-    return "made once" if value is None else written(value)
+    return "made once" if value is None else text_of(value)

@@ -1,8 +1,8 @@
 """
-The commands about a database file that is not what it was: copied, moved, or put back from a backup.
+`broker database`: go on with a database file that was copied, moved, or put back from a backup.
 
-They work on the file itself, with its lock, so no daemon may run on it, and what they change is in the audit of the
-configuration; `docs/databases.md` tells when to use which.
+The commands work on the file itself, with its lock, so no daemon may run on it, and what they change is in the audit of
+the configuration; `docs/databases.md` says when to use which.
 """
 
 from __future__ import annotations
@@ -12,22 +12,26 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from broker.catalog.catalog import MSDB
+from broker.catalog.database_files import path_of
 from broker.cli.access import read_settings, usual_config
 from broker.cli.audit import recording
-from broker.cli.options import HARMFUL, config_option, examples, fail, output_option, with_exit_code
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import config_option, examples, output_option
 from broker.cli.output import show_json
+from broker.client.transaction import blame_file, check_schema
+from broker.config.settings import Settings
 from broker.errors import ConversationError, StoreUnavailableError
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.main
-    from broker.config.settings import Settings
-    from broker.store.sqlite.file_identity import Sighting
-    from broker.store.sqlite.inspect import ContentsAtRisk
+from broker.store.sqlite import file_identity
+from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_store, open_watch
+from broker.store.sqlite.inspect import ContentsAtRisk, stake_of
+from broker.store.sqlite.transaction import BUSY_SECONDS, sentence
 
 _database_argument = click.argument("database")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Tell what would be done and lost, and change nothing.")
@@ -72,14 +76,11 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
     DATABASE is a name in the configuration, msdb, or the path of a file. The original must not be used any more. Exit
     codes: 0 done, 3 no such database, 6 refused because a daemon has the file.
     """
-    from broker.store.sqlite import file_identity as fence  # noqa: PLC0415
-    from broker.store.sqlite.inspect import stake_of  # noqa: PLC0415
-
     configured, path = _find(config, database)
     with _alone(path) as db:
         state_dir, sighting = _sighting(db, path, configured)
         problem = sighting.problem
-        fence.keep(db, path, state_dir)
+        file_identity.keep(db, path, state_dir)
         stake = stake_of(db)
         instance = _instance(db)
         _end(db, path, config, "keep", dry_run=dry_run or not problem)
@@ -92,7 +93,7 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
         texts = ["nothing to do by the file alone"]
     if not sighting.is_known:
         texts.append(_FILE_ALONE + (_ASK_INSTANCE if usual_config(config) is None else ""))
-    record = str(state_dir / fence.RECORD) if sighting.is_known else None
+    record = str(state_dir / file_identity.RECORD) if sighting.is_known else None
     _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=instance, problem=problem, record=record)
 
 
@@ -114,17 +115,13 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     configuration, msdb, or the path of a file. Exit codes: 0 done, 3 no such database, 6 refused because a daemon has
     the file.
     """
-    from broker.store.sqlite import file_identity as fence  # noqa: PLC0415
-    from broker.store.sqlite.file_identity import new_broker  # noqa: PLC0415
-    from broker.store.sqlite.inspect import stake_of  # noqa: PLC0415
-
     settings = read_settings(config)
     path = _file(settings, database)
     with _alone(path) as db:
         stake, old = stake_of(db), _instance(db)
         instance = _new_instance(settings, path, old)
-        new_broker(db, instance)
-        fence.keep(db, path, settings.instance.state_dir)
+        file_identity.new_broker(db, instance)
+        file_identity.keep(db, path, settings.instance.state_dir)
         _end(db, path, config, "new", dry_run=dry_run)
     texts = [
         # What a dry run draws is not what is drawn then.
@@ -153,20 +150,55 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
     whose far sides have gone on. DATABASE is a name in the configuration, msdb, or the path of a file. Exit codes: 0
     done, 3 no such database, 6 refused because a daemon has the file.
     """
-    from broker.store.sqlite import file_identity as identity  # noqa: PLC0415
-    from broker.store.sqlite.inspect import stake_of  # noqa: PLC0415
-
     _, path = _find(config, database)
     with _alone(path) as db:
         stake = stake_of(db)
         text = "the database was restored from a backup, and an administrator has ended its conversations"
-        count = identity.error_conversations(db, time.time(), text=text)
+        count = file_identity.error_conversations(db, time.time(), text=text)
         _end(db, path, config, "error-conversations", dry_run=dry_run)
     texts = [f"{count:,} of {stake.count:,} conversations {'would end' if dry_run else 'end'} with error 9719"]
     _tell(path, output, texts, stake, dry_run=dry_run, ended=count)
 
 
-# --- the file -----------------------------------------------------------------------------------------------
+def open_database(config: Path | None, database: str) -> AbstractContextManager[sqlite3.Connection]:
+    """
+    A connection to a database given by its name in the configuration or by its file, closed at the end of the block.
+
+    What SQLite says of the file inside of the block, as that its disk is full, is raised as StoreUnavailableError.
+
+    Raises:
+        ConversationError: 911, there is no such file.
+        SettingsError: Something in the configuration is wrong.
+        StoreUnavailableError: The file is no database of the broker, or one of another release.
+    """
+    path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
+    if config is not None:
+        databases = read_settings(config).databases
+        path = databases[database].path if database in databases else path
+        hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
+    if not path.is_file():
+        raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
+    try:
+        db = sqlite3.connect(path)
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), sentence(error)) from error
+    try:
+        check_schema(db)
+        db.execute("PRAGMA synchronous = FULL")  # builds of SQLite may begin with less, with which nothing can be sent
+    except BaseException:
+        db.close()
+        raise
+    return _opened(db)
+
+
+@contextmanager
+def _opened(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    with closing(db):
+        try:
+            yield db
+        except sqlite3.DatabaseError as error:
+            blame_file(db, error)
+            raise
 
 
 def _find(config: Path | None, database: str) -> tuple[Path, Path]:
@@ -176,8 +208,6 @@ def _find(config: Path | None, database: str) -> tuple[Path, Path]:
 
 
 def _file(settings: Settings, database: str) -> Path:
-    from broker.catalog.catalog import MSDB  # noqa: PLC0415
-    from broker.catalog.database_files import path_of  # noqa: PLC0415
 
     is_named = database == MSDB or database in settings.databases
     path = path_of(settings, database) if is_named else Path(database)
@@ -187,16 +217,14 @@ def _file(settings: Settings, database: str) -> Path:
     return path
 
 
-def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Path, Sighting]:
+def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Path, file_identity.Sighting]:
     """What is seen of a file by the state directory that knows it: the configured one, else that in which it lies."""
-    from broker.store.sqlite import file_identity as fence  # noqa: PLC0415
-
-    sighting = fence.look(db, path, configured)
+    sighting = file_identity.look(db, path, configured)
     for place in (path.absolute().parent, Path(os.path.realpath(path)).parent):
         if sighting.is_known:
             break
         with suppress(StoreUnavailableError):  # any file may have this name where no state directory is
-            beside = fence.look(db, path, place)
+            beside = file_identity.look(db, path, place)
             if beside.is_known:
                 return place, beside
     return configured, sighting
@@ -205,10 +233,6 @@ def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Pat
 @contextmanager
 def _alone(path: Path) -> Iterator[sqlite3.Connection]:
     """The file in a write transaction, without a daemon on it; the caller ends the transaction."""
-    from broker.client.transaction import check_schema  # noqa: PLC0415
-    from broker.store.sqlite.database import HELD, is_locked, lock_store, open_watch  # noqa: PLC0415
-    from broker.store.sqlite.transaction import BUSY_SECONDS, sentence  # noqa: PLC0415
-
     if is_locked(path):  # on another machine perhaps, where nobody else may open the file
         _refuse_held(StoreUnavailableError(str(path), HELD))
     try:
@@ -236,7 +260,7 @@ def _alone(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _refuse_held(error: StoreUnavailableError) -> NoReturn:
     hint = "stop it first; of these, only ALTER DATABASE ... SET ERROR_BROKER_CONVERSATIONS can be told to it"
-    fail(f"{error}: {hint}", HARMFUL)
+    fail(f"{error}: {hint}", ExitCode.HARMFUL)
 
 
 def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, *, dry_run: bool) -> None:
@@ -250,7 +274,6 @@ def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, 
 
 
 def _instance(db: sqlite3.Connection) -> uuid.UUID:
-    from broker.store.sqlite.database import broker_instance  # noqa: PLC0415
 
     return uuid.UUID(bytes=broker_instance(db))
 

@@ -13,36 +13,24 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import quote
 
 import click
 import msgspec
 
-from broker.cli.access import admin_client, open_database, read_settings
-from broker.cli.options import (
-    HARMFUL,
-    TIMED_OUT,
-    config_option,
-    confirm,
-    database_option,
-    examples,
-    fail,
-    output_option,
-    socket_option,
-    with_exit_code,
-)
+import broker
+from broker import Message
+from broker.cli.access import admin_client, read_settings
+from broker.cli.database import open_database
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import Duration, config_option, confirm, database_option, examples, output_option, socket_option
 from broker.cli.output import TextLine, print_lines, show_json, show_rows
-from broker.cli.pipeline import Duration
 from broker.client.ending import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
 from broker.observe.database_stats import census_of
 from broker.store.sqlite.schema import LARGE_BYTES
-
-if TYPE_CHECKING:
-    from broker import Message
-
 
 # --- dialog ---
 # The commands that use a database's services from the shell: nothing is lost between its file and the terminal.
@@ -96,8 +84,6 @@ def send(
     The body is the argument, a file, or standard input. Exit codes: 0 committed, for the daemon on the same database
     to deliver; 1 refused, 3 no such database or service.
     """
-    import broker  # noqa: PLC0415
-
     message_type, output = dialog.pop("message_type"), dialog.pop("output")
     if lines and (body is not None or file is not None):
         raise click.UsageError("--lines reads the messages from standard input: leave out BODY and --file")
@@ -164,12 +150,10 @@ def receive(config: Path | None, database: str, output: str, *, save: Path | Non
     with a backslash. A body above 1 MiB needs --save. Exit codes: 0 some came, 7 none came, 6 a body is too large to
     be printed, 3 no such database or queue.
     """
-    import broker  # noqa: PLC0415
-
     with open_database(config, database) as db, db:
         messages = broker.receive(db, **what, poison=0)  # when it cannot be printed no message is to blame
         if not messages:
-            fail(f"nothing in {what['queue']}; with --wait SECONDS, wait for it", TIMED_OUT)
+            fail(f"nothing in {what['queue']}; with --wait SECONDS, wait for it", ExitCode.TIMED_OUT)
         rows = [
             {
                 "conversation_handle": str(message.dialog.conversation_handle),
@@ -194,7 +178,7 @@ def _shown(message: Message, save: Path | None) -> str:
             where = f"message {message.message_sequence_number} of {message.dialog.conversation_handle}"
             fail(
                 f"{where} has {message.body_length} bytes: take it with --save DIRECTORY; all stay in the queue",
-                HARMFUL,
+                ExitCode.HARMFUL,
             )
         return message.body.decode("utf-8", "backslashreplace")
     path = save / f"{message.dialog.conversation_handle}-{message.message_sequence_number}"

@@ -1,42 +1,32 @@
-"""The command that asks why: of a running instance, of all on the way, or of the files of a configuration."""
+"""`broker explain`: where a message would go and why, asked of one instance, of all on its way, or of files."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import click
 
+from broker.admin.trace import Directory, ask, follow
 from broker.cli.access import (
-    URL_VARIABLE,
-    admin_client,
+    ask_daemon_or_files,
     credentials,
     is_nothing_given,
     nothing_to_read,
     read_settings,
     usual_config,
 )
-from broker.cli.options import (
-    NOT_FOUND,
-    Where,
-    config_option,
-    examples,
-    output_option,
-    socket_option,
-    where_option,
-    with_exit_code,
-)
-from broker.cli.output import Terminal, TextLine, print_lines
-from broker.cli.sql import live_names
-from broker.errors import DaemonUnreachableError
+from broker.cli.exit_codes import ExitCode, with_exit_code
+from broker.cli.names import live_names
+from broker.cli.options import Where, config_option, examples, output_option, socket_option, where_option
+from broker.cli.output import TextLine, print_lines, show_json
+from broker.config.settings import Settings
+from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, configured_place, find_contact
 from broker.routing.explain import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
-
-if TYPE_CHECKING:
-    from broker.admin.trace import TracedRoute
-    from broker.observe.explain import ExplainAnswer, ExplainRequest
 
 
 @examples("""
@@ -81,19 +71,31 @@ def explain(
     it has none (dropped, delayed, in a loop, or to a service that is not there), or no such database or conversation; 4
     no daemon answers and there is no configuration.
     """
-    from broker.observe.explain import ExplainRequest  # noqa: PLC0415
-
     is_offline = how.pop("offline")
     _check_usage(config, socket, where, through=through, is_offline=is_offline, question=how)
     request = ExplainRequest(**how)
+    read = partial(_read_answer, request)
     if is_offline:
-        told, note = _offline(config, request), f"not asked, but read from {usual_config(config) or 'the environment'}"
+        first, note = (
+            read(read_settings(config)),
+            f"read from {usual_config(config) or 'the environment'}, no daemon asked",
+        )
     else:
-        told, note = _first(config, socket, request)
-    if through:
-        _show_way(told, where, output, note=note)
+        first, note = ask_daemon_or_files(config, socket, lambda client: ask(client, request), read)
+    way = follow(first, Directory(where, credentials=credentials())) if through else None
+    if output == "json":
+        if note:
+            click.echo(note, err=True)
+        show_json(way or first)
     else:
-        _show(told, output, note=note)
+        for hop in way.hops if way else [first]:
+            print_lines(explanation_lines(hop, note if hop is first else ""))
+            if way:
+                print_lines([TextLine("")])
+        if way:
+            print_lines([TextLine(way.sentence, style="bold")])
+    is_good = way.arrives if way else first.explanation.has_way
+    sys.exit(0 if is_good else ExitCode.NOT_FOUND)
 
 
 def _check_usage(
@@ -118,72 +120,14 @@ def _check_usage(
         raise click.UsageError("--admin says where --through asks: add it")
 
 
-def _first(config: Path | None, socket: Path | str | None, request: ExplainRequest) -> tuple[ExplainAnswer, str]:
-    """The answer of the daemon, else that of the files; and what has to be known of it."""
-    from broker.admin.trace import ask  # noqa: PLC0415
-
-    is_named = socket is not None or bool(os.environ.get(URL_VARIABLE))
-    try:
-        return ask(admin_client(config, socket), request), ""
-    except DaemonUnreachableError:
-        if config is None or is_named:
-            raise
-        return _offline(config, request), f"no daemon answers, so read from {config}"
-
-
-def _offline(config: Path | None, request: ExplainRequest) -> ExplainAnswer:
-    """The answer of the instance that a configuration describes."""
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    from broker.observe.explain import answer, configured_place, find_contact  # noqa: PLC0415
-
-    place = configured_place(read_settings(config), now=datetime.now(UTC))
+def _read_answer(request: ExplainRequest, settings: Settings) -> ExplainAnswer:
+    """The answer of the instance that settings describe."""
+    place = configured_place(settings, now=datetime.now(UTC))
     contact = find_contact(place, request) if request.to is None else None
     return answer(place, request, contact)
 
 
-def _show(told: ExplainAnswer, output: str, *, note: str) -> NoReturn:
-    """Print one answer, and end the program by it."""
-    if output == "json":
-        _show_json(told, note)
-    else:
-        _render(told, note)
-    sys.exit(0 if told.explanation.has_way else NOT_FOUND)
-
-
-def _show_way(first: ExplainAnswer, where: Where, output: str, *, note: str) -> NoReturn:
-    """Follow the way that the first answer begins, print it, and end the program by it."""
-    from broker.admin.trace import Directory, follow  # noqa: PLC0415
-    from broker.cli.output import TextLine, print_lines  # noqa: PLC0415
-
-    way = follow(first, Directory(where, credentials=credentials()))
-    if output == "json":
-        _show_json(way, note)
-    else:
-        for hop in way.hops:
-            _render(hop, note if hop is first else "")
-            print_lines([TextLine("")])
-        print_lines([TextLine(way.sentence, style="bold")])
-    sys.exit(0 if way.arrives else NOT_FOUND)
-
-
-def _render(told: ExplainAnswer, note: str) -> None:
-
-    is_drawn = told.is_conversation_drawn
-    render_explanation(told.explanation, place=told.instance, is_conversation_drawn=is_drawn, note=note)
-
-
-def _show_json(value: ExplainAnswer | TracedRoute, note: str) -> None:
-    import msgspec  # noqa: PLC0415
-
-    if note:
-        click.echo(note, err=True)
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
-
-
-# --- explained ---
-# An explanation as it is read in a terminal: the question, the steps below each other, the answer in the last line.
-
+# --- in a terminal ---
 
 _ITEM, _DETAIL = 2, 6  # columns before a step, and before what belongs to it
 
@@ -192,29 +136,10 @@ _NOTHING_STEP = 7  # the end of the list, which is no success
 _MARKS = {Progress.SKIPPED: "-", Progress.NOTHING: "·", Progress.MATCHED: "✓", Progress.NOT_REACHED: "-"}
 
 
-def render_explanation(
-    explanation: Explanation,
-    *,
-    place: str,
-    is_conversation_drawn: bool,
-    note: str = "",
-    terminal: Terminal | None = None,
-) -> None:
-    """
-    Print an explanation.
-
-    Args:
-        explanation: What one instance decides.
-        place: The instance, as people call it.
-        is_conversation_drawn: Whether the question named no conversation.
-        note: What else to know of the instance; nothing when it is empty.
-        terminal: Standard output when it is left out.
-    """
-    print_lines(_lines(explanation, place, note, is_drawn=is_conversation_drawn), terminal)
-
-
-def _lines(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[TextLine]:
-    yield from _question(explanation, place, note, is_drawn=is_drawn)
+def explanation_lines(told: ExplainAnswer, note: str) -> Iterator[TextLine]:
+    """The question, the steps below each other, and the answer in the last line; `note` is what else to know."""
+    explanation = told.explanation
+    yield from _question(told, note)
     yield from _permissions(explanation)
     for number, one in enumerate(explanation.passes):
         yield TextLine("")
@@ -227,11 +152,12 @@ def _lines(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -
     yield TextLine(explanation.sentence, style="bold")
 
 
-def _question(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[TextLine]:
+def _question(told: ExplainAnswer, note: str) -> Iterator[TextLine]:
+    explanation, is_drawn = told.explanation, told.is_conversation_drawn
     first = explanation.passes[0]
     begins = "from outside" if first.is_incoming else f"from the database {first.table}"
     answer = ", an answer of the target" if explanation.is_from_target else ""
-    yield TextLine(f"{place}: to {explanation.to_service}, {begins}{answer}", style="bold")
+    yield TextLine(f"{told.instance}: to {explanation.to_service}, {begins}{answer}", style="bold")
     if note:
         yield TextLine(note, _ITEM)
     instance = explanation.to_broker_instance
@@ -260,9 +186,6 @@ def _heading(one: PassShown, *, is_first: bool) -> str:
     if is_first:
         return f"Matching, by the routes of {one.table}"
     return f"Matching again, as if it had come from outside: {one.table}"
-
-
-# --- matching -----------------------------------------------------------------------------------------------
 
 
 def _matching(one: PassShown) -> Iterator[TextLine]:
@@ -323,9 +246,6 @@ def _not_reached(steps: list[Step]) -> Iterator[TextLine]:
     yield _marked(Progress.NOT_REACHED, f"{numbers} not reached: {steps[0].why}{before}")
 
 
-# --- choosing -----------------------------------------------------------------------------------------------
-
-
 def _choosing(one: PassShown) -> Iterator[TextLine]:
     if one.classes:
         yield TextLine("Choosing", style="bold")
@@ -346,9 +266,6 @@ def _choosing(one: PassShown) -> Iterator[TextLine]:
         yield TextLine(text, _ITEM, style="green" if number == 1 else "")
     if one.more_candidates:
         yield TextLine(f"and {one.more_candidates:,} more", _ITEM)
-
-
-# --- lines --------------------------------------------------------------------------------------------------
 
 
 def _marked(progress: Progress, text: str) -> TextLine:

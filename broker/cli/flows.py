@@ -1,8 +1,11 @@
-"""The commands about journals: what instances wrote down of dialog frames."""
+"""
+`broker flows tail`: the newest visits of a journal, which is what an instance wrote down of dialog frames.
+
+Journals are Parquet files, for which pyarrow is needed; it is an extra.
+"""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,14 +14,15 @@ from uuid import UUID
 
 import click
 
-from broker.cli.options import NOT_FOUND, examples, fail, output_option, with_exit_code
-from broker.cli.output import readable
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import examples, output_option
+from broker.cli.output import readable, to_json
 from broker.flow import COLUMNS, Form, VisitOutcome
 
 if TYPE_CHECKING:  # pyarrow is an extra
     from broker.journal.schema import FileState
 
-FOLLOW_SECONDS = 1.0  # between two looks for new files
+FOLLOW_SECONDS = 1.0  # between two scans for new files
 
 _GUIDS = tuple(column.name for column in COLUMNS if column.form is Form.GUID)
 _INSTANTS = tuple(column.name for column in COLUMNS if column.form is Form.INSTANT)
@@ -71,36 +75,31 @@ def tail(
     none yet. JSON is one object a line. Files that cannot be read are told on standard error. Exit codes: 0 also when
     some files cannot be read, 1 the directory or none of its files can be read, 3 there is none.
     """
-    from broker.journal.reader import NewFiles, Wanted, newest  # noqa: PLC0415
+    from broker.journal.reader import NewFiles, Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 
-    _see(directory)
+    if not directory.is_dir():
+        fail(
+            f"there is no directory {str(directory)!r}: name that of a journal, [journal] directory", ExitCode.NOT_FOUND
+        )
     wanted = Wanted(None if conversation is None else conversation.bytes, frozenset(outcomes))
     arriving = NewFiles(directory)
     found = newest(directory, wanted, lines)
     _show_visits(found.visits, output)
-    _complain(found.unread)
+    _report_unread(found.unread)
     if found.unread and not found.read and not follow:
         fail("nothing could be read: none of the files is a journal that can be used", 1)
     try:
         while follow:
             time.sleep(FOLLOW_SECONDS)
             _show_visits(arriving.look(wanted), output)
-            _complain(arriving.unread)
+            _report_unread(arriving.unread)
     except KeyboardInterrupt:
         return
 
 
-def _see(directory: Path) -> None:
-    if not directory.is_dir():
-        fail(f"there is no directory {str(directory)!r}: name that of a journal, [journal] directory", NOT_FOUND)
-
-
-# --- visits ---
-
-
 def _show_visits(visits: Iterable[Mapping[str, Any]], output: str) -> None:
     for visit in visits:
-        click.echo(json.dumps(_plain(visit)) if output == "json" else _line(visit))
+        click.echo(to_json(_plain(visit), indent=None) if output == "json" else _line(visit))
 
 
 def _plain(visit: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,9 +138,9 @@ def _line(visit: Mapping[str, Any]) -> str:
 _WAY = {"from": "adjacent_in", "route": "route", "to": "adjacent_out"}
 
 
-def _complain(unread: Iterable[FileState]) -> None:
-    """Of a copy nothing is missing; everything else is told."""
-    from broker.journal.schema import Fitness  # noqa: PLC0415
+def _report_unread(unread: Iterable[FileState]) -> None:
+    """Report files that could not be read, but for copies, of which nothing is missing."""
+    from broker.journal.schema import Fitness  # noqa: PLC0415 - pyarrow is an extra
 
     for state in unread:
         if state.fitness is not Fitness.COPY:

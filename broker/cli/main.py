@@ -1,58 +1,27 @@
-"""The command completion: what makes a shell complete the words of `broker`."""
+"""
+The command `broker`, the table of its commands, and the completion of its words in a shell.
+
+`serve` runs the daemon in the foreground; the others talk to a running one over its admin socket, or work on a database
+file. What a machine reads goes to standard output, everything else to standard error.
+
+The module of a command is imported when the command is named: `status` must not wait for what `serve` is made of.
+"""
 
 from __future__ import annotations
 
-import atexit
-import gc
-import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import BashComplete, get_completion_class
 
-from broker.cli.options import examples, with_exit_code
+from broker.cli.exit_codes import with_exit_code
+from broker.cli.options import examples
+from broker.daemon.early_signal import end_on_signal
 
-PROGRAM, VARIABLE = "broker", "_BROKER_COMPLETE"  # the variable is the one that click looks at
-
-
-@examples("""
-broker completion bash > /etc/bash_completion.d/broker
-eval "$(broker completion zsh)"
-""")
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@with_exit_code
-def completion(shell: str) -> None:
-    """
-    Print what makes a shell complete the words of this program.
-
-    Commands, options, their values, and some names that the running instance has. The shell runs `broker` for each
-    word, so it has to be found in its path.
-    Exit codes: 0 printed, 2 no such shell.
-    """
-    from click.shell_completion import BashComplete, get_completion_class  # noqa: PLC0415
-
-    kind = get_completion_class(shell)
-    assert kind is not None, "click knows the shells above"
-    maker = kind(click.get_current_context().find_root().command, {}, PROGRAM, VARIABLE)
-    # click asks the bash of this machine for its version; what is printed may be for another machine.
-    click.echo(maker.source_template % maker.source_vars() if isinstance(maker, BashComplete) else maker.source())
-
-
-# --- group ---
-# The command `broker` and the table of its commands.
-#
-# `serve` runs the daemon in the foreground; the others talk to a running one over its admin socket, or work on a
-# database file. What a machine reads goes to standard output, everything else to standard error.
-#
-# A command is imported when it is named, so that none pays for another. Whatever is slow to import is imported by the
-# command that needs it, in its function: docs/terminal.md has the figures, tests/unit/cli/test_start_up.py the list.
-#
-# Exit codes: 0 success; 1 error; 2 usage; 3 not found; 4 daemon unreachable; 5 not permitted; 6 refused because it
-# would
-# do harm; 7 timed out; `serve` also 75 (port taken, store locked) and 78 (bad configuration).
-
+PROGRAM, VARIABLE = "broker", "_BROKER_COMPLETE"  # the variable that click reads
 
 # Name of the command: the module that has it under this name, and the first sentence of its help.
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -66,12 +35,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "status": ("broker.cli.status", "Show the state of a running instance at a glance."),
     "reload": ("broker.cli.running", "Have a running instance read its configuration again, as SIGHUP does."),
     "drain": ("broker.cli.running", "Have an instance leave in good order, and follow it until it has gone."),
-    "health": ("broker.cli.status", "Ask whether an instance is live, ready or started."),
+    "health": ("broker.cli.health", "Ask whether an instance is live, ready or started."),
     "top": ("broker.cli.status", "Show the state of a running instance again and again."),
     "routes": ("broker.cli.routes", "Plan a change of routes."),
     "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),
     "bench": ("broker.cli.bench", "Measure this installation, and compare with an earlier run."),
-    "run": ("broker.cli.serve", "Run the readers of a Python module."),
+    "run": ("broker.cli.run", "Run the readers of a Python module."),
     "quarantine": ("broker.cli.quarantine", "Look at dialogs whose message makes its reader fail, and settle them."),
     "certs": ("broker.cli.certs", "Make, show and renew keys and certificates."),
     "partner": ("broker.cli.partner", "Exchange partner files, so that two instances trust each other."),
@@ -83,47 +52,27 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "completion": ("broker.cli.main", "Print what makes a shell complete the words of this program."),
 }
 
-LASTING = frozenset({"bench", "pipeline", "run", "serve"})  # they stay, or run what others wrote
-GARBAGE = 50_000  # objects that a command may leave to the collector before it looks: most make 20,000 in all
 
-
-class _Commands(MutableMapping[str, click.Command]):
-    """The commands by name, each imported when somebody asks for it."""
+class _Commands(UserDict[str, Any]):
+    """The commands by name, each imported when it is asked for."""
 
     def __init__(self) -> None:
-        self._known: dict[str, click.Command | None] = dict.fromkeys(COMMANDS)
+        super().__init__(dict.fromkeys(COMMANDS))
 
-    def __getitem__(self, name: str) -> click.Command:
-        command = self._known[name]
-        if command is None:
-            command = self._known[name] = getattr(import_module(COMMANDS[name][0]), name.replace("-", "_"))
-            assert isinstance(command, click.Command), f"{name} is no command of {COMMANDS[name][0]}"
-        return command
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._known[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            self.data[name] = getattr(import_module(COMMANDS[name][0]), name)
+        return self.data[name]
 
 
 class _Program(click.Group):
     """The group `broker`, whose help needs none of its commands."""
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
-        """Run; without `args` as the whole program, of which the collector need not look at what is loaded by then."""
-        if args is None:
-            gc.freeze()
-            if LASTING.isdisjoint(sys.argv[1:2]):
-                gc.set_threshold(GARBAGE)
-                atexit.register(gc.freeze)  # else Python looks at all of it once more before it ends
-        return super().main(args, *rest, **more)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command; SIGTERM ends `serve` with 0 from here on, also in a container, while it is imported."""
+        if cmd_name == "serve":
+            end_on_signal()
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, by name."""
@@ -145,3 +94,25 @@ def main() -> None:
     Exit codes: 0 success, 1 error, 2 usage, 3 not found, 4 daemon unreachable, 5 not permitted, 6 refused because it
     would do harm, 7 timed out; serve also 75 (port taken, store locked) and 78 (bad configuration).
     """
+
+
+@examples("""
+broker completion bash > /etc/bash_completion.d/broker
+eval "$(broker completion zsh)"
+""")
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@with_exit_code
+def completion(shell: str) -> None:
+    """
+    Print what makes a shell complete the words of this program.
+
+    Commands, options, their values, and some names that the running instance has. The shell runs `broker` for each
+    word, so it has to be found in its path.
+    Exit codes: 0 printed, 2 no such shell.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows the shells above"
+    maker = kind(main, {}, PROGRAM, VARIABLE)
+    # click asks the bash of this machine for its version; what is printed may be for another machine.
+    click.echo(maker.source_template % maker.source_vars() if isinstance(maker, BashComplete) else maker.source())

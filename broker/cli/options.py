@@ -1,98 +1,22 @@
-"""
-Exit codes, and how an error becomes one.
-
-The table of all codes is in the help of the program; here are those that the commands give by name. 1 is any other
-error, 2 is wrong usage, told by click.
-"""
+"""What several commands have in common: options, types of values, examples at the end of the help, a question."""
 
 from __future__ import annotations
 
-import errno
-import os
+import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import wraps
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from broker.errors import BrokerError, DaemonUnreachableError
+from broker.admin.client import AdminClient
 from broker.routing.address import NetworkAddress, parse_address
 
-NOT_FOUND, UNREACHABLE, NOT_PERMITTED, HARMFUL, TIMED_OUT, EX_TEMPFAIL, EX_CONFIG = 3, 4, 5, 6, 7, 75, 78
-_NOT_PERMITTED_STATUSES = frozenset({401, 403})
-_NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
-
-
-def with_exit_code(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn what the package raises into one sentence on standard error and the documented exit code."""
-
-    @wraps(call)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(*args, **kwargs)
-        except BrokerError as error:
-            fail(str(error), exit_code(error))
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader has gone; click ends quietly
-            _give_up_output()
-            fail(str(error), 1)
-        except Exception as error:
-            told = _of_file(error)
-            if told is None:
-                raise  # a bug
-            fail(told, 1)
-
-    return wrapper
-
-
-def _give_up_output() -> None:
-    """Drop what standard output did not take, else Python tries again at its end and exits with 120."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def exit_code(error: BrokerError) -> int:
-    """The exit code of an error: by what it is, or by its number, also when a daemon told it."""
-    # See the docstring of broker.cli.main.
-    from broker.admin.client import ProblemError, SocketNotPermittedError  # noqa: PLC0415
-
-    if isinstance(error, DaemonUnreachableError):
-        return UNREACHABLE
-    if isinstance(error, SocketNotPermittedError):
-        return NOT_PERMITTED
-    number = getattr(error, "number", 0)
-    if isinstance(error, ProblemError):
-        if error.status in _NOT_PERMITTED_STATUSES:
-            return NOT_PERMITTED
-        number = error.problem.get("number", 0)
-    return NOT_FOUND if number in _NOT_FOUND_NUMBERS else 1
-
-
-def _of_file(error: Exception) -> str | None:
-    """What SQLite says of a database file that cannot be used, and what to do; None for any other error."""
-    if "sqlite3" not in sys.modules:  # so none of its errors; importing it takes a while
-        return None
-    import sqlite3  # noqa: PLC0415
-
-    from broker.store.sqlite.transaction import is_about_file, sentence  # noqa: PLC0415
-
-    return sentence(error) if isinstance(error, sqlite3.DatabaseError) and is_about_file(error) else None
-
-
-def fail(text: str, code: int) -> NoReturn:
-    """End the program with a sentence on standard error."""
-    click.echo(text, err=True)
-    sys.exit(code)
-
-
-# --- neighbour ---
-# Where other instances can be asked, as commands that follow a message are told.
-
+DURATION_MAX = timedelta(days=36500)
+_DURATION_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_Command = TypeVar("_Command", bound=click.Command)
 
 Where = Mapping[NetworkAddress, Path | str]
 
@@ -101,8 +25,6 @@ def _read_where(_context: click.Context, _parameter: click.Parameter, values: tu
     """ADDRESS=WHERE, each as an address and the URL or socket file of an admin API."""
     found: dict[NetworkAddress, Path | str] = {}
     for text in values:
-        from broker.admin.client import AdminClient  # noqa: PLC0415
-
         address_text, _, where = text.partition("=")
         if not where:
             raise click.BadParameter(f"{text!r} is not like tcp://gateway-b:4022=http://127.0.0.1:9422")
@@ -127,17 +49,10 @@ where_option = click.option(
     help="The next instance at ADDRESS is asked at this URL or socket file; else at port 9422 of its host.",
 )
 
-
-# --- option ---
-# What the commands' help and usage have in common: options of several commands, and examples at the end.
-
-
-_Command = TypeVar("_Command", bound=click.Command)
-
 config_option = click.option(
     "-c",
     "--config",
-    type=click.Path(path_type=Path, readable=False),  # whoever reads it says so when it cannot be read, with its code
+    type=click.Path(path_type=Path, readable=False),  # the reader reports it with its own code
     envvar="BROKER_CONFIG",
     show_envvar=True,
     help="Configuration file; else /etc/broker/broker.toml, when it is there.",
@@ -147,7 +62,7 @@ configs_option = click.option(
     "--config",
     "configs",
     multiple=True,
-    type=click.Path(path_type=Path, readable=False),  # whoever reads it says so when it cannot be read, with its code
+    type=click.Path(path_type=Path, readable=False),  # the reader reports it with its own code
     envvar="BROKER_CONFIG",
     show_envvar=True,
     help="Configuration file; several times for several instances.",
@@ -177,6 +92,24 @@ class _WhereType(click.ParamType["Path | str"]):
             problem = f"{value!r} is neither a file nor a URL like http://127.0.0.1:9422 or https://gateway:9422"
             self.fail(problem, parameter, context)
         return Path(value)
+
+
+class Duration(click.ParamType[timedelta]):
+    """Seconds, or a number with a unit: 90, 30s, 15m, 1h, 1d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """As timedelta."""
+        if isinstance(value, timedelta):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no duration; write 90, 30s, 15m, 1h or 1d", param, ctx)
+        seconds = float(found[1]) * _DURATION_SECONDS[found[2]]
+        if seconds > DURATION_MAX.total_seconds():
+            self.fail(f"{value!r} is too long; {DURATION_MAX.days}d is the longest", param, ctx)
+        return timedelta(seconds=seconds)
 
 
 socket_option = click.option(

@@ -27,7 +27,8 @@ from broker.catalog.partner import (
     read_partner,
 )
 from broker.cli.access import read_settings
-from broker.cli.options import config_option, confirm, examples, output_option, with_exit_code
+from broker.cli.exit_codes import with_exit_code
+from broker.cli.options import config_option, confirm, examples, output_option
 from broker.cli.output import readable, show_json
 from broker.config.settings import Settings
 from broker.errors import PartnerFileError

@@ -1,7 +1,7 @@
 """
-The commands about many instances' journals at once, answered by Spark: on this machine, or on a cluster.
+`broker pipeline`: ask the journals of many instances at once, by Spark, on this machine or on a cluster.
 
-What all of them have in common is here; `pipeline_jobs` has the commands. Spark is loaded when one of them runs.
+There is a command for each job. Spark is an extra, and is loaded when one of them runs.
 """
 
 from __future__ import annotations
@@ -12,41 +12,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from broker.cli.options import NOT_FOUND, examples, fail, output_option, with_exit_code
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import Duration, examples, output_option
 from broker.cli.output import show_json, show_rows
 from broker.errors import NoJournalError, PipelineError
 
-if TYPE_CHECKING:
-    from broker.pipeline.jobs import Options, RunRequest
-
-
 _F = TypeVar("_F", bound=Callable[..., Any])
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-LONGEST = timedelta(days=36500)
 EARLIEST, LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-
-
-class Duration(click.ParamType[timedelta]):
-    """Seconds, or a number with a unit: 90, 30s, 15m, 1h, 1d."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """As timedelta."""
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value))
-        if found is None:
-            self.fail(f"{value!r} is no duration; write 90, 30s, 15m, 1h or 1d", param, ctx)
-        seconds = float(found[1]) * _SECONDS[found[2] or "s"]
-        if seconds > LONGEST.total_seconds():
-            self.fail(f"{value!r} is too long; {LONGEST.days}d is the longest", param, ctx)
-        return timedelta(seconds=seconds)
 
 
 class Size(click.ParamType[int]):
@@ -80,7 +57,7 @@ class Instant(click.ParamType[datetime]):
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-_COMMON = (
+_COMMON_OPTIONS = (
     click.option(
         "--flows",
         "flows",
@@ -98,133 +75,22 @@ _COMMON = (
 )
 
 
-def common(command: _F) -> _F:
+def _common(command: _F) -> _F:
     """The options of every job; stands above the job's own."""
-    for option in reversed(_COMMON):
+    for option in reversed(_COMMON_OPTIONS):
         command = option(command)
     return command
 
 
-def check_installed() -> None:
-    """End with a sentence when the extra is not there."""
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
-    if missing:
-        fail(f"the pipeline needs {' and '.join(missing)}: pip install 'broker[pipeline]'", 1)
-
-
-def perform(jobs: tuple[str, ...], options: Options, output: str, **asked: Any) -> None:
-    """
-    Run some jobs as the common options ask, and tell what came of it.
-
-    Raises:
-        BrokerError, OSError: as `broker.pipeline.jobs.run`.
-    """
-    _check_usage(**asked)
-    from broker.pipeline import jobs as entry  # noqa: PLC0415
-
-    request = _request(jobs, options, **asked)
-    _check_places(request, is_written=not asked["is_explain"])
-    try:
-        if asked["is_explain"]:
-            entry.explain(request)
-            return
-        told = entry.run(request, _tell)
-    except NoJournalError as error:
-        fail(str(error), NOT_FOUND)
-    _show(told, output)
-
-
-def perform_report(jobs: tuple[str, ...], options: Options, output: str, **asked: Any) -> None:
-    """
-    Make the report: of journals, or of results that are there.
-
-    Raises:
-        BrokerError, OSError: as `broker.pipeline.report.file.run`.
-    """
-    _check_usage(**asked)
-    from broker.pipeline import jobs as entry  # noqa: PLC0415
-    from broker.pipeline.report import file as report_file  # noqa: PLC0415 - pyspark is an extra
-    from broker.pipeline.report import file as stored  # noqa: PLC0415
-
-    request = _request(jobs, options, **asked)
-    _check_places(request, is_written=True)
-    try:
-        if request.flows:
-            told = report_file.run(request, _tell)
-        else:
-            stored.check(request.out)
-            with entry.started(request) as spark:
-                told = {"jobs": {}, "report": str(stored.render(spark, request.out))}
-                _tell(f"report: {told['report']}")
-    except NoJournalError as error:
-        fail(str(error), NOT_FOUND)
-    _show(told, output)
-
-
-def _show(told: Mapping[str, Any], output: str) -> None:
-    if "files" in told:
-        from broker.pipeline.inventory import told as sentences  # noqa: PLC0415 - pyspark is an extra
-
-        for line in sentences(told["files"]):
-            _tell(line)
-    if output == "json":
-        show_json(told)
-    elif told["jobs"]:
-        show_rows([{"result": name, **one} for name, one in told["jobs"].items()], output)
-
-
-def _check_usage(**asked: Any) -> None:
-    if asked["out"] is None and not asked["is_explain"]:
-        raise click.UsageError("where results go: --out is missing")
-    if asked["first"] and asked["behind"] and asked["first"] >= asked["behind"]:
-        raise click.UsageError("--from is not before --to: nothing lies between them")
-
-
-def _check_places(request: RunRequest, *, is_written: bool) -> None:
-    """Paths that no run can take are wrong usage, whatever lies there."""
-    from broker.pipeline import jobs as entry  # noqa: PLC0415
-
-    try:
-        entry.check_local(request)
-        if is_written:
-            entry.check_apart(request)
-    except PipelineError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> RunRequest:
-    from broker.pipeline import jobs as entry  # noqa: PLC0415
-    from broker.pipeline import jobs as period  # noqa: PLC0415
-    from broker.pipeline import session  # noqa: PLC0415
-
-    conf = dict(pair.partition("=")[::2] for pair in asked["conf"])
-    started = session.SessionOptions(
-        master=asked["master"],
-        driver_memory=asked["driver_memory"],
-        conf=conf,
-        shows_progress=sys.stderr.isatty(),
-    )
-    bounds = period.PeriodBounds(asked["first"], asked["behind"])
-    return entry.RunRequest(jobs, asked["flows"], asked["out"] or Path(), options, started, bounds)
-
-
-def _tell(line: str) -> None:
-    click.echo(line, err=True)
-
-
-# --- pipeline_jobs ---
-# The commands of `broker pipeline`, one for each job.
-
-
 JOBS = ("paths", "dialogs", "routes", "capacity", "reconcile")
 
-grace_option = click.option(
+_grace_option = click.option(
     "--grace",
     type=Duration(),
     help="What was seen so shortly before the journals end is not lost; 1m for paths, 150s for reconcile.",
 )
-window_option = click.option("--window", type=Duration(), default="5m", show_default=True, help="Length of a window.")
-pool_option = click.option("--pool", type=Size(), help="Size of the pool (message_forward_size), for its headroom.")
+_window_option = click.option("--window", type=Duration(), default="5m", show_default=True, help="Length of a window.")
+_pool_option = click.option("--pool", type=Size(), help="Size of the pool (message_forward_size), for its headroom.")
 
 
 @examples("""
@@ -245,8 +111,8 @@ broker pipeline paths --flows /var/lib/broker/journal --out results
 broker pipeline paths --flows /mnt/journals --out /mnt/results --from 2026-03-01T12:00 --to 2026-03-01T13:00 --master spark://head:7077
 """)
 @pipeline.command()
-@common
-@grace_option
+@_common
+@_grace_option
 @output_option
 @with_exit_code
 def paths(output: str, grace: timedelta | None, **asked: Any) -> None:
@@ -255,7 +121,7 @@ def paths(output: str, grace: timedelta | None, **asked: Any) -> None:
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    perform(("paths",), _options(grace=grace), output, **_needing_flows(asked))
+    _perform(("paths",), output, grace=grace, **asked)
 
 
 @examples("""
@@ -263,7 +129,7 @@ broker pipeline dialogs --flows /var/lib/broker/journal --out results
 broker pipeline dialogs --flows journal --out results --from 2026-03-01 -o json
 """)
 @pipeline.command()
-@common
+@_common
 @output_option
 @with_exit_code
 def dialogs(output: str, **asked: Any) -> None:
@@ -272,7 +138,7 @@ def dialogs(output: str, **asked: Any) -> None:
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    perform(("dialogs",), _options(), output, **_needing_flows(asked))
+    _perform(("dialogs",), output, **asked)
 
 
 @examples("""
@@ -280,8 +146,8 @@ broker pipeline routes --flows /var/lib/broker/journal --out results
 broker pipeline routes --flows journal --out results --window 1h --explain
 """)
 @pipeline.command()
-@common
-@window_option
+@_common
+@_window_option
 @output_option
 @with_exit_code
 def routes(output: str, window: timedelta, **asked: Any) -> None:
@@ -290,7 +156,7 @@ def routes(output: str, window: timedelta, **asked: Any) -> None:
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    perform(("routes",), _options(window=window), output, **_needing_flows(asked))
+    _perform(("routes",), output, window=window, **asked)
 
 
 @examples("""
@@ -298,9 +164,9 @@ broker pipeline capacity --flows /var/lib/broker/journal --out results --pool 64
 broker pipeline capacity --flows journal --out results --window 1m --driver-memory 4g
 """)
 @pipeline.command()
-@common
-@window_option
-@pool_option
+@_common
+@_window_option
+@_pool_option
 @output_option
 @with_exit_code
 def capacity(output: str, window: timedelta, pool: int | None, **asked: Any) -> None:
@@ -309,7 +175,7 @@ def capacity(output: str, window: timedelta, pool: int | None, **asked: Any) -> 
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    perform(("capacity",), _options(window=window, pool=pool), output, **_needing_flows(asked))
+    _perform(("capacity",), output, window=window, pool=pool, **asked)
 
 
 @examples("""
@@ -317,8 +183,8 @@ broker pipeline reconcile --flows /var/lib/broker/journal --out results
 broker pipeline reconcile --flows journal-a --flows journal-b --out results --grace 5m
 """)
 @pipeline.command()
-@common
-@grace_option
+@_common
+@_grace_option
 @output_option
 @with_exit_code
 def reconcile(output: str, grace: timedelta | None, **asked: Any) -> None:
@@ -327,7 +193,7 @@ def reconcile(output: str, grace: timedelta | None, **asked: Any) -> None:
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    perform(("reconcile",), _options(grace=grace), output, **_needing_flows(asked))
+    _perform(("reconcile",), output, grace=grace, **asked)
 
 
 @examples("""
@@ -335,9 +201,9 @@ broker pipeline report --flows /var/lib/broker/journal --out results
 broker pipeline report --out results
 """)
 @pipeline.command()
-@common
-@window_option
-@pool_option
+@_common
+@_window_option
+@_pool_option
 @output_option
 @with_exit_code
 def report(output: str, window: timedelta, pool: int | None, **asked: Any) -> None:
@@ -349,7 +215,7 @@ def report(output: str, window: timedelta, pool: int | None, **asked: Any) -> No
     """
     if asked["is_explain"]:
         raise click.UsageError("the report is made of results: run the jobs so, and then the report without --flows")
-    perform_report(JOBS, _options(window=window, pool=pool), output, **asked)
+    _perform(JOBS, output, window=window, pool=pool, is_report=True, **asked)
 
 
 @examples("""
@@ -358,10 +224,10 @@ broker pipeline run paths reconcile --flows journal --out results --from 2026-03
 """)
 @pipeline.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(JOBS), metavar="[JOB]...")
-@common
-@grace_option
-@window_option
-@pool_option
+@_common
+@_grace_option
+@_window_option
+@_pool_option
 @output_option
 @with_exit_code
 def run(output: str, jobs: tuple[str, ...], **asked: Any) -> None:
@@ -370,30 +236,86 @@ def run(output: str, jobs: tuple[str, ...], **asked: Any) -> None:
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    own = {name: asked.pop(name) for name in ("grace", "window", "pool")}
-    perform(tuple(dict.fromkeys(jobs)) or JOBS, _options(**own), output, **_needing_flows(asked))
+    _perform(tuple(dict.fromkeys(jobs)) or JOBS, output, **asked)
 
 
-def _options(
+def _perform(
+    jobs: tuple[str, ...],
+    output: str,
     *,
     grace: timedelta | None = None,
     window: timedelta = timedelta(minutes=5),
     pool: int | None = None,
-) -> Options:
-    check_installed()
-    from broker.pipeline.jobs import Options  # noqa: PLC0415 - pyspark is an extra
+    is_report: bool = False,
+    **asked: Any,
+) -> None:
+    """
+    Run jobs as the options ask, or make the report of them or of results that are there; print what came of it.
 
+    Raises:
+        BrokerError, OSError: as `broker.pipeline.jobs.run`.
+    """
     seconds = int(window.total_seconds())
     if seconds < 1 or seconds != window.total_seconds():
         raise click.UsageError("--window is whole seconds, one at least")
-    return Options(
-        grace_seconds=None if grace is None else int(grace.total_seconds()),
-        window_seconds=seconds,
-        pool_bytes=pool,
-    )
-
-
-def _needing_flows(asked: dict[str, Any]) -> dict[str, Any]:
-    if not asked["flows"]:
+    if not asked["flows"] and not is_report:
         raise click.UsageError("which journals: --flows is missing")
-    return asked
+    if asked["out"] is None and not asked["is_explain"]:
+        raise click.UsageError("where results go: --out is missing")
+    if asked["first"] and asked["behind"] and asked["first"] >= asked["behind"]:
+        raise click.UsageError("--from is not before --to: nothing lies between them")
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        fail(f"the pipeline needs {' and '.join(missing)}: pip install 'broker[pipeline]'", ExitCode.ERROR)
+    from broker.pipeline import inventory, session  # noqa: PLC0415 - pyspark is an extra
+    from broker.pipeline import jobs as runs  # noqa: PLC0415 - pyspark is an extra
+    from broker.pipeline.report import file as report_file  # noqa: PLC0415 - pyspark is an extra
+
+    request = runs.RunRequest(
+        jobs,
+        asked["flows"],
+        asked["out"] or Path(),
+        runs.Options(
+            grace_seconds=None if grace is None else int(grace.total_seconds()),
+            window_seconds=seconds,
+            pool_bytes=pool,
+        ),
+        session.SessionOptions(
+            master=asked["master"],
+            driver_memory=asked["driver_memory"],
+            conf=dict(pair.partition("=")[::2] for pair in asked["conf"]),
+            shows_progress=sys.stderr.isatty(),
+        ),
+        runs.PeriodBounds(asked["first"], asked["behind"]),
+    )
+    try:
+        runs.check_local(request)
+        if not asked["is_explain"]:
+            runs.check_apart(request)
+    except PipelineError as error:  # paths that no run can use, whatever lies there
+        raise click.UsageError(str(error)) from None
+    try:
+        if asked["is_explain"]:
+            runs.explain(request)
+            return
+        if not is_report:
+            done: Mapping[str, Any] = runs.run(request, _report_progress)
+        elif request.flows:
+            done = report_file.run(request, _report_progress)
+        else:
+            report_file.check(request.out)
+            with runs.started(request) as spark:
+                done = {"jobs": {}, "report": str(report_file.render(spark, request.out))}
+                _report_progress(f"report: {done['report']}")
+    except NoJournalError as error:
+        fail(str(error), ExitCode.NOT_FOUND)
+    for line in inventory.told(done["files"]) if "files" in done else ():
+        _report_progress(line)
+    if output == "json":
+        show_json(done)
+    elif done["jobs"]:
+        show_rows([{"result": name, **one} for name, one in done["jobs"].items()], output)
+
+
+def _report_progress(line: str) -> None:
+    click.echo(line, err=True)

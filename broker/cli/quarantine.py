@@ -10,19 +10,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from broker.cli.access import open_database, read_settings
+from broker.admin.audit import AuditEntry
+from broker.cli.access import read_settings
 from broker.cli.audit import recording
-from broker.cli.options import config_option, confirm, database_option, examples, output_option, with_exit_code
+from broker.cli.database import open_database
+from broker.cli.exit_codes import with_exit_code
+from broker.cli.options import config_option, confirm, database_option, examples, output_option
 from broker.cli.output import show_json, show_rows
+from broker.client.dialog import get_dialog
 from broker.errors import ConversationError
-
-if TYPE_CHECKING:
-    from broker.admin.audit import AuditEntry
-    from broker.store.sqlite.quarantine import Failure
+from broker.store.sqlite.quarantine import Failure, body_pieces, failures, find
+from broker.store.sqlite.quarantine import resume as resume_one
+from broker.store.sqlite.quarantine import skip as skip_one
 
 _COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
 _Command = Callable[..., Any]
@@ -75,8 +78,6 @@ def list_(config: Path | None, database: str, output: str) -> None:
 
     Exit codes: 0 also when there is none, 3 no such database.
     """
-    from broker.store.sqlite.quarantine import failures  # noqa: PLC0415
-
     with open_database(config, database) as db:
         rows = [_row(failure) for failure in failures(db)]
     if output == "json":
@@ -135,7 +136,6 @@ def resume(**options: Any) -> None:
 
     For when the reader has been mended. Exit codes: 0 done, 3 no such database or failure.
     """
-    from broker.store.sqlite.quarantine import resume as resume_one  # noqa: PLC0415
 
     def change(db: sqlite3.Connection, failure: Failure) -> None:
         resume_one(db, failure.endpoint_id)
@@ -157,7 +157,6 @@ def skip(**options: Any) -> None:
     For the far side it has been received. `broker quarantine show --body FILE` keeps it. Exit codes: 0 done, 1 not
     confirmed, 3 no such database or failure.
     """
-    from broker.store.sqlite.quarantine import skip as skip_one  # noqa: PLC0415
 
     def change(db: sqlite3.Connection, failure: Failure) -> None:
         skip_one(db, failure)
@@ -179,7 +178,6 @@ def discard(**options: Any) -> None:
     Everything of it is forgotten at this side; the far side finds out by its lifetime, or when it sends again. Exit
     codes: 0 done, 1 not confirmed, 3 no such database or failure.
     """
-    from broker.client.dialog import get_dialog  # noqa: PLC0415
 
     def change(db: sqlite3.Connection, failure: Failure) -> None:
         get_dialog(db, uuid.UUID(bytes=failure.conversation_handle)).end(cleanup=True)
@@ -204,7 +202,6 @@ def answer(*, code: int, text: str, **options: Any) -> None:
 
     END CONVERSATION ... WITH ERROR. Exit codes: 0 done, 1 not confirmed, 3 no such database or failure.
     """
-    from broker.client.dialog import get_dialog  # noqa: PLC0415
 
     def change(db: sqlite3.Connection, failure: Failure) -> None:
         get_dialog(db, uuid.UUID(bytes=failure.conversation_handle)).end(error=code, description=text)
@@ -231,8 +228,6 @@ def _settle(
     output: str,
 ) -> None:
     """Say what will be done to each dialog, ask where something is lost, and do all of it or nothing."""
-    from broker.store.sqlite.quarantine import failures  # noqa: PLC0415
-
     if everything == bool(ids):
         raise click.UsageError("name the conversations, or say --all")
     with open_database(config, database) as db:
@@ -272,8 +267,6 @@ def _recording(config: Path | None, action: str, database: str) -> AbstractConte
 
 def _check_same(db: sqlite3.Connection, failure: Failure) -> None:
     """What was shown must still hold: a reader may have been at it since."""
-    from broker.store.sqlite.quarantine import find  # noqa: PLC0415
-
     now = find(db, failure.conversation_handle)
     if now is None or (now.queuing_order, now.failures) != (failure.queuing_order, failure.failures):
         handle = uuid.UUID(bytes=failure.conversation_handle)
@@ -297,7 +290,6 @@ def _plan(action: str, sentence: str, failure: Failure, *, is_done: bool) -> dic
 
 
 def _find(db: sqlite3.Connection, conversation: str) -> Failure:
-    from broker.store.sqlite.quarantine import find  # noqa: PLC0415
 
     try:
         guid = uuid.UUID(conversation)
@@ -336,7 +328,6 @@ def _instant(seconds: float) -> str:
 
 
 def _write_body(db: sqlite3.Connection, failure: Failure, file: Path) -> None:
-    from broker.store.sqlite.quarantine import body_pieces  # noqa: PLC0415
 
     if failure.queuing_order is None:
         raise ConversationError(8426, "the failed message is gone: its dialog has ended, or somebody received it")

@@ -1,4 +1,10 @@
-"""The group `broker routes`."""
+"""
+`broker routes plan`: what a script of routes would do, before it is carried out.
+
+In a terminal a plan is read from the routes that change to the verdict. Marks before a route are those of a diff (`+`
+made, `-` dropped, `~` altered), `!` is harm, `?` what could not be found out. Conversations that fare alike are one
+entry.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +22,13 @@ import msgspec
 from broker.admin.client import AdminClient
 from broker.admin.trace import Directory, ask, follow_plan
 from broker.cli.access import admin_client, credentials
-from broker.cli.options import HARMFUL as EXIT_HARMFUL
-from broker.cli.options import (
-    Where,
-    config_option,
-    examples,
-    output_option,
-    socket_option,
-    where_option,
-    with_exit_code,
-)
+from broker.cli.exit_codes import ExitCode, with_exit_code
+from broker.cli.options import Where, config_option, examples, output_option, socket_option, where_option
 from broker.cli.output import Terminal, TextLine, print_lines, show_json
 from broker.cli.sql import SCRIPT_SECONDS
 from broker.ddl.lexer import decode_script
 from broker.observe.explain import ExplainAnswer
 from broker.routing.plan import HARMFUL, UNCHANGED, Fate
-
-# --- planned ---
-# A plan as it is read in a terminal: which routes change, what becomes of conversations under way, loops, the
-# verdict.
-#
-# Marks in front of a route are those of a diff: `+` made, `-` dropped, `~` altered. `!` stands in front of harm, `?`
-# in
-# front of what could not be found out. Conversations that fare alike are told together.
-
 
 # In a terminal; -o json has more.
 EDITS_SHOWN = 50
@@ -71,6 +60,76 @@ _WOULD = {
 }
 
 
+@examples("""
+broker routes plan new-routes.sql -c config/gateway.toml
+broker routes plan new-routes.sql -d orders --through
+""")
+@click.group()
+def routes() -> None:
+    """
+    Plan a change of routes.
+
+    Exit codes: as its command tells.
+    """
+
+
+@examples("""
+broker routes plan new-routes.sql -c config/gateway.toml --through
+broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
+""")
+@routes.command()
+@config_option
+@socket_option
+@click.option("-d", "--database", help="Where the script begins; else the only user database, else msdb.")
+@click.option("--through", is_flag=True, help="Follow changed routes over the next instances, and find loops.")
+@where_option
+@click.option("--accept-harm", is_flag=True, help="Exit with 0 whatever would happen.")
+@output_option
+@click.argument("script", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@with_exit_code
+def plan(
+    config: Path | None,
+    socket: Path | str | None,
+    output: str,
+    where: Where,
+    script: Path,
+    *,
+    database: str | None,
+    through: bool,
+    accept_harm: bool,
+) -> NoReturn:
+    """
+    Show what a script would do to routes and conversations.
+
+    SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway answers for
+    what passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what does not exist;
+    4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a loop appears.
+    """
+    if where and not through:
+        raise click.UsageError("--admin says where --through asks: add it")
+    # Patient: many conversations take a while, and so does a script before this one.
+    client = admin_client(config, socket, timeout=SCRIPT_SECONDS)
+    source, data = ("<stdin>", sys.stdin.buffer.read()) if str(script) == "-" else (str(script), script.read_bytes())
+    text = decode_script(data, source=source)
+    request = {"script": text, "database": database, "source": source, "arrivals": through}
+    answer = client.request("POST", "/v1/plan", request)
+    arrivals, more = answer.pop("arrivals"), answer.pop("more_arrivals")
+    answer["followed"] = _follow(client, arrivals, where, is_all=not more) if through else None
+    if output == "json":
+        show_json(answer)
+    else:
+        render_plan(answer)
+    sys.exit(ExitCode.HARMFUL if _harm(answer) and not accept_harm else 0)
+
+
+def _follow(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: bool) -> dict[str, Any]:
+    """Where messages would go after the instance that plans."""
+    first = msgspec.convert(arrivals, list[ExplainAnswer])
+    followed = follow_plan(first, lambda request: ask(client, request), Directory(where, credentials=credentials()))
+    found: dict[str, Any] = msgspec.to_builtins(followed)
+    return found | {"count": len(first), "is_all": is_all}
+
+
 def render_plan(plan: Mapping[str, Any], terminal: Terminal | None = None) -> None:
     """
     Print a plan.
@@ -94,9 +153,6 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     yield TextLine("")
     harm = _harm(plan)
     yield TextLine(harm or _harmless(plan), style="bold red" if harm else "bold")
-
-
-# --- routes -------------------------------------------------------------------------------------------------
 
 
 def _edits(plan: Mapping[str, Any]) -> Iterator[TextLine]:
@@ -141,17 +197,9 @@ def _value(key: str, value: Any) -> str:
     return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M:%S} UTC" if key == "lifetime" else str(value)
 
 
-# --- conversations ------------------------------------------------------------------------------------------
-
-
 def _fates(plan: Mapping[str, Any]) -> Iterator[TextLine]:
-    """How many fare how, the worst first."""
     yield TextLine("Conversations under way", style="bold")
-    for fate in reversed(Fate):
-        count = plan["fates"].get(fate.value, 0)
-        if count:
-            style = "red" if fate in HARMFUL else ""
-            yield TextLine(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
+    yield from _fate_counts(plan["fates"])
     if not plan["fates"]:
         yield TextLine("there are none", indent=2)
     if plan["passing"]:
@@ -186,9 +234,14 @@ def _expired(plan: Mapping[str, Any]) -> Iterator[TextLine]:
         return
     yield TextLine("")
     yield TextLine(f"When the last LIFETIME has ended, at {_value('lifetime', expired['at'])}", style="bold")
+    yield from _fate_counts(news)
+
+
+def _fate_counts(fates: Mapping[str, int]) -> Iterator[TextLine]:
+    """A line for each fate, the worst first."""
     for fate in reversed(Fate):
-        if fate.value in news:
-            count = news[fate.value]
+        count = fates.get(fate.value, 0)
+        if count:
             style = "red" if fate in HARMFUL else ""
             yield TextLine(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
 
@@ -208,9 +261,6 @@ def _words(fate: Fate, count: int) -> str:
     return _WOULD[fate].format(its="its" if count == 1 else "their")
 
 
-# --- ways ---------------------------------------------------------------------------------------------------
-
-
 def _ways(followed: Mapping[str, Any]) -> Iterator[TextLine]:
     yield TextLine("Over the next instances", style="bold")
     loops, unknown = followed["loops"], followed["unknown"]
@@ -227,9 +277,6 @@ def _ways(followed: Mapping[str, Any]) -> Iterator[TextLine]:
         yield TextLine(f"and {_count(len(unknown) - WAYS_SHOWN, 'more way')} whose end nobody could tell", indent=2)
     if not followed["is_all"]:
         yield TextLine("there are more services than were followed", indent=2, mark="?", style="yellow")
-
-
-# --- the verdict --------------------------------------------------------------------------------------------
 
 
 def _harm(plan: Mapping[str, Any]) -> str:
@@ -261,86 +308,3 @@ def _harmless(plan: Mapping[str, Any]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-# --- planning ---
-# The command that asks what a script of routes would do, before anybody carries it out.
-
-
-@examples("""
-broker routes plan new-routes.sql -c config/gateway.toml --through
-broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
-""")
-@click.command()
-@config_option
-@socket_option
-@click.option("-d", "--database", help="Where the script begins; else the only user database, else msdb.")
-@click.option("--through", is_flag=True, help="Follow changed routes over the next instances, and find loops.")
-@where_option
-@click.option("--accept-harm", is_flag=True, help="Exit with 0 whatever would happen.")
-@output_option
-@click.argument("script", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
-@with_exit_code
-def plan(
-    config: Path | None,
-    socket: Path | str | None,
-    output: str,
-    where: Where,
-    script: Path,
-    *,
-    database: str | None,
-    through: bool,
-    accept_harm: bool,
-) -> NoReturn:
-    """
-    Show what a script would do to routes and conversations.
-
-    SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway answers for
-    what passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what does not exist;
-    4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a loop appears.
-    """
-    if where and not through:
-        raise click.UsageError("--admin says where --through asks: add it")
-    # Patient: many conversations take a while, and so does a script before this one.
-    client = admin_client(config, socket, timeout=SCRIPT_SECONDS)
-    source, data = ("<stdin>", sys.stdin.buffer.read()) if str(script) == "-" else (str(script), script.read_bytes())
-    text = decode_script(data, source=source)
-    request = {"script": text, "database": database, "source": source, "arrivals": through}
-    answer = client.request("POST", "/v1/plan", request)
-    arrivals, more = answer.pop("arrivals"), answer.pop("more_arrivals")
-    answer["followed"] = _followed(client, arrivals, where, is_all=not more) if through else None
-    if output == "json":
-        show_json(answer)
-    else:
-        render_plan(answer)
-    sys.exit(EXIT_HARMFUL if _is_harm(answer) and not accept_harm else 0)
-
-
-def _followed(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: bool) -> dict[str, Any]:
-    """What comes of messages behind the instance that plans."""
-    told = msgspec.convert(arrivals, list[ExplainAnswer])
-    followed = follow_plan(told, lambda request: ask(client, request), Directory(where, credentials=credentials()))
-    found: dict[str, Any] = msgspec.to_builtins(followed)
-    return found | {"count": len(told), "is_all": is_all}
-
-
-def _is_harm(answer: dict[str, Any]) -> bool:
-    loops = answer["followed"]["loops"] if answer["followed"] else []
-    expired = answer["expired"]
-    return bool(answer["harmed"]) or bool(expired and expired["harmed"]) or any(not loop["was_there"] for loop in loops)
-
-
-@examples("""
-broker routes plan new-routes.sql -c config/gateway.toml
-broker routes plan new-routes.sql -d orders --through
-""")
-@click.group()
-def routes() -> None:
-    """
-    Plan a change of routes.
-
-    Exit codes: as its command tells.
-    """
-
-
-routes.add_command(plan)

@@ -9,19 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from broker.admin.client import ProblemError
+from broker.admin.client import AdminClient, ProblemError
 from broker.cli.access import admin_client
-from broker.cli.options import TIMED_OUT, config_option, examples, fail, output_option, socket_option, with_exit_code
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import config_option, examples, output_option, socket_option
 from broker.cli.output import show_json
 from broker.errors import DaemonUnreachableError, SettingsError
-
-if TYPE_CHECKING:
-    from broker.admin.client import AdminClient
-
 
 _UNAVAILABLE = 503
 DRAIN_ANSWER_SECONDS = 20.0  # an answer about the next change comes within ten
@@ -60,9 +57,9 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
     if output == "json":
         show_json(last)
     if deadline is not None and time.monotonic() >= deadline and not is_over:
-        fail(f"still there after {timeout:g} s; {last['sentence']}", TIMED_OUT)
+        fail(f"still there after {timeout:g} s; {last['sentence']}", ExitCode.TIMED_OUT)
     if last["held"] or last["peers"] or last["busy"]:
-        fail(f"gone, and something was left behind: {_left(last)}; its senders have it", TIMED_OUT)
+        fail(f"gone, and something was left behind: {_left(last)}; its senders have it", ExitCode.TIMED_OUT)
     if last["stage"] != "left":  # else it has said so itself
         click.echo("drained", err=True)
 
@@ -110,8 +107,6 @@ def _process(client: AdminClient) -> Iterator[_Process | None]:
 
 def _begin(client: AdminClient) -> dict[str, Any]:
     """The first state of the drain. An instance that is short of something, as of room to write it down, is told."""
-    from broker.admin.client import ProblemError  # noqa: PLC0415 - see the docstring of broker.cli.group
-
     try:
         begun: dict[str, Any] = client.request("POST", "/v1/drain", {})
     except ProblemError as error:

@@ -1,25 +1,17 @@
 """
-The command that asks an instance how it is, for those who only understand exit codes.
+`broker status`, once or again and again (`broker top`): whether all is well with an instance, and what it does.
 
-It asks the port of observation as an orchestrator does and needs no right for it. Exit codes are those of monitoring
-plugins, which Nagios, Icinga and others expect. Source: Monitoring Plugins Development Guidelines, "Plugin Return
-Codes".
+Texts of peers and applications are never taken for markup, and what a terminal would obey is written out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
-import json
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import IntEnum
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,185 +21,102 @@ from rich.live import Live
 from rich.text import Text
 
 from broker.admin.client import AdminClient
-from broker.cli.access import admin_client, read_settings
-from broker.cli.options import config_option, examples, output_option, socket_option, with_exit_code
+from broker.cli.access import admin_client
+from broker.cli.exit_codes import with_exit_code
+from broker.cli.options import config_option, examples, output_option, socket_option
 from broker.cli.output import Terminal, encodable, readable, render_table, show_json
-from broker.cli.sql import _interval_option
-from broker.errors import DaemonUnreachableError, SettingsError
+from broker.errors import DaemonUnreachableError
+from broker.observe.health import ledger_sentence, verdict
 
-TIMEOUT_SECONDS = 3.0  # below that of any probe
-_PAUSE_SECONDS = 0.1  # before the next question of --wait
-_ANSWER_MAX_BYTES = 65_536
-_PATHS = {"live": "/livez", "ready": "/readyz", "startup": "/startupz"}
-_LINE = re.compile(r"\[([+!-])\] ?(.+)")
-
-
-class HealthState(IntEnum):
-    """How it is; the value is the exit code."""
-
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-    UNKNOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class HealthAnswer:
-    """An answer. Shape: `text` one sentence; `checks` the lines of the instance, each with its mark."""
-
-    state: HealthState
-    text: str
-    checks: tuple[str, ...] = ()
-
-
-class NothingToAskError(Exception):
-    """Nothing says where to ask; its text says what to do."""
+UNTRIED_SHOWN = 10  # next hops that have not been dialled yet, by name
+_LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
+_interval_option = click.option(
+    "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, help="Seconds between two polls."
+)
 
 
 @examples("""
-broker health ready -c config/gateway.toml
-broker health live --at 127.0.0.1:9423 -o json
+broker status -c config/gateway.toml
+broker status --socket /run/broker/admin.sock --watch --interval 10
 """)
 @click.command()
-@click.argument("question", type=click.Choice(list(_PATHS)), default="ready")
 @config_option
-@click.option("--at", metavar="HOST:PORT", help="Address of observation; else observe.listen of the configuration.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0.1, 60),
-    default=TIMEOUT_SECONDS,
-    show_default=True,
-    help="Seconds to wait for an answer.",
-)
-@click.option(
-    "--wait",
-    type=click.FloatRange(0, 3600),
-    default=0,
-    show_default=True,
-    help="Seconds to ask again while the answer is no.",
-)
+@socket_option
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@_interval_option
 @output_option
-def health(question: str, config: Path | None, at: str | None, output: str, *, timeout: float, wait: float) -> None:
+@with_exit_code
+def status(config: Path | None, socket: Path | str | None, interval: float, output: str, *, watch: bool) -> None:
     """
-    Ask whether an instance is live, ready or started.
+    Show the state of a running instance at a glance.
 
-    With --wait it asks again until the answer is yes, for scripts that have started one. Exit codes: 0 yes; 1 yes, with
-    a warning; 2 no, or no answer; 3 nobody could be asked. Monitoring plugins have the same four.
+    With --watch on a terminal it fills the screen; elsewhere each state is printed below the one before, with -o json
+    one a line. Exit codes: 0 it answers, 4 daemon unreachable.
     """
-    try:
-        host, port = _address(at or observe_listen(config))
-    except NothingToAskError as error:
-        found = HealthAnswer(HealthState.UNKNOWN, str(error))
-    else:
-        found = _ask_until(host, port, question, timeout=timeout, wait=wait)
-    if output == "json":
-        show_json({"state": found.state.name, "question": question, "text": found.text, "checks": list(found.checks)})
-    else:
-        click.echo("\n".join([f"{found.state.name}: {found.text}", *found.checks]))
-    sys.exit(found.state)
+    _show(admin_client(config, socket), output, interval if watch else None)
 
 
-def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: float) -> HealthAnswer:
-    """The last answer: the first that is not no, or the one when the time is up."""
-    deadline = time.monotonic() + wait
-    while (found := ask(host, port, question, timeout=timeout)).state is HealthState.CRITICAL:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        time.sleep(min(_PAUSE_SECONDS, left))
-    return found
-
-
-def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
-    """Ask one question; whatever happens is an answer."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
-    where = f"{host}:{port}"
-    try:
-        connection.request("GET", f"{_PATHS[question]}?verbose")
-        response = connection.getresponse()
-        text = response.read(_ANSWER_MAX_BYTES).decode("utf-8", "replace")
-    except TimeoutError:
-        return HealthAnswer(HealthState.CRITICAL, f"no answer from {where} within {timeout:g} s")
-    except OSError as error:
-        return HealthAnswer(HealthState.CRITICAL, f"nobody answers at {where}: {error.strerror or error}")
-    except http.client.HTTPException:
-        return HealthAnswer(
-            HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: it speaks no HTTP"
-        )
-    finally:
-        connection.close()
-    return judge(question, where, response.status, text)
-
-
-def judge(question: str, where: str, status: int, text: str) -> HealthAnswer:
-    """What an answer means. Shape: `status` of HTTP; `text` of the body, a line for each check, then one word."""
-    found = [(match[1], match[0]) for line in text.splitlines() if (match := _LINE.fullmatch(line.strip()))]
-    checks = tuple(line for _, line in found)
-    if status == 200 and (found or text.strip() == "ok"):
-        if any(mark == "!" for mark, _ in found):
-            return HealthAnswer(HealthState.WARNING, f"{question}, but not all is well", checks)
-        return HealthAnswer(HealthState.OK, question, checks)
-    if status == 503 and (found or text.strip() == "failed"):
-        return HealthAnswer(HealthState.CRITICAL, f"not {question}", checks)
-    return HealthAnswer(HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: HTTP {status}")
-
-
-def observe_listen(config: Path | None) -> str:
+@examples("""
+broker top -c config/gateway.toml
+broker top --socket /run/broker/admin.sock -o json --interval 10
+""")
+@click.command()
+@config_option
+@socket_option
+@_interval_option
+@click.option("--once", is_flag=True, help="Show it once and end: broker status.")
+@output_option
+@with_exit_code
+def top(config: Path | None, socket: Path | str | None, interval: float, output: str, *, once: bool) -> None:
     """
-    The address of observation, as the settings say.
+    Show the state of a running instance again and again.
 
-    Raises:
-        NothingToAskError: the settings are wrong, or the port is off.
+    The same as broker status --watch. Exit codes: 0 ended, 4 daemon unreachable, 5 not permitted.
     """
-    try:
-        listen = read_settings(config).observe.listen
-    except SettingsError as error:
-        raise NothingToAskError(f"{error.errors[0]}; broker check says more") from error
-    if listen is None:
-        raise NothingToAskError('observe.listen is "", so nobody can be asked: set it to an address as 127.0.0.1:9423')
-    return str(listen)
+    _show(admin_client(config, socket), output, None if once else interval)
 
 
-def _address(text: str) -> tuple[str, int]:
-    """
-    Host and port to dial: where an instance listens on every address, loopback.
-
-    Raises:
-        NothingToAskError: it is none, or its port is any that is free.
-    """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
-        raise NothingToAskError(f"{text!r} is no address to ask: give HOST:PORT with --at")
-    try:
-        wildcard = ip_address(host)
-    except ValueError:
-        return host, int(port)
-    if wildcard.is_unspecified:
-        host = "127.0.0.1" if wildcard.version == 4 else "::1"
-    return host, int(port)
+def _show(client: AdminClient, output: str, interval: float | None) -> None:
+    """Print the state, once or every so many seconds until Ctrl-C."""
+    answer = client.get("/v1/status")
+    with contextlib.suppress(KeyboardInterrupt):
+        if interval is not None and output == "table" and sys.stdout.isatty():
+            _fill_screen(client, answer, interval)
+        while True:
+            if output == "table":
+                render_status(answer)
+            else:
+                show_json(answer, indent=2 if interval is None else None)
+            if interval is None:
+                return
+            time.sleep(interval)
+            answer = client.get("/v1/status")
 
 
-# --- glance ---
-# Tables and the status page for a terminal.
-#
-# What is shown comes from peers and applications: it is never taken for markup, and what a terminal would obey
-# (escape
-# sequences) is written out. A value that somebody may have to copy, such as a GUID, is never cut or broken; a table
-# for
-# which the terminal is too narrow becomes one block of lines for each row.
-
-
-UNTRIED_SHOWN = 10  # next hops that nobody has dialled yet, by name
-_LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
+def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float) -> NoReturn:
+    """The newest state on the whole screen; while the instance does not answer, the last one and for how long."""
+    console, came_at, problem = Console(highlight=False), time.monotonic(), ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            page = io.StringIO()
+            terminal = Terminal(page, width=console.width, is_styled=True)
+            if problem:
+                terminal.prose(f"NO NEWS for {time.monotonic() - came_at:.0f} s: {problem}", "bold red")
+            render_status(answer, terminal)
+            live.update(Text.from_ansi(encodable(page.getvalue(), console.encoding)), refresh=True)
+            time.sleep(interval)
+            try:
+                answer, came_at, problem = client.get("/v1/status"), time.monotonic(), ""
+            except DaemonUnreachableError as error:
+                problem = readable(error.problem)
 
 
 def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -> None:
     """
-    Print what `/v1/status` tells.
+    Print what `/v1/status` answers.
 
-    First whether all is well or what to do, in one sentence; then everything that is not as it should be; then who it
-    is, and tables of what there is.
+    First whether all is well or what to do, in one sentence; then everything that is not as it should be; then the
+    identity of the instance, and tables of what there is.
     """
     terminal = terminal or Terminal()
     _render_verdict(status, terminal)
@@ -234,9 +143,7 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -
 
 
 def _render_verdict(status: Mapping[str, Any], terminal: Terminal) -> None:
-    """The sentence for who has a moment, and a line for each thing that is not as it should be."""
-    from broker.observe.health import verdict  # noqa: PLC0415
-
+    """One sentence for the whole, and a line for each thing that is not as it should be."""
     told = verdict(status)
     terminal.prose(readable(told["sentence"]), _LEVEL_STYLES[told["level"]])
     for finding in told["findings"]:
@@ -318,8 +225,6 @@ def _render_database(name: str, database: Mapping[str, Any], terminal: Terminal)
     render_table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title=title, terminal=terminal)
     ledger = database.get("ledger")
     if ledger is not None:
-        from broker.observe.database_stats import ledger_sentence  # noqa: PLC0415
-
         style = "red" if ledger["unaccounted"] else ""
         terminal.prose(f"ledger of {readable(name)}: {readable(ledger_sentence(ledger))}", style)
     if database["problem"]:
@@ -345,85 +250,3 @@ def _said(partners: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-
-
-# --- status_command ---
-# Part of `broker.cli.sql`.
-
-
-@examples("""
-broker status -c config/gateway.toml
-broker status --socket /run/broker/admin.sock --watch --interval 10
-""")
-@click.command()
-@config_option
-@socket_option
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
-@_interval_option
-@output_option
-@with_exit_code
-def status(config: Path | None, socket: Path | str | None, interval: float, output: str, *, watch: bool) -> None:
-    """
-    Show the state of a running instance at a glance.
-
-    With --watch on a terminal it fills the screen; elsewhere each state is printed below the one before, with -o json
-    one a line. Exit codes: 0 it answers, 4 daemon unreachable.
-    """
-    _show(admin_client(config, socket), output, interval if watch else None)
-
-
-@examples("""
-broker top -c config/gateway.toml
-broker top --socket /run/broker/admin.sock -o json --interval 10
-""")
-@click.command()
-@config_option
-@socket_option
-@_interval_option
-@click.option("--once", is_flag=True, help="Show it once and end: broker status.")
-@output_option
-@with_exit_code
-def top(config: Path | None, socket: Path | str | None, interval: float, output: str, *, once: bool) -> None:
-    """
-    Show the state of a running instance again and again.
-
-    The same as broker status --watch. Exit codes: 0 ended, 4 daemon unreachable, 5 not permitted.
-    """
-    _show(admin_client(config, socket), output, None if once else interval)
-
-
-def _show(client: AdminClient, output: str, interval: float | None) -> None:
-    """The state, once or each so many seconds until Ctrl-C."""
-    answer = client.get("/v1/status")
-    with contextlib.suppress(KeyboardInterrupt):
-        if interval is not None and output == "table" and sys.stdout.isatty():
-            _fill_screen(client, answer, interval)
-        while True:
-            if output == "table":
-                render_status(answer)
-            elif interval is None:
-                show_json(answer)
-            else:
-                click.echo(json.dumps(answer))
-            if interval is None:
-                return
-            time.sleep(interval)
-            answer = client.get("/v1/status")
-
-
-def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float) -> NoReturn:
-    """The newest state on the whole screen; while the instance does not answer, the last one and for how long."""
-    console, came_at, problem = Console(highlight=False), time.monotonic(), ""
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            page = io.StringIO()
-            terminal = Terminal(page, width=console.width, is_styled=True)
-            if problem:
-                terminal.prose(f"NO NEWS for {time.monotonic() - came_at:.0f} s: {problem}", "bold red")
-            render_status(answer, terminal)
-            live.update(Text.from_ansi(encodable(page.getvalue(), console.encoding)), refresh=True)
-            time.sleep(interval)
-            try:
-                answer, came_at, problem = client.get("/v1/status"), time.monotonic(), ""
-            except DaemonUnreachableError as error:
-                problem = readable(error.problem)

@@ -10,7 +10,8 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
-from broker.cli.options import config_option, examples, output_option, with_exit_code
+from broker.cli.exit_codes import with_exit_code
+from broker.cli.options import config_option, examples, output_option
 from broker.cli.output import show_rows
 from broker.config.admin_access import new_token, read_tokens, revoke_token
 from broker.config.units import parse_duration

@@ -1,34 +1,25 @@
-"""The command that asks why a conversation or message is where it is: of every instance that it touched."""
+"""`broker why`: where a conversation or message is, and why; every instance that it touched is asked."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import click
-import msgspec
 
 from broker.admin.trace import Trace, WhyDirectory, ask_why, trace
 from broker.catalog.database_files import is_elsewhere
-from broker.cli.access import URL_VARIABLE, admin_client, credentials, read_settings
-from broker.cli.options import (
-    NOT_FOUND,
-    Where,
-    config_option,
-    examples,
-    output_option,
-    socket_option,
-    where_option,
-    with_exit_code,
-)
-from broker.cli.output import TextLine, print_lines
+from broker.cli.access import ask_daemon_or_files, credentials, read_settings
+from broker.cli.exit_codes import ExitCode, with_exit_code
+from broker.cli.options import Where, config_option, examples, output_option, socket_option, where_option
+from broker.cli.output import TextLine, print_lines, show_json
 from broker.config.settings import Settings
-from broker.errors import BrokerError, DaemonUnreachableError
+from broker.errors import BrokerError
 from broker.observe.explain import configured_place
 from broker.observe.why import WhyAnswer, answer_why, look
 
@@ -69,23 +60,16 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
             click.echo(f"  {place}", err=True)
         if note:
             click.echo(note, err=True)
-        sys.exit(NOT_FOUND)
+        sys.exit(ExitCode.NOT_FOUND)
     told = trace(first, WhyDirectory(where, credentials=credentials()))
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        show_json(told)
     else:
         print_lines(_lines(told, note))
 
 
 def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[WhyAnswer, str]:
-    """The answer of the daemon, else that of the files; and what has to be known of it."""
-    is_named = socket is not None or bool(os.environ.get(URL_VARIABLE))
-    try:
-        return ask_why(admin_client(config, socket), guid), ""
-    except DaemonUnreachableError as error:
-        if config is None or is_named:
-            raise
-        return _offline(read_settings(config), guid), f"read from files, for no daemon answers: {error}"
+    return ask_daemon_or_files(config, socket, lambda client: ask_why(client, guid), partial(_read_answer, guid))
 
 
 def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
@@ -96,7 +80,7 @@ def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
         directory = read_settings(config).journal.directory
         if directory is None:
             return None, f"no journal: {config} has no journal.directory"
-        from broker.journal.reader import Wanted, newest  # noqa: PLC0415
+        from broker.journal.reader import Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 
         visits = newest(directory, Wanted(message=message.bytes), 1).visits
     except (BrokerError, OSError) as error:
@@ -108,16 +92,14 @@ def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
     return conversation, f"message_id {message} is of message {number} of conversation {conversation}, by the journal"
 
 
-def _offline(settings: Settings, guid: UUID) -> WhyAnswer:
+def _read_answer(guid: UUID, settings: Settings) -> WhyAnswer:
+    """The answer of the files of a configuration."""
     now = time.time()
     mirrors = [name for name in settings.databases if is_elsewhere(settings, name)]
     paths = {name: database.path for name, database in settings.databases.items() if name not in mirrors}
     told = look(guid, paths, None, now, mirrors=mirrors)
     place = configured_place(settings, now=datetime.now(UTC))
     return answer_why(place, guid, told, dropped={}, is_running=False, now=now)
-
-
-# --- as it is read --------------------------------------------------------------------------------------------------
 
 
 def _lines(told: Trace, note: str) -> Iterator[TextLine]:

@@ -19,6 +19,7 @@ from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
 from broker.conversation.state import ConversationState
 from broker.errors import StoreUnavailableError
+from broker.observe.health import ledger_sentence
 from broker.observe.samples import Labels, MetricDefinition
 from broker.store.sqlite import metadata
 from broker.store.sqlite.database import open_watch
@@ -82,17 +83,6 @@ def add_ledgers(status: dict[str, Any], ledgers: Mapping[str, LedgerBalance | No
     for name, balance in ledgers.items():
         status["databases"][name]["ledger"] = None if balance is None else ledger_values(balance)
     return status
-
-
-def ledger_sentence(ledger: Mapping[str, Any]) -> str:
-    """One line: that it adds up, or by how much it does not."""
-    failed = ledger["failed"]
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(failed.items()))
-    sentence = (
-        f"{ledger['sent']:,} sent = {ledger['acknowledged']:,} acknowledged + {ledger['held']:,} held"
-        f" + {sum(failed.values()):,} failed" + (f" ({reasons})" if reasons else "")
-    )
-    return f"{sentence} + {ledger['unaccounted']:,} UNACCOUNTED" if ledger["unaccounted"] else sentence
 
 
 # --- census ---

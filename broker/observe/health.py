@@ -7,17 +7,13 @@ Pure texts; where they name a place they are filled in by the caller.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from broker.errors import MAY_NOT_CONNECT
 from broker.flow import Disposition
-from broker.observe.query import shown_value
-from broker.observe.snapshot import seconds_since
-from broker.observe.views import DISPOSITIONS, MEMORY_VIEWS, RowSource
 
 D = Disposition
 _BY_DISPOSITION: Mapping[str, str] = {
@@ -136,44 +132,15 @@ def _filled(text: str, **values: str) -> str:
     return text
 
 
-# --- dropped ---
-# What was dropped here, by reason, each with its last frame and with what to do: for the status and its snapshots.
-
-
-_COLUMNS = MEMORY_VIEWS[DISPOSITIONS]
-
-
-def read_dropped(rows: RowSource, instance: str) -> list[dict[str, Any]]:
-    """
-    The rows of `sys.dm_broker_dispositions` by column, and in `do` what to do. Waits for the loop, so for a thread.
-
-    Args:
-        rows: What gives them.
-        instance: The name of the instance, for what to do.
-    """
-    found: list[dict[str, Any]] = [dict(zip(_COLUMNS, map(shown_value, row), strict=True)) for row in rows()]
-    for row in found:
-        service = row["to_service_name"] or "SERVICE"
-        row["do"] = remedy_of(row["disposition"], instance=instance, service=service)
-    return found
-
-
-def drops_of(rows: Iterable[Mapping[str, Any]], at: datetime) -> list[dict[str, Any]]:
-    """What a status tells of them, as of an instant."""
-    return [
-        {
-            "reason": row["disposition"],
-            "database": row["database_name"],
-            "frames": row["frames"],
-            "last_s": _rounded(seconds_since(row["last_time"], at)),
-            "do": row["do"],
-        }
-        for row in rows
-    ]
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
+def ledger_sentence(ledger: Mapping[str, Any]) -> str:
+    """One line: that it adds up, or by how much it does not."""
+    failed = ledger["failed"]
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(failed.items()))
+    sentence = (
+        f"{ledger['sent']:,} sent = {ledger['acknowledged']:,} acknowledged + {ledger['held']:,} held"
+        f" + {sum(failed.values()):,} failed" + (f" ({reasons})" if reasons else "")
+    )
+    return f"{sentence} + {ledger['unaccounted']:,} UNACCOUNTED" if ledger["unaccounted"] else sentence
 
 
 # --- fold ---

@@ -26,9 +26,12 @@ from broker.forwarding.outbox import Outbox
 from broker.net.certificates import SOON, CertificateWatch, plain_text_told
 from broker.net.link import Link
 from broker.net.tls import Encryption, Identity, Security
+from broker.observe.health import remedy_of
 from broker.observe.instance import Running
+from broker.observe.query import shown_value
 from broker.observe.samples import Labels, MetricDefinition
-from broker.observe.snapshot import connection_status, mirror_status, next_hop_status, read_mirrors
+from broker.observe.snapshot import connection_status, mirror_status, next_hop_status, read_mirrors, seconds_since
+from broker.observe.views import DISPOSITIONS, MEMORY_VIEWS, RowSource
 from broker.protocol.layout import FrameKind
 from broker.routing.mirrored import OwnRoleStatus
 from broker.store.sqlite.inspect import Backlog
@@ -364,3 +367,43 @@ def _database(endpoint: Endpoint, known: Iterable[str]) -> dict[str, Any]:
 
 def _reasons(dropped: Mapping[Disposition, int]) -> dict[str, int]:
     return {disposition.value: count for disposition, count in dropped.items() if count}
+
+
+# --- dropped ---
+# What was dropped here, by reason, each with its last frame and with what to do: for the status and its snapshots.
+
+
+_DROP_COLUMNS = MEMORY_VIEWS[DISPOSITIONS]
+
+
+def read_dropped(rows: RowSource, instance: str) -> list[dict[str, Any]]:
+    """
+    The rows of `sys.dm_broker_dispositions` by column, and in `do` what to do. Waits for the loop, so for a thread.
+
+    Args:
+        rows: What gives them.
+        instance: The name of the instance, for what to do.
+    """
+    found: list[dict[str, Any]] = [dict(zip(_DROP_COLUMNS, map(shown_value, row), strict=True)) for row in rows()]
+    for row in found:
+        service = row["to_service_name"] or "SERVICE"
+        row["do"] = remedy_of(row["disposition"], instance=instance, service=service)
+    return found
+
+
+def drops_of(rows: Iterable[Mapping[str, Any]], at: datetime) -> list[dict[str, Any]]:
+    """What a status tells of them, as of an instant."""
+    return [
+        {
+            "reason": row["disposition"],
+            "database": row["database_name"],
+            "frames": row["frames"],
+            "last_s": _rounded(seconds_since(row["last_time"], at)),
+            "do": row["do"],
+        }
+        for row in rows
+    ]
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from broker.dialog.send_queue import MICROSECONDS
-from broker.observe.database_stats import Stock, ledger_sentence, ledger_values
-from broker.observe.health import cut, fold, shorten, verdict
+from broker.observe.database_stats import Stock, ledger_values
+from broker.observe.health import cut, fold, ledger_sentence, shorten, verdict
 from broker.observe.instance import Running
 from broker.observe.samples import BUCKETS, Labels
 from broker.observe.snapshot import seconds_since

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 
-from broker.cli.access import open_database, read_settings
-from broker.cli.options import UNREACHABLE, config_option, database_option, fail, with_exit_code
+from broker.cli.access import read_settings
+from broker.cli.database import open_database
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import config_option, database_option
 from broker.config.units import parse_duration
 from broker.observe.logs import configure_logging
 
@@ -70,7 +72,7 @@ def main(
         if once:
             left = answerer.answer_waiting()
             if left:
-                fail(f"{left} requests stay in {queue}: the instance that asks does not answer", UNREACHABLE)
+                fail(f"{left} requests stay in {queue}: the instance that asks does not answer", ExitCode.UNREACHABLE)
             return
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: answerer.stop.set())

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from broker.catalog.partner import export, read_partner
-from broker.cli.sql import is_blank, is_go, is_open, is_secret, is_whole, used_database
+from broker.cli.prompt import is_blank, is_go, is_open, is_secret, is_whole, used_database
 from broker.client.body import context_of, headers_of
 from broker.config.units import parse_duration, parse_size, render_duration, render_size
 from broker.config.values import parse_holder, parse_listen

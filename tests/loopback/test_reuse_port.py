@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.options import EX_TEMPFAIL
+from broker.cli.exit_codes import ExitCode
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
 
 SECONDS = 20.0
@@ -71,6 +71,6 @@ def test_second_daemon_says_that_the_port_is_taken_unless_both_reuse_it(
     two.start(wait=False)
     wait_for(lambda: not two.is_running, seconds=SECONDS, what="the end of the second")
 
-    assert EX_TEMPFAIL == two.wait(SECONDS)
+    assert ExitCode.TEMPORARY == two.wait(SECONDS)
     problem = f'endpoint.listen[0]: cannot listen on "{one.status()["listen"][0]}": Address already in use'
     assert problem in two.log.read_text()

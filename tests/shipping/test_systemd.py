@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.options import EX_CONFIG, TIMED_OUT
+from broker.cli.exit_codes import ExitCode
 from broker.config.settings import Settings
 from tests.support.shipping import DEPLOY, ROOT, call, program
 
@@ -86,7 +86,9 @@ def test_it_is_exposed_to_little(unit: Path) -> None:
 
 def test_it_outlives_a_drain_and_is_not_started_again_behind_one_or_for_a_bad_configuration() -> None:
     """7: something was left behind when the time was up. Whoever had it leave does not want it back."""
-    statuses = {str(one) for one in (TIMED_OUT, EX_CONFIG, 128 + signal.SIGINT, 128 + signal.SIGTERM)}
+    statuses = {
+        str(one) for one in (ExitCode.TIMED_OUT, ExitCode.CONFIGURATION, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+    }
 
     assert seconds("TimeoutStopSec") > Settings().drain.timeout
     assert ["mixed"] == directives()["KillMode"]

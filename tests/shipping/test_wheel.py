@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.status import HealthState, ask
+from broker.cli.health import HealthState, ask
 from tests.support.loopback import SECONDS
 from tests.support.shipping import ROOT, program
 from tools.wheel import build_all, copy_checkout, epoch, source_distribution, wheel_of

@@ -1,10 +1,8 @@
-"""Configuration, daemon and database, found by what the command line says."""
+"""Configuration and daemon, found by what the command line says."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,11 @@ from broker.cli.access import (
     credentials,
     is_nothing_given,
     nothing_to_read,
-    open_database,
     overrides_from,
     read_settings,
 )
-from broker.errors import CertificateUnusableError, ConversationError, StoreUnavailableError
+from broker.errors import CertificateUnusableError
 from tests.support.command import run
-
-
-def services(db: sqlite3.Connection) -> list[Any]:
-    return db.execute("SELECT name FROM broker_service").fetchall()
 
 
 def test_settings_come_from_the_file_and_the_environment(configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,46 +99,7 @@ def test_the_socket_of_the_command_line_goes_before_the_configurations(
     assert {"name": "one"} == admin_client(configuration, None).get("/v1/status")
 
 
-def test_a_database_is_found_by_its_name_in_the_configuration(configuration: Path, shop: Path) -> None:
-    with open_database(configuration, "orders") as db:
-        assert [("Orders",)] == services(db)
-
-
-@pytest.mark.parametrize("configured", [True, False])
-def test_a_database_is_found_by_its_file(configuration: Path, shop: Path, *, configured: bool) -> None:
-    with open_database(configuration if configured else None, str(shop)) as db:
-        assert [("Orders",)] == services(db)
-
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        db.execute("SELECT 1")
-
-
-def test_a_database_that_is_not_there_is_911_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(ConversationError, match="give the path of one") as caught:
-        open_database(None, str(tmp_path / "none.db"))
-
-    assert 911 == caught.value.number
-    assert [] == list(tmp_path.iterdir())
-
-
-def test_a_name_that_the_configuration_does_not_have_is_answered_with_those_it_has(configuration: Path) -> None:
-    with pytest.raises(ConversationError, match=r"the configuration has \['orders'\]"):
-        open_database(configuration, "bill")
-
-
-def test_a_file_that_is_no_database_of_the_broker_is_refused(tmp_path: Path) -> None:
-    text, plain = tmp_path / "passwd", tmp_path / "plain.db"
-    text.write_text("root:x:0:0:" * 200)
-    with closing(sqlite3.connect(plain)) as db:
-        db.execute("CREATE TABLE mine (x)")
-
-    with pytest.raises(StoreUnavailableError, match="passwd: "):
-        open_database(None, str(text))
-    with pytest.raises(StoreUnavailableError, match="no database of the broker; name it in a daemon's configuration"):
-        open_database(None, str(plain))
-
-
-# --- what is shown to a daemon -------------------------------------------------------------------------------
+# --- what is shown to a daemon ---
 
 
 def test_the_url_of_the_environment_comes_before_the_configuration(
@@ -207,7 +161,7 @@ def test_a_token_that_would_go_through_a_network_in_plain_text_is_wrong_usage(mo
         admin_client(None, "http://gateway:9422")
 
 
-# --- where the daemon is, by a file that is wrong -------------------------------------------------------------
+# --- where the daemon is, by a file that is wrong ---
 
 
 WRONG = '[instance]\nname = "a"\nstate_dir = "state"\n[endpoint]\nlisten = ["127.0.0.1'
@@ -238,29 +192,3 @@ def test_with_the_socket_named_a_file_that_is_wrong_does_no_harm(fake_admin: Any
     result = run("status", "-c", config, "--socket", fake_admin.path, "-o", "json")
 
     assert {"name": "one"} == json.loads(result.stdout)
-
-
-# --- a disk that is full ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [1, 5000], ids=["in a page", "in pages of its own"])
-def test_what_the_file_refuses_is_told_with_its_name(shop: Path, size: int) -> None:
-    with pytest.raises(StoreUnavailableError, match=r"orders\.db: the disk is full: make room") as caught:
-        fill(shop, "x" * size)
-
-    assert str(shop) == caught.value.path
-
-
-def fill(path: Path, text: str) -> None:
-    """Write until the file has all the pages that it may have: SQLite says of that what it says of a full disk."""
-    with open_database(None, str(path)) as db, db:
-        db.execute("CREATE TABLE note (text)")
-        pages = db.execute("PRAGMA page_count").fetchone()[0]
-        db.execute(f"PRAGMA max_page_count = {pages + 2}")
-        for _ in range(10_000):
-            db.execute("INSERT INTO note VALUES (?)", (text,))
-
-
-def test_a_mistake_of_the_command_stays_one(shop: Path) -> None:
-    with pytest.raises(sqlite3.ProgrammingError), open_database(None, str(shop)) as db:
-        db.execute("SELECT ?", ())

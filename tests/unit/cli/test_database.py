@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from broker.catalog.database_files import file_errors, take
+from broker.cli.database import open_database
 from broker.client.dialog import begin_dialog
 from broker.config.load import load_settings
+from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.database import lock_store
 from tests.support.command import run
 from tests.support.dialog import rows
@@ -280,7 +282,7 @@ def test_a_lock_that_cannot_be_made_is_an_error(configuration: Path, used: Path)
 def test_a_file_that_fails_is_told_with_what_to_do(
     configuration: Path, used: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.store.sqlite.transaction.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.cli.database.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(used, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
 
@@ -288,3 +290,72 @@ def test_a_file_that_fails_is_told_with_what_to_do(
 
     assert 1 == result.exit_code
     assert "another connection keeps a write transaction open: end it" in result.stderr
+
+
+# --- opening ---
+
+
+def services(db: sqlite3.Connection) -> list[Any]:
+    return db.execute("SELECT name FROM broker_service").fetchall()
+
+
+def test_a_database_is_found_by_its_name_in_the_configuration(configuration: Path, shop: Path) -> None:
+    with open_database(configuration, "orders") as db:
+        assert [("Orders",)] == services(db)
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_database_is_found_by_its_file(configuration: Path, shop: Path, *, configured: bool) -> None:
+    with open_database(configuration if configured else None, str(shop)) as db:
+        assert [("Orders",)] == services(db)
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        db.execute("SELECT 1")
+
+
+def test_a_database_that_is_not_there_is_911_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ConversationError, match="give the path of one") as caught:
+        open_database(None, str(tmp_path / "none.db"))
+
+    assert 911 == caught.value.number
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_name_that_the_configuration_does_not_have_is_answered_with_those_it_has(configuration: Path) -> None:
+    with pytest.raises(ConversationError, match=r"the configuration has \['orders'\]"):
+        open_database(configuration, "bill")
+
+
+def test_a_file_that_is_no_database_of_the_broker_is_refused(tmp_path: Path) -> None:
+    text, plain = tmp_path / "passwd", tmp_path / "plain.db"
+    text.write_text("root:x:0:0:" * 200)
+    with closing(sqlite3.connect(plain)) as db:
+        db.execute("CREATE TABLE mine (x)")
+
+    with pytest.raises(StoreUnavailableError, match="passwd: "):
+        open_database(None, str(text))
+    with pytest.raises(StoreUnavailableError, match="no database of the broker; name it in a daemon's configuration"):
+        open_database(None, str(plain))
+
+
+@pytest.mark.parametrize("size", [1, 5000], ids=["in a page", "in pages of its own"])
+def test_what_the_file_refuses_is_told_with_its_name(shop: Path, size: int) -> None:
+    with pytest.raises(StoreUnavailableError, match=r"orders\.db: the disk is full: make room") as caught:
+        fill(shop, "x" * size)
+
+    assert str(shop) == caught.value.path
+
+
+def fill(path: Path, text: str) -> None:
+    """Write until the file has all the pages that it may have: SQLite says of that what it says of a full disk."""
+    with open_database(None, str(path)) as db, db:
+        db.execute("CREATE TABLE note (text)")
+        pages = db.execute("PRAGMA page_count").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {pages + 2}")
+        for _ in range(10_000):
+            db.execute("INSERT INTO note VALUES (?)", (text,))
+
+
+def test_a_mistake_of_the_command_stays_one(shop: Path) -> None:
+    with pytest.raises(sqlite3.ProgrammingError), open_database(None, str(shop)) as db:
+        db.execute("SELECT ?", ())

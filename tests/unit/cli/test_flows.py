@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
-from broker.cli.options import NOT_FOUND
+from broker.cli.exit_codes import ExitCode
 from tests.support.command import run
 from tests.support.journalled import visit, write
 
@@ -113,5 +113,5 @@ def test_a_journal_without_files_or_without_visits_has_no_newest(tmp_path: Path)
 def test_directory_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     done = run("flows", "tail", tmp_path / "gone")
 
-    assert NOT_FOUND == done.exit_code
+    assert ExitCode.NOT_FOUND == done.exit_code
     assert "there is no directory" in done.stderr

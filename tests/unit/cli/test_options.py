@@ -1,135 +1,16 @@
-"""How errors become exit codes."""
+"""What the options of several commands take, and what they refuse."""
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from broker.admin.client import ProblemError, SocketNotPermittedError
-from broker.cli.options import Where, examples, exit_code, fail, socket_option, where_option, with_exit_code
-from broker.errors import BrokerError, ConversationError, DaemonUnreachableError
+from broker.cli.options import Where, socket_option, where_option
 from broker.routing.address import NetworkAddress
 from tests.support.command import run, run_without_privileges
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(208, 3), (911, 3), (8426, 3), (15151, 3), (102, 1), (9744, 1), (None, 1)]
-)
-def test_a_refused_statement_is_told_and_its_number_decides_the_exit_code(
-    fake_admin: Any, number: int | None, code: int
-) -> None:
-    problem = {"detail": "Msg and caret"} | ({} if number is None else {"number": number})
-    fake_admin.answers["/v1/sql"] = (400, problem)
-
-    result = run("sql", "--socket", fake_admin.path, "x")
-
-    assert (code, "", "Msg and caret\n") == (result.exit_code, result.stdout, result.stderr)
-
-
-@pytest.mark.parametrize("command", [["status"], ["sql", "SELECT 1"]])
-def test_no_daemon_is_4(command: list[str], tmp_path: Path) -> None:
-    result = run(*command, "--socket", tmp_path / "none.sock")
-
-    assert 4 == result.exit_code
-    assert result.stderr.startswith("no daemon answers on ")
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (ConversationError(911, "no such database"), 3),
-        (ConversationError(8489, "a lifetime of nothing"), 1),
-        (DaemonUnreachableError("admin.sock", "refused"), 4),
-        (SocketNotPermittedError("admin.sock", "Permission denied"), 5),
-        (BrokerError("anything else"), 1),
-    ],
-    ids=str,
-)
-def test_an_error_has_the_exit_code_of_its_kind_or_number(error: BrokerError, code: int) -> None:
-    assert code == exit_code(error)
-
-
-def test_failing_is_a_sentence_on_standard_error_and_the_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        fail("nothing came", 7)
-
-    assert 7 == ended.value.code
-    assert ("", "nothing came\n") == capsys.readouterr()
-
-
-def test_what_the_system_refuses_is_1_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
-    @with_exit_code
-    def command() -> None:
-        raise PermissionError(13, "Permission denied", "orders.db")
-
-    with pytest.raises(SystemExit) as ended:
-        command()
-
-    assert 1 == ended.value.code
-    assert "[Errno 13] Permission denied: 'orders.db'\n" == capsys.readouterr().err
-
-
-def test_a_database_file_that_cannot_be_used_is_1_with_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    @with_exit_code
-    def command() -> None:
-        sqlite3.connect(tmp_path)  # a directory
-
-    with pytest.raises(SystemExit) as ended:
-        command()
-
-    assert 1 == ended.value.code
-    assert capsys.readouterr().err.startswith("the file cannot be opened: it has to be a plain file")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [BrokenPipeError(32, "Broken pipe"), AssertionError("a bug"), sqlite3.ProgrammingError("a bug too")],
-    ids=str,
-)
-def test_a_reader_that_has_gone_and_a_bug_are_left_to_others(error: Exception) -> None:
-    @with_exit_code
-    def command() -> None:
-        raise error
-
-    with pytest.raises(type(error)) as caught:
-        command()
-
-    assert error is caught.value
-
-
-def test_a_command_without_error_gives_what_it_gives() -> None:
-    @with_exit_code
-    def command(number: int, *, twice: bool) -> int:
-        return number * 2 if twice else number
-
-    assert 8 == command(4, twice=True)
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_who_may_not_ends_with_5(status: int) -> None:
-    assert 5 == exit_code(ProblemError(status, {"detail": "no"}))
-
-
-@pytest.mark.parametrize("command", ["status", "reload", "drain", "top"])
-def test_a_socket_that_may_not_be_used_is_5_too(fake_admin: Any, command: str) -> None:
-    fake_admin.path.chmod(0)
-
-    done = run_without_privileges(command, "--socket", fake_admin.path)
-
-    hint = "ask as the user of the instance or as root, or have admin.socket_group name a group of yours"
-    expected = f"the socket {fake_admin.path} may not be used: Permission denied; {hint}\n"
-    assert (5, expected) == (done.returncode, done.stderr)
-
-
-# --- test_neighbour ---
-# Where other instances can be asked: what the option --admin takes, and what it refuses.
 
 
 def given(*values: str) -> tuple[Where | None, str]:
@@ -179,37 +60,6 @@ def test_anything_else_is_wrong_usage_and_says_what_is_right(value: str, problem
 
     assert where is None
     assert problem in told
-
-
-# --- test_option ---
-# What the commands' help and usage have in common.
-
-
-def test_check_takes_the_configuration_from_the_environment(
-    configuration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BROKER_CONFIG", str(configuration))
-
-    assert 0 == run("check", "--offline").exit_code
-
-
-def test_examples_end_the_help_each_on_its_own_line() -> None:
-    @examples("""
-broker fly --to moon
-broker fly --to mars
-""")
-    @click.command()
-    def fly() -> None:
-        """Leave."""
-
-    text = CliRunner().invoke(fly, ["--help"]).stdout
-
-    assert text.endswith("\n\n  Examples:\n    broker fly --to moon\n    broker fly --to mars\n")
-
-
-def test_output_is_a_table_unless_it_is_asked_for_otherwise() -> None:
-    for command in ("send", "receive", "status"):
-        assert "[table|json]" in run(command, "--help").stdout
 
 
 def test_an_instance_is_named_by_a_file_or_by_a_url() -> None:

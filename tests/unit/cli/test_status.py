@@ -1,256 +1,18 @@
-"""How an instance is, as an exit code."""
+"""The page of `broker status`, and the commands that show it once or again and again."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.cli.output import Terminal, render_table
-from broker.cli.status import UNTRIED_SHOWN, HealthState, judge, render_status
+from broker.cli.status import UNTRIED_SHOWN, render_status
 from tests.support.command import run
 
-READY = "[+] ready\n[+] not stopping\nok\n"
-WORRIED = "[+] ready\n[!] orders: the disk is full\nok\n"
-STOPPING = "[-] ready\n[-] not stopping\nfailed\n"
-
-
-@contextmanager
-def answering(status: int, text: str, *, behind: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """A port of observation that says this, `behind` so many times that it stops, and the paths it was asked for."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            code, told = (status, text) if len(asked) > behind else (503, STOPPING)
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(told.encode())
-
-        def log_message(self, *words: object) -> None:
-            del words
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
-@pytest.mark.parametrize(
-    ("status", "text", "expected"),
-    [
-        (200, READY, HealthState.OK),
-        (200, "ok\n", HealthState.OK),
-        (200, WORRIED, HealthState.WARNING),
-        (503, STOPPING, HealthState.CRITICAL),
-        (503, "failed\n", HealthState.CRITICAL),
-        (200, "<html>it works</html>", HealthState.UNKNOWN),
-        (404, "ok", HealthState.UNKNOWN),
-        (502, STOPPING, HealthState.UNKNOWN),
-    ],
-)
-def test_an_answer_is_one_of_the_four_states(status: int, text: str, expected: HealthState) -> None:
-    assert expected == judge("ready", "here", status, text).state
-
-
-@pytest.mark.parametrize(("status", "text"), [(200, READY), (200, WORRIED), (503, STOPPING)])
-def test_the_state_is_the_exit_code_and_the_first_word(status: int, text: str) -> None:
-    with answering(status, text) as (where, _):
-        result = run("health", "ready", "--at", where)
-
-    expected = judge("ready", where, status, text)
-    assert expected.state == result.exit_code
-    assert [expected.state.name, *text.splitlines()[:-1]] == [
-        result.stdout.partition(":")[0],
-        *result.stdout.splitlines()[1:],
-    ]
-
-
-@pytest.mark.parametrize(("question", "path"), [("live", "/livez"), ("ready", "/readyz"), ("startup", "/startupz")])
-def test_each_question_has_its_path(question: str, path: str) -> None:
-    with answering(200, READY) as (where, asked):
-        run("health", question, "--at", where)
-
-    assert [f"{path}?verbose"] == asked
-
-
-def test_an_instance_that_is_not_there_is_critical(free_port: int) -> None:
-    result = run("health", "live", "--at", f"127.0.0.1:{free_port}")
-
-    assert 2 == result.exit_code
-    assert f"CRITICAL: nobody answers at 127.0.0.1:{free_port}: Connection refused\n" == result.stdout
-
-
-def test_an_instance_that_does_not_answer_is_critical() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-        result = run("health", "live", "--at", f"127.0.0.1:{port}", "--timeout", "0.2")
-
-    assert 2 == result.exit_code
-    assert f"CRITICAL: no answer from 127.0.0.1:{port} within 0.2 s\n" == result.stdout
-
-
-def test_waiting_ends_with_the_first_yes() -> None:
-    with answering(200, READY, behind=2) as (where, asked):
-        result = run("health", "ready", "--at", where, "--wait", "30")
-
-    assert (0, 3) == (result.exit_code, len(asked))
-
-
-def test_waiting_ends_when_the_time_is_up(free_port: int) -> None:
-    result = run("health", "ready", "--at", f"127.0.0.1:{free_port}", "--wait", "0.2")
-
-    assert 2 == result.exit_code
-
-
-def test_nobody_waits_for_what_is_no_instance() -> None:
-    with answering(404, "ok") as (where, asked):
-        result = run("health", "ready", "--at", where, "--wait", "30")
-
-    assert (3, 1) == (result.exit_code, len(asked))
-
-
-def test_the_configuration_says_where(tmp_path: Path) -> None:
-    config = tmp_path / "broker.toml"
-    with answering(200, READY) as (where, asked):
-        config.write_text(f'[observe]\nlisten = "0.0.0.0:{where.rpartition(":")[2]}"\n')
-        result = run("health", "-c", str(config), "-o", "json")
-
-    assert 0 == result.exit_code
-    assert {"state": "OK", "question": "ready"} == {
-        key: value for key, value in json.loads(result.stdout).items() if key in {"state", "question"}
-    }
-    assert ["/readyz?verbose"] == asked
-
-
-def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tmp_path / "broker.toml"
-    config.write_text('[observe]\nlisten = "127.0.0.1:1"\n')
-    with answering(200, READY) as (where, _):
-        monkeypatch.setenv("BROKER_OBSERVE__LISTEN", where)
-        result = run("health", "-c", str(config))
-
-    assert 0 == result.exit_code
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('[observe]\nlisten = ""\n', 'observe.listen is ""'),
-        ("[observe]\nlisten = 1\n", "observe.listen: 1 has no port"),
-        ('[observe]\nlisten = "127.0.0.1:0"\n', "is no address to ask"),
-        ("[observe\n", "broker check says more"),
-    ],
-)
-def test_a_configuration_that_names_nobody_is_unknown(text: str, expected: str, tmp_path: Path) -> None:
-    config = tmp_path / "broker.toml"
-    config.write_text(text)
-
-    result = run("health", "-c", str(config))
-
-    assert 3 == result.exit_code
-    assert result.stdout.startswith("UNKNOWN: ")
-    assert expected in result.stdout
-
-
-def test_a_configuration_that_is_not_there_is_unknown(tmp_path: Path) -> None:
-    result = run("health", "-c", str(tmp_path / "none.toml"))
-
-    assert 3 == result.exit_code
-    assert f"UNKNOWN: {tmp_path / 'none.toml'}: cannot be read: No such file or directory" in result.stdout
-
-
-# --- test_glance ---
-# Tables and the status page: nothing is cut, nothing is obeyed, nothing breaks a terminal.
-
-
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
-
-
-def drawn(columns: list[str], rows: list[dict[str, Any]], *, width: int = 80, title: str | None = None) -> list[str]:
-    file = io.StringIO()
-    render_table(columns, rows, title=title, terminal=Terminal(file, width=width))
-    return file.getvalue().splitlines()
-
-
-def test_a_narrow_table_is_a_table() -> None:
-    lines = drawn(["name", "address"], [{"name": "a", "address": "LOCAL"}], title="Routes")
-
-    assert "Routes" == lines[0].strip()
-    assert ["a", "LOCAL"] == [cell.strip() for cell in lines[4].strip("│").split("│")]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(None, "NULL"), (0, "0"), (False, "False"), ("", ""), ("[/x] [b]", "[/x] [b]")]
-)
-def test_a_value_is_shown_as_it_is(value: object, shown: str) -> None:
-    lines = drawn(["v"], [{"v": value}])
-
-    assert shown == lines[3].strip("│").strip()
-
-
-def test_a_missing_value_is_an_empty_cell() -> None:
-    assert "" == drawn(["v"], [{}])[3].strip("│").strip()
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [("\x1b[2Jgone", "\\x1b[2Jgone"), ("two\nlines", "two\\nlines"), ("bell\a", "bell\\x07")]
-)
-def test_what_a_terminal_would_obey_is_written_out(value: str, shown: str) -> None:
-    lines = drawn(["v"], [{"v": value}])
-
-    assert shown == lines[3].strip("│").strip()
-
-
-def test_a_guid_stays_on_one_line_beside_a_long_text() -> None:
-    lines = drawn(["handle", "body"], [{"handle": GUID, "body": "x" * 500}])
-
-    assert all(len(line) <= 80 for line in lines)
-    assert any(GUID in line for line in lines)
-    assert 500 == sum(line.count("x") for line in lines)
-
-
-def test_a_table_that_is_too_wide_becomes_a_block_for_each_row() -> None:
-    columns = ["one", "second", "three"]
-
-    lines = drawn(columns, [dict.fromkeys(columns, GUID), {"one": "x" * 100, "second": None}], title="Wide")
-
-    assert [
-        "Wide",
-        "-- 1 of 2",
-        f"one     {GUID}",
-        f"second  {GUID}",
-        f"three   {GUID}",
-        "-- 2 of 2",
-        f"one     {'x' * 100}",
-        "second  NULL",
-        "three   ",
-    ] == lines
-
-
-def test_wide_columns_without_rows_say_so() -> None:
-    assert ["no rows"] == drawn([GUID, GUID + "2", GUID + "3"], [])
 
 
 def status(**changes: Any) -> dict[str, Any]:
@@ -423,3 +185,55 @@ def test_the_ledger_of_a_database_is_one_line(
 @pytest.mark.parametrize("more", [{}, {"ledger": None}])
 def test_a_ledger_that_is_not_known_is_not_told(capsys: pytest.CaptureFixture[str], more: dict[str, Any]) -> None:
     assert "ledger" not in page(capsys, status(databases={"orders": database(**more)}))
+
+
+# --- the commands ---
+
+
+def test_status_is_a_page_or_the_daemons_own_json(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/status"] = (200, status())
+
+    page = run("status", "--socket", fake_admin.path)
+    text = run("status", "--socket", fake_admin.path, "-o", "json")
+
+    assert "\ngateway-a ready, up 0:01:01" in page.stdout
+    assert status() == json.loads(text.stdout)
+
+
+def test_top_once_is_status(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/status"] = (200, status())
+
+    pages = [run(*command, "--socket", fake_admin.path).stdout for command in (["status"], ["top", "--once"])]
+
+    assert pages[0].splitlines()[1:] == pages[1].splitlines()[1:]
+
+
+@pytest.mark.parametrize("command", [["top"], ["status", "--watch"]], ids=" ".join)
+def test_watching_without_a_terminal_prints_one_state_after_the_other(
+    fake_admin: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    fake_admin.answers["/v1/status"] = (200, status())
+    left = iter([None, None])
+
+    def sleep(seconds: float) -> None:
+        assert 7 == seconds
+        if next(left, 0) == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("broker.cli.status.time", SimpleNamespace(sleep=sleep))
+    result = run(*command, "--socket", fake_admin.path, "--interval", "7", "-o", "json")
+
+    assert (0, [status()] * 3) == (result.exit_code, [json.loads(line) for line in result.stdout.splitlines()])
+
+
+def test_watching_ends_when_the_instance_refuses(fake_admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_admin.answers["/v1/status"] = (200, status())
+
+    def sleep(_: float) -> None:
+        fake_admin.answers["/v1/status"] = (403, {"detail": "no"})
+
+    monkeypatch.setattr("broker.cli.status.time", SimpleNamespace(sleep=sleep))
+
+    result = run("top", "--socket", fake_admin.path)
+
+    assert (5, "no") == (result.exit_code, result.stderr.strip())

@@ -104,7 +104,7 @@ def test_without_a_daemon_the_files_tell(config: Path, shop: Shop) -> None:
 
     text = " ".join(done.stdout.split())
     assert 0 == done.exit_code
-    assert "read from files, for no daemon answers" in text
+    assert "no daemon answers, so read from" in text
     assert "1 message from Orders to //far/Billing waits in shop" in text
 
 

@@ -26,7 +26,6 @@ from broker.observe.database_stats import (
     add_standstills,
     census_of,
     find_conversation,
-    ledger_sentence,
     ledger_values,
     read_backlog,
     read_ledger,
@@ -34,6 +33,7 @@ from broker.observe.database_stats import (
     read_stock,
     read_stocks,
 )
+from broker.observe.health import ledger_sentence
 from broker.protocol.layout import NO_GUID
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.inspect import QUEUES_MAX as COUNTED_QUEUES_MAX

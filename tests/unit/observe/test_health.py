@@ -13,15 +13,14 @@ from broker.observe.health import (
     FINDINGS_MAX,
     NAME_MAX,
     cut,
-    drops_of,
     fold,
-    read_dropped,
     remedy_of,
     remedy_of_error,
     remedy_of_unreached,
     shorten,
     verdict,
 )
+from broker.observe.status import drops_of, read_dropped
 from broker.observe.views import DISPOSITIONS, make_row
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -1,0 +1,86 @@
+"""How a command ends: the exit codes of all commands but `health`, and how an error becomes one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from functools import wraps
+from typing import Any, NoReturn
+
+import click
+
+from broker.admin.client import ProblemError, SocketNotPermittedError
+from broker.errors import BrokerError, DaemonUnreachableError
+from broker.store.sqlite.transaction import is_about_file, sentence
+
+
+class ExitCode(IntEnum):
+    """What the exit code of a command means; 0 is success."""
+
+    ERROR = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 4  # no daemon answers
+    NOT_PERMITTED = 5
+    HARMFUL = 6  # refused, because it would do harm
+    TIMED_OUT = 7
+    TEMPORARY = 75  # of `serve` and `run`: port taken, store locked; EX_TEMPFAIL of sysexits.h
+    CONFIGURATION = 78  # of `serve`: bad configuration; EX_CONFIG
+
+
+_NOT_PERMITTED_STATUSES = frozenset({401, 403})
+_NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
+
+
+def with_exit_code(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn what the package raises into one sentence on standard error and the documented exit code."""
+
+    @wraps(call)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except BrokerError as error:
+            fail(str(error), exit_code(error))
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # the reader has gone; click ends quietly
+            _drop_output()
+            fail(str(error), ExitCode.ERROR)
+        except sqlite3.DatabaseError as error:
+            if not is_about_file(error):
+                raise  # a bug
+            fail(sentence(error), ExitCode.ERROR)
+
+    return wrapper
+
+
+def exit_code(error: BrokerError) -> ExitCode:
+    """The exit code of an error: by what it is, or by its number, also when a daemon reported it."""
+    if isinstance(error, DaemonUnreachableError):
+        return ExitCode.UNREACHABLE
+    if isinstance(error, SocketNotPermittedError):
+        return ExitCode.NOT_PERMITTED
+    number = getattr(error, "number", 0)
+    if isinstance(error, ProblemError):
+        if error.status in _NOT_PERMITTED_STATUSES:
+            return ExitCode.NOT_PERMITTED
+        number = error.problem.get("number", 0)
+    return ExitCode.NOT_FOUND if number in _NOT_FOUND_NUMBERS else ExitCode.ERROR
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """End the program with a sentence on standard error."""
+    click.echo(text, err=True)
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Drop what standard output did not accept, else Python tries again at its end and exits with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

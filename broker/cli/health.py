@@ -1,0 +1,184 @@
+"""
+`broker health`: how an instance is, for those that only understand exit codes.
+
+It asks the port of observation as an orchestrator does, and needs no right for it. Exit codes are those of monitoring
+plugins, which Nagios, Icinga and others expect. Source: Monitoring Plugins Development Guidelines, "Plugin Return
+Codes".
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import sys
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import ip_address
+from pathlib import Path
+
+import click
+
+from broker.cli.access import read_settings
+from broker.cli.options import config_option, examples, output_option
+from broker.cli.output import show_json
+from broker.errors import SettingsError
+
+TIMEOUT_SECONDS = 3.0  # below that of any probe
+_PAUSE_SECONDS = 0.1  # before the next question of --wait
+_ANSWER_MAX_BYTES = 65_536
+_PATHS = {"live": "/livez", "ready": "/readyz", "startup": "/startupz"}
+_LINE = re.compile(r"\[([+!-])\] ?(.+)")
+
+
+class HealthState(IntEnum):
+    """How it is; the value is the exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HealthAnswer:
+    """
+    An answer.
+
+    Attributes:
+        state: How it is.
+        text: One sentence.
+        checks: The lines of the instance, each with its mark.
+    """
+
+    state: HealthState
+    text: str
+    checks: tuple[str, ...] = ()
+
+
+class NothingToAskError(Exception):
+    """No address to ask is known; its text says what to do."""
+
+
+@examples("""
+broker health ready -c config/gateway.toml
+broker health live --at 127.0.0.1:9423 -o json
+""")
+@click.command()
+@click.argument("question", type=click.Choice(list(_PATHS)), default="ready")
+@config_option
+@click.option("--at", metavar="HOST:PORT", help="Address of observation; else observe.listen of the configuration.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 60),
+    default=TIMEOUT_SECONDS,
+    show_default=True,
+    help="Seconds to wait for an answer.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 3600),
+    default=0,
+    show_default=True,
+    help="Seconds to ask again while the answer is no.",
+)
+@output_option
+def health(question: str, config: Path | None, at: str | None, output: str, *, timeout: float, wait: float) -> None:
+    """
+    Ask whether an instance is live, ready or started.
+
+    With --wait it asks again until the answer is yes, for scripts that have started one. Exit codes: 0 yes; 1 yes, with
+    a warning; 2 no, or no answer; 3 nobody could be asked. Monitoring plugins have the same four.
+    """
+    try:
+        host, port = _address(at or observe_listen(config))
+    except NothingToAskError as error:
+        found = HealthAnswer(HealthState.UNKNOWN, str(error))
+    else:
+        found = _ask_until(host, port, question, timeout=timeout, wait=wait)
+    if output == "json":
+        show_json({"state": found.state.name, "question": question, "text": found.text, "checks": list(found.checks)})
+    else:
+        click.echo("\n".join([f"{found.state.name}: {found.text}", *found.checks]))
+    sys.exit(found.state)
+
+
+def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: float) -> HealthAnswer:
+    """Ask again while the answer is no and there is time; the last answer."""
+    deadline = time.monotonic() + wait
+    while (found := ask(host, port, question, timeout=timeout)).state is HealthState.CRITICAL:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        time.sleep(min(_PAUSE_SECONDS, left))
+    return found
+
+
+def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
+    """Ask one question; whatever happens is an answer."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    where = f"{host}:{port}"
+    try:
+        connection.request("GET", f"{_PATHS[question]}?verbose")
+        response = connection.getresponse()
+        text = response.read(_ANSWER_MAX_BYTES).decode("utf-8", "replace")
+    except TimeoutError:
+        return HealthAnswer(HealthState.CRITICAL, f"no answer from {where} within {timeout:g} s")
+    except OSError as error:
+        return HealthAnswer(HealthState.CRITICAL, f"nobody answers at {where}: {error.strerror or error}")
+    except http.client.HTTPException:
+        return HealthAnswer(
+            HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: it speaks no HTTP"
+        )
+    finally:
+        connection.close()
+    return judge(question, where, response.status, text)
+
+
+def judge(question: str, where: str, status: int, text: str) -> HealthAnswer:
+    """What an HTTP status and a body mean; the body has a line for each check, then one word."""
+    found = [(match[1], match[0]) for line in text.splitlines() if (match := _LINE.fullmatch(line.strip()))]
+    checks = tuple(line for _, line in found)
+    if status == 200 and (found or text.strip() == "ok"):
+        if any(mark == "!" for mark, _ in found):
+            return HealthAnswer(HealthState.WARNING, f"{question}, but not all is well", checks)
+        return HealthAnswer(HealthState.OK, question, checks)
+    if status == 503 and (found or text.strip() == "failed"):
+        return HealthAnswer(HealthState.CRITICAL, f"not {question}", checks)
+    return HealthAnswer(HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: HTTP {status}")
+
+
+def observe_listen(config: Path | None) -> str:
+    """
+    The address of observation, as the settings say.
+
+    Raises:
+        NothingToAskError: the settings are wrong, or the port is off.
+    """
+    try:
+        listen = read_settings(config).observe.listen
+    except SettingsError as error:
+        raise NothingToAskError(f"{error.errors[0]}; broker check says more") from error
+    if listen is None:
+        raise NothingToAskError('observe.listen is "", so nobody can be asked: set it to an address as 127.0.0.1:9423')
+    return str(listen)
+
+
+def _address(text: str) -> tuple[str, int]:
+    """
+    Host and port to dial: where an instance listens on every address, loopback.
+
+    Raises:
+        NothingToAskError: it is none, or its port is any that is free.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
+        raise NothingToAskError(f"{text!r} is no address to ask: give HOST:PORT with --at")
+    try:
+        wildcard = ip_address(host)
+    except ValueError:
+        return host, int(port)
+    if wildcard.is_unspecified:
+        host = "127.0.0.1" if wildcard.version == 4 else "::1"
+    return host, int(port)

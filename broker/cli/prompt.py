@@ -1,0 +1,360 @@
+r"""
+`broker sql` at a terminal: statements are typed, completed, kept for the next session, and answered.
+
+As in sqlcmd a statement ends with GO on a line, and as at other prompts with `;` at the end of a line, unless that is
+in a text, a name in brackets or a comment. Ctrl-C forgets what is typed, or stops waiting for an answer: the daemon
+then stops a SELECT, and carries out anything else. Ctrl-D leaves. A line that begins with a backslash is for the prompt
+itself; `\?` lists them.
+
+readline edits the line and finds earlier statements. They are in a file that only its owner can read, one a line, where
+a line feed inside is U+0001, as psql does. A file that cannot be used leaves the prompt without a history.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from broker.admin.client import AdminClient
+from broker.cli.names import Names, completions
+from broker.cli.output import FORMATS, show_answer
+from broker.errors import BrokerError
+
+try:
+    import readline
+except ImportError:  # a Python that was built without it: lines are read as they are
+    readline = None  # type: ignore[assignment]
+
+COMPLETION_SECONDS = 2.0  # for the daemon to answer while a word is completed
+KEPT = 1000  # statements; what a person may want to find again
+STATEMENT_MAX = 8192  # characters; a longer one came out of a file
+HISTORY_VARIABLE = "BROKER_SQL_HISTORY"
+_DELIMITERS = " \t\n,()=<>+;'"  # what ends a word; a name may hold dots, slashes, brackets
+_LINE_FEED = "\x01"
+_FIRST, _NEXT = "broker> ", "    -> "
+_GREETING = "a statement ends with ; or with a line GO; \\? helps, exit or Ctrl-D leaves"
+_HELP = """\
+  STATEMENT ;        carry it out; GO on a line of its own ends one too
+  USE name ;         the database that is meant from now on
+  \\d                 the views, and the queues of this database
+  \\d NAME            the columns of a view or queue
+  \\o FORMAT          show answers as table, json, jsonl or csv
+  \\p                 what is typed so far
+  \\r                 forget what is typed so far; so does Ctrl-C
+  \\q                 leave; so do exit, quit and Ctrl-D
+  \\?                 this help
+Tab completes keywords, views, columns, and names of routes, services, queues and databases. What is typed is kept in
+the file that BROKER_SQL_HISTORY names, empty for none; never a statement with a password, or one after a blank."""
+_VIEWS = (
+    "SELECT 'view' AS kind, schema_name + '.' + name AS name FROM sys.system_views"
+    " UNION ALL SELECT 'queue', 'dbo.' + name FROM sys.service_queues ORDER BY kind DESC, name"
+)
+
+
+def run_prompt(client: AdminClient, database: str | None, output: str) -> None:
+    """A session at the terminal, with its history; when standard output is none, it gets the answers alone."""
+    history = History(history_path(os.environ, Path.home()))
+    prompt = Prompt(client, database=database, output=output, history=history)
+    if not sys.stdout.isatty():
+        prompt.run(_read_beside)
+        return
+    if readline is not None:
+        prepare_readline(prompt, history)
+    prompt.run(input)
+
+
+class Prompt:
+    """
+    One session.
+
+    Args:
+        client: Asks the daemon.
+        database: Where statements run, None as in `AdminClient.sql`.
+        output: One of `FORMATS`.
+        history: Gets what may be kept.
+    """
+
+    def __init__(self, client: AdminClient, *, database: str | None, output: str, history: History) -> None:
+        self.database = database
+        self.output = output
+        self._client = client
+        self._history = history
+        self._pending: list[str] = []
+        self._is_leaving = False
+        self._names = self._names_here()
+        self._hint_is_due = True
+
+    def run(self, read: Callable[[str], str]) -> None:
+        """Read lines until the end of input; `read` shows a prompt, and raises EOFError there."""
+        click.echo(_GREETING, err=True)
+        if self._history.problem:
+            click.echo(f"no history: {self._history.problem}", err=True)
+        while not self._is_leaving:
+            try:
+                self.enter(read(_NEXT if self._pending else _FIRST))
+            except EOFError:
+                click.echo(err=True)
+                return
+            except KeyboardInterrupt:
+                self._pending.clear()
+                click.echo("^C", err=True)
+
+    def enter(self, text: str) -> None:
+        """Act on one entry: a line, or several when an earlier statement was called back."""
+        for line in text.split("\n"):
+            self._enter_line(line)
+
+    def words(self, before: str, word: str) -> list[str]:
+        """What the word at the cursor may become; `before` is what the line has in front of it."""
+        if before.startswith("\\") and not self._pending:
+            command = before.strip()
+            names: Iterable[str] = FORMATS if command == "\\o" else ()
+            if command == "\\d":
+                names = (*self._names.of("view"), *self._names.of("queue"))
+            return [name for name in names if name.casefold().startswith(word.casefold())]
+        return completions(self._names, "\n".join([*self._pending, before]), word)
+
+    def _enter_line(self, line: str) -> None:
+        bare = line.strip()
+        is_inside = is_open("\n".join(self._pending))
+        if bare.startswith("\\") and not is_inside:
+            self._obey(bare[1:])
+        elif not self._pending and bare.rstrip(";").lower() in ("exit", "quit"):
+            self._is_leaving = True
+        elif is_go(line) and not is_inside:
+            self._end()
+        elif bare or is_inside:
+            self._pending.append(line)
+            if is_whole("\n".join(self._pending)):
+                self._end()
+        elif self._pending and self._hint_is_due:
+            self._hint_is_due = False
+            click.echo("(it is carried out when it ends with ; or with a line GO)", err=True)
+
+    def _end(self) -> None:
+        """Carry out what is typed."""
+        statement = "\n".join(self._pending)
+        self._pending.clear()
+        if is_blank(statement):
+            return
+        if not is_secret(statement):
+            self._history.add(statement)
+            if readline is not None:
+                readline.add_history(statement)
+        database = used_database(statement)
+        if database is None:
+            self._carry_out(statement)
+        else:
+            self._use(database)
+
+    def _carry_out(self, statement: str) -> None:
+        try:
+            answer = self._client.sql(statement, self.database)
+        except BrokerError as error:
+            click.echo(str(error), err=True)
+        except KeyboardInterrupt:
+            click.echo("^C no longer waiting: a SELECT is stopped, anything else may still be carried out", err=True)
+        else:
+            if not answer["columns"]:
+                self._names.forget()
+            show_answer(answer, self.output)
+
+    def _use(self, database: str) -> None:
+        """Go to a database, once the daemon has said that it is there."""
+        try:
+            self._client.sql("SELECT 1 AS one", database)
+        except BrokerError as error:
+            click.echo(str(error), err=True)
+        else:
+            self.database = database
+            self._names = self._names_here()
+            click.echo(f"changed database context to '{database}'", err=True)
+
+    def _obey(self, text: str) -> None:
+        """A line for the prompt itself, without its backslash."""
+        command, _, argument = text.partition(" ")
+        argument = argument.strip().rstrip(";")
+        match command:
+            case "?":
+                click.echo(_HELP, err=True)
+            case "d":
+                self._describe(argument)
+            case "o" if argument in FORMATS:
+                self.output = argument
+            case "o":
+                click.echo(f"\\o takes one of {', '.join(FORMATS)}; it is {self.output}", err=True)
+            case "p":
+                click.echo("\n".join(self._pending), err=True)
+            case "r":
+                self._pending.clear()
+            case "q":
+                self._is_leaving = True
+            case _:
+                click.echo(f"there is no \\{command}; \\? lists what there is", err=True)
+
+    def _describe(self, name: str) -> None:
+        if not name:
+            self._carry_out(_VIEWS)
+            return
+        view = name.replace("[", "").replace("]", "").rpartition(".")[2].replace("'", "''").lower()
+        found = f"SELECT column_id, name AS column_name FROM sys.system_columns WHERE view_name = '{view}'"  # noqa: S608 - quoted
+        try:
+            answer = self._client.sql(f"{found} ORDER BY column_id", self.database)
+            if not answer["rows"]:  # a queue, or nothing
+                columns = self._client.sql(f"SELECT TOP 0 * FROM {name}", self.database)["columns"]  # noqa: S608 - what was typed
+                answer = answer | {"rows": [[place, column] for place, column in enumerate(columns, 1)]}
+        except BrokerError as error:
+            click.echo(str(error), err=True)
+        else:
+            show_answer(answer, self.output)
+
+    def _names_here(self) -> Names:
+        quick = self._client.patient(COMPLETION_SECONDS)
+        return Names(lambda question: quick.sql(question, self.database)["rows"])
+
+
+def prepare_readline(prompt: Prompt, history: History) -> None:
+    """Give readline the earlier statements, and what completes a word."""
+    readline.set_auto_history(False)  # a statement is one entry, and only when it may be kept
+    readline.clear_history()
+    for statement in history.statements:
+        readline.add_history(statement)
+    offered: list[str] = []
+
+    def complete(word: str, state: int) -> str | None:
+        if state == 0:
+            offered[:] = prompt.words(readline.get_line_buffer()[: readline.get_begidx()], word)
+        return offered[state] if state < len(offered) else None
+
+    readline.set_completer_delims(_DELIMITERS)
+    readline.set_completer(complete)
+    if "libedit" in (readline.__doc__ or ""):
+        readline.parse_and_bind("bind ^I rl_complete")
+    else:
+        readline.parse_and_bind("tab: complete")
+        readline.parse_and_bind("set enable-bracketed-paste on")
+
+
+def _read_beside(prompt: str) -> str:
+    """A line, with the prompt on standard error."""
+    click.echo(prompt, nl=False, err=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\n")
+
+
+# --- history ---
+
+
+def history_path(environ: Mapping[str, str], home: Path) -> Path | None:
+    """BROKER_SQL_HISTORY, None when that is empty; else in XDG_STATE_HOME, else in the home directory."""
+    named = environ.get(HISTORY_VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    state = Path(environ.get("XDG_STATE_HOME") or "")
+    return (state if state.is_absolute() else home / ".local" / "state") / "broker" / "sql_history"
+
+
+class History:
+    """
+    The file of earlier statements. Several sessions may append to it at once.
+
+    Args:
+        path: None for none.
+
+    Attributes:
+        statements: Those of earlier sessions, oldest first.
+        problem: Why there is no history; "" when there is one.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.problem = ""
+        self.statements: list[str] = []
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(
+                _open_own(path, os.O_RDONLY), "r", encoding="utf-8", errors="surrogateescape", newline="\n"
+            ) as file:
+                os.fchmod(file.fileno(), 0o600)  # it may have been made readable for others
+                lines = [line for line in file.read().split("\n") if line.strip()]
+            self.statements = [line.replace(_LINE_FEED, "\n") for line in lines[-KEPT:]]
+            if len(lines) > 2 * KEPT:
+                _replace(path, lines[-KEPT:])
+        except OSError as error:
+            self.problem = f"{path}: {error.strerror or error}"
+
+    def add(self, statement: str) -> None:
+        """Keep a statement; the caller has checked that it holds no secret."""
+        if self._path is None or self.problem or len(statement) > STATEMENT_MAX:
+            return
+        line = statement.replace("\n", _LINE_FEED) + "\n"
+        with suppress(OSError), os.fdopen(_open_own(self._path, os.O_WRONLY | os.O_APPEND), "wb") as file:
+            file.write(line.encode("utf-8", "surrogateescape"))
+
+
+def _open_own(path: Path, flags: int) -> int:
+    """A descriptor of the file, made when it is missing, never through a symbolic link. Raises OSError."""
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+
+
+def _replace(path: Path, lines: Iterable[str]) -> None:
+    """Keep the newest alone, in one step, so that no session reads a half-written file."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    Path(name).replace(path)
+
+
+# --- what is typed ---
+
+# What hides a `;`: texts, names, comments; the last alternative of each pair is one that is not closed.
+_HIDING = re.compile(
+    r"""'(?:[^']|'')*+' | "(?:[^"]|"")*+" | \[(?:[^\]]|\]\])*+\] | --[^\n]*+ | /\*.*?\*/""", re.DOTALL | re.VERBOSE
+)
+_OPENING = re.compile(r"""['"\[]|/\*""")
+_GO = re.compile(r"[ \t]*GO[ \t]*;?[ \t]*", re.IGNORECASE)
+_USE = re.compile(r"\s*USE\s+(?:\[((?:[^\]]|\]\])+)\]|([^\s\[;]+))\s*;?\s*", re.IGNORECASE)
+_SECRET = re.compile(r"PASSWORD|PASSPHRASE|SECRET|TOKEN|PRIVATE[\s_]*KEY|\bBEARER\b", re.IGNORECASE)
+
+
+def is_go(line: str) -> bool:
+    """Whether a line ends the batch before it."""
+    return _GO.fullmatch(line) is not None
+
+
+def is_open(text: str) -> bool:
+    """Whether a text, a name or a comment in it is not closed yet, so that the next line belongs to it."""
+    return _OPENING.search(_HIDING.sub(" ", text)) is not None
+
+
+def is_whole(text: str) -> bool:
+    """Whether a `;` ends it."""
+    bare = _HIDING.sub(" ", text)
+    return bare.rstrip().endswith(";") and _OPENING.search(bare) is None
+
+
+def is_blank(text: str) -> bool:
+    """Whether there is nothing in it but blanks, comments and semicolons."""
+    return not re.sub(r"--[^\n]*+|/\*.*?\*/|[\s;]", "", text, flags=re.DOTALL)
+
+
+def is_secret(text: str) -> bool:
+    """Whether it may hold what must not be kept: a password, a token, a key; or it begins with a blank."""
+    return text[:1] in {" ", "\t"} or _SECRET.search(text) is not None
+
+
+def used_database(text: str) -> str | None:
+    """The database of a `USE name` that stands alone; else None."""
+    found = _USE.fullmatch(text)
+    return None if found is None else (found[1] or found[2]).replace("]]", "]")

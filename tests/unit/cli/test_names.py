@@ -1,0 +1,157 @@
+"""Which words are offered where, at the prompt and in the shell, and what is asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from broker.cli import main
+from broker.cli.names import FRESH_SECONDS, Names, completions
+from broker.errors import DaemonUnreachableError
+
+COLUMNS = [("sys", "routes", "name"), ("sys", "routes", "address"), ("sys", "services", "service_id")]
+LIVE: dict[str, list[str | None]] = {
+    "sys.databases": ["msdb", "orders"],
+    "sys.routes": ["Far", "my route"],
+    "remote_service_name": ["//shop/Billing", None],
+    "address": ["LOCAL", "tcp://b:4022"],
+    "sys.services": ["//shop/Orders", "evil\x1b[2J"],
+    "sys.service_queues": ["OrdersQueue", "Bil]l"],
+}
+
+
+class Daemon:
+    """Answers as one with some names; `asked` is what it was asked, `now` the time."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.now = 1000.0
+
+    def ask(self, question: str) -> Sequence[Sequence[Any]]:
+        self.asked.append(question)
+        if "system_columns" in question:
+            return COLUMNS
+        for word in ("remote_service_name", "address"):
+            if f" {word} " in question:
+                return [(name,) for name in LIVE[word]]
+        return [(name,) for key, names in LIVE.items() if f"FROM {key}" in question for name in names][:2]
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.fixture
+def names(daemon: Daemon) -> Names:
+    return Names(daemon.ask, clock=lambda: daemon.now)
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "expected"),
+    [
+        ("", "sel", ["select"]),
+        ("", "SEL", ["SELECT"]),
+        ("SELECT * FROM ", "sys.r", ["sys.routes"]),
+        ("SELECT * FROM ", "Or", ["OrdersQueue"]),
+        ("SELECT * FROM ", "or", ["orders."]),
+        ("SELECT * FROM ", "Bil", ["[Bil]]l]"]),
+        ("SELECT * FROM ", "orders.sys.s", ["orders.sys.services"]),
+        ("SELECT * FROM sys.routes WHERE ", "na", ["name"]),
+        ("SELECT * FROM sys.routes r WHERE ", "r.ad", ["r.address"]),
+        ("SELECT * FROM sys.services WHERE ", "ad", ["address"]),
+        ("DROP ROUTE ", "", ["Far", "[my route]"]),
+        ("ALTER ROUTE ", "my", ["[my route]"]),
+        ("CREATE SERVICE s ON QUEUE ", "O", ["OrdersQueue"]),
+        ("GRANT SEND ON SERVICE::", "", ["[//shop/Orders]"]),
+        ("USE ", "o", ["orders"]),
+        ("CREATE ROUTE r WITH SERVICE_NAME = '", "//shop/B", ["//shop/Billing"]),
+        ("CREATE ROUTE r WITH ADDRESS = '", "tcp", ["tcp://b:4022"]),
+        ("SELECT 'a ", "sel", []),
+        ("", "zzz", []),
+    ],
+)
+def test_what_fits_is_offered(names: Names, before: str, word: str, expected: list[str]) -> None:
+    assert expected == completions(names, before, word)
+
+
+def test_columns_of_the_views_that_are_named_come_first(names: Names) -> None:
+    assert ["service_id"] == completions(names, "SELECT * FROM sys.services WHERE ", "serv")[:1]
+
+
+def test_a_name_that_a_terminal_would_obey_is_not_offered(names: Names) -> None:
+    assert [] == [name for name in names.of("service") if "\x1b" in name]
+
+
+def test_names_are_asked_again_when_they_are_old_or_something_was_changed(names: Names, daemon: Daemon) -> None:
+    names.of("route")
+    names.of("route")
+    assert 1 == len(daemon.asked)
+
+    daemon.now += FRESH_SECONDS
+    names.of("route")
+    assert 2 == len(daemon.asked)
+
+    names.forget()
+    names.of("route")
+    assert 3 == len(daemon.asked)
+
+
+def test_a_daemon_that_does_not_answer_leaves_the_keywords() -> None:
+    def ask(_: str) -> Sequence[Sequence[Any]]:
+        raise DaemonUnreachableError("x", "gone")
+
+    assert ["SELECT"] == completions(Names(ask), "", "SEL")
+
+
+# --- in the shell ---
+
+
+def offered(*words: object) -> list[str]:
+    """What the last word may become behind the others."""
+    *before, word = map(str, words)
+    found = ShellComplete(main, {}, "broker", "_BROKER_COMPLETE").get_completions(before, word)
+    return [item.value for item in found]
+
+
+def rows(*names: str) -> tuple[int, Any]:
+    return 200, {"columns": ["name"], "rows": [[name] for name in names], "messages": []}
+
+
+def test_services_of_the_instance_are_offered_where_a_service_is_named(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/sql"] = rows("//shop/Billing", "//shop/Basket", "//stock/Items")
+
+    assert ["//shop/Basket", "//shop/Billing"] == offered("explain", "--socket", fake_admin.path, "--to", "//shop/B")
+    assert any("remote_service_name" in body["statement"] for _, _, body in fake_admin.asked)
+
+
+@pytest.mark.parametrize("command", ["sql", "explain"])
+def test_databases_of_the_instance_are_offered_where_one_is_named(fake_admin: Any, command: str) -> None:
+    fake_admin.answers["/v1/sql"] = rows("msdb", "orders")
+
+    assert ["orders"] == offered(command, "--socket", fake_admin.path, "--database", "or")
+
+
+def test_the_instance_is_found_through_its_configuration(configuration: Path, fake_admin: Any) -> None:
+    fake_admin.answers["/v1/sql"] = rows("orders")
+
+    assert ["orders"] == offered("sql", "-c", configuration, "-d", "")
+
+
+@pytest.mark.parametrize("answer", [(500, {}), (200, b"no JSON")], ids=str)
+def test_an_instance_that_cannot_answer_offers_nothing(fake_admin: Any, answer: tuple[int, Any]) -> None:
+    fake_admin.answers["/v1/sql"] = answer
+
+    assert [] == offered("sql", "--socket", fake_admin.path, "-d", "")
+
+
+def test_no_instance_offers_nothing(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[instance", encoding="utf-8")
+
+    assert [] == offered("sql", "--socket", tmp_path / "none.sock", "-d", "")
+    assert [] == offered("sql", "-c", broken, "-d", "")
