@@ -78,7 +78,7 @@ def explain(
     if is_offline:
         first, note = (
             read(read_settings(config)),
-            f"read from {usual_config(config) or 'the environment'}, no daemon asked",
+            f"read from {usual_config(config) or 'the environment'}; no daemon was asked",
         )
     else:
         first, note = ask_daemon_or_files(config, socket, lambda client: ask(client, request), read)

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from broker.cli import pipeline
+from broker.cli.options import Duration
 from broker.cli.pipeline import JOBS
 from broker.errors import PipelineError
 from broker.pipeline import jobs
@@ -22,7 +23,7 @@ from tests.support.command import run
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30s", 30), ("15m", 900), ("1.5h", 5400), ("1d", 86400)])
 def test_durations(text: str, seconds: float) -> None:
-    assert timedelta(seconds=seconds) == pipeline.Duration().convert(text, None, None)
+    assert timedelta(seconds=seconds) == Duration().convert(text, None, None)
 
 
 @pytest.mark.parametrize(("text", "size"), [("1048576", 1 << 20), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)])
@@ -44,7 +45,7 @@ def test_instants(text: str, instant: datetime) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [(pipeline.Duration(), "soon"), (pipeline.Duration(), "-1s"), (pipeline.Size(), "0"), (pipeline.Instant(), "now")],
+    [(Duration(), "soon"), (pipeline.Duration(), "-1s"), (pipeline.Size(), "0"), (pipeline.Instant(), "now")],
 )
 def test_what_is_none_of_them_is_refused_with_examples(kind: click.ParamType[Any], text: str) -> None:
     with pytest.raises(click.BadParameter, match="write"):
@@ -54,8 +55,8 @@ def test_what_is_none_of_them_is_refused_with_examples(kind: click.ParamType[Any
 @pytest.mark.parametrize(
     ("kind", "text", "told"),
     [
-        (pipeline.Duration(), "99999999999d", "36500d is the longest"),
-        (pipeline.Duration(), "9" * 400, "36500d is the longest"),
+        (Duration(), "99999999999d", "36500d is the longest"),
+        (Duration(), "9" * 400, "36500d is the longest"),
         (pipeline.Instant(), "0001-01-01", "from 1971 to 9000"),
         (pipeline.Instant(), "9999-12-31T23:59-14:00", "from 1971 to 9000"),
     ],
