@@ -45,7 +45,7 @@ def test_instants(text: str, instant: datetime) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [(Duration(), "soon"), (pipeline.Duration(), "-1s"), (pipeline.Size(), "0"), (pipeline.Instant(), "now")],
+    [(Duration(), "soon"), (Duration(), "-1s"), (pipeline.Size(), "0"), (pipeline.Instant(), "now")],
 )
 def test_what_is_none_of_them_is_refused_with_examples(kind: click.ParamType[Any], text: str) -> None:
     with pytest.raises(click.BadParameter, match="write"):
