@@ -11,7 +11,7 @@
  *   sent, acked             broker_conversation.send_sequence, acknowledged_sequence
  *   stored                  broker_conversation.receive_sequence: everything before it is stored
  *   end_at                  broker_conversation.end_dialog_sequence
- *   arrive()                broker.store.sqlite.receive, with broker.conversation.frames.place
+ *   arrive()                broker.store.sqlite.receive, with broker.conversation.frames.classify
  *   acknowledge()           broker.store.port: cumulative acknowledgement, on its own or with a message
  *   due                     broker.dialog.arrivals: an acknowledgement that is to be sent; volatile
  *   App                     broker.client: SEND, RECEIVE, END CONVERSATION

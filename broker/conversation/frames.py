@@ -1,7 +1,8 @@
 """
-What a fragment is to the receiver: expected, early or a duplicate, by its place `(sequence, fragment)` alone.
+How one side of a dialog is addressed, the frames it makes, and what a fragment is to its receiver. Pure.
 
-What is early is kept within bounds, so that one dialog cannot fill the disk with what may never become a message.
+A fragment is expected, early or a duplicate by its place `(sequence, fragment)` alone. Early ones are kept within
+bounds, so that one dialog cannot fill the disk with what may never become a message.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from broker.routing.decide import RoutingFacts
 from broker.security.seal import Direction
 from broker.security.session import Sealer, Secured
 
-_LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow, and this is asked of every fragment
-EARLY_WINDOW = 4096  # how many messages from the expected one on are taken: `dialog.window` at its widest
-EARLY_FRAGMENTS_MAX = 4096  # kept out of order for one side: what that window lets be under way
+EARLY_WINDOW = 4096  # messages accepted from the expected one on: `dialog.window` at its widest
+EARLY_FRAGMENTS_MAX = 4096  # kept out of order for one side: what that window allows to be under way
 EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise, of bodies; a thousand fragments of the default size
 
+# An enum's operators are slow, and these are used for every fragment.
+_MESSAGE, _ACK, _FAULT = int(FrameKind.MESSAGE), int(FrameKind.ACK), int(FrameKind.FAULT)
+_LAST, _FROM_TARGET, _SEALED = int(Flag.LAST_FRAGMENT), int(Flag.FROM_TARGET), int(Flag.SEALED)
 
-class Arrival(IntEnum):
+Place = tuple[int, int]
+"""(sequence, fragment): one fragment of a direction of a dialog, or everything before it."""
+
+
+class FragmentArrival(IntEnum):
     """What a fragment is to the receiver."""
 
     EXPECTED = 0
@@ -32,49 +39,32 @@ class Arrival(IntEnum):
     TOO_EARLY = 3
 
 
-def place(expected: tuple[int, int], sequence: int, fragment: int) -> Arrival:
-    """What a fragment is, given the next expected (sequence, fragment)."""
-    if (sequence, fragment) == expected:
-        return Arrival.EXPECTED
-    if (sequence, fragment) < expected:
-        return Arrival.DUPLICATE
-    return Arrival.EARLY if sequence < expected[0] + EARLY_WINDOW else Arrival.TOO_EARLY
+def classify(expected: Place, place: Place) -> FragmentArrival:
+    """What a fragment at this place is, given the next expected one."""
+    if place == expected:
+        return FragmentArrival.EXPECTED
+    if place < expected:
+        return FragmentArrival.DUPLICATE
+    return FragmentArrival.EARLY if place[0] < expected[0] + EARLY_WINDOW else FragmentArrival.TOO_EARLY
 
 
-def after(place: tuple[int, int], flags: int) -> tuple[int, int]:
+def after(place: Place, flags: int) -> Place:
     """The place that is expected after a fragment with these flags."""
     sequence, fragment = place
     return (sequence + 1, 0) if flags & _LAST else (sequence, fragment + 1)
 
 
-# --- contact ---
-# How one side of a dialog is addressed on the wire, and the frames it makes: MESSAGE, ACK, FAULT. Pure.
-
-
-_MESSAGE, _ACK, _FAULT = (
-    int(FrameKind.MESSAGE),
-    int(FrameKind.ACK),
-    int(FrameKind.FAULT),
-)  # an enum's operators are slow
-_FROM_TARGET, _SEALED = int(Flag.FROM_TARGET), int(Flag.SEALED)
-
-
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """
-    Both ends of a dialog as seen from this one.
-
-    Shape: GUIDs are 16 bytes; `far_broker_instance` zero while any instance may answer; `secured` None when it is in
-    clear.
-    """
+    """Both ends of a dialog as seen from this one; GUIDs are 16 bytes."""
 
     conversation_id: bytes
     is_initiator: bool
     service_name: str
     broker_instance: bytes
     far_service: str
-    far_broker_instance: bytes = NO_GUID
-    secured: Secured | None = None
+    far_broker_instance: bytes = NO_GUID  # while any instance may answer
+    secured: Secured | None = None  # None: in clear
 
     @property
     def is_open(self) -> bool:
@@ -89,12 +79,12 @@ class Contact:
         """The same dialog, secured so."""
         return replace(self, secured=secured)
 
-    def objection(self, header: Header) -> Disposition | None:
+    def why_refused(self, header: Header) -> Disposition | None:
         """
         Why a frame is not from the far side of this dialog to this side, by what its header says; None when it is.
 
-        Permissions are asked of the service that a frame names, and a side is found by the conversation id alone. So a
-        frame is applied to a side only when all of its header fits.
+        Permissions are checked for the service that a frame names, and a side is found by the conversation id alone. So
+        a frame is applied to a side only when all of its header fits.
         """
         ends = header.conversation_id, header.is_from_target, header.to_service, header.from_service
         if ends != (self.conversation_id, self.is_initiator, self.service_name, self.far_service):
@@ -122,33 +112,29 @@ class Contact:
         )
 
 
-Place = tuple[int, int]
-"""(sequence, fragment): one fragment of a direction of a dialog, or everything before it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Travel:
-    """Shape: `hop_limit` 1 .. 255; `time_to_live` ms that one copy may live."""
+    """How far and how long one copy of a frame may travel."""
 
-    hop_limit: int = HOP_LIMIT
+    hop_limit: int = HOP_LIMIT  # 1 .. 255
     time_to_live: int = TIME_TO_LIVE_MS
 
 
 class Fragment(NamedTuple):
-    """One fragment to send. Shape: `stored` is acknowledged with it: the next place expected from the far side."""
+    """One fragment to send."""
 
     place: Place
     flags: int
     body: bytes
-    stored: Place
+    stored: Place  # acknowledged with it: the next place expected from the far side
 
 
 class Seal(NamedTuple):
-    """How a frame is sealed. Shape: `now` UTC seconds since 1970; `with_packet` whether the key packet goes along."""
+    """How a frame is sealed."""
 
     sealer: Sealer
-    now: float
-    with_packet: bool
+    now: float  # UTC seconds since 1970
+    with_packet: bool  # the key packet is sent with it
 
     @property
     def again(self) -> Seal:
@@ -178,9 +164,9 @@ def ack_frame(
     seal: Seal | None = None,
 ) -> bytes:
     """
-    An acknowledgement by itself: everything before `stored` is safe here.
+    An acknowledgement by itself: everything before `stored` is safe here, and after that the runs in `held`.
 
-    Shape: `held` runs of (sequence, first fragment, last fragment) that are safe here behind that.
+    A run is (sequence, first fragment, last fragment).
 
     Raises:
         CannotSealError: it is to be sealed, and a certificate is missing.

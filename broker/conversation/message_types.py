@@ -1,13 +1,14 @@
 """
-Whether a message may be sent under a contract, and whether its body is what its message type says. Pure.
+What may be sent under a contract, what a body has to be, and the message types that every database has. Pure.
 
-What is not declared is not checked: a contract that a database does not know lets every type pass. XML is read by expat
-a piece at a time, with a document type refused, as the original's xml does, so no entity is ever expanded; one mark and
-the nesting have bounds, and so have memory and time. JSON (RFC 8259) is read as a whole, without building anything,
-and therefore only up to a length.
+What is not declared is not checked: a contract that a database does not know lets every type pass. XML is parsed by
+expat in pieces, with a document type refused, as the original's xml does, so no entity is ever expanded; one mark and
+the nesting are bounded, and so are memory and time. JSON (RFC 8259) is parsed as a whole, without building anything,
+and therefore only up to a length. Built-in types and contracts can neither be created nor altered nor dropped; their
+numbers are below those of what statements create, and DEFAULT has the original's.
 
-Source: Service Broker documentation, "CREATE MESSAGE TYPE", "CREATE CONTRACT", "Broker System Messages"; the numbers
-are those of the engine's message catalogue.
+Sources: Service Broker documentation, "CREATE MESSAGE TYPE", "CREATE CONTRACT", "Broker System Messages", "Service
+Broker Dynamic Routing"; the numbers are those of the engine's message catalogue.
 """
 
 from __future__ import annotations
@@ -16,20 +17,35 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum, StrEnum, auto
+from html import escape, unescape
 from itertools import accumulate
 from typing import NamedTuple, Protocol
+from xml.parsers import expat
 
-from msgspec import Struct
+import msgspec
 
 JSON_MAX_BYTES = 1024 * 1024  # of a body; a larger one is kept in pieces and never joined
 DEPTH_MAX = 128  # levels of elements, of arrays and objects; the original's bound for both
 MARK_MAX_BYTES = 2 * 1024 * 1024  # of one tag, comment or instruction: expat keeps an unfinished one in memory
-_SLICE_BYTES = 64 * 1024  # fed at once; how far above the bound a mark may be before it is seen
+DEFAULT_LIFETIME = timedelta(days=7)  # the original's 68 years make leaks invisible
+LIFETIME_MAX = 2**31 - 1  # seconds; what the original's type holds
+ERROR_PRIORITY, TIMER_PRIORITY = 11, 12  # in the queue: an error is read before all but a timer
 
 NOT_FOUND, NOT_IN_CONTRACT, NOT_IN_LOCAL_CONTRACT = 8428, 8431, 8498
 TARGET_ONLY, INITIATOR_ONLY = 8432, 8434  # the type is marked SENT BY TARGET, INITIATOR, and the other side sends it
 TARGET_ONLY_ARRIVED, INITIATOR_ONLY_ARRIVED = 8457, 8437
 BODY_INVALID, XML_INVALID = 8430, 9616
+
+_SCHEMAS = "http://schemas.microsoft.com/SQL/ServiceBroker"
+_NOTICE = f"{_SCHEMAS}/BrokerConfigurationNotice"
+DEFAULT = "DEFAULT"  # the message type and the contract that exist everywhere
+END_DIALOG = f"{_SCHEMAS}/EndDialog"
+ERROR = f"{_SCHEMAS}/Error"
+DIALOG_TIMER = f"{_SCHEMAS}/DialogTimer"
+
+_SLICE_BYTES = 64 * 1024  # fed at once; how far above the bound a mark may be before it is noticed
+
+# --- what contracts and message types declare ---
 
 
 class Validation(StrEnum):
@@ -49,57 +65,43 @@ class SentBy(StrEnum):
     ANY = "ANY"
 
 
+class BuiltInType(msgspec.Struct, frozen=True):
+    """A message type of every database; its number is below 65536."""
+
+    message_type_id: int
+    name: str
+    validation: Validation
+
+
+class BuiltInContract(msgspec.Struct, frozen=True):
+    """A contract of every database; its number is below 65536."""
+
+    service_contract_id: int
+    name: str
+    message_types: Mapping[int, SentBy]  # by message_type_id
+
+
+MESSAGE_TYPES = (
+    BuiltInType(1, ERROR, Validation.WELL_FORMED_XML),
+    BuiltInType(2, END_DIALOG, Validation.EMPTY),
+    BuiltInType(3, DIALOG_TIMER, Validation.EMPTY),
+    BuiltInType(4, f"{_NOTICE}/MissingRoute", Validation.WELL_FORMED_XML),
+    BuiltInType(5, f"{_NOTICE}/MissingRemoteServiceBinding", Validation.WELL_FORMED_XML),
+    BuiltInType(14, DEFAULT, Validation.NONE),
+)
+CONTRACTS = (
+    BuiltInContract(4, _NOTICE, {4: SentBy.INITIATOR, 5: SentBy.INITIATOR}),
+    BuiltInContract(6, DEFAULT, {14: SentBy.ANY}),
+)
+MESSAGE_TYPE_NAMES = frozenset(one.name for one in MESSAGE_TYPES)
+CONTRACT_NAMES = frozenset(one.name for one in CONTRACTS)
+
+
 class Refusal(NamedTuple):
-    """Shape: `number` the original's, positive; negated it is the code of a FAULT and of an Error message."""
+    """Why a message is refused; the original's number, negated, is the code of a FAULT and of an Error message."""
 
     number: int
     problem: str
-
-
-class Rule(NamedTuple):
-    """
-    What a declared contract says of one message type.
-
-    Shape: `sent_by` None when the type is not part of the contract; `is_declared` False when there is no such type.
-    """
-
-    message_type: str
-    sent_by: SentBy | None
-    validation: Validation = Validation.NONE
-    is_declared: bool = True
-
-    def refusal_to_send(self, *, is_initiator: bool) -> Refusal | None:
-        """Why this side must not send it, body aside."""
-        return self._refusal(_TO_SEND, is_initiator=is_initiator)
-
-    def refusal_of_arrival(self, *, is_from_initiator: bool) -> Refusal | None:
-        """Why what the far side sent must not be taken, body aside."""
-        return self._refusal(_OF_ARRIVAL, is_initiator=is_from_initiator)
-
-    def refusal_of_body(self, body: bytes) -> Refusal | None:
-        """Why a body is not what the type says."""
-        problem = violation(self.validation, body)
-        return None if problem is None else self.invalid(problem)
-
-    def invalid(self, problem: str) -> Refusal:
-        """The refusal for a violation that a `Validator` has found."""
-        number = XML_INVALID if self.validation is Validation.WELL_FORMED_XML else BODY_INVALID
-        return Refusal(number, f"the body of the message type {self.message_type!r} failed validation: {problem}")
-
-    def _refusal(self, told: Mapping[_Breach, tuple[int, str]], *, is_initiator: bool) -> Refusal | None:
-        """What a sender breaks, in the words for whoever looks at it."""
-        if not self.is_declared:
-            breach = _Breach.UNKNOWN
-        elif self.sent_by is None:
-            breach = _Breach.NOT_IN_CONTRACT
-        elif is_initiator and self.sent_by is SentBy.TARGET:
-            breach = _Breach.TARGET_ONLY
-        elif not is_initiator and self.sent_by is SentBy.INITIATOR:
-            breach = _Breach.INITIATOR_ONLY
-        else:
-            return None
-        number, problem = told[breach]
-        return Refusal(number, problem.format(name=self.message_type))
 
 
 class _Breach(Enum):
@@ -138,8 +140,53 @@ _OF_ARRIVAL = {
 }
 
 
+class Rule(NamedTuple):
+    """What a declared contract says of one message type."""
+
+    message_type: str
+    sent_by: SentBy | None  # None: it is not part of the contract
+    validation: Validation = Validation.NONE
+    is_declared: bool = True  # False: there is no such type
+
+    def refusal_to_send(self, *, is_initiator: bool) -> Refusal | None:
+        """Why this side must not send it, body aside."""
+        return self._refusal(_TO_SEND, is_initiator=is_initiator)
+
+    def refusal_of_arrival(self, *, is_from_initiator: bool) -> Refusal | None:
+        """Why what the far side sent must not be accepted, body aside."""
+        return self._refusal(_OF_ARRIVAL, is_initiator=is_from_initiator)
+
+    def refusal_of_body(self, body: bytes) -> Refusal | None:
+        """Why a body is not what the type says."""
+        problem = violation(self.validation, body)
+        return None if problem is None else self.invalid(problem)
+
+    def invalid(self, problem: str) -> Refusal:
+        """The refusal for a violation that a `Validator` has found."""
+        number = XML_INVALID if self.validation is Validation.WELL_FORMED_XML else BODY_INVALID
+        return Refusal(number, f"the body of the message type {self.message_type!r} failed validation: {problem}")
+
+    def _refusal(self, texts: Mapping[_Breach, tuple[int, str]], *, is_initiator: bool) -> Refusal | None:
+        """What a sender breaks, in the words for the side that checks."""
+        if not self.is_declared:
+            breach = _Breach.UNKNOWN
+        elif self.sent_by is None:
+            breach = _Breach.NOT_IN_CONTRACT
+        elif is_initiator and self.sent_by is SentBy.TARGET:
+            breach = _Breach.TARGET_ONLY
+        elif not is_initiator and self.sent_by is SentBy.INITIATOR:
+            breach = _Breach.INITIATOR_ONLY
+        else:
+            return None
+        number, problem = texts[breach]
+        return Refusal(number, problem.format(name=self.message_type))
+
+
+# --- validation ---
+
+
 class Validator(Protocol):
-    """A check that is fed a body piece by piece; after the first violation it is done with."""
+    """A check that is fed a body piece by piece, until the first violation."""
 
     def feed(self, piece: bytes) -> str | None:
         """The next piece; what is wrong with the body so far."""
@@ -194,16 +241,13 @@ class _Empty:
 
 
 class _RefusedError(Exception):
-    """Something that expat would take."""
+    """Something that expat would accept."""
 
 
 class _Xml:
     """WELL_FORMED_XML: one document, its namespaces declared; `is_shallow` when it has too few tags to be too deep."""
 
     def __init__(self, *, is_shallow: bool = False) -> None:
-        from xml.parsers import expat  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-        self._expat = expat
         self._parser = parser = expat.ParserCreate(namespace_separator=" ")
         parser.StartDoctypeDeclHandler = self._doctype
         if not is_shallow:  # a call for each tag takes ten times as long as the tag
@@ -232,10 +276,10 @@ class _Xml:
             self._parser.Parse(part, is_final)
         except _RefusedError as refused:
             return str(refused)
-        except self._expat.ExpatError as error:
-            return f"it is no well-formed XML: {self._expat.ErrorString(error.code)}, line {error.lineno}"
+        except expat.ExpatError as error:
+            return f"it is not well-formed XML: {expat.ErrorString(error.code)}, line {error.lineno}"
         except (ValueError, LookupError) as error:
-            return f"it is no well-formed XML: {error}"  # an encoding that is unknown, or of several bytes
+            return f"it is not well-formed XML: {error}"  # an encoding that is unknown, or of several bytes
         return None
 
     def _doctype(self, *_about: object) -> None:
@@ -263,14 +307,12 @@ class _Json:
         return None
 
     def close(self) -> str | None:
-        import msgspec  # noqa: PLC0415
-
         body = bytes(self._body)
         try:
             body.decode()
             msgspec.json.decode(body, type=msgspec.Raw)  # checks the grammar, builds nothing
         except (UnicodeDecodeError, msgspec.DecodeError) as error:
-            return f"it is no JSON: {error}"
+            return f"it is not JSON: {error}"
         except RecursionError:
             return _TOO_DEEP
         return _TOO_DEEP if _depth(body) > DEPTH_MAX else None
@@ -299,92 +341,28 @@ _VALIDATORS: dict[Validation, type[Validator]] = {
 }
 
 
-# --- well_known ---
-# Names and bodies that every service knows: system message types, the default type and contract, error messages.
-#
-# Source: Service Broker documentation, "Broker System Messages".
+# --- error messages ---
 
-
-DEFAULT = "DEFAULT"  # the message type and the contract that exist everywhere
-END_DIALOG = "http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog"
-ERROR = "http://schemas.microsoft.com/SQL/ServiceBroker/Error"
-DIALOG_TIMER = "http://schemas.microsoft.com/SQL/ServiceBroker/DialogTimer"
-ERROR_PRIORITY, TIMER_PRIORITY = 11, 12  # in the queue: an error is read before all but a timer
-DEFAULT_LIFETIME = timedelta(days=7)  # the original's 68 years make leaks invisible
-LIFETIME_MAX = 2**31 - 1  # seconds; what the original's type holds
-
-# Patterns, compiled by `re` when they are first needed: every command imports this, and next to none needs them.
-_CODE = r"<Code>\s*(-?[0-9]{1,10})\s*</Code>"
-_BEFORE, _BEHIND = "<Description>", "</Description>"
-_REFERENCE = r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-z]{2,4});"
-_NOT_XML = r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+_CODE = re.compile(r"<Code>\s*(-?[0-9]{1,10})\s*</Code>")
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-z]{2,4});")
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def error_body(code: int, description: str) -> bytes:
-    """The documented XML of an Error message; a character that XML does not have is told as U+FFFD."""
-    from html import escape  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-    description = re.sub(_NOT_XML, "\ufffd", description)
-    namespace = "http://schemas.microsoft.com/SQL/ServiceBroker/Error"
+    """The documented XML of an Error message; a character that XML does not have becomes U+FFFD."""
+    description = _NOT_XML.sub("\ufffd", description)
     text = f"<Code>{code}</Code><Description>{escape(description, quote=False)}</Description>"
-    return f'<?xml version="1.0"?><Error xmlns="{namespace}">{text}</Error>'.encode()
+    return f'<?xml version="1.0"?><Error xmlns="{ERROR}">{text}</Error>'.encode()
 
 
 def error_parts(body: bytes) -> tuple[int | None, str]:
     """
-    Code and description of an Error message, whoever made it; None and "" for what is not there.
+    Code and description of an Error message from any application; None and "" for what is missing.
 
     Cost: O(bytes), whatever they are: the far application may have sent anything.
     """
-    from html import unescape  # noqa: PLC0415 - slow to import: see broker.cli.group
-
     text = body.decode("utf-8", "replace")
-    code = re.search(_CODE, text)
-    description, end, _ = text.partition(_BEFORE)[2].partition(_BEHIND)
-    told = re.sub(_REFERENCE, lambda found: unescape(found[0]), description) if end else ""
-    return None if code is None else int(code[1]), told
-
-
-# --- built_in ---
-# The message types and contracts that every database has without any statement. Pure.
-#
-# They are shown by the views, and can neither be made nor altered nor dropped. The numbers are below those of what
-# statements make; DEFAULT has the original's.
-#
-# Source: Service Broker documentation, "Broker System Messages", "CREATE CONTRACT", "Service Broker Dynamic Routing".
-
-
-_SCHEMAS = "http://schemas.microsoft.com/SQL/ServiceBroker"
-_NOTICE = f"{_SCHEMAS}/BrokerConfigurationNotice"
-
-
-class BuiltInType(Struct, frozen=True):
-    """Shape: `message_type_id` below 65536."""
-
-    message_type_id: int
-    name: str
-    validation: Validation
-
-
-class BuiltInContract(Struct, frozen=True):
-    """Shape: `service_contract_id` below 65536; `message_types` their numbers."""
-
-    service_contract_id: int
-    name: str
-    message_types: Mapping[int, SentBy]
-
-
-MESSAGE_TYPES = (
-    BuiltInType(1, ERROR, Validation.WELL_FORMED_XML),
-    BuiltInType(2, END_DIALOG, Validation.EMPTY),
-    BuiltInType(3, DIALOG_TIMER, Validation.EMPTY),
-    BuiltInType(4, f"{_NOTICE}/MissingRoute", Validation.WELL_FORMED_XML),
-    BuiltInType(5, f"{_NOTICE}/MissingRemoteServiceBinding", Validation.WELL_FORMED_XML),
-    BuiltInType(14, DEFAULT, Validation.NONE),
-)
-CONTRACTS = (
-    BuiltInContract(4, _NOTICE, {4: SentBy.INITIATOR, 5: SentBy.INITIATOR}),
-    BuiltInContract(6, DEFAULT, {14: SentBy.ANY}),
-)
-MESSAGE_TYPE_NAMES = frozenset(one.name for one in MESSAGE_TYPES)
-CONTRACT_NAMES = frozenset(one.name for one in CONTRACTS)
+    code = _CODE.search(text)
+    description, end, _ = text.partition("<Description>")[2].partition("</Description>")
+    text = _REFERENCE.sub(lambda found: unescape(found[0]), description) if end else ""
+    return None if code is None else int(code[1]), text

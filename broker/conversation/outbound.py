@@ -1,14 +1,14 @@
 """
-What one side of a conversation still has to get acknowledged: what may be sent, what was lost, and when again.
+What one side of a conversation still has to get acknowledged: what may be sent, what was lost, and when again. Pure.
 
 Messages got their sequence numbers in the application's own transaction; they travel as fragments. The unit here is the
 fragment, so what is loaded does not depend on how large a message is. Fragments are loaded in order, ahead of the
-window, and kept until the far side acknowledges that it stored them. It may say as well what it holds out of order:
-then only what is missing is sent again, once something that was sent later has arrived and the hole has had the time
-that gateways of different speed need. Time is an argument (monotonic seconds). Nothing here stores or sends; the shell
-is `broker.dialog.transmitter`.
+window, and kept until the far side acknowledges that it stored them. It may acknowledge as well what it holds out of
+order: then only what is missing is sent again, once something that was sent later has arrived and the hole has had the
+time that gateways of different speed need. Time is an argument (monotonic seconds). `dialog.transmitter` loads and
+sends.
 
-Source: Service Broker documentation, "Service Broker Communication Protocols"; RFC 2018 and 6675, selective
+Sources: Service Broker documentation, "Service Broker Communication Protocols"; RFC 2018 and 6675, selective
 acknowledgement; RFC 8985, loss detection by time.
 """
 
@@ -23,9 +23,9 @@ from broker.conversation.frames import Place, after
 from broker.conversation.window import NEVER, RoundTrip, Window
 from broker.protocol.layout import Flag
 
-FAITH = 2  # time-outs in a row after which it is no longer believed what the far side said it holds
+FAITH = 2  # time-outs in a row after which it is ignored what the far side said it holds
 HELD_MAX = 64  # ranges remembered for what is not loaded
-REFUSED_WAIT_MIN = 0.1  # seconds; a next hop cannot ask for more resends than this, and for fewer each time it refuses
+REFUSED_WAIT_MIN = 0.1  # seconds; a next hop cannot ask for resends more often, and less each time it refuses
 REFUSED_DOUBLINGS = 10
 _LAST = int(Flag.LAST_FRAGMENT)
 
@@ -46,61 +46,51 @@ class FragmentStage(IntEnum):
 @dataclass(slots=True)
 class Outgoing:
     """
-    One fragment to send; its later fields are changed by `Outbound` only.
+    One fragment to send; `stage` to `retry_at` are changed by `Outbound` only.
 
-    Shape: `place` (sequence, fragment); `flags` END_DIALOG or ERROR of its message, LAST_FRAGMENT; `body` as it
-    travels, in fragment 0 with the envelope before the payload: only the payload decides where a message is cut, as the
-    envelope's length may differ from one sending to the next. `sent_at` monotonic seconds; `retry_at` when it is sent
-    again because the next hop refused it; `enqueued_at` UTC seconds since 1970 at which its message was queued;
-    `trace_parent` of its message where that has the TRACE flag, else ""; `lifetime` UTC seconds since 1970 at which its
-    dialog is over, of a fragment whose envelope tells what is left of that, else 0.
+    In fragment 0 the envelope is before the payload. Only the payload decides where a message is cut, as the length of
+    the envelope may differ from one sending to the next.
     """
 
     place: Place
-    flags: int
-    body: bytes
+    flags: int  # END_DIALOG or ERROR of its message, LAST_FRAGMENT
+    body: bytes  # as it travels
     stage: FragmentStage = FragmentStage.WAITING
     is_resent: bool = False
-    sent_at: float = 0.0
-    retry_at: float = NEVER
-    enqueued_at: float = 0.0
-    trace_parent: str = ""
-    lifetime: float = 0.0
+    sent_at: float = 0.0  # monotonic seconds
+    retry_at: float = NEVER  # when it is sent again because the next hop refused it
+    enqueued_at: float = 0.0  # UTC seconds since 1970 at which its message was queued
+    trace_parent: str = ""  # of its message, where that has the TRACE flag
+    lifetime: float = 0.0  # UTC seconds since 1970 at which its dialog is over, if its envelope says what remains
 
 
 @dataclass(slots=True)
 class Outbound:
-    """
-    What one side still has to get acknowledged. Changed by its methods only.
-
-    Shape: `acknowledged` every place before it is stored at the far side; `load_from` the place behind what is loaded;
-    `loaded` fragments, `loaded_bytes` of their bodies; `in_flight` of them sent and neither acknowledged nor lost,
-    `in_flight_bytes`; `resend_at` when everything counts as lost, `look_at` when a single fragment may.
-    """
+    """What one side still has to get acknowledged. Changed by its methods only."""
 
     round_trip: RoundTrip
     window: Window
-    acknowledged: Place = (0, 0)
-    load_from: Place = field(init=False)
-    loaded: int = 0
-    loaded_bytes: int = 0
-    in_flight: int = 0
+    acknowledged: Place = (0, 0)  # every place before it is stored at the far side
+    load_from: Place = field(init=False)  # the place after what is loaded
+    loaded: int = 0  # fragments
+    loaded_bytes: int = 0  # of their bodies
+    in_flight: int = 0  # of them sent, and neither acknowledged nor lost
     in_flight_bytes: int = 0
-    resend_at: float = NEVER
-    look_at: float = NEVER
+    resend_at: float = NEVER  # when everything counts as lost
+    loss_check_at: float = NEVER  # when a single fragment may
     _passed: deque[Outgoing] = field(default_factory=deque)  # sent since the last rewind or held there, in order
     _ahead: deque[Outgoing] = field(default_factory=deque)  # those behind them; the first is not held
     _lost: deque[Outgoing] = field(default_factory=deque)  # of `_passed`, to be sent before what is ahead
-    _held_there: tuple[Held, ...] = ()  # as last told; for what is not loaded yet
+    _held_there: tuple[Held, ...] = ()  # as last reported; for what is not loaded yet
     _sent_to: Place = (-1, 0)  # highest place ever sent
     _arrived_at: float = -NEVER  # when the latest sent of those that have arrived was sent
-    _recovery: Place = (-1, 0)  # losses before this place shrink the window no more: it has been for them
+    _recovery: Place = (-1, 0)  # losses before this place do not shrink the window again
     _refusals: int = 0  # in a row, each of something sent after the one before
     _refused_at: float = -NEVER
     _is_after_silence: bool = False
 
     def __post_init__(self) -> None:
-        """Begin at the first place that is not acknowledged."""
+        """Start at the first place that is not acknowledged."""
         self.load_from = self.acknowledged
 
     @property
@@ -115,7 +105,7 @@ class Outbound:
 
     @property
     def is_window_full(self) -> bool:
-        """Whether something could be sent, was there not enough under way."""
+        """Whether only the window keeps something from being sent."""
         return bool(self._ahead or self._lost) and not self.has_unsent
 
     @property
@@ -127,9 +117,9 @@ class Outbound:
         return (max(0, frames), max(0, size)) if self.loaded else (max(1, frames), max(1, size))
 
     @property
-    def alarm_at(self) -> float:
-        """When `look` or `time_out` is due."""
-        return min(self.resend_at, self.look_at)
+    def timer_at(self) -> float:
+        """When `detect_losses` or `time_out` is due."""
+        return min(self.resend_at, self.loss_check_at)
 
     @property
     def sent_at(self) -> float:
@@ -147,7 +137,7 @@ class Outbound:
                 fragment.stage = FragmentStage.HELD
             self._pass_held()
 
-    def take(self, now: float) -> tuple[Outgoing, bool]:
+    def pop(self, now: float) -> tuple[Outgoing, bool]:
         """The next fragment to send, and whether it was sent before; it counts as sent. Only when `has_unsent`."""
         if self._lost:
             fragment = self._lost.popleft()
@@ -171,13 +161,13 @@ class Outbound:
         self.in_flight_bytes += len(fragment.body)
         return fragment, is_resend
 
-    # --- what is heard ---
+    # --- acknowledgements and refusals ---
 
     def acknowledge(self, place: Place, now: float, held_there: tuple[Held, ...] = ()) -> int:
         """
         Everything before `place` is stored at the far side, and it holds `held_there`; how many messages are done with.
 
-        What was said before, or is said of what was never sent, changes nothing.
+        What is old, or is about fragments never sent, changes nothing.
         """
         done = 0
         arrived: list[Outgoing] = []
@@ -198,14 +188,14 @@ class Outbound:
             self.round_trip.progress()
             self._refusals, self._refused_at = 0, -NEVER
             self.resend_at = now + self.round_trip.timeout if self.in_flight or self._lost else NEVER
-        if held_there or self.look_at != NEVER or (self._passed and self._passed[0].sent_at < self._arrived_at):
-            self.look(now)
+        if held_there or self.loss_check_at != NEVER or (self._passed and self._passed[0].sent_at < self._arrived_at):
+            self.detect_losses(now)
         return done
 
-    def look(self, now: float) -> None:
-        """Find out what was lost: a later one has arrived, or the next hop refused it, and it has had its time."""
+    def detect_losses(self, now: float) -> None:
+        """Find what was lost: a later fragment has arrived, or the next hop refused this one, and its time is over."""
         patience = self.round_trip.patience
-        self.look_at = NEVER
+        self.loss_check_at = NEVER
         for fragment in self._passed:
             if fragment.stage is not FragmentStage.OUT:
                 continue
@@ -215,10 +205,10 @@ class Outbound:
             if due <= now:
                 self._lose(fragment)
             else:
-                self.look_at = min(self.look_at, due)
+                self.loss_check_at = min(self.loss_check_at, due)
 
     def refuse(self, place: Place, now: float, wait: float) -> None:
-        """The next hop did not take the fragment and asks for it again after so many seconds; longer each time."""
+        """The next hop refused the fragment and asks for it again after so many seconds; longer each time."""
         fragment = next((one for one in self._passed if one.place == place), None)
         if fragment is None or fragment.stage is not FragmentStage.OUT:
             return
@@ -227,9 +217,9 @@ class Outbound:
             self._refusals += 1
         floor = REFUSED_WAIT_MIN * 2.0 ** min(self._refusals - 1, REFUSED_DOUBLINGS)
         fragment.retry_at = min(fragment.retry_at, now + max(floor, wait))
-        self.look_at = min(self.look_at, fragment.retry_at)
+        self.loss_check_at = min(self.loss_check_at, fragment.retry_at)
 
-    # --- what is not heard ---
+    # --- time-outs and broken paths ---
 
     def rewind(self) -> None:
         """The path broke: what is in flight is lost, so send it again from the first unacknowledged fragment."""
@@ -240,7 +230,7 @@ class Outbound:
             if fragment.stage is not FragmentStage.HELD:
                 fragment.stage = FragmentStage.WAITING
         self.in_flight = self.in_flight_bytes = 0
-        self.resend_at = self.look_at = NEVER
+        self.resend_at = self.loss_check_at = NEVER
         self._pass_held()
 
     def unload(self) -> None:
@@ -249,11 +239,11 @@ class Outbound:
             queue.clear()
         self.loaded = self.loaded_bytes = 0
         self.in_flight = self.in_flight_bytes = 0
-        self.resend_at = self.look_at = NEVER
+        self.resend_at = self.loss_check_at = NEVER
         self.load_from = self.acknowledged
 
-    def rest(self) -> None:
-        """Unload for the sake of others, and send nothing again before it is time."""
+    def unload_until_resend(self) -> None:
+        """Free the memory, and send nothing again before it is time."""
         resend_at = self.resend_at
         self.unload()
         self.resend_at = resend_at
@@ -268,22 +258,20 @@ class Outbound:
         self._recovery = self._sent_to
         self._is_after_silence = True
 
-    # --- the inside ---
-
     def _end_silence(self, place: Place) -> None:
-        """The first acknowledgement after time-outs: does it tell of more than what was sent since?"""
+        """After time-outs: restore the window if more is acknowledged than what was sent since."""
         self._is_after_silence = False
         last = self._passed[-1] if self._passed else None
         if last is None or place > after(last.place, last.flags):
             self.window.resume()
 
     def _drop_done(self, place: Place, arrived: list[Outgoing]) -> None:
-        """Keep nothing that lies before `place`; what was in flight of it has arrived."""
+        """Drop what is before `place`; what was in flight of it has arrived."""
         sequence = place[0]
         for queue in (self._passed, self._ahead):
             while queue:
                 fragment = queue[0]
-                # A last fragment is done with only when its message is: no place lies behind it in there.
+                # A last fragment is done with only when its message is: there is no place after it in there.
                 if fragment.place >= place or (fragment.flags & _LAST and fragment.place[0] == sequence):
                     break
                 queue.popleft()
@@ -297,19 +285,19 @@ class Outbound:
         self._clean_lost()
         self._unhold_first()
 
-    def _hold(self, told: tuple[Held, ...], arrived: list[Outgoing]) -> None:
-        """Note what the far side holds, of what is loaded and for what is not."""
+    def _hold(self, held: tuple[Held, ...], arrived: list[Outgoing]) -> None:
+        """Record what the far side holds, of what is loaded and for what is not."""
         sequence = self.acknowledged[0]
-        self._held_there = tuple(one for one in told[:HELD_MAX] or self._held_there if one[0] >= sequence)
-        if not told:
+        self._held_there = tuple(one for one in held[:HELD_MAX] or self._held_there if one[0] >= sequence)
+        if not held:
             return
         by_sequence: dict[int, list[Held]] = {}
-        for one in told:
+        for one in held:
             by_sequence.setdefault(one[0], []).append(one)
         for queue in (self._passed, self._ahead):
             for fragment in queue:
-                held = by_sequence.get(fragment.place[0])
-                if held is not None and fragment.stage is not FragmentStage.HELD and _is_in(fragment.place, held):
+                runs = by_sequence.get(fragment.place[0])
+                if runs is not None and fragment.stage is not FragmentStage.HELD and _is_in(fragment.place, runs):
                     if fragment.stage is FragmentStage.OUT:
                         self._arrive(fragment, arrived)
                     fragment.stage = FragmentStage.HELD
@@ -318,7 +306,7 @@ class Outbound:
         self._pass_held()
 
     def _unhold_first(self) -> None:
-        """The far side asks for the first unacknowledged fragment, so it does not hold it, whatever it said."""
+        """The far side asks for the first unacknowledged fragment, so it does not hold it, even if it said so."""
         first = self._passed[0] if self._passed else self._ahead[0] if self._ahead else None
         if first is None or first.stage is not FragmentStage.HELD:
             return

@@ -1,59 +1,53 @@
 """
-How much of a dialog may be under way: a window in frames and in bytes that adapts.
+How much of a dialog may be under way, and how long to wait for its acknowledgement. Pure; time is an argument.
 
-It starts small, doubles with every round trip that loses nothing (slow start), grows by one frame a round trip above
-the size at which something was lost before, is halved by a loss that later acknowledgements showed, and begins anew
-with LEAST_FRAMES when no acknowledgement came at all: what a dead way is tried with should cost little. When it turns
-out that the far side was only slow, or one frame was lost, half of the window is back at once.
+`Window` adapts in frames and in bytes. It starts small, doubles with every round trip that loses nothing (slow start),
+grows by one frame a round trip above the size at which something was lost before, is halved by a loss that later
+acknowledgements showed, and starts again with LEAST_FRAMES when no acknowledgement arrived at all: trying a dead path
+should cost little. When it turns out that the far side was only slow, or one frame was lost, half of the window is back
+at once.
 
-Source: RFC 5681, "TCP Congestion Control", sections 3.1 and 3.2; RFC 3522, "The Eifel Detection Algorithm".
+`RoundTrip` is measured and smoothed; the wait doubles with every time-out. Only frames that were sent once are
+measured: of a frame sent again it is unknown which copy was acknowledged (Karn's rule). For the same reason an
+acknowledgement of frames sent again ends the doubling only in part: where the path takes longer than the first wait,
+the next frame has to be waited for long enough to be measured.
+
+Sources: RFC 5681, "TCP Congestion Control", sections 3.1 and 3.2; RFC 3522, "The Eifel Detection Algorithm"; RFC 6298,
+"Computing TCP's Retransmission Timer"; RFC 8985, sections 6.2 (reordering window) and 7.2.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# --- round_trip ---
-# How long to wait for an acknowledgement: measured round trips, smoothed, and a wait that doubles without one.
-#
-# Time is an argument. A round trip is measured by frames that were sent once only: of a frame sent again nobody can
-# tell
-# which copy was answered (Karn's rule). For the same reason an acknowledgement of frames sent again ends the doubling
-# only in part: where the way takes longer than the first wait, the next frame has to be waited for long enough to be
-# measured.
-#
-# Source: RFC 6298, "Computing TCP's Retransmission Timer"; RFC 8985, sections 6.2 (reordering window) and 7.2.
-
-
 NEVER = float("inf")
 FLOOR = 0.2  # seconds; RFC 6298 says 1, Linux 0.2: a commit of the far side and its delayed acknowledgement fit in
 GRANULARITY = 0.01  # seconds; what a busy loop adds to any round trip
 DOUBLINGS_KEPT = 3  # at most, when only frames sent again were acknowledged: a way 8 times slower than thought is found
+FIRST_FRAMES = 64  # before anything was acknowledged: a burst of small messages leaves at once
+FIRST_BYTES = 1024 * 1024  # sixteen fragments of the default size
+LEAST_FRAMES = 4  # after a time-out, and whatever is lost
+LEAST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Shape: seconds until the first resend while no round trip is known, and the most that doubling leads to."""
+    """The waits, in seconds."""
 
-    first: float
-    cap: float
+    first: float  # while no round trip is known
+    cap: float  # what doubling leads to at most
 
 
 @dataclass(slots=True)
 class RoundTrip:
-    """
-    The round trips of one direction of a dialog. Changed by its methods only.
-
-    Shape: `smoothed`, `variation` seconds, None before the first measurement; `least` the shortest one, `latest` the
-    last one, None once it was looked at; `attempts` time-outs in a row without progress, which double the wait.
-    """
+    """The round trips of one direction of a dialog, in seconds. Changed by its methods only."""
 
     backoff: Backoff
-    smoothed: float | None = None
+    smoothed: float | None = None  # None before the first measurement
     variation: float = 0.0
     least: float = NEVER
-    attempts: int = 0
-    latest: float | None = None
+    attempts: int = 0  # time-outs in a row without progress, which double the wait
+    latest: float | None = None  # reset by its reader
 
     @property
     def timeout(self) -> float:
@@ -91,24 +85,17 @@ class RoundTrip:
         self.attempts += 1
 
 
-FIRST_FRAMES = 64  # before anything was acknowledged: a burst of small messages leaves at once
-FIRST_BYTES = 1024 * 1024  # sixteen fragments of the default size
-LEAST_FRAMES = 4  # after a time-out, and whatever is lost
-LEAST_BYTES = 64 * 1024
-
-
 @dataclass(slots=True)
 class Window:
     """
     The window of one direction of a dialog. Changed by its methods only.
 
-    Shape: `frames`, `bytes` that may be under way now, at most `frames_max` and `bytes_max`. One frame may always be
-    under way, however large.
+    One frame may always be under way, however large.
     """
 
     frames_max: int
     bytes_max: int
-    frames: int = field(init=False)
+    frames: int = field(init=False)  # that may be under way now
     bytes: int = field(init=False)
     _threshold: int = field(init=False)  # frames; from here on it grows slowly
     _half_bytes: int = 0  # of the window before the last silence
@@ -139,14 +126,14 @@ class Window:
             self.frames = min(self.frames_max, self.frames + 1)
 
     def shrink(self) -> None:
-        """Something was lost, and other things arrive."""
+        """Something was lost, and later frames arrive."""
         self.frames = min(self.frames_max, max(LEAST_FRAMES, self.frames // 2))
         self.bytes = min(self.bytes_max, max(LEAST_BYTES, self.bytes // 2))
         self._threshold = self.frames
         self._credit = 0
 
     def collapse(self) -> None:
-        """Nothing is heard: begin anew, quickly up to half of what it was before the silence."""
+        """No acknowledgement arrived: start again, quickly up to half of what it was before the silence."""
         if self.frames > LEAST_FRAMES:
             self._threshold = max(LEAST_FRAMES, self.frames // 2)
             self._half_bytes = max(LEAST_BYTES, self.bytes // 2)

@@ -236,7 +236,7 @@ class LoadBudget:
             if not outbound.in_flight and sender.endpoint_id in self._waiting:
                 outbound.unload()
             elif outbound.round_trip.attempts:
-                outbound.rest()
+                outbound.unload_until_resend()
             else:
                 continue
             sender.has_more = True

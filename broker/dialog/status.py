@@ -84,7 +84,7 @@ class TransmissionStatus:
                 goal = str(decision.candidates[0].address)
             count = outbound.in_flight
             under_way = f", {count} fragment{'s' if count > 1 else ''} under way" if count else ""
-            status = f"sent to {goal} and not acknowledged yet{under_way}: sent again {self._at(outbound.alarm_at)}"
+            status = f"sent to {goal} and not acknowledged yet{under_way}: sent again {self._at(outbound.timer_at)}"
             status += ", window full" if outbound.is_window_full else ""
         elif status is None:
             status, used = "waiting for its turn", self._budget.loaded_bytes

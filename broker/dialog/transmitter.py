@@ -363,7 +363,7 @@ class Transmitter:
         is_followed = self._journal.follows(contact.conversation_id)
         size = sent = resent = 0
         while sender.credit > 0 and outbound.has_unsent:
-            fragment, is_resend = outbound.take(now)
+            fragment, is_resend = outbound.pop(now)
             piece = Fragment(fragment.place, fragment.flags, builder.body(fragment), stored)
             frame = builder.message(contact, piece, seal if seal is None or not is_resend else seal.again)
             frames.append((entry, frame))
@@ -421,7 +421,7 @@ class Transmitter:
 
     def _arm(self, sender: Sender, at: float = NEVER) -> None:
         """Look at the sender again at `at`, or when its acknowledgement is overdue."""
-        self._timers.set(sender, sender.outbound.alarm_at if at == NEVER else at)
+        self._timers.set(sender, sender.outbound.timer_at if at == NEVER else at)
 
     def _on_timer(self, at: float, endpoint_id: int) -> None:
         sender = self.senders.get(endpoint_id)
@@ -435,12 +435,12 @@ class Transmitter:
             if endpoint_id in self._decisions:
                 self._decisions[endpoint_id] = next_path(self._decisions[endpoint_id], self._forwarder.outbox)
             self._schedule(sender)
-        elif outbound.look_at <= now:
-            outbound.look(now)
+        elif outbound.loss_check_at <= now:
+            outbound.detect_losses(now)
             self._arm(sender)
             self._schedule(sender)
         elif resend_due_at < NEVER:
-            self._arm(sender, min(resend_due_at, outbound.look_at))
+            self._arm(sender, min(resend_due_at, outbound.loss_check_at))
         elif endpoint_id in self._waiting:
             self._decisions.pop(endpoint_id, None)
             self._schedule(sender)

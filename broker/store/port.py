@@ -235,7 +235,7 @@ class ReceiveResult:
 
         A second instance that answers an open dialog is notified with FAULT -8495.
         """
-        objection = contact.objection(header)
+        objection = contact.why_refused(header)
         if objection is None:
             return True
         if objection is Disposition.OTHER_INSTANCE:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.conversation.frames import EARLY_WINDOW, Arrival, after, place
+from broker.conversation.frames import EARLY_WINDOW, FragmentArrival, after, classify
 from broker.conversation.outbound import FAITH, HELD_MAX, Held, Outbound, Outgoing
 from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
 from broker.protocol.layout import Flag
@@ -45,8 +45,8 @@ class FarSide:
         self.partial = b""
 
     def receive(self, where: tuple[int, int], body: bytes, flags: int) -> None:
-        arrival = place(self.expected, *where)
-        if arrival is Arrival.DUPLICATE:
+        arrival = classify(self.expected, where)
+        if arrival is FragmentArrival.DUPLICATE:
             return
         self.early[where] = (body, flags)
         while self.expected in self.early:
@@ -201,7 +201,7 @@ class OutboundMachine(RuleBasedStateMachine):
 
     def take(self) -> tuple[Place, bytes, int]:
         expected = self.model.take(self.now)
-        fragment, is_resend = self.outbound.take(self.now)
+        fragment, is_resend = self.outbound.pop(self.now)
         assert expected == (fragment.place, is_resend)
         assert self.outbound.in_flight <= max(1, self.window.frames)
         assert self.outbound.in_flight_bytes <= self.window.bytes or self.outbound.in_flight == 1
@@ -232,7 +232,7 @@ class OutboundMachine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        self.outbound.look(self.now)
+        self.outbound.detect_losses(self.now)
         self.model.look(self.now, self.trip.patience)
 
     @precondition(lambda self: self.model.all("out"))
@@ -310,8 +310,8 @@ def test_fragments_in_any_order_and_number_make_the_messages(bodies: list[bytes]
 @given(st.tuples(st.integers(0, 50), st.integers(0, 5)), st.integers(0, 60 + EARLY_WINDOW), st.integers(0, 6))
 def test_every_place_is_exactly_one_of_the_four(expected: tuple[int, int], sequence: int, fragment: int) -> None:
     """Before, at, after, far after: in the order of the places."""
-    arrival = place(expected, sequence, fragment)
+    arrival = classify(expected, (sequence, fragment))
 
-    assert (arrival is Arrival.DUPLICATE) == ((sequence, fragment) < expected)
-    assert (arrival is Arrival.EXPECTED) == ((sequence, fragment) == expected)
-    assert (arrival is Arrival.TOO_EARLY) == (sequence - expected[0] >= EARLY_WINDOW)
+    assert (arrival is FragmentArrival.DUPLICATE) == ((sequence, fragment) < expected)
+    assert (arrival is FragmentArrival.EXPECTED) == ((sequence, fragment) == expected)
+    assert (arrival is FragmentArrival.TOO_EARLY) == (sequence - expected[0] >= EARLY_WINDOW)

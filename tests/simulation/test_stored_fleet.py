@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from broker.conversation.frames import Arrival, place
+from broker.conversation.frames import FragmentArrival, classify
 from broker.store.sqlite.reassembly import QueueWriter
 from tests.simulation.simulate import trouble
 from tests.simulation.stored_fleet import play
@@ -62,11 +62,11 @@ def found() -> str:
 
 
 def test_duplicate_that_is_taken_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def placed(*where: Any) -> Arrival:
-        arrival = place(*where)
-        return Arrival.EXPECTED if arrival is Arrival.DUPLICATE else arrival
+    def placed(*where: Any) -> FragmentArrival:
+        arrival = classify(*where)
+        return FragmentArrival.EXPECTED if arrival is FragmentArrival.DUPLICATE else arrival
 
-    monkeypatch.setattr("broker.store.sqlite.receive.place", placed)
+    monkeypatch.setattr("broker.store.sqlite.receive.classify", placed)
 
     assert "'doubled'" in found()
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from broker.conversation.frames import EARLY_WINDOW, Arrival, Contact, Place, after, place
+from broker.conversation.frames import EARLY_WINDOW, Contact, FragmentArrival, Place, after, classify
 from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX, error_body
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
@@ -159,7 +159,7 @@ class SideReceiver:
             except FrameMalformedError:
                 return Disposition.MALFORMED
             return None
-        if place(self._side.expected, *header.place) is Arrival.TOO_EARLY:
+        if classify(self._side.expected, header.place) is FragmentArrival.TOO_EARLY:
             return Disposition.OUT_OF_SEQUENCE
         if header.fragment_number == 0 and (body or not header.flags & _END):
             try:
@@ -228,20 +228,20 @@ class SideReceiver:
     def _on_message(self, header: Header, body: bytes) -> None:
         side = self._side
         self._has_message = True
-        arrival = place(side.expected, *header.place)
-        if arrival is Arrival.EXPECTED and side.state in TAKES_MESSAGES:
+        arrival = classify(side.expected, header.place)
+        if arrival is FragmentArrival.EXPECTED and side.state in TAKES_MESSAGES:
             self._new_frames += 1
             self._accept(header.flags, body)
             self._catch_up()
             return
         self._is_ack_urgent = True
-        if arrival is Arrival.DUPLICATE:
+        if arrival is FragmentArrival.DUPLICATE:
             self._drop(Disposition.DUPLICATE)
-        elif arrival is Arrival.TOO_EARLY:
+        elif arrival is FragmentArrival.TOO_EARLY:
             self._drop(Disposition.OUT_OF_SEQUENCE)
         elif side.state not in TAKES_MESSAGES:
             self._drop(Disposition.CONVERSATION_ENDED)
-            if arrival is Arrival.EXPECTED:
+            if arrival is FragmentArrival.EXPECTED:
                 self._skip_after_end(header.flags)
         else:
             kept = self._fragments.keep_early(header.place, header.flags, body)

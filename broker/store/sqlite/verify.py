@@ -157,7 +157,7 @@ class VerifiedBatch:
         """A dialog that began inside: from the first frame on that its own initiator has sealed, it is sealed."""
         for header, _ in group:
             source = self._sources.get(id(header))
-            if source is None or source.secured != secured.outside() or known.contact.objection(header) is not None:
+            if source is None or source.secured != secured.outside() or known.contact.why_refused(header) is not None:
                 continue
             self._put(header, source)
             known.contact = known.contact.secured_as(source.secured)

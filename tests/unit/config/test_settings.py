@@ -37,7 +37,7 @@ from broker.config.settings import (
 )
 from broker.config.toml import KeyPositions, dotted, index_places
 from broker.config.values import AdminRole, ListenAddress, SectionError, SettingFinding, keys_of, settings_of
-from broker.conversation.frames import EARLY_WINDOW, Arrival, place
+from broker.conversation.frames import EARLY_WINDOW, FragmentArrival, classify
 from broker.daemon.reload import journal_plan, peer_limits, timeouts_of
 from broker.errors import SettingError, SettingsError, Span
 from broker.net.certificates import admin_security_of
@@ -300,8 +300,8 @@ def test_the_far_side_takes_all_that_the_widest_window_lets_be_under_way() -> No
     assert widest == DialogSettings(window=widest).window
     with pytest.raises(SectionError):
         DialogSettings(window=widest + 1)
-    assert Arrival.EARLY is place((7, 0), 7 + widest - 1, 0)
-    assert Arrival.TOO_EARLY is place((7, 0), 7 + widest, 0)
+    assert FragmentArrival.EARLY is classify((7, 0), (7 + widest - 1, 0))
+    assert FragmentArrival.TOO_EARLY is classify((7, 0), (7 + widest, 0))
 
 
 def test_places_do_not_count_when_settings_are_compared() -> None:

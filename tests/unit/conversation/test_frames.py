@@ -9,15 +9,15 @@ import pytest
 
 from broker.conversation.frames import (
     EARLY_WINDOW,
-    Arrival,
     Contact,
     Fragment,
+    FragmentArrival,
     Travel,
     ack_frame,
     after,
+    classify,
     fault_frame,
     message_frame,
-    place,
 )
 from broker.protocol.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
@@ -29,21 +29,21 @@ LAST = int(Flag.LAST_FRAGMENT)
 @pytest.mark.parametrize(
     ("expected", "sequence", "fragment", "arrival"),
     [
-        ((0, 0), 0, 0, Arrival.EXPECTED),
-        ((5, 2), 5, 2, Arrival.EXPECTED),
-        ((5, 2), 5, 1, Arrival.DUPLICATE),
-        ((5, 2), 4, 9, Arrival.DUPLICATE),
-        ((5, 2), 5, 3, Arrival.EARLY),
-        ((5, 2), 6, 0, Arrival.EARLY),
-        ((5, 2), 5 + EARLY_WINDOW - 1, 9, Arrival.EARLY),
-        ((5, 2), 5 + EARLY_WINDOW, 0, Arrival.TOO_EARLY),
-        ((5, 2), 2**64 - 1, 2**32 - 1, Arrival.TOO_EARLY),
+        ((0, 0), 0, 0, FragmentArrival.EXPECTED),
+        ((5, 2), 5, 2, FragmentArrival.EXPECTED),
+        ((5, 2), 5, 1, FragmentArrival.DUPLICATE),
+        ((5, 2), 4, 9, FragmentArrival.DUPLICATE),
+        ((5, 2), 5, 3, FragmentArrival.EARLY),
+        ((5, 2), 6, 0, FragmentArrival.EARLY),
+        ((5, 2), 5 + EARLY_WINDOW - 1, 9, FragmentArrival.EARLY),
+        ((5, 2), 5 + EARLY_WINDOW, 0, FragmentArrival.TOO_EARLY),
+        ((5, 2), 2**64 - 1, 2**32 - 1, FragmentArrival.TOO_EARLY),
     ],
 )
 def test_place_tells_what_a_fragment_is(
-    expected: tuple[int, int], sequence: int, fragment: int, arrival: Arrival
+    expected: tuple[int, int], sequence: int, fragment: int, arrival: FragmentArrival
 ) -> None:
-    assert arrival is place(expected, sequence, fragment)
+    assert arrival is classify(expected, (sequence, fragment))
 
 
 @pytest.mark.parametrize(

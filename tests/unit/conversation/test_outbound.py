@@ -32,21 +32,11 @@ def _take_all(outbound: Outbound, now: float = NOW) -> list[tuple[int, int]]:
     """The places sent, as far as the window allows."""
     places = []
     while outbound.has_unsent:
-        places.append(outbound.take(now)[0].place)
+        places.append(outbound.pop(now)[0].place)
     return places
 
 
 # --- sending --------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_offered_is_nothing_to_send() -> None:
-    outbound = _outbound()
-
-    outbound.rewind()
-
-    assert not outbound.has_unsent
-    assert not outbound.is_window_full
-    assert (outbound.in_flight, outbound.resend_at, outbound.alarm_at) == (0, NEVER, NEVER)
 
 
 def test_fragments_are_taken_in_order() -> None:
@@ -60,7 +50,7 @@ def test_first_fragment_taken_sets_the_timer_and_later_ones_leave_it() -> None:
     outbound = _outbound(3)
 
     for now in (NOW, NOW + 1):
-        outbound.take(now)
+        outbound.pop(now)
 
     assert outbound.resend_at == NOW + FIRST
 
@@ -167,7 +157,7 @@ def test_old_acknowledgement_changes_nothing() -> None:
 
 def test_acknowledgement_from_the_future_ends_what_is_loaded() -> None:
     outbound = _outbound(2, 1)
-    outbound.take(NOW)
+    outbound.pop(NOW)
 
     outbound.acknowledge((9, 0), NOW)
 
@@ -204,8 +194,8 @@ def test_place_beyond_the_end_of_a_message_never_skips_its_last_fragment() -> No
 
 def test_round_trip_is_measured_by_what_was_sent_last_of_what_has_arrived() -> None:
     outbound = _outbound(2)
-    outbound.take(NOW)
-    outbound.take(NOW + 2)
+    outbound.pop(NOW)
+    outbound.pop(NOW + 2)
 
     outbound.acknowledge((1, 0), NOW + 2.5)
 
@@ -214,7 +204,7 @@ def test_round_trip_is_measured_by_what_was_sent_last_of_what_has_arrived() -> N
 
 def test_frame_that_was_sent_again_is_not_measured() -> None:
     outbound = _outbound(2)
-    outbound.take(NOW)
+    outbound.pop(NOW)
     outbound.rewind()
     _take_all(outbound, NOW + 1)
 
@@ -225,10 +215,10 @@ def test_frame_that_was_sent_again_is_not_measured() -> None:
 
 def test_measured_round_trips_set_the_timer() -> None:
     outbound = _outbound(1, 1)
-    outbound.take(NOW)
+    outbound.pop(NOW)
     outbound.acknowledge((1, 0), NOW + 0.01)
 
-    outbound.take(NOW + 1)
+    outbound.pop(NOW + 1)
 
     assert outbound.resend_at == NOW + 1 + FLOOR
 
@@ -238,7 +228,7 @@ def test_sent_at_is_when_the_first_in_flight_was_sent() -> None:
     instants = [outbound.sent_at]
 
     for after in range(3):
-        outbound.take(NOW + after)
+        outbound.pop(NOW + after)
     for place in ((0, 0), (0, 1), (1, 0)):
         outbound.acknowledge(place, NOW + 3)
         instants.append(outbound.sent_at)
@@ -252,7 +242,7 @@ def test_sent_at_is_when_the_first_in_flight_was_sent() -> None:
 def _with_hole(fragments: int = 10, *, trip: float = 0.1) -> Outbound:
     """One message, all sent, after a measured round trip; a hole comes first."""
     outbound = _outbound(1, fragments)
-    outbound.take(NOW - 1)
+    outbound.pop(NOW - 1)
     outbound.acknowledge((1, 0), NOW - 1 + trip)
     _take_all(outbound)
     return outbound
@@ -265,7 +255,7 @@ def test_what_is_held_there_is_not_in_flight_and_only_the_hole_is_sent_again() -
 
     outbound.acknowledge((1, 0), NOW + 0.1, ((1, 1, 4), (1, 6, 9)))
     left = outbound.in_flight
-    outbound.look(NOW + 10)
+    outbound.detect_losses(NOW + 10)
 
     assert left == 2
     assert _take_all(outbound, NOW + 10) == [(1, 0)]
@@ -273,15 +263,15 @@ def test_what_is_held_there_is_not_in_flight_and_only_the_hole_is_sent_again() -
 
 def test_hole_is_not_lost_before_its_time_other_gateways_may_be_slower() -> None:
     outbound = _outbound(1, 3)
-    outbound.take(NOW - 1)
+    outbound.pop(NOW - 1)
     outbound.acknowledge((1, 0), NOW - 0.9)  # a round trip of 0.1 s
-    outbound.take(NOW)
-    outbound.take(NOW + 0.001)
+    outbound.pop(NOW)
+    outbound.pop(NOW + 0.001)
 
     outbound.acknowledge((1, 0), NOW + 0.05, ((1, 1, 1),))
     meanwhile = _take_all(outbound, NOW + 0.05)
-    due = outbound.look_at
-    outbound.look(due)
+    due = outbound.loss_check_at
+    outbound.detect_losses(due)
 
     assert meanwhile == [(1, 2)]  # what follows goes on
     assert due == NOW + outbound.round_trip.patience
@@ -293,33 +283,33 @@ def test_frame_sent_together_with_what_arrived_is_not_lost() -> None:
     _take_all(outbound)
 
     outbound.acknowledge((0, 0), NOW + 1, ((0, 1, 2),))
-    outbound.look(NOW + 1)
+    outbound.detect_losses(NOW + 1)
 
-    assert (outbound.look_at, outbound.in_flight) == (NEVER, 1)
+    assert (outbound.loss_check_at, outbound.in_flight) == (NEVER, 1)
 
 
 def test_reordering_that_heals_in_time_sends_nothing_again() -> None:
     outbound = _outbound(1, 2)
-    outbound.take(NOW - 1)
+    outbound.pop(NOW - 1)
     outbound.acknowledge((1, 0), NOW - 0.9)
-    outbound.take(NOW)
-    outbound.take(NOW + 0.001)
+    outbound.pop(NOW)
+    outbound.pop(NOW + 0.001)
 
     outbound.acknowledge((1, 0), NOW + 0.05, ((1, 1, 1),))
     outbound.acknowledge((2, 0), NOW + 0.06)
-    outbound.look(NOW + 100)
+    outbound.detect_losses(NOW + 100)
 
     assert (outbound.has_unsent, outbound.loaded, outbound.in_flight) == (False, 0, 0)
 
 
 def _lose_first(outbound: Outbound, now: float) -> None:
     """The first is known to be lost at this instant."""
-    outbound.take(NOW)
+    outbound.pop(NOW)
     while outbound.has_unsent:
-        outbound.take(NOW + 0.001)
+        outbound.pop(NOW + 0.001)
     first = outbound.acknowledged
     outbound.acknowledge(first, NOW + 0.1, ((first[0], 1, 3),))
-    outbound.look(now)
+    outbound.detect_losses(now)
 
 
 def test_hole_is_sent_again_once_and_waits_for_its_own_answer() -> None:
@@ -327,7 +317,7 @@ def test_hole_is_sent_again_once_and_waits_for_its_own_answer() -> None:
     _lose_first(outbound, NOW + 100)
     sent = _take_all(outbound, NOW + 100)
 
-    outbound.look(NOW + 200)
+    outbound.detect_losses(NOW + 200)
 
     assert (sent, _take_all(outbound, NOW + 200)) == ([(0, 0)], [])
     assert outbound.resend_at == NOW + 100 + outbound.round_trip.timeout
@@ -338,7 +328,7 @@ def test_lost_fragment_whose_acknowledgement_comes_after_all_is_not_sent_again()
     _take_all(outbound)
     for number in (0, 1):
         outbound.refuse((0, number), NOW, 0.5)
-    outbound.look(NOW + 1)
+    outbound.detect_losses(NOW + 1)
 
     outbound.acknowledge((0, 1), NOW + 1)
 
@@ -350,11 +340,11 @@ def test_answer_sooner_than_any_round_trip_is_to_an_earlier_copy(wait: float, lo
     """So it does not show that what was sent before this copy has been overtaken."""
     outbound = _with_hole(2, trip=0.125)
     outbound.rewind()
-    outbound.take(NOW + 1)
-    outbound.take(NOW + 1.5)
+    outbound.pop(NOW + 1)
+    outbound.pop(NOW + 1.5)
 
     outbound.acknowledge((1, 0), NOW + 1.5 + wait, ((1, 1, 1),))
-    outbound.look(NOW + 10)
+    outbound.detect_losses(NOW + 10)
 
     assert lost == _take_all(outbound, NOW + 10)
 
@@ -362,13 +352,13 @@ def test_answer_sooner_than_any_round_trip_is_to_an_earlier_copy(wait: float, lo
 def test_losses_of_one_window_shrink_it_once() -> None:
     outbound = _outbound(40)
     for now in range(40):
-        outbound.take(NOW + now / 1000)
+        outbound.pop(NOW + now / 1000)
 
     outbound.acknowledge((0, 0), NOW + 1, ((0, 10, 39),))
     windows = [outbound.window.frames]
     for number in range(10):
         outbound._passed[number].retry_at = NOW + 2 + number
-        outbound.look(NOW + 2 + number)
+        outbound.detect_losses(NOW + 2 + number)
         windows.append(outbound.window.frames)
 
     assert windows == [windows[0]] + [windows[0] // 2] * 10
@@ -425,9 +415,9 @@ def test_refused_fragment_is_sent_again_when_the_next_hop_asks_for_it() -> None:
     _take_all(outbound)
 
     outbound.refuse((0, 1), NOW, 0.5)
-    outbound.look(NOW + 0.4)
+    outbound.detect_losses(NOW + 0.4)
     early = _take_all(outbound)
-    outbound.look(NOW + 0.5)
+    outbound.detect_losses(NOW + 0.5)
 
     assert (early, _take_all(outbound)) == ([], [(0, 1)])
 
@@ -436,14 +426,14 @@ def test_refusals_one_after_the_other_make_longer_waits_and_progress_forgets_the
     outbound = _outbound(2)
     waits = []
     now = NOW
-    outbound.take(now)
-    outbound.take(now)
+    outbound.pop(now)
+    outbound.pop(now)
     for _ in range(4):
         outbound.refuse((0, 0), now + 0.01, 0.0)
-        waits.append(round(outbound.look_at - now - 0.01, 3))
-        now = outbound.look_at
-        outbound.look(now)
-        outbound.take(now)
+        waits.append(round(outbound.loss_check_at - now - 0.01, 3))
+        now = outbound.loss_check_at
+        outbound.detect_losses(now)
+        outbound.pop(now)
     outbound.acknowledge((0, 1), now)
     outbound.refuse((0, 1), now + 0.01, 0.0)
 
@@ -468,7 +458,7 @@ def test_refusal_of_what_is_not_under_way_is_no_trouble(place: tuple[int, int]) 
 
     outbound.refuse(place, NOW, 0.5)
 
-    assert outbound.look_at == NEVER
+    assert outbound.loss_check_at == NEVER
 
 
 # --- a broken path, silence -----------------------------------------------------------------------------------------
@@ -498,18 +488,18 @@ def test_rewind_leaves_out_what_is_held_there() -> None:
 def test_what_was_sent_before_is_a_resend_and_what_follows_is_not() -> None:
     outbound = _outbound(2, 2)
     for _ in range(3):
-        outbound.take(NOW)
+        outbound.pop(NOW)
 
     outbound.rewind()
 
-    assert [outbound.take(NOW)[1] for _ in range(4)] == [True, True, True, False]
+    assert [outbound.pop(NOW)[1] for _ in range(4)] == [True, True, True, False]
 
 
 def test_acknowledgement_that_comes_after_the_rewind_is_not_sent_again() -> None:
     outbound = _outbound(2, 3)
     _take_all(outbound)
     outbound.rewind()
-    outbound.take(NOW)
+    outbound.pop(NOW)
 
     outbound.acknowledge((1, 2), NOW)
 
@@ -537,7 +527,7 @@ def test_time_out_unloads_shrinks_the_window_and_waits_longer_each_time() -> Non
         left = (outbound.window.frames, outbound.in_flight, outbound.loaded, outbound.loaded_bytes)
         assert left == (LEAST_FRAMES, 0, 0, 0)
         outbound.offer(_fragments(0, 100)[0])
-        outbound.take(NOW)
+        outbound.pop(NOW)
         waits.append(outbound.resend_at - NOW)
 
     assert waits == [8.0, 16.0, 32.0]
@@ -591,7 +581,7 @@ def test_rest_keeps_nothing_and_the_time_at_which_it_ends() -> None:
     outbound = _outbound(3)
     _take_all(outbound)
 
-    outbound.rest()
+    outbound.unload_until_resend()
 
     assert (outbound.loaded, outbound.in_flight, outbound.resend_at) == (0, 0, NOW + FIRST)
     outbound.acknowledge((0, 1), NOW + 1)
@@ -621,10 +611,3 @@ def test_acknowledgement_while_unloaded_counts_when_the_message_comes_back() -> 
     assert _take_all(outbound) == [(1, 4)]
     assert outbound.acknowledge((2, 0), NOW) == 1
     assert (outbound.in_flight, outbound.resend_at) == (0, NEVER)
-
-
-def test_messages_after_a_restart_begin_where_the_store_says() -> None:
-    outbound = _outbound(2, 1, first=40)
-
-    assert _take_all(outbound) == [(40, 0), (40, 1), (41, 0)]
-    assert (outbound.acknowledge((41, 0), NOW), outbound.in_flight) == (1, 1)

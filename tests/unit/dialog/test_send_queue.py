@@ -192,8 +192,8 @@ def test_who_could_do_nothing_with_it_wants_nothing(hindrance: str) -> None:
         sender.outbound.unload()
         sender.has_more = False
     elif hindrance == "resting":
-        sender.outbound.take(0.0)
-        sender.outbound.rest()
+        sender.outbound.pop(0.0)
+        sender.outbound.unload_until_resend()
 
     desk.budget.check(sender)
 
@@ -268,7 +268,7 @@ def test_who_has_something_never_makes_others_unload_for_more(monkeypatch: pytes
 def test_who_makes_room_for_others_wants_nothing_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(2)
     silent = desk.load(1, 3)
-    silent.outbound.take(0.0)
+    silent.outbound.pop(0.0)
     silent.outbound.round_trip.time_out()
     monkeypatch.setattr(module, "LOADED_MAX_BYTES", 3 * SIZE)
     for sender in (silent, desk.senders[2]):
@@ -302,7 +302,7 @@ def test_round_trip_is_noted_once_under_the_next_hop() -> None:
     sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0))
     sender.next_hop = NetworkAddress("far", 1)
     outbound.offer(Outgoing((0, 0), int(Flag.LAST_FRAGMENT), b"x"))
-    outbound.take(10.0)
+    outbound.pop(10.0)
     trips: RoundTripCounts = Counter()
 
     done = [sender.on_acknowledged((1, 0), now, (), trips, AckHorizon()) for now in (10.25, 11.0)]
@@ -318,7 +318,7 @@ def test_sender_stands_in_a_line_no_longer_than_the_longest_wait() -> None:
     horizon.record("B", sent_at=9.0, now=20.0)
     horizon.record("another one", sent_at=11.0, now=30.0)
     turns = [sender.resend_due_at(horizon)]
-    sender.outbound.take(10.0)
+    sender.outbound.pop(10.0)
     turns.append(sender.resend_due_at(horizon))
     horizon.record("B", sent_at=9.5, now=14.0)
     turns.append(sender.resend_due_at(horizon))
@@ -333,10 +333,10 @@ def test_answer_tells_how_far_its_service_has_got_unless_it_may_be_to_an_earlier
     horizon = AckHorizon()
     for is_resent in (True, False):
         sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), f"B{is_resent}"), _outbound(cap=8.0), (0, 0))
-        sender.outbound.take(10.0)
+        sender.outbound.pop(10.0)
         if is_resent:
             sender.outbound.rewind()
-            sender.outbound.take(11.0)
+            sender.outbound.pop(11.0)
 
         sender.on_acknowledged((1, 0), 12.0, (), Counter(), horizon)
 

@@ -73,7 +73,7 @@ def sent(fragments: int = 1, **more: Any) -> Sender:
     """And sent as far as the window allows."""
     dialog = sender(fragments, **more)
     while dialog.outbound.has_unsent:
-        dialog.outbound.take(NOW)
+        dialog.outbound.pop(NOW)
     return dialog
 
 
@@ -125,7 +125,7 @@ def test_way_inside_the_instance_needs_no_connection() -> None:
 
 def test_resting_dialog_tells_when_it_goes_on() -> None:
     dialog = sent(2)
-    dialog.outbound.rest()
+    dialog.outbound.unload_until_resend()
 
     status = Here().connect().render(dialog, forwarded())
 

@@ -242,8 +242,8 @@ def test_large_message_with_an_envelope_that_lies_is_refused_without_being_joine
     ("begins", "validation", "problem"),
     [
         (b"<a/>", Validation.WELL_FORMED_XML, None),
-        (b"<a>", Validation.WELL_FORMED_XML, "no well-formed XML"),
-        (b"<a></b>", Validation.WELL_FORMED_XML, "no well-formed XML"),
+        (b"<a>", Validation.WELL_FORMED_XML, "not well-formed XML"),
+        (b"<a></b>", Validation.WELL_FORMED_XML, "not well-formed XML"),
         (b"anything", Validation.NONE, None),
         (b"1", Validation.JSON, "above which JSON is not checked"),
         (b"", Validation.EMPTY, "must be empty"),
