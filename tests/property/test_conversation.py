@@ -251,7 +251,7 @@ class OutboundMachine(RuleBasedStateMachine):
         self.outbound.rewind()
         self.model.rewind()
 
-    @rule(how=st.sampled_from(["unload", "rest", "time_out"]))
+    @rule(how=st.sampled_from(["unload", "unload_until_resend", "time_out"]))
     def unload(self, how: str) -> None:
         getattr(self.outbound, how)()
         self.model.unload()
