@@ -1,7 +1,20 @@
 """
-The tables of a database, which `schema.sql` makes, and their version.
+The tables of a database, which `schema.sql` makes, and how a file of an older version becomes one of this release.
 
-Nothing here begins or ends a transaction: the tables are made in the caller's, all or some of them.
+Every old version is migrated to the present one at once, in one transaction: killed at any moment, nothing has changed.
+The tables that have changed are put aside, made as in a new file, their rows are copied, and the old ones are dropped.
+So a migrated file has the same schema as a new one, to the letter. What an application has put on these tables
+(indexes, triggers) is made again, its own tables are not touched, and views that read ours go on to do so.
+
+From version 1, whose tables have all changed, it needs free disk of up to three times the file: twice in the log, which
+has the new rows and the pages of the old ones, once in the file, which uses the space of the old tables for what comes
+later. No other connection can write meanwhile; readers see the old file. 600 MB with 200,000 messages and 100,000
+closed conversations took 16 s, in 44 MB of memory.
+
+Version 1 had no tombstones, ledger or parts: closed sides become tombstones, large bodies parts, and messages that were
+not acknowledged and that no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, version 3 no
+certificate, permissions, bindings or session keys, version 4 no headers of messages, version 5 no handles in its
+tombstones, version 6 no services there. Only what waits is copied; parts and fragments of large messages stay.
 """
 
 from __future__ import annotations
@@ -12,6 +25,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import structlog
@@ -21,21 +35,16 @@ from broker.errors import StoreUnavailableError
 from broker.store.sqlite.side import NAMING_PROVES_NOTHING, close
 from broker.store.sqlite.transaction import sentence, writing
 
-# --- large ---
-# Where a body becomes large, and by what it is cut then.
-#
-# A body above LARGE_BYTES is never one value: neither in the memory of a process nor in a row of the file, where
-# SQLite
-# takes 1,000,000,000 bytes at most. What is sent waits as parts of PART_BYTES (`broker_transmission_part`), what came
-# waits as the fragments that brought it (`broker_fragment`).
-
-
-LARGE_BYTES = 1024 * 1024  # one turn of the writer loads many messages: those up to this length whole
+# A body above LARGE_BYTES is never one value: neither in the memory of a process nor in a row of the file, where SQLite
+# accepts 1,000,000,000 bytes at most. What is sent waits as parts (`broker_transmission_part`), what arrived as the
+# fragments that brought it (`broker_fragment`).
+LARGE_BYTES = 1024 * 1024  # one batch of the writer loads many messages: those up to this length whole
 PART_BYTES = 256 * 1024  # a part is rewritten as one value: above it SQLite's overflow pages gain nothing any more
 
-
 SCHEMA_VERSION = 7
-OLDEST_VERSION = 1  # that can be brought up to this one
+OLDEST_VERSION = 1  # that can be migrated
+BEFORE = "before schema version 2"  # the reason in the ledger
+REPORT_SECONDS = 5.0  # between two lines of the log about a migration that takes long
 _TABLE = r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)"
 
 
@@ -52,8 +61,6 @@ def has_schema(db: sqlite3.Connection) -> bool:
 
 def make_tables(db: sqlite3.Connection, names: Collection[str] | None = None) -> None:
     """Make the tables of the broker, all or those of these names, empty; inside the caller's transaction."""
-    from importlib.resources import files  # noqa: PLC0415 - a slow import, for once in the life of a file
-
     script = files("broker.store.sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
     for statement in _statements(script):
         if names is None or re.findall(_TABLE, statement, re.MULTILINE)[0] in names:
@@ -70,144 +77,69 @@ def _statements(script: str) -> Iterator[str]:
             statement = ""
 
 
-# --- migration ---
-# A file of an older schema becomes one of this release, in one transaction: killed at any moment, nothing has
-# changed.
-#
-# Every old version is brought up to the present one at once: the tables that have changed are put aside, made as in a
-# new
-# file, their rows are copied, the old ones go. So a migrated file has the same schema as a new one, to the letter.
-# What an application has put on these tables (indexes, triggers) is made again, its own tables are not touched, and
-# the views that read ours go on to do so.
-#
-# From version 1, whose tables have all changed, it takes free disk of up to three times the file: twice in the log,
-# which
-# has the new rows and the pages of the old ones, once in the file, which uses the room of the old tables for
-# what comes later. Nobody else can write meanwhile; readers see the old file. 600 MB with 200,000 messages and
-# 100,000
-# closed conversations took 16 s, in 44 MB of memory.
-#
-# Version 1 had no tombstones, ledger or parts: closed sides become tombstones, large bodies parts, and messages that
-# nobody acknowledged and no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, version 3
-# no
-# certificate, permissions, bindings or session keys, version 4 no headers of messages: of such a file the messages
-# that
-# wait are copied, parts and fragments of large ones excepted, and what was received or sent long ago is not there.
-# Version 5 had no handles in its tombstones and version 6 no services; these tombstones are copied.
-
-
-BEFORE = "before schema version 2"  # the reason in the ledger
-TELL_SECONDS = 5.0  # between two lines of the log about a migration that takes long
+# --- migration --------------------------------------------------------------------------------------------------
 
 _ASIDE = "broker_migrated_"  # what the old tables are called meanwhile
-_STEPS = 10_000  # instructions of SQLite between two looks at the clock, some hundred rows
-_CONVERSATION_1 = (
-    "endpoint_id, conversation_handle, conversation_id, is_initiator, conversation_group_id, state, service_name,"
-    " far_service, far_broker_instance, contract, lifetime, create_date, send_sequence, acknowledged_sequence,"
-    " receive_sequence, receive_sequence_frag, early_fragments, end_dialog_sequence"
-)
-_MESSAGE_1 = (
+_STEPS = 10_000  # instructions of SQLite between two readings of the clock, some hundred rows
+
+
+def _copy(*columns: str, **computed: str) -> tuple[str, str]:
+    """The columns that are filled in, and what with: the same columns, and those that are computed."""
+    return ", ".join([*columns, *computed]), ", ".join([*columns, *computed.values()])
+
+
+def _database(*columns: str) -> tuple[str, str]:
+    return _copy("id, broker_instance, create_date, fragment_size", *columns, schema_version=str(SCHEMA_VERSION))
+
+
+_STARTS = "file_number, starts"
+_MESSAGE = (
     "queuing_order, queue_id, endpoint_id, message_sequence_number, message_type_name, message_enqueue_time,"
     " message_body"
 )
-_TRANSMISSION_1 = "transmission_id, endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time"
-_DATABASE_2 = "id, broker_instance, create_date, fragment_size, file_number, starts"
-_TRANSMISSION_2 = f"{_TRANSMISSION_1}, message_body, body_length"
-_MESSAGE_2 = f"{_MESSAGE_1}, status, priority, body_fragments"
-_TOMBSTONE_2 = "conversation_id, is_initiator, receive_sequence, receive_sequence_frag, close_time, expire_time"
-_TOMBSTONES_2 = ("tombstone", _TOMBSTONE_2, _TOMBSTONE_2)
-_TOMBSTONE_6 = f"{_TOMBSTONE_2}, conversation_handle"
-_ROWS_2 = (
-    ("transmission", _TRANSMISSION_2, _TRANSMISSION_2),
-    ("message", _MESSAGE_2, _MESSAGE_2),
-    _TOMBSTONES_2,
-)
+_TRANSMISSION = "transmission_id, endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time"
+_TOMBSTONE = "conversation_id, is_initiator, receive_sequence, receive_sequence_frag, close_time, expire_time"
+_WAITING = {
+    "transmission": _copy(_TRANSMISSION, "message_body, body_length"),
+    "message": _copy(_MESSAGE, "status, priority, body_fragments"),
+    "tombstone": _copy(_TOMBSTONE),
+}
 _SINCE_4 = ("permission", "remote_service_binding", "session_key")  # tables that no version before had
-# Of a version: each table, the columns that are filled in, and what with.
-_ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
-    1: (
-        (
-            "database",
-            "id, schema_version, broker_instance, create_date, fragment_size",
-            f"id, {SCHEMA_VERSION}, broker_instance, create_date, fragment_size",
+_ROWS: dict[int, dict[str, tuple[str, str]]] = {  # of a version: the tables that have changed since
+    1: {
+        "database": _database(),
+        "queue": _copy("queue_id, name, is_receive_enabled"),
+        "service": _copy("service_id, name, queue_id, contracts"),
+        "route": _copy(
+            "route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight"
         ),
-        ("queue", "queue_id, name, is_receive_enabled", "queue_id, name, is_receive_enabled"),
-        ("service", "service_id, name, queue_id, contracts", "service_id, name, queue_id, contracts"),
-        (
-            "route",
-            "route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight",
-            "route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight",
+        "conversation": _copy(
+            "endpoint_id, conversation_handle, conversation_id, is_initiator, conversation_group_id, state",
+            "service_name, far_service, far_broker_instance, contract, lifetime, create_date, send_sequence",
+            "acknowledged_sequence, receive_sequence, receive_sequence_frag, early_fragments, end_dialog_sequence",
+            is_opening_acknowledged=f"CASE WHEN is_initiator THEN 0 ELSE {NAMING_PROVES_NOTHING} END",
         ),
-        (
-            "conversation",
-            f"{_CONVERSATION_1}, is_opening_acknowledged",
-            f"{_CONVERSATION_1}, CASE WHEN is_initiator THEN 0 ELSE {NAMING_PROVES_NOTHING} END",
+        "transmission": _copy(
+            _TRANSMISSION,
+            message_body=f"CASE WHEN length(message_body) <= {LARGE_BYTES} THEN message_body END",
+            body_length=f"CASE WHEN length(message_body) > {LARGE_BYTES} THEN length(message_body) END",
         ),
-        (
-            "transmission",
-            f"{_TRANSMISSION_1}, message_body, body_length",
-            (
-                f"{_TRANSMISSION_1}, CASE WHEN length(message_body) <= {LARGE_BYTES} THEN message_body END,"
-                f" CASE WHEN length(message_body) > {LARGE_BYTES} THEN length(message_body) END"
-            ),
+        "message": _copy(
+            _MESSAGE, priority=f"CASE WHEN message_type_name = '{ERROR}' THEN {ERROR_PRIORITY} ELSE 5 END"
         ),
-        (
-            "message",
-            f"{_MESSAGE_1}, priority",
-            f"{_MESSAGE_1}, CASE WHEN message_type_name = '{ERROR}' THEN {ERROR_PRIORITY} ELSE 5 END",
-        ),
-        (
-            "fragment",
-            "endpoint_id, message_sequence_number, fragment_number, flags, body",
-            "endpoint_id, message_sequence_number, fragment_number, flags, body",
-        ),
-    ),
-    2: (
-        (
-            "database",
-            f"{_DATABASE_2}, schema_version",
-            f"{_DATABASE_2}, {SCHEMA_VERSION}",
-        ),
-        *_ROWS_2,
-    ),
-    3: (
-        (
-            "database",
-            f"{_DATABASE_2}, epoch, schema_version",
-            f"{_DATABASE_2}, epoch, {SCHEMA_VERSION}",
-        ),
-        *_ROWS_2,
-    ),
-    4: (
-        (
-            "database",
-            f"{_DATABASE_2}, epoch, certificate, schema_version",
-            f"{_DATABASE_2}, epoch, certificate, {SCHEMA_VERSION}",
-        ),
-        *_ROWS_2,
-    ),
-    5: (
-        (
-            "database",
-            f"{_DATABASE_2}, epoch, certificate, schema_version",
-            f"{_DATABASE_2}, epoch, certificate, {SCHEMA_VERSION}",
-        ),
-        _TOMBSTONES_2,
-    ),
-    6: (
-        (
-            "database",
-            f"{_DATABASE_2}, epoch, certificate, schema_version",
-            f"{_DATABASE_2}, epoch, certificate, {SCHEMA_VERSION}",
-        ),
-        ("tombstone", _TOMBSTONE_6, _TOMBSTONE_6),
-    ),
+        "fragment": _copy("endpoint_id, message_sequence_number, fragment_number, flags, body"),
+    },
+    2: {"database": _database(_STARTS), **_WAITING},
+    3: {"database": _database(_STARTS, "epoch"), **_WAITING},
+    4: {"database": _database(_STARTS, "epoch, certificate"), **_WAITING},
+    5: {"database": _database(_STARTS, "epoch, certificate"), "tombstone": _copy(_TOMBSTONE)},
+    6: {"database": _database(_STARTS, "epoch, certificate"), "tombstone": _copy(_TOMBSTONE, "conversation_handle")},
 }
 _ON_TABLES = (
     "SELECT name, type, sql FROM sqlite_master WHERE type IN ('index', 'trigger') AND sql IS NOT NULL"
     " AND tbl_name IN (SELECT 'broker_' || value FROM json_each(?)) ORDER BY type, rowid"
 )
-_UNTOLD = (
+_UNACCOUNTED = (
     "INSERT INTO broker_ledger (entry, messages) SELECT ?1, messages FROM (SELECT"
     " (SELECT coalesce(sum(send_sequence - acknowledged_sequence), 0) FROM broker_conversation)"
     " - (SELECT count(*) FROM broker_transmission) AS messages) WHERE messages > 0"
@@ -222,7 +154,7 @@ def migrate(db: sqlite3.Connection, path: Path, *, now: Callable[[], float] = ti
 
     Args:
         db: A connection to it, in WAL mode and in no transaction.
-        path: Its file, for what is told of it.
+        path: Its file, for what is reported of it.
         now: UTC seconds since 1970.
 
     Raises:
@@ -232,8 +164,8 @@ def migrate(db: sqlite3.Connection, path: Path, *, now: Callable[[], float] = ti
     started = time.monotonic()
     log.info("database migrates", path=str(path), from_version=before, to_version=SCHEMA_VERSION, bytes=_size(path))
     try:
-        with _telling(db, path), _references_left(db), writing(db):
-            version = schema_version(db)  # somebody else may have done it meanwhile
+        with _reporting(db, path), _references_left(db), writing(db):
+            version = schema_version(db)  # another process may have done it meanwhile
             if version < SCHEMA_VERSION:
                 _rebuild(db, version, now())
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -248,11 +180,11 @@ def migrate(db: sqlite3.Connection, path: Path, *, now: Callable[[], float] = ti
 
 def _rebuild(db: sqlite3.Connection, version: int, now: float) -> None:
     """Inside the transaction: the tables as in a new file, with what the old ones hold."""
-    tables = [name for name, _, _ in _ROWS[version]]
+    tables = list(_ROWS[version])
     extras = _put_aside(db, tables)
     make_tables(db, None if version == 1 else [*tables, *(_SINCE_4 if version < 4 else ())])
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-    for name, columns, values in _ROWS[version]:
+    for name, (columns, values) in _ROWS[version].items():
         db.execute(f"INSERT INTO broker_{name} ({columns}) SELECT {values} FROM {_ASIDE}{name}")  # noqa: S608 - names above
     if version == 1:
         _cut_large_bodies(db)
@@ -268,13 +200,13 @@ def _rebuild(db: sqlite3.Connection, version: int, now: float) -> None:
 
 def _bury_the_closed(db: sqlite3.Connection, now: float) -> None:
     """Closed sides become tombstones; what is missing then goes into the ledger."""
-    db.execute(_UNTOLD, (BEFORE,))
+    db.execute(_UNACCOUNTED, (BEFORE,))
     for (endpoint_id,) in db.execute("SELECT endpoint_id FROM broker_conversation WHERE state = 'CD'").fetchall():
         close(db, endpoint_id, now, BEFORE)
 
 
 def _put_aside(db: sqlite3.Connection, tables: list[str]) -> list[tuple[str, str]]:
-    """Rename the old tables; the indexes and triggers that they had, each with its statement, are no more."""
+    """Rename the old tables, and drop their indexes and triggers; those, each with its statement."""
     extras = db.execute(_ON_TABLES, (json.dumps(tables),)).fetchall()
     for name, kind, _ in extras:
         quoted = name.replace('"', '""')
@@ -295,7 +227,7 @@ def _cut_large_bodies(db: sqlite3.Connection) -> None:
 
 
 def _keep_numbers(db: sqlite3.Connection, tables: list[str]) -> None:
-    """Numbers that were given once are not given again."""
+    """Numbers that were used once are not used again."""
     for name in tables:
         row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (_ASIDE + name,)).fetchone()
         if row is not None:
@@ -315,19 +247,19 @@ def _references_left(db: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _telling(db: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """The log is told how far it is, by the bytes in the write-ahead log."""
+def _reporting(db: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Log how far it is, by the bytes in the write-ahead log."""
     wal = Path(f"{path}-wal")
-    told = time.monotonic()
+    reported = time.monotonic()
 
-    def tell() -> int:
-        nonlocal told
-        if time.monotonic() - told > TELL_SECONDS:
-            told = time.monotonic()
+    def report() -> int:
+        nonlocal reported
+        if time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
             log.info("database still migrates", path=str(path), bytes_written=_size(wal), bytes_of_file=_size(path))
         return 0
 
-    db.set_progress_handler(tell, _STEPS)
+    db.set_progress_handler(report, _STEPS)
     try:
         yield
     finally:

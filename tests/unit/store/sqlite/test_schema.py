@@ -1,4 +1,4 @@
-"""The tables: all of them or those that are named, in the transaction of whoever asks."""
+"""The tables of a new file, and files of older schemas migrated with all they hold, as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ import structlog
 
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact, Travel, ack_frame
-from broker.conversation.message_types import ERROR
 from broker.errors import StoreUnavailableError
 from broker.protocol.frame import decode_dialog
 from broker.store.sqlite import schema
-from broker.store.sqlite import schema as migration
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES, SCHEMA_VERSION, has_schema, make_tables
 from broker.store.sqlite.side import ACKNOWLEDGED, REPLAY_GUARD, SENT, SideTable
@@ -27,32 +25,7 @@ from broker.store.sqlite.transaction import writing
 from tests.support import version_1
 from tests.support.dialog import rows
 
-# --- test_large ---
-# The limits of large bodies, which files that exist already are cut by.
-
-
-def test_files_are_cut_by_these_lengths() -> None:
-    """What waits in a file was cut by them: another value would read it wrongly."""
-    assert (LARGE_BYTES, PART_BYTES) == (1_048_576, 262_144)
-
-
-def test_every_large_body_has_several_parts() -> None:
-    assert LARGE_BYTES % PART_BYTES == 0
-    assert LARGE_BYTES > PART_BYTES
-
-
-# --- test_migration ---
-# A file of an older schema is brought up to this release's with all it holds, as a whole or not at all.
-
-
 NOW = 1_800_000_000.0
-DATABASE_2 = (  # as version 2 made it
-    "CREATE TABLE broker_database (id INTEGER PRIMARY KEY CHECK (id = 1), schema_version INTEGER NOT NULL,"
-    " broker_instance BLOB NOT NULL CHECK (length(broker_instance) = 16), create_date REAL NOT NULL,"
-    " fragment_size INTEGER, file_number INTEGER, starts INTEGER NOT NULL DEFAULT 0)"
-)
-DATABASE_3 = DATABASE_2[:-1] + ", epoch INTEGER NOT NULL DEFAULT 0)"
-DATABASE_4 = DATABASE_3[:-1] + ", certificate TEXT)"
 SINCE_4 = ("permission", "remote_service_binding", "session_key")
 SINCE_7 = ("service_name", "far_service", "far_broker_instance")  # of tombstones
 MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
@@ -68,7 +41,7 @@ def old(tmp_path: Path) -> Path:
 @pytest.fixture
 def db(old: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(old, isolation_level=None)) as db:
-        migration.migrate(db, old, now=lambda: NOW)
+        schema.migrate(db, old, now=lambda: NOW)
         yield db
 
 
@@ -78,16 +51,17 @@ def content(path: Path) -> list[str]:
         return list(db.iterdump())
 
 
+def test_files_are_cut_by_these_lengths() -> None:
+    """What waits in a file was cut by them: another value would read it wrongly."""
+    assert (LARGE_BYTES, PART_BYTES) == (1_048_576, 262_144)
+
+
 # --- what it is then ----------------------------------------------------------------------------------------
 
 
 def test_schema_is_that_of_a_new_file(db: sqlite3.Connection, tmp_path: Path) -> None:
     with closing(open_store(tmp_path / "new.db")) as new:
         assert rows(new, MASTER) == rows(db, MASTER)
-
-
-def test_every_old_version_has_a_way_up() -> None:
-    assert set(range(schema.OLDEST_VERSION, SCHEMA_VERSION)) == set(migration._ROWS)
 
 
 def test_identity_queues_services_and_routes_stay(db: sqlite3.Connection) -> None:
@@ -178,14 +152,8 @@ def test_ledger_adds_up(db: sqlite3.Connection) -> None:
     ((sent, acknowledged),) = rows(db, "SELECT sum(send_sequence), sum(acknowledged_sequence) FROM broker_conversation")
     held = rows(db, "SELECT count(*) FROM broker_transmission")[0]
 
-    assert {migration.BEFORE: 2, SENT: 3, ACKNOWLEDGED: 3} == entries
-    assert sent + entries[SENT] == acknowledged + entries[ACKNOWLEDGED] + held + entries[migration.BEFORE]
-
-
-def test_numbers_are_never_given_again(db: sqlite3.Connection) -> None:
-    assert {"broker_conversation": 109, "broker_message": 123, "broker_transmission": 115} == dict(
-        rows(db, "SELECT name, seq FROM sqlite_sequence")
-    )
+    assert {schema.BEFORE: 2, SENT: 3, ACKNOWLEDGED: 3} == entries
+    assert sent + entries[SENT] == acknowledged + entries[ACKNOWLEDGED] + held + entries[schema.BEFORE]
 
 
 def test_numbers_of_what_is_gone_are_never_given_again(old: Path) -> None:
@@ -194,10 +162,6 @@ def test_numbers_of_what_is_gone_are_never_given_again(old: Path) -> None:
 
     with closing(open_store(old)) as db:
         assert [123] == rows(db, "SELECT seq FROM sqlite_sequence WHERE name = 'broker_message'")
-
-
-def test_an_error_in_a_queue_is_known_by_its_type() -> None:
-    assert version_1.ERROR == ERROR
 
 
 def test_the_application_keeps_what_it_made(old: Path) -> None:
@@ -237,8 +201,8 @@ def test_opening_migrates_and_opening_again_does_not(old: Path) -> None:
 
 
 def test_progress_is_told_while_it_lasts(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migration, "TELL_SECONDS", 0.0)
-    monkeypatch.setattr(migration, "_STEPS", 10)
+    monkeypatch.setattr(schema, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(schema, "_STEPS", 10)
 
     with structlog.testing.capture_logs() as logs:
         open_store(old).close()
@@ -253,27 +217,27 @@ def test_what_another_has_migrated_meanwhile_is_left_alone(old: Path, monkeypatc
     open_store(old).close()
     before = content(old)
     versions = iter([1, SCHEMA_VERSION])
-    monkeypatch.setattr(migration, "schema_version", lambda _: next(versions))
+    monkeypatch.setattr(schema, "schema_version", lambda _: next(versions))
 
     with closing(sqlite3.connect(old, isolation_level=None)) as db:
-        migration.migrate(db, old)
+        schema.migrate(db, old)
 
     assert before == content(old)
 
 
 KILLED = """
 import os, signal, sys
-from broker.store.sqlite import schema as migration
+from broker.store.sqlite import schema
 from broker.store.sqlite.database import open_store
 
 STEP = sys.argv[2]
-real = getattr(migration, STEP)
+real = getattr(schema, STEP)
 
 def kill(*arguments):
     real(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 
-setattr(migration, STEP, kill)
+setattr(schema, STEP, kill)
 open_store(sys.argv[1])
 """
 
@@ -298,7 +262,7 @@ def test_a_failure_changes_nothing_and_says_what_to_do(old: Path) -> None:
         pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {pages + 10}")
         with pytest.raises(StoreUnavailableError) as caught:
-            migration.migrate(db, old)
+            schema.migrate(db, old)
 
     assert (
         f"from version 1 to {SCHEMA_VERSION}, and nothing was changed: the disk is full: make room"
@@ -352,14 +316,14 @@ def test_a_version_that_is_not_known_is_refused_and_the_file_stays(old: Path, ve
 
 def test_readers_see_the_old_file_until_it_is_done(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    real = migration._keep_numbers
+    real = schema._keep_numbers
 
     def look(*arguments: object) -> None:
         real(*arguments)  # type: ignore[arg-type]
         with closing(sqlite3.connect(old)) as reader:
             seen.extend(reader.execute("SELECT schema_version, count(*) FROM broker_database, broker_conversation"))
 
-    monkeypatch.setattr(migration, "_keep_numbers", look)
+    monkeypatch.setattr(schema, "_keep_numbers", look)
     open_store(old).close()
 
     assert [(1, len(version_1.CONVERSATIONS))] == seen
@@ -367,142 +331,62 @@ def test_readers_see_the_old_file_until_it_is_done(old: Path, monkeypatch: pytes
 
 # --- versions 2 to 6 ----------------------------------------------------------------------------------------
 
+GROWN = {"broker_transmission": 1, "broker_message": 1, "broker_tombstone": 1 + len(SINCE_7)}  # columns since version 4
+COLUMNS = "schema_version, starts, file_number, epoch, fragment_size, certificate"
 
-def older(path: Path, version: int, table: str) -> Path:
+
+def older(path: Path, version: int) -> Path:
     """A file of such a version with what it held, made of a migrated one."""
     version_1.make(path)
     open_store(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        known = "id, broker_instance, create_date, fragment_size"
-        db.execute("ALTER TABLE broker_database RENAME TO newer")
-        db.execute(table)
-        db.execute(
-            f"INSERT INTO broker_database (schema_version, {known}, file_number, starts)"
-            f" SELECT {version}, {known}, 77, 5 FROM newer"
-        )
-        db.execute("DROP TABLE newer")
-        for name in ("transmission", "message"):
-            db.execute(f"ALTER TABLE broker_{name} DROP COLUMN headers")
-        for name in ("conversation_handle", *SINCE_7):
-            db.execute(f"ALTER TABLE broker_tombstone DROP COLUMN {name}")
-        for name in SINCE_4 if version < 4 else ():
-            db.execute(f"DROP TABLE broker_{name}")
-    return path
-
-
-@pytest.fixture
-def second(tmp_path: Path) -> Path:
-    return older(tmp_path / "second.db", 2, DATABASE_2)
-
-
-@pytest.fixture
-def third(tmp_path: Path) -> Path:
-    path = older(tmp_path / "third.db", 3, DATABASE_3)
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("UPDATE broker_database SET epoch = 9")
-    return path
-
-
-@pytest.fixture
-def fourth(tmp_path: Path) -> Path:
-    path = older(tmp_path / "fourth.db", 4, DATABASE_4)
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("UPDATE broker_database SET epoch = 9, certificate = 'CN=orders'")
+        db.execute("UPDATE broker_database SET starts = 5, file_number = 77, epoch = 9, certificate = 'CN=orders'")
         db.execute("INSERT INTO broker_permission VALUES (NULL, 'SEND', '*', 'public', 'GRANT')")
         db.execute("UPDATE broker_message SET status = 4, body_fragments = 17 WHERE queuing_order = 22")
+        if version <= 4:
+            drop(db, "transmission", "headers")
+            drop(db, "message", "headers")
+        drop(db, "tombstone", *SINCE_7, *["conversation_handle"] * (version <= 5))
+        if version <= 3:
+            for name in SINCE_4:
+                db.execute(f"DROP TABLE broker_{name}")
+        drop(db, "database", *["epoch"] * (version <= 2), *["certificate"] * (version <= 3))
+        db.execute("UPDATE broker_database SET schema_version = ?", (version,))
     return path
 
 
-def test_version_4_gets_headers_and_keeps_everything_else(fourth: Path, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(fourth)) as db:
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
-        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
-        numbers = set(db.execute("SELECT * FROM sqlite_sequence"))
-
-    with closing(open_store(fourth)) as db, closing(open_store(tmp_path / "new.db")) as new:
-        assert rows(new, MASTER) == rows(db, MASTER)
-        assert with_nulls(before, GROWN_SINCE_4) == {
-            name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others
-        }
-        assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
-        assert [(SCHEMA_VERSION, 5, 77, 9, 65536, "CN=orders")] == rows(
-            db, "SELECT schema_version, starts, file_number, epoch, fragment_size, certificate FROM broker_database"
-        )
+def drop(db: sqlite3.Connection, table: str, *columns: str) -> None:
+    for column in columns:
+        db.execute(f"ALTER TABLE broker_{table} DROP COLUMN {column}")
 
 
-GROWN_SINCE_4 = {"broker_transmission": 1, "broker_message": 1, "broker_tombstone": 1 + len(SINCE_7)}
-
-
-def with_nulls(
-    tables: dict[str, list[tuple[object, ...]]], grown: dict[str, int]
-) -> dict[str, list[tuple[object, ...]]]:
-    """The same rows, with so many new columns in which nothing is."""
-    return {name: [(*row, *[None] * grown.get(name, 0)) for row in found] for name, found in tables.items()}
-
-
-def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(second)) as db:
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
-        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
-        numbers = set(db.execute("SELECT * FROM sqlite_sequence"))
-
-    with closing(open_store(second)) as db, closing(open_store(tmp_path / "new.db")) as new:
-        assert rows(new, MASTER) == rows(db, MASTER)
-        assert with_nulls(before, GROWN_SINCE_4) == {
-            name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others
-        }
-        assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
-        assert [(SCHEMA_VERSION, 5, 77, 0, 65536)] == rows(
-            db, "SELECT schema_version, starts, file_number, epoch, fragment_size FROM broker_database"
-        )
-        assert version_1.INSTANCE.bytes == broker_instance(db)
-
-
-def test_version_3_gets_permissions_bindings_and_keys_and_keeps_everything_else(third: Path, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(third)) as db:
-        before = db.execute("SELECT * FROM broker_conversation").fetchall()
-
-    with closing(open_store(third)) as db, closing(open_store(tmp_path / "new.db")) as new:
-        assert rows(new, MASTER) == rows(db, MASTER)
-        assert before == db.execute("SELECT * FROM broker_conversation").fetchall()
-        assert [(SCHEMA_VERSION, 5, 77, 9, 65536, None)] == rows(
-            db, "SELECT schema_version, starts, file_number, epoch, fragment_size, certificate FROM broker_database"
-        )
-
-
-@pytest.mark.parametrize(("version", "missing"), [(5, ("conversation_handle", *SINCE_7)), (6, SINCE_7)])
-def test_versions_5_and_6_get_what_closed_sides_were_and_keep_everything_else(
-    tmp_path: Path, version: int, missing: tuple[str, ...]
-) -> None:
-    path = tmp_path / "older.db"
-    version_1.make(path)
-    open_store(path).close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for name in missing:
-            db.execute(f"ALTER TABLE broker_tombstone DROP COLUMN {name}")
-        db.execute("UPDATE broker_database SET schema_version = ?, starts = 5, file_number = 77, epoch = 9", (version,))
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
-        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
+def test_later_versions_get_what_is_new_and_keep_everything_else(tmp_path: Path, version: int) -> None:
+    path = older(tmp_path / "older.db", version)
+    grown = GROWN if version <= 4 else {"broker_tombstone": (1 if version == 5 else 0) + len(SINCE_7)}
+    with closing(sqlite3.connect(path)) as db:
+        tables = rows(db, "SELECT name FROM sqlite_master WHERE type = 'table'")
+        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in tables if name != "broker_database"}
+    numbers = set(before.pop("sqlite_sequence"))
 
     with closing(open_store(path)) as db, closing(open_store(tmp_path / "new.db")) as new:
-        after = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
         assert rows(new, MASTER) == rows(db, MASTER)
         assert len(before["broker_tombstone"]) > 0
-        assert with_nulls(before, {"broker_tombstone": len(missing)}) == after
-        assert [(SCHEMA_VERSION, 5, 77, 9)] == rows(
-            db, "SELECT schema_version, starts, file_number, epoch FROM broker_database"
-        )
+        for name, found in before.items():
+            expected = [(*row, *[None] * grown.get(name, 0)) for row in found]
+            assert expected == db.execute(f"SELECT * FROM {name}").fetchall(), name
+        assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
+        known = (9 if version > 2 else 0, 65536, "CN=orders" if version > 3 else None)
+        assert [(SCHEMA_VERSION, 5, 77, *known)] == rows(db, f"SELECT {COLUMNS} FROM broker_database")
 
 
-def test_version_2_writes_little_more_than_what_waits(second: Path) -> None:
+def test_version_2_writes_little_more_than_what_waits(tmp_path: Path) -> None:
     """However much is in the file, its row and the messages that wait are copied, parts of large ones excepted."""
+    second = older(tmp_path / "second.db", 2)
     with closing(sqlite3.connect(second, isolation_level=None)) as db:
         db.execute("PRAGMA wal_autocheckpoint = 0")
         with structlog.testing.capture_logs() as logs:
-            migration.migrate(db, second)
+            schema.migrate(db, second)
             size = second.stat().st_size
 
     assert ["database migrates", "database migrated"] == [one["event"] for one in logs]
