@@ -350,8 +350,11 @@ def older(path: Path, version: int) -> Path:
         if version <= 3:
             for name in SINCE_4:
                 db.execute(f"DROP TABLE broker_{name}")
-        drop(db, "database", *["epoch"] * (version <= 2), *["certificate"] * (version <= 3))
-        db.execute("UPDATE broker_database SET schema_version = ?", (version,))
+        columns = "id, broker_instance, create_date, fragment_size, file_number, starts"
+        columns += ", epoch" * (version > 2) + ", certificate" * (version > 3)
+        db.execute(f"CREATE TABLE kept AS SELECT {version} AS schema_version, {columns} FROM broker_database")
+        db.execute("DROP TABLE broker_database")
+        db.execute("ALTER TABLE kept RENAME TO broker_database")
     return path
 
 
