@@ -1,11 +1,9 @@
 """
-A database of the broker: one SQLite file, shared with the application, which keeps conversations through every crash.
+The file of a database: opened, made, locked and watched.
 
-Opening makes the file when it is missing, for its owner alone (mode 0600, which SQLite gives its log as well), in WAL
-mode with `synchronous=FULL`: what was committed is on the disk. This module knows the locks and the identity of the
-database; its tables are in `schema`, a write to it in `transaction`. A schema of an older version is brought up to this
-one by `migration`; whether the file is still the one it was, `fence` tells. Queues, services and routes are in
-`metadata`, what happens to messages in `receiving` and `sending`, what applications do in `broker.client`.
+A database is one SQLite file, shared with the application, which keeps conversations through every crash. Opening makes
+the file when it is missing, for its owner alone (mode 0600, which SQLite gives its log as well), in WAL mode with
+`synchronous=FULL`: what was committed is on the disk. Its tables are in `schema`, a write to it in `transaction`.
 """
 
 from __future__ import annotations
@@ -20,9 +18,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from broker.errors import StoreUnavailableError
+from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store.sqlite.metadata import put_routes
 from broker.store.sqlite.role_file import lost
-from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, make_tables, schema_version
+from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, make_tables, migrate, schema_version
 from broker.store.sqlite.transaction import BUSY_SECONDS, DaemonConnection, is_busy, sentence, writing
 
 CATALOG = (  # what statements read and change
@@ -53,7 +52,7 @@ def open_store(
     Args:
         path: The file; `:memory:` keeps nothing.
         broker_instance: Its identity, used only when the schema is made; drawn when None.
-        may_make: Make what is missing; else that is an error.
+        may_make: Make what is missing; otherwise that is an error.
 
     Raises:
         StoreUnavailableError: no such directory, no database, no permission, a newer schema, another identity; an
@@ -79,8 +78,6 @@ def open_store(
         _prepare(db, broker_instance)
         _check_identity(db, str(path), broker_instance)
         if schema_version(db) < SCHEMA_VERSION:
-            from broker.store.sqlite.schema import migrate  # noqa: PLC0415
-
             migrate(db, Path(path))
     except sqlite3.Error as error:
         db.close()
@@ -96,7 +93,7 @@ def lock_store(path: str | Path) -> int:
     Take the lock that only one daemon may have on a database; it ends with the process, however that ends.
 
     Returns:
-        The descriptor of the lock file beside the database; closing it gives the lock back.
+        The descriptor of the lock file next to the database; closing it releases the lock.
 
     Raises:
         StoreUnavailableError: another daemon has it, the file has two names, or the directory cannot be written.
@@ -144,7 +141,7 @@ def check_links(path: str | Path) -> None:
     try:
         found = Path(path).stat()
     except OSError:
-        return  # none yet; else whoever opens it tells
+        return  # none yet; otherwise opening it reports the error
     if not stat.S_ISREG(found.st_mode):
         raise StoreUnavailableError(str(path), NO_FILE)
     if found.st_nlink > 1:
@@ -159,8 +156,8 @@ def is_sqlite(path: str | Path) -> bool:
     """
     Whether a file is a database of SQLite, or empty, by its beginning; nothing is made or changed.
 
-    It is read through SQLite because whoever closes a file drops all locks that the process has on it, those of an
-    instance that runs on it too, and then the next one who leaves takes away its write-ahead log.
+    It is read through SQLite because closing a file drops all locks that the process has on it, those of an instance
+    that runs on it too, and then the next connection that closes removes its write-ahead log.
     Source: SQLite documentation, "How To Corrupt An SQLite Database File", section 2.2.
 
     Raises:
@@ -178,7 +175,7 @@ def is_sqlite(path: str | Path) -> bool:
 
 
 def open_watch(path: str | Path) -> sqlite3.Connection:
-    """A connection that only looks: commits of all other connections change its `data_version`."""
+    """A connection that only reads: commits of all other connections change its `data_version`."""
     address = f"{Path(path).absolute().as_uri()}?mode=ro"
     db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA query_only = ON")
@@ -187,7 +184,7 @@ def open_watch(path: str | Path) -> sqlite3.Connection:
 
 def copy_of_catalog(path: str | Path) -> sqlite3.Connection:
     """
-    A copy in memory of everything that statements read and change, messages left out; nobody waits for it.
+    A copy in memory of everything that statements read and change, messages left out; no writer waits for it.
 
     Raises:
         sqlite3.Error: the file cannot be read.
@@ -223,7 +220,7 @@ def fix_fragment_size(db: sqlite3.Connection, configured: int) -> int:
     size configured before holds until no message of several fragments waits any more.
     """
     if db.execute("SELECT fragment_size FROM broker_database").fetchone()[0] == configured:
-        return configured  # what waits need not be looked through
+        return configured  # what waits need not be read
     with writing(db):
         db.execute(
             "UPDATE broker_database SET fragment_size = ?1 WHERE fragment_size IS NULL OR NOT EXISTS"
@@ -236,7 +233,7 @@ def fix_fragment_size(db: sqlite3.Connection, configured: int) -> int:
 
 
 def _make_file(path: str) -> None:
-    """An empty file of mode 0600, when there is none; else, and when it cannot be made, SQLite tells what is wrong."""
+    """An empty file of mode 0600, when there is none; when it cannot be made, SQLite reports what is wrong."""
     if path not in {"", ":memory:"}:
         with suppress(OSError):  # no descriptor: to close one would end the locks that other threads have on the file
             os.mknod(os.path.realpath(path), stat.S_IFREG | MODE)
@@ -279,9 +276,6 @@ def _check_identity(db: sqlite3.Connection, path: str, configured: uuid.UUID | N
 
 
 def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
-    # Commands that open a file that is there do without: see the docstring of broker.cli.main.
-    from broker.routing.route import AUTO_CREATED_LOCAL, row_of  # noqa: PLC0415
-
     make_tables(db)
     db.execute(
         "INSERT INTO broker_database (id, schema_version, broker_instance, create_date) VALUES (1, ?, ?, ?)",
@@ -290,47 +284,40 @@ def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
     put_routes(db, [row_of(AUTO_CREATED_LOCAL)])
 
 
-# --- presence ---
-# Whether the path of a database still leads to the file that is open.
-#
-# A file that was renamed, deleted or replaced stays open, and SQLite goes on to commit to it: what is stored then is
-# gone
-# with the process. So nothing may be acknowledged unless the path led to the open file behind the commit. The same
-# holds
-# for its write-ahead log, which is as much a part of the database as the file.
-#
-# Source: SQLite documentation, "How To Corrupt An SQLite Database File", sections 1.4 and 2.4.
-
-
-_Number = tuple[int, int]  # device and inode
-
-
 class FileWatch:
-    """The files of one database, as they are when this is made: while they are open."""
+    """
+    Whether the path of a database still leads to the file that was open when this was made.
+
+    A file that was renamed, deleted or replaced stays open, and SQLite goes on committing to it: what is stored then is
+    lost with the process. So nothing may be acknowledged unless the path led to the open file after the commit. The
+    same holds for its write-ahead log, which is as much a part of the database as the file.
+
+    Source: SQLite documentation, "How To Corrupt An SQLite Database File", sections 1.4 and 2.4.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._log = Path(f"{path}-wal")
-        self._file_number = _number(path)
-        self._log_number = _number(self._log)
+        self._file_number = _file_number(path)
+        self._log_number = _file_number(self._log)
 
     def check(self) -> None:
         """
-        See that they are still there. Cost: two calls of the system.
+        Check that both are still there. Cost: two system calls.
 
         Raises:
-            StoreUnavailableError: one is not, and what to do.
+            StoreUnavailableError: one is not; says what to do.
         """
-        number = _number(self._path)
+        number = _file_number(self._path)
         if number != self._file_number:
-            self._refuse("file", is_gone=number is None, remedy="rename it back, and the daemon goes on; or")
+            self._refuse("file", number, remedy="rename it back, and the daemon goes on; or")
         if self._log_number is not None:  # a file system without shared memory has none
-            number = _number(self._log)
+            number = _file_number(self._log)
             if number != self._log_number:
-                self._refuse(f"write-ahead log {self._log}", is_gone=number is None, remedy="")
+                self._refuse(f"write-ahead log {self._log}", number)
 
-    def _refuse(self, what: str, *, is_gone: bool, remedy: str) -> None:
-        happened = "is gone" if is_gone else "was replaced by another one"
+    def _refuse(self, what: str, number: tuple[int, int] | None, remedy: str = "") -> None:
+        happened = "is gone" if number is None else "was replaced by another one"
         problem = (
             f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged:"
             f" {remedy} stop the daemon and whoever else uses the database, and see docs/databases.md"
@@ -338,7 +325,8 @@ class FileWatch:
         raise StoreUnavailableError(str(self._path), " ".join(problem.split()))
 
 
-def _number(path: Path) -> _Number | None:
+def _file_number(path: Path) -> tuple[int, int] | None:
+    """Device and inode."""
     try:
         status = path.stat()
     except OSError:

@@ -1,11 +1,17 @@
 """
-A write to the file of a database: one transaction, and how to wait for those of others.
+A write to the file of a database: one transaction, how to wait for those of others, and what its failures mean.
 
 A connection belongs to one thread at a time. Every write is inside `writing`, which begins IMMEDIATE, so that two
 writers wait for each other instead of failing. A daemon's connection knows the epoch in which its daemon became the
-principal; when the file has another one, somebody else is, and nothing is committed. Where each has a file of its own,
-the epoch tells nothing: there the daemon's role has to be confirmed, when a transaction begins and right before it is
-committed.
+principal; when the file has another one, another daemon is, and nothing is committed. Where each daemon has its own
+file, the epoch proves nothing: there the daemon's role has to be confirmed, when a transaction begins and right before
+it is committed.
+
+A file is shared with applications, administrators and backups, so whatever can be wrong with one will be. None of it is
+a reason to end: the daemon rests, tries again, and goes on by itself when the cause is gone, unless the sentence that
+it logs says otherwise.
+
+Source: SQLite documentation, "Result and Error Codes", "How To Corrupt An SQLite Database File".
 """
 
 from __future__ import annotations
@@ -17,136 +23,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from broker.errors import DemotedError
 
-# --- fault ---
-# What SQLite says of a file that cannot be used, as a sentence that tells what to do.
-#
-# A file is shared with applications, administrators and backups, so whatever can be wrong with one will be. None of
-# it is
-# a reason to end: the daemon rests, tries again, and goes on by itself when the cause is gone, unless the sentence
-# says
-# otherwise.
-#
-# Source: SQLite documentation, "Result and Error Codes", "How To Corrupt An SQLite Database File".
-
-
-_RESTORE = "put back a backup, or save what can be read with the .recover of the sqlite3 shell"
-_SENTENCES = {
-    sqlite3.SQLITE_BUSY: (
-        "another connection keeps a write transaction open: end it, keep transactions short, and wait for nothing"
-        " inside them"
-    ),
-    sqlite3.SQLITE_FULL: "the disk is full: make room, nothing else is needed",
-    sqlite3.SQLITE_READONLY: (
-        "the file cannot be written: the user of this program has to be allowed to write it, its directory, and the"
-        " files ending in -wal and -shm beside it"
-    ),
-    sqlite3.SQLITE_PERM: "the file may not be used: let the user of this program read and write it and its directory",
-    sqlite3.SQLITE_AUTH: "the file may not be used: let the user of this program read and write it and its directory",
-    sqlite3.SQLITE_CANTOPEN: (
-        "the file cannot be opened: it has to be a plain file, or none yet, in a directory that exists and that the"
-        " user of this program may write"
-    ),
-    sqlite3.SQLITE_NOTADB: f"the file is no SQLite database, or its beginning was overwritten: {_RESTORE}",
-    sqlite3.SQLITE_CORRUPT: f"the file is damaged: stop whoever uses it, and {_RESTORE}",
-    sqlite3.SQLITE_IOERR: "the disk failed to read or write: see the log of the system, and whether there is room",
-    sqlite3.SQLITE_PROTOCOL: "the locks of the file do not work: keep it on a local disk of one machine",
-}
-
-
-LOOK_SECONDS = 1.0  # into one file
-_LOOK_STEPS = 1_000  # of the machine in SQLite, between two looks at the clock
-_NOT_OURS = "no database of the broker; name it in a daemon's configuration and start that once"
-
-
-def is_about_file(error: sqlite3.DatabaseError) -> bool:
-    """Whether an error tells of the file or of those who use it; else it is about a statement or its values."""
-    return not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError)
-
-
-def sentence(error: sqlite3.Error) -> str:
-    """What is wrong with a file and what to do, with SQLite's own words in brackets; those alone when they say all."""
-    if "no such table: broker_" in str(error):
-        return _NOT_OURS
-    known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)
-    return str(error) if known is None else f"{known} ({error})"
-
-
-def damage(db: sqlite3.Connection, *, seconds: float = LOOK_SECONDS) -> str:
-    """
-    What is damaged in a file and what to do, as far as a look of so many seconds reaches; empty when nothing was found.
-
-    Raises:
-        sqlite3.Error: the file cannot be read.
-    """
-    end = time.monotonic() + seconds
-    db.set_progress_handler(lambda: time.monotonic() > end, _LOOK_STEPS)
-    try:
-        found = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-            raise
-        return ""
-    finally:
-        db.set_progress_handler(None, 0)
-    return "" if found == "ok" else f"{_SENTENCES[sqlite3.SQLITE_CORRUPT]} ({' '.join(found.split())})"
-
-
-# --- rows ---
-# Rows and the file of a connection that may be the application's, whatever it has set on it.
-#
-# An application's row factory and text factory are its own; what the broker reads is tuples, with text as text.
-
-
-def ask(db: sqlite3.Connection, statement: str, parameters: tuple[object, ...] = ()) -> sqlite3.Cursor:
-    """Execute with rows as tuples; text is as the connection's text factory makes it."""
-    cursor = db.cursor()
-    cursor.row_factory = None
-    return cursor.execute(statement, parameters)
-
-
-def plain(db: sqlite3.Connection) -> AbstractContextManager[None]:
-    """For code that reads rows on the connection itself: they are tuples, with text as text, while this lasts."""
-    return _PLAIN_ALREADY if db.row_factory is None and db.text_factory is str else _made_plain(db)
-
-
-def path_of(db: sqlite3.Connection) -> str:
-    """The file behind a connection; empty for a database in memory."""
-    with plain(db):
-        path: str = ask(db, "PRAGMA database_list").fetchone()[2]
-    return path
-
-
-_PLAIN_ALREADY = nullcontext()
-
-
-@contextmanager
-def _made_plain(db: sqlite3.Connection) -> Iterator[None]:
-    row_factory, text_factory = db.row_factory, db.text_factory
-    db.row_factory, db.text_factory = None, str
-    try:
-        yield
-    finally:
-        db.row_factory, db.text_factory = row_factory, text_factory
-
-
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
 LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock, at most
 LOCK_PAUSE_FIRST = 0.0001  # most commits of others are over within a millisecond: the first waits are short
-LAPSED = (  # a principal, so that somebody else may be it
+LAPSED = (  # a principal, so that another daemon may be it
     "nothing has confirmed its role within role_timeout: this process or machine stood still, or role_command takes too"
     " long"
 )
+CHECK_SECONDS = 1.0  # for damage in one file
+_CHECK_STEPS = 1_000  # of the machine in SQLite, between two readings of the clock
 
 
 class DaemonConnection(sqlite3.Connection):
-    """
-    A connection of a daemon; what it looks like inside is for this package and for `broker.client` alone.
+    """A connection of a daemon; used by this package and `broker.client` alone, others pass it on."""
 
-    Shape: `epoch` in which it may write, None = in any; `is_confirmed` whether it may now, None = always.
-    """
-
-    epoch: int | None = None
-    is_confirmed: Callable[[], bool] | None = None
+    epoch: int | None = None  # in which it may write; None = in any
+    is_confirmed: Callable[[], bool] | None = None  # whether it may write now; None = always
 
 
 @contextmanager
@@ -156,7 +48,7 @@ def writing(db: sqlite3.Connection) -> Iterator[None]:
 
     Raises:
         sqlite3.OperationalError: others had the file for as long as the connection's own time-out.
-        DemotedError: somebody else is the principal by now.
+        DemotedError: another daemon is the principal by now.
     """
     take_write_lock(db)
     try:
@@ -174,7 +66,7 @@ def begin_within(db: sqlite3.Connection, seconds: float) -> None:
 
     Raises:
         sqlite3.OperationalError: others had the file for so long.
-        DemotedError: somebody else is the principal by now; the transaction is left to the caller.
+        DemotedError: another daemon is the principal by now; the transaction is left to the caller.
     """
     (usual,) = db.execute("PRAGMA busy_timeout").fetchone()
     db.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
@@ -205,12 +97,12 @@ def roll_back(db: sqlite3.Connection) -> None:
 
 def check_epoch(db: sqlite3.Connection) -> None:
     """
-    See that whoever has this connection is still the principal; inside a write transaction that stays so.
+    Check that the owner of this connection is still the principal; inside a write transaction that stays so.
 
     Cost: one SELECT of some microseconds.
 
     Raises:
-        DemotedError: somebody else has taken the database over, or may have.
+        DemotedError: another daemon has taken the database over, or may have.
     """
     check_confirmed(db)
     known = db.epoch if isinstance(db, DaemonConnection) else None
@@ -224,19 +116,19 @@ def check_epoch(db: sqlite3.Connection) -> None:
 
 def check_confirmed(db: sqlite3.Connection) -> None:
     """
-    See that the role of whoever has this connection is confirmed at this moment.
+    Check that the role of the owner of this connection is confirmed at this moment.
 
-    Cost: one look at the clock.
+    Cost: one reading of the clock.
 
     Raises:
-        DemotedError: it is not, so somebody else may have taken the database over.
+        DemotedError: it is not, so another daemon may have taken the database over.
     """
     if isinstance(db, DaemonConnection) and db.is_confirmed is not None and not db.is_confirmed():
         raise DemotedError(str(db.execute("PRAGMA database_list").fetchone()[2]), LAPSED)
 
 
 def epoch(db: sqlite3.Connection) -> int:
-    """How often somebody has taken this database over."""
+    """How often this database has been taken over."""
     found: int = db.execute("SELECT epoch FROM broker_database").fetchone()[0]
     return found
 
@@ -245,8 +137,9 @@ def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0) -> None:
     """
     BEGIN IMMEDIATE, with many short attempts.
 
-    SQLite's own waiting looks again after up to 0.1 s. Who commits and begins again at once, as readers do, leaves the
-    lock free for less than a millisecond, so that such a look rarely meets it and others would wait for seconds.
+    SQLite's own waiting tries again after up to 0.1 s. A connection that commits and begins again at once, as readers
+    do, leaves the lock free for less than a millisecond, which such an attempt rarely meets: others would wait for
+    seconds.
 
     Args:
         db: A connection without a transaction; its own time-out says how long to wait, and is as it was afterwards.
@@ -275,5 +168,100 @@ def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0) -> None:
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Whether somebody else has the file now, so that waiting helps; the upper bytes of the code are detail."""
+    """Whether another connection has the file now, so that waiting helps; the upper bytes of the code are detail."""
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+_RESTORE = "put back a backup, or save what can be read with the .recover of the sqlite3 shell"
+_SENTENCES = {
+    sqlite3.SQLITE_BUSY: (
+        "another connection keeps a write transaction open: end it, keep transactions short, and wait for nothing"
+        " inside them"
+    ),
+    sqlite3.SQLITE_FULL: "the disk is full: make room, nothing else is needed",
+    sqlite3.SQLITE_READONLY: (
+        "the file cannot be written: the user of this program has to be allowed to write it, its directory, and the"
+        " files ending in -wal and -shm beside it"
+    ),
+    sqlite3.SQLITE_PERM: "the file may not be used: let the user of this program read and write it and its directory",
+    sqlite3.SQLITE_AUTH: "the file may not be used: let the user of this program read and write it and its directory",
+    sqlite3.SQLITE_CANTOPEN: (
+        "the file cannot be opened: it has to be a plain file, or none yet, in a directory that exists and that the"
+        " user of this program may write"
+    ),
+    sqlite3.SQLITE_NOTADB: f"the file is no SQLite database, or its beginning was overwritten: {_RESTORE}",
+    sqlite3.SQLITE_CORRUPT: f"the file is damaged: stop whoever uses it, and {_RESTORE}",
+    sqlite3.SQLITE_IOERR: "the disk failed to read or write: see the log of the system, and whether there is room",
+    sqlite3.SQLITE_PROTOCOL: "the locks of the file do not work: keep it on a local disk of one machine",
+}
+_NOT_OURS = "no database of the broker; name it in a daemon's configuration and start that once"
+
+
+def is_about_file(error: sqlite3.DatabaseError) -> bool:
+    """Whether an error is about the file or those who use it; else it is about a statement or its values."""
+    return not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError)
+
+
+def sentence(error: sqlite3.Error) -> str:
+    """What is wrong with a file and what to do, with SQLite's own words in brackets; those alone when they say all."""
+    if "no such table: broker_" in str(error):
+        return _NOT_OURS
+    known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)
+    return str(error) if known is None else f"{known} ({error})"
+
+
+def damage(db: sqlite3.Connection, *, seconds: float = CHECK_SECONDS) -> str:
+    """
+    What is damaged in a file and what to do, as far as is found within so many seconds; empty when nothing is.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    end = time.monotonic() + seconds
+    db.set_progress_handler(lambda: time.monotonic() > end, _CHECK_STEPS)
+    try:
+        found = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return ""
+    finally:
+        db.set_progress_handler(None, 0)
+    return "" if found == "ok" else f"{_SENTENCES[sqlite3.SQLITE_CORRUPT]} ({' '.join(found.split())})"
+
+
+# --- connections whose row factory and text factory may be an application's own ------------------------------------
+
+
+def ask(db: sqlite3.Connection, statement: str, parameters: tuple[object, ...] = ()) -> sqlite3.Cursor:
+    """Execute with rows as tuples; text is as the connection's text factory makes it."""
+    cursor = db.cursor()
+    cursor.row_factory = None
+    return cursor.execute(statement, parameters)
+
+
+def plain(db: sqlite3.Connection) -> AbstractContextManager[None]:
+    """While this lasts, rows read on the connection itself are tuples, with text as text."""
+    return _PLAIN_ALREADY if db.row_factory is None and db.text_factory is str else _made_plain(db)
+
+
+def path_of(db: sqlite3.Connection) -> str:
+    """The file behind a connection; empty for a database in memory."""
+    with plain(db):
+        path: str = ask(db, "PRAGMA database_list").fetchone()[2]
+    return path
+
+
+_PLAIN_ALREADY = nullcontext()
+
+
+@contextmanager
+def _made_plain(db: sqlite3.Connection) -> Iterator[None]:
+    row_factory, text_factory = db.row_factory, db.text_factory
+    db.row_factory, db.text_factory = None, str
+    try:
+        yield
+    finally:
+        db.row_factory, db.text_factory = row_factory, text_factory

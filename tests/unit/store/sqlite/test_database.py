@@ -28,7 +28,7 @@ from broker.store.sqlite.database import (
 )
 from broker.store.sqlite.metadata import drop_route, put_queue, queues, routes
 from broker.store.sqlite.schema import SCHEMA_VERSION, has_schema
-from broker.store.sqlite.transaction import DaemonConnection, writing
+from broker.store.sqlite.transaction import DaemonConnection
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -119,17 +119,6 @@ def test_a_symbolic_link_to_nothing_is_followed(path: Path) -> None:
     assert 0o600 == stat.S_IMODE(path.with_name("elsewhere.db").stat().st_mode)
 
 
-def test_identity_is_drawn_when_none_is_given(tmp_path: Path) -> None:
-    drawn = []
-    for name in ("a.db", "b.db"):
-        db = open_store(tmp_path / name)
-        drawn.append(broker_instance(db))
-        db.close()
-
-    assert {16} == {len(instance) for instance in drawn}
-    assert drawn[0] != drawn[1]
-
-
 @pytest.mark.parametrize("configured", [None, INSTANCE])
 def test_file_is_opened_again_as_it_was(path: Path, configured: UUID | None) -> None:
     first = open_store(path, broker_instance=INSTANCE)
@@ -164,14 +153,6 @@ def test_application_tables_stay_beside_ours(path: Path) -> None:
     db.close()
 
 
-def test_store_in_memory_is_made_anew_each_time() -> None:
-    first, second = open_store(":memory:"), open_store(":memory:")
-
-    assert broker_instance(first) != broker_instance(second)
-    first.close()
-    second.close()
-
-
 def test_newer_schema_is_refused(path: Path, db: sqlite3.Connection) -> None:
     db.execute("UPDATE broker_database SET schema_version = schema_version + 1")
     db.close()
@@ -197,10 +178,6 @@ def test_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
 
 def test_directory_that_is_missing_is_refused(tmp_path: Path) -> None:
     assert "unable to open" in _refusal(tmp_path / "missing" / "orders.db")
-
-
-def test_directory_is_no_file(tmp_path: Path) -> None:
-    assert "unable to open" in _refusal(tmp_path)
 
 
 def test_table_of_the_application_with_our_name_is_refused(path: Path) -> None:
@@ -339,22 +316,6 @@ def test_a_file_with_two_names_is_refused_by_either_until_one_is_removed(path: P
     os.close(lock_store(path))
 
 
-def test_lock_in_a_directory_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="No such file or directory"):
-        lock_store(tmp_path / "missing" / "orders.db")
-
-
-def test_lock_does_not_keep_applications_out(path: Path, db: sqlite3.Connection) -> None:
-    descriptor = lock_store(path)
-
-    with writing(db):
-        put_queue(db, "Orders", is_receive_enabled=True)
-
-    with closing(sqlite3.connect(path)) as other:
-        assert ["Orders"] == list(queues(other))
-    os.close(descriptor)
-
-
 def test_watch_sees_that_others_committed_and_cannot_write(tmp_path: Path) -> None:
     path = tmp_path / "odd name?#%.db"
     db = open_store(path)
@@ -407,81 +368,67 @@ def test_a_lock_is_seen_without_taking_it(path: Path) -> None:
     assert ((False, False), True, False) == (before, held, is_locked(path))
 
 
-# --- test_presence ---
-# A file that is no longer where it was is noticed, and so is its return.
+# --- a file that is not where it was any more ------------------------------------------------------------------
 
 
 @pytest.fixture
-def path_of_presence(tmp_path: Path) -> Path:
-    path_of_presence = tmp_path / "orders.db"
-    path_of_presence.write_text("data")
-    Path(f"{path_of_presence}-wal").write_text("log")
-    return path_of_presence
+def plain(path: Path) -> Path:
+    path.write_text("data")
+    Path(f"{path}-wal").write_text("log")
+    return path
 
 
-def refusal(presence: FileWatch) -> str:
+def refusal(watch: FileWatch) -> str:
     with pytest.raises(StoreUnavailableError) as caught:
-        presence.check()
+        watch.check()
     return caught.value.problem
 
 
-def replace(path_of_presence: Path) -> None:
-    other = path_of_presence.with_name("other")
+def replace(path: Path) -> None:
+    other = path.with_name("other")
     other.write_text("other")
-    other.replace(path_of_presence)
+    other.replace(path)
 
 
-def test_what_is_there_is_there(path_of_presence: Path) -> None:
-    presence = FileWatch(path_of_presence)
-    path_of_presence.write_text("more data")
+def test_file_that_is_gone_is_reported_until_it_is_back(plain: Path) -> None:
+    watch = FileWatch(plain)
+    plain.write_text("more data")
+    watch.check()
+    plain.rename(plain.with_name("away"))
 
-    presence.check()
-
-
-def test_a_file_that_is_gone_is_told_and_goes_on_when_it_is_back(path_of_presence: Path) -> None:
-    presence = FileWatch(path_of_presence)
-    path_of_presence.rename(path_of_presence.with_name("away"))
-
-    problem = refusal(presence)
-    path_of_presence.with_name("away").rename(path_of_presence)
+    problem = refusal(watch)
+    plain.with_name("away").rename(plain)
 
     assert problem.startswith("the file is gone while it is in use, so nothing more is stored or acknowledged: rename")
-    presence.check()
+    watch.check()
 
 
-def test_a_file_that_was_replaced_is_told(path_of_presence: Path) -> None:
-    presence = FileWatch(path_of_presence)
-    replace(path_of_presence)
+def test_file_that_was_replaced_is_reported(plain: Path) -> None:
+    watch = FileWatch(plain)
+    replace(plain)
 
-    assert "the file was replaced by another one while it is in use" in refusal(presence)
+    assert "the file was replaced by another one while it is in use" in refusal(watch)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_the_log_is_part_of_the_database(path_of_presence: Path, *, is_gone: bool) -> None:
-    presence = FileWatch(path_of_presence)
-    log = Path(f"{path_of_presence}-wal")
+def test_the_log_is_part_of_the_database(plain: Path, *, is_gone: bool) -> None:
+    watch = FileWatch(plain)
+    log = Path(f"{plain}-wal")
     if is_gone:
         log.unlink()
     else:
         replace(log)
 
-    problem = refusal(presence)
+    problem = refusal(watch)
 
     assert f"the write-ahead log {log} {'is gone' if is_gone else 'was replaced'}" in problem
     assert "stop the daemon and whoever else uses the database" in problem
     assert "rename" not in problem, "what was written meanwhile may be in another one"
 
 
-def test_a_file_system_without_a_log_has_none_to_miss(path_of_presence: Path) -> None:
-    Path(f"{path_of_presence}-wal").unlink()
-    presence = FileWatch(path_of_presence)
-    Path(f"{path_of_presence}-wal").write_text("one comes")
+def test_file_system_without_a_log_has_none_to_miss(plain: Path) -> None:
+    Path(f"{plain}-wal").unlink()
+    watch = FileWatch(plain)
+    Path(f"{plain}-wal").write_text("one arrives")
 
-    presence.check()
-
-
-def test_a_directory_that_is_gone_is_a_file_that_is_gone(path_of_presence: Path) -> None:
-    presence = FileWatch(path_of_presence)
-    path_of_presence.parent.rename(path_of_presence.parent.with_name("moved"))
-
-    assert "the file is gone" in refusal(presence)
+    watch.check()

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import DemotedError, StoreUnavailableError
+from broker.errors import DemotedError
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_queue, queues
 from broker.store.sqlite.transaction import (
     BUSY_SECONDS,
     LAPSED,
     LOCK_PAUSE,
+    DaemonConnection,
     ask,
     begin_within,
-    check_epoch,
     commit,
     damage,
     epoch,
@@ -32,8 +32,19 @@ from broker.store.sqlite.transaction import (
 )
 from tests.support.asleep import sleep_by
 
-# --- test_fault ---
-# What SQLite says becomes a sentence that tells what to do.
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[DaemonConnection]:
+    with closing(open_store(path)) as connection:
+        yield connection
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
 
 
 def _error(code: int) -> sqlite3.Error:
@@ -71,13 +82,6 @@ def test_what_says_all_by_itself_stays_as_it_is() -> None:
 
     assert "no such table: missing" == sentence(caught.value)
     assert "own" == sentence(sqlite3.DatabaseError("own"))
-
-
-def test_a_directory_in_the_place_of_the_file_is_told(tmp_path: Path) -> None:
-    (tmp_path / "orders.db").mkdir()
-
-    with pytest.raises(StoreUnavailableError, match=r"it has to be a plain file, or none yet.*\(unable to open"):
-        open_store(tmp_path / "orders.db")
 
 
 @pytest.mark.parametrize(
@@ -133,19 +137,7 @@ def test_look_for_damage_ends_when_its_time_is_up() -> None:
     assert ["NULL value in t.x" in one for one in found] == [True, False, True]
 
 
-# --- test_rows ---
-# Rows and the file of a connection, whatever the application has set on it.
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def db(path: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(path)) as connection:
-        yield connection
+# --- connections of applications --------------------------------------------------------------------------------
 
 
 def test_rows_are_tuples_whatever_the_application_wants_of_its_own(db: sqlite3.Connection) -> None:
@@ -170,44 +162,21 @@ def test_settings_of_the_application_are_aside_for_a_while_and_back_again(db: sq
     assert sqlite3.Row is db.row_factory
 
 
-def test_settings_are_back_again_after_a_failure(db: sqlite3.Connection) -> None:
-    db.row_factory = sqlite3.Row
-
-    with pytest.raises(sqlite3.OperationalError), plain(db):
-        db.execute("SELECT * FROM nothing")
-
-    assert sqlite3.Row is db.row_factory
-
-
 def test_the_file_is_text_also_where_texts_are_bytes(path: Path, db: sqlite3.Connection) -> None:
     db.text_factory = bytes
 
     assert str(path) == path_of(db)
 
 
-def test_a_database_in_memory_has_no_file() -> None:
-    with closing(sqlite3.connect(":memory:")) as db:
-        assert "" == path_of(db)
+# --- transactions -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def path_of_transaction(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def db_of_transaction(path_of_transaction: Path) -> Iterator[sqlite3.Connection]:
-    connection = open_store(path_of_transaction)
-    yield connection
-    connection.close()
-
-
-def test_only_a_file_that_others_have_is_busy(path_of_transaction: Path, db_of_transaction: sqlite3.Connection) -> None:
+def test_only_a_file_that_others_have_is_busy(path: Path, db: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.OperationalError) as wrong:
-        db_of_transaction.execute("SELECT * FROM no_such_table")
+        db.execute("SELECT * FROM no_such_table")
     with (
-        writing(db_of_transaction),
-        closing(sqlite3.connect(path_of_transaction, timeout=0)) as other,
+        writing(db),
+        closing(sqlite3.connect(path, timeout=0)) as other,
         pytest.raises(sqlite3.OperationalError) as busy,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -215,42 +184,42 @@ def test_only_a_file_that_others_have_is_busy(path_of_transaction: Path, db_of_t
     assert [False, True] == [is_busy(wrong.value), is_busy(busy.value)]
 
 
-def test_writing_commits_at_its_end(path_of_transaction: Path, db_of_transaction: sqlite3.Connection) -> None:
-    with writing(db_of_transaction):
-        put_queue(db_of_transaction, "Orders", is_receive_enabled=True)
-        during = _queue_names_seen_by_others(path_of_transaction)
+def test_writing_commits_at_its_end(path: Path, db: sqlite3.Connection) -> None:
+    with writing(db):
+        put_queue(db, "Orders", is_receive_enabled=True)
+        during = _queue_names_seen_by_others(path)
 
-    assert (during, _queue_names_seen_by_others(path_of_transaction)) == ([], ["Orders"])
+    assert (during, _queue_names_seen_by_others(path)) == ([], ["Orders"])
 
 
 @pytest.mark.parametrize(("end", "names"), [(commit, ["Orders"]), (roll_back, [])])
 def test_what_was_begun_is_kept_or_undone_as_a_whole(
-    path_of_transaction: Path,
-    db_of_transaction: sqlite3.Connection,
+    path: Path,
+    db: sqlite3.Connection,
     end: Callable[[sqlite3.Connection], None],
     names: list[str],
 ) -> None:
-    begin_within(db_of_transaction, 1.0)
-    put_queue(db_of_transaction, "Orders", is_receive_enabled=True)
-    end(db_of_transaction)
+    begin_within(db, 1.0)
+    put_queue(db, "Orders", is_receive_enabled=True)
+    end(db)
 
-    roll_back(db_of_transaction)  # nothing is under way any more, and that is no error
+    roll_back(db)  # nothing is under way any more, and that is no error
 
-    assert (names, False) == (_queue_names_seen_by_others(path_of_transaction), db_of_transaction.in_transaction)
+    assert (names, False) == (_queue_names_seen_by_others(path), db.in_transaction)
 
 
-def _queue_names_seen_by_others(path_of_transaction: Path) -> list[str]:
-    other = sqlite3.connect(path_of_transaction)
+def _queue_names_seen_by_others(path: Path) -> list[str]:
+    other = sqlite3.connect(path)
     names = list(queues(other))
     other.close()
     return names
 
 
 def test_writing_looks_often_whether_the_lock_is_free(
-    path_of_transaction: Path, db_of_transaction: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    path: Path, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as SQLite waits, which looks ever more rarely and meets no short gap between others' transactions."""
-    other = sqlite3.connect(path_of_transaction, isolation_level=None)
+    other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     pauses: list[float] = []
 
@@ -261,140 +230,123 @@ def test_writing_looks_often_whether_the_lock_is_free(
 
     sleep_by(monkeypatch, sleep)
 
-    with writing(db_of_transaction):
-        put_queue(db_of_transaction, "Orders", is_receive_enabled=True)
+    with writing(db):
+        put_queue(db, "Orders", is_receive_enabled=True)
 
     assert (50, LOCK_PAUSE) == (len(pauses), max(pauses))
-    assert db_of_transaction.execute("PRAGMA busy_timeout").fetchone() == (BUSY_SECONDS * 1000,)
+    assert db.execute("PRAGMA busy_timeout").fetchone() == (BUSY_SECONDS * 1000,)
     other.close()
 
 
-def test_writing_waits_as_long_as_the_connection_says(
-    path_of_transaction: Path, db_of_transaction: sqlite3.Connection
-) -> None:
-    other = sqlite3.connect(path_of_transaction, isolation_level=None)
+def test_writing_waits_as_long_as_the_connection_says(path: Path, db: sqlite3.Connection) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    db_of_transaction.execute("PRAGMA busy_timeout = 20")
+    db.execute("PRAGMA busy_timeout = 20")
 
-    with pytest.raises(sqlite3.OperationalError, match="locked"), writing(db_of_transaction):
+    with pytest.raises(sqlite3.OperationalError, match="locked"), writing(db):
         raise AssertionError("another has the lock")
 
-    assert db_of_transaction.execute("PRAGMA busy_timeout").fetchone() == (20,)
+    assert db.execute("PRAGMA busy_timeout").fetchone() == (20,)
     other.close()
 
 
-def test_who_begins_waits_for_no_longer_than_said_and_later_as_before(
-    path_of_transaction: Path, db_of_transaction: sqlite3.Connection
-) -> None:
-    with closing(sqlite3.connect(path_of_transaction, isolation_level=None)) as other:
+def test_who_begins_waits_for_no_longer_than_said_and_later_as_before(path: Path, db: sqlite3.Connection) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
 
         with pytest.raises(sqlite3.OperationalError, match="locked"):
-            begin_within(db_of_transaction, 0.01)
+            begin_within(db, 0.01)
 
         other.execute("ROLLBACK")
-    begin_within(db_of_transaction, 0.01)
+    begin_within(db, 0.01)
     assert (True, (int(BUSY_SECONDS * 1000),)) == (
-        db_of_transaction.in_transaction,
-        db_of_transaction.execute("PRAGMA busy_timeout").fetchone(),
+        db.in_transaction,
+        db.execute("PRAGMA busy_timeout").fetchone(),
     )
 
 
 @pytest.mark.parametrize("failure", [ValueError("no"), KeyboardInterrupt()])
-def test_writing_leaves_nothing_behind_a_failure(db_of_transaction: sqlite3.Connection, failure: BaseException) -> None:
+def test_writing_leaves_nothing_behind_a_failure(db: sqlite3.Connection, failure: BaseException) -> None:
     def failing() -> None:
-        with writing(db_of_transaction):
-            put_queue(db_of_transaction, "Orders", is_receive_enabled=True)
+        with writing(db):
+            put_queue(db, "Orders", is_receive_enabled=True)
             raise failure
 
     with pytest.raises(type(failure)):
         failing()
 
-    assert (db_of_transaction.in_transaction, queues(db_of_transaction)) == (False, {})
+    assert (db.in_transaction, queues(db)) == (False, {})
 
 
 def test_failure_that_ended_the_transaction_itself_is_the_one_that_is_told(
-    db_of_transaction: sqlite3.Connection,
+    db: sqlite3.Connection,
 ) -> None:
     """SQLite ends the transaction by itself when the disk is full; then there is none to roll back."""
 
     def failing() -> None:
-        with writing(db_of_transaction):
-            db_of_transaction.execute("ROLLBACK")
+        with writing(db):
+            db.execute("ROLLBACK")
             raise ValueError("disk full")
 
     with pytest.raises(ValueError, match="disk full"):
         failing()
 
-    assert not db_of_transaction.in_transaction
+    assert not db.in_transaction
 
 
-def test_commit_that_fails_leaves_no_transaction_open(db_of_transaction: sqlite3.Connection) -> None:
-    db_of_transaction.execute("PRAGMA foreign_keys = ON")
-    db_of_transaction.execute("CREATE TABLE child (queue_id REFERENCES broker_queue DEFERRABLE INITIALLY DEFERRED)")
+def test_commit_that_fails_leaves_no_transaction_open(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("CREATE TABLE child (queue_id REFERENCES broker_queue DEFERRABLE INITIALLY DEFERRED)")
 
-    with pytest.raises(sqlite3.IntegrityError), writing(db_of_transaction):
-        db_of_transaction.execute("INSERT INTO child VALUES (99)")
+    with pytest.raises(sqlite3.IntegrityError), writing(db):
+        db.execute("INSERT INTO child VALUES (99)")
 
-    assert (db_of_transaction.in_transaction, db_of_transaction.execute("SELECT * FROM child").fetchall()) == (
+    assert (db.in_transaction, db.execute("SELECT * FROM child").fetchall()) == (
         False,
         [],
     )
 
 
-def test_a_connection_writes_in_its_own_epoch_only(path_of_transaction: Path) -> None:
-    with closing(open_store(path_of_transaction)) as db_of_transaction:
-        with writing(db_of_transaction):
-            db_of_transaction.execute("UPDATE broker_database SET epoch = 3")
-        db_of_transaction.epoch = 3
-        with writing(db_of_transaction):
-            db_of_transaction.execute("UPDATE broker_database SET epoch = 4")
+def test_a_connection_writes_in_its_own_epoch_only(db: DaemonConnection) -> None:
+    with writing(db):
+        db.execute("UPDATE broker_database SET epoch = 3")
+    db.epoch = 3
+    with writing(db):
+        db.execute("UPDATE broker_database SET epoch = 4")
 
-        with pytest.raises(DemotedError, match="its epoch is 4, ours was 3"), writing(db_of_transaction):
-            db_of_transaction.execute("DELETE FROM broker_route")
+    with pytest.raises(DemotedError, match="its epoch is 4, ours was 3"):
+        _write(db)
 
-        assert 4 == epoch(db_of_transaction)
-        assert not db_of_transaction.in_transaction
-        assert 1 == db_of_transaction.execute("SELECT count(*) FROM broker_route").fetchone()[0]
+    assert (4, False) == (epoch(db), db.in_transaction)
+    assert 1 == db.execute("SELECT count(*) FROM broker_route").fetchone()[0]
 
 
-def _write(db_of_transaction: sqlite3.Connection) -> None:
-    with writing(db_of_transaction):
-        db_of_transaction.execute("DELETE FROM broker_route")
+def _write(db: sqlite3.Connection) -> None:
+    with writing(db):
+        db.execute("DELETE FROM broker_route")
 
 
-def _begin_and_commit(db_of_transaction: sqlite3.Connection) -> None:
-    begin_within(db_of_transaction, 1.0)
-    db_of_transaction.execute("DELETE FROM broker_route")
-    commit(db_of_transaction)
+def _begin_and_commit(db: sqlite3.Connection) -> None:
+    begin_within(db, 1.0)
+    db.execute("DELETE FROM broker_route")
+    commit(db)
 
 
 @pytest.mark.parametrize("way", [_write, _begin_and_commit])
-@pytest.mark.parametrize("looks", [[False], [True, False]], ids=["at the begin", "before the commit"])
+@pytest.mark.parametrize(("confirmed", "count"), [([False], 1), ([True, False], 1), ([True, True], 0)])
 def test_a_connection_writes_only_while_its_role_is_confirmed(
-    path_of_transaction: Path, way: Callable[[sqlite3.Connection], None], looks: list[bool]
+    path: Path, db: DaemonConnection, way: Callable[[sqlite3.Connection], None], confirmed: list[bool], count: int
 ) -> None:
-    """Looked at when a transaction begins, and again right before it is committed."""
-    with closing(open_store(path_of_transaction)) as db_of_transaction:
-        left = iter(looks)
-        db_of_transaction.is_confirmed = lambda: next(left)
+    """Checked when a transaction begins, and again right before it is committed."""
+    remaining = iter(confirmed)
+    db.is_confirmed = lambda: next(remaining)
 
+    if count:
         with pytest.raises(DemotedError, match=LAPSED) as caught:
-            way(db_of_transaction)
-        roll_back(db_of_transaction)
+            way(db)
+        roll_back(db)
+        assert str(path) == caught.value.path
+    else:
+        way(db)
 
-        assert str(path_of_transaction) == caught.value.path
-        assert (None, 1) == (
-            next(left, None),
-            db_of_transaction.execute("SELECT count(*) FROM broker_route").fetchone()[0],
-        )
-
-
-def test_a_connection_whose_role_is_confirmed_writes(path_of_transaction: Path) -> None:
-    with closing(open_store(path_of_transaction)) as db_of_transaction:
-        db_of_transaction.is_confirmed = lambda: True
-
-        _write(db_of_transaction)
-        check_epoch(db_of_transaction)
-
-        assert 0 == db_of_transaction.execute("SELECT count(*) FROM broker_route").fetchone()[0]
+    assert (None, count) == (next(remaining, None), db.execute("SELECT count(*) FROM broker_route").fetchone()[0])
