@@ -1,9 +1,9 @@
 """
 A Service-Broker-style message router and forwarder: durable dialogs over stateless gateways.
 
-What applications use is here: `begin_dialog`, `get_dialog`, `send`, `receive`, `get_conversation_group` and
+The interface for applications: `begin_dialog`, `get_dialog`, `send`, `receive`, `get_conversation_group` and
 `move_conversation` on their own SQLite connection, the same for asyncio in `broker.aio`, and `serve` to run an instance
-inside their own event loop. Each name is imported when it is first asked for, so that importing this package costs next
+in their event loop. Each name is imported when it is first asked for, so that importing this package costs next
 to nothing, and an application or a command pays only for what it uses.
 """
 
@@ -58,11 +58,11 @@ _HOME = {
     "StoreBusyError": "broker.errors",
     "StoreUnavailableError": "broker.errors",
 }
-_MODULES = frozenset({"aio", "errors"})  # reached as attributes, without an import of their own
+_MODULES = frozenset({"aio", "errors"})  # reached as attributes, without importing them
 
 
 def __getattr__(name: str) -> object:
-    """The value behind a name of `__all__`, which then stays."""
+    """The value of a name of `__all__`, imported at its first use."""
     if name in _MODULES:
         return import_module(f"broker.{name}")
     home = _HOME.get(name)

@@ -2,19 +2,18 @@
 Every failure a caller or an operator can meet, on one page.
 
 Sorted by whose turn it is: the peer broke the rules (end that link, carry on), the caller asked for the wrong
-thing (say what and where, change nothing), the machine is short of something (degrade, retry, tell). An error
+thing (say what and where, change nothing), the machine is short of something (degrade, retry, report). An error
 stores fields and builds its sentence in `__str__`; `code` is the original's message number where one exists.
 A dropped frame is not an error: see `broker.flow.Disposition`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from inspect import get_annotations
 from typing import ClassVar, NamedTuple, Self, dataclass_transform
 
-MAY_NOT_CONNECT = "may not connect"  # of a peer; whoever reads the sentence of `ConnectDeniedError` looks for it
-SHOWN_MAX = 2000  # characters of a line before and behind a mistake: a script may be one line of 100 MB
+MAY_NOT_CONNECT = "may not connect"  # of a peer; `broker why` searches refusals for it
+SHOWN_MAX = 2000  # characters of a line before and after a mistake: a script may be one line of 100 MB
 
 
 @dataclass_transform(eq_default=False)
@@ -22,9 +21,9 @@ class BrokerError(Exception):
     """
     Base of everything this package raises on purpose. Two are equal when all their fields are.
 
-    What a subclass annotates are its fields, behind those that it inherits: its arguments, by place or by name. All
-    that a dataclass would write and compile for each of them stands here once: that takes longer than anything else of
-    ours that every command imports.
+    A subclass annotates its fields, which are its arguments, by position or by name, after those that it inherits. This
+    is a dataclass written once by hand: generating one for each error takes longer than the rest of what every command
+    imports.
     """
 
     code: ClassVar[int] = 0
@@ -72,7 +71,7 @@ class PeerError(BrokerError):
 
 
 class FrameMalformedError(PeerError):
-    """Bytes that are no frame: too short for the kind, an unknown link kind, inner lengths that do not add up."""
+    """A malformed frame: too short for the kind, an unknown link kind, inner lengths that do not add up."""
 
     problem: str
     code: ClassVar[int] = 28041
@@ -137,13 +136,13 @@ class OutOfSequenceError(PeerError):
 
 
 class PeerSilentError(PeerError):
-    """Nothing was heard for three of the heartbeats that the peer announced."""
+    """The peer sent nothing for three of the heartbeats that it announced."""
 
     silence_s: float
     code: ClassVar[int] = 9760
 
     def __str__(self) -> str:
-        return f"nothing heard from the peer for {self.silence_s:.1f} s"
+        return f"nothing received from the peer for {self.silence_s:.1f} s"
 
 
 # --- the caller asked for the wrong thing -------------------------------------------------------------------
@@ -163,7 +162,7 @@ class Span(NamedTuple):
 
 
 def caret(text_line: str, span: Span) -> str:
-    """The line, and under it a mark below every character of the place; of a long line what stands around the place."""
+    """The line, and under it a mark below every character of the place; of a long line the part around it."""
     first = max(0, span.column - 1 - SHOWN_MAX)
     shown = text_line[first : span.column - 1 + SHOWN_MAX]
     before = shown[: span.column - 1 - first]
@@ -174,9 +173,9 @@ def caret(text_line: str, span: Span) -> str:
 
 class StatementError(RequestError):
     """
-    A statement that cannot be carried out.
+    A statement that is refused.
 
-    Shape: `number` is the original's message number (9659 .. 9762, 8412, 8413, 102 for syntax ...), `severity` its
+    `number` is the original's message number (9659 .. 9762, 8412, 8413, 102 for syntax ...), `severity` its
     severity; `span` and `text_line` are None when the statement did not come from a text.
     """
 
@@ -197,7 +196,7 @@ class StatementError(RequestError):
 
 
 class DdlSyntaxError(StatementError):
-    """The text is no statement of the documented grammar (number 102)."""
+    """The text is not a statement of the documented grammar (number 102)."""
 
 
 class UnknownNameError(StatementError):
@@ -220,9 +219,9 @@ class ConversationError(RequestError):
 
 class SettingError(RequestError):
     """
-    One thing wrong with the configuration, in one sentence; `span` tells where, `hint` what to do.
+    One error of the configuration, in one sentence; `span` is its position, `hint` what to do.
 
-    Shape: `excerpt` what `caret` makes of the line in which it stands, empty where nobody read one; it is not compared.
+    `excerpt` is the line with a caret (`caret`), empty when no file was read; it is not compared.
     """
 
     key: str
@@ -267,7 +266,7 @@ class NoJournalError(RequestError):
 
 
 class PartnerFileError(RequestError):
-    """A partner file that is refused: damaged, or of a partner who would take what belongs to somebody else here."""
+    """A partner file that is refused: damaged, or its partner would take what belongs to another partner."""
 
     problem: str
     hint: str
@@ -284,6 +283,15 @@ class PipelineError(RequestError):
 
     def __str__(self) -> str:
         return f"{self.problem}; {self.hint}"
+
+
+class BadRequestError(RequestError):
+    """The request itself is not understood: its body, or one of its parameters."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
 
 
 # --- the machine is short of something ----------------------------------------------------------------------
@@ -307,7 +315,7 @@ class StoreBusyError(StoreUnavailableError):
     """
     A database that others were writing to for as long as a call waits; nothing was done, so it may be called again.
 
-    Shape: `waited_s` seconds; `holder` the process that has the write lock, None where that cannot be seen.
+    `waited_s` is in seconds; `holder` is the process that has the write lock, None where that cannot be seen.
     """
 
     waited_s: float
@@ -341,11 +349,11 @@ class CertificateUnusableError(ResourceError):
 
 
 class CertificateTooEarlyError(CertificateUnusableError):
-    """A certificate that is not valid yet, or a clock that is behind: either passes without another file."""
+    """A certificate that is not valid yet, or a clock that is slow: either passes without another file."""
 
 
 class DaemonUnreachableError(ResourceError):
-    """Nobody answers on the admin socket."""
+    """No daemon answers on the admin socket."""
 
     socket: str
     problem: str
@@ -362,17 +370,3 @@ class PipelineUnavailableError(ResourceError):
 
     def __str__(self) -> str:
         return f"the pipeline cannot run: {self.problem}; {self.hint}"
-
-
-# --- bad_request ---
-# Part of `broker.admin.problems`.
-
-
-@dataclass
-class BadRequestError(RequestError):
-    """The request itself is not understood: its body, or one of its parameters."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem

@@ -1,9 +1,8 @@
 """
-Whether what is to be written would land beside the disk that it belongs on.
+Files and directories of an instance: can they be used, and how small records are replaced safely.
 
-Where a disk is not mounted, its mount point is an empty directory like any other: an instance would begin there anew,
-with another identity and without its messages. `/etc/fstab` names what should be mounted; whatever is mounted by other
-means (units of systemd, a container's volumes) has to be waited for by those, as with `RequiresMountsFor=`.
+Three checks that change nothing: `mount_problem`, `socket_problem`, `write_problem` with `room_problem`. A record is a
+small JSON file that is replaced as a whole (`write_record`), so a reader finds the old content or the new.
 
 Source: fstab(5), proc_pid_mountinfo(5).
 """
@@ -14,7 +13,9 @@ import fcntl
 import json
 import os
 import re
+import socket
 import stat
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -30,12 +31,16 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 def mount_problem(path: Path, *, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) -> str | None:
     """
-    What is wrong where a path belongs on a disk that is not there; None where nothing is, or nobody can tell.
+    Return why a path would be written beneath an unmounted disk; None if it would not, or if that is not known.
+
+    The mount point of a disk that is not mounted is an empty directory like any other: an instance would start there
+    with another identity and without its messages. Only `/etc/fstab` is read. Units of systemd and volumes of
+    containers have to be waited for by those, as with `RequiresMountsFor=`.
 
     Args:
         path: A file or directory, which need not exist.
-        fstab: What should be mounted.
-        mountinfo: What is.
+        fstab: The table of file systems that should be mounted.
+        mountinfo: The table of those that are.
     """
     real = Path(os.path.realpath(path))
     points = [point for point in _points(fstab, column=1) if point != Path("/") and real.is_relative_to(point)]
@@ -47,7 +52,7 @@ def mount_problem(path: Path, *, fstab: Path = FSTAB, mountinfo: Path = MOUNTINF
 
 
 def _points(table: Path, *, column: int) -> list[Path]:
-    """The mount points in a table of the system; none when it cannot be read."""
+    """The mount points in a table of the system; none if it cannot be read."""
     try:
         lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -57,9 +62,7 @@ def _points(table: Path, *, column: int) -> list[Path]:
     return [Path(name) for name in names if name.startswith("/")]
 
 
-# --- socket_place ---
-# Whether the file of the admin socket can be made: looked at by a check, and before an instance makes it.
-
+# --- the admin socket ---
 
 ANSWER_SECONDS = 1.0  # for a process on this machine to take a connection
 ANSWERED = "another instance answers there"
@@ -67,9 +70,9 @@ ANSWERED = "another instance answers there"
 
 def socket_problem(path: Path) -> str | None:
     """
-    What keeps a socket from being made at this path; None when nothing does. Nothing is changed.
+    Return why a socket cannot be made at this path, or None. Nothing is changed.
 
-    A file that a killed process left behind is known by nobody answering on it, and is no problem.
+    The socket of a killed process is not a problem: it refuses connections.
     """
     try:
         mode = path.lstat().st_mode
@@ -78,9 +81,7 @@ def socket_problem(path: Path) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     if not stat.S_ISSOCK(mode):
-        return "the file exists and is no socket"
-    import socket  # noqa: PLC0415 - slow to import: see broker.cli.group
-
+        return "the file exists and is not a socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(ANSWER_SECONDS)
         try:
@@ -92,45 +93,41 @@ def socket_problem(path: Path) -> str | None:
     return ANSWERED
 
 
-# --- writable ---
-# Whether files can be made in a directory, found out by making one; and that the ones made there stay.
+# --- directories ---
 
-
-ROOM_BYTES = 1 << 20  # a new database and its log take 400 KiB, and something has to be left
+ROOM_BYTES = 1 << 20  # a new database with its log takes 400 KiB
 
 
 def write_problem(directory: Path) -> str | None:
-    """What keeps files from being made in a directory, or in the one above it that it would be created in."""
+    """Return why files cannot be made in a directory, or in its nearest existing parent; None if they can."""
     existing = next(one for one in (directory, *directory.parents) if os.path.exists(one))  # noqa: PTH110 - raises nothing
     if not existing.is_dir():
-        return f'"{existing}" is no directory'
+        return f'"{existing}" is not a directory'
     with suppress(OSError):
         os.close(os.open(existing, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC))
         return None
-    import tempfile  # noqa: PLC0415 - tries that too, and knows what to do where it is not possible; a slow import
-
     try:
-        with tempfile.TemporaryFile(dir=existing):
+        with tempfile.TemporaryFile(dir=existing):  # for file systems without O_TMPFILE
             return None
     except OSError as error:
         return f'"{existing}" cannot be written: {error.strerror}'
 
 
 def room_problem(directory: Path) -> str | None:
-    """What tells that the disk of a directory, or of the one above it that it would be created in, is full."""
+    """Return that the disk of a directory, or of its nearest existing parent, is full; None if it is not."""
     existing = next(one for one in (directory, *directory.parents) if os.path.exists(one))  # noqa: PTH110 - raises nothing
     try:
         disk = os.statvfs(existing)
     except OSError:
-        return None  # whoever writes there tells
+        return None  # writing there will report it
     free = disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
-    if free >= ROOM_BYTES or not disk.f_blocks:  # some file systems tell nothing
+    if free >= ROOM_BYTES or not disk.f_blocks:  # some file systems report no size
         return None
     return f'the disk of "{existing}" has {free >> 10} KiB left, and {ROOM_BYTES >> 10} KiB are needed'
 
 
 def keep_names(directory: Path) -> None:
-    """Have the names of the files in a directory on the disk. Blocking; raises OSError."""
+    """Sync a directory, so that the names of its files survive a loss of power. Blocking; raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -138,31 +135,26 @@ def keep_names(directory: Path) -> None:
         os.close(descriptor)
 
 
-# --- record ---
-# A small file of JSON, replaced as a whole: whoever reads it finds what was written before, or what is written now.
-#
-# Beside databases there are two kinds: what an instance has seen of its files (`fence`), and who is the principal of
-# a
-# file (`role_file`). Who changes a part of one reads and writes it inside `changing`, so that nothing another wrote
-# meanwhile is lost.
+# --- records ---
+# Two kinds are kept next to databases: the files that an instance has seen (`store.sqlite.file_identity`) and the
+# principal of a file (`store.sqlite.role_file`). To change part of a record, read and write it inside `changing`.
 
-
-_threads = threading.Lock()  # for file systems on which `flock` tells processes apart, and not their threads
+_threads = threading.Lock()  # `flock` on some file systems excludes processes but not threads
 
 
 def write_record(file: Path, values: Mapping[str, Any]) -> None:
     """
-    Put these values in place of what the file says; it is on the disk before this returns.
+    Replace the content of a record; it is on the disk when this returns.
 
     Raises:
         StoreUnavailableError: it cannot be written.
     """
     try:
-        beside = _write_beside(file, values)
+        new_file = _write_new(file, values)
         try:
-            beside.replace(file)
+            new_file.replace(file)
         except OSError:
-            beside.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
             raise
         directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -175,7 +167,7 @@ def write_record(file: Path, values: Mapping[str, Any]) -> None:
 
 def check_record(file: Path) -> None:
     """
-    See that the file can be written; nothing of that is left.
+    Check that a record can be written, and leave nothing.
 
     Raises:
         StoreUnavailableError: it cannot be written.
@@ -183,7 +175,7 @@ def check_record(file: Path) -> None:
     try:
         if file.is_dir():
             raise IsADirectoryError(None, "Is a directory")
-        _write_beside(file, {}).unlink()
+        _write_new(file, {}).unlink()
     except OSError as error:
         raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
 
@@ -191,10 +183,10 @@ def check_record(file: Path) -> None:
 @contextmanager
 def changing(file: Path) -> Iterator[None]:
     """
-    Be the only one, of all threads and processes, that changes this file; others wait.
+    Hold the exclusive right to change a record, among all threads and processes; others wait.
 
     Raises:
-        StoreUnavailableError: the lock file beside it cannot be made or locked.
+        StoreUnavailableError: the lock file next to it cannot be made or locked.
     """
     with _threads:
         try:
@@ -211,15 +203,15 @@ def changing(file: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _write_beside(file: Path, values: Mapping[str, Any]) -> Path:
-    """These values on the disk, in a file that nobody else writes."""
-    beside = file.with_name(f"{file.name}.{uuid.uuid4().hex}.new")
-    with beside.open("x", encoding="utf-8") as stream:
+def _write_new(file: Path, values: Mapping[str, Any]) -> Path:
+    """Write the values to a new file in the same directory, synced."""
+    new_file = file.with_name(f"{file.name}.{uuid.uuid4().hex}.new")
+    with new_file.open("x", encoding="utf-8") as stream:
         try:
             json.dump(values, stream, indent=2, sort_keys=True)
             stream.flush()
             os.fsync(stream.fileno())
         except BaseException:
-            beside.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
             raise
-    return beside
+    return new_file

@@ -1,5 +1,5 @@
 """
-What became of a dialog frame, and how that is written down.
+The outcome of a dialog frame, and the columns of the journal.
 
 `Disposition` is one enum for every outcome; its value is the metric label, the journal value, the log field and
 the row of `docs/dispositions.md`. `NUMBER` gives the original's message number where it has one.
@@ -111,7 +111,7 @@ class VisitOutcome(StrEnum):
 
 
 class Form(StrEnum):
-    """What a column of a flow record holds, in words that every engine has a type for."""
+    """The type of a column of a flow record; each engine has its equivalent of each."""
 
     INSTANT = "timestamp, microseconds, UTC"
     WORD = "string, dictionary"
@@ -148,7 +148,7 @@ COLUMNS = (
     FlowColumn("from_target", Form.FLAG, "whether the target of the dialog sent it"),
     FlowColumn("sequence_number", Form.INT64, "of the message in its direction, from 0"),
     FlowColumn("fragment_number", Form.INT32, "of the fragment in its message, from 0"),
-    FlowColumn("hop_count", Form.INT32, "gateways behind it, as it arrived"),
+    FlowColumn("hop_count", Form.INT32, "gateways that it had passed when it arrived"),
     FlowColumn("hop_limit", Form.INT32, "gateways it may pass"),
     FlowColumn("time_to_live_ms", Form.INT64, "lifetime of this copy, milliseconds"),
     FlowColumn("time_consumed_ms", Form.INT64, "lifetime it had spent as it left, milliseconds"),

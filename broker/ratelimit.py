@@ -1,8 +1,8 @@
 """
 The one rate limiter: a token bucket, and a log that is bounded by one.
 
-Buckets bound what peers may cause: bytes and messages that are read, REJECTED frames, log lines. Who passes the time
-chooses the clock.
+Buckets bound what peers may cause: bytes and messages that are read, REJECTED frames, log lines. The caller passes the
+time and so chooses the clock.
 
 Source: the token bucket of RFC 2697; `charge` allows a debt where refusing would drop something.
 """
@@ -14,7 +14,7 @@ import time
 import structlog
 
 BURST = 200  # lines at once
-LINES_PER_SECOND = 10  # a crowd that is refused a thousand times a second would fill the disk; the counters have all
+LINES_PER_SECOND = 10  # a thousand refusals a second would fill the disk; the counters have all
 
 log = structlog.get_logger(__name__)
 

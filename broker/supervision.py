@@ -1,12 +1,11 @@
 """
-Tasks that last as long as what they serve, and what is done when one of them ends all the same.
+Supervised tasks: a task that must not end is restarted when it does.
 
-That a task exists says nothing of what it does, and one that has died says nothing at all. So each of them is kept here
-under a name: when it ends by itself, by a bug or because somebody has cancelled it, that is logged, counted, shown, and
-it is begun anew, at once the first time and later each time when it dies young. Whoever keeps a task sees to it that
-beginning anew is safe: `work` makes a whole new coroutine, which goes by what its owner remembers.
+A task that died is silent, so each one is kept under a name. When it ends, by an exception or because it was cancelled,
+that is logged, counted and shown, and the task is started again: at once the first time, after a growing pause when it
+keeps dying young. `work` makes a new coroutine for each start; its owner sees to it that a restart is safe.
 
-Nothing of a broker is known here. Loop-only, but for `Supervision.note`.
+Loop-only, except `Supervision.note`.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from typing import Any, TypeAlias
 
 import structlog
 
-# --- tasks ---
-# Tasks that somebody keeps: each ends by itself, or when all are cancelled; a bug in one is told. Loop-only.
-
-
 log = structlog.get_logger(__name__)
+
+PAUSE_FIRST = 0.1  # seconds before a task that died is started again; doubled each time it dies young
+PAUSE_MAX = 10.0
+YOUNG_SECONDS = 60.0  # a task that lived less died young; a death is shown as a problem for as long
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 class TaskGroup:
-    """Those that have not ended."""
+    """Tasks that each end by themselves or when all are cancelled; an exception in one is logged. Loop-only."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -38,13 +39,13 @@ class TaskGroup:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Begin another one."""
+        """Start another task."""
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def cancel(self) -> None:
-        """End all."""
+        """Cancel all and wait until they have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -55,16 +56,8 @@ class TaskGroup:
             log.error("task failed", task=task.get_name(), exc_info=task.exception())
 
 
-PAUSE_FIRST = 0.1  # seconds before a task that has died is begun anew; twice as long each time it dies young
-PAUSE_MAX = 10.0
-YOUNG_SECONDS = 60.0  # younger than that it has died young, and for so long a death is told where problems are shown
-
-
-Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-
-
 class SupervisedTask:
-    """One task, made by `Supervision.keep`. Shape: `failures` how often it has died."""
+    """One task, made by `Supervision.keep`; `failures` counts how often it died."""
 
     def __init__(self, supervision: Supervision, name: str, work: Work) -> None:
         self.name = name
@@ -83,19 +76,19 @@ class SupervisedTask:
 
     @property
     def is_running(self) -> bool:
-        """Whether it works now."""
+        """True while the task runs."""
         return self._restart is None and not self._task.done()
 
     @property
     def problem(self) -> str:
-        """Why it does not work, or did not a moment ago; empty when all is well."""
+        """Why it is not running, or was not a moment ago; empty when it is well."""
         if self._is_over or (self.is_running and self._loop.time() - self._died_at >= YOUNG_SECONDS):
             return ""
-        again = "works again" if self.is_running else "is begun anew in a moment"
-        return f"has died {self.failures} times, the last time of: {self._reason}; it {again}"
+        state = "works again" if self.is_running else "is started again in a moment"
+        return f"has died {self.failures} times, the last time of: {self._reason}; it {state}"
 
     async def stop(self, *, is_cancelled: bool = True) -> None:
-        """End it, or wait until it ends by itself; it is not begun anew."""
+        """Cancel it, or wait until it ends by itself; it is not started again."""
         self._is_over = True
         self._supervision.forget(self)
         if self._restart is not None:
@@ -134,8 +127,8 @@ class Supervision:
     """
     The tasks of one instance.
 
-    Shape: `failures` deaths since the start by name, of tasks that are kept no more as well; of what is kept elsewhere,
-    a thread say, whoever keeps it calls `note`.
+    `failures` counts deaths since the start by name, also of tasks that were stopped since. The owner of something that
+    is supervised elsewhere, for example a thread, calls `note`.
     """
 
     def __init__(self) -> None:
@@ -143,31 +136,31 @@ class Supervision:
         self._kept: dict[str, SupervisedTask] = {}
 
     def keep(self, name: str, work: Work) -> SupervisedTask:
-        """Begin a task that is begun anew whenever it ends, until it is stopped. A name is for one task at a time."""
+        """Start a task and restart it whenever it ends, until it is stopped. A name is for one task at a time."""
         self._kept[name] = kept = SupervisedTask(self, name, work)
         self.failures.setdefault(name, 0)  # so that the first death is a change from 0
         return kept
 
     def keep_within(self, stack: AsyncExitStack, name: str, work: Work) -> None:
-        """The same, until `stack` ends it."""
+        """`keep`, and stop it when `stack` closes."""
         stack.push_async_callback(self.keep(name, work).stop)
 
     def note(self, name: str) -> None:
-        """It has died once more."""
+        """Count one more death."""
         self.failures[name] += 1
 
     def forget(self, kept: SupervisedTask) -> None:
-        """It is to end; for `Kept.stop`."""
+        """Remove a task that is being stopped; called by `SupervisedTask.stop`."""
         if self._kept.get(kept.name) is kept:
             del self._kept[kept.name]
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Of every task that is kept why it does not work or did not a moment ago, by name; empty when all is well."""
+        """`SupervisedTask.problem` of every task, by name."""
         return {name: kept.problem for name, kept in self._kept.items()}
 
     def status(self) -> list[dict[str, Any]]:
-        """Every task that is kept, as plain values."""
+        """Every task as plain values."""
         return [
             {"name": name, "running": kept.is_running, "failures": kept.failures, "problem": kept.problem}
             for name, kept in sorted(self._kept.items())

@@ -175,7 +175,7 @@ async def test_peer_that_falls_silent_is_closed_and_one_that_answers_is_not() ->
             ping = await alive.hear(Ping)
             await alive.say(Pong(ping.payload))
 
-        assert "nothing heard from the peer" in (await fatal).text
+        assert "nothing received from the peer" in (await fatal).text
         await silent.end()
         assert ["alive"] == [link.peer_name for link in near.peers.links.values() if link.can_send]
 

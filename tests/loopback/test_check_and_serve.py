@@ -40,7 +40,7 @@ CASES: list[tuple[Mistake, int, str, str]] = [
     (hurried.name_that_does_not_resolve, EX_TEMPFAIL, "correct the name, or write an address", ""),
     (hurried.observe_port_taken, EX_TEMPFAIL, "Address already in use; stop what listens there", ""),
     (hurried.admin_port_taken, EX_TEMPFAIL, "Address already in use; stop what listens there", ""),
-    (hurried.socket_is_a_file, EX_TEMPFAIL, "the file exists and is no socket", ""),
+    (hurried.socket_is_a_file, EX_TEMPFAIL, "the file exists and is not a socket", ""),
     (hurried.socket_is_answered, EX_TEMPFAIL, "another instance answers there", ""),
     (hurried.socket_in_no_directory, EX_TEMPFAIL, 'run" does not exist', ""),
     (hurried.socket_path_too_long, EX_CONFIG, "a socket path has at most 107; choose a shorter path", ""),

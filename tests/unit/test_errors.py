@@ -48,7 +48,7 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     (TlsRefusedError("no TLS"), PeerError, "TLS refused: no TLS"),
     (ConnectDeniedError("CN=a", "no GRANT"), PeerError, "CN=a may not connect: no GRANT"),
     (OutOfSequenceError("PING", "new"), PeerError, "PING is not allowed while the connection is new"),
-    (PeerSilentError(45.04), PeerError, "nothing heard from the peer for 45.0 s"),
+    (PeerSilentError(45.04), PeerError, "nothing received from the peer for 45.0 s"),
     (ConversationError(8426, "no such handle"), RequestError, "Msg 8426: no such handle"),
     (StatementError(911, "no database"), RequestError, "Msg 911, Level 16\nno database"),
     (UnknownNameError(208, "no view", Span("-", 1, 2)), StatementError, "Msg 208, Level 16, -:1:2\nno view"),

@@ -115,7 +115,7 @@ def test_file_below_a_file_is_told(tmp_path: Path) -> None:
 def test_other_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.sock").touch()
 
-    assert "the file exists and is no socket" == socket_problem(tmp_path / "a.sock")
+    assert "the file exists and is not a socket" == socket_problem(tmp_path / "a.sock")
 
 
 def test_socket_on_which_somebody_answers_is_taken(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_directory_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Pa
 def test_file_in_the_way_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
 
-    assert f'"{tmp_path / "a"}" is no directory' == write_problem(tmp_path / "a" / "b")
+    assert f'"{tmp_path / "a"}" is not a directory' == write_problem(tmp_path / "a" / "b")
 
 
 def test_directory_that_refuses_a_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -467,7 +467,7 @@ def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     path.write_text("precious")
 
-    with pytest.raises(ListenFailedError, match="the file exists and is no socket"):
+    with pytest.raises(ListenFailedError, match="the file exists and is not a socket"):
         SocketFile(path)
 
     assert path.read_text() == "precious"

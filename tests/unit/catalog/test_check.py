@@ -79,7 +79,7 @@ def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any,
     assert [line.split(";")[0][: line.find("error 102") + 9 if "error 102" in line else None] for line in lines] == [
         "bad.sql:2:8: routes.files[1]: error 102",
         "bad.sql:4:11: routes.files[1]: error 102",
-        'broker.toml:2:13: instance.state_dir: "broker.toml" is no directory',
+        'broker.toml:2:13: instance.state_dir: "broker.toml" is not a directory',
         'broker.toml:4:10: routes.files[0]: "none.sql" does not exist, or is no plain file',
         'broker.toml:6:8: databases.a.path: the directory "/nowhere" does not exist',
         'broker.toml:7:12: databases.a.scripts[0]: "none.sql" does not exist, or is no plain file',

@@ -266,7 +266,7 @@ def test_a_state_directory_that_is_a_file_is_bad_configuration(tmp_path: Path) -
     result = run("serve", "-c", path)
 
     expected = (
-        f'{path}:2:13: instance.state_dir: "{path}" is no directory; create it for the user that runs the instance'
+        f'{path}:2:13: instance.state_dir: "{path}" is not a directory; create it for the user that runs the instance'
     )
     assert (78, True) == (result.exit_code, expected in result.stderr)
 

@@ -298,7 +298,7 @@ def test_peer_is_given_up_after_three_of_its_own_heartbeats() -> None:
         connection.tick(START + 9)
 
     assert caught.value == PeerSilentError(9.0)
-    assert (caught.value.code, str(caught.value)) == (9760, "nothing heard from the peer for 9.0 s")
+    assert (caught.value.code, str(caught.value)) == (9760, "nothing received from the peer for 9.0 s")
 
 
 def test_traffic_that_was_heard_keeps_the_peer() -> None:
