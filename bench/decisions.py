@@ -77,11 +77,11 @@ def _remembered(*, balanced: bool) -> float:
     forwarder = Forwarder(
         Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
         deliver=lambda *_: None,
-        want=lambda _: None,
+        request_link=lambda _: None,
         health_of=lambda _: AddressHealth.CONNECTED,
     )
     routes = [Route(str(address), address) for address in (addresses if balanced else addresses[:1])]
-    forwarder.surround(table=build_table(routes, now=datetime.now(UTC)), hosted=Hosted(), is_forwarding=True)
+    forwarder.set_routing(table=build_table(routes, now=datetime.now(UTC)), hosted=Hosted(), is_forwarding=True)
     data = frames([service(n) for n in range(100)], 256, count=QUESTIONS // 2)
     taken = []
     for _ in range(1 + ROUNDS):

@@ -23,7 +23,7 @@ from hashlib import sha256
 from statistics import median
 
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin, WayOf
+from broker.forwarding.entry import Buffer, EntryOf, ForwardingEntry, FrameOrigin, UnknownOrigin
 from broker.forwarding.kernels import KERNELS
 from broker.forwarding.ring import Ring
 from broker.forwarding.slow_path import SlowPath
@@ -48,13 +48,13 @@ class Sink:
     def __init__(self) -> None:
         self.runs: list[Buffer] = []
 
-    def flush(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
+    def flush(self, _now: float, _origin: FrameOrigin, _way_of: EntryOf) -> None:
         """Like an outbox that has a link."""
         data = self.runs[0] if len(self.runs) == 1 else b"".join(self.runs)
         assert data
         self.runs.clear()
 
-    def recover(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
+    def recover(self, _now: float, _origin: FrameOrigin, _way_of: EntryOf) -> None:
         """Nothing fails here."""
         raise AssertionError
 
@@ -84,7 +84,7 @@ class Track:
             while left:  # more than once only while the ways are new: a walk takes care of so many and no more
                 batch = self._kernel.walk(self._slab, left)
                 for sink in batch.touched:
-                    sink.flush(0.0, NOBODY, self._kernel.way_of)
+                    sink.flush(0.0, NOBODY, self._kernel.entry_of)
                 self._slab[: left - batch.consumed] = self._slab[batch.consumed : left]
                 left -= batch.consumed
             if self._ring is not None and self._ring.used > RING_BYTES // 2:

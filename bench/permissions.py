@@ -110,14 +110,14 @@ def _pass(services: list[str], profile: Profile, kernel: str) -> Callable[[int],
     forwarder = Forwarder(
         Limits(pool_bytes=1 << 24, max_frame=MAX_FRAME, max_hops=16),
         deliver=lambda *_: None,
-        want=lambda _: None,
+        request_link=lambda _: None,
         health_of=lambda _: AddressHealth.UNTRIED,
         kernel=choose_kernel(kernel),
     )
-    forwarder.surround(
+    forwarder.set_routing(
         table=build_table([Route("all", _NEXT_HOP)], now=datetime.now(UTC)), hosted=hosted({}), is_forwarding=True
     )
-    forwarder.outbox(_NEXT_HOP).outlet = _Nowhere()
+    forwarder.table.outbox(_NEXT_HOP).outlet = _Nowhere()
     one = len(frames(services[:1], PAYLOAD, count=1))
     count = READ_BYTES // one
     data = frames(services, PAYLOAD, count=count)
@@ -128,7 +128,7 @@ def _pass(services: list[str], profile: Profile, kernel: str) -> Callable[[int],
         for _ in range(rounds):
             slab[: len(data)] = data  # the pass has added one to every hop count
             begun = time.process_time_ns()
-            batch = forwarder.take(slab, len(data), now, peer, profile)
+            batch = forwarder.forward(slab, len(data), now, peer, profile)
             spent += time.process_time_ns() - begun
             assert batch.consumed == len(data), "frames are left over"
         return spent / (rounds * count)
@@ -136,5 +136,5 @@ def _pass(services: list[str], profile: Profile, kernel: str) -> Callable[[int],
     rest = data
     while rest:  # a walk ends early where it has met too many names that it does not know yet
         forwarder.slab[: len(rest)] = rest
-        rest = rest[forwarder.take(forwarder.slab, len(rest), time.monotonic(), peer, profile).consumed :]
+        rest = rest[forwarder.forward(forwarder.slab, len(rest), time.monotonic(), peer, profile).consumed :]
     return take

@@ -262,7 +262,7 @@ class Events:
     def _look(self, counts: Counts) -> None:
         """How long things took within the last second."""
         lag = round(self._instance.lag.seconds, 6)
-        quantiles = (*self._hops.look(counts.hops), *self._trips.look(counts.trips))
+        quantiles = (*self._hops.update(counts.hops), *self._trips.update(counts.trips))
         self._latency = dict(zip(LATENCIES, (lag, *quantiles), strict=True))
 
     async def _read_drops(self, status: Mapping[str, Any]) -> list[dict[str, Any]]:

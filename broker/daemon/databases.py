@@ -194,7 +194,7 @@ class Databases:
         ring = self.forwarder.ring
         for frame in frames:
             if ring is not None:
-                ring.tell(frame, Disposition.DATABASE_IS_MIRROR, ring.arrival_of(frame), ring.arrival.entered)
+                ring.report(frame, Disposition.DATABASE_IS_MIRROR, ring.arrival_of(frame), ring.arrival.entered)
             origin.reject(frame, Disposition.DATABASE_IS_MIRROR)
 
     def prove(self, probe: Probe) -> ProbeReply:

@@ -322,24 +322,24 @@ class Instance:
         self.forwarder = Forwarder(
             pass_limits(self.settings, endpoint.max_frame),
             deliver=self.databases.deliver,
-            want=self.peers.want,
+            request_link=self.peers.want,
             health_of=self.peers.health_of,
-            ask=self._ask,
-            ask_principal=self.mirrors.use,
+            ask_for_route=self._ask,
+            request_principal=self.mirrors.use,
             kernel=self._kernel,
-            hold_back=self.peers.backpressure.hold_back,
-            again=housekeeping.again,
+            on_waiting=self.peers.backpressure.hold_back,
+            schedule_work=housekeeping.again,
             report=housekeeping.report,
             ring=None if self.journal is None else self.journal.ring,
         )
         if self.journal is not None:
-            self.journal.principals = lambda: self.forwarder.here.principals
+            self.journal.principals = lambda: self.forwarder.routing_context.principals
         self.databases.forwarder = self.forwarder
         self.peers.serve(self.forwarder)
         self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         # More of them are found by dialling.
-        self.forwarder.found_self(self.own(), self._loop.time())
+        self.forwarder.add_own_addresses(self.own(), self._loop.time())
 
     def own(self) -> set[NetworkAddress]:
         """The addresses that certainly lead here."""
@@ -423,7 +423,7 @@ class Instance:
             endpoint.transmitter.table = tables[name]
         grants = grants_of(self.settings, self.catalog.msdb.rows.permissions)
         self.peers.apply_grants(grants)
-        self.forwarder.surround(
+        self.forwarder.set_routing(
             table=tables[MSDB],
             hosted=self.catalog.hosted(asking),
             is_forwarding=self.settings.endpoint.message_forwarding,
@@ -431,7 +431,7 @@ class Instance:
         self.mirrors.on_routes(tables.values())
         self.peers.admission.on_routes(tables.values())
         self.peers.dialling.on_routes(tables.values())
-        self.forwarder.rematch(self._loop.time())
+        self.forwarder.reroute_waiting(self._loop.time())
         self._on_room()
         self._cancel_expiry()
         if self.catalog.next_expiry is not None:

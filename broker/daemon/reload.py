@@ -201,7 +201,7 @@ async def swap_in(instance: Instance, ready: Ready) -> None:
     tuning = Tuning(settings.endpoint.max_frame, heartbeat_ms, instance.addresses(), timeouts, limits)
     retune(peers, tuning, instance.certificates.security)
     if instance.own() != own:
-        forwarder.found_self(instance.own(), asyncio.get_running_loop().time(), *(own - instance.own()))
+        forwarder.add_own_addresses(instance.own(), asyncio.get_running_loop().time(), *(own - instance.own()))
     instance.databases.use(settings)
     instance.admin.carry_out(ready.admin)
     instance.on_catalog()

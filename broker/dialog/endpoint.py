@@ -190,11 +190,11 @@ class Endpoint:
     def ask_for_route(self, facts: RoutingFacts) -> None:
         """A dialog with these facts has no route, and the table says which peer to ask for one (R2.4)."""
         passes: list[Pass] = []
-        decide(facts, self._forwarder.here.with_table(self.transmitter.table), passes)
+        decide(facts, self._forwarder.routing_context.with_table(self.transmitter.table), passes)
         if len(passes) == 1:
             self.route_requester.ask(facts.to_service, facts.to_broker_instance)
         else:  # its route leads back to this very instance, whose own table has none either (R3.9)
-            self._forwarder.ask(facts)
+            self._forwarder.ask_for_route(facts)
 
     async def run_in_writer(self, work: Callable[[DaemonConnection], _T]) -> _T:
         """
@@ -354,7 +354,7 @@ class Endpoint:
         self._acks.on_stored(received.stored)
         frames: list[tuple[ForwardingEntry, Buffer | None]] = []
         for contact, place in received.closed:
-            entry = self._forwarder.way_for(transmitter.decide(contact), FrameKind.ACK)
+            entry = self._forwarder.table.entry_for(transmitter.decide(contact), FrameKind.ACK)
             frames.append((entry, builder.ack(contact, entry, place)))
         for contact, is_certain in received.unknown_dialogs:
             if self._unknown_dialogs.may_answer(contact, now, is_certain=is_certain):
@@ -362,7 +362,7 @@ class Endpoint:
         for contact, fault in received.faults:
             # It is sent once only, and the best address may lead to another target: a copy to each.
             for decision in path_alternatives(transmitter.decide(contact)):
-                entry = self._forwarder.way_for(decision, FrameKind.FAULT)
+                entry = self._forwarder.table.entry_for(decision, FrameKind.FAULT)
                 frames.append((entry, builder.fault(contact, entry, fault)))
         for endpoint_id in received.finished:
             transmitter.finish(endpoint_id)

@@ -21,8 +21,7 @@ from typing import NamedTuple
 from broker.conversation.frames import Place
 from broker.conversation.outbound import Outgoing
 from broker.flow import Disposition
-from broker.forwarding.entry import UNTOLD, PassOrigin, Queued, QueuedById
-from broker.forwarding.held_frames import message_id
+from broker.forwarding.entry import NOT_QUEUED, PassOrigin, Queued, QueuedById, message_id
 from broker.forwarding.ring import Ring, head_of
 from broker.protocol.layout import CONVERSATION_AT, FLAGS_AT, FRAGMENT_AT, SEQUENCE_AT, Flag
 from broker.store.port import TracedKey
@@ -48,7 +47,7 @@ class ReceiverJournal:
 
     def refuse(self, frame: bytes, disposition: Disposition, now: float) -> None:
         """A frame of the current pass was dropped before it was queued."""
-        self._ring.tell(frame, disposition, self._arrival_of(frame), now)
+        self._ring.report(frame, disposition, self._arrival_of(frame), now)
 
     def begin(self, messages: int, acks: int) -> None:
         """The oldest frames, so many of each kind, are passed to the writer, which has no other."""
@@ -60,7 +59,7 @@ class ReceiverJournal:
         """The batch is stored: what became of each frame, in that order, and the span of each traced message."""
         for (frame, origin), disposition in zip(self._in_batch, verdicts, strict=True):
             arrival = origin._replace(trace_parent=traced.get(_key_of(frame), "")) if traced else origin
-            self._ring.tell(frame, disposition, arrival, now)
+            self._ring.report(frame, disposition, arrival, now)
         self._in_batch = []
 
     def drop(self, disposition: Disposition, now: float) -> None:
@@ -76,7 +75,7 @@ class ReceiverJournal:
     def _arrival_of(self, frame: bytes) -> PassOrigin:
         """As the forwarder has it; how long the far side kept its message in a queue is not part of this visit."""
         arrival = self._ring.arrival_of(frame)
-        return arrival._replace(queued=UNTOLD) if arrival.queued else arrival
+        return arrival._replace(queued=NOT_QUEUED) if arrival.queued else arrival
 
 
 class _Sent(NamedTuple):
@@ -121,7 +120,7 @@ class SenderJournal:
     def pop_queued(self) -> QueuedById:
         """What goes with the frames sent since the last call."""
         if not self._queued:
-            return UNTOLD
+            return NOT_QUEUED
         queued, self._queued = self._queued, {}
         return queued
 
@@ -142,7 +141,7 @@ class SenderJournal:
         waited = wall - min(each.enqueued_at for each in queued.values())
         arrival = PassOrigin(now - max(0.0, waited), "", is_from_here=True, queued=queued)
         for position, fragment in covered.items():
-            self._ring.tell(fragment.head, None, arrival, now)
+            self._ring.report(fragment.head, None, arrival, now)
             del sent[position]
         self._count -= len(covered)
 

@@ -119,7 +119,7 @@ class TransmissionStatus:
     def _connection_problem(self, decision: Decision) -> str | None:
         address = decision.candidates[0].address
         pair = None if decision.route is None else decision.route.pair
-        outboxes, pairs = self._forwarder.outboxes, self._forwarder.pairs
+        outboxes, pairs = self._forwarder.table.outboxes, self._forwarder.table.pair_outboxes
         outbox = outboxes.get(address) if pair is None else pairs.get(pair)
         if outbox is None or outbox.outlet is None:
             problem = self._problem_of(address)

@@ -28,7 +28,7 @@ from broker.dialog.send_queue import FRAME_COST, AckHorizon, FairQueue, LoadBudg
 from broker.dialog.status import DialogContext, StatusWriter, TransmissionStatus
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, ForwardingEntry, rejected
-from broker.forwarding.fib import Ask, want_better
+from broker.forwarding.fib import AskForRoute, request_better
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import DatabaseSink, Outbox
 from broker.protocol.frame import Fault, Rejected, decode_envelope, encode_envelope
@@ -102,7 +102,7 @@ class Transmitter:
         context: DialogContext,
         *,
         wake_writer: Callable[[], None],
-        ask_for_route: Ask,
+        ask_for_route: AskForRoute,
         on_acks_carried: Callable[[int, Place], None],
         request_status: Callable[[str], str],
         credentials: DialogCredentials,
@@ -297,14 +297,14 @@ class Transmitter:
         decision = self._decisions.get(endpoint_id)
         if decision is None:
             decision = self._decisions[endpoint_id] = self.decide(contact)
-            want_better(decision, self._forwarder.outbox)
+            request_better(decision, self._forwarder.table)
             if decision.disposition is Disposition.ASKING_FOR_ROUTE:
                 self._ask_for_route(contact.facts())
-        return self._forwarder.way_for(decision, kind), decision
+        return self._forwarder.table.entry_for(decision, kind), decision
 
     def decide(self, contact: Contact) -> Decision:
         """The routing decision for what this side sends: by this database's own table (R1.1)."""
-        return decide(contact.facts(), self._forwarder.here.with_table(self.table))
+        return decide(contact.facts(), self._forwarder.routing_context.with_table(self.table))
 
     def on_paths_changed(self) -> None:
         """Links, routes or services have changed: all senders look for a path again."""
@@ -402,7 +402,7 @@ class Transmitter:
                 self._wake_writer()
                 return None, None
             if not entry.sink.is_ready:
-                entry.sink.want_link()
+                entry.sink.request_link()
                 return None, None
         elif decision.disposition is not Disposition.DELIVERED:
             self._arm(sender, self._loop.time() + REMATCH_SECONDS)
@@ -433,7 +433,7 @@ class Transmitter:
         if resend_due_at <= now:
             self._budget.time_out(sender)
             if endpoint_id in self._decisions:
-                self._decisions[endpoint_id] = next_path(self._decisions[endpoint_id], self._forwarder.outbox)
+                self._decisions[endpoint_id] = next_path(self._decisions[endpoint_id], self._forwarder.table.outbox)
             self._schedule(sender)
         elif outbound.loss_check_at <= now:
             outbound.detect_losses(now)
@@ -583,7 +583,7 @@ def next_path(decision: Decision, outbox: Callable[[NetworkAddress], Outbox]) ->
     """
     for candidate in decision.candidates:
         if candidate.health is AddressHealth.UNTRIED:
-            outbox(candidate.address).want_link()
+            outbox(candidate.address).request_link()
     for other in path_alternatives(decision)[1:]:
         if other.candidates[0].health is decision.candidates[0].health:
             return other

@@ -1,9 +1,9 @@
 """
 The records of a ring as columns of plain memory, the form in which engines for data take them.
 
-What the header of a frame says is copied; what the numbers in a record stand for is looked up in small tables that
-whoever decodes makes of the ring's own (`Legend`). Words are numbers into lists of words. Neither this nor its compiled
-twin (`compiled_columns.pyx`; tests/property/test_decoders.py holds them equal) knows who reads the columns.
+The fields of a frame's header are copied; the numbers in a record are looked up in small tables that the caller makes
+of the ring's own (`Legend`). Words are indexes of lists of words. Neither this nor its compiled twin
+(`compiled_columns.pyx`; tests/property/test_decoders.py holds them equal) knows what reads the columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.protocol.layout import FIRST_DIALOG_KIND, GUID_BYTES, HEADER, HEADER
 
 ENDING_WIDTH = 7  # numbers in a row of `Legend.endings`
 NOTHING = -1  # a word that is missing; an outcome that gives no row
-NUMBER_MAX = 2**26  # of a way: numbers are given one by one and used again, so there are never so many
+NUMBER_MAX = 2**26  # of an ending: numbers are given one by one and used again, so there are never so many
 IS_FROM_HERE, HAS_QUEUED = 1, 2  # in `Legend.flags`
 KINDS = ("message", "ack", "fault", "other")  # the words of `kind`, by number
 
@@ -44,28 +44,28 @@ _BYTES = {  # of a value
 
 class Columns(NamedTuple):
     """
-    Rows, column by column.
+    Rows, column by column, in the machine's byte order.
 
-    Shape: `values` by name, in the machine's byte order: instants int64 microseconds since 1970, words int32, flags one
-    bit each, the lowest first; `valid` such bits for the columns that may be null; `queued` rows of frames that waited
-    in a queue here, ascending.
+    Instants are int64 microseconds since 1970, words int32, flags one bit each, the lowest first.
     """
 
     rows: int
-    values: dict[str, bytearray]
-    valid: dict[str, bytearray]
-    queued: list[int]
+    values: dict[str, bytearray]  # by name
+    valid: dict[str, bytearray]  # bits, of the columns that may be null
+    queued: list[int]  # rows of frames that waited in a queue here, ascending
 
 
 @dataclass(slots=True)
 class Legend:
     """
-    What the numbers in records stand for.
+    What the numbers in records mean.
 
-    Shape: `endings` int32, for each number of a way outcome of what is from here, outcome of what is not, reason, code,
-    route, route_table (of what is not from here), adjacent_out, `NOTHING` where there is none; `entered` int64
-    microseconds since 1970, `adjacent_in`, `flags` and `table` (the route_table of what is from here) for each arrival;
-    `offset` seconds from monotonic to UTC.
+    Attributes:
+        endings: int32, for each number of an ending: outcome of what is from here, outcome of what is not, reason,
+            code, route, route_table (of what is not from here), adjacent_out; `NOTHING` where there is none.
+        entered: int64 microseconds since 1970, for each arrival; likewise `adjacent_in`, `flags`, and `table`, the
+            route_table of what is from here.
+        offset: Seconds from monotonic to UTC.
     """
 
     endings: array[int] = field(default_factory=lambda: array("i"))
@@ -77,27 +77,23 @@ class Legend:
 
 
 class ColumnDecoder(Protocol):
-    """
-    Makes columns of records.
-
-    Shape: `names` of services as on the wire, by the numbers that stand in the columns since the last `forget`.
-    """
+    """Makes columns of records."""
 
     name: ClassVar[str]
 
     @property
     def names(self) -> list[bytes]:
-        """See above."""
+        """Names of services as on the wire, by the numbers in the columns since the last `forget`."""
 
     def forget(self) -> None:
-        """Number names anew."""
+        """Number names from 0 again."""
 
     def scan(self, data: Records) -> tuple[int, list[int]]:
         """
-        How many records count, and the numbers of the ways in them, ascending.
+        How many records count, and the numbers of the endings in them, ascending.
 
         Raises:
-            ValueError: these are no records.
+            ValueError: the data is not records.
         """
 
     def fill(self, data: Records, records: int, legend: Legend) -> Columns:
@@ -105,7 +101,7 @@ class ColumnDecoder(Protocol):
         The rows of so many records, in their order.
 
         Raises:
-            ValueError: these are no records, or more, or the legend does not tell of them.
+            ValueError: the data is not records, or more of them, or the legend does not cover them.
         """
 
 
@@ -119,15 +115,15 @@ class PlainDecoder:
 
     @property
     def names(self) -> list[bytes]:
-        """See `Decoder`."""
+        """See `ColumnDecoder`."""
         return list(self._numbers)
 
     def forget(self) -> None:
-        """See `Decoder`."""
+        """See `ColumnDecoder`."""
         self._numbers = {}
 
     def scan(self, data: Records) -> tuple[int, list[int]]:
-        """See `Decoder`."""
+        """See `ColumnDecoder`."""
         data = bytes(data)
         numbers = [number for _, number, _, _ in _records(data) if number != TAKEN_BACK]
         if numbers and max(numbers) > NUMBER_MAX:
@@ -135,7 +131,7 @@ class PlainDecoder:
         return len(numbers), sorted(set(numbers))
 
     def fill(self, data: Records, records: int, legend: Legend) -> Columns:
-        """See `Decoder`."""
+        """See `ColumnDecoder`."""
         data, rows = bytes(data), list[tuple[Any, ...]]()
         queued: list[int] = []
         came = min(map(len, (legend.entered, legend.adjacent_in, legend.flags, legend.table)))
@@ -189,14 +185,14 @@ def microseconds(seconds: float) -> int:
 
 
 def room_for(rows: int) -> tuple[dict[str, bytearray], dict[str, bytearray]]:
-    """Memory for so many rows, all zero: `Columns.values` and `Columns.valid`."""
+    """Zeroed memory for so many rows: `Columns.values` and `Columns.valid`."""
     bits = (rows + 7) // 8
     values = {name: bytearray(width * rows) for name, width in _BYTES.items()} | {_BIT: bytearray(bits)}
     return values, {name: bytearray(bits) for name in (*_SHORT_MAYBE, *_GUID_MAYBE)}
 
 
 def trim(values: dict[str, bytearray], valid: dict[str, bytearray], rows: int) -> None:
-    """Leave no more than so many rows of what was made for more."""
+    """Cut memory that was made for more rows."""
     for name, width in _BYTES.items():
         del values[name][width * rows :]
     for bits in (values[_BIT], *valid.values()):
@@ -204,7 +200,7 @@ def trim(values: dict[str, bytearray], valid: dict[str, bytearray], rows: int) -
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, int, float]]:
-    """Where each record is, its way, its arrival, and when it left; ValueError where there is none."""
+    """Position, number, arrival and time of leaving of each record; ValueError where there is none."""
     at, end = 0, len(data)
     while at < end:
         size, number, arrival, left = HEAD.unpack_from(data, at) if end - at >= _SHORTEST else (0, 0, 0, 0.0)
@@ -215,7 +211,7 @@ def _records(data: bytes) -> Iterator[tuple[int, int, int, float]]:
 
 
 def _columns(rows: list[tuple[Any, ...]], queued: list[int]) -> Columns:
-    """The same, column by column."""
+    """The rows, column by column."""
     columns = dict(zip(_ORDER, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(_ORDER, ())
     values = {name: bytearray(array("q", columns[name]).tobytes()) for name in _LONG}
     values |= {name: bytearray(array("i", columns[name]).tobytes()) for name in _SHORT}

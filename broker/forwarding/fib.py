@@ -1,34 +1,34 @@
 """
-What is on its way to mirrored pairs: one outbox each, which leads to the principal, and to nobody while none is known.
+The forwarding information base: where frames may be sent now, and how a frame that the kernels do not know gets there.
 
-What waits stays where it is when the principal changes; only the link is another one. So its order is kept over any
-number of switches, lifetimes and the bound of the pool hold all the while, and nothing waits for an address that was
-the principal once. Loop-only; changed by the forwarder alone.
+`ForwardingTable` holds every sink and every entry that leads to one. Both are made when first needed and stay until
+the outbox is retired, so that counts stay. The addresses that routes name are as many as there are routes. Addresses
+that only a service name contains (a route with ADDRESS 'TRANSPORT') are invented by peers, so these alone have a bound:
+at it a new one is refused, and those without a link and without frames are forgotten.
+
+What is sent to a mirrored pair has an outbox of its own, which leads to the principal, and nowhere while none is known.
+What waits stays there when the principal changes; only the link is another one. So its order is kept over any number of
+switches, lifetimes and the bound of the pool hold all the while, and nothing waits for a former principal's address.
+
+`Resolver` makes the routing decision for a frame from outside, by routes and health as they are now. The kernels may
+cache a little less than that: a dialog with frames waiting here for one of several candidates keeps to that one until
+they have left or were rerouted, so that it stays in order and a second copy is found where the first one is. Loop-only.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from msgspec.structs import replace
 
 from broker.flow import Disposition
-from broker.forwarding.entry import ForwardingEntry, Report, Sink
-from broker.forwarding.held_frames import DialogAffinity, key_of
-from broker.forwarding.outbox import DatabaseSink, Deliver, Destination, DropSink, Outbox, Ports, Want
+from broker.forwarding.entry import ForwardingEntry, Report, Sink, conversation_of, route_key_of
+from broker.forwarding.held_frames import FROM_TARGET, DialogAffinity, affinity_key
+from broker.forwarding.outbox import DatabaseSink, Deliver, Destination, DropSink, Outbox, OutboxContext
 from broker.forwarding.pool import Pool
-from broker.protocol.layout import (
-    CONVERSATION_AT,
-    GUID_BYTES,
-    HEADER_BYTES,
-    NO_GUID,
-    ROUTE_KEY_AT,
-    TO_SERVICE_AT,
-    Flag,
-    FrameKind,
-)
+from broker.protocol.layout import GUID_BYTES, HEADER_BYTES, NO_GUID, ROUTE_KEY_AT, FrameKind
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import (
     AddressHealth,
@@ -43,200 +43,173 @@ from broker.routing.decide import (
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
 
-NewOutbox = Callable[[MirroredPair, Want], Outbox]
-AskPrincipal = Callable[[MirroredPair], None]
-"""Somebody has frames for a pair whose principal is not known; must not fail, and be quick: it may be said often."""
-
-
-class MirroredOutboxes:
-    """
-    Shape: `outboxes` by pair, made when first asked for; `principals` where they lead, replaced whole by `lead`; `left`
-    frames that left for earlier principals, by route and address, of each pair.
-    """
-
-    def __init__(self, new_outbox: NewOutbox, *, want: Callable[[NetworkAddress], None], ask: AskPrincipal) -> None:
-        self.outboxes: dict[MirroredPair, Outbox] = {}
-        self.principals: Principals = {}
-        self.left: dict[MirroredPair, Counter[tuple[str, str]]] = {}
-        self._at: dict[NetworkAddress, dict[MirroredPair, None]] = {}
-        self._new_outbox = new_outbox
-        self._want = want
-        self._ask = ask
-
-    def outbox(self, pair: MirroredPair) -> Outbox:
-        """The outbox of a pair."""
-        outbox = self.outboxes.get(pair)
-        if outbox is None:
-            outbox = self.outboxes[pair] = self._new_outbox(pair, partial(self._want_principal, pair))
-        return outbox
-
-    def led_to(self, address: NetworkAddress) -> Iterable[Outbox]:
-        """The outboxes of those pairs whose principal is at this address."""
-        pairs = self._at.get(address)
-        return () if pairs is None else [self.outboxes[pair] for pair in pairs if pair in self.outboxes]
-
-    def lead(self, changes: Mapping[MirroredPair, NetworkAddress | None], ways: Iterable[ForwardingEntry]) -> None:
-        """
-        From now on the principals of these pairs are here, or not known.
-
-        Args:
-            changes: By pair; each another one than before.
-            ways: All there are, their frames counted up to now.
-        """
-        outboxes = {self.outboxes[pair]: pair for pair in changes if pair in self.outboxes}
-        for way in ways:
-            pair = outboxes.get(way.sink)  # type: ignore[call-overload]  # any sink may be asked for
-            if pair is not None and pair in self.principals:
-                self.left.setdefault(pair, Counter())[way.route, str(self.principals[pair])] += way.frames
-                way.frames = 0
-        principals = dict(self.principals)
-        for pair, address in changes.items():
-            before = principals.pop(pair, None)
-            if before is not None:
-                del self._at[before][pair]
-                if not self._at[before]:
-                    del self._at[before]
-            if address is not None:
-                principals[pair] = address
-                self._at.setdefault(address, {})[pair] = None
-        self.principals = principals
-        for outbox in outboxes:
-            outbox.outlet = None
-
-    def idle(self) -> set[Outbox]:
-        """Those that lead nowhere and hold nothing."""
-        return {box for pair, box in self.outboxes.items() if not box.held and pair not in self.principals}
-
-    def retire(self, idle: set[Outbox]) -> int:
-        """Forget outboxes; the frames that had left through them for earlier principals."""
-        gone = {pair for pair, outbox in self.outboxes.items() if outbox in idle}
-        self.outboxes = {pair: outbox for pair, outbox in self.outboxes.items() if pair not in gone}
-        return sum(self.left.pop(pair).total() for pair in gone & self.left.keys())
-
-    def _want_principal(self, pair: MirroredPair) -> None:
-        principal = self.principals.get(pair)
-        if principal is None:
-            self._ask(pair)
-        else:
-            self._want(principal)
-
-
-# --- ways ---
-# Every way there is and where it leads: outboxes by address, databases here, drops.
-#
-# A way is made when first asked for and stays until its outbox is retired, so that its count stays. Addresses that
-# routes
-# name are as many as there are routes. Addresses that only a service name tells, by ADDRESS 'TRANSPORT', are invented
-# by
-# peers, so there is a bound for those alone: past it a new one is refused, and those that nobody serves and nothing
-# waits
-# for are forgotten. Loop-only.
-
-
-OTHER_KIND = max(FrameKind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
 INVENTED_MAX = 4096  # outboxes for addresses that no route names
-_TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})  # where a mirrored route may lead
+PASSED_MAX = 10_000  # flows remembered for plans of new routes; some 3 MB
+OTHER_KIND = max(FrameKind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
 
-WayKey = tuple[Sink, str, int]
+_TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})  # decisions for a mirrored pair
+
+AskForRoute = Callable[[RoutingFacts], None]
+"""A frame has no route and msdb's table names a configuration service to ask for one (R2.4); must not fail."""
+RequestLink = Callable[[NetworkAddress], None]
+"""Frames wait for this address and no link serves it; must not fail, and may be called often."""
+RequestPrincipal = Callable[[MirroredPair], None]
+"""Frames wait for this pair and its principal is not known; must not fail, and may be called often."""
+EntryKey = tuple[Sink, str, int]
 """Sink, route and kind."""
 
 
 class ForwardingTable:
-    """Shape: `outboxes` by address, `pairs` those of mirrored pairs; `by_key` all ways, frames as of the last tally."""
+    """All outboxes, databases and drops, and the entries that lead to them."""
 
     def __init__(
         self,
         pool: Pool,
-        ports: Ports,
+        context: OutboxContext,
         *,
-        want: Callable[[NetworkAddress], None],
+        request_link: RequestLink,
+        request_principal: RequestPrincipal,
         deliver: Deliver,
-        ask_principal: AskPrincipal = lambda _: None,
     ) -> None:
+        self.entries: dict[EntryKey, ForwardingEntry] = {}  # frames as of the last tally of the kernels
         self.outboxes: dict[NetworkAddress, Outbox] = {}
-        self.pairs = MirroredOutboxes(self._new_outbox, want=want, ask=ask_principal)
-        self.by_key: dict[WayKey, ForwardingEntry] = {}
+        self.pair_outboxes: dict[MirroredPair, Outbox] = {}
+        self.principals: Principals = {}  # where they lead; replaced whole by `set_principals`
+        self.sent_earlier: dict[MirroredPair, Counter[tuple[str, str]]] = {}  # frames to former principals, by route
+        self._pairs_at: dict[NetworkAddress, dict[MirroredPair, None]] = {}  # by the address of their principal
         self._invented: set[NetworkAddress] = set()
-        self._pool = pool
-        self._ports = ports
-        self._want = want
-        self._deliver = deliver
         self._databases: dict[bytes, DatabaseSink] = {}
         self._drop_sinks: dict[Disposition, DropSink] = {}
+        self._pool = pool
+        self._context = context
+        self._request_link = request_link
+        self._request_principal = request_principal
+        self._deliver = deliver
 
-    def of(self, decision: Decision, kind: int, address: NetworkAddress | None = None) -> ForwardingEntry:
-        """The way that a decision leads to: on, by the best of its candidates or this one of them, or not."""
+    # --- entries ---
+
+    def entry_for(self, decision: Decision, kind: int, address: NetworkAddress | None = None) -> ForwardingEntry:
+        """The entry for a decision: to the best of its candidates, or to this one of them, to a database or a drop."""
         route = decision.route
+        name = "" if route is None else route.name
         pair = None if route is None or decision.disposition not in _TO_PRINCIPAL else route.pair
-        if route is not None and pair is not None:  # known or not: what waits for the principal leaves when it is
-            return self.to(self.pairs.outbox(pair), Disposition.FORWARDED, route.name, kind)
+        if pair is not None:  # also while the principal is unknown: what waits leaves when it is known
+            return self.entry_to(self.pair_outbox(pair), Disposition.FORWARDED, name, kind)
         if decision.disposition is Disposition.FORWARDED:
             address = address or decision.candidates[0].address
-            outbox = self._outbox_on(address, is_invented=route is not None and route.address == TRANSPORT)
+            outbox = self._bounded_outbox(address, is_invented=route is not None and route.address == TRANSPORT)
             if outbox is None:
-                return self.drop(Disposition.POOL_LIMIT, kind)
+                return self.drop_entry(Disposition.POOL_LIMIT, kind)
             sink: Sink = outbox
         elif decision.disposition is Disposition.DELIVERED and decision.database is not None:
             sink = self._database(decision.database)
         else:
-            return self.drop(decision.disposition, kind)
-        return self.to(sink, decision.disposition, route.name if route else "", kind)
+            return self.drop_entry(decision.disposition, kind)
+        return self.entry_to(sink, decision.disposition, name, kind)
 
-    def to(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> ForwardingEntry:
-        """The way by a route to a sink."""
+    def entry_to(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> ForwardingEntry:
+        """The entry that leads by a route to a sink."""
         kind = min(kind, OTHER_KIND)
-        way = self.by_key.get((sink, route, kind))
-        if way is None:
-            way = self.by_key[sink, route, kind] = ForwardingEntry(sink, disposition, kind=kind, route=route)
-        return way
+        entry = self.entries.get((sink, route, kind))
+        if entry is None:
+            entry = self.entries[sink, route, kind] = ForwardingEntry(sink, disposition, kind=kind, route=route)
+        return entry
 
-    def drop(self, disposition: Disposition, kind: int) -> ForwardingEntry:
-        """The way of a drop."""
+    def drop_entry(self, disposition: Disposition, kind: int) -> ForwardingEntry:
+        """The entry of frames that are dropped for this reason."""
         sink = self._drop_sinks.get(disposition)
         if sink is None:
-            sink = self._drop_sinks[disposition] = DropSink(disposition, self._ports.drop)
-        return self.to(sink, disposition, "", kind)
+            sink = self._drop_sinks[disposition] = DropSink(disposition, self._context.drop)
+        return self.entry_to(sink, disposition, "", kind)
+
+    # --- outboxes ---
 
     def outbox(self, address: NetworkAddress) -> Outbox:
         """The outbox of an address, made when first asked for."""
         outbox = self.outboxes.get(address)
         if outbox is None:
-            outbox = self.outboxes[address] = self._new_outbox(address, partial(self._want, address))
+            outbox = self.outboxes[address] = self._new_outbox(address, partial(self._request_link, address))
         return outbox
 
-    def every_outbox(self) -> Iterator[Outbox]:
-        """All that may hold frames."""
+    def pair_outbox(self, pair: MirroredPair) -> Outbox:
+        """The outbox of a mirrored pair, made when first asked for."""
+        outbox = self.pair_outboxes.get(pair)
+        if outbox is None:
+            request = partial(self._request_link_to_principal, pair)
+            outbox = self.pair_outboxes[pair] = self._new_outbox(pair, request)
+        return outbox
+
+    def all_outboxes(self) -> Iterator[Outbox]:
+        """Every outbox: those of addresses, then those of mirrored pairs."""
         yield from self.outboxes.values()
-        yield from self.pairs.outboxes.values()
+        yield from self.pair_outboxes.values()
 
     def outboxes_to(self, address: NetworkAddress) -> Iterator[Outbox]:
-        """Those whose frames a link to this address takes."""
+        """Those that a link to this address serves: its own, and those of pairs whose principal is there."""
         outbox = self.outboxes.get(address)
         if outbox is not None:
             yield outbox
-        yield from self.pairs.led_to(address)
+        for pair in tuple(self._pairs_at.get(address, ())):
+            if pair in self.pair_outboxes:
+                yield self.pair_outboxes[pair]
 
     def is_invented(self, address: NetworkAddress) -> bool:
         """Whether no route has named this address so far."""
         return address in self._invented
 
-    def idle(self) -> set[Outbox]:
-        """Those to be retired, when there are too many: for invented addresses, served by nobody, without frames."""
+    def set_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
+        """The principals of these pairs are at other addresses now, or unknown; the kernels have counted up to now."""
+        outboxes = {self.pair_outboxes[pair]: pair for pair in changes if pair in self.pair_outboxes}
+        for entry in self.entries.values():
+            pair = outboxes.get(entry.sink)  # type: ignore[call-overload]  # any sink may be looked up
+            if pair is not None and pair in self.principals:
+                self.sent_earlier.setdefault(pair, Counter())[entry.route, str(self.principals[pair])] += entry.frames
+                entry.frames = 0
+        principals = dict(self.principals)
+        for pair, address in changes.items():
+            previous = principals.pop(pair, None)
+            if previous is not None:
+                del self._pairs_at[previous][pair]
+                if not self._pairs_at[previous]:
+                    del self._pairs_at[previous]
+            if address is not None:
+                principals[pair] = address
+                self._pairs_at.setdefault(address, {})[pair] = None
+        self.principals = principals
+        for outbox in outboxes:
+            outbox.outlet = None
+
+    # --- what is no longer used ---
+
+    def idle_invented(self) -> set[Outbox]:
+        """The outboxes of invented addresses without link and frames, when there are too many."""
         if len(self._invented) < INVENTED_MAX:
             return set()
-        boxes = [self.outboxes[address] for address in self._invented]
-        return {outbox for outbox in boxes if outbox.outlet is None and not outbox.held}
+        outboxes = [self.outboxes[address] for address in self._invented]
+        return {outbox for outbox in outboxes if outbox.outlet is None and not outbox.held}
 
-    def retire(self, idle: set[Outbox]) -> list[ForwardingEntry]:
-        """Forget outboxes, and the ways that lead to them, which are returned; the kernel has counted up to now."""
+    def idle_pairs(self) -> set[Outbox]:
+        """The outboxes of pairs without principal and frames."""
+        return {box for pair, box in self.pair_outboxes.items() if not box.held and pair not in self.principals}
+
+    def retire(self, idle: set[Outbox]) -> tuple[list[ForwardingEntry], int]:
+        """
+        Forget outboxes and the entries that lead to them; the kernels have counted up to now.
+
+        Returns:
+            The entries, and how many frames had left through these outboxes.
+        """
+        pairs = {pair for pair, outbox in self.pair_outboxes.items() if outbox in idle}
+        earlier = sum(self.sent_earlier.pop(pair).total() for pair in pairs & self.sent_earlier.keys())
+        self.pair_outboxes = {pair: outbox for pair, outbox in self.pair_outboxes.items() if pair not in pairs}
         self.outboxes = {address: outbox for address, outbox in self.outboxes.items() if outbox not in idle}
         self._invented &= self.outboxes.keys()
-        retired = [way for way in self.by_key.values() if way.sink in idle]
-        self.by_key = {key: way for key, way in self.by_key.items() if way.sink not in idle}
-        return retired
+        retired = [entry for entry in self.entries.values() if entry.sink in idle]
+        self.entries = {key: entry for key, entry in self.entries.items() if entry.sink not in idle}
+        return retired, earlier + sum(entry.frames for entry in retired)
 
-    def _outbox_on(self, address: NetworkAddress, *, is_invented: bool) -> Outbox | None:
-        """The outbox of a next hop; None when there are too many whose addresses peers made up."""
+    def _bounded_outbox(self, address: NetworkAddress, *, is_invented: bool) -> Outbox | None:
+        """The outbox of a next hop; None when there are too many whose addresses peers invented."""
         if not is_invented:
             self._invented.discard(address)
         elif address not in self.outboxes:
@@ -248,55 +221,39 @@ class ForwardingTable:
     def _database(self, database: bytes) -> DatabaseSink:
         sink = self._databases.get(database)
         if sink is None:
-            sink = DatabaseSink(database, self._deliver, self._ports.drop, self._ports.ring)
+            sink = DatabaseSink(database, self._deliver, self._context.drop, self._context.ring)
             self._databases[database] = sink
         return sink
 
-    def _new_outbox(self, address: Destination, want: Callable[[], None]) -> Outbox:
-        return Outbox(address, pool=self._pool, want=want, ports=self._ports)
+    def _new_outbox(self, address: Destination, request_link: Callable[[], None]) -> Outbox:
+        return Outbox(address, pool=self._pool, request_link=request_link, context=self._context)
+
+    def _request_link_to_principal(self, pair: MirroredPair) -> None:
+        principal = self.principals.get(pair)
+        if principal is None:
+            self._request_principal(pair)
+        else:
+            self._request_link(principal)
 
 
-# --- deciding ---
-# Which way a frame from outside takes: the routing decision, as the kernel asks for it and as what waits does.
-#
-# A decision is by routes and health as they are now. What the kernel may remember of it is a little less: a dialog
-# that
-# has frames waiting here for one of its candidates takes that one, until they have left or moved, so that it stays in
-# order and a second copy is found where the first one is. Loop-only.
-
-
-PASSED_MAX = 10_000  # flows remembered for plans of new routes; some 3 MB
-
-Ask = Callable[[RoutingFacts], None]
-"""A frame that arrived has no route and msdb's table says whom to ask for one (R2.4); must not fail."""
-
-_FROM_TARGET = int(Flag.FROM_TARGET)
-
-
-def want_better(decision: Decision, outbox: Callable[[NetworkAddress], Outbox]) -> None:
-    """Where the best next hop is about to leave, ask for links to those not tried yet; it is used until then."""
-    if decision.candidates and decision.candidates[0].health is AddressHealth.LEAVING:
-        for candidate in decision.candidates:
-            if candidate.health is AddressHealth.UNTRIED:
-                outbox(candidate.address).want_link()
-
-
-class Decider:
-    """
-    Shape: `here` what incoming frames are decided by, swapped whole; `passed` what passed or arrived lately, at most
-    `PASSED_MAX`, the latest at the end; `ask` as `Ask`; `is_bound` whether the kernel has been told of a way that holds
-    only while others of its dialog wait: it has to forget that now and then.
-    """
+class Resolver:
+    """Decides which entry a frame from outside takes."""
 
     def __init__(
-        self, ways: ForwardingTable, places: DialogAffinity, *, health_of: HealthOf, ask: Ask, report: Report
+        self,
+        table: ForwardingTable,
+        affinity: DialogAffinity,
+        *,
+        health_of: HealthOf,
+        ask_for_route: AskForRoute,
+        report: Report,
     ) -> None:
-        self.here = RoutingContext(RouteTable(), Hosted(), health_of, is_forwarding=False)
-        self.passed: dict[RoutingFacts, None] = {}
-        self._ways = ways
-        self._places = places
-        self.ask = ask
-        self.is_bound = False
+        self.context = RoutingContext(RouteTable(), Hosted(), health_of, is_forwarding=False)  # replaced whole
+        self.passed: dict[RoutingFacts, None] = {}  # of the last `PASSED_MAX` decisions, the latest at the end
+        self.has_pinned = False  # the kernels may have cached entries that hold only while a dialog's frames wait
+        self._table = table
+        self._affinity = affinity
+        self._ask_for_route = ask_for_route
         self._report = report
 
     def resolve(
@@ -304,57 +261,62 @@ class Decider:
         key: bytes,
         conversation: bytes,
         kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+        is_from_target: bool,  # noqa: FBT001 - as `slow_path.Resolve`
     ) -> tuple[ForwardingEntry, bool | None]:
-        """As `careful.Resolve`: the way of a frame, behind those of its dialog that wait here."""
+        """As `slow_path.Resolve`: the entry of a frame, after those of its dialog that wait here."""
         try:
-            way, decision = self._decide(key, conversation, kind, is_from_target)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
+            entry, decision = self._decide(key, conversation, kind, is_from_target)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this frame is dropped, all others go on
             self._report(None, error)
-            return self._ways.drop(Disposition.ROUTE_INVALID, kind), False
+            return self._table.drop_entry(Disposition.ROUTE_INVALID, kind), False
         if decision.disposition is Disposition.ASKING_FOR_ROUTE:
-            return way, None  # whoever asks has to hear that somebody still wants it: an answer of "none" wears off
-        if len(decision.candidates) > 1 and self._places:
-            queue = self._places.where(key_of(key, conversation, is_from_target=is_from_target))
-            if isinstance(queue, Outbox) and queue is not way.sink:
+            return entry, None  # not cached: each frame renews the question, whose answer "none" expires
+        if len(decision.candidates) > 1 and self._affinity:
+            outbox = self._affinity.outbox_of(affinity_key(key, conversation, is_from_target=is_from_target))
+            if isinstance(outbox, Outbox) and outbox is not entry.sink:
                 for candidate in decision.candidates:
-                    if candidate.address == queue.address:
-                        self.is_bound = True
-                        return self._ways.of(decision, kind, candidate.address), True
-        return way, decision.is_by_conversation
+                    if candidate.address == outbox.address:
+                        self.has_pinned = True
+                        return self._table.entry_for(decision, kind, candidate.address), True
+        return entry, decision.is_by_conversation
 
-    def way_now(self, frame: bytes) -> ForwardingEntry:
-        """By routes and health alone, wherever the rest of its dialog waits."""
-        key_end = TO_SERVICE_AT + int.from_bytes(frame[TO_SERVICE_AT - 2 : TO_SERVICE_AT], "big")
-        conversation = frame[CONVERSATION_AT : CONVERSATION_AT + GUID_BYTES]
-        return self._decide(frame[ROUTE_KEY_AT:key_end], conversation, frame[4], bool(frame[5] & _FROM_TARGET))[0]
+    def entry_now(self, frame: bytes) -> ForwardingEntry:
+        """The entry of a held frame by routes and health alone, wherever the rest of its dialog waits."""
+        return self._decide(route_key_of(frame), conversation_of(frame), frame[4], bool(frame[5] & FROM_TARGET))[0]
 
     def _decide(
         self,
         key: bytes,
         conversation: bytes,
         kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+        is_from_target: bool,  # noqa: FBT001 - as `slow_path.Resolve`
     ) -> tuple[ForwardingEntry, Decision]:
         try:
             to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
         except UnicodeDecodeError:
-            return self._ways.drop(Disposition.MALFORMED, kind), Decision(Disposition.MALFORMED, 0)
+            return self._table.drop_entry(Disposition.MALFORMED, kind), Decision(Disposition.MALFORMED, 0)
         facts = RoutingFacts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
-        decision = decide(facts, self.here)
+        decision = decide(facts, self.context)
         if decision.disposition is Disposition.ASKING_FOR_ROUTE:
-            self.ask(facts)
-        self._note(facts if decision.is_by_conversation else replace(facts, conversation_id=NO_GUID))
-        way = self._ways.of(decision, kind)
-        want_better(decision, self._ways.outbox)
+            self._ask_for_route(facts)
+        self._record_passed(facts if decision.is_by_conversation else replace(facts, conversation_id=NO_GUID))
+        entry = self._table.entry_for(decision, kind)
+        request_better(decision, self._table)
         addresses = {candidate.address for candidate in decision.candidates}
-        for address in addresses & self._ways.outboxes.keys() if len(addresses) > 1 else ():
-            self._ways.outboxes[address].alternatives |= addresses - {address}
-        return way, decision
+        for address in addresses & self._table.outboxes.keys() if len(addresses) > 1 else ():
+            self._table.outboxes[address].alternatives |= addresses - {address}
+        return entry, decision
 
-    def _note(self, facts: RoutingFacts) -> None:
-        """Remember what passes, the latest at the end."""
+    def _record_passed(self, facts: RoutingFacts) -> None:
         self.passed.pop(facts, None)
         self.passed[facts] = None
         if len(self.passed) > PASSED_MAX:
             del self.passed[next(iter(self.passed))]
+
+
+def request_better(decision: Decision, table: ForwardingTable) -> None:
+    """While the best next hop is about to leave, request links to those that were not tried yet."""
+    if decision.candidates and decision.candidates[0].health is AddressHealth.LEAVING:
+        for candidate in decision.candidates:
+            if candidate.health is AddressHealth.UNTRIED:
+                table.outbox(candidate.address).request_link()

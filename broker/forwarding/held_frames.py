@@ -1,13 +1,16 @@
 """
-Where the frames of a dialog wait: all in one queue, whatever address the next one would go to.
+Frames that wait: one by one (`Held`), or together as they came (`Pack`), and the outbox in which each dialog waits.
 
-When several addresses lead to a service, health decides which of them a dialog takes, and health changes while frames
-wait. What comes later for a dialog that has frames waiting here has to go behind them, and a second copy of one of them
-is told by the queue that has the first. So each direction of a dialog that has frames waiting has a place, shared by
-them: the outbox that they wait in. While a queue moves to another outbox, in slices, a dialog has frames in both; then
-the place is the outbox that they leave, until the last of them has left it.
+What a read brings for one next hop mostly waits and leaves as a whole, so it is kept as it came, and of each frame only
+what has to be known at once: where it begins, its copy key, and its dialog. Everything else, its deadline included, is
+computed from its bytes when it is needed. Held frames and packs are never changed: how long a frame has lived is
+computed when it leaves, is shown, or is rerouted, and of a pack that has left in part a new one is made of the rest.
 
-Only frames from outside have places: what a database here has sent takes the ways of its own dialogs.
+Several addresses may lead to a service; health decides which of them a dialog takes, and health changes while frames
+wait. A later frame of the dialog must leave after those that wait, and a second copy of one of them is recognised only
+by the queue that has the first. So `DialogAffinity` remembers the outbox of each direction of a dialog that has frames
+waiting. While an outbox is rerouted in slices, a dialog has frames in two; then it is the one that they leave, until
+the last of them has left. Only frames from other instances count: what a database here sends follows its own decisions.
 """
 
 from __future__ import annotations
@@ -19,40 +22,40 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-from broker.forwarding.entry import Buffer, ForwardingEntry, PassOrigin, Sink
-from broker.forwarding.pool import Payer
+from broker.forwarding.entry import Buffer, ForwardingEntry, PassOrigin, Sink, conversation_of, route_key_of
+from broker.forwarding.pool import PoolQuota
 from broker.protocol.layout import (
     CONVERSATION_AT,
     ENDS_AT,
-    GUID_BYTES,
     HEADER_BYTES,
-    MESSAGE_ID_AT,
     PLACE_END,
-    ROUTE_KEY_AT,
     TIME_CONSUMED_AT,
     TIME_TO_LIVE_AT,
     TIMES,
-    TO_SERVICE_AT,
     Flag,
 )
 
-_FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
+TIME_MAX = 2**32 - 1  # ms, the largest value of the field
+
+FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
+_MILLISECONDS = Struct(">I")
+_NAME_LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
 
 
 class DialogPlacement:
-    """Shape: `key` of the dialog's direction; `count` frames that wait in `outbox`; `later` where the next ones do."""
+    """Where one direction of a dialog waits."""
 
-    __slots__ = ("count", "key", "later", "outbox")
+    __slots__ = ("count", "key", "next", "outbox")
 
     def __init__(self, key: int, outbox: Sink) -> None:
         self.key = key
         self.outbox = outbox
-        self.count = 0
-        self.later: DialogPlacement | None = None
+        self.count = 0  # frames that wait there
+        self.next: DialogPlacement | None = None  # where the later ones wait, while a reroute is under way
 
 
 class DialogAffinity:
-    """All places, by key. Loop-only; changed by outboxes alone."""
+    """The placements of all dialogs that have frames waiting, by `affinity_key`. Loop-only; changed by outboxes."""
 
     __slots__ = ("_by_key",)
 
@@ -62,90 +65,59 @@ class DialogAffinity:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def where(self, key: int) -> Sink | None:
-        """Behind whose frames the next one of this dialog has to wait; None when none waits."""
-        place = self._by_key.get(key)
-        return None if place is None else place.outbox
+    def outbox_of(self, key: int) -> Sink | None:
+        """The outbox in which the next frame of this dialog has to wait; None when none of its frames waits."""
+        placement = self._by_key.get(key)
+        return None if placement is None else placement.outbox
 
     def enter(self, key: int, outbox: Sink, frames: int = 1) -> DialogPlacement:
         """Frames of this dialog begin to wait in an outbox."""
-        place = self._by_key.get(key)
-        if place is None:
-            place = self._by_key[key] = DialogPlacement(key, outbox)
-        while place.outbox is not outbox:
-            if place.later is None:
-                place.later = DialogPlacement(key, outbox)
-            place = place.later
-        place.count += frames
-        return place
+        placement = self._by_key.get(key)
+        if placement is None:
+            placement = self._by_key[key] = DialogPlacement(key, outbox)
+        while placement.outbox is not outbox:
+            if placement.next is None:
+                placement.next = DialogPlacement(key, outbox)
+            placement = placement.next
+        placement.count += frames
+        return placement
 
-    def leave(self, place: DialogPlacement, frames: int = 1) -> None:
-        """Frames that waited there do so no more."""
-        place.count -= frames
-        if place.count:
+    def leave(self, placement: DialogPlacement, frames: int = 1) -> None:
+        """Frames that waited there have left, or were dropped."""
+        placement.count -= frames
+        if placement.count:
             return
-        before = self._by_key[place.key]
-        if before is not place:
-            while before.later is not place:
-                assert before.later is not None  # it was entered
-                before = before.later
-            before.later = place.later
-        elif place.later is None:
-            del self._by_key[place.key]
+        previous = self._by_key[placement.key]
+        if previous is not placement:
+            while previous.next is not placement:
+                assert previous.next is not None  # it was entered
+                previous = previous.next
+            previous.next = placement.next
+        elif placement.next is None:
+            del self._by_key[placement.key]
         else:
-            self._by_key[place.key] = place.later
-
-
-def key_of(route_key: bytes, conversation: bytes, *, is_from_target: bool) -> int:
-    """Of a direction of a dialog: what decides its way. Python's hash, which is keyed: names come from peers."""
-    return hash((route_key, conversation, is_from_target))
-
-
-def place_key(frame: Buffer) -> int:
-    """The same of a whole dialog frame."""
-    key_end = TO_SERVICE_AT + int.from_bytes(frame[TO_SERVICE_AT - 2 : TO_SERVICE_AT], "big")
-    conversation = bytes(frame[CONVERSATION_AT : CONVERSATION_AT + GUID_BYTES])
-    return hash((bytes(frame[ROUTE_KEY_AT:key_end]), conversation, bool(frame[5] & _FROM_TARGET)))
-
-
-# --- held ---
-# One waiting frame.
-#
-# A held frame is never changed: how long it has lived is worked out when it leaves, is looked at, or takes another
-# way.
-
-
-TIME_MAX = 2**32 - 1  # ms; what the field can say
-_NAME_LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
+            self._by_key[placement.key] = placement.next
 
 
 class Held(NamedTuple):
-    """
-    One waiting frame.
-
-    Shape: `frame` as it came, this hop spent; `since` monotonic seconds at which it came; `deadline` at which its
-    lifetime ends, or this instance drops it; `way` it is counted under when it leaves; `arrival` of its visit, whatever
-    ways it took, None without a ring; `place` it shares with the others of its dialog, None when a database here has
-    sent it; `payer` whose part of the pool it takes, None where that has no limit.
-    """
+    """One waiting frame, as it came with this hop spent. In a queue it has the interface of a `Pack` of one."""
 
     frame: bytes
-    since: float
-    deadline: float
-    way: ForwardingEntry
-    arrival: PassOrigin | None = None
-    place: DialogPlacement | None = None
-    payer: Payer | None = None
+    since: float  # monotonic seconds at which it came
+    deadline: float  # when its lifetime ends, or this instance drops it
+    entry: ForwardingEntry  # it is counted under when it leaves
+    arrival: PassOrigin | None = None  # of its visit, however often it was rerouted; None without a ring
+    placement: DialogPlacement | None = None  # shared with its dialog; None when a database here sent it
+    quota: PoolQuota | None = None  # it is charged to; None where that peer has no limit
 
     def waited_ms(self, now: float) -> int:
         """Whole milliseconds since it came."""
-        return waited_ms(self.since, now)
+        return _waited_ms(self.since, now)
 
     def time_consumed(self, now: float) -> int:
         """Milliseconds it has lived, the time it waited here included."""
-        return min(
-            TIME_MAX, int.from_bytes(self.frame[TIME_CONSUMED_AT : TIME_CONSUMED_AT + 4], "big") + self.waited_ms(now)
-        )
+        before = int.from_bytes(self.frame[TIME_CONSUMED_AT : TIME_CONSUMED_AT + 4], "big")
+        return min(TIME_MAX, before + self.waited_ms(now))
 
     def aged(self, now: float) -> bytearray:
         """A copy of the frame with the time it waited written into it."""
@@ -153,20 +125,18 @@ class Held(NamedTuple):
         self.age(frame, 0, now)
         return frame
 
-    # --- as a piece of a queue, like a `Pack` ---
-
     @property
     def data(self) -> bytes:
-        """What leaves."""
+        """See `Pack`."""
         return self.frame
 
     @property
     def frames(self) -> int:
-        """How many."""
+        """See `Pack.frames`."""
         return 1
 
     def age(self, data: bytearray, at: int, now: float) -> None:
-        """Write the time it waited into its copy that stands there."""
+        """See `Pack.age`."""
         at += TIME_CONSUMED_AT
         data[at : at + 4] = self.time_consumed(now).to_bytes(4, "big")
 
@@ -176,106 +146,39 @@ class Held(NamedTuple):
 
     def by_dialog(self, frames: int) -> Iterable[tuple[ForwardingEntry, DialogPlacement | None, int]]:
         """See `Pack.by_dialog`."""
-        return ((self.way, self.place, frames),)
+        return ((self.entry, self.placement, frames),)
 
     def helds(self) -> Iterable[Held]:
         """See `Pack.helds`."""
         return (self,)
 
 
-def hold(  # noqa: PLR0917 - as the fields of `Held`
-    frame: Buffer,
-    now: float,
-    way: ForwardingEntry,
-    arrival: PassOrigin | None = None,
-    place: DialogPlacement | None = None,
-    payer: Payer | None = None,
-    latest: float = math.inf,
-) -> Held:
-    """A copy of a frame that begins to wait now; it is dropped at `latest`, if its lifetime does not end before."""
-    time_to_live, time_consumed = TIMES.unpack_from(frame, TIME_TO_LIVE_AT)
-    deadline = min(now + (time_to_live - time_consumed) / 1000, latest)
-    return Held(bytes(frame), now, deadline, way, arrival, place, payer)
-
-
-def waited_ms(since: float, now: float) -> int:
-    """Whole milliseconds from then on."""
-    return int((now - since) * 1000)
-
-
-def copy_key(frame: Buffer) -> bytes:
-    """What makes two frames copies of each other: both ends, conversation, sequence, fragment, kind and direction."""
-    ends_end = HEADER_BYTES + sum(_NAME_LENGTHS(frame))
-    return bytes(frame[CONVERSATION_AT:PLACE_END]) + copy_ending(frame[4], frame[5], bytes(frame[ENDS_AT:ends_end]))
-
-
-def copy_ending(kind: int, flags: int, ends: bytes) -> bytes:
-    """
-    The end of a `copy_key`, which the frames of one kind, dialog and direction share.
-
-    A conversation id alone does not tell dialogs apart: a peer may name that of another's. Python's hash is keyed.
-    """
-    return bytes((kind, flags & _FROM_TARGET)) + hash(ends).to_bytes(8, "big", signed=True)
-
-
-def message_id(frame: Buffer) -> bytes:
-    """What tells copies apart: each transmission has its own."""
-    return bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT])
-
-
-# --- pack ---
-# Frames that came together and wait together, as one piece of memory.
-#
-# What a read brings for one next hop mostly waits and leaves as a whole. So it is kept as it came, and of each frame
-# only
-# what has to be known at once: where it begins, its `copy_key`, and its dialog. What is told of a frame by itself,
-# its
-# deadline among it, is worked out from its bytes when somebody asks (`helds`). A pack is never changed; of one that
-# has
-# left in part there is another one of what stays.
-
-
-_MILLISECONDS = Struct(">I")
-
-
 class Lane:
-    """
-    What the frames of one dialog, direction and kind in a batch share.
+    """What the frames of one dialog, direction and kind in a batch share."""
 
-    Shape: `ending` of their copy keys; `place_key` None when a database here has sent them; `way` and `place` as in
-    `Held`, the latter from when the first of them waits.
-    """
+    __slots__ = ("affinity_key", "copy_suffix", "entry", "placement")
 
-    __slots__ = ("ending", "place", "place_key", "way")
-
-    def __init__(self, way: ForwardingEntry, ending: bytes, place_key: int | None) -> None:
-        self.way = way
-        self.ending = ending
-        self.place_key = place_key
-        self.place: DialogPlacement | None = None
+    def __init__(self, entry: ForwardingEntry, copy_suffix: bytes, affinity_key: int | None) -> None:
+        self.entry = entry
+        self.copy_suffix = copy_suffix  # of their copy keys
+        self.affinity_key = affinity_key  # None when a database here sent them
+        self.placement: DialogPlacement | None = None  # as in `Held`, once the first of them waits
 
 
 class Pack(NamedTuple):
-    """
-    Whole frames, one behind the other.
+    """Whole frames that came and wait together, one after the other in one piece of memory."""
 
-    Shape: `name` by which a queue has it; `starts` of the frames in `data`, their copy `keys` and `lanes`, in the order
-    of leaving; `deadline` no later than that of any of them; `latest` monotonic seconds at which this instance drops
-    all of them, whatever their lifetimes; `longest` bytes of a frame, at most; `since`, `arrival` and `payer` of all of
-    them, as in `Held`.
-    """
-
-    name: bytes
+    name: bytes  # by which its queue knows it
     data: bytes
-    starts: list[int]
+    starts: list[int]  # of the frames in `data`; their `keys` and `lanes` in the same order
     keys: list[bytes]
     lanes: list[Lane]
-    since: float
-    deadline: float
-    latest: float
-    longest: int
+    since: float  # this, `arrival` and `quota` of all of them, as in `Held`
+    deadline: float  # not later than that of any of them
+    latest: float  # monotonic seconds at which this instance drops them, whatever their lifetimes
+    longest: int  # bytes of a frame, at most
     arrival: PassOrigin | None
-    payer: Payer | None
+    quota: PoolQuota | None
 
     @property
     def frames(self) -> int:
@@ -283,8 +186,8 @@ class Pack(NamedTuple):
         return len(self.keys)
 
     def age(self, data: bytearray, at: int, now: float) -> None:
-        """Write the time they waited into their copies that stand there."""
-        waited = waited_ms(self.since, now)
+        """Write the time they waited into their copies, which begin at `at`."""
+        waited = _waited_ms(self.since, now)
         if not waited:
             return
         read, write = _MILLISECONDS.unpack_from, _MILLISECONDS.pack_into
@@ -293,28 +196,72 @@ class Pack(NamedTuple):
             write(data, at + start, min(TIME_MAX, read(data, at + start)[0] + waited))
 
     def begun(self, sent: int) -> tuple[int, int]:
-        """Of how many frames something is among the first so many bytes, and where the last of these frames ends."""
+        """How many frames have a byte among the first `sent` ones, and where the last of these frames ends."""
         frames = bisect_left(self.starts, sent)
         return frames, self._end(frames - 1) if frames else 0
 
-    def behind(self, frames: int) -> Pack:
+    def without_first(self, frames: int) -> Pack:
         """What stays when the first ones have left."""
         at = self.starts[frames]
         starts = [start - at for start in self.starts[frames:]]
         return self._replace(data=self.data[at:], starts=starts, keys=self.keys[frames:], lanes=self.lanes[frames:])
 
     def by_dialog(self, frames: int) -> Iterable[tuple[ForwardingEntry, DialogPlacement | None, int]]:
-        """Of the first ones, how many there are of which way and place."""
-        return ((lane.way, lane.place, count) for lane, count in Counter(self.lanes[:frames]).items())
+        """How many of the first ones there are of each entry and placement."""
+        return ((lane.entry, lane.placement, count) for lane, count in Counter(self.lanes[:frames]).items())
 
     def helds(self) -> Iterator[Held]:
         """Each frame by itself."""
         for index, (start, lane) in enumerate(zip(self.starts, self.lanes, strict=True)):
             frame = self.data[start : self._end(index)]
-            yield hold(frame, self.since, lane.way, self.arrival, lane.place, self.payer, self.latest)
+            yield hold(frame, self.since, lane.entry, self.arrival, lane.placement, self.quota, self.latest)
 
     def _end(self, index: int) -> int:
         return self.starts[index + 1] if index + 1 < len(self.starts) else len(self.data)
 
 
 Piece: TypeAlias = Held | Pack
+
+
+def hold(  # noqa: PLR0917 - as the fields of `Held`
+    frame: Buffer,
+    now: float,
+    entry: ForwardingEntry,
+    arrival: PassOrigin | None = None,
+    placement: DialogPlacement | None = None,
+    quota: PoolQuota | None = None,
+    latest: float = math.inf,
+) -> Held:
+    """A copy of a frame that begins to wait now; it is dropped at `latest` unless its lifetime ends before."""
+    time_to_live, time_consumed = TIMES.unpack_from(frame, TIME_TO_LIVE_AT)
+    deadline = min(now + (time_to_live - time_consumed) / 1000, latest)
+    return Held(bytes(frame), now, deadline, entry, arrival, placement, quota)
+
+
+def affinity_key(route_key: bytes, conversation: bytes, *, is_from_target: bool) -> int:
+    """Of one direction of a dialog: what decides its route. Python's hash is keyed; names come from peers."""
+    return hash((route_key, conversation, is_from_target))
+
+
+def affinity_key_of(frame: Buffer) -> int:
+    """The `affinity_key` of a whole dialog frame."""
+    return affinity_key(route_key_of(frame), conversation_of(frame), is_from_target=bool(frame[5] & FROM_TARGET))
+
+
+def copy_key(frame: Buffer) -> bytes:
+    """Equal for copies of one frame: conversation, sequence, fragment, kind, direction and both ends."""
+    ends_end = HEADER_BYTES + sum(_NAME_LENGTHS(frame))
+    return bytes(frame[CONVERSATION_AT:PLACE_END]) + copy_suffix(frame[4], frame[5], bytes(frame[ENDS_AT:ends_end]))
+
+
+def copy_suffix(kind: int, flags: int, ends: bytes) -> bytes:
+    """
+    The end of a `copy_key`, shared by the frames of one kind, dialog and direction.
+
+    A conversation id alone does not identify a dialog: a peer may use that of another's. Python's hash is keyed.
+    """
+    return bytes((kind, flags & FROM_TARGET)) + hash(ends).to_bytes(8, "big", signed=True)
+
+
+def _waited_ms(since: float, now: float) -> int:
+    return int((now - since) * 1000)

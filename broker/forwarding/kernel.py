@@ -2,15 +2,16 @@
 The kernel: one walk over what a read brought.
 
 It finds frame boundaries, checks hops and lifetime, adds one to the hop count in place, looks the route key up in a
-flat cache and gathers neighbouring frames of one way into runs: slices of the slab, no Python object per frame. What
-is not the plain case (a cache miss, a link frame, a drop) takes the careful path, one frame at a time.
+flat cache and gathers neighbouring frames of one sink into runs: slices of the slab, no Python object per frame. What
+is not the plain case (a cache miss, a link frame, a drop) takes the slow path, one frame at a time. The way of a frame
+is its `ForwardingEntry`.
 
 Why it is fast in plain Python: one `unpack` of the last seen name length reads all fields and the route key; the
 second word of the prelude (kind, flags, hops) repeats from frame to frame, so its verdict is remembered; a route key
 holds the length of its own name, so a wrong guess of that length cannot hit the cache and is an ordinary miss.
 What it costs: `make bench`, docs/performance.md.
 
-No I/O and no clock: a frame that leaves in the loop turn in which it came has not aged.
+No I/O and no clock: a frame that leaves in the loop iteration in which it came has not aged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import struct
 from struct import Struct
 
-from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassResult, Sink, WayOf
+from broker.forwarding.entry import Buffer, EntryOf, ForwardingEntry, FrameOrigin, PassResult, Sink
 from broker.forwarding.ring import Ring
 from broker.forwarding.slow_path import DropWay, Resolve, SlowPath
 from broker.protocol.layout import (
@@ -43,26 +44,22 @@ _PASS = tuple(Struct(f">IIII60xH18x{_KEY_HEAD_BYTES + length}s").unpack_from for
 
 
 class _NoSink:
-    """Where no frame goes: the sink of a way that only stands for its choices."""
+    """The sink of a way that only has choices: it gets no frames."""
 
     def __init__(self) -> None:
         self.runs: list[Buffer] = []
 
-    def flush(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
+    def flush(self, _now: float, _origin: FrameOrigin, _entry_of: EntryOf) -> None:
         """Never called."""
         raise AssertionError("a way that has choices was taken")
 
-    def recover(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
+    def recover(self, _now: float, _origin: FrameOrigin, _entry_of: EntryOf) -> None:
         """Never called."""
         raise AssertionError("a way that has choices was taken")
 
 
 class Kernel(SlowPath):
-    """
-    Walks slabs in plain Python. Counts on the ways themselves.
-
-    Shape: see `CarefulKernel`.
-    """
+    """The kernel in plain Python. Counts on the ways themselves."""
 
     name = "python"
 
@@ -75,7 +72,7 @@ class Kernel(SlowPath):
         self._name_length = 0
 
     def tally(self) -> None:
-        """Nothing to do: the walk counts on the ways themselves."""
+        """Do nothing: the walk counts on the ways themselves."""
 
     def walk(self, slab: bytearray, end: int) -> PassResult:
         """Walk the whole frames in `slab[:end]`. Cost: per run one slice, per frame no object that outlives it."""
@@ -140,7 +137,7 @@ class Kernel(SlowPath):
         return True
 
     def _take_care(self, slab: bytearray, pos: int, end: int, batch: PassResult) -> int:
-        """The careful path for the one frame at `pos`; its end, or `pos` when the walk ends there."""
+        """The slow path for the one frame at `pos`; its end, or `pos` when the walk ends there."""
         stop, way = self.careful(slab, pos, end, batch)
         if way is not None:
             batch.gather(way.sink, memoryview(slab)[pos:stop])

@@ -1,9 +1,13 @@
 """
-One kernel for each profile of permissions, so that a permission costs a frame nothing.
+Which kernel and which decoder are used, and one kernel for each profile of permissions.
 
-What a kernel remembers of a route key was permitted to those of its profile, or is the way of a drop; links of the same
-profile share one. The permission is asked on a miss, before the route. All kernels together remember no more than one
-may, and there are never more than `KERNELS_MAX`: past it the oldest goes, and is made anew when somebody needs it.
+The compiled kernel is used where it was built, else its twin in plain Python; `BROKER_KERNEL=compiled` or `=python`
+forces one when an instance starts, and `broker status` shows which. Both do the same (tests/property/test_kernels.py).
+The same holds for the decoder of the ring's records (tests/property/test_decoders.py).
+
+A permission costs a frame nothing: a kernel has cached entries only of what its profile permits, or of drops, and links
+of one profile share a kernel. The permission is checked on a miss, before the route. All kernels together cache no more
+than one may, and there are at most `KERNELS_MAX`: at the bound the oldest is dropped, and made again when it is needed.
 Loop-only.
 """
 
@@ -20,14 +24,6 @@ from broker.forwarding.slow_path import REMEMBERED_MAX_BYTES, REMEMBERED_OVERHEA
 from broker.protocol.layout import HEADER_BYTES, ROUTE_KEY_AT
 from broker.security.grants import OPEN, Profile
 
-# --- kernel_choice ---
-# Which kernel walks: the compiled one where it was built, else its twin in plain Python.
-#
-# Both do the same (tests/property/test_kernels.py); which one runs is in `broker status`. Chosen once, when an
-# instance
-# starts. `BROKER_KERNEL=python` or `BROKER_KERNEL=compiled` forces one.
-
-
 try:
     from broker.forwarding.compiled_kernel import CompiledKernel
 except ImportError:
@@ -35,8 +31,18 @@ except ImportError:
 else:
     KERNELS = {CompiledKernel.name: CompiledKernel, Kernel.name: Kernel}
 
+try:
+    from broker.forwarding.compiled_columns import CompiledDecoder
+except ImportError:
+    DECODERS: dict[str, type[ColumnDecoder]] = {PlainDecoder.name: PlainDecoder}
+else:
+    DECODERS = {CompiledDecoder.name: CompiledDecoder, PlainDecoder.name: PlainDecoder}
+
 KERNEL_VARIABLE = "BROKER_KERNEL"
+KERNELS_MAX = 256  # a few KiB each; what all of them cache is bounded together
+
 _NAMES = ("compiled", "python")
+_NAME_AT = HEADER_BYTES - ROUTE_KEY_AT
 
 
 def choose_kernel(forced: str = "") -> type[SlowPath]:
@@ -49,36 +55,38 @@ def choose_kernel(forced: str = "") -> type[SlowPath]:
     if not forced:
         return next(iter(KERNELS.values()))
     if forced not in _NAMES:
-        raise SettingError(KERNEL_VARIABLE, f"'{forced}' is no kernel", hint="say compiled or python, or nothing")
+        raise SettingError(KERNEL_VARIABLE, f"'{forced}' is not a kernel", hint="say compiled or python, or nothing")
     if forced not in KERNELS:
         hint = "install with a C compiler at hand (make setup), or leave the variable out"
         raise SettingError(KERNEL_VARIABLE, "the compiled kernel was not built for this Python", hint=hint)
     return KERNELS[forced]
 
 
-KERNELS_MAX = 256  # a few KiB each; what all of them remember is bounded together
-
-_NAME_AT = HEADER_BYTES - ROUTE_KEY_AT
+def make_decoder(forced: str = "") -> ColumnDecoder:
+    """A decoder of this name; when it is empty or there is none of it, the fastest there is."""
+    return DECODERS.get(forced, next(iter(DECODERS.values())))()
 
 
 class Kernels:
     """
+    The kernels in use, by profile.
+
     Args:
-        make: A kernel that resolves so.
-        resolve: Whatever is permitted.
-        drop_way: The way of a drop.
+        make: Makes a kernel that resolves by this function.
+        resolve: Decides a miss, permissions apart.
+        drop_entry: The entry of a drop.
     """
 
-    def __init__(self, make: Callable[[Resolve], SlowPath], resolve: Resolve, drop_way: DropWay) -> None:
+    def __init__(self, make: Callable[[Resolve], SlowPath], resolve: Resolve, drop_entry: DropWay) -> None:
         self._make = make
         self._resolve = resolve
-        self._drop_way = drop_way
+        self._drop_entry = drop_entry
         self._remembered_bytes = 0
-        self._by_profile: dict[Profile, SlowPath] = {OPEN: make(self._counted)}
+        self._by_profile: dict[Profile, SlowPath] = {OPEN: make(self._resolve_counted)}
 
     @property
     def name(self) -> str:
-        """Which kind walks: `compiled` or `python`."""
+        """Which kind is used: `compiled` or `python`."""
         return self._by_profile[OPEN].name
 
     def of(self, profile: Profile) -> SlowPath:
@@ -86,21 +94,21 @@ class Kernels:
         return self._by_profile.get(profile) or self._add(profile)
 
     def tally(self) -> None:
-        """Bring `frames` of every way up to date; whoever reads them calls it first."""
+        """Bring `frames` of every entry up to date; to be called before they are read."""
         for kernel in self._by_profile.values():
             kernel.tally()
 
     def forget(self) -> None:
-        """Drop every remembered way; may be called in the middle of a walk."""
+        """Empty all caches; may be called in the middle of a walk."""
         for kernel in self._by_profile.values():
             kernel.forget()
         self._remembered_bytes = 0
 
     def remake(self) -> None:
-        """Make all of them anew, as what makes them does it now; what they counted is told. Never in a walk."""
+        """Make all of them again, with the limits that hold now. Never in a walk."""
         self.tally()
         self.forget()
-        self._by_profile = {OPEN: self._make(self._counted)}
+        self._by_profile = {OPEN: self._make(self._resolve_counted)}
 
     def _add(self, profile: Profile) -> SlowPath:
         if profile.is_open:
@@ -116,55 +124,35 @@ class Kernels:
             is_from_target: bool,  # noqa: FBT001 - as `Resolve`
         ) -> tuple[ForwardingEntry, bool | None]:
             if _is_permitted(profile, key):
-                return self._counted(key, conversation, kind, is_from_target)
+                return self._resolve_counted(key, conversation, kind, is_from_target)
             self._count(key)
-            return self._drop_way(Disposition.NOT_PERMITTED, kind), False
+            return self._drop_entry(Disposition.NOT_PERMITTED, kind), False
 
         kernel = self._by_profile[profile] = self._make(resolve)
         return kernel
 
-    def _counted(
+    def _resolve_counted(
         self,
         key: bytes,
         conversation: bytes,
         kind: int,
         is_from_target: bool,  # noqa: FBT001 - as `Resolve`
     ) -> tuple[ForwardingEntry, bool | None]:
-        found = self._resolve(key, conversation, kind, is_from_target)
-        if found[1] is not None:
+        resolved = self._resolve(key, conversation, kind, is_from_target)
+        if resolved[1] is not None:
             self._count(key)
-        return found
+        return resolved
 
     def _count(self, key: bytes) -> None:
-        """One more way is about to be remembered."""
+        """One more entry is about to be cached."""
         if self._remembered_bytes > REMEMBERED_MAX_BYTES:
             self.forget()
         self._remembered_bytes += len(key) + REMEMBERED_OVERHEAD
 
 
 def _is_permitted(profile: Profile, key: bytes) -> bool:
-    """Whether messages with this route key may come; one that names no service is malformed, which comes first."""
+    """Whether frames with this route key may pass; one without a valid name is malformed, which is decided later."""
     try:
         return profile.permits(key[_NAME_AT:].decode())
     except UnicodeDecodeError:
         return True
-
-
-# --- decoder_choice ---
-# Which decoder makes columns of records: the compiled one where it was built, else its twin in plain Python.
-#
-# Both do the same (tests/property/test_decoders.py). Whoever forces the kernel in plain Python forces this one as
-# well.
-
-
-try:
-    from broker.forwarding.compiled_columns import CompiledDecoder
-except ImportError:
-    DECODERS: dict[str, type[ColumnDecoder]] = {PlainDecoder.name: PlainDecoder}
-else:
-    DECODERS = {CompiledDecoder.name: CompiledDecoder, PlainDecoder.name: PlainDecoder}
-
-
-def make_decoder(forced: str = "") -> ColumnDecoder:
-    """The decoder of this name; when it is empty or there is none of it, the fastest there is."""
-    return DECODERS.get(forced, next(iter(DECODERS.values())))()

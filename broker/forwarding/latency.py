@@ -1,7 +1,12 @@
 """
-How long things took lately: quantiles of what fell into the buckets of a histogram since the last look.
+How long frames were here: histograms, counted by the batch, and quantiles of what they counted lately.
 
-Within a bucket all are taken to be spread evenly, as Prometheus does; above the last bound a time is that bound.
+A batch leaves in one call stack after the read that brought it, so its frames share one time, and the clock is read
+once for all of them. Where reads bring a frame or two each and follow close on each other, one time counts for up to
+`SHARED_FRAMES`: timing each read took half a microsecond, of the five that the pass takes for a lone frame. A frame
+that had to wait counts with the time that it waited. The kernels know nothing of it.
+
+Within a bucket all times are taken to be spread evenly, as Prometheus does; above the last bound a time is that bound.
 """
 
 from __future__ import annotations
@@ -10,19 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-# --- hop ---
-# How long frames were here: a histogram, counted by the batch.
-#
-# A batch is handed over in one call stack behind the read that brought it, so its frames share one time, and the
-# clock is
-# read once for all of them. Where reads bring a frame or two each and follow close on each other, one of them stands
-# for
-# `SHARED_FRAMES`: timing each took half a microsecond, of the five that the pass takes for a lone frame. A frame that
-# had
-# to wait counts with the time that it waited. The kernel knows nothing of it.
-
-
-BOUNDS = (
+BOUNDS = (  # seconds: from the fastest lone frame to what waits for a next hop that restarts
     0.00005,
     0.0001,
     0.00025,
@@ -43,80 +36,71 @@ BOUNDS = (
     30.0,
     60.0,
     300.0,
-)  # seconds: from the fastest lone frame to what waits for a next hop that restarts
+)
 
-SHARED_FRAMES = 16  # that one time stands for at most, when reads bring fewer
-REST_SECONDS = 0.01  # behind which a read is timed for itself
+SHARED_FRAMES = 16  # that one time counts for at most, when reads bring fewer
+REST_SECONDS = 0.01  # after which a read is timed by itself
+QUANTILES: Final = (0.5, 0.99)
 
 
 def bucket(seconds: float) -> int:
-    """The first of `BOUNDS` that is not below a time, by its place; `len(BOUNDS)` when all are."""
+    """The index of the first of `BOUNDS` that is not below a time; `len(BOUNDS)` when all are."""
     return bisect_left(BOUNDS, seconds)
 
 
 class Times:
-    """
-    A histogram. Changed by its methods only.
-
-    Shape: `counts` by the first of `BOUNDS` that is not below a time, the last of them above all; `seconds` the sum.
-    """
+    """A histogram."""
 
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
-        self.seconds = 0.0
+        self.counts = [0] * (len(BOUNDS) + 1)  # by `bucket`
+        self.seconds = 0.0  # the sum
 
     def observe(self, seconds: float, times: int) -> None:
-        """So many took so long each."""
-        self.counts[bisect_left(BOUNDS, seconds)] += times
+        """Count so many that took so long each."""
+        self.counts[bucket(seconds)] += times
         self.seconds += seconds * times
 
 
 class HopTimes(Times):
-    """
-    Of frames. Loop-only.
-
-    Shape: `pending` frames that are handed over, or about to be, and not counted yet, those that wait and those that
-    were dropped left out; `due` monotonic seconds from which on the next read is timed, however few frames it brings.
-    """
+    """The times of frames. Loop-only."""
 
     __slots__ = ("_last", "due", "pending")
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending = 0
-        self.due = 0.0
+        self.pending = (
+            0  # frames that have left, or are about to, and are not counted; not those that wait or were dropped
+        )
+        self.due = 0.0  # monotonic seconds from which the next read is timed, however few frames it brings
         self._last = 0.0
 
     def handed_over(self, since: float, now: float) -> None:
-        """The batch that was read then is with its next hops; its time stands for all that is pending."""
+        """The batch that was read at `since` has left; its time counts for all that is pending."""
         self.due = now + REST_SECONDS
         self._last = now - since
-        self.settle()
+        self.count_pending()
 
-    def settle(self) -> None:
+    def count_pending(self) -> None:
         """Count what is pending, with the last time there is."""
         frames, self.pending = self.pending, 0
         if frames:
             self.observe(self._last, frames)
 
 
-QUANTILES: Final = (0.5, 0.99)
-
-
 class Latency:
-    """Looks at one histogram again and again. For one caller."""
+    """Quantiles of what one histogram counted since the last call. For one caller."""
 
     def __init__(self) -> None:
         self._before: tuple[float, ...] | None = None
 
-    def look(self, counts: Sequence[float]) -> tuple[float | None, ...]:
+    def update(self, counts: Sequence[float]) -> tuple[float | None, ...]:
         """
-        The `QUANTILES` in seconds of what is new; None where nothing is, and at the first look.
+        The `QUANTILES` in seconds of what is new; None where nothing is, and at the first call.
 
         Args:
-            counts: By place in `BOUNDS`, and above the last; empty where nothing is counted.
+            counts: As `Times.counts`; empty where nothing is counted.
         """
         before, self._before = self._before, tuple(counts)
         if before is None or len(before) != len(counts):
@@ -128,11 +112,11 @@ class Latency:
 def quantile(counts: Sequence[float], part: float) -> float | None:
     """The time that this part of all did not exceed; None when there are none."""
     rank, below = part * sum(counts), 0.0
-    for place, count in enumerate(counts):
+    for index, count in enumerate(counts):
         if count and below + count >= rank:
-            if place >= len(BOUNDS):
+            if index >= len(BOUNDS):
                 return BOUNDS[-1]
-            low = BOUNDS[place - 1] if place else 0.0
-            return round(low + (BOUNDS[place] - low) * (rank - below) / count, 7)
+            low = BOUNDS[index - 1] if index else 0.0
+            return round(low + (BOUNDS[index] - low) * (rank - below) / count, 7)
         below += count
     return None

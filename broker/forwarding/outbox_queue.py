@@ -1,10 +1,15 @@
 """
-The frames that wait in one outbox: in the order of leaving, each copy once, the earliest deadline at hand.
+The queue of one outbox: frames in the order of leaving, each copy once, the earliest deadline at hand.
 
-A frame that came alone is one entry, frames that came together are one entry too (`Pack`), which is taken apart when
-one of them has to leave by itself: its lifetime ends, it takes another way, or it is too large for the link. Deadlines
-are a heap that is swept now and then, not a timer each; a frame that leaves stays in the heap until its time or until
-such leftovers are a third of it.
+A frame that came alone is one entry of the queue; frames that came together are one entry too (`Pack`), which is split
+when one of them has to leave by itself: its lifetime ends, it is rerouted, or it is too large for the link. Deadlines
+are one heap that is swept now and then, not a timer each; a frame that leaves stays in the heap until its time, or
+until such leftovers are a third of it.
+
+`Packer` puts frames into the queue. It visits each frame once: is a copy of it here, is there room, which dialog is it.
+What a dialog's frames share is looked up once for a batch (`Lane`). Consecutive frames that are all accepted become one
+`Pack`, or single `Held` where they are few; the pool is charged for each of them. `UnvisitedFrames` walks a queue that
+is being rerouted. Loop-only; used by the outbox whose queue it is.
 """
 
 from __future__ import annotations
@@ -18,26 +23,47 @@ from struct import Struct
 from typing import TypeAlias
 
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Sink, WayOf, frame_bounds
-from broker.forwarding.held_frames import DialogAffinity, Held, Lane, Pack, Piece, copy_ending, copy_key, key_of
+from broker.forwarding.entry import Buffer, EntryOf, ForwardingEntry, FrameOrigin, PassOrigin, Sink, frame_bounds
+from broker.forwarding.held_frames import (
+    FROM_TARGET,
+    DialogAffinity,
+    Held,
+    Lane,
+    Pack,
+    Piece,
+    affinity_key,
+    copy_key,
+    copy_suffix,
+)
 from broker.forwarding.latency import HopTimes
-from broker.forwarding.pool import HELD_OVERHEAD, Payer, Share
+from broker.forwarding.pool import HELD_OVERHEAD, PoolQuota, Share
 from broker.forwarding.ring import Ring
-from broker.protocol.layout import ENDS_AT, GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT, Flag
+from broker.protocol.layout import ENDS_AT, GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT
 
+PACK_BYTES = 64 * 1024  # of a pack, and one frame more: what is copied when a link accepts a part of it
+PACK_FRAMES = 8  # of a pack at least: below, what it needs beside the frames is more than theirs (`HELD_OVERHEAD`)
 NAME_BYTES = 8  # of a pack; no `copy_key` has this length
 
-Apart: TypeAlias = dict[bytes, Held]
-"""What is left of a pack that was taken apart, by copy key."""
+# length, kind, flags, hop_count, time_to_live, time_consumed, conversation to fragment, lengths of both names
+_HEAD = Struct(">IBBBxII16x28s16xH34xH").unpack_from
+
+SplitPack: TypeAlias = dict[bytes, Held]
+"""What is left of a pack that was split, by copy key."""
+
+Refuse = Callable[[Buffer, ForwardingEntry, Disposition, float, FrameOrigin], None]
+"""Drop a frame of the batch."""
+
+LaneKey = tuple[bytes, bytes, int, int, bool]
+"""Both ends, conversation, kind, whether from the target, whether from here."""
 
 
 class HeldQueue:
-    """Held frames in the order in which they came, by `copy_key`. Shape: `len` frames."""
+    """Held frames in the order of arrival, by `copy_key`; `len` is the number of frames."""
 
     __slots__ = ("_deadlines", "_entries", "_length", "_numbers", "_packed")
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[bytes, Held | Pack | Apart] = OrderedDict()  # by copy key, or name of the pack
+        self._entries: OrderedDict[bytes, Held | Pack | SplitPack] = OrderedDict()  # by copy key, or name of the pack
         self._packed: dict[bytes, bytes] = {}  # the names of packs, by copy key
         self._deadlines: list[tuple[float, bytes]] = []  # of frames by copy key, of packs by name
         self._length = 0
@@ -54,11 +80,11 @@ class HeldQueue:
         return key in self._entries or key in self._packed
 
     def new_name(self) -> bytes:
-        """One for another pack."""
+        """A name for another pack."""
         return next(self._numbers).to_bytes(NAME_BYTES, "big")
 
     def add(self, piece: Piece) -> None:
-        """Put a frame, or several, at the end; no copy of any may be here. Cost: O(log n), and 0.1 us a frame."""
+        """Append one frame or several; no copy of any may be here. Cost: O(log n), and 0.1 us a frame."""
         if isinstance(piece, Held):
             name = copy_key(piece.frame)
         else:
@@ -69,7 +95,7 @@ class HeldQueue:
         heapq.heappush(self._deadlines, (piece.deadline, name))
 
     def pieces(self) -> Iterator[Piece]:
-        """Everything in order, as it is held; nothing may be added or taken out meanwhile."""
+        """Everything in order, as it is held; the queue must not change meanwhile."""
         for entry in self._entries.values():
             if isinstance(entry, dict):
                 yield from entry.values()
@@ -77,295 +103,251 @@ class HeldQueue:
                 yield entry
 
     def leaving(self, now: float, max_frame: int) -> Iterator[Piece]:
-        """The same, but that a pack of which a frame is late, or larger than this, is taken apart."""
+        """The same, but a pack with a frame that is late, or larger than `max_frame`, is split."""
         for name, entry in self._entries.items():
             if isinstance(entry, Pack) and (entry.deadline <= now or entry.longest > max_frame):
-                entry = self._take_apart(name)  # noqa: PLW2901 - the same frames
+                entry = self._split(name)  # noqa: PLW2901 - the same frames
             if isinstance(entry, dict):
                 yield from entry.values()
             else:
                 yield entry
 
     def names(self) -> Iterator[tuple[Held | bytes, int]]:
-        """Everything in order: frames that are held alone, names of packs, and how many frames that is."""
+        """Everything in order: single frames, names of packs, and how many frames that is."""
         for name, entry in self._entries.items():
             if isinstance(entry, Held):
                 yield entry, 1
             else:
                 yield name, len(entry) if isinstance(entry, dict) else entry.frames
 
-    def apart(self, name: bytes) -> Apart:
-        """What is left of a pack, taken apart now; not to be changed."""
+    def split(self, name: bytes) -> SplitPack:
+        """What is left of a pack, split now if it was not; not to be changed."""
         entry = self._entries.get(name)
         if isinstance(entry, Pack):
-            entry = self._take_apart(name)
+            entry = self._split(name)
         return entry if isinstance(entry, dict) else {}
 
     def remove(self, held: Held) -> None:
-        """Take a frame out, wherever it stands. Cost: O(1), leftovers among the deadlines included."""
-        key = copy_key(held.frame)
-        if key in self._packed:
-            self._remove_from(self._packed.pop(key), key)
-        else:
-            del self._entries[key]
-        self._length -= 1
+        """Remove a frame, wherever it is. Cost: O(1), leftovers among the deadlines included."""
+        self._remove(copy_key(held.frame))
         self._forget_deadlines()
 
     def remove_first(self, piece: Piece, frames: int) -> None:
-        """Take out so many frames of a piece, from its front. Cost: as `remove`, 0.1 us a frame of a pack."""
+        """Remove so many frames of a piece, from its front. Cost: as `remove`, 0.1 us a frame of a pack."""
         if isinstance(piece, Held):
             self.remove(piece)
             return
         for key in piece.keys[:frames]:
             del self._packed[key]
         if frames < piece.frames:
-            self._entries[piece.name] = piece.behind(frames)
+            self._entries[piece.name] = piece.without_first(frames)
         else:
             del self._entries[piece.name]
         self._length -= frames
         self._forget_deadlines()
 
     def has(self, held: Held) -> bool:
-        """Whether this very one, of those held by themselves, is here still, and not a later copy."""
-        return self._by_itself(copy_key(held.frame)) is held
+        """Whether this very one, of the single frames, is still here, and not a later copy."""
+        return self._single(copy_key(held.frame)) is held
 
     def replace(self, held: Held, other: Held) -> None:
-        """Put another one of the same frame where this one stands, which is held by itself."""
+        """Replace a single frame by another `Held` of the same frame."""
         key = copy_key(held.frame)
         if key in self._packed:
-            self.apart(self._packed[key])[key] = other
+            self.split(self._packed[key])[key] = other
         else:
             self._entries[key] = other
 
-    def take_due(self, now: float, most: int) -> tuple[list[Held], int]:
+    def pop_due(self, now: float, most: int) -> tuple[list[Held], int]:
         """
-        Take out what has reached its deadline, the earliest first, so many at most.
+        Remove what has reached its deadline, the earliest first, at most so many.
 
         Returns:
-            These, and how many frames were looked at for it: packs are taken apart as long as that is below `most`.
+            These, and how many frames were visited for it: packs are split as long as that is below `most`.
 
-        Cost: O(log n) for each that is looked at.
+        Cost: O(log n) for each that is visited.
         """
         due: list[Held] = []
-        looked = 0
-        while looked < most and self._deadlines and self._deadlines[0][0] <= now:
+        visited = 0
+        while visited < most and self._deadlines and self._deadlines[0][0] <= now:
             deadline, name = heapq.heappop(self._deadlines)
             if isinstance(self._entries.get(name), Pack):
-                looked += len(self._take_apart(name))
+                visited += len(self._split(name))
                 continue
-            held = self._by_itself(name)
+            held = self._single(name)
             if held is not None and held.deadline == deadline:  # else it has left, and this may be a later copy
-                if name in self._packed:
-                    self._remove_from(self._packed.pop(name), name)
-                else:
-                    del self._entries[name]
-                self._length -= 1
+                self._remove(name)
                 due.append(held)
-                looked += 1
-        return due, looked
+                visited += 1
+        return due, visited
 
-    def _by_itself(self, key: bytes) -> Held | None:
+    def _single(self, key: bytes) -> Held | None:
         """The frame with this copy key, unless it is in a pack."""
         entry = self._entries.get(self._packed.get(key, key))
         if isinstance(entry, dict):
             return entry.get(key)
         return entry if isinstance(entry, Held) else None
 
-    def _take_apart(self, name: bytes) -> Apart:
+    def _split(self, name: bytes) -> SplitPack:
         """Hold each frame of a pack by itself. Cost: some 2 us a frame."""
         pack = self._entries[name]
         assert isinstance(pack, Pack)
-        apart = self._entries[name] = dict(zip(pack.keys, pack.helds(), strict=True))
-        for key, held in apart.items():
+        helds = self._entries[name] = dict(zip(pack.keys, pack.helds(), strict=True))
+        for key, held in helds.items():
             heapq.heappush(self._deadlines, (held.deadline, key))
-        return apart
+        return helds
 
-    def _remove_from(self, name: bytes, key: bytes) -> None:
-        """Of a pack, which is taken apart."""
-        apart = self.apart(name)
-        del apart[key]
-        if not apart:
+    def _remove(self, key: bytes) -> None:
+        name = self._packed.pop(key, None)
+        self._length -= 1
+        if name is None:
+            del self._entries[key]
+            return
+        rest = self.split(name)
+        del rest[key]
+        if not rest:
             del self._entries[name]
-        elif not len(apart) & len(apart) - 1:  # half of what there was: it needs no more memory than what is left
-            self._entries[name] = dict(apart)
+        elif not len(rest) & len(rest) - 1:  # half of what there was: a copy needs no more memory than what is left
+            self._entries[name] = dict(rest)
 
     def _forget_deadlines(self) -> None:
-        """Leftovers, if there are many."""
+        """Remove leftovers, if there are many."""
         if 2 * len(self._deadlines) <= 3 * self._length:
             return
-        self._deadlines = [(held.deadline, key) for key, held in self._alone()]
-        self._deadlines += [(pack.deadline, name) for name, pack in self._entries.items() if isinstance(pack, Pack)]
-        heapq.heapify(self._deadlines)
-
-    def _alone(self) -> Iterator[tuple[bytes, Held]]:
+        self._deadlines = []
         for name, entry in self._entries.items():
-            if isinstance(entry, dict):
-                yield from entry.items()
-            elif isinstance(entry, Held):
-                yield name, entry
-
-
-# --- packing ---
-# Frames that have to wait are put into their queue: what came together, together.
-#
-# One look at each frame: is a copy of it here, is there room, whose is it. What a dialog's frames share is looked up
-# once
-# for a batch (`Lane`). A stretch of frames that all find a place becomes one `Pack`, or is held frame by frame where
-# they
-# are few; the pool is charged for each of them. What finds no place is refused, one by one. Loop-only; called by the
-# outbox whose queue it is.
-
-
-PACK_BYTES = 64 * 1024  # of a pack, and one frame more: what is copied when a link takes a part of it
-PACK_FRAMES = 8  # of a pack at least: below, what it needs beside the frames is more than theirs (`HELD_OVERHEAD`)
-
-# length, kind, flags, hop_count, time_to_live, time_consumed, conversation to fragment, lengths of both names
-_HEAD = Struct(">IBBBxII16x28s16xH34xH").unpack_from
-_FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
-
-Refuse = Callable[[Buffer, ForwardingEntry, Disposition, float, FrameOrigin], None]
-"""Drop a frame of the batch."""
-
-LaneKey = tuple[bytes, bytes, int, int, bool]
-"""Both ends, conversation, kind, whether from the target, whether from here."""
+            singles = entry if isinstance(entry, dict) else {name: entry}
+            self._deadlines += [(one.deadline, key) for key, one in singles.items()]
+        heapq.heapify(self._deadlines)
 
 
 @dataclass(slots=True)
-class _Coming:
-    """
-    What a batch brings.
-
-    Shape: `is_again` when what is held already is no copy; `payer` whose part of the pool it takes, where that has a
-    limit; `lanes` so far; `start` of what is yet to be looked at in `data`; `has_fed` when something was no copy.
-    """
+class _Batch:
+    """What one batch brings, and how far it was read."""
 
     now: float
     origin: FrameOrigin
-    way_of: WayOf
-    is_again: bool
-    payer: Payer | None
+    entry_of: EntryOf
+    is_retry: bool  # what is held already is not a copy
+    quota: PoolQuota | None  # that it is charged to, where the peer has a limit
     lanes: dict[LaneKey, Lane] = field(default_factory=dict)
-    data: bytes = b""
-    start: int = 0
-    has_fed: bool = False
+    data: bytes = b""  # the run being read
+    start: int = 0  # of what is not read yet
+    has_fed: bool = False  # something was not a copy
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """Frames that find a place. Shape: as in `Pack`; `lengths` bytes; `lives` ms that are left of each."""
+    """Consecutive frames that are accepted; fields as in `Pack`."""
 
     data: bytes
     starts: list[int]
     keys: dict[bytes, None]
     lanes: list[Lane]
-    lengths: list[int]
-    lives: list[int]
+    lengths: list[int]  # bytes
+    lives: list[int]  # ms that are left of each
 
 
-class Packing:
-    """
-    Puts frames into one queue.
+class Packer:
+    """Puts frames that have to wait into the queue of one outbox."""
 
-    Args:
-        sink: The outbox whose queue it is.
-        hop: Times of frames; those that wait are counted when they leave.
-    """
-
-    __slots__ = ("_hop", "_places", "_queue", "_refuse", "_ring", "_share", "_sink")
+    __slots__ = ("_affinity", "_hop", "_outbox", "_queue", "_refuse", "_ring", "_share")
 
     def __init__(
         self,
-        sink: Sink,
+        outbox: Sink,
         queue: HeldQueue,
         share: Share,
         *,
-        places: DialogAffinity,
+        affinity: DialogAffinity,
         hop: HopTimes,
         ring: Ring | None,
         refuse: Refuse,
     ) -> None:
-        self._sink = sink
+        self._outbox = outbox
         self._queue = queue
         self._share = share
-        self._places = places
-        self._hop = hop
+        self._affinity = affinity
+        self._hop = hop  # frames that wait are counted there when they leave
         self._ring = ring
         self._refuse = refuse
 
     def hold(
-        self, runs: Iterable[Buffer], now: float, origin: FrameOrigin, way_of: WayOf, *, is_again: bool = False
+        self, runs: Iterable[Buffer], now: float, origin: FrameOrigin, entry_of: EntryOf, *, is_retry: bool = False
     ) -> Iterator[Piece]:
         """
-        The whole frames in these runs begin to wait, or are refused; nothing is done that is not asked for.
+        Let the whole frames in these runs wait, or refuse them; lazily, as the caller iterates.
 
         With a ring, all frames of one run have one arrival. Cost: 1.5 us a frame, 4 us more for each dialog.
 
         Args:
             runs: Whole frames, in order; they are copied.
             now: Monotonic seconds.
-            origin: Who brought them.
-            way_of: The way that each of them took.
-            is_again: This is the second attempt: what is held already is no copy.
+            origin: Where they came from.
+            entry_of: The entry that each of them took.
+            is_retry: The first attempt failed midway: what is held already is not a copy.
 
         Yields:
             What was added to the queue.
         """
-        coming = _Coming(now, origin, way_of, is_again, self._share.pool.payers.get(origin))
+        batch = _Batch(now, origin, entry_of, is_retry, self._share.pool.quotas.get(origin))
         for run in runs:
-            coming.data, coming.start = bytes(run), 0
-            while coming.start < len(coming.data):
-                stretch = self._next_stretch(coming)
+            batch.data, batch.start = bytes(run), 0
+            while batch.start < len(batch.data):
+                stretch = self._next_stretch(batch)
                 if stretch.keys:
-                    for piece in self._pieces(stretch, coming):
+                    for piece in self._pieces(stretch, batch):
                         self._queue.add(piece)
                         yield piece
 
-    def _next_stretch(self, coming: _Coming) -> _Stretch:
-        """As many of the next frames as find a place, up to a pack; those before them that find none are refused."""
-        data, start, lanes, queue = coming.data, coming.start, coming.lanes, self._queue
+    def _next_stretch(self, batch: _Batch) -> _Stretch:
+        """As many of the next frames as are accepted, at most a pack; those before them are refused."""
+        data, start, lanes, queue = batch.data, batch.start, batch.lanes, self._queue
         starts, lengths, lives = list[int](), list[int](), list[int]()
         keys: dict[bytes, None] = {}
-        taken: list[Lane] = []
-        room = self._share.room(coming.payer)
+        accepted: list[Lane] = []
+        free = self._share.free_bytes(batch.quota)
         at, end = start, min(len(data), start + PACK_BYTES)
         while at < end:
-            length, kind, flags, hop_count, time_to_live, time_consumed, place, from_bytes, to_bytes = _HEAD(data, at)
+            length, kind, flags, hop_count, time_to_live, time_consumed, position, from_bytes, to_bytes = _HEAD(
+                data, at
+            )
             ends = data[at + ENDS_AT : at + HEADER_BYTES + to_bytes + from_bytes]
-            lane_key = ends, place[:GUID_BYTES], kind, flags & _FROM_TARGET, hop_count == 0
+            lane_key = ends, position[:GUID_BYTES], kind, flags & FROM_TARGET, hop_count == 0
             lane = lanes.get(lane_key)
             if lane is None:
                 route_key = data[at + ROUTE_KEY_AT : at + HEADER_BYTES + to_bytes]
-                lane = lanes[lane_key] = _new_lane(lane_key, route_key, coming.way_of(data[at : at + length]))
-            key = place + lane.ending
+                lane = lanes[lane_key] = _new_lane(lane_key, route_key, batch.entry_of(data[at : at + length]))
+            key = position + lane.copy_suffix
             cost = length + HELD_OVERHEAD
-            if cost > room or key in keys or key in queue:
+            if cost > free or key in keys or key in queue:
                 if keys:
                     break
-                self._turn_down(data[at : at + length], lane.way, coming, is_copy=key in queue)
+                self._turn_down(data[at : at + length], lane.entry, batch, is_copy=key in queue)
                 start = at = at + length
                 continue
             starts.append(at - start)
             keys[key] = None
-            taken.append(lane)
-            room -= cost
+            accepted.append(lane)
+            free -= cost
             lives.append(time_to_live - time_consumed)
             lengths.append(length)
             at += length
-        coming.start = at
-        return _Stretch(data[start:at], starts, keys, taken, lengths, lives)
+        batch.start = at
+        return _Stretch(data[start:at], starts, keys, accepted, lengths, lives)
 
-    def _pieces(self, stretch: _Stretch, coming: _Coming) -> Iterator[Piece]:
-        """These frames wait from now on, and are charged."""
-        data, now, payer = stretch.data, coming.now, coming.payer
+    def _pieces(self, stretch: _Stretch, batch: _Batch) -> Iterator[Piece]:
+        """Charge these frames, which wait from now on."""
+        data, now, quota = stretch.data, batch.now, batch.quota
         frames = len(stretch.starts)
-        self._feed(coming)
-        is_admitted = self._share.admit(len(data), payer, frames=frames)
+        self._feed(batch)
+        is_admitted = self._share.admit(len(data), quota, frames=frames)
         assert is_admitted  # there was room for each
         self._hop.pending -= frames
         for lane, frames_of in Counter(stretch.lanes).items():
-            lane.way.frames -= frames_of
-            if lane.place_key is not None:
-                lane.place = self._places.enter(lane.place_key, self._sink, frames_of)
+            lane.entry.frames -= frames_of
+            if lane.affinity_key is not None:
+                lane.placement = self._affinity.enter(lane.affinity_key, self._outbox, frames_of)
         arrival = self._take_back(data)
         latest = now + self._share.pool.hold_seconds
         pack = Pack(
@@ -379,75 +361,71 @@ class Packing:
             latest=latest,
             longest=max(stretch.lengths),
             arrival=arrival,
-            payer=payer,
+            quota=quota,
         )
         return iter((pack,)) if frames >= PACK_FRAMES else pack.helds()
 
     def _take_back(self, data: bytes) -> PassOrigin | None:
-        """These frames do not leave at once; when and from where they came."""
+        """The records that say these frames left at once are wrong; when and from where the frames came."""
         arrival: PassOrigin | None = None
         if self._ring is not None:
             for start, stop in frame_bounds(data):
                 arrival = self._ring.take_back(data[start:stop])
         return arrival
 
-    def _turn_down(self, frame: bytes, way: ForwardingEntry, coming: _Coming, *, is_copy: bool) -> None:
-        """This frame finds no place."""
+    def _turn_down(self, frame: bytes, entry: ForwardingEntry, batch: _Batch, *, is_copy: bool) -> None:
+        """Refuse a frame that is a copy, or finds no room."""
         if not is_copy:
-            self._feed(coming)
-            is_admitted = self._share.admit(len(frame), coming.payer)
-            assert not is_admitted  # it is counted under what had no room
-            self._refuse(frame, way, Disposition.POOL_LIMIT, coming.now, coming.origin)
-        elif not coming.is_again:
-            self._refuse(frame, way, Disposition.ALREADY_HELD, coming.now, coming.origin)
+            self._feed(batch)
+            is_admitted = self._share.admit(len(frame), batch.quota)
+            assert not is_admitted  # it is counted under the bound that had no room
+            self._refuse(frame, entry, Disposition.POOL_LIMIT, batch.now, batch.origin)
+        elif not batch.is_retry:
+            self._refuse(frame, entry, Disposition.ALREADY_HELD, batch.now, batch.origin)
 
-    def _feed(self, coming: _Coming) -> None:
-        """Who brought something that is no copy feeds the share."""
-        if not coming.has_fed:
-            self._share.fed_by(coming.origin, coming.now)
-            coming.has_fed = True
+    def _feed(self, batch: _Batch) -> None:
+        """An origin that brings something that is not a copy feeds the share."""
+        if not batch.has_fed:
+            self._share.fed_by(batch.origin, batch.now)
+            batch.has_fed = True
 
 
-def _new_lane(key: LaneKey, route_key: bytes, way: ForwardingEntry) -> Lane:
+def _new_lane(key: LaneKey, route_key: bytes, entry: ForwardingEntry) -> Lane:
     ends, conversation, kind, from_target, is_from_here = key
-    place_key = None if is_from_here else key_of(route_key, conversation, is_from_target=bool(from_target))
-    return Lane(way, copy_ending(kind, from_target, ends), place_key)
+    affinity = None if is_from_here else affinity_key(route_key, conversation, is_from_target=bool(from_target))
+    return Lane(entry, copy_suffix(kind, from_target, ends), affinity)
 
 
-# --- pending ---
-# What of a queue that moves has yet to be looked at, from its front.
-
-
-class Pending:
+class UnvisitedFrames:
     """
-    The frames of a queue in their order, each once; what is added to the queue meanwhile is added here.
+    The frames of a queue that a reroute has not visited yet, in order; what is added to the queue is added here.
 
-    Shape: `len` frames; those that have left unlooked at count until it is their turn.
+    `len` is the number of frames; one that has left the queue counts until it is its turn.
     """
 
     def __init__(self, queue: HeldQueue) -> None:
         self._queue = queue
         self._length = len(queue)
-        self._front: deque[Held] = deque()  # of the pack whose turn it is
+        self._front: deque[Held] = deque()  # of the pack that is being visited
         self._rest = deque(queue.names())
 
     def __len__(self) -> int:
         return self._length
 
     def add(self, piece: Piece) -> None:
-        """This was put at the end of the queue."""
+        """A piece was appended to the queue."""
         self._rest.append((piece if isinstance(piece, Held) else piece.name, piece.frames))
         self._length += piece.frames
 
     def first(self) -> Held | None:
-        """The one whose turn it is, which may have left the queue; None when there is no more."""
+        """The next one, which may have left the queue; None at the end."""
         while not self._front and self._rest:
             entry, frames = self._rest.popleft()
-            self._front.extend([entry] if isinstance(entry, Held) else self._queue.apart(entry).values())
+            self._front.extend([entry] if isinstance(entry, Held) else self._queue.split(entry).values())
             self._length -= frames - len(self._front)
         return self._front[0] if self._front else None
 
     def pop(self) -> None:
-        """It was looked at."""
+        """The first one was visited."""
         self._front.popleft()
         self._length -= 1

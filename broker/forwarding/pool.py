@@ -1,14 +1,14 @@
 """
-The bounded pool: how many bytes the frames waiting here may take, all next hops together and each by itself.
+Bounds of what is held in memory: the forwarding pool, and the beginnings of frames that have not wholly arrived.
 
-Every held frame is charged its own bytes and a fixed overhead for what Python needs to hold it, so that the bound
-holds for the process and not only for payload: many small frames cannot take more memory than few large ones.
-`MESSAGE_FORWARD_SIZE` of the original. A next hop has no more than its share, so that a dead one leaves room for the
-others.
+Every held frame is charged to the pool with its bytes and a fixed overhead for what Python needs to hold it, so the
+bound holds for the process and not only for payload: many small frames cannot take more memory than few large ones. It
+is `MESSAGE_FORWARD_SIZE` of the original. A next hop has only its share of the pool, so that a dead one leaves room for
+the others, and a peer may have a quota.
 
-A bound knows who feeds it: whoever lately brought frames that had to wait there. Each of them that is read may bring
-`read_cost` at once, so that much room is kept for each, and who finds less when its frames have been held is not read
-for a while: then what the others bring still fits. The links are paused by `broker.net.backpressure`. Loop-only;
+A bound knows its feeders: the origins that lately brought frames which had to wait there. Each of them that is read may
+bring `read_cost` at once, so that much is kept free for each, and a link that finds less when its frames have been held
+is not read for a while: then what the others bring still fits. `broker.net.backpressure` pauses the links. Loop-only;
 changed by outboxes alone.
 """
 
@@ -20,35 +20,40 @@ from typing import Protocol, TypeAlias
 from broker.forwarding.entry import FrameOrigin
 from broker.protocol.layout import MIN_DIALOG_FRAME
 
-# Bytes a held frame costs beside itself, at worst, which is one that waits alone: its bytes object, its tuple, its
+# Bytes a held frame costs besides itself, at worst, which is one that waits alone: its bytes object, its tuple, its
 # place in the queue under its key, that of its dialog, and its place among the deadlines, half a place more for one
 # that has left and is not forgotten yet. Measured with tracemalloc on CPython 3.11 (588; 439 in a large pack with a
-# dialog for each frame, 585 when one of 8 was taken apart), and for the `Arrival` that each pass of which a frame waits
+# dialog for each frame, 585 when one of 8 was split), and for the `PassOrigin` that each pass of which a frame waits
 # leaves where a journal is kept (104, at worst one for each frame), and rounded.
 HELD_OVERHEAD = 688
 
-FULL_BYTES = 256 * 1024  # with less room than this a bound is called full
-NEVER = float("-inf")
+FULL_BYTES = 256 * 1024  # with less free than this a bound is called full
 HOLD_SECONDS = 300.0  # senders resend within `dialog.resend_cap`, 64 s unless set otherwise
-FED_SECONDS = 1.0  # how long whoever brought a frame that had to wait counts among those who feed
+FED_SECONDS = 1.0  # how long an origin that brought a frame which had to wait counts as a feeder
+READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
+UNFINISHED_MAX_BYTES = 32 * 1024 * 1024  # all links together; a hundred senders of 256 KiB frames at once fit in
+
+NEVER = float("-inf")
 
 
-def cost_of_read(read_bytes: int, max_frame: int) -> int:
-    """What one read may be charged at worst: frames of the smallest size, behind the end of one of the largest."""
-    return read_bytes // MIN_DIALOG_FRAME * (MIN_DIALOG_FRAME + HELD_OVERHEAD) + max_frame + HELD_OVERHEAD
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a pass."""
+
+    pool_bytes: int  # hard bound on what is held
+    max_frame: int  # bytes
+    max_hops: int  # 1 .. 255
+    share_percent: int = 50  # of the pool for one next hop
+    hold_seconds: float = HOLD_SECONDS  # for which a frame waits for a next hop at most
+
+    @property
+    def slab_bytes(self) -> int:
+        """Memory for a frame that was begun, and one read after it."""
+        return self.max_frame + READ_BYTES
 
 
 class Pool:
-    """
-    A counter with a bound.
-
-    Shape: `used_bytes` charged now, overhead included; `frames` held now; `limit_bytes` the bound; `share_percent` of
-    it that one next hop may take; `hold_seconds` for which a frame waits for a next hop at most, whatever its lifetime;
-    `read_cost` as `cost_of_read` tells; `over_share` frames since the start that only a share had no room for;
-    `feeders` with the time at which they last brought something that had to wait; `left_at` when something that had
-    waited last left; `payers` of those whose part is limited; `over_payer` frames since the start that only such a part
-    had no room for.
-    """
+    """What all next hops together may hold, and do."""
 
     __slots__ = (
         "feeders",
@@ -56,9 +61,9 @@ class Pool:
         "hold_seconds",
         "left_at",
         "limit_bytes",
-        "over_payer",
+        "over_quota",
         "over_share",
-        "payers",
+        "quotas",
         "read_cost",
         "share_percent",
         "used_bytes",
@@ -68,15 +73,21 @@ class Pool:
         self, limit_bytes: int, *, share_percent: int = 100, read_cost: int = 0, hold_seconds: float = HOLD_SECONDS
     ) -> None:
         self.limit_bytes = limit_bytes
-        self.share_percent = share_percent
-        self.hold_seconds = hold_seconds
-        self.read_cost = read_cost
-        self.used_bytes = 0
-        self.frames = 0
-        self.over_share = self.over_payer = 0
-        self.feeders: dict[FrameOrigin, float] = {}
-        self.payers: dict[FrameOrigin, Payer] = {}
-        self.left_at = NEVER
+        self.share_percent = share_percent  # of it that one next hop may take
+        self.hold_seconds = hold_seconds  # for which a frame waits for a next hop at most, whatever its lifetime
+        self.read_cost = read_cost  # what one read may be charged at worst
+        self.used_bytes = 0  # charged now, overhead included
+        self.frames = 0  # held now
+        self.over_share = self.over_quota = 0  # frames since the start that only a share, or a quota, had no room for
+        self.feeders: dict[FrameOrigin, float] = {}  # when each last brought something that had to wait
+        self.quotas: dict[FrameOrigin, PoolQuota] = {}  # of the origins that have one
+        self.left_at = NEVER  # when something that had waited last left
+
+    def limit(self, limits: Limits) -> None:
+        """Set the bounds; what is held stays, and above them nothing more is admitted."""
+        self.limit_bytes, self.share_percent = limits.pool_bytes, limits.share_percent
+        self.read_cost = cost_of_read(READ_BYTES, limits.max_frame)
+        self.hold_seconds = limits.hold_seconds
 
     @property
     def share_bytes(self) -> int:
@@ -84,18 +95,14 @@ class Pool:
         return self.limit_bytes * self.share_percent // 100
 
 
-class Payer:
-    """
-    What the frames that one peer has brought take of the pool, whatever their next hops.
-
-    Shape: `percent` of the pool at most; the rest as of the pool.
-    """
+class PoolQuota:
+    """What the frames of one peer take of the pool, whatever their next hops. Attributes as of `Pool`."""
 
     __slots__ = ("feeders", "left_at", "percent", "pool", "used_bytes")
 
     def __init__(self, pool: Pool, percent: int) -> None:
         self.pool = pool
-        self.percent = percent
+        self.percent = percent  # of the pool, at most
         self.used_bytes = 0
         self.feeders: dict[FrameOrigin, float] = {}
         self.left_at = NEVER
@@ -112,24 +119,19 @@ class Payer:
 
 
 class Share:
-    """
-    What one next hop takes of the pool.
-
-    Shape: `used_bytes` charged now, overhead included; `refused` frames since the start that the pool had room for and
-    the share had not; `feeders` and `left_at` as of the pool.
-    """
+    """What one next hop takes of the pool. Attributes as of `Pool`."""
 
     __slots__ = ("feeders", "left_at", "pool", "refused", "used_bytes")
 
     def __init__(self, pool: Pool) -> None:
         self.used_bytes = 0
-        self.refused = 0
+        self.refused = 0  # frames since the start that the pool had room for and the share had not
         self.pool = pool
         self.feeders: dict[FrameOrigin, float] = {}
         self.left_at = NEVER
 
-    def admit(self, frame_bytes: int, payer: Payer | None = None, *, frames: int = 1) -> bool:
-        """Charge frames; False, and nothing charged, when they do not fit into the pool, the share or the part."""
+    def admit(self, frame_bytes: int, quota: PoolQuota | None = None, *, frames: int = 1) -> bool:
+        """Charge frames; False, and nothing charged, when they do not fit into the pool, the share or the quota."""
         pool, cost = self.pool, frame_bytes + frames * HELD_OVERHEAD
         if pool.used_bytes + cost > pool.limit_bytes:
             return False
@@ -137,35 +139,35 @@ class Share:
             self.refused += frames
             pool.over_share += frames
             return False
-        if payer is not None:
-            if payer.used_bytes + cost > payer.limit_bytes:
-                pool.over_payer += frames
+        if quota is not None:
+            if quota.used_bytes + cost > quota.limit_bytes:
+                pool.over_quota += frames
                 return False
-            payer.used_bytes += cost
+            quota.used_bytes += cost
         self.used_bytes += cost
         pool.used_bytes += cost
         pool.frames += frames
         return True
 
-    def room(self, payer: Payer | None = None) -> int:
+    def free_bytes(self, quota: PoolQuota | None = None) -> int:
         """Bytes that may still be charged, overhead included."""
-        bounds: tuple[Bound, ...] = (self.pool, self) if payer is None else (self.pool, self, payer)
-        return min(map(room_in, bounds))
+        bounds: tuple[Bound, ...] = (self.pool, self) if quota is None else (self.pool, self, quota)
+        return min(map(free_in, bounds))
 
-    def release(self, frame_bytes: int, payer: Payer | None = None, *, frames: int = 1) -> None:
+    def release(self, frame_bytes: int, quota: PoolQuota | None = None, *, frames: int = 1) -> None:
         """Take back the charge of admitted frames."""
         cost = frame_bytes + frames * HELD_OVERHEAD
-        if payer is not None:
-            payer.used_bytes -= cost
+        if quota is not None:
+            quota.used_bytes -= cost
         self.used_bytes -= cost
         self.pool.used_bytes -= cost
         self.pool.frames -= frames
 
     def fed_by(self, origin: FrameOrigin, now: float) -> None:
-        """Frames from here had to wait."""
+        """Frames from this origin had to wait."""
         self.feeders[origin] = self.pool.feeders[origin] = now
-        if origin in self.pool.payers:
-            self.pool.payers[origin].feeders[origin] = now
+        if origin in self.pool.quotas:
+            self.pool.quotas[origin].feeders[origin] = now
 
     def left(self, now: float) -> None:
         """Something that had waited has left."""
@@ -183,131 +185,81 @@ class Share:
 
     @property
     def is_full(self) -> bool:
-        """Whether next to nothing finds room any more."""
-        return any(room_in(bound) < min(FULL_BYTES, bound.limit_bytes // 8) for bound in (self, self.pool))
+        """Whether next to nothing more is admitted."""
+        return any(free_in(bound) < min(FULL_BYTES, bound.limit_bytes // 8) for bound in (self, self.pool))
 
 
-Bound: TypeAlias = Pool | Share | Payer
+Bound: TypeAlias = Pool | Share | PoolQuota
 
 
-def room_in(bound: Bound) -> int:
+def free_in(bound: Bound) -> int:
     """Bytes that may still be charged."""
     return bound.limit_bytes - bound.used_bytes
 
 
 def is_tight(bound: Bound, paused: int) -> bool:
-    """Whether what those who feed it bring next, all at once but for so many that are paused, may not fit."""
-    return room_in(bound) < min(bound.limit_bytes * 3 // 4, _active(bound, paused) * bound.read_cost)
+    """Whether what the feeders that are not paused may bring at once might not fit."""
+    return free_in(bound) < min(bound.limit_bytes * 3 // 4, _active(bound, paused) * bound.read_cost)
 
 
 def has_room_for_one(bound: Bound, paused: int, granted: int) -> bool:
     """
-    Whether one of the paused may be read again, when so many were allowed to be and have not been yet.
+    Whether one of the paused feeders may be read again, when `granted` were allowed to be and have not been yet.
 
-    A little later than it was tight, so that neither comes right after the other.
+    A little later than it was tight, so that neither follows right after the other.
     """
     needed = min(bound.limit_bytes * 7 // 8, (_active(bound, paused) + 1) * bound.read_cost)
-    return room_in(bound) >= needed + granted * bound.read_cost
+    return free_in(bound) >= needed + granted * bound.read_cost
 
 
 def forget_feeders(bound: Bound, now: float) -> None:
-    """Only those stay who lately brought something."""
+    """Forget feeders that brought nothing lately."""
     if bound.feeders:
         bound.feeders = {origin: at for origin, at in bound.feeders.items() if now - at < FED_SECONDS}
+
+
+def cost_of_read(read_bytes: int, max_frame: int) -> int:
+    """What one read may be charged at worst: frames of the smallest size, after the end of one of the largest."""
+    return read_bytes // MIN_DIALOG_FRAME * (MIN_DIALOG_FRAME + HELD_OVERHEAD) + max_frame + HELD_OVERHEAD
 
 
 def _active(bound: Bound, paused: int) -> int:
     return max(1, len(bound.feeders) - paused)
 
 
-# --- limits ---
-# What bounds the pass: bytes that wait and for how long, the largest frame, hops; and what follows from them.
-
-
-READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """
-    Shape: `pool_bytes` the hard bound on what is held, `share_percent` of it for one next hop; `max_frame` bytes;
-    `max_hops` 1 .. 255; `hold_seconds` for which a frame waits for a next hop at most.
-    """
-
-    pool_bytes: int
-    max_frame: int
-    max_hops: int
-    share_percent: int = 50
-    hold_seconds: float = HOLD_SECONDS
-
-    @property
-    def slab_bytes(self) -> int:
-        """Room for a frame that was begun, and one read behind it."""
-        return self.max_frame + READ_BYTES
-
-    def make_pool(self) -> Pool:
-        """An empty pool with these bounds."""
-        return Pool(
-            self.pool_bytes,
-            share_percent=self.share_percent,
-            read_cost=self._read_cost,
-            hold_seconds=self.hold_seconds,
-        )
-
-    def bound(self, pool: Pool) -> None:
-        """A pool has these bounds from now on; what is in it stays, and where that is above them nothing comes in."""
-        pool.limit_bytes, pool.share_percent, pool.read_cost = self.pool_bytes, self.share_percent, self._read_cost
-        pool.hold_seconds = self.hold_seconds
-
-    @property
-    def _read_cost(self) -> int:
-        return cost_of_read(READ_BYTES, self.max_frame)
-
-
-# --- unfinished ---
-# The beginnings of frames that have not wholly arrived: what all links together may keep of them.
-#
-# A link keeps at most one frame's beginning, or what it brought in one read, but there is no end to links, and a
-# stranger
-# may open many and finish nothing. So all that is kept has a bound of its own. At the bound the link is closed whose
-# beginning has been waiting for its rest the longest, those that dialled us before those that we have dialled:
-# whoever
-# means it is done within milliseconds, however large the frame, and has the message still.
-
-
-UNFINISHED_MAX_BYTES = 32 * 1024 * 1024  # all links together; a hundred senders of 256 KiB frames at once fit in
-
-
 class Keeper(Protocol):
-    """
-    A link, as far as this is concerned.
+    """A link that keeps the beginning of a frame."""
 
-    Shape: `is_accept` when the peer opened it.
-    """
-
-    is_accept: bool
+    is_accept: bool  # the peer opened it
 
     def close(self, reason: str) -> None:
-        """Keep nothing more; must tell `Unfinished.keep` so."""
+        """Keep nothing more, and report so to `PartialFrames.keep`."""
 
 
 class PartialFrames:
-    """Shape: `kept_bytes` by all keepers now, never above `max_bytes` when `keep` has returned."""
+    """
+    What all links together keep of frames that have not wholly arrived.
+
+    A link keeps at most the beginning of one frame, or what one read brought, but the number of links is not bounded:
+    a stranger may open many and finish no frame. So all of it has a bound. At the bound that link is closed whose
+    frame was begun first, links that the peer opened before those that we have dialled: an honest peer finishes a frame
+    within milliseconds, however large it is, and still has the message.
+    """
 
     def __init__(self, max_bytes: int = UNFINISHED_MAX_BYTES) -> None:
-        self.kept_bytes = 0
+        self.kept_bytes = 0  # never above `max_bytes` when `keep` has returned
         self._max_bytes = max_bytes
-        self._by_strangers: dict[Keeper, int] = {}  # both in the order in which they began to keep something
-        self._by_others: dict[Keeper, int] = {}
+        self._accepted: dict[Keeper, int] = {}  # both in the order in which they began to keep something
+        self._dialled: dict[Keeper, int] = {}
 
     def keep(self, keeper: Keeper, size: int) -> None:
-        """From now on a keeper keeps so many bytes, 0 when a frame is whole; may close it or another. Cost: O(1)."""
-        kept = self._by_strangers if keeper.is_accept else self._by_others
+        """A link keeps so many bytes now, 0 when the frame is whole; may close it or another one. Cost: O(1)."""
+        kept = self._accepted if keeper.is_accept else self._dialled
         self.kept_bytes += size - kept.get(keeper, 0)
         if size:
             kept[keeper] = size
         else:
             kept.pop(keeper, None)
         while self.kept_bytes > self._max_bytes:
-            oldest = next(iter(self._by_strangers or self._by_others))
+            oldest = next(iter(self._accepted or self._dialled))
             oldest.close("too much kept of unfinished frames by all links together")

@@ -1,91 +1,175 @@
 """
-Frames that wait take another way, a slice in each turn of the loop.
+Rerouting of frames that wait: routes or health have changed, an address leads back here, a principal is another one.
 
-A queue that moves is looked at from its front, each frame once. What comes meanwhile for a dialog that has frames in it
-goes to its end (`Outbox.moving`), so a dialog keeps its order, and is looked at in turn. A slice is longer by what came
-since the last one, so that a move ends whatever arrives. A frame for which the next queue has no room stays where it
-is, and so does what stands behind it, until there is room. Loop-only; reads no clock.
+The `Rerouter` decides which outboxes are visited and by which rule, and visits them a slice in each iteration of the
+loop. An outbox is visited from its front, each frame once. What arrives meanwhile for a dialog that has frames in it is
+appended to it (`divert`), so a dialog keeps its order, and is visited in turn. A slice is longer by what arrived since
+the last one, so a reroute ends whatever arrives. A frame for which the next outbox has no room stays, and so does what
+is behind it, until there is room. What was sent by a database here is never rerouted by health or routes: its dialog
+sends it again. Loop-only; reads no clock; called by the forwarder alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import TypeAlias
 
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassResult, Sink, WayOf, frame_bounds
-from broker.forwarding.fib import Decider, ForwardingTable
-from broker.forwarding.held_frames import DialogAffinity, Held, copy_key, place_key
+from broker.forwarding.entry import Buffer, EntryOf, ForwardingEntry, FrameOrigin, PassResult, Sink, frame_bounds
+from broker.forwarding.fib import ForwardingTable, Resolver
+from broker.forwarding.held_frames import DialogAffinity, Held, affinity_key_of, copy_key
 from broker.forwarding.outbox import GATHER_BYTES, DropSink, Outbox
-from broker.forwarding.outbox_queue import Pending
-from broker.forwarding.pool import HELD_OVERHEAD, room_in
+from broker.forwarding.outbox_queue import UnvisitedFrames
+from broker.forwarding.pool import HELD_OVERHEAD, free_in
 from broker.forwarding.ring import Ring
 from broker.protocol.layout import HOP_COUNT_AT
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.route import MirroredPair
 
-SLICE_FRAMES = 256  # looked at in one turn of the loop; some 15 us each
+SLICE_FRAMES = 256  # visited in one iteration of the loop; some 15 us each
 
-NewWay: TypeAlias = Callable[[Outbox, Held], ForwardingEntry | None]
-"""Which way a frame that waits in this outbox takes now; None when it stays."""
+NewEntry: TypeAlias = Callable[[Outbox, Held], ForwardingEntry | None]
+"""The entry that a frame which waits in this outbox takes now; None when it stays."""
 
-Settle: TypeAlias = Callable[[PassResult, float, WayOf, list[float]], None]
-"""Flush what a slice has gathered, which has waited since then."""
+FinishPass: TypeAlias = Callable[[PassResult, float, EntryOf, list[float]], None]
+"""Flush what a slice has gathered; the frames have waited since these instants."""
 
 
 class RerouteReason(IntEnum):
-    """Why a queue moves; the later ones look at everything that the earlier ones do."""
+    """Why an outbox is rerouted; the later ones visit everything that the earlier ones do."""
 
     BETTER = 1  # another address leads on
     ROUTES = 2  # routes have changed
     ITSELF = 3  # the address leads to this very instance
 
 
-class Moves:
-    """
-    Which queues move, and how far that is.
+@dataclass(slots=True)
+class Reroute:
+    """One outbox that is being rerouted."""
 
-    Shape: `under_way` why and whereto, by queue; a plain dict, because every pass asks whether there is anything in it.
-    """
+    reason: RerouteReason
+    new_entry: NewEntry
+    left: int  # frames that were unvisited after the last slice
 
-    def __init__(self, settle: Settle, ways: ForwardingTable, places: DialogAffinity, ring: Ring | None) -> None:
-        self.under_way: dict[Outbox, tuple[RerouteReason, NewWay]] = {}
-        self._lengths: dict[Outbox, int] = {}  # of what was yet to be looked at after the last slice
-        self._settle = settle
-        self._ways = ways
-        self._places = places
+
+class Rerouter:
+    """Starts reroutes and works on them; the caller calls `step` until none is under way."""
+
+    def __init__(
+        self,
+        table: ForwardingTable,
+        resolver: Resolver,
+        affinity: DialogAffinity,
+        ring: Ring | None,
+        finish: FinishPass,
+    ) -> None:
+        self.under_way: dict[Outbox, Reroute] = {}  # a plain dict: every pass asks whether it is empty
+        self._table = table
+        self._resolver = resolver
+        self._affinity = affinity
         self._ring = ring
+        self._finish = finish
 
-    def start(self, outbox: Outbox, reason: RerouteReason, new_way: NewWay) -> None:
-        """All that waits there is to be looked at, from the front; anew, where that is under way."""
+    # --- why ---
+
+    def by_routes(self) -> None:
+        """Routes have changed: what waits for a next hop without a link takes the entry that holds now (R1.6)."""
+        for outbox in [outbox for outbox in self._table.all_outboxes() if outbox.held]:
+            self.start(outbox, RerouteReason.ROUTES, self._entry_by_routes)
+
+    def by_health(self, has_failed: Callable[[NetworkAddress], bool]) -> None:
+        """See `Forwarder.reroute_failed`."""
+        health_of = self._resolver.context.health_of
+        for address, outbox in list(self._table.outboxes.items()):
+            if not outbox.held or outbox.outlet is not None:
+                continue
+            health = health_of(address)
+            better = {
+                other
+                for other in outbox.alternatives
+                if (other_health := health_of(other)) < health
+                and (other_health is AddressHealth.CONNECTED or not has_failed(other))
+            }
+            if better:
+                self.start(outbox, RerouteReason.BETTER, partial(self._entry_by_health, better))
+            else:
+                for other in outbox.alternatives:
+                    self._table.outbox(other).request_link()
+
+    def from_own_addresses(self, addresses: Iterable[NetworkAddress]) -> None:
+        """These addresses lead to this very instance: what waits for them is routed again (R3.9)."""
+        for address in addresses:
+            outbox = self._table.outboxes.get(address)
+            if outbox is not None:
+                self.start(outbox, RerouteReason.ITSELF, self._entry_by_decision)
+
+    def by_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
+        """The principals of these pairs moved: a link serves what waits, or it is routed again when we are it."""
+        unserved: dict[NetworkAddress, Outbox] = {}  # one request for each address: its link serves all its outboxes
+        for pair, address in changes.items():
+            outbox = self._table.pair_outboxes.get(pair)
+            if outbox is None or address is None:
+                continue
+            if address in self._resolver.context.own:
+                self.start(outbox, RerouteReason.ITSELF, self._entry_by_decision)
+            else:
+                unserved[address] = outbox
+        for outbox in unserved.values():
+            outbox.request_link()
+
+    def start(self, outbox: Outbox, reason: RerouteReason, new_entry: NewEntry) -> None:
+        """Visit all that waits there, from the front; again, where a reroute is under way."""
         running = self.under_way.get(outbox)
-        self.under_way[outbox] = running if running is not None and running[0] > reason else (reason, new_way)
-        outbox.moving = Pending(outbox.held)
-        self._lengths[outbox] = len(outbox.moving)
+        if running is not None and running.reason > reason:
+            reason, new_entry = running.reason, running.new_entry
+        outbox.unvisited = UnvisitedFrames(outbox.held)
+        self.under_way[outbox] = Reroute(reason, new_entry, len(outbox.unvisited))
+
+    def _entry_by_decision(self, _: Outbox, held: Held) -> ForwardingEntry | None:
+        return self._resolver.entry_now(held.frame)
+
+    def _entry_by_routes(self, outbox: Outbox, held: Held) -> ForwardingEntry | None:
+        """The entry of a frame from outside when it is another one, and no link serves the outbox."""
+        if held.frame[HOP_COUNT_AT] == 0:
+            return None
+        entry = self._resolver.entry_now(held.frame)  # also when it stays: its outbox learns the alternatives
+        return None if entry is held.entry or outbox.outlet is not None else entry
+
+    def _entry_by_health(
+        self, better: AbstractSet[NetworkAddress], outbox: Outbox, held: Held
+    ) -> ForwardingEntry | None:
+        """The same, if it leads to one of these addresses."""
+        if outbox.outlet is not None:
+            return None
+        entry = self._entry_by_routes(outbox, held)
+        return entry if entry is not None and isinstance(entry.sink, Outbox) and entry.sink.address in better else None
+
+    # --- how ---
 
     def step(self, now: float) -> bool:
-        """One slice; whether there is more to do that needs no room first."""
+        """Visit one slice; returns whether there is more to do that does not wait for room."""
         budget, is_more = SLICE_FRAMES, False
-        for outbox, (_, new_way) in list(self.under_way.items()):
-            pending = outbox.moving
-            assert pending is not None
-            most = budget + max(0, len(pending) - self._lengths[outbox])
-            looked = self._look(outbox, pending, new_way, now, most)
-            budget -= min(budget, looked)
-            self._lengths[outbox] = len(pending)
-            if pending.first() is None:
-                outbox.moving = None
-                del self.under_way[outbox], self._lengths[outbox]
-            elif looked == most:
+        for outbox, reroute in list(self.under_way.items()):
+            unvisited = outbox.unvisited
+            assert unvisited is not None
+            most = budget + max(0, len(unvisited) - reroute.left)
+            visited = self._visit(outbox, unvisited, reroute.new_entry, now, most)
+            budget -= min(budget, visited)
+            reroute.left = len(unvisited)
+            if unvisited.first() is None:
+                outbox.unvisited = None
+                del self.under_way[outbox]
+            elif visited == most:
                 is_more = True
         return is_more
 
-    def divert(self, batch: PassResult, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
-        """What came for a dialog that has frames in a queue that moves goes behind them. Cost: some 1 us a frame."""
+    def divert(self, batch: PassResult, now: float, origin: FrameOrigin, entry_of: EntryOf) -> None:
+        """Append frames of dialogs that have frames in a rerouted outbox to it. Cost: some 1 us a frame."""
         for sink in batch.touched:
             if isinstance(sink, DropSink):
                 continue
@@ -94,160 +178,83 @@ class Moves:
                 at = 0
                 for start, stop in frame_bounds(run):
                     frame = run[start:stop]
-                    queue = self._places.where(place_key(frame)) if frame[HOP_COUNT_AT] else None
-                    if queue is sink or not isinstance(queue, Outbox) or queue not in self.under_way:
+                    outbox = self._affinity.outbox_of(affinity_key_of(frame)) if frame[HOP_COUNT_AT] else None
+                    if outbox is sink or not isinstance(outbox, Outbox) or outbox not in self.under_way:
                         continue
                     if at < start:
                         kept.append(run[at:start])
                     at = stop
-                    self._put_behind(queue, frame, way_of(frame), now, origin)
+                    entry = entry_of(frame)
+                    entry.frames -= 1
+                    entry = self._table.entry_to(outbox, Disposition.FORWARDED, entry.route, entry.kind)
+                    entry.frames += 1
+                    outbox.append(frame, entry, now, origin)
                 if at < len(run):
                     kept.append(run[at:])
             sink.runs[:] = kept
 
-    def _put_behind(self, queue: Outbox, frame: Buffer, way: ForwardingEntry, now: float, origin: FrameOrigin) -> None:
-        way.frames -= 1
-        way = self._ways.to(queue, Disposition.FORWARDED, way.route, way.kind)
-        way.frames += 1
-        queue.take_behind(frame, way, now, origin)
-
-    def _look(self, outbox: Outbox, pending: Pending, new_way: NewWay, now: float, most: int) -> int:
-        """Look at so many frames at most; at how many."""
-        gathered = _Gathered(self._settle, self._ring, now)
-        looked = 0
-        while looked < most and (held := pending.first()) is not None:
-            way = new_way(outbox, held) if outbox.held.has(held) else None
-            if way is not None and way.sink is outbox:
-                outbox.held.replace(held, held._replace(way=way))
-            elif way is not None:
-                if not gathered.has_room(way.sink, held):
+    def _visit(self, outbox: Outbox, unvisited: UnvisitedFrames, new_entry: NewEntry, now: float, most: int) -> int:
+        """Visit at most so many frames; returns how many."""
+        gathered = _Gathered(self._finish, self._ring, now)
+        visited = 0
+        while visited < most and (held := unvisited.first()) is not None:
+            entry = new_entry(outbox, held) if outbox.held.has(held) else None
+            if entry is not None and entry.sink is outbox:
+                outbox.held.replace(held, held._replace(entry=entry))
+            elif entry is not None:
+                if not gathered.has_room(entry.sink, held):
                     break
-                frame = outbox.give_up(held, now)
+                frame = outbox.take_out(held, now)
                 if frame is not None:
-                    gathered.add(frame, way, held)
-            pending.pop()
-            looked += 1
-        gathered.settle()
-        return looked
+                    gathered.add(frame, entry, held)
+            unvisited.pop()
+            visited += 1
+        gathered.flush()
+        return visited
 
 
 class _Gathered:
-    """What is between two queues: in no pool, so never much."""
+    """Frames between two outboxes: charged to no pool, so never many."""
 
-    def __init__(self, settle: Settle, ring: Ring | None, now: float) -> None:
-        self._settle = settle
+    def __init__(self, finish: FinishPass, ring: Ring | None, now: float) -> None:
+        self._finish = finish
         self._ring = ring
         self._now = now
+        self._reset()
+
+    def _reset(self) -> None:
         self._batch = PassResult()
-        self._ways: dict[bytes, ForwardingEntry] = {}
+        self._entries: dict[bytes, ForwardingEntry] = {}
         self._since: list[float] = []  # of those from outside
         self._cost = 0
 
     def has_room(self, sink: Sink, held: Held) -> bool:
-        """Whether the next queue takes a frame, if need be when it has what was gathered so far."""
+        """Whether the next outbox has room for a frame, if need be after it got what was gathered so far."""
         if not isinstance(sink, Outbox) or sink.is_ready:
             return True
         cost = len(held.frame) + HELD_OVERHEAD
-        if room_in(sink.share) < self._cost + cost:
-            self.settle()
-        return room_in(sink.share) >= cost
+        if free_in(sink.share) < self._cost + cost:
+            self.flush()
+        return free_in(sink.share) >= cost
 
-    def add(self, frame: Buffer, way: ForwardingEntry, held: Held) -> None:
-        """A frame is on its way."""
+    def add(self, frame: Buffer, entry: ForwardingEntry, held: Held) -> None:
+        """A frame has left its outbox."""
         if self._ring is not None and held.arrival is not None:
-            if not self._ways:
+            if not self._entries:
                 self._ring.begin(self._now, None, is_from_here=True)
-            self._ring.move(frame, way, held.arrival)
-        if held.place is not None:
+            self._ring.move(frame, entry, held.arrival)
+        if held.placement is not None:
             self._since.append(held.since)
-        way.frames += 1
-        self._batch.gather(way.sink, frame)
-        self._ways[copy_key(frame)] = way
+        entry.frames += 1
+        self._batch.gather(entry.sink, frame)
+        self._entries[copy_key(frame)] = entry
         self._cost += len(frame) + HELD_OVERHEAD
         if self._cost >= GATHER_BYTES:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
-        """All that is gathered is flushed."""
-        batch, ways, since = self._batch, self._ways, self._since
-        self._batch, self._ways, self._since, self._cost = PassResult(), {}, [], 0
+    def flush(self) -> None:
+        """Flush all that was gathered."""
+        batch, entries, since = self._batch, self._entries, self._since
+        self._reset()
         if batch.touched:
-            self._settle(batch, self._now, lambda frame: ways[copy_key(frame)], since)
-
-
-# --- rerouting ---
-# What waits takes another way: routes or health have changed, an address leads back here, a principal is another one.
-#
-# This decides which queues are looked at and by which rule; `moving` does it, a slice at a time. What was sent by a
-# database here is never moved: its dialog sends it again. Loop-only; called by the forwarder alone.
-
-
-class Rerouting:
-    """Starts moves; the caller goes on with them."""
-
-    def __init__(self, decider: Decider, ways: ForwardingTable, moves: Moves) -> None:
-        self._decider = decider
-        self._ways = ways
-        self._moves = moves
-
-    def by_routes(self) -> None:
-        """Routes have changed: all that waits for a next hop that nobody serves takes the way that holds now (R1.6)."""
-        for outbox in [outbox for outbox in self._ways.every_outbox() if outbox.held]:
-            self._moves.start(outbox, RerouteReason.ROUTES, self._by_routes)
-
-    def by_health(self, has_failed: Callable[[NetworkAddress], bool]) -> None:
-        """As `Forwarder.mend`."""
-        health_of = self._decider.here.health_of
-        for here, outbox in list(self._ways.outboxes.items()):
-            if not outbox.held or outbox.outlet is not None:
-                continue
-            health = health_of(here)
-            better = {
-                address
-                for address in outbox.alternatives
-                if (found := health_of(address)) < health
-                and (found is AddressHealth.CONNECTED or not has_failed(address))
-            }
-            if better:
-                self._moves.start(outbox, RerouteReason.BETTER, partial(self._by_health, better))
-            else:
-                for address in outbox.alternatives:
-                    self._ways.outbox(address).want_link()
-
-    def from_ourselves(self, addresses: Iterable[NetworkAddress]) -> None:
-        """These addresses lead to this very instance: what waits for them is routed anew (R3.9)."""
-        for address in addresses:
-            outbox = self._ways.outboxes.get(address)
-            if outbox is not None:
-                self._moves.start(outbox, RerouteReason.ITSELF, self._by_decision)
-
-    def by_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
-        """The principals of these pairs are elsewhere: a link takes what waits, or it is routed anew when we are it."""
-        wanting: dict[NetworkAddress, Outbox] = {}  # whoever serves an address takes what is in all that lead there
-        for pair, address in changes.items():
-            outbox = self._ways.pairs.outboxes.get(pair)
-            if outbox is None or address is None:
-                continue
-            if address in self._decider.here.own:
-                self._moves.start(outbox, RerouteReason.ITSELF, self._by_decision)
-            else:
-                wanting[address] = outbox
-        for outbox in wanting.values():
-            outbox.want_link()
-
-    def _by_decision(self, _: Outbox, held: Held) -> ForwardingEntry | None:
-        return self._decider.way_now(held.frame)
-
-    def _by_routes(self, outbox: Outbox, held: Held) -> ForwardingEntry | None:
-        """The way of a frame from outside (what was sent here is sent again) when it is another one, and unserved."""
-        if held.frame[HOP_COUNT_AT] == 0:
-            return None
-        way = self._decider.way_now(held.frame)  # if it stays, that tells its outbox the alternatives
-        return None if way is held.way or outbox.outlet is not None else way
-
-    def _by_health(self, better: AbstractSet[NetworkAddress], outbox: Outbox, held: Held) -> ForwardingEntry | None:
-        """The same, if it leads to one of these addresses."""
-        if outbox.outlet is not None:
-            return None
-        way = self._by_routes(outbox, held)
-        return way if way is not None and isinstance(way.sink, Outbox) and way.sink.address in better else None
+            self._finish(batch, self._now, lambda frame: entries[copy_key(frame)], since)

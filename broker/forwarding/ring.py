@@ -1,26 +1,25 @@
 """
-The ring: what the pass tells of the frames that somebody wants to follow, one record for each visit.
+The ring: a record of each visit of the frames that are followed, written by the pass and read by the journal.
 
-Recorded are all frames of sampled dialogs (`sample.py`), every frame with the TRACE flag, and every frame that the pass
-drops. Rules of this file: nothing here waits, grows or fails; what finds no room is shed and counted.
+Recorded are all frames of sampled dialogs (`Sample`), every frame with the TRACE flag, and every frame that the pass
+drops. Nothing here waits, grows or fails; a record that finds no room is shed and counted.
 
-A record is written when a frame takes its way, as its way counts it then, and says that it left at once. If it has
-to wait, or is dropped after all, the record is taken back in the same pass; another is written when the visit ends. So
-each record is a whole visit, and nobody has to put two together. The kernels write in the walk, before they add a hop;
-the outboxes take back and write what comes later. One pass ends before the next begins.
+A record is written when a frame takes its entry, and says that it left at once. If it has to wait, or is dropped after
+all, the record is taken back in the same pass; another is written when the visit ends. So each record is a whole visit,
+and no reader has to join two. The kernels write in the walk, before they add a hop; the outboxes take back and write
+what is known later. One pass ends before the next begins.
 
-    size u32 | way u32 | arrival u32 | left f64 | header, 114 bytes | to_service | from_service
+    size u32 | number u32 | arrival u32 | left f64 | header, 114 bytes | to_service | from_service
 
 in the machine's byte order without padding up to the header, which is as it arrived, but for `time_consumed`, which is
-as it left. `size` is that of the record; `way` and `arrival` are numbers in the tables that come with it; `left` is
-monotonic seconds. A record that was taken back has the way `TAKEN_BACK`.
+as it left. `size` is that of the record; `number` (of an `Ending`) and `arrival` are keys of the tables in
+`RingContents`; `left` is monotonic seconds. A record that was taken back has the number `TAKEN_BACK`.
 
-What a database here makes of its frames is told by it (`tell`), when the pass is long over: its verdict on a frame that
-arrived, which took no way, and that one it sent is acknowledged. The pass's own record of a frame that it handed to a
-database says no more than that.
+What a database here makes of its frames is reported later (`report`): its verdict on a frame that arrived, and that a
+frame which it sent is acknowledged. The pass's own record of a frame that it delivered says no more than that.
 
-The loop writes and takes. What was taken belongs to whoever has it, in whatever thread: of its tables, the ring may add
-to `ways`, and changes nothing in either.
+The loop writes and takes. What was taken belongs to the caller, in whatever thread: of its tables, the ring may add to
+`endings`, and changes nothing in either.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from broker.flow import Disposition
-from broker.forwarding.entry import UNTOLD, Buffer, ForwardingEntry, FrameOrigin, PassOrigin, QueuedById
+from broker.forwarding.entry import NOT_QUEUED, Buffer, ForwardingEntry, FrameOrigin, PassOrigin, QueuedById
 from broker.forwarding.held_frames import Held, copy_key
 from broker.protocol.frame import Header, decode_dialog
 from broker.protocol.layout import (
@@ -45,24 +44,26 @@ from broker.protocol.layout import (
     Flag,
 )
 
-# --- sample ---
-# Which dialogs are sampled: a hash of the conversation id against a fraction, the same on every instance.
-#
-# The rule is part of the format of flow records, so that all instances keep or skip the same dialogs and paths stay
-# whole. Let `a` and `b` be the first and the last eight bytes of the conversation id as big-endian integers, and
-#
-#     fin(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  z ^= z >> 31
-#     mix is fin(fin(a + 0x9E3779B97F4A7C15) ^ b)  # noqa: ERA001
-#
-# all modulo 2^64. A dialog is sampled when the upper 53 bits of `mix`, as a fraction of 2^53, are less than the
-# sample.
-# So whoever samples less keeps a part of what others keep. Ids need not be random; `mix` is no secret, and whoever
-# makes
-# ids can see to it that a dialog is sampled or not.
-#
-# Source: fin is the output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-# generators", 2014, with the constants of Stafford's variant 13).
+HEAD = Struct("=IIId")  # size, number, arrival, left
+HEAD_BYTES = HEAD.size
+NUMBER_AT = 4  # in a record
+TAKEN_BACK = 2**32 - 1  # the number of a record that does not count
+ALWAYS = 2**31  # added to the number of an entry whose frames are all recorded, whatever the dialog
 
+_TRACE = int(Flag.TRACE)  # as a plain number: `&` with an enum costs a microsecond
+_LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
+# Of entries that do not lead to a drop: with a principal unknown, frames wait.
+_GOES_ON = (Disposition.FORWARDED, Disposition.DELIVERED, Disposition.PRINCIPAL_UNKNOWN)
+
+# What a database reports of frames that are not followed is not recorded if it is one of these.
+_ENDS_WELL = (None, Disposition.DELIVERED, Disposition.DUPLICATE)
+
+Ending = tuple[ForwardingEntry | None, Disposition | None]
+"""
+The entry that a frame took, and what became of it: the entry's disposition, unless it was dropped later.
+
+Without an entry it is what a database here reports, and without a disposition that the frame is acknowledged.
+"""
 
 SAMPLE_BITS = 53  # as many as a double has, so that the limit is exact
 KNOWN_MAX = 16_384  # conversations whose verdict is remembered, 2 MB: a mix costs a microsecond in Python
@@ -76,25 +77,30 @@ _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 
 
-def mix(conversation_id: bytes) -> int:
-    """64 bits that look random, of 16 bytes that need not."""
-    first, last = int.from_bytes(conversation_id[:8], "big"), int.from_bytes(conversation_id[8:], "big")
-    return _finish(_finish(first + _GAMMA & _WORD) ^ last)
-
-
 class Sample:
     """
-    A fraction of all dialogs.
+    Which dialogs are sampled: a hash of the conversation id against a fraction, the same on every instance.
 
-    Shape: `limit` 0 .. 2^53: what the upper 53 bits of `mix` have to be less than.
+    The rule is part of the format of flow records, so that all instances keep or skip the same dialogs and paths stay
+    whole. Let `a` and `b` be the first and the last eight bytes of the conversation id as big-endian integers, and
+
+        fin(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  z ^= z >> 31
+        mix is fin(fin(a + 0x9E3779B97F4A7C15) ^ b)
+
+    all modulo 2^64. A dialog is sampled when the upper 53 bits of `mix`, as a fraction of 2^53, are less than the
+    sample. So an instance that samples less keeps a part of what others keep. Ids need not be random; `mix` is not
+    secret, and an application that makes ids can choose whether a dialog is sampled.
+
+    Source: fin is the output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", 2014, with the constants of Stafford's variant 13).
     """
 
     __slots__ = ("_known", "limit")
 
     def __init__(self, fraction: float) -> None:
         if not 0 <= fraction <= 1:
-            raise AssertionError(f"a sample of {fraction}: it is 0 .. 1")
-        self.limit = math.ceil(math.ldexp(fraction, SAMPLE_BITS))
+            raise AssertionError(f"a sample of {fraction}, expected 0 .. 1")
+        self.limit = math.ceil(math.ldexp(fraction, SAMPLE_BITS))  # the upper 53 bits of `mix` are less than this
         self._known: dict[bytes, bool] = {}
 
     def __contains__(self, conversation_id: bytes) -> bool:
@@ -109,66 +115,27 @@ class Sample:
         return is_in
 
 
-def _finish(word: int) -> int:
-    word = (word ^ word >> 30) * _FIRST & _WORD
-    word = (word ^ word >> 27) * _SECOND & _WORD
-    return word ^ word >> 31
-
-
-HEAD = Struct("=IIId")  # size, way, arrival, left
-HEAD_BYTES = HEAD.size
-WAY_AT = 4  # of a record
-TAKEN_BACK = 2**32 - 1  # the way of a record that does not count
-ALWAYS = 2**31  # added to the number of a way whose frames are all recorded, by whatever dialog
-
-_TRACE = int(Flag.TRACE)  # as a plain number: `&` with an enum costs a microsecond
-_LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
-# Of ways that lead to no drop: with a principal unknown, frames wait.
-_GOES_ON = (Disposition.FORWARDED, Disposition.DELIVERED, Disposition.PRINCIPAL_UNKNOWN)
-
-# What a database says of frames whose dialog nobody follows goes untold if it is one of these.
-_ENDS_WELL = (None, Disposition.DELIVERED, Disposition.DUPLICATE)
-
-Ending = tuple[ForwardingEntry | None, Disposition | None]
-"""
-The way that a frame took, and what became of it: that of the way, unless it was dropped on it.
-
-Without a way it is what a database here says of it, and without a disposition that it is acknowledged.
-"""
-
-
-def head_of(frame: Buffer) -> bytes:
-    """What a record keeps of a frame: all but its body."""
-    return bytes(frame[: HEADER_BYTES + sum(_LENGTHS(frame))])
-
-
 Records: TypeAlias = bytes | memoryview
 
 
 class RingContents(NamedTuple):
-    """What was in the ring: `data` packed records, and what the numbers in them stand for."""
+    """What was in the ring."""
 
-    data: Records
-    ways: Mapping[int, Ending]
+    data: Records  # packed
+    endings: Mapping[int, Ending]  # by the number in a record
     arrivals: list[PassOrigin]
 
 
 @dataclass(frozen=True, slots=True)
 class VisitRecord:
-    """
-    One visit of a frame.
-
-    Shape: `left` monotonic seconds; `way` that it took, None where a database here tells; `disposition` what became of
-    it, None when it is acknowledged; `frame_bytes` the whole frame; `raw_header` 114 bytes as it arrived, but for
-    `time_consumed`, which is as it left.
-    """
+    """One visit of a frame."""
 
     arrival: PassOrigin
-    left: float
-    way: ForwardingEntry | None
-    disposition: Disposition | None
-    frame_bytes: int
-    raw_header: bytes
+    left: float  # monotonic seconds
+    entry: ForwardingEntry | None  # that it took; None where a database here reports
+    disposition: Disposition | None  # what became of it; None when it is acknowledged
+    frame_bytes: int  # the whole frame
+    raw_header: bytes  # 114 bytes as it arrived, but for `time_consumed`, which is as it left
     to_service: bytes
     from_service: bytes
 
@@ -184,14 +151,15 @@ class VisitRecord:
         return decode_dialog(len(alone).to_bytes(4, "big") + alone[4:])[0]
 
 
+def _unnamed(_origin: FrameOrigin) -> str:
+    return ""
+
+
 class Ring:
     """
     Bounded memory for records. Loop-only.
 
-    Shape: `buffer` all of it, `used` bytes of it; beside it at most one `Arrival` for each record and one number for
-    each way there is. `shed` records since the start that found no room; `limit` as `Sample` has it; `now` when the
-    pass under way began, monotonic seconds; `adjacent_of` names where its frames come from, a peer or a database here,
-    once, and only if something of it is recorded.
+    Besides the buffer there are at most one `PassOrigin` for each record and one number for each `Ending`.
     """
 
     __slots__ = (
@@ -199,6 +167,7 @@ class Ring:
         "_arrival",
         "_arrivals",
         "_came",
+        "_endings",
         "_freed",
         "_index",
         "_moving",
@@ -207,36 +176,33 @@ class Ring:
         "_retired",
         "_sample",
         "_span",
-        "_ways",
         "buffer",
         "now",
         "shed",
         "used",
     )
 
-    def __init__(
-        self, capacity: int, *, sample: float, adjacent_of: Callable[[FrameOrigin], str] = lambda _: ""
-    ) -> None:
+    def __init__(self, capacity: int, *, sample: float, adjacent_of: Callable[[FrameOrigin], str] = _unnamed) -> None:
         self.buffer = bytearray(capacity)
-        self.used = 0
-        self.shed = 0
-        self.now = 0.0
-        self._came: tuple[FrameOrigin | None, bool, QueuedById] = (None, True, UNTOLD)
-        self._arrival: PassOrigin | None = None  # of the pass under way, which nobody has asked for while it is None
-        self._adjacent_of = adjacent_of
+        self.used = 0  # bytes
+        self.shed = 0  # records since the start that found no room
+        self.now = 0.0  # monotonic seconds at which the pass under way began
+        self._came: tuple[FrameOrigin | None, bool, QueuedById] = (None, True, NOT_QUEUED)
+        self._arrival: PassOrigin | None = None  # of the pass under way, once it was needed
+        self._adjacent_of = adjacent_of  # the name of a peer or a database; called once a pass that is recorded
         self._sample = Sample(sample)
         self._arrivals: list[PassOrigin] = []
-        self._ways: dict[int, Ending] = {}
+        self._endings: dict[int, Ending] = {}
         self._numbers: dict[ForwardingEntry | None, dict[Disposition | None, int]] = {}
         self._next_number = 0
-        self._freed: list[int] = []  # numbers that nothing stands for any more
-        self._retired: list[int] = []  # numbers that only what is in the ring stands for
+        self._freed: list[int] = []  # numbers that may be used again
+        self._retired: list[int] = []  # numbers that only records in the ring still use
         self._span = (0, 0)  # where the records of this pass are that may be taken back
-        self._index: dict[bytes, list[int]] | None = None  # of these, by what they tell of the frame; made when asked
+        self._index: dict[bytes, list[int]] | None = None  # of these, by header and names; made when needed
         self._moving: dict[bytes, PassOrigin] = {}
 
     def resample(self, fraction: float) -> None:
-        """Follow this fraction of all dialogs from now on; kernels have to be made anew, they know it by heart."""
+        """Follow this fraction of all dialogs from now on; kernels have to be made again, they copy it."""
         self._sample = Sample(fraction)
 
     @property
@@ -250,8 +216,10 @@ class Ring:
 
     # --- one pass ---
 
-    def begin(self, now: float, origin: FrameOrigin | None, *, is_from_here: bool, queued: QueuedById = UNTOLD) -> None:
-        """A pass begins; all frames take their way before one is taken back. No `origin`: they waited for another."""
+    def begin(
+        self, now: float, origin: FrameOrigin | None, *, is_from_here: bool, queued: QueuedById = NOT_QUEUED
+    ) -> None:
+        """A pass begins; all its frames take an entry before one is taken back. No `origin`: the frames have waited."""
         self.now = now
         self._came = origin, is_from_here, queued
         self._arrival = None
@@ -259,25 +227,25 @@ class Ring:
 
     @property
     def arrival(self) -> PassOrigin:
-        """When and from where the frames of this pass came; made when asked for, as most passes record nothing."""
+        """When and from where the frames of this pass came; made when needed, as most passes record nothing."""
         if self._arrival is None:
             origin, is_from_here, queued = self._came
             adjacent_in = "" if origin is None else self._adjacent_of(origin)
-            self._arrival = PassOrigin(self.now, adjacent_in, is_from_here, queued)  # by name it would cost twice
+            self._arrival = PassOrigin(self.now, adjacent_in, is_from_here, queued)  # keywords would cost twice as much
         return self._arrival
 
-    def enter(self, slab: Buffer, pos: int, way: ForwardingEntry, hop_count: int) -> None:
-        """The frame at `pos`, which arrived with this hop count, takes its way now."""
-        if self._is_followed(slab, pos) or way.disposition not in _GOES_ON:
-            self._put(slab, pos, (way, way.disposition), self.arrival, self.now, hop_count)
+    def enter(self, slab: Buffer, pos: int, entry: ForwardingEntry, hop_count: int) -> None:
+        """The frame at `pos`, which arrived with this hop count, takes its entry now."""
+        if self._is_followed(slab, pos) or entry.disposition not in _GOES_ON:
+            self._put(slab, pos, (entry, entry.disposition), self.arrival, self.now, hop_count)
             self._span = self._span[0], self.used
 
-    def move(self, frame: Buffer, way: ForwardingEntry, arrival: PassOrigin) -> None:
-        """A frame that waited takes another way now."""
+    def move(self, frame: Buffer, entry: ForwardingEntry, arrival: PassOrigin) -> None:
+        """A frame that waited is rerouted."""
         self._moving[copy_key(frame)] = arrival
-        if self._is_followed(frame, 0) or way.disposition not in _GOES_ON:
+        if self._is_followed(frame, 0) or entry.disposition not in _GOES_ON:
             hop_count = frame[HOP_COUNT_AT] - arrival.hops
-            self._put(frame, 0, (way, way.disposition), arrival, self.now, hop_count)
+            self._put(frame, 0, (entry, entry.disposition), arrival, self.now, hop_count)
             self._span = self._span[0], self.used
 
     def take_back(self, frame: Buffer) -> PassOrigin:
@@ -286,43 +254,43 @@ class Ring:
         if self._is_followed(frame, 0):
             if self._index is None:
                 self._index = self._index_span()
-            told = bytearray(head_of(frame))
-            told[HOP_COUNT_AT] -= arrival.hops
-            places = self._index.get(bytes(told))
-            if places:
-                at = places.pop() + WAY_AT
+            head = bytearray(head_of(frame))
+            head[HOP_COUNT_AT] -= arrival.hops
+            positions = self._index.get(bytes(head))
+            if positions:
+                at = positions.pop() + NUMBER_AT
                 self.buffer[at : at + 4] = TAKEN_BACK.to_bytes(4, "big")
             else:
                 self.shed -= 1  # its visit has not ended, so its record is not lost yet
         return arrival
 
     def arrival_of(self, frame: Buffer) -> PassOrigin:
-        """When and from where a frame of this pass came, which may have waited for another way."""
+        """When and from where a frame of this pass came, which may have been rerouted."""
         return self._moving.get(copy_key(frame), self.arrival) if self._moving else self.arrival
 
     def leave(self, held: Held, now: float) -> None:
-        """A frame that waited has left by its way."""
+        """A frame that waited has left."""
         if self._is_followed(held.frame, 0):
-            self._put_held(held, held.way.disposition, now)
+            self._put_held(held, held.entry.disposition, now)
 
     def lose(self, held: Held, disposition: Disposition, now: float) -> None:
         """A frame that waited is dropped."""
         self._put_held(held, disposition, now)
 
     def refuse(
-        self, frame: Buffer, way: ForwardingEntry, disposition: Disposition, arrival: PassOrigin, now: float
+        self, frame: Buffer, entry: ForwardingEntry, disposition: Disposition, arrival: PassOrigin, now: float
     ) -> None:
         """A frame that was taken back is dropped at once."""
-        self._put(frame, 0, (way, disposition), arrival, now, frame[HOP_COUNT_AT] - arrival.hops)
+        self._put(frame, 0, (entry, disposition), arrival, now, frame[HOP_COUNT_AT] - arrival.hops)
 
-    # --- the databases here ---
+    # --- databases of this instance ---
 
-    def tell(self, frame: Buffer, disposition: Disposition | None, arrival: PassOrigin, left: float) -> None:
+    def report(self, frame: Buffer, disposition: Disposition | None, arrival: PassOrigin, left: float) -> None:
         """
-        What a database here says of a frame of its own.
+        Record what a database here reports of a frame.
 
         Args:
-            frame: As the pass handed it over or got it; it may end behind its names.
+            frame: As the pass delivered or got it; it may end after its names.
             disposition: What became of it; None when the far side has acknowledged it.
             arrival: When and from where it came; of what is acknowledged, when it was queued.
             left: Monotonic seconds.
@@ -334,59 +302,57 @@ class Ring:
 
     def number_of_arrival(self) -> int:
         """The number that the arrival of this pass has, or gets with the next record."""
-        is_noted = self._arrival is not None and bool(self._arrivals) and self._arrivals[-1] is self._arrival
-        return len(self._arrivals) - is_noted
+        is_recorded = self._arrival is not None and bool(self._arrivals) and self._arrivals[-1] is self._arrival
+        return len(self._arrivals) - is_recorded
 
-    def mark_of(self, way: ForwardingEntry) -> int:
+    def mark_of(self, entry: ForwardingEntry) -> int:
         """
-        The number of a way, with `ALWAYS` added if all its frames are recorded: it leads to a drop, or all dialogs are
-        sampled. Then the kernel need not mix, so a record that is shed costs it next to nothing.
+        The number of an entry, with `ALWAYS` added if all its frames are recorded: it leads to a drop, or all dialogs
+        are sampled. Then the kernel need not mix, so a record that is shed costs it next to nothing.
         """
-        is_always = way.disposition not in _GOES_ON or self.limit == EVERY_DIALOG
-        return self._number_of((way, way.disposition)) + (ALWAYS if is_always else 0)
+        is_always = entry.disposition not in _GOES_ON or self.limit == EVERY_DIALOG
+        return self._number_of((entry, entry.disposition)) + (ALWAYS if is_always else 0)
 
     def wrote(self, used: int, shed: int) -> None:
-        """The kernel wrote up to here, of the arrival of this pass, and shed so many."""
+        """The kernel wrote up to `used`, of the arrival of this pass, and shed so many."""
         self.shed += shed
         if used > self.used:
-            self._note_arrival(self.arrival)
+            self._record_arrival(self.arrival)
             self.used = used
             self._span = self._span[0], used
 
-    # --- what becomes of it ---
+    # --- the journal ---
 
-    def retire(self, ways: Iterable[ForwardingEntry]) -> None:
-        """These ways are no more: their numbers are free when what is in the ring was taken."""
-        for way in ways:
-            self._retired += self._numbers.pop(way, {}).values()
+    def retire(self, entries: Iterable[ForwardingEntry]) -> None:
+        """These entries are retired: their numbers are free when what is in the ring was taken."""
+        for entry in entries:
+            self._retired += self._numbers.pop(entry, {}).values()
 
     def take(self) -> RingContents:
-        """Everything since the last time; never called in the middle of a pass. Cost: one copy of what is there."""
+        """Take all records since the last time; never called in the middle of a pass. Cost: one copy of them."""
         return self._give(bytes(memoryview(self.buffer)[: self.used]))
 
     def swap(self, empty: bytearray) -> RingContents:
         """
-        The same without the copy: the ring goes on in other memory, as large as its own, which is the caller's now.
+        The same without the copy: the ring continues in `empty`, as large as its buffer, which is the caller's now.
 
-        `data` of what was taken is a part of that memory; so it counts until that is given to the ring again.
+        `data` of what was taken is a part of that buffer, so it is valid until the buffer is given to the ring again.
         """
         assert len(empty) == len(self.buffer)
         full, self.buffer = self.buffer, empty
         return self._give(memoryview(full)[: self.used])
 
     def _give(self, data: Records) -> RingContents:
-        taken = RingContents(data, self._ways, self._arrivals)
+        taken = RingContents(data, self._endings, self._arrivals)
         self.used = 0
         self._arrivals = []
         if self._retired:
             gone = set(self._retired)
-            self._ways = {number: ending for number, ending in self._ways.items() if number not in gone}
+            self._endings = {number: ending for number, ending in self._endings.items() if number not in gone}
             self._freed += self._retired
             self._retired = []
         self._open()
         return taken
-
-    # --- the inside, in calling order ---
 
     def _open(self) -> None:
         self._span = self.used, self.used
@@ -407,33 +373,33 @@ class Ring:
         if at + size > len(self.buffer):
             self.shed += 1
             return False
-        HEAD.pack_into(self.buffer, at, size, self._number_of(ending), self._note_arrival(arrival), left)
+        HEAD.pack_into(self.buffer, at, size, self._number_of(ending), self._record_arrival(arrival), left)
         self.buffer[at + HEAD_BYTES : at + size] = slab[pos : pos + length]
         self.buffer[at + HEAD_BYTES + HOP_COUNT_AT] = hop_count
         self.used = at + size
         return True
 
     def _put_held(self, held: Held, disposition: Disposition, now: float) -> None:
-        assert held.arrival is not None  # whoever has a ring has had it from the start
+        assert held.arrival is not None  # an instance with a ring has had it from the start
         at, hop_count = self.used, held.frame[HOP_COUNT_AT] - held.arrival.hops
-        if self._put(held.frame, 0, (held.way, disposition), held.arrival, now, hop_count):
+        if self._put(held.frame, 0, (held.entry, disposition), held.arrival, now, hop_count):
             at += HEAD_BYTES + TIME_CONSUMED_AT
             self.buffer[at : at + 4] = held.time_consumed(now).to_bytes(4, "big")
 
     def _number_of(self, ending: Ending) -> int:
-        way, disposition = ending
-        numbers = self._numbers.get(way)
+        entry, disposition = ending
+        numbers = self._numbers.get(entry)
         if numbers is None:
-            numbers = self._numbers[way] = {}
+            numbers = self._numbers[entry] = {}
         number = numbers.get(disposition)
         if number is None:
             number = self._freed.pop() if self._freed else self._next_number
             self._next_number = max(self._next_number, number + 1)
             numbers[disposition] = number
-            self._ways[number] = ending
+            self._endings[number] = ending
         return number
 
-    def _note_arrival(self, arrival: PassOrigin) -> int:
+    def _record_arrival(self, arrival: PassOrigin) -> int:
         if not self._arrivals or self._arrivals[-1] is not arrival:
             self._arrivals.append(arrival)
         return len(self._arrivals) - 1
@@ -459,14 +425,31 @@ def decode(taken: RingContents) -> Iterator[VisitRecord]:
         if number == TAKEN_BACK:
             continue
         from_at = to_at + int.from_bytes(data[to_at - 2 : to_at], "big")
-        way, disposition = taken.ways[number]
+        entry, disposition = taken.endings[number]
         yield VisitRecord(
             arrival=taken.arrivals[arrival],
             left=left,
-            way=way,
+            entry=entry,
             disposition=disposition,
             frame_bytes=int.from_bytes(data[header_at : header_at + 4], "big"),
             raw_header=data[header_at:to_at],
             to_service=data[to_at:from_at],
             from_service=data[from_at:end],
         )
+
+
+def head_of(frame: Buffer) -> bytes:
+    """What a record keeps of a frame: all but its body."""
+    return bytes(frame[: HEADER_BYTES + sum(_LENGTHS(frame))])
+
+
+def mix(conversation_id: bytes) -> int:
+    """64 bits that look random, of 16 bytes that need not."""
+    first, last = int.from_bytes(conversation_id[:8], "big"), int.from_bytes(conversation_id[8:], "big")
+    return _finish(_finish(first + _GAMMA & _WORD) ^ last)
+
+
+def _finish(word: int) -> int:
+    word = (word ^ word >> 30) * _FIRST & _WORD
+    word = (word ^ word >> 27) * _SECOND & _WORD
+    return word ^ word >> 31

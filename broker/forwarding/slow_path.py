@@ -1,10 +1,11 @@
 """
-The careful path, which both kernels share: whatever is not plain, one frame at a time.
+The slow path, which both kernels share: every frame that is not plain, one at a time.
 
-A kernel's walk takes the frames whose way it remembers. The others come here: a frame of a new route is decided by
-`resolve` and its way remembered, a link frame is copied out, a frame without hops or lifetime takes the way of a drop,
-and what breaks the protocol ends the walk. What a kernel remembers and how is its own: it gives `_recall`, `_remember`
-and `_clear`; how much it may remember is decided here, the same for both.
+A kernel's walk forwards the frames whose entry it has cached. The others come here: a frame with a new route key is
+decided by `resolve` and its entry cached, a link frame is copied out, a frame without hops or lifetime takes the entry
+of a drop, and a frame that breaks the protocol ends the walk. How a kernel caches is its own: it implements `_recall`,
+`_remember` and `_clear`; how much it may cache is decided here, the same for both. In the kernels the entry of a frame
+is called its way.
 """
 
 from __future__ import annotations
@@ -15,47 +16,41 @@ from typing import ClassVar
 
 from broker.errors import PeerError
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, ForwardingEntry, PassResult
+from broker.forwarding.entry import Buffer, ForwardingEntry, PassResult, conversation_of, route_key_of
+from broker.forwarding.held_frames import FROM_TARGET
 from broker.forwarding.ring import Ring
 from broker.protocol.decoder import check_frame, maybe_length
 from broker.protocol.frame import decode_link
-from broker.protocol.layout import (
-    CONVERSATION_AT,
-    FIRST_DIALOG_KIND,
-    GUID_BYTES,
-    HOP_COUNT_AT,
-    PASS,
-    ROUTE_KEY_AT,
-    TO_SERVICE_AT,
-    Flag,
-    FrameKind,
-)
+from broker.protocol.layout import FIRST_DIALOG_KIND, HOP_COUNT_AT, PASS, FrameKind
 
-_LAST = (FrameKind.FATAL, FrameKind.HELLO)  # a HELLO that comes here is the second one, which no peer may say
-FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond
+_LAST = (FrameKind.FATAL, FrameKind.HELLO)  # a HELLO here is the second one, which no peer may send
 
-REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # all remembered ways; past it the cache starts anew: a peer may invent names
-REMEMBERED_OVERHEAD = 360  # bytes of one way beside its route key, at worst, in either kernel, as measured
+REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # of all cached entries; above it the cache is emptied: peers may invent names
+REMEMBERED_OVERHEAD = 360  # bytes of one entry besides its route key, at worst, in either kernel, as measured
 
 Resolve = Callable[[bytes, bytes, int, bool], tuple[ForwardingEntry, bool | None]]
 """
-(route key, conversation id, kind, is_from_target) -> (way, whether the conversation id had a say); None there when this
-holds for one frame only and the next has to be asked for. Must not fail.
+(route key, conversation id, kind, is_from_target) -> (entry, whether the conversation id affected it); None there when
+this holds for one frame only and the next has to be resolved again. Must not fail.
 """
 
 DropWay = Callable[[Disposition, int], ForwardingEntry]
-"""The way of a drop, by disposition and kind."""
+"""The entry of a drop, by disposition and kind."""
 
 
 class SlowPath(ABC):
     """
-    What every kernel does and has. Remembers only ways, which `forget` empties.
+    What every kernel does and has.
 
-    Shape: `name` what `broker status` shows; `max_frame` bytes, what this instance announced; `max_hops` 1 .. 255;
-    `resolve` decides a miss; `ring` takes the records of the frames that are followed, where somebody follows any.
+    Args:
+        max_frame: Bytes, as this instance announced.
+        max_hops: 1 .. 255.
+        resolve: Decides a cache miss.
+        drop_way: The entry of a drop.
+        ring: For the records of the frames that are followed, if any are.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # as `broker status` shows it
 
     def __init__(
         self, *, max_frame: int, max_hops: int, resolve: Resolve, drop_way: DropWay, ring: Ring | None = None
@@ -73,20 +68,17 @@ class SlowPath(ABC):
 
     @abstractmethod
     def tally(self) -> None:
-        """Bring `frames` of every way up to date; whoever reads them calls it first."""
+        """Bring `frames` of every entry up to date; to be called before they are read."""
 
     def forget(self) -> None:
-        """Drop every remembered way: table, health or services have changed."""
+        """Empty the cache: routes, health or services have changed."""
         self._clear()
         self._remembered_bytes = 0
 
-    def way_of(self, frame: Buffer) -> ForwardingEntry:
-        """The way of a whole dialog frame by its route key, and its conversation where that has a say."""
+    def entry_of(self, frame: Buffer) -> ForwardingEntry:
+        """The entry of a whole dialog frame by its route key, and its conversation where that has a say."""
         kind, is_from_target = frame[4], bool(frame[5] & FROM_TARGET)
-        key = bytes(
-            frame[ROUTE_KEY_AT : TO_SERVICE_AT + int.from_bytes(frame[TO_SERVICE_AT - 2 : TO_SERVICE_AT], "big")]
-        )
-        conversation = bytes(frame[CONVERSATION_AT : CONVERSATION_AT + GUID_BYTES])
+        key, conversation = route_key_of(frame), conversation_of(frame)
         known = self._recall(key, conversation, kind, is_from_target)
         if known is not None:
             return known
@@ -101,10 +93,10 @@ class SlowPath(ABC):
 
     def careful(self, slab: bytearray, pos: int, end: int, batch: PassResult) -> tuple[int, ForwardingEntry | None]:
         """
-        Judge the one frame at `pos`: its end, `pos` when the walk ends there; its way if it is a dialog frame.
+        Judge the one frame at `pos`: its end, or `pos` when the walk ends there; its entry if it is a dialog frame.
 
-        Nothing counts that comes behind a frame which ends the connection, so all of it is taken as part of that. No
-        more is taken care of in one walk than a turn of the loop has time for: what is left is for the next.
+        What follows a frame that ends the connection is ignored, as if it were part of it. One walk takes no more of
+        these than an iteration of the loop has time for; the rest is left for the next.
         """
         if not batch.care_left:
             return pos, None
@@ -120,7 +112,7 @@ class SlowPath(ABC):
                 if link_frame[4] in _LAST:
                     batch.link_frames.append(link_frame)
                     return end, None
-                decode_link(link_frame)  # a body that is none ends the walk, like everything that is malformed
+                decode_link(link_frame)  # a malformed body ends the walk, like everything that is malformed
                 batch.link_frames.append(link_frame)
                 return stop, None
         except PeerError as error:
@@ -135,7 +127,7 @@ class SlowPath(ABC):
         return stop, way
 
     def _judge(self, slab: bytearray, pos: int) -> ForwardingEntry:
-        """The way of one whole, well-formed dialog frame; what it teaches is remembered for the next walk."""
+        """The entry of one whole, well-formed dialog frame, which is cached for the next walk."""
         _, kind, flags, hop_count, hop_limit, time_to_live, time_consumed, _, _ = PASS.unpack_from(slab, pos)
         if hop_count + 1 > min(hop_limit, self._max_hops):
             return self._drop_way(Disposition.HOPS_EXHAUSTED, kind)
@@ -143,15 +135,15 @@ class SlowPath(ABC):
             return self._drop_way(Disposition.LIFETIME_EXCEEDED, kind)
         self._note_hops(kind, flags, hop_count, hop_limit)
         slab[pos + HOP_COUNT_AT] = hop_count + 1
-        return self.way_of(memoryview(slab)[pos:])
+        return self.entry_of(memoryview(slab)[pos:])
 
     @abstractmethod
     def _note_hops(self, kind: int, flags: int, hop_count: int, hop_limit: int) -> None:
-        """A frame with these has a hop left."""
+        """A frame with these has a hop left; a kernel may remember that."""
 
     @abstractmethod
     def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:  # noqa: FBT001 - as `Resolve`
-        """The way that is remembered, if one is."""
+        """The cached entry, if there is one."""
 
     @abstractmethod
     def _remember(
@@ -162,8 +154,8 @@ class SlowPath(ABC):
         is_from_target: bool,  # noqa: FBT001 - as `Resolve`
         way: ForwardingEntry,
     ) -> None:
-        """Remember a way, for this conversation alone where one is given."""
+        """Cache an entry, for this conversation alone where one is given."""
 
     @abstractmethod
     def _clear(self) -> None:
-        """Remember nothing."""
+        """Empty the cache."""

@@ -135,7 +135,7 @@ class RowBuffer:
         if batch.principals is not self._principals:
             self._known.clear()  # where a mirrored pair leads is another address now
             self._principals = batch.principals
-        self._learn(taken.ways, numbers)
+        self._learn(taken.endings, numbers)
         queued = self._arrive(taken.arrivals, batch.offset)
         columns = self._decoder.fill(taken.data, records, self._legend)
         if columns.queued:

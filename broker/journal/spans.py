@@ -206,7 +206,7 @@ def _visits(taken: RingContents) -> Iterator[_Visit]:
             continue
         fields = HEADER.unpack_from(data, start)
         length, _, flags, hop_count, _, _, _, message_id, conversation_id, sequence, fragment, *_, to_length = fields
-        way, disposition = taken.ways[number]
+        way, disposition = taken.endings[number]
         arrival = taken.arrivals[arrival_number]
         role = _role(way, disposition, arrival)
         if role is None or (fragment and not flags & _LAST):

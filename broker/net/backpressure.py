@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.pool import Bound, Payer, Pool, has_room_for_one, is_tight
+from broker.forwarding.pool import Bound, Pool, PoolQuota, has_room_for_one, is_tight
 from broker.net.link import Link
 
 GRANT_SECONDS = 0.05  # how long room is kept for a link that was let go; if it brings nothing by then, it has nothing
@@ -87,7 +87,7 @@ class Backpressure:
         if history.is_resting(now):
             return
         pool = outbox.share.pool
-        payer = pool.payers.get(origin)
+        payer = pool.quotas.get(origin)
         for bound in (outbox.share, pool) if payer is None else (outbox.share, pool, payer):
             stall = self._stalls.get(bound)
             if not is_tight(bound, 0 if stall is None else len(stall.waiting)):
@@ -199,6 +199,6 @@ class Backpressure:
 
 def _name(bound: Bound) -> str:
     """What a status calls the bound for which a link is not read."""
-    if isinstance(bound, Payer):
+    if isinstance(bound, PoolQuota):
         return "limits.pool_share"
     return "endpoint.message_forward_size" if isinstance(bound, Pool) else "endpoint.message_forward_share"

@@ -597,7 +597,7 @@ class Link:
 
     def _pass_on(self, slab: bytearray, end: int, now: float) -> int:
         """The forwarder's pass over dialog frames, then the link's own frames; returns the bytes consumed."""
-        batch = self._forwarder.take(slab, end, now, self, self.permit.profile)
+        batch = self._forwarder.forward(slab, end, now, self, self.permit.profile)
         hop = self._forwarder.hop
         if hop.pending >= SHARED_FRAMES or now >= hop.due:
             hop.handed_over(now, self._loop.time())

@@ -251,11 +251,11 @@ class Mirrors:
 
     def principal_of(self, pair: MirroredPair) -> NetworkAddress | None:
         """Where what is for a pair goes now."""
-        return self._forwarder.here.principals.get(pair)
+        return self._forwarder.routing_context.principals.get(pair)
 
     def waiting(self, pair: MirroredPair) -> tuple[int, int]:
         """Frames and bytes that wait for a pair."""
-        outbox = self._forwarder.pairs.get(pair)
+        outbox = self._forwarder.table.pair_outboxes.get(pair)
         return (0, 0) if outbox is None else (len(outbox.held), outbox.share.used_bytes)
 
     def route_name(self, pair: MirroredPair) -> str:
@@ -308,7 +308,7 @@ class Mirrors:
         """The role here is another one; of use where an address of a pair leads to this very instance."""
         for one in self._of.get(broker_instance, ()):
             for address in one.route.addresses:
-                if address in self._forwarder.here.own:
+                if address in self._forwarder.routing_context.own:
                     self._loop.call_soon(self._hear_ourselves, one, address)
 
     # --- the inside, in calling order ---
@@ -339,7 +339,7 @@ class Mirrors:
     def _ask(self, one: InUse, address: NetworkAddress) -> None:
         """PROBE, by the link there is or the next one."""
         one.waiting.discard(address)
-        if address in self._forwarder.here.own:
+        if address in self._forwarder.routing_context.own:
             self._loop.call_soon(self._hear_ourselves, one, address)
             return
         link = self._peers.ask(address, encode_link(self._probe(one.pair)))
@@ -373,7 +373,7 @@ class Mirrors:
 
     def _settle(self, some: Collection[InUse]) -> None:
         """Something was heard of these: tell the forwarder who changed, see that they are asked in time, and log it."""
-        principals = self._forwarder.here.principals
+        principals = self._forwarder.routing_context.principals
         self._lead({one.pair: one.route.principal for one in some if one.route.principal != principals.get(one.pair)})
         for one in some:
             self._arm(one)
@@ -395,7 +395,7 @@ class Mirrors:
 
     def _lead(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
         if changes:
-            self._forwarder.lead(changes, self._loop.time())
+            self._forwarder.set_principals(changes, self._loop.time())
             self._loop.call_soon(self._on_room)
 
 

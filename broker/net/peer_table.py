@@ -337,21 +337,21 @@ class Outlets:
     @property
     def is_draining(self) -> bool:
         """Whether anything waits that a link may still take."""
-        return any(outbox.held and outbox.outlet is not None for outbox in self.forwarder.every_outbox())
+        return any(outbox.held and outbox.outlet is not None for outbox in self.forwarder.table.all_outboxes())
 
     def replacing(self, addresses: Iterable[NetworkAddress]) -> set[NetworkAddress]:
         """Where frames for these addresses may go once nobody serves them: there again, and what leads on as well."""
         others: set[NetworkAddress] = set()
         for address in addresses:
             if self._servers.staying(address) is None:
-                boxes = list(self.forwarder.outboxes_to(address))
+                boxes = list(self.forwarder.table.outboxes_to(address))
                 others.update(*(outbox.alternatives for outbox in boxes), [address] if boxes else [])
         return {address for address in others if self._servers.staying(address) is None}
 
     def fit(self, address: NetworkAddress) -> None:
         """Give what is for an address the link that serves it now; dial when there is none and frames wait."""
         link = self._servers.serving(address)
-        for outbox in list(self.forwarder.outboxes_to(address)):
+        for outbox in list(self.forwarder.table.outboxes_to(address)):
             if outbox.outlet is not link:
                 outbox.outlet = link
                 outbox.drain(self._loop.time())
@@ -364,7 +364,7 @@ class Outlets:
         boxes = [
             outbox
             for address in list(self._servers.addresses_of(link))
-            for outbox in self.forwarder.outboxes_to(address)
+            for outbox in self.forwarder.table.outboxes_to(address)
             if outbox.held and outbox.outlet is link
         ]
         first = link.sends % len(boxes) if boxes else 0  # or one that always has more would keep the others waiting
@@ -523,4 +523,4 @@ class Serving:
         return any(self._servers.staying(address) is None and self._matters(address) for address in addresses)
 
     def _matters(self, address: NetworkAddress) -> bool:
-        return self._addresses.matters(address) or address in self._outlets.forwarder.outboxes
+        return self._addresses.matters(address) or address in self._outlets.forwarder.table.outboxes

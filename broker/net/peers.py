@@ -355,7 +355,7 @@ class Peers:
     def serve(self, forwarder: Forwarder) -> None:
         """The outboxes of this forwarder, which may want a link from now on."""
         self.forwarder = self._outlets.forwarder = forwarder
-        self.dialling.is_invented = forwarder.is_invented
+        self.dialling.is_invented = forwarder.table.is_invented
 
     def start(self) -> None:
         """Begin to keep time."""
@@ -503,7 +503,7 @@ class Peers:
         is_changed |= self._arbitrate(link, agreement)
         if is_changed:
             self._changed()
-        self.dialling.verify(believed - self.forwarder.here.own)
+        self.dialling.verify(believed - self.forwarder.routing_context.own)
         self.farewell.greet(link)
         self._departures.look()
 
@@ -602,7 +602,7 @@ class Peers:
                 del self._dialled[link.number]
                 self.attempts[dialled].is_under_way = False
             else:
-                self.forwarder.found_self({dialled}, now)
+                self.forwarder.add_own_addresses({dialled}, now)
         link.close("the address leads to this very instance")
 
     def _look_at_own(self, now: float) -> None:
@@ -616,7 +616,7 @@ class Peers:
     def _forget_own(self, address: NetworkAddress) -> None:
         del self._own[address]
         if str(address) not in self.hello.addresses:  # else it is ours by configuration
-            self.forwarder.found_self(set(), self._loop.time(), address)
+            self.forwarder.add_own_addresses(set(), self._loop.time(), address)
             self._changed()
 
     # --- who serves what ---
@@ -660,8 +660,8 @@ class Peers:
     def _changed(self) -> None:
         """Which addresses are served has changed: frames and dialogs look for their way again."""
         self._addresses.forget_who_asked()
-        self.forwarder.changed()
-        self.forwarder.mend(self._loop.time(), lambda address: bool(self.problem_of(address)))
+        self.forwarder.forget_decisions()
+        self.forwarder.reroute_failed(self._loop.time(), lambda address: bool(self.problem_of(address)))
         self.backpressure.look_again()
         self._on_room()
 
@@ -682,7 +682,7 @@ class Peers:
             self._stirred.set()
             if not self.farewell.is_said:
                 self._look_at_own(now)
-                self.dialling.look(now, self.forwarder.here.own)
+                self.dialling.look(now, self.forwarder.routing_context.own)
             self._addresses.forget_old(now)
             self.admission.meters.prune(now)
 
@@ -692,7 +692,7 @@ class Peers:
 
     def left(self) -> Left:
         """What has not left yet."""
-        return self.farewell.left(self.links.values(), self.forwarder.every_outbox())
+        return self.farewell.left(self.links.values(), self.forwarder.table.all_outboxes())
 
     async def close(self, *, reason: str, seconds: float) -> None:
         """Tell every peer, unless `leave` has, let what is held leave for so many seconds, then close all links."""
@@ -715,7 +715,7 @@ class Peers:
             await self._ticking.stop()
         for link in list(self.links.values()):
             link.close(reason)
-        self.forwarder.abandon(self._loop.time())
+        self.forwarder.drop_all(self._loop.time())
 
 
 # --- retuning ---

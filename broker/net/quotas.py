@@ -4,8 +4,8 @@ forwarding pool, and the permissions of msdb.
 
 A peer that brings more than its rate is read less: its connections are paused until the excess is paid off, so nothing
 is dropped. All connections of a peer share one meter, which outlives them until a new one would allow no more. Of the
-forwarding pool a peer has its part (`Payer`): near its end it is paused as by back-pressure, above it its frames are
-dropped.
+forwarding pool a peer has its part (`PoolQuota`): near its end it is paused as by back-pressure, above it its frames
+are dropped.
 
 CONNECT is checked as soon as a peer has proved its identity, whichever side dialled, and a refused peer learns only
 that. SEND is checked while forwarding, by the `Profile` of the link's permit. Loop-only.
@@ -23,7 +23,7 @@ import structlog
 from broker.config.settings import HANDSHAKES
 from broker.errors import ConnectDeniedError
 from broker.forwarding.entry import FrameOrigin
-from broker.forwarding.pool import Payer, Pool, forget_feeders
+from broker.forwarding.pool import Pool, PoolQuota, forget_feeders
 from broker.net.tls import Identity
 from broker.ratelimit import TokenBucket
 from broker.security.grants import OPEN, Grants, Permission, Profile
@@ -102,7 +102,7 @@ class Meter:
         free_at: Loop time from which a new meter would allow no more.
     """
 
-    def __init__(self, limits: PeerLimits, payer: Payer | None, pauses: Counter[str]) -> None:
+    def __init__(self, limits: PeerLimits, payer: PoolQuota | None, pauses: Counter[str]) -> None:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         rates = {"bytes_per_second": limits.bytes_per_second, "messages_per_second": limits.messages_per_second}
@@ -116,7 +116,7 @@ class Meter:
     def __len__(self) -> int:
         return len(self._counted)
 
-    def apply(self, limits: PeerLimits, payer: Payer | None) -> None:
+    def apply(self, limits: PeerLimits, payer: PoolQuota | None) -> None:
         """Use these limits from now on; a debt stays, and is paid at the new rate."""
         for limit, bucket in self._buckets.items():
             bucket.rate = getattr(limits, limit)
@@ -176,12 +176,12 @@ class Meters:
         name = self._names[link] = link.peer_id
         meter = self._meters.get(name)
         if meter is None:
-            payer = Payer(pool, self._limits.pool_share) if self._limits.pool_share else None
+            payer = PoolQuota(pool, self._limits.pool_share) if self._limits.pool_share else None
             meter = self._meters[name] = Meter(self._limits, payer, self.pauses)
         meter.add(link)
         link.meter = meter
         if meter.payer is not None:
-            pool.payers[link] = meter.payer
+            pool.quotas[link] = meter.payer
 
     def apply(self, limits: PeerLimits, links: Iterable[MeteredLink], pool: Pool) -> None:
         """Use these limits from now on, for these connections too; what a peer holds of the pool stays its own."""
@@ -192,23 +192,23 @@ class Meters:
         for meter in self._meters.values():
             payer = meter.payer
             if payer is None and limits.pool_share:
-                payer = Payer(pool, limits.pool_share)
+                payer = PoolQuota(pool, limits.pool_share)
             elif payer is not None:
                 payer.percent = limits.pool_share
             meter.apply(limits, payer if limits.pool_share else None)
         for link, name in self._names.items():
             payer = self._meters[name].payer
             if payer is None:
-                pool.payers.pop(link, None)
+                pool.quotas.pop(link, None)
             else:
-                pool.payers[link] = payer
+                pool.quotas[link] = payer
 
     def remove(self, link: MeteredLink, pool: Pool) -> None:
         """A connection is closed; what its frames take of the pool is still charged to its peer."""
         name = self._names.pop(link, None)
         if name is None:
             return
-        pool.payers.pop(link, None)
+        pool.quotas.pop(link, None)
         link.meter = None
         self._meters[name].remove(link)
 

@@ -108,7 +108,7 @@ def running_place(instance: Running) -> InstanceView:
         name: SendingDatabase(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
         for name, endpoint in instance.endpoints.items()
     }
-    here = instance.forwarder.here
+    here = instance.forwarder.routing_context
     told = instance.mirrors.told
     return InstanceView(
         instance.name,

@@ -546,7 +546,7 @@ def _dropped(instance: Running) -> Samples:
 
 def _hops(instance: Running) -> Samples:
     times = instance.forwarder.hop
-    times.settle()
+    times.count_pending()
     return histogram_samples((), dict(enumerate(times.counts)), times.seconds)
 
 

@@ -561,9 +561,9 @@ def forwarded_samples(forwarder: Forwarder) -> Iterator[tuple[Labels, float]]:
 
     All of it is as of the first step, so that the others may be made in later turns of the loop.
     """
-    principals = forwarder.here.principals
-    left = [(way.route, way.sink, way.frames) for way in forwarder.ways.values() if isinstance(way.sink, Outbox)]
-    earlier = [one for counts in forwarder.left.values() for one in counts.items()]
+    principals = forwarder.routing_context.principals
+    left = [(way.route, way.sink, way.frames) for way in forwarder.entries.values() if isinstance(way.sink, Outbox)]
+    earlier = [one for counts in forwarder.table.sent_earlier.values() for one in counts.items()]
     hops: dict[Outbox, str | None] = {}  # its text costs more than all else, and many routes lead to one address
     for route, outbox, frames in left:
         if outbox not in hops:
@@ -589,7 +589,7 @@ NEXT_HOPS_MAX = 100  # told in a status, those with the most frames
 
 def next_hop_status(instance: Running, now: float) -> list[dict[str, Any]]:
     """Those for which frames wait, the most first, at this monotonic instant. Loop-only. Cost: the next hops."""
-    holding = [outbox for outbox in instance.forwarder.every_outbox() if outbox.held]
+    holding = [outbox for outbox in instance.forwarder.table.all_outboxes() if outbox.held]
     most = heapq.nlargest(NEXT_HOPS_MAX, holding, key=lambda outbox: len(outbox.held))
     return [_told(outbox, instance, now) for outbox in most]
 

@@ -110,7 +110,7 @@ def transport_readers() -> Mapping[str, Callable[[Running], Iterable[tuple[Label
         "broker_connection_pauses_total": lambda instance: _counts(
             {"bytes_per_second": 0, "messages_per_second": 0} | instance.peers.admission.meters.pauses
         ),
-        "broker_forward_peer_share_exceeded_total": lambda instance: [((), instance.forwarder.pool.over_payer)],
+        "broker_forward_peer_share_exceeded_total": lambda instance: [((), instance.forwarder.pool.over_quota)],
     }
 
 
@@ -313,8 +313,8 @@ def _forwarding(forwarder: Forwarder, *, is_enabled: bool) -> dict[str, Any]:
 
 def _addresses(instance: Running) -> dict[str, Any]:
     """Those that were dialled or are served, and the first of those that routes name and nobody has dialled yet."""
-    peers, outboxes = instance.peers, instance.forwarder.outboxes
-    known, own = peers.known_addresses | outboxes.keys(), instance.forwarder.here.own
+    peers, outboxes = instance.peers, instance.forwarder.table.outboxes
+    known, own = peers.known_addresses | outboxes.keys(), instance.forwarder.routing_context.own
     untried = islice((one for one in peers.dialling.named if one not in known and one not in own), UNTRIED_MAX)
     return {
         str(address): {

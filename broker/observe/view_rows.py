@@ -276,7 +276,7 @@ class Snapshots:
 
     def _copy_held(self) -> list[HeldCopy]:
         now = self._loop.time()
-        outboxes = self._instance.forwarder.every_outbox()
+        outboxes = self._instance.forwarder.table.all_outboxes()
         return [
             copy_held(outbox, self._instance.peers, self._instance.mirrors, now=now)
             for outbox in outboxes

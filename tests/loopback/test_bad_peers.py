@@ -386,7 +386,7 @@ async def test_peer_that_vanishes_while_it_is_written_to_loses_nothing_untold() 
         await until(lambda: near.states() == ["LOGGED_IN"])
 
         assert near.forwarder.unaccounted == 0
-        assert near.forwarder.outboxes[address].outlet is None
+        assert near.forwarder.table.outboxes[address].outlet is None
 
 
 async def test_flood_of_connections_does_not_keep_others_waiting() -> None:

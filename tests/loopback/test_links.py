@@ -135,7 +135,7 @@ async def test_address_that_nobody_needs_is_reached_again() -> None:
     async with instance() as near:
         gone = NetworkAddress("127.0.0.1", port)
         near.route(far=gone)
-        near.peers.dialling.on_routes([near.forwarder.here.table])
+        near.peers.dialling.on_routes([near.forwarder.routing_context.table])
         near.peers.want(gone)
         await until(lambda: near.peers.attempts[gone].failures >= 2)
 

@@ -84,7 +84,7 @@ class Pair:
     @property
     def waiting(self) -> list[int]:
         """The numbers of the frames that wait."""
-        return numbers([held.frame for box in self.gateway.forwarder.every_outbox() for held in box.held])
+        return numbers([held.frame for box in self.gateway.forwarder.table.all_outboxes() for held in box.held])
 
     @property
     def state(self) -> MirroredRouteState:
@@ -208,7 +208,7 @@ async def test_announcement_switches_though_nobody_asked(pair: Pair) -> None:
 
     await pair.first.says("mirror", 2)
     await pair.second.says("principal", 2)
-    await until(lambda: pair.gateway.forwarder.here.principals == {pair.pair: pair.second.address})
+    await until(lambda: pair.gateway.forwarder.routing_context.principals == {pair.pair: pair.second.address})
     await pair.send()
 
     assert [2] == await pair.second.numbers(1)
@@ -223,13 +223,13 @@ async def test_order_of_what_waits_is_kept_over_two_switches(pair: Pair) -> None
     waiting = [*pair.waiting, pair.sent + 1, pair.sent + 2]
 
     await pair.first.says("mirror", 1)
-    await until(lambda: pair.gateway.forwarder.here.principals == {})
+    await until(lambda: pair.gateway.forwarder.routing_context.principals == {})
     await pair.send(2, body=big)
     assert waiting == pair.waiting
     await pair.second.says("principal", 2)
     arrived = await pair.second.numbers(2)
     pair.second.link.close()
-    await until(lambda: pair.gateway.forwarder.here.principals == {})
+    await until(lambda: pair.gateway.forwarder.routing_context.principals == {})
     left = pair.waiting
     await pair.send(2)
 
@@ -350,7 +350,7 @@ async def test_routes_that_name_no_pair_any_more_end_the_asking(pair: Pair) -> N
     pair.gateway.route(Route("Alone", pair.second.address, "//billing", BILLING))
 
     assert [1] == await pair.second.numbers(1)
-    assert ({}, {}) == (pair.gateway.mirrors.in_use, dict(pair.gateway.forwarder.pairs))
+    assert ({}, {}) == (pair.gateway.mirrors.in_use, dict(pair.gateway.forwarder.table.pair_outboxes))
 
 
 async def test_partner_that_is_not_there_yet_is_found_when_it_comes(pair: Pair) -> None:

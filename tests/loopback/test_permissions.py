@@ -81,13 +81,13 @@ def permit(one: Instance, *rules: PermissionRule) -> None:
     """These rules hold from now on."""
     grants = Grants(rules, is_default_deny=one.peers.entrance.security.is_authenticating)
     one.peers.apply_grants(grants)
-    one.forwarder.changed()
+    one.forwarder.forget_decisions()
 
 
 def send(one: Instance, frames: list[bytes]) -> None:
     """As a database there would."""
     slab = bytearray(b"".join(frames))
-    one.forwarder.take(slab, len(slab), asyncio.get_running_loop().time(), Origin())
+    one.forwarder.forward(slab, len(slab), asyncio.get_running_loop().time(), Origin())
 
 
 class Origin:
@@ -196,7 +196,7 @@ async def test_route_by_transport_dials_only_addresses_of_services_that_the_peer
     everybody = rule(CONNECT, "public")
     here = await street.house("gateway", everybody, rule(SEND, "orders", f"{allowed}/*"), kernel=kernel)
     table = build_table([Route("ByName", TRANSPORT)], now=datetime.now(UTC))
-    here.forwarder.surround(table=table, hosted=hosted({}), is_forwarding=True)
+    here.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
     orders = await street.house("orders", everybody)
     services = [f"{other}/x", f"{other}", f"{allowed}0/x", f"{allowed}/x"]
     orders.route(*(Route(f"r{n}", here.address, service) for n, service in enumerate(services)))
@@ -264,7 +264,7 @@ async def test_instance_that_dials_itself_needs_no_grant_for_itself(street: Stre
     here.route(loop=here.address)
 
     send(here, [message("//loop")])
-    await until(lambda: here.address in here.forwarder.here.own)
+    await until(lambda: here.address in here.forwarder.routing_context.own)
 
     assert {Disposition.ROUTE_INVALID: 1} == here.forwarder.dropped
 
@@ -284,7 +284,7 @@ async def test_another_instance_with_our_certificate_needs_a_grant_like_everybod
 def _route_to_here(house: Instance, here: Instance) -> None:
     """The house forwards what is for //here, although it has a service of that name itself."""
     table = build_table([Route("out", here.address, remote_service_name="//here")], now=datetime.now(UTC))
-    house.forwarder.surround(table=table, hosted=hosted({HERE: []}), is_forwarding=True)
+    house.forwarder.set_routing(table=table, hosted=hosted({HERE: []}), is_forwarding=True)
 
 
 def _counted(advice: list[Any]) -> dict[tuple[int, str], int]:

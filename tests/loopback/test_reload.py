@@ -199,7 +199,7 @@ async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: 
 
         first, second = await file.reload(instance), await file.reload(instance)
 
-        names = {route.name for route in instance.forwarder.here.table}
+        names = {route.name for route in instance.forwarder.routing_context.table}
         assert {"a", "b"} <= names
         assert ((["msdb"], True), ([], False)) == (
             (first.databases, first.has_changed),

@@ -102,7 +102,7 @@ def cases(at: Path) -> dict[str, Case]:
         "endpoint.trust": one("endpoint", "trust", trust, lambda i: len(i.peers.entrance.security.trusted), 2),
         "endpoint.peers": one("endpoint", "peers", trust, lambda i: len(i.peers.entrance.security.trusted), 2),
         "endpoint.message_forwarding": one(
-            "endpoint", "message_forwarding", True, lambda i: i.forwarder.here.is_forwarding, True
+            "endpoint", "message_forwarding", True, lambda i: i.forwarder.routing_context.is_forwarding, True
         ),
         "endpoint.message_forward_size": one(
             "endpoint", "message_forward_size", "8MiB", lambda i: i.forwarder.pool.limit_bytes, 8 << 20
@@ -135,7 +135,7 @@ def cases(at: Path) -> dict[str, Case]:
             "routes",
             "files",
             [str(at / "one.sql"), str(at / "two.sql")],
-            lambda i: bool(i.forwarder.here.table.routes("//two")),
+            lambda i: bool(i.forwarder.routing_context.table.routes("//two")),
             True,
         ),
         f"{db}.path": one(db, "path", "else.db"),

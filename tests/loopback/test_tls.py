@@ -279,7 +279,7 @@ async def test_peer_with_our_ids_is_this_instance_only_with_our_certificate(
         near.peers.want(far.address)
         await until(lambda: near.peers.problem_of(far.address))
 
-        assert ({far.address} if is_own else set()) == near.forwarder.here.own
+        assert ({far.address} if is_own else set()) == near.forwarder.routing_context.own
 
 
 @pytest.mark.parametrize("is_covered", [True, False])

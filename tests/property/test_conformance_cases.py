@@ -258,7 +258,7 @@ def test_change_of_routes_loses_nothing_that_a_gateway_holds(tmp_path: Path) -> 
         stage.begin().send(b"held")
         await stage.until(lambda: gateway.forwarder.pool.frames == 1)
 
-        gateway.forwarder.surround(table=RouteTable(), hosted=Hosted(), is_forwarding=True)
+        gateway.forwarder.set_routing(table=RouteTable(), hosted=Hosted(), is_forwarding=True)
         await stage.until(lambda: dropped_by(gateway, Disposition.NO_ROUTE) > 0)
         bank.start()
 

@@ -100,9 +100,9 @@ def new_forwarder(delivered: dict[bytes, list[bytes]], kernel: str) -> Forwarder
 
     limits = Limits(pool_bytes=0, max_frame=MAX_FRAME, max_hops=MAX_HOPS)
     forwarder = Forwarder(
-        limits, deliver=deliver, want=lambda _: None, health_of=HERE_IS.health_of, kernel=KERNELS[kernel]
+        limits, deliver=deliver, request_link=lambda _: None, health_of=HERE_IS.health_of, kernel=KERNELS[kernel]
     )
-    forwarder.surround(table=HERE_IS.table, hosted=HOSTED, is_forwarding=True)
+    forwarder.set_routing(table=HERE_IS.table, hosted=HOSTED, is_forwarding=True)
     return forwarder
 
 
@@ -247,13 +247,13 @@ def read_by_the_pass(data: bytes, cuts: list[int], kernel: str) -> Outcome:
     forwarder = new_forwarder(outcome.delivered, kernel)
     wires = {address: Wire() for address in (NORTH, SOUTH)}
     for address, wire in wires.items():
-        forwarder.outbox(address).outlet = wire
+        forwarder.table.outbox(address).outlet = wire
     sender, kept, at = Sender(), b"", 0
     for cut in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
         kept += data[at:cut]
         at = cut
         forwarder.slab[: len(kept)] = kept
-        batch = forwarder.take(forwarder.slab, len(kept), 0.0, sender)
+        batch = forwarder.forward(forwarder.slab, len(kept), 0.0, sender)
         outcome.consumed += batch.consumed
         outcome.link_frames += batch.link_frames
         kept = kept[batch.consumed :]

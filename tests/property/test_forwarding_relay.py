@@ -157,13 +157,13 @@ class Relay(RuleBasedStateMachine):
         self.forwarder = Forwarder(
             limits,
             deliver=deliver_nothing,
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=lambda _: AddressHealth.UNTRIED,
             kernel=KERNELS[self.kernel_name],
             ring=self.ring,
         )
         table = build_table(ROUTES, now=datetime.now(UTC))
-        self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
+        self.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
         self.sender = Sender()
         self.wires: dict[NetworkAddress, Wire] = {}
         self.model = {address: Neighbour() for address in (NORTH, SOUTH)}
@@ -177,7 +177,7 @@ class Relay(RuleBasedStateMachine):
     def frames_come_in(self, frames: list[bytes]) -> None:
         data = b"".join(frames)
         self.forwarder.slab[: len(data)] = data
-        self.forwarder.take(self.forwarder.slab, len(data), self.now, self.sender)
+        self.forwarder.forward(self.forwarder.slab, len(data), self.now, self.sender)
         self.sender.received.clear()
         by_end: dict[object, list[bytes]] = {}
         for frame in frames:  # each end is served when all has been read, in the order of the first frame for it
@@ -236,16 +236,16 @@ class Relay(RuleBasedStateMachine):
     @rule(address=ADDRESSES, room=ROOMS)
     def link_comes(self, address: NetworkAddress, room: int) -> None:
         self.model[address] = Neighbour(room=room, held=self.model[address].held)
-        self.wires[address] = self.forwarder.outbox(address).outlet = Wire(room)
+        self.wires[address] = self.forwarder.table.outbox(address).outlet = Wire(room)
         self.drain(address)
 
     @rule(address=ADDRESSES)
     def link_goes(self, address: NetworkAddress) -> None:
         self.model[address].room = None
-        self.forwarder.outbox(address).outlet = None
+        self.forwarder.table.outbox(address).outlet = None
 
     def drain(self, address: NetworkAddress) -> None:
-        self.forwarder.outbox(address).drain(self.now)
+        self.forwarder.table.outbox(address).drain(self.now)
         neighbour = self.model[address]
         if neighbour.room and not neighbour.owed:
             self.expire(neighbour)
@@ -294,7 +294,7 @@ class Relay(RuleBasedStateMachine):
     def pool_is_within_its_bound(self) -> None:
         pool = self.forwarder.pool
         charged = [self.charged(each) for each in self.model.values()]
-        shares = [self.forwarder.outbox(address).share for address in self.model]
+        shares = [self.forwarder.table.outbox(address).share for address in self.model]
         assert charged == [share.used_bytes for share in shares]
         held = sum(len(each.held) for each in self.model.values())
         assert (sum(charged), held, self.over_share) == (pool.used_bytes, pool.frames, pool.over_share)

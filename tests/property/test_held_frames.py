@@ -36,7 +36,7 @@ def frames(first: int, count: int) -> list[bytes]:
 
 
 def waiting(gateway: Node, next_hop: Node) -> int:
-    return len(gateway.forwarder.outbox(next_hop.address).held)
+    return len(gateway.forwarder.table.outbox(next_hop.address).held)
 
 
 def test_frames_held_for_a_next_hop_that_is_cut_leave_by_the_other_before_those_that_come_later() -> None:

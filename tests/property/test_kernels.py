@@ -104,9 +104,9 @@ class Side:
             return ()
         used, shed, taken = self.ring.used, self.ring.shed, self.ring.take()
         told = [
-            (record.way.sink.label, record.way.kind, record.disposition, replace(record, way=ANY_WAY))
+            (record.entry.sink.label, record.entry.kind, record.disposition, replace(record, entry=ANY_WAY))
             for record in decode(taken)
-            if record.way is not None and isinstance(record.way.sink, Shelf)
+            if record.entry is not None and isinstance(record.entry.sink, Shelf)
         ]
         return used, shed, taken.arrivals, told
 

@@ -59,16 +59,16 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
     forwarder = Forwarder(
         Limits(1 << 20, 1 << 16, 16),
         deliver=lambda *_: None,
-        want=lambda _: None,
+        request_link=lambda _: None,
         health_of=lambda _: AddressHealth.UNTRIED,
         kernel=kernel,
     )
-    forwarder.surround(table=TABLE, hosted=Hosted(), is_forwarding=True)
+    forwarder.set_routing(table=TABLE, hosted=Hosted(), is_forwarding=True)
     grants = Grants(is_default_deny=is_default_deny)
     for number, step in enumerate(steps):
         if not step or isinstance(step[0], PermissionRule):
             grants = Grants(step, is_default_deny=is_default_deny)
-            forwarder.changed()
+            forwarder.forget_decisions()
             continue
         peer, services = step
         origin = Origin()
@@ -79,11 +79,11 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
             slab += encode_dialog(
                 Header(FrameKind.MESSAGE, 0, conversation, conversation, service, "from", bytes(16)), b""
             )
-            told = explain(RoutingFacts(service, NO_GUID, conversation), forwarder.here, DisplayNames())
+            told = explain(RoutingFacts(service, NO_GUID, conversation), forwarder.routing_context, DisplayNames())
             is_permitted = with_permissions(told, who_is(peer), grants).permissions[1].is_permitted
             expected += [told.disposition if is_permitted else "not permitted"]
 
-        forwarder.take(slab, len(slab), float(number), origin, grants.profile(who_is(peer)))
+        forwarder.forward(slab, len(slab), float(number), origin, grants.profile(who_is(peer)))
 
         assert Counter(one for one in expected if one != "forwarded") == Counter(map(str, origin.refused))
         assert forwarder.unaccounted == 0

@@ -92,7 +92,7 @@ class Talker(Instance):
         """Its service is there."""
         super().on_routes()
         here = hosted({self.broker_instance: [self.part.service]})
-        self.forwarder.surround(table=self.routes, hosted=here, is_forwarding=False)
+        self.forwarder.set_routing(table=self.routes, hosted=here, is_forwarding=False)
 
     def _deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         for frame in frames:
@@ -275,7 +275,7 @@ async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random,
         here = RoutingContext(near.own_routes, Hosted(), near.peers.health_of, is_forwarding=False)
         frames = []
         for sequence in range(start, min(messages, start + batch)):
-            way = near.forwarder.way_for(decide(facts, here), FrameKind.MESSAGE)
+            way = near.forwarder.table.entry_for(decide(facts, here), FrameKind.MESSAGE)
             fragment = Fragment((sequence, 0), Flag.LAST_FRAGMENT, b"x" * 200, (0, 0))
             frames.append((way, message_frame(contact, Travel(), chance.randbytes(16), fragment)))
         near.process.context.run(near.forwarder.submit, frames, asyncio.get_running_loop().time(), origin)

@@ -186,17 +186,17 @@ class Instance:
         self.forwarder = Forwarder(
             Limits(pool_bytes=around.pool_bytes, max_frame=MAX_FRAME, max_hops=16),
             deliver=self._deliver,
-            want=self.peers.want,
+            request_link=self.peers.want,
             health_of=self.peers.health_of,
-            ask_principal=self.mirrors.use,
-            hold_back=self.peers.backpressure.hold_back,
-            again=housekeeping.again,
+            request_principal=self.mirrors.use,
+            on_waiting=self.peers.backpressure.hold_back,
+            schedule_work=housekeeping.again,
             report=housekeeping.report,
         )
         self._generation = -1
         self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
-        self.forwarder.found_self({self.address}, asyncio.get_running_loop().time())
+        self.forwarder.add_own_addresses({self.address}, asyncio.get_running_loop().time())
         self.routes, self.own_routes = table_of(part.routes), table_of(part.own_routes)
         if part.path is not None and part.is_mirrored:
             self.keeper = self._make_keeper(part.path, supervision)
@@ -227,7 +227,7 @@ class Instance:
         if self.endpoint is not None:
             self.endpoint.transmitter.table = self.own_routes
         is_mirror = part.is_mirrored and self.endpoint is None
-        self.forwarder.surround(
+        self.forwarder.set_routing(
             table=self.routes,
             hosted=hosted(
                 {} if self.endpoint is None else {self.broker_instance: [part.service]},
@@ -238,7 +238,7 @@ class Instance:
         self.mirrors.on_routes(tables)
         self.peers.admission.on_routes(tables)
         self.peers.dialling.on_routes(tables)
-        self.forwarder.rematch(asyncio.get_running_loop().time())
+        self.forwarder.reroute_waiting(asyncio.get_running_loop().time())
         self._on_room()
 
     # --- ports ---

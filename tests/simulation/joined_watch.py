@@ -144,7 +144,7 @@ class Watch:
 
 def _stranded(instance: Instance) -> Iterator[tuple[str, int, str, str]]:
     """Who holds frames from outside, in which life, for whom, and who leads on instead and takes them at once."""
-    outboxes = instance.forwarder.outboxes
+    outboxes = instance.forwarder.table.outboxes
     if not instance.is_up or instance.process.is_frozen or not any(one.held for one in outboxes.values()):
         return
     links = [link for link in instance.peers.links.values() if link.state is LinkState.LOGGED_IN]

@@ -177,7 +177,7 @@ class _Stage:
                 near.start()
         elif blow.what == "cut":
             for one, other in ((near, far), (far, near)):
-                one.forwarder.outbox(other.address).outlet = None
+                one.forwarder.table.outbox(other.address).outlet = None
             network._tell(near)
             await asyncio.sleep(blow.seconds)
             if near.is_up:

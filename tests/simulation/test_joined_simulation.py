@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.forwarding.reroute import Rerouting
+from broker.forwarding.reroute import Rerouter
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Askers, Peers
@@ -107,7 +107,7 @@ def test_lost_link_that_is_not_told_at_once_is_found_out(monkeypatch: pytest.Mon
 
 def test_held_frames_that_take_no_better_way_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Likewise: another gateway is connected, and they wait for the one that is gone."""
-    monkeypatch.setattr(Rerouting, "by_health", lambda *_: None)
+    monkeypatch.setattr(Rerouter, "by_health", lambda *_: None)
 
     assert "leads on" in trouble(LOST_WAY, play)[0]
 

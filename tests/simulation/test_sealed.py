@@ -339,7 +339,7 @@ def test_dialog_that_was_ended_is_not_begun_again_by_its_first_frames(tmp_path: 
             assert [] == rows(db, "SELECT * FROM broker_session_key")
             gateway = stage.network.nodes["g"]
             for frame in [one for one in stage.hostile.seen if not decode_dialog(one)[0].is_from_target]:
-                gateway.receive(frame, gateway.forwarder.outbox(stage.a.address).outlet)  # type: ignore[arg-type]
+                gateway.receive(frame, gateway.forwarder.table.outbox(stage.a.address).outlet)  # type: ignore[arg-type]
             await stage.network.until(lambda: Disposition.SECURITY_UNRESOLVED in stage.dropped(stage.b), seconds=60)
             assert [] == rows(db, "SELECT * FROM broker_conversation")
 

@@ -41,7 +41,7 @@ def messages(records: list[VisitRecord]) -> list[VisitRecord]:
 
 def left(life: list[VisitRecord]) -> list[VisitRecord]:
     """Frames that were handed to a next hop."""
-    return [record for record in life if record.way is not None and record.disposition is Disposition.FORWARDED]
+    return [record for record in life if record.entry is not None and record.disposition is Disposition.FORWARDED]
 
 
 def verdicts(life: list[VisitRecord]) -> list[VisitRecord]:
@@ -49,7 +49,7 @@ def verdicts(life: list[VisitRecord]) -> list[VisitRecord]:
     return [
         record
         for record in life
-        if record.disposition is not None and (record.way is None or _is_dropped_on_its_way(record))
+        if record.disposition is not None and (record.entry is None or _is_dropped_on_its_way(record))
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassResult, WayOf
+from broker.forwarding.entry import Buffer, EntryOf, ForwardingEntry, FrameOrigin, PassResult
 from broker.forwarding.kernels import KERNELS
 from broker.forwarding.slow_path import SlowPath
 from broker.protocol.layout import HOP_COUNT_AT
@@ -29,10 +29,10 @@ class Shelf:
         self.label = label
         self.runs: list[Buffer] = []
 
-    def flush(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
+    def flush(self, now: float, origin: FrameOrigin, way_of: EntryOf) -> None:
         raise AssertionError
 
-    def recover(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
+    def recover(self, now: float, origin: FrameOrigin, way_of: EntryOf) -> None:
         raise AssertionError
 
 

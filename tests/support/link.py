@@ -52,10 +52,10 @@ class LinkEnds:
         self.forwarder = Forwarder(
             Limits(pool_bytes=pool_bytes, max_frame=MAX_FRAME, max_hops=16),
             deliver=lambda _, frames, __: self.delivered.extend(frames),
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=lambda _: AddressHealth.UNTRIED,
         )
-        self.forwarder.surround(
+        self.forwarder.set_routing(
             table=build_table(ROUTES, now=datetime.now(UTC)),
             hosted=hosted({HERE: ["//here"]}),
             is_forwarding=True,

@@ -121,12 +121,12 @@ class Instance:
         self.forwarder = Forwarder(
             Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
             deliver=lambda _, frames, __: self.delivered.extend(frames),
-            want=self.peers.want,
+            request_link=self.peers.want,
             health_of=self.peers.health_of,
-            ask_principal=self.mirrors.use,
+            request_principal=self.mirrors.use,
             kernel=tuning.kernel,
-            hold_back=self.peers.backpressure.hold_back,
-            again=housekeeping.again,
+            on_waiting=self.peers.backpressure.hold_back,
+            schedule_work=housekeeping.again,
             report=housekeeping.report,
         )
         self.mirrors.start(self.forwarder)
@@ -141,9 +141,9 @@ class Instance:
         routes = [Route(name, address, remote_service_name=f"//{name}") for name, address in services.items()]
         routes += [*mirrored, Route("here", LOCAL, remote_service_name=self.service)]
         table = build_table(routes, now=datetime.now(UTC))
-        self.forwarder.surround(table=table, hosted=hosted({HERE: [self.service]}), is_forwarding=True)
+        self.forwarder.set_routing(table=table, hosted=hosted({HERE: [self.service]}), is_forwarding=True)
         self.mirrors.on_routes([table])
-        self.forwarder.rematch(asyncio.get_running_loop().time())
+        self.forwarder.reroute_waiting(asyncio.get_running_loop().time())
 
     def _accept(self, sock: socket.socket, address: str) -> None:
         self.peers.accept(sock, address)

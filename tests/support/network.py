@@ -113,7 +113,7 @@ class Wire:
 
     def _drain(self) -> None:
         self._room = self._network.weather.room
-        outbox = self._near.forwarder.outbox(self._address)
+        outbox = self._near.forwarder.table.outbox(self._address)
         if outbox.outlet is self:
             outbox.drain(self._network.loop.time())
             self._near.on_room()
@@ -172,7 +172,7 @@ class Node:
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=MAX_FRAME, max_hops=16),
             deliver=self._deliver,
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=self._health_of,
             ring=Ring(RING_BYTES, sample=1) if self.network.is_followed else None,
         )
@@ -186,7 +186,7 @@ class Node:
             )
             self.endpoint.transmitter.table = _table(self.own_routes)
             here = hosted({self.endpoint.broker_instance: [self.service]})
-        self.forwarder.surround(table=_table(self.routes), hosted=here, is_forwarding=self.path is None)
+        self.forwarder.set_routing(table=_table(self.routes), hosted=here, is_forwarding=self.path is None)
         if self.endpoint is not None:
             self.endpoint.start()
         self.network.connect(self)
@@ -214,7 +214,7 @@ class Node:
     def receive(self, frame: bytes, origin: FrameOrigin) -> None:
         """What one read of a link brought."""
         self.forwarder.slab[: len(frame)] = frame
-        self.forwarder.take(self.forwarder.slab, len(frame), self.network.loop.time(), origin)
+        self.forwarder.forward(self.forwarder.slab, len(frame), self.network.loop.time(), origin)
 
     def on_room(self) -> None:
         if self.endpoint is not None:
@@ -222,8 +222,8 @@ class Node:
 
     def on_paths(self) -> None:
         """Links or routes are new."""
-        self.forwarder.changed()
-        self.forwarder.mend(self.network.loop.time(), lambda _: False)
+        self.forwarder.forget_decisions()
+        self.forwarder.reroute_failed(self.network.loop.time(), lambda _: False)
         if self.endpoint is not None:
             self.endpoint.transmitter.on_paths_changed()
 
@@ -239,7 +239,7 @@ class Node:
             self.endpoint.receive(frames, origin)
 
     def _health_of(self, address: NetworkAddress) -> AddressHealth:
-        is_connected = self.forwarder.outbox(address).outlet is not None
+        is_connected = self.forwarder.table.outbox(address).outlet is not None
         return AddressHealth.CONNECTED if is_connected else AddressHealth.SUPPRESSED
 
 
@@ -288,13 +288,13 @@ class Network:
     def connect(self, node: Node) -> None:
         """Links between this node and all others that are up."""
         for near, far in self._pairs(node):
-            near.forwarder.outbox(far.address).outlet = Wire(self, near, far, far.address)
+            near.forwarder.table.outbox(far.address).outlet = Wire(self, near, far, far.address)
         self._tell(node)
 
     def disconnect(self, node: Node) -> None:
         """No links to or from this node."""
         for near, far in self._pairs(node):
-            near.forwarder.outbox(far.address).outlet = None
+            near.forwarder.table.outbox(far.address).outlet = None
         self._tell(node)
 
     async def until(self, condition: Callable[[], bool], *, seconds: float) -> None:
@@ -314,7 +314,7 @@ class Network:
         for node in self.nodes.values():
             if node.is_up:
                 node.on_paths()
-                for outbox in node.forwarder.outboxes.values():
+                for outbox in node.forwarder.table.outboxes.values():
                     outbox.drain(self.loop.time())
         if changed.is_up:
             changed.on_room()

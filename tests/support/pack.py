@@ -35,5 +35,5 @@ def pack_of(
         latest=math.inf,
         longest=max(map(len, frames)),
         arrival=None,
-        payer=None,
+        quota=None,
     )

@@ -84,15 +84,15 @@ class Neighbourhood:
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16),
             deliver=lambda *_: None,
-            want=self.peers.want,
+            request_link=self.peers.want,
             health_of=self.peers.health_of,
-            hold_back=self.peers.backpressure.hold_back,
-            again=housekeeping.again,
+            on_waiting=self.peers.backpressure.hold_back,
+            schedule_work=housekeeping.again,
             report=housekeeping.report,
         )
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
-        self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
+        self.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
         monkeypatch.setattr(module, "connect", self._connect)
 
     def start(self) -> None:
@@ -120,7 +120,7 @@ class Neighbourhood:
         header = replace(PLAIN, to_service=f"{address}/x", sequence_number=number, **fields)
         frame = encode_dialog(header, b"body")
         self.forwarder.slab[: len(frame)] = frame
-        self.forwarder.take(self.forwarder.slab, len(frame), self.loop.time(), Origin())
+        self.forwarder.forward(self.forwarder.slab, len(frame), self.loop.time(), Origin())
         return encode_dialog(replace(header, hop_count=1), b"body")
 
     def _on_room(self) -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from broker.flow import Disposition
 from broker.forwarding.entry import ForwardingEntry, PassOrigin, Queued, Sink
-from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import Pool
 from broker.forwarding.ring import Ring, RingContents
 from broker.journal.rows import RingBatch
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, FrameKind
 from broker.routing.address import NetworkAddress
+from tests.support.forwarding import outbox_context
 
 EAST = NetworkAddress("east")
 HEADER = Header(
@@ -34,7 +35,7 @@ class Origin:
 
 
 def outbox(address: NetworkAddress = EAST) -> Outbox:
-    return Outbox(address, pool=Pool(1 << 20), want=lambda: None, ports=Ports(drop=lambda *_: None))
+    return Outbox(address, pool=Pool(1 << 20), request_link=lambda: None, context=outbox_context())
 
 
 def way(
@@ -71,7 +72,7 @@ class Tape:
 
     def tell(self, data: bytes, disposition: Disposition | None, *, entered: float, left: float) -> None:
         """What a database here says of a frame."""
-        self.ring.tell(data, disposition, PassOrigin(entered, "west", is_from_here=False), left)
+        self.ring.report(data, disposition, PassOrigin(entered, "west", is_from_here=False), left)
 
     def take(self) -> RingContents:
         return self.ring.take()

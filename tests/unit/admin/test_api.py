@@ -104,7 +104,10 @@ async def test_new_route_holds_from_the_next_frame_on(api: Api, instance: Instan
     await api.sql(SqlRequest("CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022'", "msdb"), OWNER)
 
     assert instance.forwarder.generation > before
-    assert [route.name for route in instance.forwarder.here.table.routes(None)] == ["AutoCreatedLocal", "far"]
+    assert [route.name for route in instance.forwarder.routing_context.table.routes(None)] == [
+        "AutoCreatedLocal",
+        "far",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +235,7 @@ async def test_explaining_sends_nothing(api: Api, instance: Instance) -> None:
 
     await api.explain(ExplainRequest("//b"))
 
-    assert ({}, {}) == (instance.forwarder.outboxes, instance.peers.attempts)
+    assert ({}, {}) == (instance.forwarder.table.outboxes, instance.peers.attempts)
 
 
 async def test_a_conversation_that_lives_here_is_found_in_its_file(api: Api, instance: Instance) -> None:

@@ -182,12 +182,12 @@ async def test_description_has_every_operation(ask: Ask) -> None:
 
 async def test_asking_changes_nothing(ask: Ask, instance: Instance) -> None:
     """GET is safe: whoever only looks leaves no trace."""
-    before = (instance.forwarder.generation, instance.catalog.msdb.rows, dict(instance.forwarder.ways))
+    before = (instance.forwarder.generation, instance.catalog.msdb.rows, dict(instance.forwarder.entries))
 
     for target in ("/v1/status", "/v1/views/sys.routes", "/v1/views/sys.transmission_queue", "/v1/openapi.json"):
         assert (await ask("GET", target))[0] == 200
 
-    assert before == (instance.forwarder.generation, instance.catalog.msdb.rows, dict(instance.forwarder.ways))
+    assert before == (instance.forwarder.generation, instance.catalog.msdb.rows, dict(instance.forwarder.entries))
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class Running:
         self.databases.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=self.databases.deliver,
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=lambda _: AddressHealth.UNTRIED,
         )
         names = (MSDB, *self.databases.own)
@@ -176,7 +176,7 @@ async def test_what_goes_is_refused_at_once_given_back_and_still_counted(
         await until(lambda: "orders" not in first.catalog.databases)
         told = await handing_over
 
-        visits = [(record.way, record.disposition) for record in decode(ring.take())]
+        visits = [(record.entry, record.disposition) for record in decode(ring.take())]
         assert [(None, Disposition.DATABASE_IS_MIRROR)] * 2 == visits
         assert [Disposition.DATABASE_IS_MIRROR] * 2 == peer.advice
         assert 2 == first.databases.past.dropped[Disposition.DATABASE_IS_MIRROR]

@@ -85,12 +85,12 @@ class Shop:
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=lambda database, frames, origin: None,
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=lambda _: AddressHealth.CONNECTED,
-            ask=self.asked.append,
+            ask_for_route=self.asked.append,
         )
         self.link = Link()
-        self.forwarder.outbox(GATEWAY).outlet = self.link
+        self.forwarder.table.outbox(GATEWAY).outlet = self.link
         self.peer = Peer()
         self.db = open_database(path, "Orders")
         self.db.execute("PRAGMA busy_timeout = 0")
@@ -103,7 +103,7 @@ class Shop:
 
     def route(self, *routes: Route, msdb: RouteTable | None = None) -> None:
         self.endpoint.transmitter.table = build_table(routes, now=datetime.now(UTC))
-        self.forwarder.surround(table=msdb or RouteTable(), hosted=Hosted(), is_forwarding=False)
+        self.forwarder.set_routing(table=msdb or RouteTable(), hosted=Hosted(), is_forwarding=False)
         self.endpoint.transmitter.on_paths_changed()
 
     def begin(self, *bodies: bytes, **more: Any) -> Dialog:

@@ -214,7 +214,7 @@ async def test_absent_service_is_answered_with_a_fault(path: Path) -> None:
 async def test_fault_goes_to_every_address_as_nobody_sends_it_again(path: Path) -> None:
     async with open_shop(path) as shop:
         other, now = Link(), datetime.now(UTC)
-        shop.forwarder.outbox(OTHER).outlet = other
+        shop.forwarder.table.outbox(OTHER).outlet = other
         routes = [create_route(str(a), RouteProperties(address=str(a)), now=now) for a in (GATEWAY, OTHER)]
         shop.endpoint.transmitter.table = build_table(routes, now=now)
 
@@ -662,7 +662,7 @@ async def test_an_answer_without_a_route_leads_to_another_request_after_the_time
 async def test_what_leads_back_to_this_very_instance_is_asked_for_by_the_instance(path: Path) -> None:
     back = Route("self", OTHER, remote_service_name=BILLING)
     async with open_shop(path, back) as shop:
-        shop.forwarder.found_self({OTHER}, 0.0)
+        shop.forwarder.add_own_addresses({OTHER}, 0.0)
         shop.route(back, msdb=build_table([ASK], now=datetime.now(UTC)))
         shop.begin(b"one")
         await asyncio.sleep(2 * SOON)

@@ -44,7 +44,7 @@ class Instance:
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=self.deliver,
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=lambda _: AddressHealth.CONNECTED,
             ring=self.ring,
         )
@@ -59,7 +59,7 @@ class Instance:
             self.endpoints[service] = endpoint
             endpoint.start()
         here = hosted({one.broker_instance: [name] for name, one in self.endpoints.items()})
-        self.forwarder.surround(table=table, hosted=here, is_forwarding=False)
+        self.forwarder.set_routing(table=table, hosted=here, is_forwarding=False)
 
     def deliver(self, database: bytes, frames: list[bytes], origin: Any) -> None:
         (endpoint,) = [one for one in self.endpoints.values() if one.broker_instance == database]
@@ -68,7 +68,7 @@ class Instance:
     def take(self, *frames: bytes) -> None:
         data = b"".join(frames)
         self.forwarder.slab[: len(data)] = data
-        self.forwarder.take(self.forwarder.slab, len(data), asyncio.get_running_loop().time(), Peer())
+        self.forwarder.forward(self.forwarder.slab, len(data), asyncio.get_running_loop().time(), Peer())
 
     def records(self) -> list[VisitRecord]:
         return list(decode(self.ring.take()))
@@ -78,7 +78,7 @@ class Instance:
         return [
             (record.header.sequence_number, record.disposition)
             for record in self.records()
-            if record.way is None and record.disposition is not None
+            if record.entry is None and record.disposition is not None
         ]
 
     async def close(self) -> None:
@@ -111,7 +111,7 @@ async def test_every_arrival_has_a_verdict_after_the_commit(tmp_path: Path) -> N
         instance.take(first, first, broken, far.message(2), far.fault(-8408))
         assert [] == instance.verdicts()
         await asyncio.sleep(SOON)
-        records = [one for one in instance.records() if one.way is None and one.arrival.entered == began]
+        records = [one for one in instance.records() if one.entry is None and one.arrival.entered == began]
 
     delivered = Disposition.DELIVERED
     fates = [(one.header.kind, one.header.sequence_number, one.disposition) for one in records]
@@ -137,14 +137,14 @@ async def test_frames_between_two_databases_are_sent_and_delivered_here(tmp_path
         records = [record for record in instance.records() if record.header.kind == FrameKind.MESSAGE]
 
     sent, delivered, acknowledged = records
-    assert (True, Disposition.DELIVERED) == (sent.way is not None, sent.disposition)
+    assert (True, Disposition.DELIVERED) == (sent.entry is not None, sent.disposition)
     assert (None, Disposition.DELIVERED, True, {}) == (
-        delivered.way,
+        delivered.entry,
         delivered.disposition,
         delivered.arrival.is_from_here,
         delivered.arrival.queued,
     )
-    assert (None, None) == (acknowledged.way, acknowledged.disposition)
+    assert (None, None) == (acknowledged.entry, acknowledged.disposition)
     assert 1 == len({record.header.message_id for record in records})
     assert sent.arrival.entered == delivered.arrival.entered <= delivered.left <= acknowledged.left
 
@@ -183,7 +183,7 @@ async def test_frame_whose_names_are_no_text_is_told(tmp_path: Path) -> None:
         frame = far_initiator("Orders").message(0)
         instance.take(frame.replace(b"//far/Orders", b"//far/\xffrders"))
         await asyncio.sleep(SOON)
-        told = [record for record in instance.records() if record.way is None]
+        told = [record for record in instance.records() if record.entry is None]
 
     assert [Disposition.MALFORMED] == [record.disposition for record in told]
 

@@ -234,7 +234,7 @@ def test_acknowledged_fragments_are_told_once_with_their_newest_copy() -> None:
     assert [1, 4] == ids(first)
     assert ([], [(2, 0)]) == (again, places(rest))
     assert [(None, None, NOW - 50, NOW)] * 2 == [
-        (record.way, record.disposition, record.arrival.entered, record.left) for record in first
+        (record.entry, record.disposition, record.arrival.entered, record.left) for record in first
     ]
     assert [NOW + 1] == [record.left for record in rest]
     queued = [record.arrival.queued[record.header.message_id].enqueued_at for record in first + rest]

@@ -45,7 +45,7 @@ class Here(TransmissionStatus):
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=lambda *_: None,
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=lambda _: AddressHealth.CONNECTED,
         )
         super().__init__(
@@ -57,7 +57,7 @@ class Here(TransmissionStatus):
         )
 
     def connect(self, *, can_send: bool = True) -> Here:
-        self.forwarder.outbox(HOP).outlet = Link(can_send=can_send)  # type: ignore[assignment]
+        self.forwarder.table.outbox(HOP).outlet = Link(can_send=can_send)  # type: ignore[assignment]
         return self
 
 

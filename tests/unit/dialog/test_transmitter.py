@@ -36,7 +36,7 @@ from broker.dialog.transmitter import (
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, ForwardingEntry, frame_bounds
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.outbox import DatabaseSink, DropSink, Outbox, Ports
+from broker.forwarding.outbox import DatabaseSink, DropSink, Outbox
 from broker.forwarding.pool import Limits, Pool
 from broker.protocol.frame import (
     Envelope,
@@ -58,6 +58,7 @@ from broker.security.seal import Mode, read_box
 from broker.security.session import CannotSealError, DialogCredentials, Opener, Secured
 from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
 from tests.support.dialog import ALONE
+from tests.support.forwarding import outbox_context
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
@@ -86,7 +87,9 @@ class Outboxes:
         self.asked: list[int] = []
 
     def __call__(self, address: NetworkAddress) -> Outbox:
-        return Outbox(address, pool=Pool(0), want=lambda: self.asked.append(address.port), ports=Ports(lambda *_: None))
+        return Outbox(
+            address, pool=Pool(0), request_link=lambda: self.asked.append(address.port), context=outbox_context()
+        )
 
 
 def order(one: Decision) -> list[int]:
@@ -430,7 +433,7 @@ class Stage:
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=lambda _database, frames, _origin: self.delivered.extend(frames),
-            want=self.asked.append,
+            request_link=self.asked.append,
             health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
         )
         settings = DialogTuning(Backoff(FIRST_WAIT, 8.0), Travel(), self.window, self.fragment_size)
@@ -451,7 +454,7 @@ class Stage:
 
     def connect(self, address: NetworkAddress) -> Link:
         link = Link()
-        self.forwarder.outbox(address).outlet = link
+        self.forwarder.table.outbox(address).outlet = link
         return link
 
     def send(self, endpoint_id: int, *bodies: bytes, **found: Any) -> None:
@@ -503,7 +506,7 @@ class Stage:
 
     def reroute(self, *addresses: str) -> None:
         self.transmitter.table = table(*addresses)
-        self.forwarder.changed()
+        self.forwarder.forget_decisions()
 
     def _wake(self) -> None:
         if self.answers_by_itself and not self._is_turn_due:
@@ -895,7 +898,7 @@ async def test_who_may_know_a_route_is_asked_for_it_once() -> None:
     now = datetime.now(UTC)
     ask = create_route("ask", RouteProperties(BROKER_CONFIGURATION, address=str(OTHER)), now=now)
     stage.transmitter.table = build_table([ask], now=now)
-    stage.forwarder.changed()
+    stage.forwarder.forget_decisions()
 
     stage.send(1, b"a")
     stage.send(1, b"b")
@@ -907,7 +910,7 @@ async def test_who_may_know_a_route_is_asked_for_it_once() -> None:
 @virtual_time
 async def test_link_is_asked_for_when_there_is_none_and_used_when_it_comes() -> None:
     stage = Stage()
-    stage.forwarder.outbox(GATEWAY).outlet = None
+    stage.forwarder.table.outbox(GATEWAY).outlet = None
     stage.send(1, b"a")
     await settle()
     assert stage.asked == [GATEWAY]
@@ -945,9 +948,9 @@ async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
     ((broken, _),) = [(address, link) for address, link in links.items() if link.frames]
     (healthy,) = links.keys() - {broken}
 
-    stage.forwarder.outbox(broken).outlet = None
+    stage.forwarder.table.outbox(broken).outlet = None
     stage.health[broken] = AddressHealth.SUPPRESSED
-    stage.forwarder.changed()
+    stage.forwarder.forget_decisions()
     stage.transmitter.on_paths_changed()
     await settle()
 
@@ -1044,7 +1047,7 @@ async def test_change_that_leaves_the_path_sends_nothing_again() -> None:
     stage.send(1, b"a")
     await settle()
 
-    stage.forwarder.changed()
+    stage.forwarder.forget_decisions()
     stage.transmitter.on_paths_changed()
     await settle()
 
@@ -1054,7 +1057,7 @@ async def test_change_that_leaves_the_path_sends_nothing_again() -> None:
 @virtual_time
 async def test_far_service_in_this_very_instance_is_delivered() -> None:
     stage = Stage()
-    stage.forwarder.surround(
+    stage.forwarder.set_routing(
         table=RouteTable(), hosted=Hosted({THERE: frozenset({"Far"})}, {"Far": (THERE,)}), is_forwarding=False
     )
     stage.reroute("LOCAL")

@@ -15,21 +15,21 @@ from broker.forwarding import fib as ways
 from broker.forwarding import forwarder as module
 from broker.forwarding.entry import (
     Buffer,
+    EntryOf,
     ForwardingEntry,
     FrameOrigin,
     Outlet,
     PassResult,
     UnknownOrigin,
-    WayOf,
     frame_bounds,
 )
-from broker.forwarding.fib import OTHER_KIND, Decider
-from broker.forwarding.forwarder import Forwarder, Settling
+from broker.forwarding.fib import OTHER_KIND, Resolver
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNELS
 from broker.forwarding.latency import HopTimes, bucket
-from broker.forwarding.outbox import Outbox, Ports
-from broker.forwarding.pool import HELD_OVERHEAD, READ_BYTES, Limits, Pool
-from broker.forwarding.reroute import Moves, RerouteReason
+from broker.forwarding.outbox import Outbox
+from broker.forwarding.pool import HELD_OVERHEAD, READ_BYTES, Limits
+from broker.forwarding.reroute import Rerouter, RerouteReason
 from broker.protocol.frame import Header, Ping, decode_dialog, encode_link
 from broker.protocol.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
@@ -93,17 +93,17 @@ class Station:
         self.forwarder = Forwarder(
             Limits(pool_bytes=10_000, max_frame=65536, max_hops=16),
             deliver=lambda *what: self.delivered.append(what),
-            want=self.wanted.append,
+            request_link=self.wanted.append,
             health_of=lambda _: AddressHealth.UNTRIED,
             kernel=KERNELS[self.kernel_name],
         )
         self.surround(*ROUTES, is_forwarding=is_forwarding)
         self.wires = {address: Wire() for address in wired}
         for address, wire in self.wires.items():
-            self.forwarder.outbox(address).outlet = wire
+            self.forwarder.table.outbox(address).outlet = wire
 
     def surround(self, *routes: Route, is_forwarding: bool = True) -> None:
-        self.forwarder.surround(
+        self.forwarder.set_routing(
             table=build_table(routes, now=datetime.now(UTC)),
             hosted=hosted({HERE: ["//here"]}),
             is_forwarding=is_forwarding,
@@ -112,7 +112,7 @@ class Station:
     def take(self, *frames: bytes) -> None:
         data = b"".join(frames)
         self.forwarder.slab[: len(data)] = data
-        batch = self.forwarder.take(self.forwarder.slab, len(data), NOW, self.sender)
+        batch = self.forwarder.forward(self.forwarder.slab, len(data), NOW, self.sender)
         assert len(data) == batch.consumed
         assert self.forwarder.unaccounted == 0
 
@@ -152,7 +152,7 @@ def test_frames_leave_for_their_next_hops(make_frame: MakeFrame) -> None:
 
     assert hopped(frames[0], frames[2], frames[3]) == station.wires[NORTH].written
     assert hopped(frames[1]) == station.wires[SOUTH].written
-    assert {way.route: way.frames for way in station.forwarder.ways.values()} == {
+    assert {way.route: way.frames for way in station.forwarder.entries.values()} == {
         "ToNorth": 2,
         "ToSouth": 1,
         "AlsoToNorth": 1,
@@ -249,8 +249,8 @@ def test_held_frames_are_accounted_for_until_they_leave_or_are_dropped(make_fram
     station.forwarder.expire(NOW + 1)
     assert (station.forwarder.dropped, station.forwarder.unaccounted) == ({Disposition.EXPIRED_HERE: 1}, 0)
     wire = Wire()
-    station.forwarder.outboxes[NORTH].outlet = wire
-    station.forwarder.outboxes[NORTH].drain(NOW + 1)
+    station.forwarder.table.outboxes[NORTH].outlet = wire
+    station.forwarder.table.outboxes[NORTH].drain(NOW + 1)
 
     assert len(frames[0] * 2) == len(wire.written)
     assert (station.forwarder.forwarded, station.forwarder.pool.frames, station.forwarder.unaccounted) == (2, 0, 0)
@@ -260,7 +260,7 @@ def test_end_of_the_instance_drops_what_is_held_everywhere(make_frame: MakeFrame
     station = Station(wired=())
     station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
 
-    station.forwarder.abandon(NOW)
+    station.forwarder.drop_all(NOW)
 
     assert station.forwarder.dropped == {Disposition.SHUTDOWN: 2}
     assert (station.forwarder.pool.used_bytes, station.forwarder.unaccounted) == (0, 0)
@@ -274,7 +274,8 @@ def test_submitted_frames_take_the_ways_given_for_them_and_keep_their_hops(make_
     forwarder, sender = station.forwarder, Sender()
     frames = [make_frame(to_service=service, sequence_number=n) for n, service in enumerate(["//north", "//here"])]
     ways = [
-        forwarder.way_for(decide(facts_of(frame, database=HERE), forwarder.here), FrameKind.MESSAGE) for frame in frames
+        forwarder.table.entry_for(decide(facts_of(frame, database=HERE), forwarder.routing_context), FrameKind.MESSAGE)
+        for frame in frames
     ]
 
     forwarder.submit(zip(ways, frames, strict=True), NOW, sender)
@@ -291,10 +292,12 @@ def test_time_here_is_told_of_frames_from_outside_alone(make_frame: MakeFrame) -
     frame = make_frame(to_service="//south")
 
     forwarder.submit(
-        [(forwarder.way_for(decide(facts_of(frame), forwarder.here), FrameKind.MESSAGE), frame)], NOW, Sender()
+        [(forwarder.table.entry_for(decide(facts_of(frame), forwarder.routing_context), FrameKind.MESSAGE), frame)],
+        NOW,
+        Sender(),
     )
     station.wires[SOUTH].can_send = True
-    forwarder.outbox(SOUTH).drain(NOW + 1)
+    forwarder.table.outbox(SOUTH).drain(NOW + 1)
 
     assert (frame[HOP_COUNT_AT], 2) == (0, forwarder.forwarded)
     assert (1, 0) == (forwarder.hop.pending, sum(forwarder.hop.counts))
@@ -307,12 +310,15 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
         make_frame(message_id=bytes([n]) * 16, to_service=service, sequence_number=n)
         for n, service in enumerate(["//north", "//north/too", "//north"])
     ]
-    ways = [forwarder.way_for(decide(facts_of(frame), forwarder.here), FrameKind.MESSAGE) for frame in frames]
+    ways = [
+        forwarder.table.entry_for(decide(facts_of(frame), forwarder.routing_context), FrameKind.MESSAGE)
+        for frame in frames
+    ]
 
     forwarder.submit(zip(ways, frames, strict=True), NOW, station.sender)
     assert ([way.frames for way in ways[:2]], forwarder.pool.frames, forwarder.unaccounted) == ([0, 0], 3, 0)
-    forwarder.outboxes[NORTH].outlet = wire = Wire()
-    forwarder.outboxes[NORTH].drain(NOW)
+    forwarder.table.outboxes[NORTH].outlet = wire = Wire()
+    forwarder.table.outboxes[NORTH].drain(NOW)
 
     assert (b"".join(frames), [2, 1]) == (wire.written, [way.frames for way in ways[:2]])
 
@@ -320,7 +326,9 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
 def test_dialog_that_is_delayed_has_a_way_that_drops(make_frame: MakeFrame) -> None:
     station = Station()
     frame = make_frame(to_service="//nobody")
-    way = station.forwarder.way_for(decide(facts_of(frame), station.forwarder.here), FrameKind.MESSAGE)
+    way = station.forwarder.table.entry_for(
+        decide(facts_of(frame), station.forwarder.routing_context), FrameKind.MESSAGE
+    )
 
     station.forwarder.submit([(way, frame)], NOW, station.sender)
 
@@ -355,16 +363,18 @@ def test_instance_that_does_not_forward_drops_what_is_not_for_it(make_frame: Mak
 def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way(make_frame: MakeFrame) -> None:
     station = Station(wired=[SOUTH])
     came, sent = make_frame(to_service="//north"), make_frame(to_service="//north", sequence_number=1)
-    way = station.forwarder.way_for(decide(facts_of(sent), station.forwarder.here), FrameKind.MESSAGE)
+    way = station.forwarder.table.entry_for(
+        decide(facts_of(sent), station.forwarder.routing_context), FrameKind.MESSAGE
+    )
     station.take(came)
     station.forwarder.submit([(way, sent)], NOW, station.sender)
 
     station.surround(Route("Moved", SOUTH, remote_service_name="//north"))
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
 
     assert station.wires[SOUTH].written == hopped(came)
     # What a database here sent goes by its own routes, so it stays where it is.
-    assert [bytes(held.frame) for held in station.forwarder.outboxes[NORTH].held] == [sent]
+    assert [bytes(held.frame) for held in station.forwarder.table.outboxes[NORTH].held] == [sent]
     assert (station.forwarder.pool.frames, station.forwarder.unaccounted) == (1, 0)
 
 
@@ -386,10 +396,10 @@ class Crossing(Station):
         self.forwarder = Forwarder(
             Limits(pool_bytes=2_000_000, max_frame=65536, max_hops=16),
             deliver=lambda *what: self.delivered.append(what),
-            want=self.wanted.append,
+            request_link=self.wanted.append,
             health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
             kernel=KERNELS[self.kernel_name],
-            again=self._again,
+            schedule_work=self._again,
             report=lambda outlet, error: self.reported.append((outlet, error)),
         )
         self.surround(Route("West", WEST, "//far"), Route("East", EAST, "//far"), *ROUTES, *more)
@@ -399,22 +409,22 @@ class Crossing(Station):
 
     def connect(self, address: NetworkAddress) -> Wire:
         self.health[address] = AddressHealth.CONNECTED
-        self.wires[address] = self.forwarder.outbox(address).outlet = Wire()
-        self.forwarder.changed()
+        self.wires[address] = self.forwarder.table.outbox(address).outlet = Wire()
+        self.forwarder.forget_decisions()
         return self.wires[address]
 
     def cut(self, address: NetworkAddress) -> None:
         self.health[address] = AddressHealth.SUPPRESSED
         self.failed.add(address)
-        self.forwarder.outbox(address).outlet = None
-        self.forwarder.changed()
+        self.forwarder.table.outbox(address).outlet = None
+        self.forwarder.forget_decisions()
 
     def mend(self, now: float = NOW) -> None:
-        self.forwarder.mend(now, self.failed.__contains__)
+        self.forwarder.reroute_failed(now, self.failed.__contains__)
         assert self.forwarder.unaccounted == 0
 
     def held(self, address: NetworkAddress) -> list[bytes]:
-        return [held.frame for held in self.forwarder.outbox(address).held]
+        return [held.frame for held in self.forwarder.table.outbox(address).held]
 
     def hold(self, address: NetworkAddress, *frames: bytes) -> None:
         """These frames come in and wait for a link that takes nothing."""
@@ -469,7 +479,7 @@ def test_time_here_of_held_frames_is_told_once_when_they_wait_on_the_other_way_t
     station.mend(NOW + 0.25)
     waiting = station.forwarder.hop.pending
     station.connect(EAST)
-    station.forwarder.outbox(EAST).drain(NOW + 0.5)
+    station.forwarder.table.outbox(EAST).drain(NOW + 0.5)
 
     hop = station.forwarder.hop
     assert (0, 0, 6) == (waiting, hop.pending, sum(hop.counts))
@@ -517,7 +527,9 @@ def test_frames_of_a_database_here_stay_when_their_way_breaks(make_frame: MakeFr
     station = Crossing()
     station.connect(WEST).can_send = False
     frame = make_frame(to_service="//far")
-    way = station.forwarder.way_for(decide(facts_of(frame), station.forwarder.here), FrameKind.MESSAGE)
+    way = station.forwarder.table.entry_for(
+        decide(facts_of(frame), station.forwarder.routing_context), FrameKind.MESSAGE
+    )
     station.forwarder.submit([(way, frame)], NOW, station.sender)
     station.take(make_frame(to_service="//far", sequence_number=1))
 
@@ -535,8 +547,8 @@ def test_held_frames_for_which_there_is_no_other_way_are_not_even_looked_at(
     station.hold(NORTH, make_frame(to_service="//north"))
     station.connect(EAST)
     station.cut(NORTH)
-    monkeypatch.setattr(Outbox, "give_up", None)
-    monkeypatch.setattr(Decider, "way_now", None)
+    monkeypatch.setattr(Outbox, "take_out", None)
+    monkeypatch.setattr(Resolver, "entry_now", None)
 
     station.mend()
 
@@ -558,7 +570,7 @@ def test_what_finds_no_room_on_the_other_way_stays_until_there_is(make_frame: Ma
     assert (moved, left, {}) == (station.held(EAST), station.held(WEST), station.forwarder.dropped)
     assert 0 == station.agains
     wire.can_send = True
-    station.forwarder.outbox(EAST).drain(NOW)
+    station.forwarder.table.outbox(EAST).drain(NOW)
     station.forwarder.expire(NOW)
 
     assert hopped(*frames) == wire.written
@@ -589,7 +601,7 @@ def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: 
         # Now this one, now that one is preferred, as back-off ends now here and now there.
         station.health[(WEST, EAST)[at // 16 % 2]] = AddressHealth.UNTRIED
         station.health[(EAST, WEST)[at // 16 % 2]] = AddressHealth.SUPPRESSED
-        station.forwarder.changed()
+        station.forwarder.forget_decisions()
         station.take(*frames[at : at + 16])
         station.mend()
     station.take(*frames)
@@ -598,7 +610,7 @@ def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: 
     assert (set(), 64) == (queues[0] & queues[1], station.forwarder.pool.frames)
     assert {Disposition.ALREADY_HELD: 64} == station.forwarder.dropped
     wire = station.connect(EAST)
-    station.forwarder.outbox(EAST).drain(NOW)
+    station.forwarder.table.outbox(EAST).drain(NOW)
     station.mend()
     assert in_order(wire.written, 64)
 
@@ -633,7 +645,7 @@ def test_alternatives_are_those_of_the_routes_that_hold_now(make_frame: MakeFram
     east = station.connect(EAST)
 
     station.surround(Route("West", WEST, "//far"), Route("East", EAST, "//far"))
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
     assert [hopped(frame) for frame in frames] == station.held(WEST)
     station.cut(WEST)
     station.mend()
@@ -663,10 +675,14 @@ def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make
     station.take(frame)
     assert (station.forwarder.pool.frames, station.sender.rejected, station.wanted) == (1, [], [])
     station.surround(Route("Alone", NORTH, "//pair", UUID(int=9)))
-    station.forwarder.rematch(NOW + 0.25)
+    station.forwarder.reroute_waiting(NOW + 0.25)
 
     assert [len(wire.written) for wire in station.wires.values()] == [len(frame), 0]
-    assert (station.forwarder.pool.frames, station.forwarder.pairs, station.forwarder.unaccounted) == (0, {}, 0)
+    assert (station.forwarder.pool.frames, station.forwarder.table.pair_outboxes, station.forwarder.unaccounted) == (
+        0,
+        {},
+        0,
+    )
 
 
 def test_frames_for_a_mirrored_pair_wait_together_and_have_one_share(make_frame: MakeFrame) -> None:
@@ -680,7 +696,7 @@ def test_frames_for_a_mirrored_pair_wait_together_and_have_one_share(make_frame:
 
     station.take(*frames)
 
-    (outbox,) = station.forwarder.pairs.values()
+    (outbox,) = station.forwarder.table.pair_outboxes.values()
     assert [hopped(frame) for frame in frames[:2]] == [held.frame for held in outbox.held]
     assert (1, {Disposition.POOL_LIMIT: 1}) == (outbox.share.refused, station.forwarder.dropped)
 
@@ -702,7 +718,7 @@ def test_address_that_turns_out_to_be_our_own_is_routed_as_if_from_outside(make_
     ours = make_frame(to_service="tcp://alias:4022/x")
     station.take(ours, make_frame(to_service="//north"))
 
-    station.forwarder.found_self({NetworkAddress("alias"), NORTH}, NOW)
+    station.forwarder.add_own_addresses({NetworkAddress("alias"), NORTH}, NOW)
 
     assert station.forwarder.dropped == {Disposition.ROUTE_INVALID: 2}
     assert (station.forwarder.pool.frames, station.forwarder.unaccounted) == (0, 0)
@@ -715,9 +731,9 @@ def test_own_addresses_are_bounded(make_frame: MakeFrame, monkeypatch: pytest.Mo
     station = Station()
 
     for n in range(4):
-        station.forwarder.found_self({NetworkAddress(f"alias{n}")}, NOW)
+        station.forwarder.add_own_addresses({NetworkAddress(f"alias{n}")}, NOW)
 
-    assert {NetworkAddress("alias0"), NetworkAddress("alias1")} == station.forwarder.here.own
+    assert {NetworkAddress("alias0"), NetworkAddress("alias1")} == station.forwarder.routing_context.own
 
 
 def test_what_passed_lately_is_remembered_the_latest_last(
@@ -736,7 +752,7 @@ def test_what_passed_lately_is_remembered_the_latest_last(
     ]
     assert kept == list(station.forwarder.passed)
 
-    station.forwarder.changed()
+    station.forwarder.forget_decisions()
     station.take(by_conversation, make_frame(to_service="//south"))
     assert [kept[0], RoutingFacts("//south", NO_GUID, NO_GUID)] == list(station.forwarder.passed)
 
@@ -754,14 +770,20 @@ def test_addresses_beyond_the_bound_are_refused_until_idle_ones_are_retired(
     invented = [make_frame(to_service=f"tcp://10.0.0.{n}/x", time_to_live=1000, sequence_number=n) for n in range(5)]
 
     station.take(make_frame(to_service="//north"), *invented)
-    assert (forwarder.dropped, forwarder.pool.frames, len(forwarder.outboxes)) == ({Disposition.POOL_LIMIT: 3}, 2, 4)
+    assert (forwarder.dropped, forwarder.pool.frames, len(forwarder.table.outboxes)) == (
+        {Disposition.POOL_LIMIT: 3},
+        2,
+        4,
+    )
     forwarder.expire(NOW + 0.5)
-    assert len(forwarder.outboxes) == 4
+    assert len(forwarder.table.outboxes) == 4
     forwarder.expire(NOW + 1)
 
-    assert {NORTH, SOUTH} == set(forwarder.outboxes)
+    assert {NORTH, SOUTH} == set(forwarder.table.outboxes)
     assert all(
-        way.sink in forwarder.outboxes.values() for way in forwarder.ways.values() if isinstance(way.sink, Outbox)
+        way.sink in forwarder.table.outboxes.values()
+        for way in forwarder.entries.values()
+        if isinstance(way.sink, Outbox)
     )
     assert forwarder.unaccounted == 0
     station.take(invented[4])
@@ -775,14 +797,14 @@ def test_frames_that_left_through_a_retired_outbox_stay_counted(
     station = Station(wired=(NORTH,))
     station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
     station.take(make_frame(to_service="//north"), make_frame(to_service=f"{EAST}/x"))
-    outbox = station.forwarder.outbox(EAST)
+    outbox = station.forwarder.table.outbox(EAST)
     outbox.outlet = Wire()
     outbox.drain(NOW)
 
     outbox.outlet = None
     station.forwarder.expire(NOW)
 
-    assert list(station.forwarder.outboxes) == [NORTH]
+    assert list(station.forwarder.table.outboxes) == [NORTH]
     assert (station.forwarder.forwarded, station.forwarder.unaccounted) == (2, 0)
 
 
@@ -810,7 +832,10 @@ def test_address_that_a_route_names_does_not_count_as_invented_any_more(
     for n, service in enumerate((f"{NORTH}/x", "//north", f"{WEST}/x", f"{EAST}/x")):
         station.take(make_frame(to_service=service, sequence_number=n))
 
-    assert ({Disposition.POOL_LIMIT: 1}, {NORTH, WEST}) == (station.forwarder.dropped, set(station.forwarder.outboxes))
+    assert ({Disposition.POOL_LIMIT: 1}, {NORTH, WEST}) == (
+        station.forwarder.dropped,
+        set(station.forwarder.table.outboxes),
+    )
 
 
 # --- what must not happen ---
@@ -823,7 +848,7 @@ class Failing(Wire):
 
 def test_link_that_fails_harms_nobody_else_and_its_address_is_served_again(make_frame: MakeFrame) -> None:
     station = Crossing()
-    broken = station.wires[NORTH] = station.forwarder.outbox(NORTH).outlet = Failing()
+    broken = station.wires[NORTH] = station.forwarder.table.outbox(NORTH).outlet = Failing()
     south = station.connect(SOUTH)
     frames = [make_frame(to_service=("//north", "//south")[n % 2], sequence_number=n) for n in range(6)]
 
@@ -833,7 +858,7 @@ def test_link_that_fails_harms_nobody_else_and_its_address_is_served_again(make_
     assert hopped(*frames[1::2]) == south.written
     assert [(broken, "send")] == [(outlet, str(error)) for outlet, error in station.reported]
     north = station.connect(NORTH)
-    station.forwarder.outbox(NORTH).drain(NOW)
+    station.forwarder.table.outbox(NORTH).drain(NOW)
     assert hopped(*frames[0::2], make_frame(to_service="//north", sequence_number=6)) == north.written
 
 
@@ -842,7 +867,7 @@ def test_port_that_fails_in_a_flush_costs_no_frame(make_frame: MakeFrame, monkey
     frames = [make_frame(to_service="//north", sequence_number=n) for n in range(3)]
     south = station.connect(SOUTH)
     with monkeypatch.context() as patch:
-        patch.setattr(station.forwarder.outbox(NORTH), "_want", lambda: 1 / 0)
+        patch.setattr(station.forwarder.table.outbox(NORTH), "_request_link", lambda: 1 / 0)
         station.take(*frames, make_frame(to_service="//south"))
 
     assert hopped(make_frame(to_service="//south")) == south.written
@@ -923,10 +948,10 @@ def test_flush_that_fails_leaves_nothing_for_the_next_one(
     station = Crossing()
     station.hold(WEST, *far_frames(make_frame))
     north = station.connect(NORTH)
-    station.forwarder._moves.start(station.forwarder.outbox(WEST), RerouteReason.ROUTES, lambda *_: None)
+    station.forwarder._rerouter.start(station.forwarder.table.outbox(WEST), RerouteReason.ROUTES, lambda *_: None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Moves, "divert", lambda *_: 1 / 0)
+        patch.setattr(Rerouter, "divert", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             station.take(make_frame(b"lost", to_service="//north"))
     station.take(make_frame(to_service="//north"))
@@ -941,7 +966,7 @@ def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped(make_fram
     station = Station()
     station.surround(*ROUTES, Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
     asked: list[str] = []
-    station.forwarder._decider.ask = lambda facts: asked.append(facts.to_service)
+    station.forwarder._resolver._ask_for_route = lambda facts: asked.append(facts.to_service)
 
     station.take(*(make_frame(to_service="//unknown", sequence_number=n) for n in range(3)))
     station.take(make_frame(to_service="//north"), make_frame(to_service=BROKER_CONFIGURATION))
@@ -985,9 +1010,9 @@ def test_smaller_frames_leave_the_slab_as_it_is() -> None:
 
 def test_an_address_that_is_given_up_may_be_somebody_elses(make_frame: MakeFrame) -> None:
     station = Station()
-    station.forwarder.found_self({NORTH}, NOW)
+    station.forwarder.add_own_addresses({NORTH}, NOW)
 
-    station.forwarder.found_self(set(), NOW, NORTH)
+    station.forwarder.add_own_addresses(set(), NOW, NORTH)
     station.take(make_frame(to_service="//north"))
 
     assert 1 == station.forwarder.forwarded
@@ -1008,29 +1033,37 @@ class Place:
         self._is_flushed = is_flushed
         self._is_recovered = is_recovered
 
-    def flush(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
+    def flush(self, _now: float, _origin: FrameOrigin, _way_of: EntryOf) -> None:
         if not self._is_flushed:
             raise ZeroDivisionError
         self.taken += self.runs
         self._hop.pending -= self._waiting
         self.runs.clear()
 
-    def recover(self, _now: float, _origin: FrameOrigin, _way_of: WayOf) -> None:
+    def recover(self, _now: float, _origin: FrameOrigin, _way_of: EntryOf) -> None:
         if not self._is_recovered:
             raise MemoryError
         self.runs.clear()
 
 
-class SettlingStation:
+class Flushing:
+    """A forwarder whose batches are flushed by hand."""
+
     def __init__(self) -> None:
-        self.hop = HopTimes()
         self.reported: list[tuple[Outlet | None, type[Exception]]] = []
         self.held_back: list[tuple[Outbox, FrameOrigin, bool]] = []
-        self.settling = Settling(
-            lambda *who: self.held_back.append(who),
-            lambda outlet, error: self.reported.append((outlet, type(error))),
-            self.hop,
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=10_000, max_frame=65536, max_hops=16),
+            deliver=lambda *_: None,
+            request_link=lambda _: None,
+            health_of=lambda _: AddressHealth.UNTRIED,
+            on_waiting=lambda *what: self.held_back.append(what),
+            report=lambda outlet, error: self.reported.append((outlet, type(error))),
         )
+        self.hop = self.forwarder.hop
+
+    def flush(self, *places: Place) -> None:
+        self.forwarder._flush(batch_for(*places), NOW, UnknownOrigin(), entry_of)
 
 
 def batch_for(*places: Place) -> PassResult:
@@ -1040,53 +1073,52 @@ def batch_for(*places: Place) -> PassResult:
     return batch
 
 
-def way_of(_frame: Buffer) -> ForwardingEntry:
+def entry_of(_frame: Buffer) -> ForwardingEntry:
     raise AssertionError
 
 
-def test_sink_that_fails_is_reported_when_the_others_have_had_their_turn() -> None:
-    station = SettlingStation()
+def test_sink_that_fails_is_reported_when_the_others_were_flushed() -> None:
+    station = Flushing()
     failing, good = Place(station.hop, is_flushed=False), Place(station.hop)
 
-    station.settling.settle(batch_for(failing, good), NOW, UnknownOrigin(), way_of)
+    station.flush(failing, good)
 
     assert ([], [b"\1"]) == (failing.runs, good.taken)
     assert [(None, ZeroDivisionError)] == station.reported
 
 
 def test_sink_that_cannot_recover_keeps_no_part_of_the_slab() -> None:
-    station = SettlingStation()
+    station = Flushing()
     failing, good = Place(station.hop, is_flushed=False, is_recovered=False), Place(station.hop)
 
-    station.settling.settle(batch_for(failing, good), NOW, UnknownOrigin(), way_of)
+    station.flush(failing, good)
 
     assert ([], [b"\1"]) == (failing.runs, good.taken)
     assert [(None, ZeroDivisionError), (None, MemoryError)] == station.reported
 
 
 def test_what_leaves_after_it_waited_is_counted_with_its_time_and_what_waits_again_is_not() -> None:
-    station = SettlingStation()
+    station = Flushing()
     station.hop.pending = 7
     since = [NOW - 1.0, NOW - 1.0, NOW - 0.1, NOW - 0.1]
 
-    station.settling.settle_again(batch_for(Place(station.hop, waiting=1)), NOW, way_of, since)
+    station.forwarder._finish_reroute(batch_for(Place(station.hop, waiting=1)), NOW, entry_of, since)
 
     counts = {place: frames for place, frames in enumerate(station.hop.counts) if frames}
     assert ({bucket(1.0): 2, bucket(NOW - since[2]): 1}, 7) == (counts, station.hop.pending)
 
 
-def test_it_is_told_whether_a_batch_is_for_others_as_well() -> None:
-    station = SettlingStation()
+def test_it_is_reported_whether_a_batch_is_for_others_as_well() -> None:
+    station = Flushing()
     origin = UnknownOrigin()
+    outbox = station.forwarder.table.outbox(WEST)
 
-    class Telling(Place):
-        def flush(self, now: float, origin: FrameOrigin, way_of: WayOf) -> None:
-            station.settling.tell_who_waits(outbox, origin)
-            super().flush(now, origin, way_of)
+    class Waiting(Place):
+        def flush(self, now: float, origin: FrameOrigin, entry_of: EntryOf) -> None:
+            station.forwarder._report_waiting(outbox, origin)
+            super().flush(now, origin, entry_of)
 
-    ports = Ports(drop=lambda *_: None)
-    outbox = Outbox(NetworkAddress("west"), pool=Pool(0), want=lambda: None, ports=ports)
-    station.settling.settle(batch_for(Telling(station.hop)), NOW, origin, way_of)
-    station.settling.tell_who_waits(outbox, origin)
+    station.forwarder._flush(batch_for(Waiting(station.hop)), NOW, origin, entry_of)
+    station.forwarder._report_waiting(outbox, origin)
 
     assert [(outbox, origin, True), (outbox, origin, False)] == station.held_back

@@ -11,20 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.flow import Disposition
-from broker.forwarding.entry import ForwardingEntry, PassOrigin
+from broker.forwarding.entry import ForwardingEntry, PassOrigin, message_id
 from broker.forwarding.held_frames import (
     TIME_MAX,
     DialogAffinity,
     DialogPlacement,
     Lane,
+    affinity_key,
+    affinity_key_of,
     copy_key,
     hold,
-    key_of,
-    message_id,
-    place_key,
 )
 from broker.forwarding.outbox import DropSink
-from broker.forwarding.pool import Payer, Pool
+from broker.forwarding.pool import Pool, PoolQuota
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import Shelf
@@ -112,10 +111,10 @@ def test_each_frame_is_told_of_as_if_it_were_held_alone(frames: list[bytes]) -> 
     place, arrival, payer = (
         DialogPlacement(1, Shelf("here")),
         PassOrigin(NOW, "near", is_from_here=False),
-        Payer(Pool(1), 50),
+        PoolQuota(Pool(1), 50),
     )
-    pack = pack_of(frames, NOW, ways=ways)._replace(arrival=arrival, payer=payer)
-    pack.lanes[1].place = place
+    pack = pack_of(frames, NOW, ways=ways)._replace(arrival=arrival, quota=payer)
+    pack.lanes[1].placement = place
 
     told = list(pack.helds())
 
@@ -159,7 +158,7 @@ def test_what_has_begun_to_leave_is_told_by_frame(frames: list[bytes]) -> None:
 def test_what_stays_is_a_pack_of_the_same_frames(gone: int, frames: list[bytes]) -> None:
     pack = pack_of(frames, NOW)
 
-    rest = pack.behind(gone)
+    rest = pack.without_first(gone)
 
     assert list(pack.helds())[gone:] == list(rest.helds())
     assert (b"".join(frames[gone:]), pack.keys[gone:], pack.name) == (rest.data, rest.keys, rest.name)
@@ -169,11 +168,11 @@ def test_what_stays_is_a_pack_of_the_same_frames(gone: int, frames: list[bytes])
 def test_first_ones_are_counted_by_way_and_place(frames: list[bytes]) -> None:
     pack = pack_of(frames, NOW)
     one, other = Lane(WAY, b"", None), Lane(WAY, b"", None)
-    other.place = DialogPlacement(1, Shelf("here"))
+    other.placement = DialogPlacement(1, Shelf("here"))
     pack = pack._replace(lanes=[one, other, one])
 
-    assert [(WAY, None, 1), (WAY, other.place, 1)] == list(pack.by_dialog(2))
-    assert [(WAY, None, 2), (WAY, other.place, 1)] == list(pack.by_dialog(3))
+    assert [(WAY, None, 1), (WAY, other.placement, 1)] == list(pack.by_dialog(2))
+    assert [(WAY, None, 2), (WAY, other.placement, 1)] == list(pack.by_dialog(3))
 
 
 # --- test_places ---
@@ -196,7 +195,7 @@ def test_first_ones_are_counted_by_way_and_place(frames: list[bytes]) -> None:
 def test_key_is_that_of_all_frames_which_take_the_same_way(
     difference: dict[str, object], *, is_same: bool, make_frame: MakeFrame
 ) -> None:
-    assert is_same == (place_key(make_frame()) == place_key(memoryview(make_frame(**difference))))
+    assert is_same == (affinity_key_of(make_frame()) == affinity_key_of(memoryview(make_frame(**difference))))
 
 
 @pytest.mark.parametrize("flags", [0, Flag.FROM_TARGET])
@@ -205,7 +204,7 @@ def test_key_of_a_frame_is_that_of_what_decides_its_way(flags: int, make_frame: 
     route_key = bytes(16) + b"\0\x04" + "//é".encode()[:4]
 
     assert len("//é".encode()) == 4
-    assert place_key(frame) == key_of(route_key, b"d" * 16, is_from_target=bool(flags))
+    assert affinity_key_of(frame) == affinity_key(route_key, b"d" * 16, is_from_target=bool(flags))
 
 
 def test_place_is_where_the_first_waits_until_the_last_of_them_has_left() -> None:
@@ -213,13 +212,13 @@ def test_place_is_where_the_first_waits_until_the_last_of_them_has_left() -> Non
     old = [places.enter(1, here) for _ in range(2)]
     new = places.enter(1, there)
 
-    found = [places.where(1)]
+    found = [places.outbox_of(1)]
     for place in (old[0], old[1], new):
         places.leave(place)
-        found.append(places.where(1))
+        found.append(places.outbox_of(1))
 
     assert [here, here, there, None] == found
-    assert (None, 0) == (places.where(2), len(places))
+    assert (None, 0) == (places.outbox_of(2), len(places))
 
 
 class Waiting(RuleBasedStateMachine):
@@ -251,7 +250,7 @@ class Waiting(RuleBasedStateMachine):
     @invariant()
     def is_the_same(self) -> None:
         for key, order in self.model.items():
-            assert (order[0] if order else None) is self.places.where(key)
+            assert (order[0] if order else None) is self.places.outbox_of(key)
         assert sum(bool(order) for order in self.model.values()) == len(self.places)
 
 

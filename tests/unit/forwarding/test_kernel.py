@@ -342,7 +342,7 @@ def test_way_of_a_frame_is_the_one_that_it_took(make_frame: MakeFrame) -> None:
         frame = make_frame()
         walker.walk(frame)
 
-        way = walker.kernel.way_of(memoryview(frame))
+        way = walker.kernel.entry_of(memoryview(frame))
 
         assert [way] == list(walker.ways.values())
         assert len(walker.asked) == 1
@@ -359,7 +359,7 @@ def test_way_that_stands_for_choices_is_never_taken(make_frame: MakeFrame) -> No
     assert {b"c" * 16: walker.way(b"c" * 16, FrameKind.MESSAGE)} == stand_in.choices
     assert stand_in.frames == 0
     with pytest.raises(AssertionError, match="a way that has choices was taken"):
-        stand_in.sink.flush(0.0, cast("FrameOrigin", object()), walker.kernel.way_of)
+        stand_in.sink.flush(0.0, cast("FrameOrigin", object()), walker.kernel.entry_of)
 
 
 @pytest.mark.usefixtures("is_patient")

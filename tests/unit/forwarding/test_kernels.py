@@ -69,7 +69,9 @@ def test_kernel_that_was_not_built_is_refused_with_what_to_do(monkeypatch: pytes
 
 
 def test_word_that_is_no_kernel_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"BROKER_KERNEL: 'Python' is no kernel; say compiled or python, or nothing"):
+    with pytest.raises(
+        SettingError, match=r"BROKER_KERNEL: 'Python' is not a kernel; say compiled or python, or nothing"
+    ):
         choose_kernel("Python")
 
 
@@ -104,7 +106,7 @@ def walk(kernels: Kernels, one: Profile, *frames: bytes) -> list[ForwardingEntry
     kernel = kernels.of(one)
     for sink in kernel.walk(slab, len(slab)).touched:
         sink.runs.clear()
-    return [kernel.way_of(frame) for frame in frames]
+    return [kernel.entry_of(frame) for frame in frames]
 
 
 def dispositions(ways: list[ForwardingEntry]) -> list[Disposition]:

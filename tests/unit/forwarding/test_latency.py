@@ -39,8 +39,8 @@ def test_what_is_pending_is_counted_with_the_last_time() -> None:
     times.handed_over(7.0, 7.25)
     times.pending = 3
 
-    times.settle()
-    times.settle()
+    times.count_pending()
+    times.count_pending()
 
     assert times.counts[bucket(0.25)] == 3
     assert times.seconds == pytest.approx(0.75)
@@ -87,10 +87,10 @@ def test_of_nothing_there_is_no_quantile() -> None:
 
 def test_only_what_is_new_counts() -> None:
     latency = Latency()
-    first = latency.look(histogram(at10=1000))
+    first = latency.update(histogram(at10=1000))
 
-    second = latency.look(histogram(at0=4, at10=1000))
-    third = latency.look(histogram(at0=4, at10=1000))
+    second = latency.update(histogram(at0=4, at10=1000))
+    third = latency.update(histogram(at0=4, at10=1000))
 
     assert ((None, None), (None, None)) == (first, third)
     assert all(seconds is not None and seconds <= BOUNDS[0] for seconds in second)
@@ -98,7 +98,7 @@ def test_only_what_is_new_counts() -> None:
 
 def test_where_nobody_counts_nothing_is_known() -> None:
     latency = Latency()
-    latency.look(())
+    latency.update(())
 
-    assert (None, None) == latency.look(())
-    assert (None, None) == latency.look(NONE)
+    assert (None, None) == latency.update(())
+    assert (None, None) == latency.update(NONE)

@@ -12,12 +12,13 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding import outbox_queue as packing
 from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, Outlet
-from broker.forwarding.held_frames import DialogAffinity, place_key
-from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, DatabaseSink, DropSink, Outbox, Ports
+from broker.forwarding.held_frames import DialogAffinity, affinity_key_of
+from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, DatabaseSink, DropSink, Outbox
 from broker.forwarding.pool import FED_SECONDS, HELD_OVERHEAD, Pool, forget_feeders
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
 from broker.routing.address import NetworkAddress
+from tests.support.forwarding import outbox_context
 
 MakeFrame = Callable[..., bytes]
 
@@ -81,13 +82,13 @@ class Station:
         self.outbox = Outbox(
             ADDRESS,
             pool=self.pool,
-            want=lambda: self.wanted.append(ADDRESS),
-            ports=Ports(
+            request_link=lambda: self.wanted.append(ADDRESS),
+            context=outbox_context(
                 drop=self.drop,
-                hold_back=lambda outbox, origin: self.held_back.append((outbox, origin)),
-                unfinished=self.unfinished.append,
+                report_waiting=lambda outbox, origin: self.held_back.append((outbox, origin)),
+                continue_later=self.unfinished.append,
                 report=lambda outlet, error: self.reported.append((outlet, error)),
-                places=self.places,
+                affinity=self.places,
             ),
         )
         self.way = ForwardingEntry(self.outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
@@ -150,7 +151,7 @@ def test_link_that_comes_when_asked_for_takes_the_frame_at_once(make_frame: Make
         outbox.outlet = wire
         outbox.drain(NOW)
 
-    outbox = Outbox(ADDRESS, pool=station.pool, want=want, ports=Ports(drop=station.drop))
+    outbox = Outbox(ADDRESS, pool=station.pool, request_link=want, context=outbox_context(drop=station.drop))
     way = ForwardingEntry(outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
     frame = make_frame()
 
@@ -505,7 +506,7 @@ def test_frame_given_up_is_aged_and_charged_no_more_and_one_that_is_late_is_drop
     frames = [make_frame(sequence_number=n, time_to_live=1000 if n == 1 else 60_000) for n in range(3)]
     station.send(*frames, frames=3)
 
-    given = [station.outbox.give_up(held, NOW + 1) for held in list(station.outbox.held)[:2]]
+    given = [station.outbox.take_out(held, NOW + 1) for held in list(station.outbox.held)[:2]]
 
     assert given[0] is not None
     assert (1000, None) == (decode_dialog(bytes(given[0]))[0].time_consumed, given[1])
@@ -519,7 +520,7 @@ def test_end_drops_and_counts_what_is_still_held(make_frame: MakeFrame) -> None:
     frames = [make_frame(sequence_number=n) for n in range(3)]
     station.send(*frames, frames=3)
 
-    station.outbox.abandon(NOW)
+    station.outbox.drop_all(NOW)
 
     assert [(frame, Disposition.SHUTDOWN, None) for frame in frames] == station.dropped
     assert (station.held, station.pool.frames, station.pool.used_bytes) == ([], 0, 0)
@@ -647,10 +648,14 @@ def test_frame_from_outside_has_a_place_while_it_waits(make_frame: MakeFrame) ->
     came, ours = make_frame(hop_count=1), make_frame(conversation_id=b"o" * 16)
 
     station.send(came, make_frame(hop_count=1, sequence_number=1, time_to_live=1000), ours, frames=3)
-    assert (1, station.outbox, None) == (len(places), places.where(place_key(came)), places.where(place_key(ours)))
+    assert (1, station.outbox, None) == (
+        len(places),
+        places.outbox_of(affinity_key_of(came)),
+        places.outbox_of(affinity_key_of(ours)),
+    )
     station.outbox.expire(NOW + 1, 9)
     assert 1 == len(places)
-    station.outbox.abandon(NOW + 1)
+    station.outbox.drop_all(NOW + 1)
 
     assert 0 == len(places)
 

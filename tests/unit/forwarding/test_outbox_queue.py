@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.flow import Disposition
 from broker.forwarding import outbox_queue as packing
 from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin
-from broker.forwarding.held_frames import TIME_MAX, DialogAffinity, Held, Pack, Piece, copy_key, hold, place_key
+from broker.forwarding.held_frames import TIME_MAX, DialogAffinity, Held, Pack, Piece, affinity_key_of, copy_key, hold
 from broker.forwarding.latency import HopTimes
-from broker.forwarding.outbox_queue import PACK_BYTES, HeldQueue, Packing, Pending
-from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool, Share
+from broker.forwarding.outbox_queue import PACK_BYTES, HeldQueue, Packer, UnvisitedFrames
+from broker.forwarding.pool import HELD_OVERHEAD, Pool, PoolQuota, Share
 from broker.forwarding.ring import Ring
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, FrameKind
@@ -43,8 +43,8 @@ def test_what_is_due_comes_out_the_earliest_first_and_the_rest_stays_in_order(ma
     lives = [3000, 1000, 60_000, 2000, 50_000]
     helds = [keep(queue, make_frame(sequence_number=n, time_to_live=life)) for n, life in enumerate(lives)]
 
-    assert [] == queue.take_due(NOW + 0.999, 9)[0]
-    assert [helds[1], helds[3], helds[0]] == queue.take_due(NOW + 3.0, 9)[0]
+    assert [] == queue.pop_due(NOW + 0.999, 9)[0]
+    assert [helds[1], helds[3], helds[0]] == queue.pop_due(NOW + 3.0, 9)[0]
 
     assert ([helds[2], helds[4]], 2) == (list(queue), len(queue))
 
@@ -53,7 +53,7 @@ def test_of_what_is_due_no_more_comes_out_than_was_asked_for(make_frame: MakeFra
     queue = HeldQueue()
     helds = [keep(queue, make_frame(sequence_number=n, time_to_live=1000 + n)) for n in range(5)]
 
-    assert [helds[:2], helds[2:4], helds[4:], []] == [queue.take_due(NOW + 2, 2)[0] for _ in range(4)]
+    assert [helds[:2], helds[2:4], helds[4:], []] == [queue.pop_due(NOW + 2, 2)[0] for _ in range(4)]
 
 
 def test_one_that_is_replaced_keeps_its_place_and_its_deadline(make_frame: MakeFrame) -> None:
@@ -64,7 +64,7 @@ def test_one_that_is_replaced_keeps_its_place_and_its_deadline(make_frame: MakeF
     queue.replace(first, other)
 
     assert ([other, second], False, True) == (list(queue), queue.has(first), queue.has(other))
-    assert [other, second] == queue.take_due(NOW + 1, 9)[0]
+    assert [other, second] == queue.pop_due(NOW + 1, 9)[0]
 
 
 def test_deadline_of_a_frame_that_left_is_not_that_of_its_copy(make_frame: MakeFrame) -> None:
@@ -75,8 +75,8 @@ def test_deadline_of_a_frame_that_left_is_not_that_of_its_copy(make_frame: MakeF
     queue.remove(first)
     second = keep(queue, make_frame(sequence_number=10, time_to_live=1000), NOW + 0.5)
 
-    assert [] == queue.take_due(NOW + 1.25, 9)[0]
-    assert [second] == queue.take_due(NOW + 1.5, 9)[0]
+    assert [] == queue.pop_due(NOW + 1.25, 9)[0]
+    assert [second] == queue.pop_due(NOW + 1.5, 9)[0]
 
 
 def test_what_has_left_leaves_little_behind(make_frame: MakeFrame) -> None:
@@ -154,7 +154,7 @@ def test_packs_are_taken_apart_for_what_is_due_only_so_far(make_frame: MakeFrame
             queue, [make_frame(sequence_number=number + n, time_to_live=life) for n, life in enumerate(lives)]
         )
 
-    taken = [queue.take_due(NOW + 1, 11) for _ in range(4)]
+    taken = [queue.pop_due(NOW + 1, 11) for _ in range(4)]
 
     assert 3 == sum(len(due) for due, _ in taken)
     assert [1] * 27 == [1 for held in queue if held.deadline > NOW + 1]
@@ -169,13 +169,13 @@ def test_last_of_a_large_pack_needs_little_memory(make_frame: MakeFrame) -> None
         queue.remove(held)
 
     assert 1 == len(queue)
-    assert sys.getsizeof(queue.apart(pack.name)) < sys.getsizeof(dict.fromkeys(pack.keys)) / 10
+    assert sys.getsizeof(queue.split(pack.name)) < sys.getsizeof(dict.fromkeys(pack.keys)) / 10
 
 
 def test_frame_of_a_pack_that_is_replaced_keeps_its_place(make_frame: MakeFrame) -> None:
     queue = HeldQueue()
     pack = keep_together(queue, [make_frame(sequence_number=n) for n in range(3)])
-    helds = list(queue.apart(pack.name).values())
+    helds = list(queue.split(pack.name).values())
     other = helds[1]._replace(since=helds[1].since + 0.5)
 
     queue.replace(helds[1], other)
@@ -237,7 +237,7 @@ class Queue(RuleBasedStateMachine):
     def frame_changes(self, data: st.DataObject) -> None:
         for name, _ in list(self.queue.names()):
             if isinstance(name, bytes) and data.draw(st.booleans()):
-                held = data.draw(st.sampled_from(list(self.queue.apart(name).values())))
+                held = data.draw(st.sampled_from(list(self.queue.split(name).values())))
                 other = held._replace(since=held.since - 0.125)
                 self.queue.replace(held, other)
                 self.model[self.model.index(held)] = other
@@ -250,7 +250,7 @@ class Queue(RuleBasedStateMachine):
         taken: list[Held] = []
         looked = most
         while looked >= most:
-            some, looked = self.queue.take_due(self.now, most)
+            some, looked = self.queue.pop_due(self.now, most)
             assert [held.deadline for held in some] == sorted(held.deadline for held in some)
             taken += some
         assert {copy_key(held.frame) for held in due} == {copy_key(held.frame) for held in taken}
@@ -289,11 +289,11 @@ class Station:
         }
         self.asked = 0
         self.refused: list[tuple[bytes, ForwardingEntry, Disposition, float, FrameOrigin]] = []
-        self.packing = Packing(
+        self.packing = Packer(
             self.shelf,
             self.queue,
             self.share,
-            places=self.places,
+            affinity=self.places,
             hop=self.hop,
             ring=ring,
             refuse=lambda frame, *rest: self.refused.append((bytes(frame), *rest)),
@@ -303,12 +303,12 @@ class Station:
         self.asked += 1
         return self.ways[FrameKind(frame[4])]
 
-    def hold(self, *runs: Sequence[bytes], is_again: bool = False) -> list[Piece]:
+    def hold(self, *runs: Sequence[bytes], is_retry: bool = False) -> list[Piece]:
         for frame in (frame for run in runs for frame in run):
             self.ways[FrameKind(frame[4])].frames += 1
             self.hop.pending += 1
         joined = [memoryview(b"".join(run)) for run in runs]
-        return list(self.packing.hold(joined, NOW, self.sender, self.way_of, is_again=is_again))
+        return list(self.packing.hold(joined, NOW, self.sender, self.way_of, is_retry=is_retry))
 
     @property
     def why_refused(self) -> list[Disposition]:
@@ -362,11 +362,13 @@ def test_each_dialog_direction_and_kind_has_its_way_and_place(make_frame: MakeFr
     station.hold(frames)
 
     helds = list(station.queue)
-    assert [station.ways[FrameKind(frame[4])] for frame in frames] == [held.way for held in helds]
-    assert [place_key(f) if f[HOP_COUNT_AT] else None for f in frames] == [h.place and h.place.key for h in helds]
-    [place] = {held.place for held in helds if held.frame in (frames[0], frames[5])}
+    assert [station.ways[FrameKind(frame[4])] for frame in frames] == [held.entry for held in helds]
+    assert [affinity_key_of(f) if f[HOP_COUNT_AT] else None for f in frames] == [
+        h.placement and h.placement.key for h in helds
+    ]
+    [place] = {held.placement for held in helds if held.frame in (frames[0], frames[5])}
     assert place is not None
-    assert (3, station.shelf, 3) == (place.count, station.places.where(place.key), len(station.places))
+    assert (3, station.shelf, 3) == (place.count, station.places.outbox_of(place.key), len(station.places))
 
 
 def test_deadline_of_a_pack_is_the_earliest_and_its_longest_the_longest(make_frame: MakeFrame) -> None:
@@ -384,7 +386,7 @@ def test_what_is_held_already_is_no_copy_the_second_time(make_frame: MakeFrame) 
     frames = [make_frame(sequence_number=n) for n in range(3)]
     station.hold(frames[:2])
 
-    station.hold(frames, is_again=True)
+    station.hold(frames, is_retry=True)
     assert ([], frames) == (station.refused, [held.frame for held in station.queue])
     station.hold(frames)
 
@@ -406,13 +408,13 @@ def test_who_brings_something_that_is_no_copy_feeds_the_share(make_frame: MakeFr
 
 def test_payer_is_charged_and_its_part_holds(make_frame: MakeFrame) -> None:
     station = Station(10 * (HELD_OVERHEAD + 200))
-    payer = station.pool.payers[station.sender] = Payer(station.pool, 20)
+    payer = station.pool.quotas[station.sender] = PoolQuota(station.pool, 20)
     frames = [make_frame(sequence_number=n) for n in range(4)]
 
     station.hold(frames)
 
-    assert [payer] * 2 == [held.payer for held in station.queue]
-    assert (sum(map(len, frames[:2])) + 2 * HELD_OVERHEAD, 2) == (payer.used_bytes, station.pool.over_payer)
+    assert [payer] * 2 == [held.quota for held in station.queue]
+    assert (sum(map(len, frames[:2])) + 2 * HELD_OVERHEAD, 2) == (payer.used_bytes, station.pool.over_quota)
 
 
 def test_records_of_what_waits_are_taken_back_and_its_arrival_kept(make_frame: MakeFrame) -> None:
@@ -482,11 +484,11 @@ def test_frames_are_held_and_refused_as_one_by_one(
                 used += len(frame) + HELD_OVERHEAD
                 held[copy_key(frame)] = hold(frame, NOW, station.ways[FrameKind(frame[4])])
 
-    assert [one._replace(place=None) for one in station.queue] == list(held.values())
+    assert [one._replace(placement=None) for one in station.queue] == list(held.values())
     assert refused == [(frame, why) for frame, _, why, _, _ in station.refused]
     assert (used, len(held)) == (station.pool.used_bytes, station.pool.frames)
-    waiting = Counter(place_key(one.frame) for one in held.values() if one.frame[HOP_COUNT_AT])
-    assert waiting == {one.place.key: one.place.count for one in station.queue if one.place is not None}
+    waiting = Counter(affinity_key_of(one.frame) for one in held.values() if one.frame[HOP_COUNT_AT])
+    assert waiting == {one.placement.key: one.placement.count for one in station.queue if one.placement is not None}
     for kind, way in station.ways.items():
         assert way.frames == sum(frame[4] == kind for frame, _ in refused)  # `refuse` is to take these back
 
@@ -498,7 +500,7 @@ def test_names_of_any_length_are_read(length: int, make_frame: MakeFrame) -> Non
 
     station.hold(frames)
 
-    assert (1, [place_key(frames[0])]) == (station.asked, list(station.places._by_key))
+    assert (1, [affinity_key_of(frames[0])]) == (station.asked, list(station.places._by_key))
 
 
 # --- test_pending ---
@@ -514,7 +516,7 @@ class Row:
         self.queue.add(hold(self.frames[0], NOW, WAY))
         self.queue.add(pack_of(self.frames[1:4], NOW, name=self.queue.new_name()))
         self.queue.add(hold(self.frames[4], NOW, WAY))
-        self.pending = Pending(self.queue)
+        self.pending = UnvisitedFrames(self.queue)
 
     def held(self, number: int) -> Held:
         return next(held for held in self.queue if held.frame == self.frames[number])

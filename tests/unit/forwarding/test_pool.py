@@ -13,14 +13,14 @@ from broker.forwarding.pool import (
     Bound,
     Limits,
     PartialFrames,
-    Payer,
     Pool,
+    PoolQuota,
     Share,
     cost_of_read,
     forget_feeders,
+    free_in,
     has_room_for_one,
     is_tight,
-    room_in,
 )
 from broker.protocol.layout import MIN_DIALOG_FRAME
 
@@ -35,9 +35,10 @@ def test_the_slab_has_room_for_the_largest_frame_and_one_read_behind_it() -> Non
     assert 65_536 + READ_BYTES == limits.slab_bytes
 
 
-def test_a_pool_is_made_with_the_bounds() -> None:
+def test_a_pool_has_the_bounds() -> None:
     """Bytes, share of one next hop, what one read may be charged, and how long a frame waits."""
-    pool = Limits(pool_bytes=1 << 20, max_frame=65_536, max_hops=16, share_percent=25, hold_seconds=7.0).make_pool()
+    pool = Pool(0)
+    pool.limit(Limits(pool_bytes=1 << 20, max_frame=65_536, max_hops=16, share_percent=25, hold_seconds=7.0))
 
     assert (1 << 20, 1 << 18, cost_of_read(READ_BYTES, 65_536)) == (pool.limit_bytes, pool.share_bytes, pool.read_cost)
     assert 7.0 == pool.hold_seconds
@@ -45,11 +46,11 @@ def test_a_pool_is_made_with_the_bounds() -> None:
 
 def test_a_smaller_bound_drops_nothing_and_lets_nothing_in() -> None:
     """What is held when the bound falls stays charged; the next frame fits once there is room below the new bound."""
-    pool = Limits(pool_bytes=1 << 20, max_frame=65_536, max_hops=16, share_percent=100).make_pool()
+    pool = Pool(1 << 20)
     share = Share(pool)
     assert share.admit(2000)
 
-    Limits(pool_bytes=2000, max_frame=65_536, max_hops=16, share_percent=100, hold_seconds=9.0).bound(pool)
+    pool.limit(Limits(pool_bytes=2000, max_frame=65_536, max_hops=16, share_percent=100, hold_seconds=9.0))
     is_let_in = share.admit(100)
     share.release(2000)
 
@@ -95,16 +96,16 @@ def test_released_frame_makes_room_for_another_of_its_size() -> None:
 @pytest.mark.parametrize("frames", [2, 3])
 def test_frames_are_admitted_all_or_none_and_room_tells_before(frames: int) -> None:
     pool = Pool(4 * (HELD_OVERHEAD + 100), share_percent=50)
-    share, payer = Share(pool), Payer(pool, 75)
+    share, payer = Share(pool), PoolQuota(pool, 75)
     cost = frames * (HELD_OVERHEAD + 100)
-    assert (share.limit_bytes, share.limit_bytes) == (share.room(), share.room(payer))
+    assert (share.limit_bytes, share.limit_bytes) == (share.free_bytes(), share.free_bytes(payer))
 
     is_admitted = share.admit(frames * 100, payer, frames=frames)
 
     assert is_admitted == (cost <= share.limit_bytes)
     assert (cost, frames) == (pool.used_bytes, pool.frames) if is_admitted else (0, frames) == (0, share.refused)
     if is_admitted:
-        assert (0, pool.limit_bytes * 3 // 4 - cost) == (share.room(payer), payer.limit_bytes - payer.used_bytes)
+        assert (0, pool.limit_bytes * 3 // 4 - cost) == (share.free_bytes(payer), payer.limit_bytes - payer.used_bytes)
         share.release(frames * 100, payer, frames=frames)
     assert (0, 0, 0, 0) == (pool.used_bytes, share.used_bytes, payer.used_bytes, pool.frames)
 
@@ -218,30 +219,30 @@ def test_full_means_that_next_to_nothing_finds_room_here_or_in_the_pool() -> Non
     pool = Pool(16 * FULL_BYTES, share_percent=50)
     one, other, third = (Share(pool) for _ in range(3))
 
-    assert one.admit(room_in(one) - FULL_BYTES - HELD_OVERHEAD)
+    assert one.admit(free_in(one) - FULL_BYTES - HELD_OVERHEAD)
     assert (False, False) == (one.is_full, other.is_full)
     assert one.admit(0)
     assert (True, False) == (one.is_full, other.is_full)
-    assert other.admit(room_in(other) - HELD_OVERHEAD)
+    assert other.admit(free_in(other) - HELD_OVERHEAD)
 
     assert third.is_full
 
 
 def test_payer_has_its_part_of_the_pool_whatever_the_shares() -> None:
     pool = Pool(1000 + 4 * HELD_OVERHEAD)
-    payer, shares = Payer(pool, 50), [Share(pool), Share(pool)]
+    payer, shares = PoolQuota(pool, 50), [Share(pool), Share(pool)]
 
     admitted = [share.admit(100, payer) for share in (*shares, *shares)]
 
     assert [True, True, False, False] == admitted
-    assert (2 * (100 + HELD_OVERHEAD), 2) == (payer.used_bytes, pool.over_payer)
+    assert (2 * (100 + HELD_OVERHEAD), 2) == (payer.used_bytes, pool.over_quota)
     assert (pool.used_bytes, pool.frames) == (payer.used_bytes, 2)
     assert shares[0].admit(100)
 
 
 def test_what_a_payer_has_no_room_for_is_charged_to_nobody() -> None:
     pool = Pool(10_000)
-    payer, share = Payer(pool, 1), Share(pool)
+    payer, share = PoolQuota(pool, 1), Share(pool)
 
     assert not share.admit(100, payer)
 
@@ -250,7 +251,7 @@ def test_what_a_payer_has_no_room_for_is_charged_to_nobody() -> None:
 
 def test_payer_is_charged_no_more_for_what_is_released() -> None:
     pool = Pool(10_000)
-    payer, share = Payer(pool, 50), Share(pool)
+    payer, share = PoolQuota(pool, 50), Share(pool)
     assert share.admit(100, payer)
 
     share.release(100, payer)
@@ -260,7 +261,7 @@ def test_payer_is_charged_no_more_for_what_is_released() -> None:
 
 def test_who_feeds_a_share_feeds_its_payers_part() -> None:
     pool, origin, other = Pool(1000), UnknownOrigin(), UnknownOrigin()
-    payer = pool.payers[origin] = Payer(pool, 50)
+    payer = pool.quotas[origin] = PoolQuota(pool, 50)
 
     Share(pool).fed_by(origin, 1.0)
     Share(pool).fed_by(other, 1.0)

@@ -15,19 +15,20 @@ from msgspec.structs import replace
 from broker.flow import Disposition
 from broker.forwarding import outbox_queue as packing
 from broker.forwarding import reroute as moving
-from broker.forwarding.entry import Buffer, frame_bounds, surface
-from broker.forwarding.fib import Decider, ForwardingTable
+from broker.forwarding.entry import Buffer, ForwardingEntry, frame_bounds, raise_error
+from broker.forwarding.fib import Resolver
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.held_frames import DialogAffinity, hold
-from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import Limits, Pool
-from broker.forwarding.reroute import RerouteReason, Rerouting
+from broker.forwarding.reroute import Rerouter, RerouteReason
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from tests.support.forwarding import forwarding_table
 from tests.support.tiers import examples
 
 NOW = 1000.0
@@ -76,9 +77,9 @@ class Station:
         self.forwarder = Forwarder(
             Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16),
             deliver=lambda *_: None,
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
-            again=self._again,
+            schedule_work=self._again,
         )
         self.lead(Route("West", WEST, "//far"))
 
@@ -87,7 +88,7 @@ class Station:
 
     def lead(self, *routes: Route) -> None:
         table = build_table(routes, now=datetime.now(UTC))
-        self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
+        self.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
 
     def take(self, *dialogs: int, number: int | None = None) -> None:
         frames = []
@@ -106,11 +107,11 @@ class Station:
             frames.append(encode_dialog(header, b""))
         data = b"".join(frames)
         self.forwarder.slab[: len(data)] = data
-        self.forwarder.take(self.forwarder.slab, len(data), NOW, Sender())
+        self.forwarder.forward(self.forwarder.slab, len(data), NOW, Sender())
         assert self.forwarder.unaccounted == 0
 
     def held(self, address: NetworkAddress) -> list[tuple[int, int]]:
-        return [told(held.frame) for held in self.forwarder.outbox(address).held]
+        return [told(held.frame) for held in self.forwarder.table.outbox(address).held]
 
     def turn(self) -> None:
         self.forwarder.work(NOW)
@@ -136,10 +137,10 @@ def small_slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def test_queue_moves_a_slice_a_turn_and_asks_for_the_next() -> None:
     station = Station()
     station.take(*range(10))
-    wire = station.forwarder.outbox(EAST).outlet = Wire()
+    wire = station.forwarder.table.outbox(EAST).outlet = Wire()
 
     station.lead(Route("East", EAST, "//far"))
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
     lengths = [(len(station.held(WEST)), station.turns)]
     for _ in range(2):
         station.turn()
@@ -152,9 +153,9 @@ def test_queue_moves_a_slice_a_turn_and_asks_for_the_next() -> None:
 def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once() -> None:
     station = Station()
     station.take(*[1, 2] * 5)
-    wire = station.forwarder.outbox(EAST).outlet = Wire()
+    wire = station.forwarder.table.outbox(EAST).outlet = Wire()
     station.lead(Route("East", EAST, "//far"))
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
 
     station.take(1, 3, 2, 3)
     assert [(3, 0), (3, 1)] == left_by(wire)[SLICE:]
@@ -170,9 +171,9 @@ def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once()
 def test_copy_of_what_has_yet_to_move_is_dropped() -> None:
     station = Station()
     station.take(*[1] * 10)
-    station.forwarder.outbox(EAST).outlet = Wire()
+    station.forwarder.table.outbox(EAST).outlet = Wire()
     station.lead(Route("East", EAST, "//far"))
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
 
     station.take(1, number=9)
 
@@ -182,9 +183,9 @@ def test_copy_of_what_has_yet_to_move_is_dropped() -> None:
 def test_move_ends_however_much_arrives() -> None:
     station = Station()
     station.take(*[1] * 20)
-    wire = station.forwarder.outbox(EAST).outlet = Wire()
+    wire = station.forwarder.table.outbox(EAST).outlet = Wire()
     station.lead(Route("East", EAST, "//far"))
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
 
     turns = 0
     while station.held(WEST):
@@ -199,14 +200,14 @@ def test_move_ends_however_much_arrives() -> None:
 def test_what_finds_no_room_waits_without_a_turn_until_there_is() -> None:
     station = Station()
     station.take(*[1] * 10)
-    outbox = station.forwarder.outbox(EAST)
+    outbox = station.forwarder.table.outbox(EAST)
     outbox.outlet = wire = Wire(writes=0)
     frame_cost = station.forwarder.pool.used_bytes // 10
     station.forwarder.pool.limit_bytes = 20 * frame_cost
     station.forwarder.pool.share_percent = 15
     station.lead(Route("East", EAST, "//far"))
 
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
     assert ([(1, n) for n in range(3)], 7, 0) == (station.held(EAST), len(station.held(WEST)), station.turns)
     wire.writes = 1 << 30
     outbox.drain(NOW)
@@ -221,23 +222,23 @@ def test_frame_that_stays_with_another_route_keeps_its_place() -> None:
     station.take(*[1] * 10)
     station.lead(Route("Anew", WEST, "//far"))
 
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
     station.take(1)
     while station.turns:
         station.turns = 0
         station.turn()
 
     assert [(1, n) for n in range(11)] == station.held(WEST)
-    assert {"Anew"} == {held.way.route for held in station.forwarder.outbox(WEST).held}
+    assert {"Anew"} == {held.entry.route for held in station.forwarder.table.outbox(WEST).held}
 
 
 def test_queue_that_is_served_again_moves_no_further() -> None:
     station = Station()
     station.take(*[1] * 10)
     station.lead(Route("East", EAST, "//far"))
-    station.forwarder.rematch(NOW)
+    station.forwarder.reroute_waiting(NOW)
     assert 4 == len(station.held(EAST))
-    station.forwarder.outbox(WEST).outlet = Wire(writes=0)
+    station.forwarder.table.outbox(WEST).outlet = Wire(writes=0)
 
     for _ in range(3):
         station.turn()
@@ -258,10 +259,10 @@ def test_nothing_is_lost_and_dialogs_keep_their_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moving, "SLICE_FRAMES", SLICE)
         station.take(*before)
-        outbox = station.forwarder.outbox(EAST)
+        outbox = station.forwarder.table.outbox(EAST)
         outbox.outlet = wire = Wire(writes=room)
         station.lead(Route("East", EAST, "//far"))
-        station.forwarder.rematch(NOW)
+        station.forwarder.reroute_waiting(NOW)
         for step in steps:
             if isinstance(step, list):
                 station.take(*step)
@@ -273,7 +274,11 @@ def test_nothing_is_lost_and_dialogs_keep_their_order(
             station.turn()
 
     left = left_by(wire)
-    assert (0, {}, 0) == (station.forwarder.pool.frames, station.forwarder.dropped, len(station.forwarder._places))
+    assert (0, {}, 0) == (
+        station.forwarder.pool.frames,
+        station.forwarder.dropped,
+        len(station.forwarder._resolver._affinity),
+    )
     assert station.numbers == Counter(dialog for dialog, _ in left)
     for dialog in station.numbers:
         assert list(range(station.numbers[dialog])) == [number for one, number in left if one == dialog]
@@ -288,43 +293,38 @@ PAIR = Route("pair", NORTH, "//pair", UUID(int=1), mirror_address=SOUTH).pair
 assert PAIR is not None
 
 
-class Moves:
-    """Notes which queues begin to move, and by which rule."""
-
-    def __init__(self) -> None:
-        self.begun: dict[Outbox, tuple[RerouteReason, Any]] = {}
-
-    def start(self, outbox: Outbox, reason: RerouteReason, new_way: Any) -> None:
-        self.begun[outbox] = reason, new_way
-
-
 class Yard:
     """A pass without frames that come in: what waits was put there."""
 
     def __init__(self) -> None:
         self.wanted: list[NetworkAddress] = []
         self.health: dict[NetworkAddress, AddressHealth] = {}
-        self.moves = Moves()
-        self.ways = ForwardingTable(
-            Pool(1 << 20), Ports(drop=lambda *_: None), want=self.wanted.append, deliver=lambda *_: None
+        self.table = forwarding_table(Pool(1 << 20), request_link=self.wanted.append)
+        affinity = DialogAffinity()
+        self.resolver = Resolver(
+            self.table, affinity, health_of=self.health_of, ask_for_route=lambda _: None, report=raise_error
         )
-        places = DialogAffinity()
-        self.decider = Decider(self.ways, places, health_of=self.health_of, ask=lambda _: None, report=surface)
         routes = [Route("n", NORTH, "//both"), Route("s", SOUTH, "//both")]
         table = build_table(routes, now=datetime.now(UTC))
-        self.decider.here = RoutingContext(table, Hosted(), self.health_of, is_forwarding=True, msdb=table)
-        self.rerouting = Rerouting(self.decider, self.ways, cast("Any", self.moves))
+        self.resolver.context = RoutingContext(table, Hosted(), self.health_of, is_forwarding=True, msdb=table)
+        self.rerouter = Rerouter(self.table, self.resolver, affinity, None, lambda *_: None)
 
     def health_of(self, address: NetworkAddress) -> AddressHealth:
         return self.health.get(address, AddressHealth.UNTRIED)
 
     def wait(self, address: NetworkAddress, hop_count: int = 1) -> Outbox:
         """A frame for //both waits for an address."""
-        outbox = self.ways.outbox(address)
+        outbox = self.table.outbox(address)
         header = Header(0x10, 0, b"m" * 16, b"c" * 16, "//both", "//from", b"i" * 16, hop_count=hop_count)
-        way = self.ways.to(outbox, cast("Any", "forwarded"), "n", 0x10)
-        outbox.held.add(hold(encode_dialog(header, b""), 0.0, way))
+        entry = self.table.entry_to(outbox, Disposition.FORWARDED, "n", 0x10)
+        outbox.held.add(hold(encode_dialog(header, b""), 0.0, entry))
         return outbox
+
+    def rule(self, outbox: Outbox) -> tuple[RerouteReason, ForwardingEntry | None]:
+        """Why an outbox is rerouted, and where its only frame would go."""
+        reroute = self.rerouter.under_way[outbox]
+        (held,) = outbox.held
+        return reroute.reason, reroute.new_entry(outbox, held)
 
 
 @pytest.fixture
@@ -332,75 +332,72 @@ def yard() -> Yard:
     return Yard()
 
 
-def test_change_of_routes_has_all_looked_at_that_waits(yard: Yard) -> None:
-    """And only that; what a link takes by itself, and what was sent here, stays."""
+def test_change_of_routes_visits_all_that_waits(yard: Yard) -> None:
+    """And only that; what a link serves, and what was sent here, stays."""
     outbox, other = yard.wait(EAST_of_rerouting), yard.wait(NORTH, hop_count=0)
-    yard.ways.outbox(SOUTH)
+    yard.table.outbox(SOUTH)
 
-    yard.rerouting.by_routes()
+    yard.rerouter.by_routes()
 
-    assert {outbox, other} == yard.moves.begun.keys()
-    reason, rule = yard.moves.begun[outbox]
-    (held,) = outbox.held
-    assert (RerouteReason.ROUTES, True) == (
-        reason,
-        rule(outbox, held).sink in {yard.ways.outbox(NORTH), yard.ways.outbox(SOUTH)},
-    )
-    assert rule(other, next(iter(other.held))) is None
+    assert {outbox, other} == yard.rerouter.under_way.keys()
+    reason, entry = yard.rule(outbox)
+    assert entry is not None
+    assert reason is RerouteReason.ROUTES
+    assert entry.sink in {yard.table.outbox(NORTH), yard.table.outbox(SOUTH)}
+    assert yard.rule(other)[1] is None
     outbox.outlet = cast("Any", object())
-    assert rule(outbox, held) is None
+    assert yard.rule(outbox)[1] is None
 
 
 @pytest.mark.parametrize(
     ("health", "has_failed", "moves"),
     [(AddressHealth.CONNECTED, True, True), (AddressHealth.UNTRIED, False, True), (AddressHealth.UNTRIED, True, False)],
 )
-def test_better_address_has_what_waits_looked_at(
+def test_better_address_has_what_waits_rerouted(
     yard: Yard, health: AddressHealth, *, has_failed: bool, moves: bool
 ) -> None:
-    """One that is connected, or was not tried; while there is none, each is wanted."""
+    """One that is connected, or was not tried; while there is none, a link to each is requested."""
     outbox = yard.wait(NORTH)
     outbox.alternatives.add(SOUTH)
     yard.health = {NORTH: AddressHealth.SUPPRESSED, SOUTH: health}
 
-    yard.rerouting.by_health(lambda _: has_failed)
+    yard.rerouter.by_health(lambda _: has_failed)
 
-    assert (moves, [] if moves else [SOUTH]) == (outbox in yard.moves.begun, yard.wanted)
+    assert (moves, [] if moves else [SOUTH]) == (outbox in yard.rerouter.under_way, yard.wanted)
     if moves:
-        reason, rule = yard.moves.begun[outbox]
-        (held,) = outbox.held
-        assert (RerouteReason.BETTER, yard.ways.outbox(SOUTH)) == (reason, rule(outbox, held).sink)
+        reason, entry = yard.rule(outbox)
+        assert entry is not None
+        assert (RerouteReason.BETTER, yard.table.outbox(SOUTH)) == (reason, entry.sink)
         outbox.outlet = cast("Any", object())
-        assert rule(outbox, held) is None
+        assert yard.rule(outbox)[1] is None
 
 
-def test_addresses_of_our_own_have_what_waits_decided_anew(yard: Yard) -> None:
+def test_frames_for_our_own_addresses_are_decided_again(yard: Yard) -> None:
     """Whatever link there is."""
     outbox = yard.wait(EAST_of_rerouting)
 
-    yard.rerouting.from_ourselves([EAST_of_rerouting, NORTH])
+    yard.rerouter.from_own_addresses([EAST_of_rerouting, NORTH])
 
-    ((moving, (reason, rule)),) = yard.moves.begun.items()
-    assert (outbox, RerouteReason.ITSELF) == (moving, reason)
-    assert rule(outbox, next(iter(outbox.held))).route in {"n", "s"}
+    assert [outbox] == list(yard.rerouter.under_way)
+    reason, entry = yard.rule(outbox)
+    assert entry is not None
+    assert (RerouteReason.ITSELF, True) == (reason, entry.route in {"n", "s"})
 
 
-def test_new_principal_is_wanted_and_of_ourselves_what_waits_is_decided_anew(yard: Yard) -> None:
-    """Once, for however many pairs; not while none is known, nor for a pair that nothing was sent to."""
+def test_new_principal_gets_a_link_and_frames_for_ourselves_are_decided_again(yard: Yard) -> None:
+    """One request for however many pairs; none while it is unknown, nor for a pair that nothing was sent to."""
     assert PAIR is not None
     other = replace(PAIR, remote_service_name="//other")
-    yard.rerouting.by_principals({PAIR: NORTH})
-    outbox = yard.ways.pairs.outbox(PAIR)
-    yard.ways.pairs.outbox(other)
+    yard.rerouter.by_principals({PAIR: NORTH})
+    outbox = yard.table.pair_outbox(PAIR)
+    yard.table.pair_outbox(other)
     for address in (None, NORTH):
         changes = {PAIR: address, other: address}
-        yard.ways.pairs.lead(changes, [])
-        yard.rerouting.by_principals(changes)
-    assert ([NORTH], {}) == (yard.wanted, yard.moves.begun)
+        yard.table.set_principals(changes)
+        yard.rerouter.by_principals(changes)
+    assert ([NORTH], {}) == (yard.wanted, yard.rerouter.under_way)
 
-    yard.decider.here = RoutingContext(
-        yard.decider.here.table, Hosted(), yard.health_of, is_forwarding=True, own=frozenset({SOUTH})
-    )
-    yard.rerouting.by_principals({PAIR: SOUTH})
+    yard.resolver.context = replace(yard.resolver.context, own=frozenset({SOUTH}))
+    yard.rerouter.by_principals({PAIR: SOUTH})
 
-    assert {outbox} == yard.moves.begun.keys()
+    assert {outbox} == yard.rerouter.under_way.keys()

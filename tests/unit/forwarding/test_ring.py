@@ -87,13 +87,13 @@ class Station:
         self.forwarder = Forwarder(
             Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16, share_percent=100),
             deliver=self.deliver,
-            want=lambda _: None,
+            request_link=lambda _: None,
             health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
             kernel=KERNELS[self.kernel_name],
             ring=self.ring,
         )
         table = build_table(ROUTES, now=datetime.now(UTC))
-        self.forwarder.surround(table=table, hosted=hosted({HERE: ["//here"]}), is_forwarding=True)
+        self.forwarder.set_routing(table=table, hosted=hosted({HERE: ["//here"]}), is_forwarding=True)
 
     def deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         self.given.append([(frame, self.ring.arrival_of(frame)) for frame in frames])
@@ -104,23 +104,23 @@ class Station:
 
     def connect(self, address: NetworkAddress, room: int = 1 << 30) -> Wire:
         self.health[address] = AddressHealth.CONNECTED
-        wire = self.forwarder.outbox(address).outlet = Wire(room)
-        self.forwarder.changed()
+        wire = self.forwarder.table.outbox(address).outlet = Wire(room)
+        self.forwarder.forget_decisions()
         return wire
 
     def cut(self, address: NetworkAddress) -> None:
         self.health[address] = AddressHealth.SUPPRESSED
-        self.forwarder.outbox(address).outlet = None
-        self.forwarder.changed()
+        self.forwarder.table.outbox(address).outlet = None
+        self.forwarder.forget_decisions()
 
     def take(self, *frames: bytes, now: float = NOW, sender: str = "peer") -> None:
         data = b"".join(frames)
         self.forwarder.slab[: len(data)] = data
-        self.forwarder.take(self.forwarder.slab, len(data), now, Sender(sender))
+        self.forwarder.forward(self.forwarder.slab, len(data), now, Sender(sender))
         assert self.forwarder.unaccounted == 0
 
     def mend(self, now: float) -> None:
-        self.forwarder.mend(now, lambda address: self.health.get(address) is AddressHealth.SUPPRESSED)
+        self.forwarder.reroute_failed(now, lambda address: self.health.get(address) is AddressHealth.SUPPRESSED)
         assert self.forwarder.unaccounted == 0
 
     def records(self) -> list[VisitRecord]:
@@ -135,13 +135,13 @@ def story(records: list[VisitRecord]) -> list[tuple[object, ...]]:
 
 
 def next_hop(record: VisitRecord) -> object:
-    assert record.way is not None
-    return record.way.sink.address if isinstance(record.way.sink, Outbox) else None
+    assert record.entry is not None
+    return record.entry.sink.address if isinstance(record.entry.sink, Outbox) else None
 
 
 def route(record: VisitRecord) -> str:
-    assert record.way is not None
-    return record.way.route
+    assert record.entry is not None
+    return record.entry.route
 
 
 @pytest.fixture(autouse=True, params=EVERY_KERNEL)
@@ -243,18 +243,21 @@ def test_what_a_database_here_sends_has_spent_no_hop(make_frame: MakeFrame, *, i
     station = Station()
     forwarder, frame = station.forwarder, make_frame(to_service="//north")
     wire = station.connect(NORTH, 1 << 20 if is_served else 0)
-    way = forwarder.way_for(
-        decide(RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE), forwarder.here),
+    way = forwarder.table.entry_for(
+        decide(
+            RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE),
+            forwarder.routing_context,
+        ),
         FrameKind.MESSAGE,
     )
 
     forwarder.submit([(way, frame)], NOW, Sender("database"))
     wire.room = 1 << 20
-    forwarder.outbox(NORTH).drain(NOW + 1)
+    forwarder.table.outbox(NORTH).drain(NOW + 1)
     (record,) = station.records()
 
     assert (True, 0, NOW) == (record.arrival.is_from_here, record.header.hop_count, record.arrival.entered)
-    assert (NOW + (not is_served), way) == (record.left, record.way)
+    assert (NOW + (not is_served), way) == (record.left, record.entry)
 
 
 # --- frames that wait ---
@@ -268,7 +271,7 @@ def test_frame_that_waited_is_recorded_when_it_leaves(make_frame: MakeFrame) -> 
     station.take(*frames)
     early = station.records()
     wire.room = 1 << 20
-    station.forwarder.outbox(NORTH).drain(NOW + 2)
+    station.forwarder.table.outbox(NORTH).drain(NOW + 2)
     late = station.records()
 
     assert [(n, NOW, NOW, Disposition.FORWARDED) for n in range(2)] == story(early)
@@ -284,7 +287,7 @@ def test_frame_that_nobody_follows_leaves_untold_after_it_waited(make_frame: Mak
 
     station.take(make_frame(to_service="//north"))
     wire.room = 1 << 20
-    station.forwarder.outbox(NORTH).drain(NOW + 2)
+    station.forwarder.table.outbox(NORTH).drain(NOW + 2)
 
     assert ([], 1, 0) == (station.records(), station.forwarder.forwarded, station.ring.shed)
 
@@ -293,7 +296,7 @@ def test_frame_that_nobody_follows_leaves_untold_after_it_waited(make_frame: Mak
 @pytest.mark.parametrize("end", ["expire", "drain", "abandon", "narrow"])
 def test_frame_that_waited_and_is_dropped_is_recorded_then(sample: float, end: str, make_frame: MakeFrame) -> None:
     station = Station(sample)
-    outbox = station.forwarder.outbox(NORTH)
+    outbox = station.forwarder.table.outbox(NORTH)
     station.take(make_frame(to_service="//north", time_to_live=2000, hop_count=1))
     later = NOW + 1 if end == "narrow" else NOW + 3
 
@@ -301,7 +304,7 @@ def test_frame_that_waited_and_is_dropped_is_recorded_then(sample: float, end: s
         case "expire":
             station.forwarder.expire(later)
         case "abandon":
-            station.forwarder.abandon(later)
+            station.forwarder.drop_all(later)
         case _:
             outbox.outlet = Wire()
             outbox.outlet.max_frame = 10 if end == "narrow" else 1 << 20
@@ -328,7 +331,7 @@ def test_frames_that_an_outbox_refuses_are_recorded_once_with_why(sample: float,
     held = station.records()
     station.take(first, now=NOW + 1)
     wire = station.connect(NORTH)
-    station.forwarder.outbox(NORTH).drain(NOW + 2)
+    station.forwarder.table.outbox(NORTH).drain(NOW + 2)
     wire.is_narrow, wire.max_frame = True, len(first)
     station.take(first, make_frame(b"x" * 500, to_service="//north", sequence_number=2, hop_count=4), now=NOW + 3)
     told = station.records()
@@ -363,7 +366,7 @@ def test_copies_that_differ_in_hops_alone_are_told_apart(make_frame: MakeFrame) 
     station.take(*frames)
     early = station.records()
     station.connect(NORTH)
-    station.forwarder.outbox(NORTH).drain(NOW + 1)
+    station.forwarder.table.outbox(NORTH).drain(NOW + 1)
 
     told = early + station.records()
     assert [(3, NOW), (16, NOW), (5, NOW + 1)] == [(record.header.hop_count, record.left) for record in told]
@@ -377,7 +380,7 @@ def test_routes_that_change_in_the_middle_of_a_pass_change_no_record_of_it(
     table = build_table((Route("Other", EAST, remote_service_name="//far"),), now=datetime.now(UTC))
 
     def send(data: Buffer) -> int:
-        station.forwarder.surround(table=table, hosted=hosted({}), is_forwarding=True)
+        station.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
         return len(data)
 
     monkeypatch.setattr(wire, "send", send)
@@ -395,7 +398,7 @@ def test_frame_that_waits_for_a_principal_is_one_visit(sample: float, make_frame
     station = Station(sample)
     pair = Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=WEST)
     table = build_table((pair,), now=datetime.now(UTC))
-    station.forwarder.surround(table=table, hosted=hosted({}), is_forwarding=True)
+    station.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
 
     for n in range(2):
         station.take(make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, sequence_number=n))
@@ -422,7 +425,7 @@ def test_frames_that_move_are_one_visit_each_whatever_becomes_of_them(sample: fl
     station.mend(NOW + 2)  # the first leaves at once, the others wait there
     moved = station.records()
     wire.room = len(frames[0])
-    station.forwarder.outbox(EAST).drain(NOW + 3)
+    station.forwarder.table.outbox(EAST).drain(NOW + 3)
     left = station.records()
     station.forwarder.expire(NOW + 9)
     lost = station.records()
@@ -442,8 +445,8 @@ def test_frame_that_moves_to_a_drop_is_recorded_as_dropped(make_frame: MakeFrame
     station.take(make_frame(to_service="//north", hop_count=1))
 
     table = build_table((), now=datetime.now(UTC))
-    station.forwarder.surround(table=table, hosted=hosted({}), is_forwarding=True)
-    station.forwarder.rematch(NOW + 1)
+    station.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
+    station.forwarder.reroute_waiting(NOW + 1)
     (record,) = station.records()
 
     assert [(0, NOW, NOW + 1, Disposition.NO_ROUTE)] == story([record])
@@ -498,7 +501,7 @@ def test_shed_record_is_lost_only_when_its_visit_ends(make_frame: MakeFrame) -> 
     station.take(*frames)
     assert ([], 0) == (station.records(), station.ring.shed)
     station.connect(NORTH)
-    station.forwarder.outbox(NORTH).drain(NOW + 1)
+    station.forwarder.table.outbox(NORTH).drain(NOW + 1)
 
     assert [(0, NOW, NOW + 1, Disposition.FORWARDED)] == story(station.records())
     assert station.ring.shed == 2
@@ -547,10 +550,10 @@ def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_take
     late = enter("late")
     second = ring.take()
 
-    assert [gone, stays, early] == [record.way for record in decode(first)]
-    assert [late] == [record.way for record in decode(second)]
-    assert {stays, early, late} == {way for way, _ in second.ways.values()}
-    assert max(second.ways) == 2
+    assert [gone, stays, early] == [record.entry for record in decode(first)]
+    assert [late] == [record.entry for record in decode(second)]
+    assert {stays, early, late} == {way for way, _ in second.endings.values()}
+    assert max(second.endings) == 2
 
 
 @pytest.mark.parametrize("sample", [0.0, 0.999, 1.0])
@@ -610,18 +613,18 @@ def test_retired_outboxes_take_their_numbers_along(make_frame: MakeFrame, monkey
     monkeypatch.setattr("broker.forwarding.fib.INVENTED_MAX", 1)
     station = Station()
     table = build_table([*ROUTES, Route("Anywhere", TRANSPORT)], now=datetime.now(UTC))
-    station.forwarder.surround(table=table, hosted=station.forwarder.here.hosted, is_forwarding=True)
+    station.forwarder.set_routing(table=table, hosted=station.forwarder.routing_context.hosted, is_forwarding=True)
     invented = make_frame(to_service="tcp://invented/x", sequence_number=1)
     station.take(invented, make_frame(to_service="//here"))
 
     station.connect(NetworkAddress("invented"))
-    station.forwarder.outbox(NetworkAddress("invented")).drain(NOW)
+    station.forwarder.table.outbox(NetworkAddress("invented")).drain(NOW)
     station.cut(NetworkAddress("invented"))
     station.forwarder.expire(NOW)
     first, second = station.ring.take(), station.ring.take()
 
     assert ["Here", "Anywhere"] == [route(record) for record in decode(first)]
-    assert ["Here"] == [way and way.route for way, _ in second.ways.values()]
+    assert ["Here"] == [way and way.route for way, _ in second.endings.values()]
 
 
 # --- what databases tell ---
@@ -640,10 +643,10 @@ def test_verdict_of_a_database_is_a_record_of_its_own(make_frame: MakeFrame) -> 
     got, arrival = hand_over(station, frame, sender="instance-7")
     station.records()
 
-    station.ring.tell(got, Disposition.DUPLICATE, arrival, NOW + 1)
+    station.ring.report(got, Disposition.DUPLICATE, arrival, NOW + 1)
     (record,) = station.records()
 
-    assert (None, Disposition.DUPLICATE, NOW + 1) == (record.way, record.disposition, record.left)
+    assert (None, Disposition.DUPLICATE, NOW + 1) == (record.entry, record.disposition, record.left)
     assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
     assert (NOW, "instance-7", False, {}, "") == record.arrival
 
@@ -657,8 +660,8 @@ def test_databases_tell_of_followed_frames_and_of_all_that_are_dropped(sample: f
     ways = [Disposition.DELIVERED, Disposition.DUPLICATE, None, Disposition.OUT_OF_SEQUENCE]
 
     for disposition in ways:
-        station.ring.tell(plain, disposition, arrival, NOW)
-        station.ring.tell(followed, disposition, arrival, NOW)
+        station.ring.report(plain, disposition, arrival, NOW)
+        station.ring.report(followed, disposition, arrival, NOW)
 
     told = [(record.disposition, bool(record.header.flags & Flag.TRACE)) for record in station.records()]
     assert [(each, True) for each in ways] == [one for one in told if one[1]]
@@ -671,10 +674,10 @@ def test_head_of_a_frame_is_enough_to_tell_of_it(make_frame: MakeFrame) -> None:
     ring = Ring(1000, sample=1)
     frame = make_frame(b"x" * 300, to_service="//here")
 
-    ring.tell(head_of(frame), None, PassOrigin(NOW - 5, "", is_from_here=True), NOW)
+    ring.report(head_of(frame), None, PassOrigin(NOW - 5, "", is_from_here=True), NOW)
     (record,) = decode(ring.take())
 
-    assert (None, None, NOW - 5, NOW) == (record.way, record.disposition, record.arrival.entered, record.left)
+    assert (None, None, NOW - 5, NOW) == (record.entry, record.disposition, record.arrival.entered, record.left)
     assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
     assert ("//here", 300) == (record.header.to_service, len(frame) - len(head_of(frame)))
 
@@ -682,7 +685,7 @@ def test_head_of_a_frame_is_enough_to_tell_of_it(make_frame: MakeFrame) -> None:
 def test_verdict_without_room_is_shed(make_frame: MakeFrame) -> None:
     ring = Ring(10, sample=1)
 
-    ring.tell(make_frame(), Disposition.DELIVERED, PassOrigin(NOW, "", is_from_here=True), NOW)
+    ring.report(make_frame(), Disposition.DELIVERED, PassOrigin(NOW, "", is_from_here=True), NOW)
 
     assert (1, []) == (ring.shed, list(decode(ring.take())))
 
@@ -694,7 +697,7 @@ def test_what_is_told_in_the_middle_of_a_pass_is_not_taken_back(make_frame: Make
     ring.begin(NOW, Sender("peer"), is_from_here=False)
     ring.enter(frame, 0, way, 0)
 
-    ring.tell(frame, Disposition.STORE_BUSY, ring.arrival_of(frame), NOW)
+    ring.report(frame, Disposition.STORE_BUSY, ring.arrival_of(frame), NOW)
     ring.take_back(frame)
 
     assert [Disposition.STORE_BUSY] == [record.disposition for record in decode(ring.take())]
@@ -704,17 +707,17 @@ def test_frame_that_waited_comes_to_a_database_with_its_own_arrival(make_frame: 
     station = Station()
     station.take(make_frame(to_service="//north", hop_count=1), sender="one")
     table = build_table((Route("Here", LOCAL, remote_service_name="//north"),), now=datetime.now(UTC))
-    station.forwarder.surround(table=table, hosted=hosted({HERE: ["//north"]}), is_forwarding=True)
+    station.forwarder.set_routing(table=table, hosted=hosted({HERE: ["//north"]}), is_forwarding=True)
 
-    station.forwarder.rematch(NOW + 1)
+    station.forwarder.reroute_waiting(NOW + 1)
     ((got, arrival),) = station.given.pop()
-    station.ring.tell(got, Disposition.DELIVERED, arrival, NOW + 2)
+    station.ring.report(got, Disposition.DELIVERED, arrival, NOW + 2)
 
     passed, verdict = station.records()
     assert [(NOW, NOW + 1), (NOW, NOW + 2)] == [(one.arrival.entered, one.left) for one in (passed, verdict)]
     assert {(1, "one")} == {(one.header.hop_count, one.arrival.adjacent_in) for one in (passed, verdict)}
-    assert passed.way is not None
-    assert verdict.way is None
+    assert passed.entry is not None
+    assert verdict.entry is None
 
 
 def test_how_long_frames_of_a_database_were_queued_goes_with_their_arrival(make_frame: MakeFrame) -> None:
@@ -723,7 +726,7 @@ def test_how_long_frames_of_a_database_were_queued_goes_with_their_arrival(make_
     frame = make_frame(to_service="//north")
     queued = {decode_dialog(frame)[0].message_id: Queued(5.0, is_resend=True)}
     facts = RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE)
-    way = station.forwarder.way_for(decide(facts, station.forwarder.here), FrameKind.MESSAGE)
+    way = station.forwarder.table.entry_for(decide(facts, station.forwarder.routing_context), FrameKind.MESSAGE)
 
     station.forwarder.submit([(way, frame)], NOW, Sender("database"), queued)
     station.forwarder.submit([(way, frame)], NOW, Sender("database"))

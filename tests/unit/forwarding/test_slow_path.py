@@ -90,9 +90,9 @@ def test_way_is_asked_for_once_and_after_forgetting_again(*, is_by_conversation:
     walker = Walker(make=Notebook, is_by_conversation=is_by_conversation)
     frame = make_frame(flags=Flag.FROM_TARGET)
 
-    ways = [walker.kernel.way_of(frame) for _ in range(2)]
+    ways = [walker.kernel.entry_of(frame) for _ in range(2)]
     walker.kernel.forget()
-    ways.append(walker.kernel.way_of(memoryview(frame)))
+    ways.append(walker.kernel.entry_of(memoryview(frame)))
 
     key = bytes(16) + len("//test/Target").to_bytes(2, "big") + b"//test/Target"
     assert [(key, b"c" * 16, FrameKind.MESSAGE, True)] * 2 == walker.asked
@@ -104,7 +104,7 @@ def test_past_the_bound_remembering_starts_anew(make_frame: MakeFrame, monkeypat
     walker = Walker(make=Notebook)
 
     for service in "ABBA":
-        walker.kernel.way_of(make_frame(to_service=service))
+        walker.kernel.entry_of(make_frame(to_service=service))
 
     assert [b"A", b"B", b"A"] == [key[18:] for key, *_ in walker.asked]
 

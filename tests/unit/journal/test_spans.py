@@ -128,7 +128,7 @@ def forwarded(hop_count: int = 1, disposition: Disposition = Disposition.FORWARD
 def told(disposition: Disposition | None, hop_count: int = 2) -> list[ReadableSpan]:
     tape = Tape()
     arrival = PassOrigin(999.0, "west", is_from_here=False, trace_parent=PARENT)
-    tape.ring.tell(frame(flags=ONE, hop_count=hop_count + 1), disposition, arrival, 1001.5)
+    tape.ring.report(frame(flags=ONE, hop_count=hop_count + 1), disposition, arrival, 1001.5)
     return spans(tape)
 
 
@@ -391,7 +391,7 @@ def test_a_collector_that_does_not_answer_is_not_waited_for_at_the_end(make: Mak
 def test_a_fault_of_the_program_is_told_once_and_ends_nothing(make: Make) -> None:
     tracing, _ = make()
     good = batch()
-    bad = good._replace(taken=good.taken._replace(ways={}))
+    bad = good._replace(taken=good.taken._replace(endings={}))
 
     with capture_logs() as logs:
         tracing.add(bad)

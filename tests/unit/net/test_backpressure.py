@@ -53,7 +53,7 @@ class Crossing:
 
     @property
     def outbox(self) -> Outbox:
-        return self.near.forwarder.outboxes[NORTH]
+        return self.near.forwarder.table.outboxes[NORTH]
 
     @property
     def paused(self) -> list[bool]:
@@ -244,7 +244,7 @@ async def test_dialogs_of_databases_here_are_not_paused(crossing: Crossing) -> N
 async def test_link_that_feeds_two_is_read_when_the_last_one_lets_it_go(loop: PlayedLoop, crossing: Crossing) -> None:
     backpressure = Backpressure(SECONDS)
     link, *_ = crossing.links
-    outboxes = [crossing.near.forwarder.outbox(NetworkAddress(f"10.2.0.{n}")) for n in range(2)]
+    outboxes = [crossing.near.forwarder.table.outbox(NetworkAddress(f"10.2.0.{n}")) for n in range(2)]
 
     for outbox in outboxes:
         assert outbox.share.admit(outbox.share.limit_bytes - HELD_OVERHEAD)

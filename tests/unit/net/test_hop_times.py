@@ -21,7 +21,7 @@ async def ends(loop: PlayedLoop) -> LinkEnds:
 
 def told(forwarder: Forwarder) -> dict[float, int]:
     """Frames by the bound they are below."""
-    forwarder.hop.settle()
+    forwarder.hop.count_pending()
     bounds = [*BOUNDS, float("inf")]
     return {bound: count for bound, count in zip(bounds, forwarder.hop.counts, strict=True) if count}
 
@@ -84,7 +84,7 @@ async def test_frame_that_waits_is_counted_when_it_leaves_with_its_time(ends: Li
     ends.go_online()
     ends.sock.feed(message(to_service="//far") + message(sequence_number=1))
     assert told(ends.forwarder) == {BOUNDS[0]: 1}
-    outbox = next(iter(ends.forwarder.outboxes.values()))
+    outbox = next(iter(ends.forwarder.table.outboxes.values()))
     outbox.outlet = Taking()
 
     outbox.drain(loop.time() + 0.7)
@@ -98,7 +98,7 @@ async def test_frames_that_came_at_different_times_are_told_apart(ends: LinkEnds
     ends.sock.feed(message(to_service="//far") + message(to_service="//far", sequence_number=1))
     await asyncio.sleep(10)
     ends.sock.feed(message(to_service="//far", sequence_number=2))
-    outbox = next(iter(ends.forwarder.outboxes.values()))
+    outbox = next(iter(ends.forwarder.table.outboxes.values()))
     outbox.outlet = Taking()
 
     outbox.drain(loop.time() + 0.2)

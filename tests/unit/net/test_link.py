@@ -380,7 +380,7 @@ async def test_bug_in_a_later_turn_is_told_to_the_owner(
     def fail(*_: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(ends_of_intake.forwarder, "take", fail)
+    monkeypatch.setattr(ends_of_intake.forwarder, "forward", fail)
     await asyncio.sleep(0.1)
 
     assert ["a bug"] == [str(error) for error in failed]

@@ -230,7 +230,7 @@ async def test_bug_while_reading_is_told_to_the_owner(ends: LinkEnds, monkeypatc
     def fail(*_: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(ends.forwarder, "take", fail)
+    monkeypatch.setattr(ends.forwarder, "forward", fail)
     ends.sock.feed(message())
 
     assert ["a bug"] == [str(error) for error in failed]

@@ -252,8 +252,8 @@ class Town:
         self.led: list[Mapping[MirroredPair, NetworkAddress | None]] = []
         self.rooms = 0
         self.role = "principal"
-        self.here = SimpleNamespace(own=set(), principals={})
-        self.pairs: dict[MirroredPair, Any] = {}
+        self.routing_context = SimpleNamespace(own=set(), principals={})
+        self.table = SimpleNamespace(pair_outboxes={})
         self.mirrors = Mirrors(cast("Any", self), self.prove, on_room=self._on_room, jitter=lambda: 0.0)
         self.mirrors.start(cast("Any", self))
 
@@ -277,10 +277,10 @@ class Town:
 
     # the pass
 
-    def lead(self, changes: Mapping[MirroredPair, NetworkAddress | None], _now: float) -> None:
+    def set_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None], _now: float) -> None:
         self.led.append(changes)
-        known = {**self.here.principals, **changes}
-        self.here.principals = {pair: address for pair, address in known.items() if address is not None}
+        known = {**self.routing_context.principals, **changes}
+        self.routing_context.principals = {pair: address for pair, address in known.items() if address is not None}
 
     def _on_room(self) -> None:
         self.rooms += 1
@@ -479,7 +479,7 @@ async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: T
 
 async def test_this_very_instance_is_asked_without_a_link(town: Town) -> None:
     """And again when its role changes."""
-    town.here.own.add(SOUTH_of_mirrors)
+    town.routing_context.own.add(SOUTH_of_mirrors)
     town.route(ONE)
 
     await town.use(ONE)
@@ -508,10 +508,10 @@ async def test_refused_frame_makes_the_principal_be_asked_and_its_answer_decides
     town.watcher.on_rejected(link, Rejected(code=code))
     assert (["north"], {pair_of(ONE): NORTH_of_mirrors, pair_of(two): NORTH_of_mirrors}) == (
         town.hosts_asked(),
-        town.here.principals,
+        town.routing_context.principals,
     )
     town.says(NORTH_of_mirrors, "principal")
-    assert {pair_of(ONE): NORTH_of_mirrors, pair_of(two): NORTH_of_mirrors} == town.here.principals
+    assert {pair_of(ONE): NORTH_of_mirrors, pair_of(two): NORTH_of_mirrors} == town.routing_context.principals
     town.says(NORTH_of_mirrors, "mirror")
 
     assert {pair_of(ONE): None, pair_of(two): None} == town.led[-1]
@@ -539,7 +539,7 @@ async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_a
     town.watcher.on_rejected(link, Rejected(code=MIRROR))
 
     assert ["north", "north"] == town.hosts_asked()
-    assert {pair_of(one): NORTH_of_mirrors for one in (ONE, two, other)} == town.here.principals
+    assert {pair_of(one): NORTH_of_mirrors for one in (ONE, two, other)} == town.routing_context.principals
 
 
 async def test_handle_that_does_not_tell_when_it_is_due_does_no_harm(
@@ -628,7 +628,7 @@ async def test_both_addresses_of_one_instance_are_alarming(town: Town, is_in_use
 
 async def test_both_addresses_of_this_very_instance_are_alarming(town: Town) -> None:
     """It is never connected to itself."""
-    town.here.own |= {NORTH_of_mirrors, SOUTH_of_mirrors}
+    town.routing_context.own |= {NORTH_of_mirrors, SOUTH_of_mirrors}
     town.route(ONE)
 
     await town.use(ONE)
@@ -653,7 +653,7 @@ async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> Non
     town.hosts_asked()
     town.cut(NORTH_of_mirrors)
 
-    assert ({}, {}) == (town.mirrors.in_use, town.here.principals)
+    assert ({}, {}) == (town.mirrors.in_use, town.routing_context.principals)
     assert (PathProblem(), "", "") == (
         town.mirrors.trouble_of(pair_of(ONE)),
         town.mirrors.told(pair_of(ONE)),
@@ -697,6 +697,6 @@ async def test_what_waits_is_told_with_the_name_of_a_route(town: Town) -> None:
     town.route(ONE)
     assert (0, 0) == town.mirrors.waiting(pair_of(ONE))
 
-    town.pairs[pair_of(ONE)] = Box()
+    town.table.pair_outboxes[pair_of(ONE)] = Box()
 
     assert ((2, 700), "one") == (town.mirrors.waiting(pair_of(ONE)), town.mirrors.route_name(pair_of(ONE)))

@@ -223,12 +223,12 @@ class Town:
         self.links: dict[NetworkAddress, Link] = {}
         self.wanted: list[NetworkAddress] = []
         self.outlets = Outlets(cast("Any", self), want=self.wanted.append, on_room=lambda: None)
-        self.outlets.forwarder = cast("Any", self)
+        self.outlets.forwarder = cast("Any", SimpleNamespace(table=self))
 
     def outboxes_to(self, address: NetworkAddress) -> list[Box]:
         return self.boxes.get(address, [])
 
-    def every_outbox(self) -> list[Box]:
+    def all_outboxes(self) -> list[Box]:
         return [box for boxes in self.boxes.values() for box in boxes]
 
     def serving(self, address: NetworkAddress) -> Link | None:
@@ -471,7 +471,7 @@ class Office:
         self.fitted: list[NetworkAddress] = []
         self.told: list[tuple[NetworkAddress, object]] = []
         self.outboxes: dict[NetworkAddress, object] = {}
-        self.forwarder = self
+        self.forwarder = self.table = self
         self.serving = Serving(self.addresses, cast("Any", self), lambda: cast("Any", self))
 
     def fit(self, address: NetworkAddress) -> None:

@@ -559,7 +559,7 @@ async def test_peer_that_has_our_instance_id_only_is_not_us_and_frames_wait_for_
 
     with capture_logs() as logs:
         near.greet(near.socks[0], instance=b"i" * 16)
-    assert (set(), True) == (near.forwarder.here.own, near.socks[0].is_closed)
+    assert (set(), True) == (near.forwarder.routing_context.own, near.socks[0].is_closed)
     assert "another instance has our identity" == near.peers.problem_of(NORTH)
     assert [str(NORTH)] == [one["address"] for one in logs if one["event"] == "another instance has our identity"]
     await asyncio.sleep(1)
@@ -573,7 +573,7 @@ async def test_address_that_leads_here_is_dialled_again_after_a_minute_and_is_th
 ) -> None:
     name_north(near)
     await dialled(near, arbitration=OWN.arbitration)
-    assert {NORTH} == near.forwarder.here.own
+    assert {NORTH} == near.forwarder.routing_context.own
     await asyncio.sleep(58)
     assert 1 == len(near.dialled)
 
@@ -581,7 +581,7 @@ async def test_address_that_leads_here_is_dialled_again_after_a_minute_and_is_th
     near.greet(near.socks[-1])
     frame = near.send(NORTH)
 
-    assert (2, set(), frame) == (len(near.dialled), near.forwarder.here.own, sent(near.socks[-1]))
+    assert (2, set(), frame) == (len(near.dialled), near.forwarder.routing_context.own, sent(near.socks[-1]))
 
 
 async def test_address_that_leads_here_still_stays_our_own_and_nobody_notices(near: Neighbourhood) -> None:
@@ -594,7 +594,7 @@ async def test_address_that_leads_here_still_stays_our_own_and_nobody_notices(ne
         near.greet(near.socks[-1], arbitration=OWN.arbitration)
 
     assert (4, {NORTH}, before) == (
-        len(near.dialled), near.forwarder.here.own, (near.forwarder.generation, near.rooms)
+        len(near.dialled), near.forwarder.routing_context.own, (near.forwarder.generation, near.rooms)
     )  # fmt: skip
 
 
@@ -609,7 +609,7 @@ async def test_address_that_leads_here_is_forgotten_when_nobody_answers_there(
 
     await asyncio.sleep(77)
 
-    assert (set(), is_named) == (near.forwarder.here.own, len(near.dialled) > 1)
+    assert (set(), is_named) == (near.forwarder.routing_context.own, len(near.dialled) > 1)
 
 
 async def test_address_that_leads_here_by_configuration_is_never_forgotten(
@@ -621,7 +621,7 @@ async def test_address_that_leads_here_by_configuration_is_never_forgotten(
 
     await asyncio.sleep(77)
 
-    assert {NORTH} == near.forwarder.here.own
+    assert {NORTH} == near.forwarder.routing_context.own
 
 
 # --- links that others opened ---
@@ -638,13 +638,13 @@ async def test_announced_address_is_served_by_the_link_that_the_peer_opened(near
 
 async def test_dialogs_are_told_when_the_wanted_address_is_served_already(near: Neighbourhood) -> None:
     near.accept(addresses=[str(NORTH)])
-    near.forwarder.outbox(NORTH)
+    near.forwarder.table.outbox(NORTH)
     near.peers.want(NORTH)
     await asyncio.sleep(0)
     rooms = near.rooms
 
     near.peers.want(NORTH)
-    assert near.forwarder.outboxes[NORTH].is_ready
+    assert near.forwarder.table.outboxes[NORTH].is_ready
     assert rooms == near.rooms
     await asyncio.sleep(0)
 
@@ -917,13 +917,13 @@ async def test_hello_is_the_one_given(near: Neighbourhood) -> None:
 def two_ways(near: Neighbourhood) -> Callable[[int], bytes]:
     """//far leads to NORTH and to SOUTH; what it returns sends a numbered frame there, and tells how it will leave."""
     routes = [Route("North", NORTH, remote_service_name="//far"), Route("South", SOUTH, remote_service_name="//far")]
-    near.forwarder.surround(table=build_table(routes, now=datetime.now(UTC)), hosted=Hosted(), is_forwarding=True)
+    near.forwarder.set_routing(table=build_table(routes, now=datetime.now(UTC)), hosted=Hosted(), is_forwarding=True)
 
     def send(number: int) -> bytes:
         header = replace(PLAIN, to_service="//far", sequence_number=number)
         frame = encode_dialog(header, b"body")
         near.forwarder.slab[: len(frame)] = frame
-        near.forwarder.take(near.forwarder.slab, len(frame), near.loop.time(), Origin())
+        near.forwarder.forward(near.forwarder.slab, len(frame), near.loop.time(), Origin())
         return encode_dialog(replace(header, hop_count=1), b"body")
 
     return send
@@ -932,7 +932,7 @@ def two_ways(near: Neighbourhood) -> Callable[[int], bytes]:
 def holding(near: Neighbourhood) -> list[NetworkAddress]:
     """The addresses for which frames wait."""
     assert near.forwarder.unaccounted == 0
-    return [address for address, outbox in near.forwarder.outboxes.items() if outbox.held]
+    return [address for address, outbox in near.forwarder.table.outboxes.items() if outbox.held]
 
 
 async def test_held_frames_leave_by_the_other_address_in_the_turn_in_which_theirs_is_lost(near: Neighbourhood) -> None:

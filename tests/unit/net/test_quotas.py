@@ -11,7 +11,7 @@ import pytest
 
 from broker.errors import ConnectDeniedError
 from broker.flow import Disposition
-from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool
+from broker.forwarding.pool import HELD_OVERHEAD, Pool, PoolQuota
 from broker.net.admission import Admission
 from broker.net.link import Link
 from broker.net.quotas import EVERYTHING, REASON_MAX, PeerLimits, Permissions, host_of
@@ -166,7 +166,7 @@ async def test_of_a_peer_that_has_gone_and_owes_nothing_nothing_is_kept(source: 
     await asyncio.sleep(5.0)
 
     assert {"10.9.9.9"} == set(meters._meters)
-    assert {source.near.links[0]} == set(source.near.forwarder.pool.payers)
+    assert {source.near.links[0]} == set(source.near.forwarder.pool.quotas)
 
 
 async def test_paused_link_that_is_closed_is_let_go(source: Source) -> None:
@@ -200,10 +200,10 @@ async def test_frames_of_one_peer_take_their_part_of_the_pool_and_not_more(full:
 
     sock.feed(full.frames(20))
 
-    payer = pool.payers[link]
+    payer = pool.quotas[link]
     assert pool.used_bytes == payer.used_bytes <= payer.limit_bytes
     assert {Disposition.POOL_LIMIT: 10} == dict(full.near.forwarder.dropped)
-    assert (10, 10) == (pool.over_payer, link.frames_rejected)
+    assert (10, 10) == (pool.over_quota, link.frames_rejected)
 
 
 async def test_others_still_have_room(full: Source) -> None:
@@ -238,12 +238,12 @@ async def test_what_is_held_is_its_peers_until_it_has_left(full: Source) -> None
     full.near.peers.backpressure._seconds = 0.0
     sock, link = full.come()
     sock.feed(full.frames(10))
-    payer = full.near.forwarder.pool.payers[link]
+    payer = full.near.forwarder.pool.quotas[link]
     link.close("the test")
     again, link = full.come()
 
     again.feed(full.frames(1))
-    assert payer is full.near.forwarder.pool.payers[link]
+    assert payer is full.near.forwarder.pool.quotas[link]
     assert 1 == link.frames_rejected
     full.hop.breathe()
 
@@ -252,7 +252,7 @@ async def test_what_is_held_is_its_peers_until_it_has_left(full: Source) -> None
 
 async def test_part_is_that_of_the_pool_as_it_is_now() -> None:
     pool = Pool(1000, read_cost=7)
-    payer = Payer(pool, 30)
+    payer = PoolQuota(pool, 30)
 
     pool.limit_bytes = 2000
 
@@ -269,7 +269,7 @@ async def test_limits_that_come_later_hold_for_who_is_connected_and_charge_nothi
     is_paused = link.is_paused
     sock.feed(source.frames(150))
 
-    assert (False, True, True) == (is_paused, link.is_paused, link in pool.payers)
+    assert (False, True, True) == (is_paused, link.is_paused, link in pool.quotas)
 
 
 async def test_limits_that_go_leave_nobody_paused_and_nothing_charged(source: Source) -> None:
@@ -282,7 +282,7 @@ async def test_limits_that_go_leave_nobody_paused_and_nothing_charged(source: So
     await asyncio.sleep(1.0)
     sock.feed(source.frames(300))
 
-    assert (False, None, {}) == (link.is_paused, link.meter, pool.payers)
+    assert (False, None, {}) == (link.is_paused, link.meter, pool.quotas)
 
 
 async def test_a_rate_that_is_raised_is_paid_by_the_new_one(source: Source) -> None:

@@ -92,7 +92,7 @@ def take() -> Callable[..., Nowhere]:
         origin = Nowhere()
         forwarder = instance.forwarder
         forwarder.slab[: len(frame)] = frame
-        forwarder.take(forwarder.slab, len(frame), asyncio.get_running_loop().time(), origin)
+        forwarder.forward(forwarder.slab, len(frame), asyncio.get_running_loop().time(), origin)
         return origin
 
     return taking

@@ -321,11 +321,11 @@ async def test_ten_thousand_routes_that_carry_are_read_in_many_turns_as_of_one_m
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await start("near")
-    ways = instance.forwarder._ways
-    outbox = ways.outbox(NetworkAddress("far"))
+    table = instance.forwarder.table
+    outbox = table.outbox(NetworkAddress("far"))
 
     def carry(route: str) -> None:
-        ways.to(outbox, Disposition.FORWARDED, route, 0x10).frames = 1
+        table.entry_to(outbox, Disposition.FORWARDED, route, 0x10).frames = 1
 
     for number in range(10_000):
         carry(f"r{number}")

@@ -113,7 +113,7 @@ def arrive(instance: Instance, to_service: str, **fields: Any) -> None:
     frame = encode_dialog(Header(**header | fields), b"body")
     forwarder = instance.forwarder
     forwarder.slab[: len(frame)] = frame
-    forwarder.take(forwarder.slab, len(frame), asyncio.get_running_loop().time(), Nobody())
+    forwarder.forward(forwarder.slab, len(frame), asyncio.get_running_loop().time(), Nobody())
 
 
 # --- nothing is changed ---

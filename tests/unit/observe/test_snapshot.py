@@ -105,7 +105,9 @@ HEADER = Header(FrameKind.MESSAGE, 0, b"m" * 16, b"c" * 16, "//far", "//near", b
 
 def instance(gone: dict[Disposition, int] | None = None, **endpoints: Any) -> Any:
     """One that serves these databases; `gone` is what those dropped that it serves no more."""
-    forwarder = Forwarder(Limits(1 << 20, 1 << 20, 16), deliver=lambda *_: None, want=lambda _: None, health_of=health)
+    forwarder = Forwarder(
+        Limits(1 << 20, 1 << 20, 16), deliver=lambda *_: None, request_link=lambda _: None, health_of=health
+    )
     past, peers = SimpleNamespace(dropped=Counter(gone)), SimpleNamespace(permissions=Permissions())
     return SimpleNamespace(forwarder=forwarder, endpoints=endpoints, past=past, peers=peers)
 
@@ -195,7 +197,7 @@ async def gateway(start: Any) -> Any:
 
 
 def _held(gateway: Any, *, after: float = 0.0) -> dict[str, object]:
-    (outbox,) = gateway.forwarder.outboxes.values()
+    (outbox,) = gateway.forwarder.table.outboxes.values()
     now = asyncio.get_running_loop().time() + after
     copy = copy_held(outbox, gateway.peers, gateway.mirrors, now=now)
     (held,) = copy.frames
@@ -261,7 +263,7 @@ async def test_unspecified_sender_is_null(gateway: Any, take: Any) -> None:
 async def test_name_that_is_no_text_is_shown_anyhow(gateway: Any, take: Any) -> None:
     """The pass reads the name of the sender not at all, so it may be anything."""
     take(gateway, from_service="ab")
-    (outbox,) = gateway.forwarder.outboxes.values()
+    (outbox,) = gateway.forwarder.table.outboxes.values()
     (held,) = outbox.held
     odd = held._replace(frame=held.frame.replace(b"ab", b"\xff\xfe"))
 
@@ -272,7 +274,7 @@ async def test_name_that_is_no_text_is_shown_anyhow(gateway: Any, take: Any) -> 
 
 async def test_frames_that_wait_together_are_told_of_one_by_one(gateway: Any, take: Any) -> None:
     take(gateway, sequence_number=1)
-    (outbox,) = gateway.forwarder.outboxes.values()
+    (outbox,) = gateway.forwarder.table.outboxes.values()
     (held,) = outbox.held
     pack = pack_of([held.frame, held.frame + b"x"], held.since)
 
@@ -286,7 +288,7 @@ async def test_frames_that_wait_together_are_told_of_one_by_one(gateway: Any, ta
 async def test_empty_outbox_has_nothing_to_copy(gateway: Any) -> None:
     from broker.routing.address import NetworkAddress
 
-    outbox = gateway.forwarder.outbox(NetworkAddress("far.example"))
+    outbox = gateway.forwarder.table.outbox(NetworkAddress("far.example"))
 
     assert copy_held(outbox, gateway.peers, gateway.mirrors, now=0.0).pieces == ()
 
@@ -417,19 +419,19 @@ def test_frames_that_left_are_told_by_the_principal_of_that_time() -> None:
     forwarder = Forwarder(
         Limits(1 << 20, 1 << 16, 16),
         deliver=lambda *_: None,
-        want=lambda _: None,
+        request_link=lambda _: None,
         health_of=lambda _: AddressHealth.UNTRIED,
     )
-    ways = forwarder._ways
-    pair = ways.to(ways.pairs.outbox(PAIR), Disposition.FORWARDED, "to billing", 0x10)
-    plain = ways.to(ways.outbox(SOUTH), Disposition.FORWARDED, "plain", 0x10)
-    forwarder.lead({PAIR: NORTH}, 1.0)
+    ways = forwarder.table
+    pair = ways.entry_to(ways.pair_outbox(PAIR), Disposition.FORWARDED, "to billing", 0x10)
+    plain = ways.entry_to(ways.outbox(SOUTH), Disposition.FORWARDED, "plain", 0x10)
+    forwarder.set_principals({PAIR: NORTH}, 1.0)
     pair.frames, plain.frames = 3, 5
-    ways.drop(Disposition.NO_ROUTE, 0x10).frames = 7
-    forwarder.lead({PAIR: None}, 2.0)
+    ways.drop_entry(Disposition.NO_ROUTE, 0x10).frames = 7
+    forwarder.set_principals({PAIR: None}, 2.0)
     assert {("plain", str(SOUTH)): 5, ("to billing", str(NORTH)): 3} == told(forwarder)
 
-    forwarder.lead({PAIR: SOUTH}, 3.0)
+    forwarder.set_principals({PAIR: SOUTH}, 3.0)
     pair.frames = 2
 
     assert {
@@ -445,20 +447,20 @@ def test_frames_that_left_are_told_as_of_the_first_step() -> None:
     forwarder = Forwarder(
         Limits(1 << 20, 1 << 16, 16),
         deliver=lambda *_: None,
-        want=lambda _: None,
+        request_link=lambda _: None,
         health_of=lambda _: AddressHealth.UNTRIED,
     )
-    ways = forwarder._ways
-    plain = ways.to(ways.outbox(SOUTH), Disposition.FORWARDED, "plain", 0x10)
-    pair = ways.to(ways.pairs.outbox(PAIR), Disposition.FORWARDED, "to billing", 0x10)
-    forwarder.lead({PAIR: NORTH}, 1.0)
+    ways = forwarder.table
+    plain = ways.entry_to(ways.outbox(SOUTH), Disposition.FORWARDED, "plain", 0x10)
+    pair = ways.entry_to(ways.pair_outbox(PAIR), Disposition.FORWARDED, "to billing", 0x10)
+    forwarder.set_principals({PAIR: NORTH}, 1.0)
     plain.frames, pair.frames = 5, 3
     samples = forwarded_samples(forwarder)
 
     first = next(samples)
     plain.frames, pair.frames = 6, 4
-    forwarder.lead({PAIR: SOUTH}, 2.0)
-    ways.to(ways.outbox(NORTH), Disposition.FORWARDED, "later", 0x10).frames = 1
+    forwarder.set_principals({PAIR: SOUTH}, 2.0)
+    ways.entry_to(ways.outbox(NORTH), Disposition.FORWARDED, "later", 0x10).frames = 1
 
     assert [(("plain", str(SOUTH)), 5), (("to billing", str(NORTH)), 3)] == [first, *samples]
 
@@ -545,7 +547,7 @@ class Link:
 async def test_held_frames_wait_for_the_connection_or_for_room(start: Any, take: Any) -> None:
     gateway = await start("gateway", msdb=DEAD_ROUTE)
     take(gateway)
-    outbox = gateway.forwarder.outboxes[DEAD_of_waiting]
+    outbox = gateway.forwarder.table.outboxes[DEAD_of_waiting]
     gateway.peers.attempts[DEAD_of_waiting].problem = "Connection refused"
 
     unconnected = why_held(outbox, gateway.peers, gateway.mirrors)
@@ -560,7 +562,7 @@ async def test_held_frames_wait_for_the_connection_or_for_room(start: Any, take:
 async def test_held_frames_that_leave_no_room_say_so(start: Any, take: Any) -> None:
     gateway = await start("gateway", msdb=DEAD_ROUTE)
     take(gateway)
-    outbox = gateway.forwarder.outboxes[DEAD_of_waiting]
+    outbox = gateway.forwarder.table.outboxes[DEAD_of_waiting]
 
     gateway.forwarder.pool.limit_bytes = 2 * outbox.share.used_bytes
 
@@ -577,10 +579,10 @@ async def test_frames_for_a_mirrored_pair_wait_for_its_principal_and_then_for_a_
     )
     gateway = await start("gateway", msdb=pair_route)
     take(gateway)
-    ((pair, outbox),) = gateway.forwarder.pairs.items()
+    ((pair, outbox),) = gateway.forwarder.table.pair_outboxes.items()
 
     unasked = why_held(outbox, gateway.peers, gateway.mirrors)
-    gateway.forwarder.lead({pair: DEAD_of_waiting}, 1.0)
+    gateway.forwarder.set_principals({pair: DEAD_of_waiting}, 1.0)
     gateway.peers.attempts[DEAD_of_waiting].problem = "Connection refused"
     known = why_held(outbox, gateway.peers, gateway.mirrors)
 

@@ -278,7 +278,7 @@ def running(
             admin=AdminSettings.read(admin or {}),
         ),
         certificates=SimpleNamespace(security=security, reloads=2, failures=1, problem=problem),
-        forwarder=SimpleNamespace(pool=SimpleNamespace(over_payer=7)),
+        forwarder=SimpleNamespace(pool=SimpleNamespace(over_quota=7)),
         peers=SimpleNamespace(
             links=dict(enumerate(links)),
             entrance=SimpleNamespace(security=security, handshakes=[None] * 4),
