@@ -1,7 +1,7 @@
 """
 Whether settings that are right in themselves meet a machine on which they can work.
 
-Everything is tried as the daemon does it, by the daemon's own functions where it has one: scripts are rehearsed,
+Everything is tried as the daemon does it, by the daemon's own functions where it has one: scripts are run dry,
 certificates and tokens are loaded, listeners are bound and closed again, files are opened and only read, a file is made
 in each directory that has to be written (and is gone at once). All problems come in one report. Nothing is changed and
 nothing is sent but questions to the resolver. What a running instance of this very state directory has is its own.
@@ -32,8 +32,8 @@ from broker.catalog.database_files import (
     place_errors,
     real,
 )
-from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic
-from broker.catalog.dry_run import Kind, Rehearsal, rehearse
+from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic, Kind
+from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import named_hosts, survey_all, unresolved
 from broker.config.admin_access import holders_of, socket_group_of
 from broker.config.consistency import setting_warnings
@@ -190,41 +190,41 @@ def check_files(
             report.errors.extend(error.errors)
             report.waiting.append(error.errors[0].but(problem=_ALL, hint="", excerpt=""))
             continue
-        rehearsal = rehearse(settings, now=datetime.now(UTC))
+        run = dry_run(settings, now=datetime.now(UTC))
         owner = UNASKED if offline else owner_of(settings)
         if owner.state_dir is not None:
             report.running.append(owner.state_dir)
-        report.errors.extend(check_settings(settings, rehearsal, offline=offline, owner=owner))
-        report.warnings.extend(warnings_of(settings, rehearsal))
+        report.errors.extend(check_settings(settings, run, offline=offline, owner=owner))
+        report.warnings.extend(warnings_of(settings, run))
         if offline:
-            report.skipped.extend(settings.error(*one) for one in _skipped(settings, rehearsal))
+            report.skipped.extend(settings.error(*one) for one in _skipped(settings, run))
         else:
-            report.concerns.extend(unresolved(rehearsal))
-        if not rehearsal.errors:
-            sound.append(rehearsal)
+            report.concerns.extend(unresolved(run))
+        if not run.errors:
+            sound.append(run)
     concerns, left_out = survey_all(sound)
     return replace(report, concerns=[*report.concerns, *concerns], left_out=left_out)
 
 
 def check_running(settings: Settings) -> CheckReport:
     """What a check of the settings in force finds; the ports are taken by the instance itself."""
-    rehearsal = rehearse(settings, now=datetime.now(UTC))
-    concerns, left_out = survey_all([] if rehearsal.errors else [rehearsal])
+    run = dry_run(settings, now=datetime.now(UTC))
+    concerns, left_out = survey_all([] if run.errors else [run])
     files = frozenset(real(path_of(settings, name)) for name in (MSDB, *settings.databases))
     own = RunningInstance(settings.instance.state_dir, files=files)
-    errors = check_settings(settings, rehearsal, offline=True, owner=own)
-    return CheckReport(errors, warnings_of(settings, rehearsal), concerns, left_out)
+    errors = check_settings(settings, run, offline=True, owner=own)
+    return CheckReport(errors, warnings_of(settings, run), concerns, left_out)
 
 
 def check_settings(
-    settings: Settings, rehearsal: Rehearsal, *, offline: bool = False, owner: RunningInstance = NOBODY
+    settings: Settings, run: DryRun, *, offline: bool = False, owner: RunningInstance = NOBODY
 ) -> list[SettingError]:
     """
     Look at everything outside that these settings need.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.
-        rehearsal: What their scripts come to.
+        run: What their scripts come to.
         offline: Do not bind the listening ports: another machine, or an instance that is running, has them.
         owner: The instance that runs already; what it has is not taken by somebody else.
 
@@ -232,7 +232,7 @@ def check_settings(
         Every problem, sorted by place; empty when the instance could start.
     """
     errors = [
-        *rehearsal.errors,
+        *run.errors,
         *_files(settings, owner),
         *_admin_socket(settings, owner, offline=offline),
         *changeable_errors(settings),
@@ -253,16 +253,16 @@ def changeable_errors(settings: Settings) -> list[SettingError]:
     ]
 
 
-def warnings_of(settings: Settings, rehearsal: Rehearsal) -> list[SettingError]:
+def warnings_of(settings: Settings, run: DryRun) -> list[SettingError]:
     """What is legal and unwise about settings, sorted by place."""
     found = [
         *setting_warnings(settings),
         *certificate_warnings(settings),
-        *rehearsal.warnings,
+        *run.warnings,
         *_role_commands(settings),
     ]
     found += file_warnings(settings)
-    problem = clock_problem(settings.instance.state_dir, now=rehearsal.now.timestamp())
+    problem = clock_problem(settings.instance.state_dir, now=run.now.timestamp())
     if problem:
         found.append(settings.error(("instance", "state_dir"), problem, "set the clock of this machine"))
     return sorted(found, key=by_place)
@@ -347,7 +347,7 @@ def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:
             yield (section, "listen"), one
 
 
-def _skipped(settings: Settings, rehearsal: Rehearsal) -> Iterator[tuple[KeyPath, str]]:
+def _skipped(settings: Settings, run: DryRun) -> Iterator[tuple[KeyPath, str]]:
     """What only a look at this machine and its network would tell."""
     for key, address in _addresses(settings):
         yield key, f'whether "{address}" can be bound'
@@ -358,7 +358,7 @@ def _skipped(settings: Settings, rehearsal: Rehearsal) -> Iterator[tuple[KeyPath
     if locked:
         shown = ", ".join(locked[:10]) + (f" and {len(locked) - 10} more" if len(locked) > 10 else "")
         yield _STATE_DIR, f"whether it is this instance that has them open: {shown}"
-    hosts = named_hosts(rehearsal)
+    hosts = named_hosts(run)
     if hosts:
         shown = ", ".join(sorted(hosts)[:10]) + (f" and {len(hosts) - 10} more" if len(hosts) > 10 else "")
         yield ("routes",), f"whether the names of next hops resolve: {shown}"

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import STOP_IT, key_of, path_of, place_errors
-from broker.catalog.dry_run import Played, Rehearsal
+from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.config.settings import by_place
 from broker.config.toml import KeyPath
 from broker.ddl.statements import NAME, Statement, StatementOrigin
@@ -29,6 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.config.settings import Settings
+
+
+KEPT_MAX = 1000  # of one kind in a report: more than anybody corrects by hand, and a megabyte at most
+SHOWN_MAX = 20  # of one kind in a table: two kinds still fit a screen that scrolls
+
+Kind: TypeAlias = tuple[str, str | None]
+"""A code, and the file in which it was found."""
+
+_T = TypeVar("_T")
 
 
 class Part(NamedTuple):
@@ -83,35 +94,63 @@ class Diagnostic(Struct, frozen=True):
 
 
 def of_statement(
-    lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], statement: Statement | None, part: str = NAME
+    lint: Lint,
+    problem: str,
+    hint: str,
+    *,
+    at: tuple[DryRun, DryDatabase],
+    statement: Statement | None,
+    part: str = NAME,
 ) -> Diagnostic:
     """A concern about what a statement made; None when it was in the file already."""
-    rehearsal, played = at
-    subject = f"{rehearsal.settings.instance.name}, {played.name}"
+    run, database = at
+    subject = f"{run.settings.instance.name}, {database.name}"
     origin = statement.origin if statement is not None else None
     if origin is None:
-        return Diagnostic(lint, subject, problem, hint, _file_setting(rehearsal, played))
+        return Diagnostic(lint, subject, problem, hint, _file_setting(run, database))
     return Diagnostic(lint, subject, problem, hint, Part(origin, part))
 
 
-def of_route(lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], route: str) -> Diagnostic:
+def of_route(lint: Lint, problem: str, hint: str, *, at: tuple[DryRun, DryDatabase], route: str) -> Diagnostic:
     """A concern about a route."""
     return of_statement(lint, problem, hint, at=at, statement=at[1].statements.get(route))
 
 
 def of_setting(
-    lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], path: KeyPath, of_key: bool = False
+    lint: Lint, problem: str, hint: str, *, at: tuple[DryRun, DryDatabase], path: KeyPath, of_key: bool = False
 ) -> Diagnostic:
     """A concern about a setting, or about what is missing there."""
-    rehearsal, played = at
-    subject = f"{rehearsal.settings.instance.name}, {played.name}"
-    return Diagnostic(lint, subject, problem, hint, rehearsal.settings.error(path, "", of_key=of_key).span)
+    run, database = at
+    subject = f"{run.settings.instance.name}, {database.name}"
+    return Diagnostic(lint, subject, problem, hint, run.settings.error(path, "", of_key=of_key).span)
 
 
-def _file_setting(rehearsal: Rehearsal, played: Played) -> Span | None:
-    is_msdb = played is rehearsal.msdb
-    path: KeyPath = ("instance", "state_dir") if is_msdb else ("databases", played.name, "path")
-    return rehearsal.settings.error(path, "").span
+def _file_setting(run: DryRun, database: DryDatabase) -> Span | None:
+    is_msdb = database is run.msdb
+    path: KeyPath = ("instance", "state_dir") if is_msdb else ("databases", database.name, "path")
+    return run.settings.error(path, "").span
+
+
+def first_of_each(found: Iterable[_T], kind_of: Callable[[_T], Kind], *, most: int) -> tuple[list[_T], dict[Kind, int]]:
+    """
+    Keep the first of each kind, in their order: a script of a million routes can have one thing wrong a million times.
+
+    Args:
+        found: Read once; what is not kept is not held.
+        kind_of: Code and file of one of them; no file is None.
+        most: How many of one kind are kept.
+
+    Returns:
+        What is kept, and how many others there are of the kinds that have more.
+    """
+    seen: Counter[Kind] = Counter()
+    kept = []
+    for one in found:
+        kind = kind_of(one)
+        seen[kind] += 1
+        if seen[kind] <= most:
+            kept.append(one)
+    return kept, {kind: count - most for kind, count in seen.items() if count > most}
 
 
 # --- start_error ---

@@ -1,5 +1,5 @@
 """
-Carrying out statements: the one door for every change, from file, command line or HTTP.
+Carrying out statements: the only way to change a catalog, whether they come from a file, the command line or HTTP.
 
 A script is one change, whatever databases it names with USE: it is read and carried out statement by statement inside
 one open transaction for each of them, by one thread that borrows their connections; the next route tables are made
@@ -7,20 +7,24 @@ there as well; then all are committed, and the loop swaps them in at once. A mis
 names the place. What cannot be excluded: when the machine dies, or the disk fills up, between two of those commits, the
 script has happened in some files and not in others.
 
-Scripts run one after another. While one runs, the writers of the databases it has named so far stand still, so nobody
-waits for a second database with the first one in hand but the script itself. Memory does not grow with the script.
+Scripts run one after another. While one runs, the writers of the databases it has named so far are blocked, so only a
+script waits for a second database with the first one in hand. Memory does not grow with the script.
+
+What a statement means is the same wherever it is asked: `preview` carries a script out on copies of the databases, and
+`broker.catalog.dry_run` the scripts of a configuration on a catalog in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeAlias, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from broker.catalog.catalog import (
@@ -35,7 +39,6 @@ from broker.catalog.catalog import (
     read_table,
 )
 from broker.catalog.handlers import RouteChanges, Session, carry_out, refuse_option
-from broker.catalog.route_batch import BATCH_MAX, create_routes
 from broker.ddl.statements import (
     AlterDatabase,
     AlterRoute,
@@ -46,6 +49,7 @@ from broker.ddl.statements import (
     EndConversation,
     Statement,
     UseDatabase,
+    blame,
     blaming,
 )
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
@@ -53,15 +57,28 @@ from broker.routing.table import RouteTable
 from broker.store.sqlite.database import copy_of_catalog
 from broker.store.sqlite.transaction import begin_within, commit, roll_back, sentence
 
-_IN_MSDB = (AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
 LOCK_SECONDS = 20.0  # that a script waits for a database which another program writes to
+
+# Its only conversations are requests for routes, and an administrator may have to end one.
+_IN_MSDB = (CreateRoute, AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
+
+_State: TypeAlias = tuple[CatalogRows, RouteTable]
+_T = TypeVar("_T")
 
 
 class ScriptStoppedError(ResourceError):
-    """The script was told to end before its end."""
+    """The script was stopped before its end."""
 
     def __str__(self) -> str:
         return "the script was stopped, because the instance stops or nobody waits for it; it has changed nothing"
+
+
+class ScriptPreview(Struct, frozen=True):
+    """What one database would hold after a script, and what the script does to its routes."""
+
+    rows: CatalogRows
+    table: RouteTable
+    changes: RouteChanges
 
 
 async def execute(
@@ -80,7 +97,7 @@ async def execute(
         statements: In order, read by another thread while the script runs; mistakes stand in their places.
         database: Where it begins; USE changes it.
         is_declared: Whether this is a script of the configuration.
-        progress: What tells how far it is.
+        progress: Follows how far it is, and may stop it.
 
     Returns:
         One message for each statement but USE; of a long script the first, and how many more.
@@ -91,20 +108,20 @@ async def execute(
     """
     progress = progress or ScriptProgress()
     async with _turn(catalog, progress):
-        script = _Script(catalog, catalog.databases, progress, is_declared=is_declared)
+        script = Script(catalog, database, is_declared=is_declared, progress=progress)
         try:
-            await _to_its_end(script, statements, database)
+            await _in_thread(progress, partial(_run_and_commit, script, statements))
         finally:
             for name, (rows, table) in script.committed.items():
                 catalog.databases[name].rows, catalog.databases[name].table = rows, table
             if script.committed:
                 catalog.changed()
-    told = script.messages.lines()
-    if script.fails_over is not None:  # behind its turn, which the database needs to go
+    messages = script.messages.lines()
+    if script.fails_over is not None:  # after its turn, which the database needs to leave
         statement, name = script.fails_over
         with blaming(statement):
-            told.append(await catalog.fail_over.carry_out(name))
-    return told
+            messages.append(await catalog.fail_over.carry_out(name))
+    return messages
 
 
 async def preview(
@@ -117,7 +134,7 @@ async def preview(
     """
     What a script would do: it is carried out as `execute` does, in its turn, on copies that are thrown away.
 
-    Nobody else waits: neither the writers of the databases nor applications.
+    Neither the writers of the databases nor applications wait for it.
 
     Returns:
         What each database that it changes would hold.
@@ -128,9 +145,198 @@ async def preview(
     progress = progress or ScriptProgress()
     async with _turn(catalog, progress):
         copies = {name: replace(one, borrow=partial(_copied, one)) for name, one in catalog.databases.items()}
-        script = _Script(catalog, copies, progress, is_declared=False, is_preview=True)
-        await _to_its_end(script, statements, database)
-    return script.outcomes
+        script = Script(catalog, database, databases=copies, progress=progress)
+        return await _in_thread(progress, partial(_run_for_preview, script, statements))
+
+
+class Script:
+    """
+    A script under way, in one thread. The owner closes it, which undoes what is not committed.
+
+    Args:
+        catalog: The databases, unless others are given; their mirrors and partners.
+        database: Where it begins.
+        is_declared: Whether it is of the configuration.
+        databases: Copies to carry it out on, for a preview.
+        progress: Written to, and read for whether to stop.
+        now: The UTC instant from which lifetimes count; the present one if None.
+
+    Attributes:
+        current: Name of the database that the next statement is for.
+        committed: What the databases that were committed hold, once the catalog is loaded.
+        fails_over: The statement and the database that is to be handed over, when the script asks for just that.
+
+    Raises:
+        UnknownNameError: 911, no such database.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        database: str,
+        *,
+        is_declared: bool = False,
+        databases: Mapping[str, Database] | None = None,
+        progress: ScriptProgress | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        self.progress = progress or ScriptProgress()
+        self.messages = ScriptMessages()
+        self.committed: dict[str, _State] = {}
+        self.fails_over: tuple[AlterDatabase, str] | None = None
+        self._catalog = catalog
+        self._databases = catalog.databases if databases is None else databases
+        self._is_preview = databases is not None
+        self._is_declared = is_declared
+        self._now = now or datetime.now(UTC)
+        self._sessions: dict[str, Session] = {}
+        self._borrowed = ExitStack()
+        self.current = self._database(database).name
+
+    def run(self, statements: Iterable[Statement | DdlSyntaxError]) -> None:
+        """
+        Carry out all of them.
+
+        Raises:
+            StatementError, StoreUnavailableError: as `execute`.
+            ScriptStoppedError: it was stopped.
+        """
+        progress = self.progress
+        self._end_if_stopped()
+        progress.stage = ScriptStage.RUNNING
+        for statement in statements:
+            self._end_if_stopped()
+            if isinstance(statement, DdlSyntaxError):
+                raise statement
+            self.carry_out(statement)
+            if statement.origin is not None:
+                progress.position = statement.origin.end
+        progress.stage = ScriptStage.FINISHING
+
+    def carry_out(self, statement: Statement) -> None:
+        """
+        Carry out one statement, in the transaction of its database.
+
+        Raises:
+            StatementError: it cannot be done, with the place; this statement has changed nothing.
+            StoreUnavailableError: as `execute`.
+        """
+        try:
+            self._carry_out(statement)
+        except StatementError as error:
+            blame(statement, error)
+            raise
+
+    def _carry_out(self, statement: Statement) -> None:
+        if self.fails_over is not None:
+            raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
+        if isinstance(statement, UseDatabase):
+            self.current = self._database(statement.name).name
+            return
+        name = self.current
+        if isinstance(statement, AlterDatabase):
+            name = statement.name or name
+            if statement.option is DatabaseOption.PARTNER_FAILOVER:
+                self._fail_over(statement, name)
+                return
+        session = self._sessions.get(name) or self._begin(name)
+        if name == MSDB and not isinstance(statement, _IN_MSDB):
+            raise StatementError(15151, "msdb holds routes and permissions only; name a database with USE")
+        try:
+            carry_out(statement, session)
+        except sqlite3.Error as error:
+            raise _unavailable(self._databases[name], error) from error
+        self._audit(name, statement)
+        self.progress.statements += 1
+
+    def states(self) -> dict[str, ScriptPreview]:
+        """What the databases that it has named hold now."""
+        states: dict[str, ScriptPreview] = {}
+        for name, session in self._sessions.items():
+            database, changes = self._databases[name], session.changes
+            try:
+                if changes.are_many:
+                    table = read_table(session.db, database=name, now=session.now)
+                else:
+                    table = database.table.changed(changes.kept) if changes.kept else database.table
+                states[name] = ScriptPreview(read_rows(session.db), table, changes)
+            except sqlite3.Error as error:
+                raise _unavailable(database, error) from error
+        return states
+
+    def commit(self) -> None:
+        """All of it, when everything that can fail before has not failed."""
+        states = self.states() if self._catalog.is_loaded else {}  # else loading reads it
+        done: list[str] = []
+        self._end_if_stopped()
+        if self.progress.seen_by is not None:
+            self.progress.seen_by.seal(self.progress.statements)
+        for name, session in self._sessions.items():
+            try:
+                commit(session.db)
+            except sqlite3.Error as error:
+                raise _unavailable(self._databases[name], error, done) from error
+            done.append(name)
+            if name in states:
+                self.committed[name] = states[name].rows, states[name].table
+
+    def close(self) -> None:
+        """Roll back what is not committed, and give the connections back."""
+        self._borrowed.close()
+
+    def _end_if_stopped(self) -> None:
+        if self.progress.is_stopped:
+            raise ScriptStoppedError
+
+    def _begin(self, name: str) -> Session:
+        """The database, borrowed and in a transaction from its first statement on."""
+        database = self._database(name)
+        db = self._borrowed.enter_context(database.borrow())
+        self._borrowed.callback(roll_back, db)
+        try:
+            begin_within(db, LOCK_SECONDS)
+        except sqlite3.Error as error:
+            raise _unavailable(database, error) from error
+        session = Session(db, self._now, self._is_declared, self.messages, name, self._catalog.endpoint)
+        self._sessions[name] = session
+        return session
+
+    def _fail_over(self, statement: AlterDatabase, name: str) -> None:
+        """Note the hand-over. It cannot be rolled back, so the script says nothing else."""
+        refuse_option(statement, is_declared=self._is_declared)
+        if name not in self._catalog.mirrors:
+            self._database(name)
+        self._catalog.fail_over.check(name)
+        if self._sessions:
+            raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
+        if not self._is_preview:
+            self.fails_over = statement, name
+            self._audit(name, statement)
+
+    def _audit(self, database: str, statement: Statement) -> None:
+        if self.progress.seen_by is not None:
+            self.progress.seen_by.note(database, statement)
+
+    def _database(self, name: str) -> Database:
+        found = self._databases.get(name)
+        if found is None and name in self._catalog.mirrors:
+            raise StatementError(954, f"the database {name!r} is a mirror here: say this to its principal")
+        if found is None:
+            known = ", ".join(sorted(self._databases))
+            raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
+        return found
+
+
+def _run_and_commit(script: Script, statements: Iterable[Statement | DdlSyntaxError]) -> None:
+    with closing(script):
+        script.run(statements)
+        script.commit()
+
+
+def _run_for_preview(script: Script, statements: Iterable[Statement | DdlSyntaxError]) -> Mapping[str, ScriptPreview]:
+    with closing(script):
+        script.run(statements)
+        return script.states()
 
 
 @contextmanager
@@ -150,7 +356,7 @@ def _copied(database: Database) -> Iterator[sqlite3.Connection]:
 
 @asynccontextmanager
 async def _turn(catalog: Catalog, progress: ScriptProgress) -> AsyncIterator[None]:
-    """The turn of one script, behind those before it; until its end everybody sees how far it is."""
+    """The turn of one script, after those before it; until its end its progress can be followed."""
     catalog.scripts.append(progress)
     try:
         async with catalog.lock:
@@ -160,239 +366,20 @@ async def _turn(catalog: Catalog, progress: ScriptProgress) -> AsyncIterator[Non
             catalog.scripts.remove(progress)
 
 
-async def _to_its_end(script: _Script, statements: Iterable[Statement | DdlSyntaxError], database: str) -> None:
-    """Run it in a thread; whoever cancels this waits until the thread has let go of the databases."""
-    running = asyncio.get_running_loop().run_in_executor(None, script.run, statements, database)
+async def _in_thread(progress: ScriptProgress, work: Callable[[], _T]) -> _T:
+    """Run it in a thread; a cancelled caller waits until the thread has let go of the databases."""
+    running = asyncio.get_running_loop().run_in_executor(None, work)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:
             await asyncio.wait([running])
         except asyncio.CancelledError as error:
-            script.progress.is_stopped = True
+            progress.is_stopped = True
             cancelled = error
     if cancelled is not None:
         running.exception()  # nobody waits for it
         raise cancelled
-    running.result()
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptPreview:
-    """What one database would hold after a script, and what the script does to its routes."""
-
-    rows: CatalogRows
-    table: RouteTable
-    changes: RouteChanges
-
-
-class _Part:
-    """One database of a script, borrowed, in its transaction."""
-
-    def __init__(self, database: Database, session: Session) -> None:
-        self.database = database
-        self.session = session
-
-    def next_state(self) -> tuple[CatalogRows, RouteTable]:
-        """What it holds now."""
-        database, session = self.database, self.session
-        if session.changes.are_many:
-            table = read_table(session.db, database=database.name, now=session.now)
-        else:
-            table = database.table.changed(session.changes.kept) if session.changes.kept else database.table
-        return read_rows(session.db), table
-
-
-class _Script:
-    """
-    A script in its thread.
-
-    Shape: `committed` what the databases that were committed hold, by name, once the catalog is loaded; `outcomes` of a
-    preview, which commits nothing; `fails_over` the statement and the database that is to be handed over,
-    when the script says just that.
-    """
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        databases: Mapping[str, Database],
-        progress: ScriptProgress,
-        *,
-        is_declared: bool,
-        is_preview: bool = False,
-    ) -> None:
-        self.progress = progress
-        self.messages = ScriptMessages()
-        self.committed: dict[str, tuple[CatalogRows, RouteTable]] = {}
-        self.outcomes: dict[str, ScriptPreview] = {}
-        self.fails_over: tuple[AlterDatabase, str] | None = None
-        self._catalog = catalog
-        self._databases = databases
-        self._is_preview = is_preview
-        self._is_declared = is_declared
-        self._is_loaded = is_preview or catalog.is_loaded
-        self._parts: dict[str, _Part] = {}
-        self._batch: list[CreateRoute] = []
-        self._now = datetime.now(UTC)
-
-    def run(self, statements: Iterable[Statement | DdlSyntaxError], database: str) -> None:
-        """
-        Everything, up to the commits.
-
-        Raises:
-            StatementError, StoreUnavailableError: as `execute`.
-            ScriptStoppedError: it was told to stop; nothing is changed.
-        """
-        if self.progress.is_stopped:
-            raise ScriptStoppedError
-        self.progress.stage = ScriptStage.RUNNING
-        self._now = datetime.now(UTC)
-        with ExitStack() as borrowed:
-            try:
-                self._carry_out(statements, database, borrowed)
-                self.progress.stage = ScriptStage.FINISHING
-                states = self._next_states()
-                if self._is_preview:
-                    changes = {name: part.session.changes for name, part in self._parts.items()}
-                    self.outcomes = {name: ScriptPreview(*state, changes[name]) for name, state in states.items()}
-                else:
-                    self._commit(states)
-            finally:
-                for part in self._parts.values():
-                    roll_back(part.session.db)
-
-    def _carry_out(self, statements: Iterable[Statement | DdlSyntaxError], database: str, borrowed: ExitStack) -> None:
-        """Statement by statement; CREATE ROUTE collects until something else comes."""
-        progress, batch = self.progress, self._batch
-        current = database
-        for statement in statements:
-            if isinstance(statement, CreateRoute):
-                batch.append(statement)
-                if len(batch) < BATCH_MAX:
-                    continue
-            self._create_routes(current, borrowed)
-            if progress.is_stopped:
-                raise ScriptStoppedError
-            if isinstance(statement, DdlSyntaxError):
-                raise statement
-            self._refuse_beside_fail_over(statement)
-            if isinstance(statement, UseDatabase):
-                with blaming(statement):
-                    current = self._database(statement.name).name
-            elif isinstance(statement, AlterDatabase) and statement.option is DatabaseOption.PARTNER_FAILOVER:
-                with blaming(statement):
-                    self._fail_over(statement, statement.name or current)
-            elif isinstance(statement, AlterDatabase) and statement.name is not None:
-                with blaming(statement):
-                    named = self._part(statement.name, borrowed)
-                self._carry_out_one(statement, named)
-            elif not isinstance(statement, CreateRoute):
-                self._carry_out_one(statement, self._part(current, borrowed))
-            self._note(statement)
-        self._create_routes(current, borrowed)
-
-    def _fail_over(self, statement: AlterDatabase, name: str) -> None:
-        """It is no change of any file that could be rolled back: the script says nothing else."""
-        refuse_option(statement, is_declared=self._is_declared)
-        if name not in self._catalog.mirrors:
-            self._database(name)
-        self._catalog.fail_over.check(name)
-        if self._parts:
-            raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
-        if self._is_preview:
-            self.messages.add("database", name, "would be handed over")
-        else:
-            self.fails_over = statement, name
-            self._audit(name, statement)
-
-    def _refuse_beside_fail_over(self, statement: Statement) -> None:
-        if self.fails_over is not None:
-            with blaming(statement):
-                raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
-
-    def _carry_out_one(self, statement: Statement, part: _Part) -> None:
-        with blaming(statement):
-            # Its only conversations are requests for routes, and an administrator may have to end one.
-            if part.database.name == MSDB and not isinstance(statement, _IN_MSDB):
-                raise StatementError(15151, "msdb holds routes and permissions only; name a database with USE")
-            try:
-                carry_out(statement, part.session)
-            except sqlite3.Error as error:
-                raise _unavailable(part.database, error) from error
-        self._audit(part.database.name, statement)
-        self.progress.statements += 1
-
-    def _create_routes(self, database: str, borrowed: ExitStack) -> None:
-        if not self._batch:
-            return
-        part = self._part(database, borrowed)
-        try:
-            create_routes(self._batch, part.session)
-        except sqlite3.Error as error:
-            raise _unavailable(part.database, error) from error
-        self._audit(database, *self._batch)
-        self.progress.statements += len(self._batch)
-        self._batch.clear()
-
-    def _audit(self, database: str, *statements: Statement) -> None:
-        if self.progress.seen_by is not None:
-            for statement in statements:
-                self.progress.seen_by.note(database, statement)
-
-    def _note(self, statement: Statement) -> None:
-        if statement.origin is not None:
-            self.progress.position = statement.origin.end
-
-    def _part(self, name: str, borrowed: ExitStack) -> _Part:
-        """The database, borrowed and in a transaction from its first statement on."""
-        part = self._parts.get(name)
-        if part is None:
-            database = self._database(name)
-            db = borrowed.enter_context(database.borrow())
-            try:
-                begin_within(db, LOCK_SECONDS)
-            except (sqlite3.Error, StoreUnavailableError) as error:
-                roll_back(db)
-                raise error if isinstance(error, StoreUnavailableError) else _unavailable(database, error) from error
-            endpoint = self._catalog.endpoint
-            part = self._parts[name] = _Part(
-                database, Session(db, self._now, self._is_declared, self.messages, name, endpoint)
-            )
-        return part
-
-    def _database(self, name: str) -> Database:
-        found = self._databases.get(name)
-        if found is None and name in self._catalog.mirrors:
-            raise StatementError(954, f"the database {name!r} is a mirror here: say this to its principal")
-        if found is None:
-            known = ", ".join(sorted(self._databases))
-            raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
-        return found
-
-    def _next_states(self) -> dict[str, tuple[CatalogRows, RouteTable]]:
-        """What the databases would hold; none before the catalog is loaded, which then reads them all."""
-        states: dict[str, tuple[CatalogRows, RouteTable]] = {}
-        for name, part in self._parts.items() if self._is_loaded else ():
-            try:
-                states[name] = part.next_state()
-            except sqlite3.Error as error:
-                raise _unavailable(part.database, error) from error
-        return states
-
-    def _commit(self, states: Mapping[str, tuple[CatalogRows, RouteTable]]) -> None:
-        """All of it, when everything that can fail before has not failed."""
-        done: list[str] = []
-        if self.progress.is_stopped:
-            raise ScriptStoppedError
-        if self.progress.seen_by is not None:
-            self.progress.seen_by.seal(self.progress.statements)
-        for name, part in self._parts.items():
-            try:
-                commit(part.session.db)
-            except sqlite3.Error as error:
-                raise _unavailable(part.database, error, done) from error
-            done.append(name)
-            if self._is_loaded:
-                self.committed[name] = states[name]
+    return running.result()
 
 
 def _unavailable(database: Database, error: sqlite3.Error, done: Iterable[str] = ()) -> StoreUnavailableError:

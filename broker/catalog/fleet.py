@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from broker.catalog.catalog import MSDB
-from broker.catalog.diagnostics import Diagnostic, of_route, of_setting
-from broker.catalog.dry_run import KEPT_MAX, Kind, Played, Rehearsal, first_of_each
+from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each, of_route, of_setting
+from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.lint import differing_names, live_routes, shown, survey
 from broker.flow import Disposition
 from broker.protocol.layout import NO_GUID
@@ -50,58 +50,56 @@ _REMEDY = {
 }
 
 
-def survey_all(rehearsals: Sequence[Rehearsal]) -> tuple[list[Diagnostic], dict[Kind, int]]:
+def survey_all(runs: Sequence[DryRun]) -> tuple[list[Diagnostic], dict[Kind, int]]:
     """
     Everything to tell about these instances, each by itself and all together.
 
     Returns:
         The first `KEPT_MAX` of each kind, sorted by place; and how many others there are.
     """
-    kept, left_out = first_of_each(_concerns(rehearsals), lambda one: (one.lint, one.file), most=KEPT_MAX)
+    kept, left_out = first_of_each(_concerns(runs), lambda one: (one.lint, one.file), most=KEPT_MAX)
     return sorted(kept, key=_by_place), left_out
 
 
-def _concerns(rehearsals: Sequence[Rehearsal]) -> Iterator[Diagnostic]:
-    given = Given(rehearsals)
+def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
+    given = Given(runs)
     lost = list(_missing_returns(given))
     yield from (_missing_return(given, one) for one in lost)
-    for rehearsal in rehearsals:
-        unanswered = {given.at(one.end.legs[-1])[1].name for one in lost if given.at(one.end.legs[-1])[0] is rehearsal}
-        is_one_target = partial(_is_one_target, given, rehearsal)
-        yield from survey(rehearsal, is_one_target=is_one_target, unanswered=unanswered)
-    yield from differing_names(rehearsals)
+    for run in runs:
+        unanswered = {given.at(one.end.legs[-1])[1].name for one in lost if given.at(one.end.legs[-1])[0] is run}
+        is_one_target = partial(_is_one_target, given, run)
+        yield from survey(run, is_one_target=is_one_target, unanswered=unanswered)
+    yield from differing_names(runs)
     yield from _circles(given)
-    yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.played.services})
+    yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.home.services})
 
 
 class Given:
     """
     The instances as a network. Never changed once made.
 
-    Shape: `rehearsal_of` by site; `played_of` by site and broker instance, None for msdb.
+    Shape: `run_of` by site; `home_of` by site and broker instance, None for msdb.
     """
 
-    def __init__(self, rehearsals: Sequence[Rehearsal]) -> None:
-        self.rehearsals = rehearsals
-        self.rehearsal_of: dict[Site, Rehearsal] = {}
-        self.played_of: dict[tuple[Site, bytes | None], Played] = {}
+    def __init__(self, runs: Sequence[DryRun]) -> None:
+        self.runs = runs
+        self.run_of: dict[Site, DryRun] = {}
+        self.home_of: dict[tuple[Site, bytes | None], DryDatabase] = {}
         self.tables: list[RouteTable] = []
         """Build the sites."""
-        for rehearsal in self.rehearsals:
-            tables = {
-                name: build_table(one.routes.values(), now=rehearsal.now) for name, one in rehearsal.databases.items()
-            }
-            site = _site(rehearsal, tables)
-            self.rehearsal_of[site] = rehearsal
-            self.played_of[site, None] = rehearsal.msdb
-            for played in rehearsal.users:
-                self.played_of[site, played.broker_instance] = played
+        for run in self.runs:
+            tables = {name: build_table(one.routes.values(), now=run.now) for name, one in run.databases.items()}
+            site = _site(run, tables)
+            self.run_of[site] = run
+            self.home_of[site, None] = run.msdb
+            for home in run.users:
+                self.home_of[site, home.broker_instance] = home
             self.tables += tables.values()
-        self.network = Network(self.rehearsal_of)
+        self.network = Network(self.run_of)
 
-    def at(self, leg: Leg) -> tuple[Rehearsal, Played]:
+    def at(self, leg: Leg) -> tuple[DryRun, DryDatabase]:
         """Whose table decided a leg."""
-        return self.rehearsal_of[leg.site], self.played_of[leg.site, leg.database]
+        return self.run_of[leg.site], self.home_of[leg.site, leg.database]
 
     def leads_in(self, route: Route) -> bool:
         """Whether a route leads to an instance that was given, or may: TRANSPORT depends on the name."""
@@ -111,9 +109,9 @@ class Given:
 
     def facts(self, site: Site, database: bytes | None) -> Iterator[RoutingFacts]:
         """What is sent by the named routes of one table that lead to an instance that was given."""
-        played = self.played_of[site, database]
+        home = self.home_of[site, database]
         named: dict[str, set[bytes]] = {}
-        for route in live_routes(self.rehearsal_of[site], played):
+        for route in live_routes(self.run_of[site], home):
             if route.remote_service_name is not None and self.leads_in(route):
                 instances = named.setdefault(route.remote_service_name, set())
                 if route.broker_instance is not None:
@@ -129,17 +127,17 @@ class Given:
             yield RoutingFacts(service, NO_GUID, conversation_id, database=database)
 
 
-def _site(rehearsal: Rehearsal, tables: dict[str, RouteTable]) -> Site:
-    settings = rehearsal.settings
+def _site(run: DryRun, tables: dict[str, RouteTable]) -> Site:
+    settings = run.settings
     return Site(
         name=settings.instance.name,
         addresses=_addresses(settings.endpoint),
         msdb=tables[MSDB],
-        databases={played.broker_instance: tables[played.name] for played in rehearsal.users},
-        hosted=rehearsal.hosted(),
+        databases={home.broker_instance: tables[home.name] for home in run.users},
+        hosted=run.hosted(),
         is_forwarding=settings.endpoint.message_forwarding,
-        has_all_services=all(played.is_known for played in rehearsal.users),
-        has_all_instances=all(played.is_identified for played in rehearsal.users),
+        has_all_services=all(home.is_known for home in run.users),
+        has_all_instances=all(home.is_identified for home in run.users),
     )
 
 
@@ -187,7 +185,7 @@ def _circles(given: Given) -> Iterator[Diagnostic]:
 def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Diagnostic]:
     """Instances that drop what another one of them sends there; told at the route that leads there."""
     found: dict[_Fault, tuple[JourneyEnd, set[str]]] = {}
-    for site, database in given.played_of:
+    for site, database in given.home_of:
         for facts in given.facts(site, database):
             for end in given.network.follow(facts, site):
                 is_lost = end.outcome is JourneyOutcome.LOST and len(end.legs) > 1
@@ -220,7 +218,7 @@ def _is_for_answers(given: Given, start: Site, facts: RoutingFacts, end: Journey
     hosting = [instance for instance in hosted if facts.is_open or facts.to_broker_instance == instance]
     if not hosting or facts.database is None:
         return bool(hosting)
-    sender = given.played_of[start, facts.database]
+    sender = given.home_of[start, facts.database]
     begun = (
         back
         for instance in hosting
@@ -255,7 +253,7 @@ class _Unheard(Struct, frozen=True):
     """A database that reaches another and hears nothing back, as the answers end at `end`."""
 
     site: Site
-    played: Played
+    home: DryDatabase
     target: Site
     instance: bytes
     end: JourneyEnd
@@ -269,20 +267,20 @@ def _missing_returns(given: Given) -> Iterator[_Unheard]:
     of the one that sends can be answered.
     """
     for site in given.network.sites:
-        for played in given.rehearsal_of[site].users:
-            if played.is_identified and played.services:
-                for target, instance in _reached(given, site, played):
-                    end = _failing_way_back(given, played, target, instance)
+        for home in given.run_of[site].users:
+            if home.is_identified and home.services:
+                for target, instance in _reached(given, site, home):
+                    end = _failing_way_back(given, home, target, instance)
                     if end is not None:
-                        yield _Unheard(site, played, target, instance, end)
+                        yield _Unheard(site, home, target, instance, end)
 
 
-def _reached(given: Given, site: Site, played: Played) -> list[tuple[Site, bytes]]:
+def _reached(given: Given, site: Site, home: DryDatabase) -> list[tuple[Site, bytes]]:
     """Databases elsewhere that conversations of this one come to, each once."""
-    sender = played.broker_instance
+    sender = home.broker_instance
     # Who names a broker instance has heard of it: conversations begin open.
     begun = [facts for facts in given.facts(site, sender) if facts.is_open]
-    default = (route for route in live_routes(given.rehearsal_of[site], played) if route.remote_service_name is None)
+    default = (route for route in live_routes(given.run_of[site], home) if route.remote_service_name is None)
     if any(leads_out(route) and given.leads_in(route) for route in default):
         elsewhere = {name for other in given.network.sites if other is not site for name in other.hosted.databases_with}
         for service in sorted(elsewhere):
@@ -292,11 +290,11 @@ def _reached(given: Given, site: Site, played: Played) -> list[tuple[Site, bytes
     return [(target, instance) for target, instance in found if instance is not None and instance != sender]
 
 
-def _failing_way_back(given: Given, played: Played, target: Site, instance: bytes) -> JourneyEnd | None:
+def _failing_way_back(given: Given, home: DryDatabase, target: Site, instance: bytes) -> JourneyEnd | None:
     """Where answers to this database are lost; None when some service of it hears all of them."""
     first: JourneyEnd | None = None
-    for service in sorted(played.services):
-        facts = RoutingFacts(service, played.broker_instance, bytes(16), is_from_target=True, database=instance)
+    for service in sorted(home.services):
+        facts = RoutingFacts(service, home.broker_instance, bytes(16), is_from_target=True, database=instance)
         lost = [end for end in given.network.follow(facts, target) if end.outcome is JourneyOutcome.LOST]
         if not lost:
             return None
@@ -306,21 +304,21 @@ def _failing_way_back(given: Given, played: Played, target: Site, instance: byte
 
 def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
     last = one.end.legs[-1]
-    rehearsal, played = given.at(last)
-    answering = given.played_of[one.target, one.instance].name
+    run, home = given.at(last)
+    answering = given.home_of[one.target, one.instance].name
     problem = (
-        f"{one.played.name} of {one.site.name} reaches {answering} of {one.target.name}, and no answer comes back:"
-        f" its way {one.end.path} ends in {played.name} there: {_reason(one.end)}"
+        f"{one.home.name} of {one.site.name} reaches {answering} of {one.target.name}, and no answer comes back:"
+        f" its way {one.end.path} ends in {home.name} there: {_reason(one.end)}"
     )
     if one.end.disposition is Disposition.INSTANCE_NOT_HERE:
-        problem += f", for an answer names the broker instance of {one.played.name} of {one.site.name}"
+        problem += f", for an answer names the broker instance of {one.home.name} of {one.site.name}"
     hint = (
-        f"CREATE ROUTE in {played.name} of {last.site.name} for {shown(one.played.services)},"
+        f"CREATE ROUTE in {home.name} of {last.site.name} for {shown(one.home.services)},"
         f" leading to {one.site.name} or the next instance on the way there"
     )
-    at = (rehearsal, played)
+    at = (run, home)
     if last.database is not None:
-        path = ("databases", played.name)
+        path = ("databases", home.name)
         return of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)
     return of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=("routes", "files"))
 
@@ -328,12 +326,10 @@ def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
 # --- several routes, one target -----------------------------------------------------------------------------
 
 
-def _is_one_target(given: Given, rehearsal: Rehearsal, played: Played, service: str) -> bool:
+def _is_one_target(given: Given, run: DryRun, home: DryDatabase, service: str) -> bool:
     """Whether every conversation with a service ends in one database, whichever of its ways it takes."""
     site, database = next(
-        (site, database)
-        for (site, database), one in given.played_of.items()
-        if one is played and given.rehearsal_of[site] is rehearsal
+        (site, database) for (site, database), one in given.home_of.items() if one is home and given.run_of[site] is run
     )
     for facts in given.open_facts(service, database):
         ends = given.network.follow(facts, site)
@@ -378,33 +374,33 @@ def _resolve(host: str) -> object:
     return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
 
 
-def unresolved(rehearsal: Rehearsal, *, resolve: Resolve = _resolve, seconds: float = SECONDS) -> list[Diagnostic]:
+def unresolved(run: DryRun, *, resolve: Resolve = _resolve, seconds: float = SECONDS) -> list[Diagnostic]:
     """
     One concern for each name that does not resolve, at the first route that has it.
 
     Args:
-        rehearsal: What the scripts of a configuration come to.
+        run: What the scripts of a configuration come to.
         resolve: Raises OSError for a name that does not; blocking.
         seconds: How long all of it may take.
     """
-    first = named_hosts(rehearsal)
+    first = named_hosts(run)
     problems = _ask(sorted(first)[:NAMES_MAX], resolve, seconds)
     found = []
     for host, problem in sorted(problems.items()):
         database, route = first[host]
         text = f"the name {host!r} of its address does not resolve here: {problem}"
         hint = "correct the name, or see to the resolver; until then what takes this route waits"
-        at = (rehearsal, rehearsal.databases[database])
+        at = (run, run.databases[database])
         found.append(of_route(Lint.NAME_UNRESOLVED, text, hint, at=at, route=route))
     return found
 
 
-def named_hosts(rehearsal: Rehearsal) -> dict[str, tuple[str, str]]:
+def named_hosts(run: DryRun) -> dict[str, tuple[str, str]]:
     """Each name that stands for a host in a live route, with the first database and route that has it."""
     found: dict[str, tuple[str, str]] = {}
-    for database, played in rehearsal.databases.items():
-        for route in played.routes.values():
-            if route.is_live(rehearsal.now):
+    for database, home in run.databases.items():
+        for route in home.routes.values():
+            if route.is_live(run.now):
                 for address in (route.address, route.mirror_address):
                     if isinstance(address, NetworkAddress) and not _is_number(address.host):
                         found.setdefault(address.host, (database, route.name))

@@ -38,6 +38,7 @@ from broker.ddl.statements import (
     CreatePriority,
     CreateQueue,
     CreateRemoteServiceBinding,
+    CreateRoute,
     CreateService,
     DatabaseOption,
     DenyPermission,
@@ -58,7 +59,7 @@ from broker.ddl.statements import (
 )
 from broker.errors import ConversationError, DuplicateNameError, StatementError, UnknownNameError
 from broker.protocol.layout import NAME_MAX_BYTES
-from broker.routing.route import PropertyError, Route, alter_route, row_of
+from broker.routing.route import PropertyError, Route, alter_route, create_route, row_of
 from broker.routing.table import RouteChange
 from broker.security.grants import (
     ENDPOINT_NAME,
@@ -127,6 +128,20 @@ def carry_out(statement: Statement, _session: Session) -> None:
         StatementError: it cannot be done; nothing was changed.
     """
     raise AssertionError(f"no way to carry out {type(statement).__name__}")
+
+
+@carry_out.register(CreateRoute)
+def _(statement: CreateRoute, session: Session) -> None:
+    row = metadata.find_route(session.db, statement.name)
+    expect_absent("route", statement.name, session, exists=row is not None)
+    route = create_route(statement.name, statement.properties, now=session.now)
+    new = row_of(route)
+    if new == row:
+        session.messages.add("route", statement.name, "unchanged")
+        return
+    metadata.put_routes(session.db, [new])
+    session.changes.add(stored_route(row), route)
+    session.messages.add("route", statement.name, "created" if row is None else "replaced")
 
 
 @carry_out.register(AlterRoute)

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from msgspec.structs import replace
 
 from broker.catalog.diagnostics import Diagnostic, of_route, of_setting, of_statement
-from broker.catalog.dry_run import Played, Rehearsal
+from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
 from broker.conversation.message_types import CONTRACT_NAMES
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
@@ -35,42 +35,42 @@ _LACK = {
 }
 
 
-def survey_grants(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
+def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
     """Everything to tell about the permissions of msdb."""
-    rules = list(rehearsal.msdb.permissions.values())
-    is_authenticating = rehearsal.settings.endpoint.authentication == "certificate"
+    rules = run.msdb.rows.permissions
+    is_authenticating = run.settings.endpoint.authentication == "certificate"
     if is_authenticating:
-        yield from _lacks(rehearsal)
-    known = {service for played in rehearsal.users for service in played.services}
-    known |= {route.remote_service_name for route in rehearsal.msdb.routes.values() if route.remote_service_name}
+        yield from _lacks(run)
+    known = {service for database in run.users for service in database.services}
+    known |= {route.remote_service_name for route in run.msdb.routes.values() if route.remote_service_name}
     by_fold = {name.casefold(): name for name in sorted(known)}
     denied = [rule for rule in rules if rule.state is PermissionState.DENY]
     for rule in rules:
         if not is_authenticating and rule.principal.kind is not PrincipalKind.PUBLIC:
-            problem = f"{_told(rehearsal, rule)} is about nobody: endpoint.authentication is none, so all are public"
-            yield _of_rule(rehearsal, Lint.GRANT_UNUSED, problem, 'set authentication = "certificate"', rule)
+            problem = f"{_told(run, rule)} is about nobody: endpoint.authentication is none, so all are public"
+            yield _of_rule(run, Lint.GRANT_UNUSED, problem, 'set authentication = "certificate"', rule)
         elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
-            problem = f"{_told(rehearsal, rule)} permits nothing: {_told(rehearsal, deny)} wins"
-            yield _of_rule(rehearsal, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)
+            problem = f"{_told(run, rule)} permits nothing: {_told(run, deny)} wins"
+            yield _of_rule(run, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)
         elif is_authenticating and _is_for_all(rule):
-            problem = f"{_told(rehearsal, rule)} lets every peer send to every service, whoever it proves to be"
+            problem = f"{_told(run, rule)} lets every peer send to every service, whoever it proves to be"
             hint = "name the principals, or the services that all may send to"
-            yield _of_rule(rehearsal, Lint.GRANT_TO_ALL, problem, hint, rule)
+            yield _of_rule(run, Lint.GRANT_TO_ALL, problem, hint, rule)
         spelled = by_fold.get(rule.securable.casefold())
         if spelled is not None and rule.securable not in known:
-            problem = f"{_told(rehearsal, rule)} is not about {spelled!r}: they differ in case"
-            yield _of_rule(rehearsal, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", rule)
+            problem = f"{_told(run, rule)} is not about {spelled!r}: they differ in case"
+            yield _of_rule(run, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", rule)
 
 
-def _lacks(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
+def _lacks(run: DryRun) -> Iterator[Diagnostic]:
     """Permissions that nobody has."""
-    grants = grants_of(rehearsal.settings, rehearsal.msdb.permissions.values())
+    grants = grants_of(run.settings, run.msdb.rows.permissions)
     for permission, (lint, problem) in _LACK.items():
         if grants.has_granted(permission):
             continue
-        securable = rehearsal.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
+        securable = run.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
         hint = f"USE msdb; {render_rule(PermissionState.GRANT, permission, securable, 'PRINCIPAL')}"
-        at = (rehearsal, rehearsal.msdb)
+        at = (run, run.msdb)
         yield of_setting(lint, problem, hint, at=at, path=("endpoint", "authentication"))
 
 
@@ -91,14 +91,14 @@ def _is_for_all(rule: PermissionRule) -> bool:
     return is_grant and rule.principal.kind is PrincipalKind.PUBLIC and rule.securable == ANY
 
 
-def _told(rehearsal: Rehearsal, rule: PermissionRule) -> str:
-    securable = rehearsal.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
+def _told(run: DryRun, rule: PermissionRule) -> str:
+    securable = run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
     return render_rule(rule.state, rule.permission, securable, rule.principal.text)
 
 
-def _of_rule(rehearsal: Rehearsal, lint: Lint, problem: str, hint: str, rule: PermissionRule) -> Diagnostic:
-    statement = rehearsal.msdb.permission_statements.get(rule)
-    return of_statement(lint, problem, hint, at=(rehearsal, rehearsal.msdb), statement=statement)
+def _of_rule(run: DryRun, lint: Lint, problem: str, hint: str, rule: PermissionRule) -> Diagnostic:
+    statement = run.msdb.permission_statements.get(rule)
+    return of_statement(lint, problem, hint, at=(run, run.msdb), statement=statement)
 
 
 # --- spelling ---
@@ -108,41 +108,41 @@ def _of_rule(rehearsal: Rehearsal, lint: Lint, problem: str, hint: str, rule: Pe
 # hosted name is taken for right, on whichever instance it is; else the one met first.
 
 
-def differing_names(rehearsals: Sequence[Rehearsal]) -> Iterator[Diagnostic]:
+def differing_names(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     """Each name that differs from another one, once for every instance that has it."""
     right: dict[str, tuple[str, Diagnostic]] = {}
     told: set[tuple[int, str]] = set()
-    for concern, name, number in chain(_hosted(rehearsals), _named(rehearsals)):
+    for concern, name, number in chain(_hosted(runs), _named(runs)):
         other, first = right.setdefault(name.casefold(), (name, concern))
         if other != name and (number, name) not in told:
             told.add((number, name))
             yield _two_names(concern, name, other, first)
 
 
-def _hosted(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Diagnostic, str, int]]:
-    for number, rehearsal in enumerate(rehearsals):
-        for played in rehearsal.users:
-            for service in sorted(played.services):
-                at, statement = (rehearsal, played), played.service_statements.get(service)
+def _hosted(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
+    for number, run in enumerate(runs):
+        for database in run.users:
+            for service in sorted(database.services):
+                at, statement = (run, database), database.service_statements.get(service)
                 yield of_statement(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, statement=statement), service, number
 
 
-def _named(rehearsals: Sequence[Rehearsal]) -> Iterator[tuple[Diagnostic, str, int]]:
+def _named(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
     """By routes, the first of each name on each instance."""
-    for number, rehearsal in enumerate(rehearsals):
+    for number, run in enumerate(runs):
         seen: set[str] = set()
-        for played in rehearsal.databases.values():
-            for name, route in _routes(rehearsal, played):
+        for database in run.databases.values():
+            for name, route in _routes(run, database):
                 if name not in seen:
                     seen.add(name)
-                    at = (rehearsal, played)
+                    at = (run, database)
                     yield of_route(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, route=route), name, number
 
 
-def _routes(rehearsal: Rehearsal, played: Played) -> Iterator[tuple[str, str]]:
+def _routes(run: DryRun, database: DryDatabase) -> Iterator[tuple[str, str]]:
     """Service name and route name of the live routes that name a service."""
-    for route in played.routes.values():
-        if route.remote_service_name is not None and route.is_live(rehearsal.now):
+    for route in database.routes.values():
+        if route.remote_service_name is not None and route.is_live(run.now):
             yield route.remote_service_name, route.name
 
 
@@ -170,34 +170,34 @@ _SHOWN = 3  # names in one sentence; the rest is counted
 
 
 def survey(
-    rehearsal: Rehearsal,
+    run: DryRun,
     *,
-    is_one_target: Callable[[Played, str], bool] = lambda _played, _service: False,
+    is_one_target: Callable[[DryDatabase, str], bool] = lambda _database, _service: False,
     unanswered: Collection[str] = (),
 ) -> Iterator[Diagnostic]:
     """
     Everything to tell about one instance.
 
     Args:
-        rehearsal: What its scripts come to.
+        run: What its scripts come to.
         is_one_target: Whether several routes of a database to a service are known to lead to one target.
         unanswered: Databases of which a missing way back is told already.
     """
-    for played in rehearsal.databases.values():
-        at = (rehearsal, played)
-        is_msdb = played is rehearsal.msdb
-        remarks = lint_table(played.routes.values(), rehearsal.hosted(), now=rehearsal.now, is_msdb=is_msdb)
+    for database in run.databases.values():
+        at = (run, database)
+        is_msdb = database is run.msdb
+        remarks = lint_table(database.routes.values(), run.hosted(), now=run.now, is_msdb=is_msdb)
         for remark in remarks:
-            if _is_certain(remark, rehearsal) and not _is_cleared(remark, played, is_one_target):
+            if _is_certain(remark, run) and not _is_cleared(remark, database, is_one_target):
                 yield of_route(remark.lint, remark.problem, remark.hint, at=at, route=remark.route.name)
-        yield from _renewed(rehearsal, played)
-        yield from _missed_drops(rehearsal, played)
-        yield from _transport_names(rehearsal, played)
-        yield from _undeclared_contracts(rehearsal, played)
-    yield from _exposed_services(rehearsal)
-    yield from _forwarding_off(rehearsal)
-    yield from survey_grants(rehearsal)
-    yield from _unanswerable(rehearsal, unanswered)
+        yield from _renewed(run, database)
+        yield from _missed_drops(run, database)
+        yield from _transport_names(run, database)
+        yield from _undeclared_contracts(run, database)
+    yield from _exposed_services(run)
+    yield from _forwarding_off(run)
+    yield from survey_grants(run)
+    yield from _unanswerable(run, unanswered)
 
 
 def shown(names: Iterable[str]) -> str:
@@ -207,54 +207,54 @@ def shown(names: Iterable[str]) -> str:
     return ", ".join(map(repr, islice(ordered, _SHOWN))) + more
 
 
-def live_routes(rehearsal: Rehearsal, played: Played) -> Iterator[Route]:
+def live_routes(run: DryRun, database: DryDatabase) -> Iterator[Route]:
     """The routes that take part in matching."""
-    return (route for route in played.routes.values() if route.is_live(rehearsal.now))
+    return (route for route in database.routes.values() if route.is_live(run.now))
 
 
-def _is_certain(remark: Remark, rehearsal: Rehearsal) -> bool:
+def _is_certain(remark: Remark, run: DryRun) -> bool:
     """An absent service may be one that the application creates, unless everything is told."""
     if remark.lint is not Lint.LOCAL_SERVICE_ABSENT:
         return True
     needs_identity = remark.route.broker_instance is not None
-    return all(played.is_known and (played.is_identified or not needs_identity) for played in rehearsal.users)
+    return all(database.is_known and (database.is_identified or not needs_identity) for database in run.users)
 
 
-def _is_cleared(remark: Remark, played: Played, is_one_target: Callable[[Played, str], bool]) -> bool:
+def _is_cleared(remark: Remark, database: DryDatabase, is_one_target: Callable[[DryDatabase, str], bool]) -> bool:
     service = remark.route.remote_service_name
-    return remark.lint is Lint.SEVERAL_TARGETS and service is not None and is_one_target(played, service)
+    return remark.lint is Lint.SEVERAL_TARGETS and service is not None and is_one_target(database, service)
 
 
-def _renewed(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
-    for name, statement in played.statements.items():
+def _renewed(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
+    for name, statement in database.statements.items():
         if statement.properties.lifetime is not None:
             problem = f"the LIFETIME of [{name}] begins anew whenever the script runs, which is at every start"
             hint = "give it with ALTER ROUTE to the running instance, or let the route stay until it is dropped"
-            at = (rehearsal, played)
+            at = (run, database)
             yield of_statement(Lint.LIFETIME_RENEWED, problem, hint, at=at, statement=statement, part="LIFETIME")
 
 
-def _missed_drops(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
+def _missed_drops(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     """DROP ROUTE of a name that is there in another case: a declared DROP that finds nothing is silent."""
-    if not played.missed_drops:
+    if not database.missed_drops:
         return
-    spelled = {name.casefold(): name for name in played.routes}
-    for statement in played.missed_drops:
+    spelled = {name.casefold(): name for name in database.routes}
+    for statement in database.missed_drops:
         other = spelled.get(statement.name.casefold())
         if other is not None and other != statement.name:
             problem = f"DROP ROUTE finds no {statement.name!r}, and [{other}] stays: they differ in case"
-            at = (rehearsal, played)
+            at = (run, database)
             yield of_statement(Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{other}]", at=at, statement=statement)
 
 
-def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
+def _transport_names(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     """Services that nobody finds by TRANSPORT: of a database that uses it, and those that look as if they could be."""
-    uses_transport = any(route.address == TRANSPORT for route in live_routes(rehearsal, played))
-    at = (rehearsal, played)
-    for service in sorted(played.services):
+    uses_transport = any(route.address == TRANSPORT for route in live_routes(run, database))
+    at = (run, database)
+    for service in sorted(database.services):
         if transport_address(service) is not None:
             continue
-        statement = played.service_statements.get(service)
+        statement = database.service_statements.get(service)
         hint = "name it tcp://host:4022/Name, with an address of this instance"
         if service.casefold().startswith("tcp:"):
             problem = f"{service!r} looks as if it began with an address, and TRANSPORT finds none in it"
@@ -265,36 +265,36 @@ def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnosti
             yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
 
 
-def _undeclared_contracts(rehearsal: Rehearsal, played: Played) -> Iterator[Diagnostic]:
+def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     """Contracts that services name and nothing has made, where contracts are made at all."""
-    if not played.contracts:
+    if not database.contracts:
         return
-    at = (rehearsal, played)
-    known = played.contracts.keys() | CONTRACT_NAMES
-    for service, contracts in sorted(played.service_contracts.items()):
-        for contract in sorted(contracts - known):
-            problem = f"{service!r} names the contract {contract!r}, which no statement makes: it is not checked"
+    at = (run, database)
+    known = database.contracts | CONTRACT_NAMES
+    for name, service in sorted(database.services.items()):
+        for contract in sorted(service.contracts - known):
+            problem = f"{name!r} names the contract {contract!r}, which no statement makes: it is not checked"
             from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
 
-            near = get_close_matches(contract, sorted(played.contracts), n=1)
+            near = get_close_matches(contract, sorted(database.contracts), n=1)
             hint = f"write [{near[0]}], or CREATE CONTRACT [{contract}]" if near else f"CREATE CONTRACT [{contract}]"
-            statement = played.service_statements.get(service)
+            statement = database.service_statements.get(name)
             yield of_statement(Lint.UNDECLARED_CONTRACT, problem, hint, at=at, statement=statement)
 
 
-def _exposed_services(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
+def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
     """
     A route of last resort to LOCAL in msdb, beside services that others can reach and no route there names.
 
     Where peers show certificates nobody sends to a service without a GRANT that names it.
     """
-    if rehearsal.settings.endpoint.authentication == "certificate":
+    if run.settings.endpoint.authentication == "certificate":
         return
-    routes = list(live_routes(rehearsal, rehearsal.msdb))
+    routes = list(live_routes(run, run.msdb))
     door = next((one for one in routes if one.remote_service_name is None and one.address == LOCAL), None)
     named = {route.remote_service_name for route in routes}
-    exposed = {service for played in rehearsal.users for service in played.services} - named
-    listen = rehearsal.settings.endpoint.listen
+    exposed = {service for database in run.users for service in database.services} - named
+    listen = run.settings.endpoint.listen
     reachable = next((n for n, address in enumerate(listen) if not address.is_loopback), None)
     if door is None or not exposed or reachable is None:
         return
@@ -303,17 +303,17 @@ def _exposed_services(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
         f"drop it there (USE msdb; DROP ROUTE [{door.name}];) and name with ADDRESS = 'LOCAL' each service that others"
         " may begin with; answers to what begins here need no route in msdb"
     )
-    at = (rehearsal, rehearsal.msdb)
-    if door.name in rehearsal.msdb.statements:
+    at = (run, run.msdb)
+    if door.name in run.msdb.statements:
         yield of_route(Lint.EXPOSED_SERVICES, problem, hint, at=at, route=door.name)
     else:
         yield of_setting(Lint.EXPOSED_SERVICES, problem, hint, at=at, path=("endpoint", "listen", reachable))
 
 
-def _forwarding_off(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
-    if rehearsal.settings.endpoint.message_forwarding:
+def _forwarding_off(run: DryRun) -> Iterator[Diagnostic]:
+    if run.settings.endpoint.message_forwarding:
         return
-    out = [route for route in live_routes(rehearsal, rehearsal.msdb) if leads_out(route)]
+    out = [route for route in live_routes(run, run.msdb) if leads_out(route)]
     if out:
         more = f" and {len(out) - 1} more routes of msdb lead" if len(out) > 1 else " leads"
         problem = (
@@ -321,33 +321,33 @@ def _forwarding_off(rehearsal: Rehearsal) -> Iterator[Diagnostic]:
             " what takes them is dropped (9792)"
         )
         hint = "set message_forwarding = true, or drop them; what begins here needs its route in its own database"
-        at = (rehearsal, rehearsal.msdb)
+        at = (run, run.msdb)
         yield of_route(Lint.FORWARDING_OFF, problem, hint, at=at, route=out[0].name)
 
 
-def _unanswerable(rehearsal: Rehearsal, unanswered: Collection[str]) -> Iterator[Diagnostic]:
+def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnostic]:
     """
     Databases that others are meant to reach and that have no route by which an answer could leave.
 
     Meant to be reached is what a route of msdb names, and on an instance that advertises itself every service that
     msdb lets in, unless another of its databases leads out: then that is what it advertises itself for.
     """
-    msdb = list(live_routes(rehearsal, rehearsal.msdb))
+    msdb = list(live_routes(run, run.msdb))
     let_in = {route.remote_service_name for route in msdb if route.address == LOCAL}
     is_closed = {
-        played.name: not any(leads_out(route) for route in live_routes(rehearsal, played)) for played in rehearsal.users
+        database.name: not any(leads_out(route) for route in live_routes(run, database)) for database in run.users
     }
-    is_advertised = bool(rehearsal.settings.endpoint.advertise) and all(is_closed.values()) and None in let_in
-    for played in rehearsal.users:
-        named = played.services.keys() & let_in
-        meant = named or (set(played.services) if is_advertised else set())
-        if meant and is_closed[played.name] and played.name not in unanswered:
+    is_advertised = bool(run.settings.endpoint.advertise) and all(is_closed.values()) and None in let_in
+    for database in run.users:
+        named = database.services.keys() & let_in
+        meant = named or (set(database.services) if is_advertised else set())
+        if meant and is_closed[database.name] and database.name not in unanswered:
             why = "msdb lets others in to" if named else "this instance advertises itself to others for"
             problem = f"{why} {shown(meant)}, and no route of its database leads out: no acknowledgement, no answer"
             hint = (
-                f"CREATE ROUTE in {played.name}, for the services that begin the conversations or without a name, with"
-                " the address of the next instance on the way back"
+                f"CREATE ROUTE in {database.name}, for the services that begin the conversations or without a name,"
+                " with the address of the next instance on the way back"
             )
-            path = ("databases", played.name)
-            at = (rehearsal, played)
+            path = ("databases", database.name)
+            at = (run, database)
             yield of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)

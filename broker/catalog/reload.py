@@ -2,9 +2,9 @@
 Reading the configuration again while the instance runs: all of it holds, or nothing has changed.
 
 Everything that can fail comes first: the file is parsed, its values and what they say together are judged, scripts are
-rehearsed, files and users are looked at, new ports are bound and certificates loaded, all beside what is in use. Then
-what shall hold is written down, changed scripts are carried out in one go, and at last everything is swapped in one
-turn of the loop. Whatever fails leaves what was there, and is told with its place.
+run dry, files and users are checked, new ports are bound and certificates loaded, all next to what is in use. Then the
+change is recorded, changed scripts are carried out as one, and at last everything is swapped in one iteration of the
+loop. Whatever fails leaves what was there, and is reported with its place.
 
 One reload runs at a time; who comes meanwhile waits for its turn and reads the file as it is then. Loop-only; what
 blocks is done in threads.
@@ -25,7 +25,7 @@ import structlog
 from broker.catalog.catalog import Auditing, Catalog
 from broker.catalog.check import changeable_errors
 from broker.catalog.diagnostics import listen_error
-from broker.catalog.dry_run import rehearse
+from broker.catalog.dry_run import dry_run
 from broker.catalog.identities import identity_errors
 from broker.catalog.scripts import Scripts, look, run_changed
 from broker.config.load import load_settings
@@ -307,7 +307,7 @@ def _judge(settings: Settings, changed: Sequence[Difference], *, is_with_scripts
     """Whether these settings could hold on this machine. Blocking; raises SettingsError with everything."""
     errors = [*mixed_contradictions(settings, changed), *changeable_errors(settings)]
     if is_with_scripts:
-        errors += rehearse(settings, now=datetime.now(UTC)).errors
+        errors += dry_run(settings, now=datetime.now(UTC)).errors
     if errors:
         raise SettingsError(sorted(errors, key=by_place))
 

@@ -13,8 +13,7 @@ import click
 from broker.admin.client import AdminClient
 from broker.catalog.check import CheckReport, check_files
 from broker.catalog.database_files import NOBODY, RunningInstance, owner_from
-from broker.catalog.diagnostics import Diagnostic
-from broker.catalog.dry_run import SHOWN_MAX, Kind, first_of_each
+from broker.catalog.diagnostics import SHOWN_MAX, Diagnostic, Kind, first_of_each
 from broker.cli.access import NOTHING_TO_READ, is_nothing_given, nothing_to_read, overrides_from, usual_config
 from broker.cli.exit_codes import fail, with_exit_code
 from broker.cli.options import configs_option, examples, set_option

@@ -15,6 +15,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Collection
+from itertools import islice
 from typing import NamedTuple
 
 from broker.errors import DdlSyntaxError, Span
@@ -95,7 +96,7 @@ def read_tokens(text: str, at: int, openers: Collection[str]) -> tuple[list[Toke
     tokens: list[Token] = []
     depth = 0
     while True:  # once more after each /* comment */
-        for match in _TOKENS(text, at):
+        for match in islice(_TOKENS(text, at), TOKENS_MAX + 1 - len(tokens)):
             kind = match.lastgroup
             start, end = match.span(match.lastindex or 0)
             value = text[start:end]
@@ -125,9 +126,9 @@ def read_tokens(text: str, at: int, openers: Collection[str]) -> tuple[list[Toke
             else:
                 kind = {"NUMBER": NUMBER, "NAME": NAME}.get(kind or "", OTHER)
             tokens.append(_new(Token, (kind, value, start, end)))
-            if len(tokens) > TOKENS_MAX:
-                raise UnclosedError(";", tokens[0].start)
             at = end
+        else:
+            raise UnclosedError(";", tokens[0].start)
 
 
 def _end_of_comment(text: str, start: int) -> int:

@@ -186,7 +186,12 @@ class _Parser:
 
     def expect(self, *kinds: str) -> Token:
         """The next token, which must be of one of these kinds."""
-        return self.accept(*kinds) or self._fail()
+        token = self._tokens[self._next]
+        if token.kind in kinds:
+            self._next += 1
+            return token
+        self._refused.append((self._next, kinds))
+        return self._fail()
 
     def words(self, *kinds: str) -> None:
         """These words and marks, one after the other."""

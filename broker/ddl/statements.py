@@ -97,18 +97,23 @@ class Statement(Struct, frozen=True, eq=False, kw_only=True):
         return None if self.origin is None else self.origin.span(self.origin.start, self.origin.end)
 
 
+def blame(statement: Statement, error: StatementError) -> None:
+    """
+    Give an error the place in this statement that it is about; one that has a place keeps it.
+
+    A PropertyError points at its property, any other at the name of the object.
+    """
+    if error.span is None and statement.origin is not None:
+        statement.origin.blame(error, *(error.properties if isinstance(error, PropertyError) else ()))
+
+
 @contextmanager
 def blaming(statement: Statement) -> Iterator[None]:
-    """
-    Give every StatementError raised inside the place in this statement that it is about.
-
-    A PropertyError points at its property, any other at the name of the object. An error that has a place keeps it.
-    """
+    """Give every StatementError raised inside its place, as `blame` does."""
     try:
         yield
     except StatementError as error:
-        if error.span is None and statement.origin is not None:
-            statement.origin.blame(error, *(error.properties if isinstance(error, PropertyError) else ()))
+        blame(statement, error)
         raise
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from broker.catalog.catalog import MSDB
-from broker.catalog.dry_run import rehearse
+from broker.catalog.dry_run import dry_run
 from broker.catalog.handlers import grants_of
 from broker.errors import SettingsError, UnknownNameError
 from broker.observe.database_stats import DatabaseName
@@ -149,25 +149,27 @@ def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
     Raises:
         SettingsError: its scripts have mistakes, so that it would not start.
     """
-    rehearsal = rehearse(settings, now=now)
-    if rehearsal.errors:
-        raise SettingsError(rehearsal.errors)
-    tables = {name: build_table(one.routes.values(), now=now) for name, one in rehearsal.databases.items()}
+    run = dry_run(settings, now=now)
+    if run.errors:
+        raise SettingsError(run.errors)
+    tables = {name: build_table(one.routes.values(), now=now) for name, one in run.databases.items()}
     own = {address for listen in settings.endpoint.listen if listen.port for address in _addresses_of(listen)}
     here = RoutingContext(
         tables[MSDB],
-        rehearsal.hosted(),
+        run.hosted(),
         lambda _: AddressHealth.UNTRIED,
         settings.endpoint.message_forwarding,
         msdb=tables[MSDB],
         own=own | set(settings.endpoint.advertise),
     )
     homes = {
-        played.name: SendingDatabase(played.broker_instance, tables[played.name], settings.databases[played.name].path)
-        for played in rehearsal.users
+        database.name: SendingDatabase(
+            database.broker_instance, tables[database.name], settings.databases[database.name].path
+        )
+        for database in run.users
     }
-    instance = rehearsal.msdb.broker_instance if rehearsal.msdb.is_identified else None
-    grants = grants_of(settings, rehearsal.msdb.permissions.values())
+    instance = run.msdb.broker_instance if run.msdb.is_identified else None
+    grants = grants_of(settings, run.msdb.rows.permissions)
     return InstanceView(settings.instance.name, instance, here, homes, grants=grants)
 
 

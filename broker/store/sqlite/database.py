@@ -35,7 +35,7 @@ CATALOG = (  # what statements read and change
     "route",
     "permission",
     "remote_service_binding",
-    "conversation",
+    "conversation",  # last: a dry run does without
 )
 MODE = 0o600  # of a file that is made; one that is there keeps its own
 HELD = "another daemon has it open"
@@ -182,7 +182,7 @@ def open_watch(path: str | Path) -> sqlite3.Connection:
     return db
 
 
-def copy_of_catalog(path: str | Path) -> sqlite3.Connection:
+def copy_of_catalog(path: str | Path, *, is_with_conversations: bool = True) -> sqlite3.Connection:
     """
     A copy in memory of everything that statements read and change, messages left out; no writer waits for it.
 
@@ -190,13 +190,17 @@ def copy_of_catalog(path: str | Path) -> sqlite3.Connection:
         sqlite3.Error: the file cannot be read.
     """
     db = sqlite3.connect(":memory:", uri=True, isolation_level=None, check_same_thread=False)
-    db.execute("ATTACH ? AS original", (f"{Path(path).absolute().as_uri()}?mode=ro",))
-    make_tables(db)
-    db.execute("BEGIN")
-    for table in CATALOG:
-        db.execute(f"INSERT INTO main.broker_{table} SELECT * FROM original.broker_{table}")  # noqa: S608
-    db.execute("COMMIT")
-    db.execute("DETACH original")
+    try:
+        db.execute("ATTACH ? AS original", (f"{Path(path).absolute().as_uri()}?mode=ro",))
+        make_tables(db)
+        db.execute("BEGIN")
+        for table in CATALOG if is_with_conversations else CATALOG[:-1]:
+            db.execute(f"INSERT INTO main.broker_{table} SELECT * FROM original.broker_{table}")  # noqa: S608
+        db.execute("COMMIT")
+        db.execute("DETACH original")
+    except sqlite3.Error:
+        db.close()
+        raise
     return db
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
@@ -355,13 +355,8 @@ def routes(db: sqlite3.Connection) -> Iterator[RouteRow]:
 
 def find_route(db: sqlite3.Connection, name: str) -> RouteRow | None:
     """The route of this name."""
-    return find_routes(db, [name]).get(name)
-
-
-def find_routes(db: sqlite3.Connection, names: Sequence[str]) -> dict[str, RouteRow]:
-    """The routes of these names, some hundreds at most, by name."""
-    marks = ",".join("?" * len(names))
-    return {row[0]: row for row in db.execute(f"{_ROUTES} WHERE name IN ({marks})", names)}
+    row: RouteRow | None = db.execute(f"{_ROUTES} WHERE name = ?", (name,)).fetchone()
+    return row
 
 
 def put_routes(db: sqlite3.Connection, rows: Iterable[RouteRow]) -> None:

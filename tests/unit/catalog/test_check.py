@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from broker.catalog.check import CheckReport, check_files, check_running, check_settings
 from broker.catalog.database_files import RunningInstance, real
-from broker.catalog.dry_run import rehearse
+from broker.catalog.dry_run import dry_run
 from broker.errors import SettingError
 from broker.store.sqlite.database import lock_store, open_store
 
@@ -29,7 +29,7 @@ def found(load: Any, tmp_path: Path) -> Callable[..., list[str]]:
 
     def checking(text: str, *, offline: bool = True) -> list[str]:
         settings = load(f"[instance]\n{text}")
-        errors = check_settings(settings, rehearse(settings, now=datetime.now(UTC)), offline=offline)
+        errors = check_settings(settings, dry_run(settings, now=datetime.now(UTC)), offline=offline)
         return [str(error).replace(f"{tmp_path}/", "").replace(str(tmp_path), ".") for error in errors]
 
     return checking

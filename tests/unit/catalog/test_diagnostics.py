@@ -1,4 +1,4 @@
-""""""
+"""Where a diagnostic stands, how many of a kind are kept, and what keeps an instance from starting."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from typing import Any
 
 import pytest
 
-from broker.catalog.diagnostics import Diagnostic, listen_error, of_route, of_setting, of_statement, store_error
-from broker.catalog.dry_run import Played, Rehearsal, rehearse
+from broker.catalog.diagnostics import (
+    Diagnostic,
+    Kind,
+    first_of_each,
+    listen_error,
+    of_route,
+    of_setting,
+    of_statement,
+    store_error,
+)
+from broker.catalog.dry_run import DryDatabase, DryRun, dry_run
 from broker.config.settings import Settings
 from broker.errors import ListenFailedError, Span, StoreUnavailableError
 from broker.routing.lint import Lint
@@ -24,57 +33,57 @@ LINT = Lint.DEAD_END
 
 
 @pytest.fixture
-def at(load: Callable[[str], Settings], tmp_path: Path) -> tuple[Rehearsal, Played]:
+def at(load: Callable[[str], Settings], tmp_path: Path) -> tuple[DryRun, DryDatabase]:
     """An instance whose msdb has a route of its script."""
     (tmp_path / "a.sql").write_text("-- one\nCREATE ROUTE [r] WITH\n  ADDRESS = 'tcp://x';\n")
     text = "[instance]\nname = 'one'\n[routes]\nfiles = ['a.sql']\n[databases.d]\npath = 'd.db'\n"
-    rehearsal = rehearse(load(text), now=datetime(2025, 3, 1, tzinfo=UTC))
-    return rehearsal, rehearsal.msdb
+    run = dry_run(load(text), now=datetime(2025, 3, 1, tzinfo=UTC))
+    return run, run.msdb
 
 
-def test_a_route_of_a_script_has_its_place_and_a_caret(at: tuple[Rehearsal, Played], tmp_path: Path) -> None:
+def test_a_route_of_a_script_has_its_place_and_a_caret(at: tuple[DryRun, DryDatabase], tmp_path: Path) -> None:
     concern = of_route(LINT, "problem", "hint", at=at, route="r")
 
     assert f"{tmp_path}/a.sql:2:14: dead-end: problem; hint\nCREATE ROUTE [r] WITH\n             ^^^" == str(concern)
 
 
-def test_a_part_of_a_statement_has_its_place(at: tuple[Rehearsal, Played]) -> None:
+def test_a_part_of_a_statement_has_its_place(at: tuple[DryRun, DryDatabase]) -> None:
     concern = of_statement(LINT, "problem", "hint", at=at, statement=at[1].statements["r"], part="ADDRESS")
 
     assert concern.span is not None
     assert (3, 13) == (concern.span.line, concern.span.column)
 
 
-def test_a_part_that_was_not_written_is_the_whole_statement(at: tuple[Rehearsal, Played]) -> None:
+def test_a_part_that_was_not_written_is_the_whole_statement(at: tuple[DryRun, DryDatabase]) -> None:
     concern = of_statement(LINT, "problem", "hint", at=at, statement=at[1].statements["r"], part="LIFETIME")
 
     assert concern.span is not None
     assert (2, 1) == (concern.span.line, concern.span.column)
 
 
-def test_a_setting_has_its_place_without_a_caret(at: tuple[Rehearsal, Played], tmp_path: Path) -> None:
+def test_a_setting_has_its_place_without_a_caret(at: tuple[DryRun, DryDatabase], tmp_path: Path) -> None:
     concern = of_setting(LINT, "problem", "hint", at=at, path=("databases", "d", "path"))
 
     assert f"{tmp_path}/broker.toml:6:8: dead-end: problem; hint" == str(concern)
 
 
-def test_a_key_has_its_place(at: tuple[Rehearsal, Played]) -> None:
+def test_a_key_has_its_place(at: tuple[DryRun, DryDatabase]) -> None:
     concern = of_setting(LINT, "problem", "hint", at=at, path=("databases", "d"), of_key=True)
 
     assert concern.span is not None
     assert 5 == concern.span.line
 
 
-def test_a_route_of_the_file_stands_where_the_file_is_named(at: tuple[Rehearsal, Played]) -> None:
-    rehearsal, _ = at
+def test_a_route_of_the_file_stands_where_the_file_is_named(at: tuple[DryRun, DryDatabase]) -> None:
+    run, _ = at
 
-    concern = of_route(LINT, "problem", "hint", at=(rehearsal, rehearsal.databases["d"]), route="AutoCreatedLocal")
+    concern = of_route(LINT, "problem", "hint", at=(run, run.databases["d"]), route="AutoCreatedLocal")
 
     assert concern.span is not None
     assert 6 == concern.span.line
 
 
-def test_what_has_no_place_names_instance_and_database(at: tuple[Rehearsal, Played]) -> None:
+def test_what_has_no_place_names_instance_and_database(at: tuple[DryRun, DryDatabase]) -> None:
     concern = of_route(LINT, "problem", "hint", at=at, route="AutoCreatedLocal")
 
     assert Diagnostic(LINT, "one, msdb", "problem", "hint", concern.span) == concern
@@ -82,7 +91,7 @@ def test_what_has_no_place_names_instance_and_database(at: tuple[Rehearsal, Play
 
 
 def test_the_sentence_is_without_place_and_code_and_says_whom_it_is_about_when_no_place_does(
-    at: tuple[Rehearsal, Played],
+    at: tuple[DryRun, DryDatabase],
 ) -> None:
     placed = of_route(LINT, "problem", "hint", at=at, route="r")
 
@@ -90,7 +99,7 @@ def test_the_sentence_is_without_place_and_code_and_says_whom_it_is_about_when_n
     assert "one, msdb: problem; hint" == Diagnostic(LINT, "one, msdb", "problem", "hint").sentence
 
 
-def test_the_file_is_known_whatever_the_place(at: tuple[Rehearsal, Played], tmp_path: Path) -> None:
+def test_the_file_is_known_whatever_the_place(at: tuple[DryRun, DryDatabase], tmp_path: Path) -> None:
     assert str(tmp_path / "a.sql") == of_route(LINT, "p", "h", at=at, route="r").file
     assert "a" == Diagnostic(LINT, "one", "p", "h", Span("a", 1, 2)).file
     assert None is Diagnostic(LINT, "one", "p", "h").file
@@ -202,3 +211,20 @@ def test_a_damaged_file_is_told_by_itself(load: Any) -> None:
 
 def test_a_file_of_no_setting_is_not_explained(load: Any) -> None:
     assert (None, False) == store_error(load(TEXT), StoreUnavailableError("/tmp/spool", "x"))
+
+
+def kind_of(one: tuple[str, str | None, int]) -> Kind:
+    return one[0], one[1]
+
+
+def test_the_first_of_each_kind_are_kept_in_their_order_and_the_others_counted() -> None:
+    found = [("a", "x", 1), ("b", "x", 2), ("a", "y", 3), ("a", "x", 4), ("a", "x", 5), ("a", None, 6), ("a", "x", 7)]
+
+    kept, more = first_of_each(found, kind_of, most=2)
+
+    assert [1, 2, 3, 4, 6] == [number for _, _, number in kept]
+    assert {("a", "x"): 2} == more
+
+
+def test_nothing_found_is_nothing_kept() -> None:
+    assert ([], {}) == first_of_each([], kind_of, most=2)

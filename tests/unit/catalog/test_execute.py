@@ -18,11 +18,10 @@ import pytest
 from broker.catalog import handlers as effect
 from broker.catalog.catalog import MSDB, Catalog, Database, ScriptProgress, ScriptStage
 from broker.catalog.execute import ScriptPreview, ScriptStoppedError, execute, preview
-from broker.catalog.route_batch import BATCH_MAX
 from broker.client.dialog import Dialog, begin_dialog
 from broker.ddl import statements as ddl
 from broker.ddl.parser import parse_script
-from broker.ddl.statements import CreateRoute, DropRoute, Statement, UseDatabase
+from broker.ddl.statements import DropRoute, Statement, UseDatabase
 from broker.errors import DemotedError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.route import Route
 from broker.store.sqlite import database, transaction
@@ -113,13 +112,12 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def test_every_statement_has_a_way_to_be_carried_out() -> None:
-    """Those that have none of their own: routes are created in batches, and USE only says where."""
     kinds = {kind for kind in vars(ddl).values() if isinstance(kind, type) and issubclass(kind, Statement)}
     leaves = {kind for kind in kinds if not kind.__subclasses__()}
 
     apart = {kind for kind in leaves if effect.carry_out.dispatch(kind) is effect.carry_out.dispatch(Statement)}
 
-    assert {CreateRoute, UseDatabase} == apart
+    assert {UseDatabase} == apart  # it only says where
 
 
 # --- routes -----------------------------------------------------------------------------------------------------
@@ -461,15 +459,15 @@ async def test_statements_are_read_as_they_are_carried_out(world: World) -> None
     seen: list[int] = []
 
     def statements() -> Iterator[Statement]:
-        for number in range(3 * BATCH_MAX):
+        for number in range(300):
             seen.append(progress.statements)
             yield from parse_script(f"CREATE ROUTE r{number} WITH ADDRESS = '{FAR}';")
 
     messages = await execute(world.catalog, statements(), database="orders", progress=progress)
 
-    assert max(number - carried_out for number, carried_out in enumerate(seen)) <= BATCH_MAX
-    assert (len(messages), messages[-1]) == (101, "1,400 more: route created 1,400")
-    assert (progress.statements, progress.stage) == (3 * BATCH_MAX, ScriptStage.FINISHING)
+    assert seen == list(range(300))
+    assert (len(messages), messages[-1]) == (101, "200 more: route created 200")
+    assert (progress.statements, progress.stage) == (300, ScriptStage.FINISHING)
 
 
 async def test_many_changes_are_read_back_as_few_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from broker.catalog.diagnostics import Diagnostic
-from broker.catalog.dry_run import KEPT_MAX, Rehearsal, rehearse
+from broker.catalog.diagnostics import KEPT_MAX, Diagnostic
+from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import NAMES_MAX, named_hosts, survey_all, unresolved
 from broker.config.load import load_settings
 from broker.routing.lint import Lint
@@ -65,7 +65,7 @@ Find: TypeAlias = Callable[..., list[str]]
 def concerns(tmp_path: Path) -> Callable[..., list[Diagnostic]]:
     def surveying(*sites: Site) -> list[Diagnostic]:
         files = [site.write(tmp_path) for site in sites]
-        return survey_all([rehearse(load_settings(file, environ={}), now=NOW) for file in files])[0]
+        return survey_all([dry_run(load_settings(file, environ={}), now=NOW) for file in files])[0]
 
     return surveying
 
@@ -369,7 +369,7 @@ def test_everything_is_sorted_by_place(concerns: Callable[..., list[Diagnostic]]
 def test_of_one_kind_the_first_are_told_and_the_others_counted(tmp_path: Path) -> None:
     many = Site("a", "".join(route(f"r{number}", "S", "x") for number in range(KEPT_MAX + 6)), more=FORWARDING)
 
-    concerns, left_out = survey_all([rehearse(load_settings(many.write(tmp_path), environ={}), now=NOW)])
+    concerns, left_out = survey_all([dry_run(load_settings(many.write(tmp_path), environ={}), now=NOW)])
 
     assert {(Lint.DUPLICATE_ROUTE, str(tmp_path / "a" / "msdb.sql")): 5} == left_out
     assert [Lint.DUPLICATE_ROUTE] * KEPT_MAX == [one.lint for one in concerns]
@@ -396,10 +396,10 @@ CREATE ROUTE f WITH SERVICE_NAME = 'F', ADDRESS = 'LOCAL';
 
 @pytest.fixture
 def rehearsed(load: Any, tmp_path: Path) -> Any:
-    def rehearsing(script: str) -> Rehearsal:
+    def rehearsing(script: str) -> DryRun:
         (tmp_path / "a.sql").write_text(script)
         settings = load("[instance]\nstate_dir = 'state'\n[routes]\nfiles = ['a.sql']\n")
-        return rehearse(settings, now=datetime.now(UTC))
+        return dry_run(settings, now=datetime.now(UTC))
 
     return rehearsing
 

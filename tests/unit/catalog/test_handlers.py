@@ -5,29 +5,28 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from broker.catalog import handlers as effect
 from broker.catalog.catalog import MSDB, Catalog, Database, ScriptMessages
-from broker.catalog.dry_run import begin_to_play, play, rehearse
+from broker.catalog.dry_run import dry_run
 from broker.catalog.execute import execute, preview
 from broker.catalog.handlers import RouteChanges, Session, carry_out, grants_of
 from broker.client.dialog import Dialog, begin_dialog
 from broker.config.settings import Settings
 from broker.conversation.message_types import SentBy, Validation
 from broker.ddl.parser import parse_script, read_script
-from broker.ddl.statements import AlterRoute, DropRoute, Statement
+from broker.ddl.statements import AlterRoute, CreateRoute, DropRoute, Statement
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties
 from broker.routing.table import RouteChange
-from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding, render_rule
-from broker.security.principal import NOBODY, parse_principal
+from broker.security.grants import Permission, RemoteServiceBinding, render_rule
+from broker.security.principal import NOBODY
 from broker.store.sqlite import database, metadata
-from broker.store.sqlite import metadata as permission
 from broker.store.sqlite.metadata import Priority
 from tests.support.agreement_errors import CASES, EXISTING
 from tests.support.route_errors import Case
@@ -100,9 +99,9 @@ def test_check_finds_the_same_in_a_script_of_the_configuration(
     (tmp_path / "orders.sql").write_text(f"{EXISTING}{case.script}")
     text = "[instance]\nstate_dir = '.'\n[databases.orders]\npath = 'o.db'\nscripts = ['orders.sql']\n"
 
-    rehearsal = rehearse(load(text), now=datetime.now(UTC))
+    run = dry_run(load(text), now=datetime.now(UTC))
 
-    problems = [one.problem.split(":")[0] for one in rehearsal.errors]
+    problems = [one.problem.split(":")[0] for one in run.errors]
     assert problems == [f"error {case.number}"] * case.is_declared_too
 
 
@@ -319,6 +318,33 @@ def test_change_of_a_route_is_told_with_what_was_before(session: Session) -> Non
     assert session.changes.kept == [RouteChange(AUTO_CREATED_LOCAL, altered), RouteChange(altered, None)]
 
 
+def test_declared_route_is_written_when_it_is_another_one(session: Session) -> None:
+    session.is_declared = True
+    before = session.db.total_changes
+
+    for weight in (1, 2, 3):
+        carry_out(CreateRoute("AutoCreatedLocal", RouteProperties(address="LOCAL", weight=weight)), session)
+
+    second, third = (Route("AutoCreatedLocal", LOCAL, weight=weight) for weight in (2, 3))
+    assert session.db.total_changes == before + 2
+    assert session.changes.kept == [RouteChange(AUTO_CREATED_LOCAL, second), RouteChange(second, third)]
+    done = [f"route AutoCreatedLocal {verb}" for verb in ("unchanged", "replaced", "replaced")]
+    assert session.messages.lines() == done
+
+
+def test_lifetime_that_is_declared_counts_anew(session: Session) -> None:
+    session.is_declared = True
+    create = CreateRoute("a", RouteProperties(address="LOCAL", lifetime=60))
+    carry_out(create, session)
+    session.now += timedelta(days=1)
+
+    carry_out(create, session)
+
+    row = metadata.find_route(session.db, "a")
+    assert row is not None
+    assert row[3] == session.now.timestamp() + 60
+
+
 def test_row_that_is_no_route_cannot_be_altered(session: Session) -> None:
     with pytest.raises(StatementError, match="what is no route under the name 'odd'; DROP it first"):
         carry_out(AlterRoute("odd", RouteProperties(address="LOCAL")), session)
@@ -505,55 +531,3 @@ def test_neighbours_who_prove_who_they_are_need_a_grant(authentication: str, *, 
     grants = grants_of(settings, ())
 
     assert is_permitted == grants.connect(NOBODY).is_permitted == grants.is_open(Permission.SEND)
-
-
-def test_rehearsal_comes_to_what_the_statements_store(tmp_path: Path) -> None:
-    with closing(database.open_store(tmp_path / "orders.db")) as db:
-        permission.put_permission(
-            db, PermissionRule(Permission.SEND, "x*", parse_principal("a"), PermissionState.GRANT)
-        )
-        permission.put_binding(db, RemoteServiceBinding("old", "//old", "old"))
-    played = begin_to_play("orders", tmp_path / "orders.db", is_known=True, endpoint="gw")
-
-    for statement in parse_script(
-        SERVICE
-        + "DENY SEND ON SERVICE::[x*] TO a; GRANT SEND ON SERVICE::[//shop/Orders] TO b, c;"
-        + "REVOKE SEND ON SERVICE::[//shop/Orders] FROM c; CREATE REMOTE SERVICE BINDING n TO SERVICE '//n' WITH USER=n"
-        + "; ALTER REMOTE SERVICE BINDING n WITH ANONYMOUS = ON; DROP REMOTE SERVICE BINDING old"
-    ):
-        play(played, statement, NOW)
-
-    assert {("DENY", "x*", "a"), ("GRANT", "//shop/Orders", "b")} == {
-        (one.state.value, one.securable, one.principal.text) for one in played.permissions.values()
-    }
-    assert {"n": RemoteServiceBinding("n", "//n", "n", is_anonymous_on=True)} == played.bindings
-
-
-@pytest.mark.parametrize(
-    ("script", "number"),
-    [
-        ("GRANT CONNECT ON ENDPOINT::gw TO a", 4621),
-        ("GRANT SEND ON SERVICE::s TO a", 15151),
-        ("ALTER REMOTE SERVICE BINDING n WITH USER = a", 15151),
-        ("CREATE REMOTE SERVICE BINDING b TO SERVICE '//had' WITH USER = a", 2714),
-    ],
-)
-def test_rehearsal_finds_the_same_mistakes(tmp_path: Path, script: str, number: int) -> None:
-    played = begin_to_play("orders", tmp_path / "orders.db", is_known=True, endpoint="gw")
-    played.bindings["had"] = RemoteServiceBinding("had", "//had", "had")
-
-    with pytest.raises(StatementError) as caught:
-        play(played, parse_script(script)[0], NOW)
-
-    assert number == caught.value.number
-
-
-def test_rehearsal_forgets_the_permissions_of_a_service_that_is_dropped(tmp_path: Path) -> None:
-    played = begin_to_play("orders", tmp_path / "orders.db", is_known=True)
-
-    for statement in parse_script(
-        SERVICE + "GRANT SEND ON SERVICE::[//shop/Orders] TO b; DROP SERVICE [//shop/Orders]"
-    ):
-        play(played, statement, NOW)
-
-    assert {} == played.permissions

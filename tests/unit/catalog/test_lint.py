@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.catalog.diagnostics import Diagnostic
-from broker.catalog.dry_run import Rehearsal, rehearse
+from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.lint import differing_names, shown, survey, survey_grants
 from broker.config.load import load_settings
 from broker.config.settings import Settings
@@ -39,9 +39,9 @@ def found(load: Callable[[str], Settings], tmp_path: Path) -> Found:
             f"[instance]\nname = 'one'\nstate_dir = '.'\n[routes]\nfiles = ['msdb.sql']\n"
             f"[databases.a]\npath = 'a.db'\nscripts = ['a.sql']\n[endpoint]\n{endpoint}"
         )
-        rehearsal = rehearse(load(text), now=NOW)
-        assert [] == rehearsal.errors
-        return [str(one).splitlines()[0].replace(f"{tmp_path}/", "") for one in survey_grants(rehearsal)]
+        run = dry_run(load(text), now=NOW)
+        assert [] == run.errors
+        return [str(one).splitlines()[0].replace(f"{tmp_path}/", "") for one in survey_grants(run)]
 
     return finding
 
@@ -110,7 +110,7 @@ def test_name_in_another_case_is_told_with_the_right_one(found: Found) -> None:
 NEVER = "differ only in case, so they are two services and never match each other"
 
 
-def instance(directory: Path, name: str, msdb: str = "", script: str = "") -> Rehearsal:
+def instance(directory: Path, name: str, msdb: str = "", script: str = "") -> DryRun:
     home = directory / name
     home.mkdir()
     (home / "msdb.sql").write_text(msdb)
@@ -119,10 +119,10 @@ def instance(directory: Path, name: str, msdb: str = "", script: str = "") -> Re
         f"[instance]\nname = '{name}'\nstate_dir = '.'\n[routes]\nfiles = ['msdb.sql']\n"
         "[databases.db]\npath = 'a.db'\nscripts = ['db.sql']\n"
     )
-    return rehearse(load_settings(home / "broker.toml", environ={}), now=datetime(2025, 3, 1, 12, tzinfo=UTC))
+    return dry_run(load_settings(home / "broker.toml", environ={}), now=datetime(2025, 3, 1, 12, tzinfo=UTC))
 
 
-def told(directory: Path, *instances: Rehearsal) -> list[str]:
+def told(directory: Path, *instances: DryRun) -> list[str]:
     lines = [str(one).splitlines()[0].replace(f"{directory}/", "") for one in differing_names(instances)]
     return [line.removesuffix("; write both alike, unless two services are meant") for line in lines]
 
@@ -174,7 +174,7 @@ def test_names_written_alike_are_not_told(tmp_path: Path) -> None:
 def test_a_route_that_has_expired_is_not_told(tmp_path: Path) -> None:
     a = instance(tmp_path, "a", msdb=route("i", "i"), script=service("I"))
     old = a.msdb.routes["i"]
-    a.msdb.routes["i"] = replace(old, lifetime=a.now)
+    a.msdb.routes = {"i": replace(old, lifetime=a.now)}
 
     assert [] == told(tmp_path, a)
 
@@ -212,7 +212,7 @@ def concerns(load: Callable[[str], Settings], tmp_path: Path) -> Callable[..., l
             f"[instance]\nname = 'one'\nstate_dir = '.'\n[routes]\nfiles = ['msdb.sql']\n"
             f"[databases.a]\npath = 'a.db'\n{scripts}\n[endpoint]\n{endpoint}"
         )
-        return list(survey(rehearse(load(text), now=NOW), **how))
+        return list(survey(dry_run(load(text), now=NOW), **how))
 
     return surveying
 

@@ -41,7 +41,6 @@ from broker.store.sqlite.metadata import (
     find_priority_under,
     find_queue,
     find_route,
-    find_routes,
     find_service,
     find_service_of,
     find_service_under,
@@ -196,12 +195,6 @@ def test_routes_of_one_service_stand_together(db: sqlite3.Connection) -> None:
     services = [row[1] for row in routes(db)]
 
     assert services == [None, *"AAABBBCCC"]
-
-
-def test_several_routes_are_found_at_once(db: sqlite3.Connection) -> None:
-    put_routes(db, [row_of(Route(name, LOCAL)) for name in ("a", "b", "c")])
-
-    assert find_routes(db, ["a", "c", "x"]) == {name: row_of(Route(name, LOCAL)) for name in ("a", "c")}
 
 
 def test_queue_and_service_are_found_by_name(db: sqlite3.Connection) -> None:
