@@ -149,7 +149,7 @@ async def drain_state(drain: Drain, question: DrainQuestion) -> DrainAnswer:
 
 
 async def _drain_answer(drain: Drain) -> DrainAnswer:
-    left = await drain.look()
+    left = await drain.poll()
     is_serving = drain.stage is DrainStage.SERVING
     return DrainAnswer(
         stage=drain.stage.value,

@@ -37,7 +37,7 @@ from broker.flow import Disposition
 from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination
-from broker.net.drain import has_parted
+from broker.net.drain import left_cleanly
 from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.security.session import DialogCredentials
@@ -322,7 +322,7 @@ class Databases:
             store,
             tuning=dialog_settings(self._settings),
             forwarder=self.forwarder,
-            context=DialogContext(self._trouble_of, has_parted),
+            context=DialogContext(self._trouble_of, left_cleanly),
             credentials=self._credentials[name],
             supervision=self._supervision,
         )

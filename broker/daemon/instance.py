@@ -37,7 +37,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.outbox import Destination
 from broker.net.certificates import CertificateWatch
-from broker.net.drain import Drain, DrainBounds, Left
+from broker.net.drain import Drain, DrainBounds, DrainRemainder
 from broker.net.link import Link
 from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
@@ -98,16 +98,16 @@ class InstanceLeaver:
         instance = self._instance
         for listener in instance.listeners:
             listener.finish()
-        instance.peers.leave(reason="the instance drains", seconds=seconds)
+        instance.peers.announce_departure(reason="the instance drains", seconds=seconds)
         for endpoint in instance.databases.endpoints.values():
             endpoint.quiesce()
         await instance.databases.hand_over()
 
-    async def left(self) -> Left:
+    async def remainder(self) -> DrainRemainder:
         """What is held, who may still send, and which databases have something to do."""
         endpoints = self._instance.databases.endpoints.items()
         busy = (name for name, endpoint in endpoints if not (endpoint.is_quiet or endpoint.problem))
-        return replace(self._instance.peers.left(), busy=tuple(busy))
+        return replace(self._instance.peers.remainder(), busy=tuple(busy))
 
 
 # --- journalling ---
@@ -311,33 +311,33 @@ class Instance:
             hello,
             timeouts_of(self.settings),
             on_rejected=self._on_rejected,
-            on_room=self._on_room,
-            prove=self.databases.prove,
+            on_capacity=self._on_room,
+            answer_probe=self.databases.prove,
             security=self.certificates.security,
             limits=peer_limits(self.settings),
             supervision=self.supervision,
         )
-        self.mirrors = Mirrors(self.peers, self.databases.prove, on_room=self._on_room)
+        self.mirrors = Mirrors(self.peers, self.databases.prove, on_capacity=self._on_room)
         housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             pass_limits(self.settings, endpoint.max_frame),
             deliver=self.databases.deliver,
-            request_link=self.peers.want,
-            health_of=self.peers.health_of,
+            request_link=self.peers.request_link,
+            health_of=self.peers.table.health_for_routing,
             ask_for_route=self._ask,
             request_principal=self.mirrors.use,
             kernel=self._kernel,
             on_waiting=self.peers.backpressure.hold_back,
-            schedule_work=housekeeping.again,
+            schedule_work=housekeeping.schedule,
             report=housekeeping.report,
             ring=None if self.journal is None else self.journal.ring,
         )
         if self.journal is not None:
             self.journal.principals = lambda: self.forwarder.routing_context.principals
         self.databases.forwarder = self.forwarder
-        self.peers.serve(self.forwarder)
+        self.peers.attach(self.forwarder, self.mirrors)
         self.mirrors.start(self.forwarder)
-        housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
+        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
         # More of them are found by dialling.
         self.forwarder.add_own_addresses(self.own(), self._loop.time())
 
@@ -379,7 +379,7 @@ class Instance:
         self.peers.accept(sock, address)
 
     def _secure(self, security: Security) -> None:
-        self.peers.entrance.secure(security, self.peers.links.values())
+        self.peers.handshaker.secure(security, self.peers.links.values())
 
     def _ask(self, facts: RoutingFacts) -> None:
         """What arrived has no route, and msdb says whom to ask for one."""
@@ -393,13 +393,13 @@ class Instance:
         """Why there is no connection to an address, or no principal of a pair, and when the next attempt is made."""
         if isinstance(destination, MirroredPair):
             return self.mirrors.trouble_of(destination)
-        attempts = self.peers.attempts.get(destination)
+        attempts = self.peers.table.histories.get(destination)
         if attempts is None or not attempts.problem:
             return PathProblem()
         return PathProblem(attempts.problem, max(attempts.suppressed_until, self._loop.time()))
 
     def _announce(self, broker_instance: bytes) -> None:
-        self.peers.announce(broker_instance)
+        self.peers.announce_role(broker_instance)
 
     def _on_room(self) -> None:
         """Links take frames again, or have come or gone: dialogs look again."""
@@ -430,7 +430,7 @@ class Instance:
         )
         self.mirrors.on_routes(tables.values())
         self.peers.admission.on_routes(tables.values())
-        self.peers.dialling.on_routes(tables.values())
+        self.peers.dialer.on_routes(tables.values())
         self.forwarder.reroute_waiting(self._loop.time())
         self._on_room()
         self._cancel_expiry()

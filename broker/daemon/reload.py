@@ -17,7 +17,7 @@ from broker.config.values import ListenAddress, clash
 from broker.errors import ListenFailedError
 from broker.net.certificates import security_of
 from broker.net.listener import Listener
-from broker.net.peers import Tuning, largest_frame, narrow, retune
+from broker.net.peers import Tuning, largest_frame, refresh_narrow
 from broker.net.quotas import PeerLimits, Timeouts
 from broker.net.tls import Security
 from broker.observe.logs import reconfigure_logging
@@ -190,7 +190,7 @@ async def swap_in(instance: Instance, ready: Ready) -> None:
     links = list(peers.links.values())
     largest = largest_frame(links, settings.endpoint.max_frame)
     forwarder.limit(pass_limits(settings, largest))
-    narrow(links, largest)
+    refresh_narrow(links, largest)
     instance.bound = ready.listeners
     for listener in ready.new:
         listener.start()
@@ -199,12 +199,12 @@ async def swap_in(instance: Instance, ready: Ready) -> None:
     heartbeat_ms = int(settings.endpoint.heartbeat * 1000)
     timeouts, limits = timeouts_of(settings), peer_limits(settings)
     tuning = Tuning(settings.endpoint.max_frame, heartbeat_ms, instance.addresses(), timeouts, limits)
-    retune(peers, tuning, instance.certificates.security)
+    peers.apply(tuning, instance.certificates.security)
     if instance.own() != own:
         forwarder.add_own_addresses(instance.own(), asyncio.get_running_loop().time(), *(own - instance.own()))
     instance.databases.use(settings)
     instance.admin.carry_out(ready.admin)
     instance.on_catalog()
     for _, listener in gone:
-        await listener.close()
+        listener.release()
     await instance.databases.adopt(ready.credentials)

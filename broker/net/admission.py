@@ -1,13 +1,13 @@
 """
-Who may have a connection here: so many in all, so many of one peer, and room that strangers never get.
+Which connections are admitted: so many in all, so many of one peer, and slots that unknown peers never get.
 
-A peer is its principal where it has proved one, else the host it comes from. Known is who has proved who it is, and
-whoever comes from a host that a route names by its address, that was reached by dialling, or from which somebody has
-proved who it is. When there is no room, a connection that has not said HELLO makes some, a stranger's and the longest
-first; else the new one is told why and closed. What this instance dials is counted and never refused.
+A peer is its principal where it has proved one, else its host. Known are peers that have proved a principal, and hosts
+that a route names by their IP address, that were reached by dialling, or from which a principal was proved. When all
+slots are taken, a connection of an unknown peer without HELLO is evicted, the longest first; else the new one is told
+why and closed. What this instance dials is counted and never refused.
 
-In all there are never more than the file descriptors allow, those kept for others left out (`broker.net.listener`),
-so that no crowd of strangers has accepting paused, which would lock out everybody. Loop-only.
+There are never more connections than the file descriptors allow, apart from the reserve of `broker.net.listener`, so
+that a crowd of strangers cannot have accepting paused, which would lock out everybody. Loop-only.
 """
 
 from __future__ import annotations
@@ -24,42 +24,45 @@ from broker.net.quotas import Meters, PeerLimits, host_of
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteTable
 
-KNOWN_MAX = 10_000  # hosts that are remembered beside those of routes
-ROUTES_MAX = 2000  # of a table, whose addresses are looked at; that takes some 10 ms
+KNOWN_MAX = 10_000  # hosts that are remembered along with those of routes
+ROUTES_MAX = 2000  # of each table, whose addresses are read; that takes some 10 ms
 TURNED_AWAY_MAX = 64  # refused connections that may hear why; they last a second. The others are closed at once
 
 
 class Admission:
     """
+    The slots for connections.
+
     Args:
         limits: What peers may take.
-        room: Connections that the file descriptors allow.
+        descriptors: Connections that the file descriptors allow.
 
-    Shape: `refused` connections by the limit that refused them; `most` connections in all; `meters` of what the
-    admitted bring.
+    Attributes:
+        refused: Connections by the limit that refused them.
+        most: Connections in all.
+        meters: Of what the admitted peers bring.
     """
 
-    def __init__(self, limits: PeerLimits, room: int) -> None:
+    def __init__(self, limits: PeerLimits, descriptors: int) -> None:
         self.refused: Counter[str] = Counter()
         self.meters = Meters(limits)
-        self._bound(limits, room)
-        self._count = 0
-        self._peers: dict[Link, str] = {}  # who opened each of the admitted
+        self._set_limits(limits, descriptors)
+        self._peers: dict[Link, str] = {}  # the admitted, with the peer that opened each; "" for ours
         self._of_peer: Counter[str] = Counter()
-        self._waiting: dict[Link, None] = {}  # accepted, and no HELLO yet, the longest first
+        self._without_hello: dict[Link, None] = {}  # accepted, the longest first
         self._turned_away: set[Link] = set()
         self._known: OrderedDict[str, None] = OrderedDict()
         self._tables: tuple[RouteTable, ...] = ()
-        self._named: frozenset[str] | None = frozenset()  # hosts that routes name; None when nobody has looked yet
+        self._named: frozenset[str] | None = frozenset()  # hosts that routes name; None until asked for
 
-    def change(self, limits: PeerLimits, room: int, pool: Pool) -> None:
-        """These limits hold from now on; nobody who is connected is closed for them."""
-        self._bound(limits, room)
+    def apply(self, limits: PeerLimits, descriptors: int, pool: Pool) -> None:
+        """Use these limits from now on; no connection is closed for them."""
+        self._set_limits(limits, descriptors)
         self.meters.apply(limits, self._peers, pool)
 
-    def _bound(self, limits: PeerLimits, room: int) -> None:
+    def _set_limits(self, limits: PeerLimits, descriptors: int) -> None:
         self._limits = limits
-        self.most = min(limits.connections or room, room)
+        self.most = min(limits.connections or descriptors, descriptors)
         self._reserved = min(limits.reserved_connections, self.most // 2)
 
     def is_known(self, host: str) -> bool:
@@ -71,11 +74,11 @@ class Admission:
         return host in self._named
 
     def on_routes(self, tables: Iterable[RouteTable]) -> None:
-        """Routes are new, these of all databases."""
+        """Routes have changed; these are the tables of all databases."""
         self._tables, self._named = tuple(tables), None
 
-    def enter(self, link: Link, pool: Pool) -> str:
-        """Count a connection that was made; why it is refused instead, empty when it is not. May close another one."""
+    def admit(self, link: Link, pool: Pool) -> str:
+        """Count a connection that was made; returns why it is refused instead, else "". May close another one."""
         problem = self._maybe_refuse(link)
         if not problem:
             self.meters.add(link, pool)
@@ -88,41 +91,39 @@ class Admission:
         else:
             link.fail(HandshakeRefusedError(problem))
 
-    def greeted(self, link: Link) -> None:
-        """A connection has said HELLO."""
-        self._waiting.pop(link, None)
+    def on_hello(self, link: Link) -> None:
+        """HELLO of a connection is complete."""
+        self._without_hello.pop(link, None)
         if link.transport.identity is not None:
-            self._know(host_of(link.address))
+            self._remember(host_of(link.address))
 
-    def leave(self, link: Link, pool: Pool) -> None:
+    def release(self, link: Link, pool: Pool) -> None:
         """A connection is closed."""
         self.meters.remove(link, pool)
-        self._waiting.pop(link, None)
+        self._without_hello.pop(link, None)
         self._turned_away.discard(link)
         peer = self._peers.pop(link, None)
         if peer is None:
             return
-        self._count -= 1
         self._of_peer[peer] -= 1
         if not self._of_peer[peer]:
             del self._of_peer[peer]
 
     def _maybe_refuse(self, link: Link) -> str:
         if not link.is_accept:
-            self._know(host_of(link.address))
-            self._admit(link, "")
+            self._remember(host_of(link.address))
+            self._count(link, "")
             return ""
         peer, most = link.peer_id, self._limits.connections_per_peer
         if most and self._of_peer[peer] >= most:
             return self._refuse(link, "connections_per_peer", f"{peer} has {most} connections here already, the most")
-        if self._is_full_for(link) and not self._make_room():
+        if self._is_full_for(link) and not self._evict_oldest():
             return self._refuse(link, "connections", "there are as many connections here as there may be; try later")
-        self._admit(link, peer)
-        self._waiting[link] = None
+        self._count(link, peer)
+        self._without_hello[link] = None
         return ""
 
-    def _admit(self, link: Link, peer: str) -> None:
-        self._count += 1
+    def _count(self, link: Link, peer: str) -> None:
         self._peers[link] = peer
         self._of_peer[peer] += 1
 
@@ -131,9 +132,9 @@ class Admission:
         self._turned_away.add(link)
         return f"{problem} (limits.{limit})"
 
-    def _make_room(self) -> bool:
-        """Close the longest that has not said HELLO; whether there is one."""
-        link = next((link for link in self._waiting if not self._is_known_link(link)), None)
+    def _evict_oldest(self) -> bool:
+        """Close the connection of an unknown peer that has waited longest for HELLO; whether there is one."""
+        link = next((link for link in self._without_hello if not self._is_known_link(link)), None)
         if link is None:
             return False
         self.refused["connections"] += 1
@@ -141,14 +142,14 @@ class Admission:
         return True
 
     def _is_full_for(self, link: Link) -> bool:
-        """Whether there is no room, or none but what is kept for those who are known, and it is not."""
-        free = self.most - self._count
+        """Whether no slot is free, or none but those reserved for known peers, and it is not one."""
+        free = self.most - len(self._peers)
         return free <= 0 or (free <= self._reserved and not self._is_known_link(link))
 
     def _is_known_link(self, link: Link) -> bool:
         return link.transport.identity is not None or self.is_known(host_of(link.address))
 
-    def _know(self, host: str) -> None:
+    def _remember(self, host: str) -> None:
         self._known[host] = None
         self._known.move_to_end(host)
         if len(self._known) > KNOWN_MAX:

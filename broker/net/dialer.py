@@ -1,14 +1,18 @@
 """
-Reaching an address: resolve, connect, and remember how that went.
+Reaching addresses: resolve, connect, and remember how that went.
 
-A failed attempt, or a lost connection, suppresses the address for a while that doubles from `BACKOFF_FIRST` to
-`BACKOFF_CAP`, and starts anew where nobody has tried for twice that long (the original: 15 s after a disconnect, 60 s
-after a failed connect; ours starts low, because several routes to one service should take over from each other within a
-second, and one that came back should be used soon). While an address is suppressed, a route with another one is
-preferred.
+A failed attempt, or a lost connection, suppresses the address for a time that doubles from `BACKOFF_FIRST` to
+`BACKOFF_CAP`, and starts low again where there was no attempt for twice that long (the original: 15 s after a
+disconnect, 60 s after a failed connect; ours starts low, because several routes to one service should take over from
+each other within a second). While an address is suppressed, a route with another one is preferred. Each wait is
+shortened by chance, by up to a half: all that lose a gateway lose it at one instant, and would dial it in step.
 
-Each wait is shorter by chance, by up to a half: all that lose a gateway lose it at one instant, and would else knock at
-its door in step until it is back.
+Only so many are dialled at one time. Three queues have their own slots: addresses that mirrored pairs are asked at,
+those that routes name, and those that only a service name contains (ADDRESS 'TRANSPORT'), which peers may invent. An
+address that waits in one of them goes over to a better one when it is requested there.
+
+An address that routes name and that has failed is dialled again though no frames wait for it, as often as its back-off
+allows: otherwise status would show an old failure for as long as there is no traffic. Loop-only.
 """
 
 from __future__ import annotations
@@ -20,24 +24,164 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import TlsRefusedError
-from broker.net.listener import Where
-from broker.net.peer_table import BACKOFF_CAP, DialHistory, DialQueue
+from broker.net.handshake import Handshaker, Opening
+from broker.net.link import Link
+from broker.net.listener import SocketAddress
+from broker.net.peer_table import BACKOFF_CAP, DialHistory, DialQueue, PeerTable
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteTable
 from broker.supervision import TaskGroup
 
-if TYPE_CHECKING:
-    from broker.net.handshake import Handshaker, Opening
-    from broker.net.link import Link
-    from broker.net.peer_table import Addresses
+# Connections coming about at one time, 64 in all: the other descriptors are for peers that dial us.
+DIALS_MAX = {DialQueue.INVENTED: 16, DialQueue.NAMED: 32, DialQueue.PROBED: 16}
+IDLE_DIALS_MAX = 4  # addresses without traffic that are dialled in one tick
+ROUTES_MAX = 10_000  # of each table that are read for the addresses they name; as `broker_route_up` does
 
 
-async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.socket, Where]:  # noqa: ASYNC109 - one bound for resolving and connecting, told in the error
+class Dialer:
     """
-    A connected, non-blocking socket and where it leads; every address a name resolves to is tried in turn.
+    The addresses that are being dialled.
+
+    Args:
+        handshaker: Makes connections.
+        table: Keeps what came of it.
+        seconds: For a connection to come about.
+        is_invented: Whether no route names an address.
+        on_open: A connection has come about.
+        on_unreached: None has, or none is needed any more.
+    """
+
+    def __init__(
+        self,
+        handshaker: Handshaker,
+        table: PeerTable,
+        seconds: float,
+        *,
+        is_invented: Callable[[NetworkAddress], bool],
+        on_open: Callable[[Opening, NetworkAddress], None],
+        on_unreached: Callable[[NetworkAddress], None],
+    ) -> None:
+        self.seconds = seconds
+        self._handshaker = handshaker
+        self._table = table
+        self._is_invented = is_invented
+        self._on_open = on_open
+        self._on_unreached = on_unreached
+        self._slots = {queue: asyncio.Semaphore(most) for queue, most in DIALS_MAX.items()}
+        self._loop = asyncio.get_running_loop()
+        self._tasks = TaskGroup()
+        self._tables: tuple[RouteTable, ...] = ()
+        self._named: Mapping[NetworkAddress, None] | None = {}  # None until it is asked for after a change of routes
+
+    def request(self, address: NetworkAddress, *, is_probe: bool = False) -> None:
+        """Dial an address when it may be tried again, unless that is under way; `is_probe` for a mirrored pair."""
+        history = self._table.histories.setdefault(address, DialHistory())
+        is_served = self._table.lasting_link_for(address) is not None
+        by_name = DialQueue.INVENTED if is_served or self._is_invented(address) else DialQueue.NAMED
+        queue = DialQueue.PROBED if is_probe else by_name
+        if history.is_dialling and (history.queue is None or queue <= history.queue):
+            return
+        history.is_dialling = True
+        history.queue = queue
+        self._tasks.spawn(self._dial(address, history, queue), f"dial {address}")
+
+    def verify(self, addresses: Iterable[NetworkAddress]) -> None:
+        """Dial those that routes name and that so far only an announcement serves, to see who answers there."""
+        for address in addresses:
+            if address in self.named and self._is_unverified(address):
+                self.request(address)
+
+    def on_routes(self, tables: Iterable[RouteTable]) -> None:
+        """Routes have changed; these are the tables of all databases."""
+        self._tables, self._named = tuple(tables), None
+
+    def on_link_lost(self, link: Link, dialled: NetworkAddress | None) -> None:
+        """
+        Suppress what a link was dialled for, and what routes name and no link serves any more, whichever side had
+        opened it. Where its peer had announced its departure, that is not a failure.
+        """
+        table = self._table
+        served = () if link.is_peer_draining else table.addresses_of(link)
+        failed = [one for one in served if one != dialled and one in self.named and not table.lasting_link_for(one)]
+        if dialled is not None:
+            table.histories[dialled].is_dialling = False
+            failed.insert(0, dialled)
+        for address in failed:
+            if not table.histories.setdefault(address, DialHistory()).is_dialling:
+                table.suppress(address, link.reason)
+
+    def dial_due(self, now: float, own: Collection[NetworkAddress]) -> None:
+        """
+        Dial again what has failed and has no traffic, those first that rested longest; to be called each second.
+
+        What no route names any more, and what leads to this very instance (`own`), is forgotten instead, once its
+        back-off would begin low again. Cost: the addresses that were ever dialled.
+        """
+        table = self._table
+        failed = [one for one in table.histories.items() if one[1].problem and not one[1].is_dialling]
+        due: list[tuple[NetworkAddress, DialHistory]] = []
+        for address, history in failed:
+            if table.lasting_link_for(address) is not None:
+                history.record_success()  # by a link that its peer has opened
+            elif now < history.suppressed_until or table.link_for(address) is not None:
+                continue
+            elif address not in own and address in self.named:
+                due.append((address, history))
+            elif now > history.suppressed_until + 2 * BACKOFF_CAP:
+                del table.histories[address]
+        for address, _ in heapq.nsmallest(IDLE_DIALS_MAX, due, key=lambda one: one[1].suppressed_until):
+            self.request(address)
+
+    @property
+    def named(self) -> Mapping[NetworkAddress, None]:
+        """What routes name, in order: the first `ROUTES_MAX` of each table, read once for each change."""
+        if self._named is None:
+            in_order = sorted(set(_addresses_of(self._tables)), key=lambda one: (one.host, one.port))
+            self._named = dict.fromkeys(in_order)
+        return self._named
+
+    async def close(self) -> None:
+        """Stop dialling."""
+        await self._tasks.cancel()
+
+    async def _dial(self, address: NetworkAddress, history: DialHistory, queue: DialQueue) -> None:
+        wait = history.suppressed_until - self._loop.time()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        async with self._slots[queue]:
+            if history.queue is not queue:
+                return  # it has gone over to another one
+            history.queue = None
+            try:
+                if self._table.lasting_link_for(address) is None or self._is_unverified(address):
+                    opening = await self._handshaker.dial(address, partial(connect, timeout=self.seconds))
+                    self._on_open(opening, address)
+                    return
+            except (OSError, TlsRefusedError) as error:
+                self._fail(address, history, getattr(error, "strerror", "") or str(error))
+            except Exception:
+                self._fail(address, history, "a fault of this program, which the log tells")
+                raise
+            else:
+                history.is_dialling = False
+                self._on_unreached(address)
+
+    def _is_unverified(self, address: NetworkAddress) -> bool:
+        """Whether peers prove who they are, and none has done so at this address since it was dialled."""
+        return self._handshaker.security.is_authenticating and not self._table.principal_at(address)
+
+    def _fail(self, address: NetworkAddress, history: DialHistory, problem: str) -> None:
+        self._table.suppress(address, problem)
+        history.is_dialling = False
+        self._on_unreached(address)
+
+
+async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.socket, SocketAddress]:  # noqa: ASYNC109 - one bound for resolving and connecting, told in the error
+    """
+    A connected, non-blocking socket and where it leads; every address a name resolves to is tried in order.
 
     Args:
         address: Where to.
@@ -45,7 +189,7 @@ async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.so
             everything does not hide the next.
 
     Raises:
-        OSError: nobody could be reached; its text says why.
+        OSError: no address could be reached; its text says why.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -72,163 +216,7 @@ async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.so
         raise OSError(f"no connection within {timeout:g} s") from None
 
 
-# --- dialling ---
-# Whom to dial now: so many at one time, and nobody waits behind addresses that peers have made up.
-#
-# There are three queues with slots of their own: for addresses that mirrored pairs are asked at, for those that
-# routes
-# name, and for those that only a service name tells, by ADDRESS 'TRANSPORT'. An address that waits in one of them
-# goes
-# over to a better one when it is wanted there.
-#
-# An address that routes name and that has failed is dialled again though nobody has anything for it, as often as its
-# back-off allows: else what is told of it would be an old failure, as long as nobody needs it. Loop-only.
-
-
-# Connections coming about at one time, 64 in all: the other descriptors are for those who dial us.
-DIALS_MAX = {DialQueue.INVENTED: 16, DialQueue.NAMED: 32, DialQueue.PROBED: 16}
-
-AGAIN_MAX = 4  # addresses that nobody needs dialled at one look
-ROUTES_MAX = 10_000  # of each table that are looked at for the addresses they name; as `broker_route_up` does
-
-OnOpen = Callable[["Opening", NetworkAddress], None]
-OnFailed = Callable[[NetworkAddress], None]
-
-
-class Dialer:
-    """
-    The addresses that are being dialled.
-
-    Args:
-        entrance: Makes connections.
-        addresses: Keeps what came of it.
-        seconds: For a connection to come about.
-        on_open: A connection has come about.
-        on_failed: None has, or none is needed any more.
-
-    Shape: `is_invented` whether no route names an address, to be set by those who know.
-    """
-
-    def __init__(
-        self, entrance: Handshaker, addresses: Addresses, seconds: float, on_open: OnOpen, on_failed: OnFailed
-    ) -> None:
-        self.is_invented: Callable[[NetworkAddress], bool] = lambda _: False
-        self._entrance = entrance
-        self._addresses = addresses
-        self.seconds = seconds
-        self._on_open = on_open
-        self._on_failed = on_failed
-        self._slots = {queue: asyncio.Semaphore(most) for queue, most in DIALS_MAX.items()}
-        self._loop = asyncio.get_running_loop()
-        self._tasks = TaskGroup()
-        self._tables: tuple[RouteTable, ...] = ()
-        self._named: Mapping[NetworkAddress, None] | None = {}  # by routes; None when nobody has looked yet
-
-    def want(self, address: NetworkAddress, *, is_probe: bool = False) -> None:
-        """Dial an address when it may be tried again, unless that is under way; `is_probe` for a mirrored pair."""
-        attempts = self._addresses.attempts.setdefault(address, DialHistory())
-        is_served = self._addresses.servers.staying(address) is not None
-        named = DialQueue.INVENTED if is_served or self.is_invented(address) else DialQueue.NAMED
-        queue = DialQueue.PROBED if is_probe else named
-        if attempts.is_under_way and (attempts.queue is None or queue <= attempts.queue):
-            return
-        attempts.is_under_way = True
-        attempts.queue = queue
-        self._tasks.spawn(self._dial(address, attempts, queue), f"dial {address}")
-
-    def verify(self, addresses: Iterable[NetworkAddress]) -> None:
-        """Dial those that routes name and that so far only an announcement serves, to see who answers there."""
-        for address in addresses:
-            if address in self.named and self._is_unverified(address):
-                self.want(address)
-
-    def on_routes(self, tables: Iterable[RouteTable]) -> None:
-        """Routes are new, these of all databases."""
-        self._tables, self._named = tuple(tables), None
-
-    def lost(self, link: Link, dialled: NetworkAddress | None) -> None:
-        """
-        A link was lost: what it was dialled for has failed, and so has what routes name and nobody serves any more,
-        whoever had opened the link. Where its peer had said that it leaves, it is nobody's failure.
-        """
-        known = self._addresses
-        served = () if link.is_peer_draining else known.servers.addresses_of(link)
-        failed = [one for one in served if one != dialled and one in self.named and known.servers.staying(one) is None]
-        if dialled is not None:
-            known.attempts[dialled].is_under_way = False
-            failed.insert(0, dialled)
-        for address in failed:
-            if not known.attempts.setdefault(address, DialHistory()).is_under_way:
-                known.suppress(address, link.reason)
-
-    def look(self, now: float, own: Collection[NetworkAddress]) -> None:
-        """
-        Dial again what has failed and nobody wants now, those first that have rested longest; to be called each second.
-
-        What no route names any more, and what leads to this very instance (`own`), is forgotten instead, once its
-        back-off would begin anew. Cost: the addresses that were ever dialled.
-        """
-        known = self._addresses
-        failed = [one for one in known.attempts.items() if one[1].problem and not one[1].is_under_way]
-        resting: list[tuple[NetworkAddress, DialHistory]] = []
-        for address, attempts in failed:
-            if known.servers.staying(address) is not None:
-                attempts.succeeded()  # by a link that its peer has opened
-            elif now < attempts.suppressed_until or known.servers.serving(address) is not None:
-                continue
-            elif address not in own and address in self.named:
-                resting.append((address, attempts))
-            elif now > attempts.suppressed_until + 2 * BACKOFF_CAP:
-                del known.attempts[address]
-        for address, _ in heapq.nsmallest(AGAIN_MAX, resting, key=lambda one: one[1].suppressed_until):
-            self.want(address)
-
-    @property
-    def named(self) -> Mapping[NetworkAddress, None]:
-        """What routes name, in order; of each table the first `ROUTES_MAX` are looked at, once for each change."""
-        if self._named is None:
-            in_order = sorted(set(_addresses_of(self._tables)), key=lambda one: (one.host, one.port))
-            self._named = dict.fromkeys(in_order)
-        return self._named
-
-    async def close(self) -> None:
-        """Dial nobody any more."""
-        await self._tasks.cancel()
-
-    async def _dial(self, address: NetworkAddress, attempts: DialHistory, queue: DialQueue) -> None:
-        wait = attempts.suppressed_until - self._loop.time()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        async with self._slots[queue]:
-            if attempts.queue is not queue:
-                return  # it has gone over to another one
-            attempts.queue = None
-            try:
-                if self._addresses.servers.staying(address) is None or self._is_unverified(address):
-                    opening = await self._entrance.dial(address, partial(connect, timeout=self.seconds))
-                    self._on_open(opening, address)
-                    return
-            except (OSError, TlsRefusedError) as error:
-                self._failed(address, attempts, getattr(error, "strerror", "") or str(error))
-            except Exception:
-                self._failed(address, attempts, "a fault of this program, which the log tells")
-                raise
-            else:
-                attempts.is_under_way = False
-                self._on_failed(address)
-
-    def _is_unverified(self, address: NetworkAddress) -> bool:
-        """Whether peers prove who they are, and none has done so at this address since it was dialled."""
-        return self._entrance.security.is_authenticating and not self._addresses.answered_by(address)
-
-    def _failed(self, address: NetworkAddress, attempts: DialHistory, problem: str) -> None:
-        self._addresses.suppress(address, problem)
-        attempts.is_under_way = False
-        self._on_failed(address)
-
-
 def _addresses_of(tables: Iterable[RouteTable]) -> Iterator[NetworkAddress]:
-    """What routes name."""
     for table in tables:
         for route in islice(table, ROUTES_MAX):
             for address in (route.address, route.mirror_address):

@@ -1,10 +1,18 @@
 """
-How an instance leaves, from the first word to the last: announced, told to its peers, and waited for within a bound.
+How an instance leaves, and how it follows peers that leave.
 
-First it is not ready any more and goes on as before, for as long as those who ask for readiness need to notice. Then
-nobody new is taken, every peer is told GOAWAY and moves, databases send nothing new, and what is held leaves. It ends
-when nothing is left, when what is left waits for next hops that nobody reaches, or when the time is up. What is done at
-each stage is up to the instance that leaves. Loop-only.
+An instance first reports that it is not ready, and goes on as before for as long as load balancers need to notice. Then
+it accepts no new peers, sends every peer GOAWAY, and databases send nothing new; what is held leaves. The drain ends
+when nothing remains, when what remains waits for next hops that are not reached, or when the time is up. A peer that
+has moved away closes its direction and reads on; one that does not know GOAWAY falls silent. Until then what it sends
+is passed on, and what is for it leaves on the same link.
+
+A peer that says GOAWAY accepts frames until its deadline. Meanwhile what this instance sends there looks for another
+way: the same address is dialled again, where another process of the peer or its successor may answer, and so is every
+other address that leads on. A link is given up when one of them serves in its place, when none of them is to be
+expected any more, or at the deadline; the peer sees by the end of our direction that nothing more comes. Loop-only.
+
+Source: docs/protocol.md, "GOAWAY".
 """
 
 from __future__ import annotations
@@ -22,140 +30,50 @@ import structlog
 
 from broker.forwarding.outbox import Outbox
 from broker.net.link import Link, LinkState
-from broker.net.peer_table import Addresses
+from broker.net.peer_table import PeerTable
 from broker.protocol.frame import GoAway, encode_link
 from broker.routing.address import NetworkAddress
 
-# --- departures ---
-# Links whose peers are leaving: each is used until another leads on, then our direction of it is closed.
-#
-# A peer that says GOAWAY takes frames until its deadline. Meanwhile what this instance sends there looks for another
-# way:
-# the same address is dialled again, where another process of the peer or its successor may answer, and so is every
-# other
-# address that leads on. A link is given up when one of them serves in its place, when none of them is to be expected
-# any
-# more, or at the deadline; the peer then knows by the end of our direction that nothing more comes. Loop-only.
-#
-# Source: docs/protocol.md, "GOAWAY".
-
-
-LEAVING_MAX = 60.0  # seconds that a peer which drains is heard out, whatever deadline it names
-LEAST_SECONDS = 0.1  # for what is under way to ask for another way
-
-GiveUp = Callable[[Link], None]
-
-
-def has_parted(outlet: object) -> bool:
-    """Whether what this outlet was given arrives, though it takes nothing any more: its peer left in good order."""
-    return isinstance(outlet, Link) and outlet.left_cleanly
-
-
-@dataclass(slots=True)
-class _Departure:
-    """Shape: `until` the deadline, loop time; `hopes` addresses that may serve in place of the link, being dialled."""
-
-    least_at: float
-    until: float
-    hopes: set[NetworkAddress] = field(default_factory=set)
-
-
-class PeerDepartures:
-    """
-    Args:
-        addresses: Tells which of them are being dialled.
-        dial: Dials an address, unless that is under way.
-        give_up: Told once of each link that is of no more use.
-    """
-
-    def __init__(self, addresses: Addresses, dial: Callable[[NetworkAddress], None], give_up: GiveUp) -> None:
-        self._addresses = addresses
-        self._dial = dial
-        self._give_up = give_up
-        self._loop = asyncio.get_running_loop()
-        self._departures: dict[Link, _Departure] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return len(self._departures)
-
-    def begin(self, link: Link, seconds: float, addresses: Iterable[NetworkAddress]) -> None:
-        """The peer of a link leaves in so many seconds; these addresses may serve in its place."""
-        now = self._loop.time()
-        departure = self._departures[link] = _Departure(now + min(seconds, LEAST_SECONDS), now + seconds)
-        for address in addresses:
-            departure.hopes.add(address)
-            self._dial(address)
-        self._look_at(departure.least_at)
-
-    def postpone(self, link: Link, seconds: float) -> None:
-        """The peer says it again: another deadline."""
-        departure = self._departures.get(link)
-        if departure is not None:
-            departure.until = self._loop.time() + seconds
-
-    def remaining(self, link: Link) -> float:
-        """Seconds to the deadline of a link; 0 when it is not here."""
-        departure = self._departures.get(link)
-        return 0.0 if departure is None else max(0.0, departure.until - self._loop.time())
-
-    def wanted(self, address: NetworkAddress) -> None:
-        """Frames that may have lost their next hop ask for this one."""
-        for departure in self._departures.values():
-            departure.hopes.add(address)
-
-    def forget(self, link: Link) -> None:
-        """The link has ended."""
-        self._departures.pop(link, None)
-
-    def look(self) -> None:
-        """Dialling has come to something, or time has passed: give up what is of no more use."""
-        now = self._loop.time()
-        for link, departure in list(self._departures.items()):
-            is_hoping = any(
-                (attempts := self._addresses.attempts.get(address)) is not None and attempts.is_under_way
-                for address in departure.hopes
-            )
-            if now >= departure.until or (now >= departure.least_at and not is_hoping):
-                self._give_up(link)
-                self.forget(link)
-
-    def close(self) -> None:
-        """Nothing is awaited any more."""
-        self._departures.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look_at(self, when: float) -> None:
-        """One timer for all: the last one that began is the last to have had its least time."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self.look)
-
-
-# --- farewell ---
-# This instance leaves: what it has told its peers, and what of its work is left.
-#
-# Every peer is told GOAWAY, also one whose HELLO comes later. A peer that has moved away ends its direction, and
-# reads
-# on; one that does not know of this falls silent. Until then what it sends is passed on, and what is for it leaves on
-# the
-# same link. Loop-only.
-#
-# Source: docs/protocol.md, "GOAWAY".
-
-
+LEAVING_MAX = 60.0  # seconds that a peer which drains is read, whatever deadline it names
+LEAST_SECONDS = 0.1  # for what is under way to request another link
 HOPS_MAX = 20  # next hops that are named
 QUIET_SECONDS = 2.0  # without a dialog frame after which a peer counts as moved that has not said so
+PROBED_SECONDS = 60.0  # readiness that was not asked for that long is not announced
+STUCK_SECONDS = 5.0  # for next hops that are not reached to come back
+POLL_FIRST, POLL_MAX = 0.01, 0.1  # seconds between two polls of what remains
+LOG_SECONDS = 1.0  # between two lines in the log
+
+log = structlog.get_logger(__name__)
+
+
+class DrainStage(StrEnum):
+    """How far a drain is."""
+
+    SERVING = "serving"
+    ANNOUNCED = "announced"  # not ready any more; everything else as before
+    LEAVING = "leaving"  # peers move, what is held leaves
+    LEFT = "left"  # nothing is waited for any more
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class DrainBounds:
+    """Seconds: `announce` for the first stage where readiness is asked for; `timeout` for all of it."""
+
+    announce: float
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRemainder:
     """
     What has not left yet.
 
-    Shape: `held` frames, in `by_hop` those of the next hops with most; `unserved` how many of them no link takes now;
-    `peers` connections whose peers may still send; `busy` databases that have yet to store or acknowledge what came.
+    Attributes:
+        held: Frames.
+        unserved: How many of them no link accepts now.
+        peers: Connections whose peers may still send.
+        by_hop: Frames held for the next hops with most.
+        busy: Databases that have yet to store or acknowledge what arrived.
     """
 
     held: int = 0
@@ -171,7 +89,7 @@ class Left:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether all that is left waits for next hops that nobody reaches."""
+        """Whether all that remains waits for next hops that are not reached."""
         return self.held == self.unserved and not (self.peers or self.busy)
 
     @property
@@ -185,108 +103,39 @@ class Left:
         return f"{self.held} held, {peers}{busy}"
 
 
-class OwnDeparture:
-    """Shape: `is_said` once the peers were told."""
-
-    def __init__(self) -> None:
-        self.is_said = False
-        self._loop = asyncio.get_running_loop()
-        self._reason = ""
-        self._until = 0.0
-        self._heard: dict[Link, tuple[int, float]] = {}  # frames received, and since when there are so many
-
-    def say(self, links: Iterable[Link], *, reason: str, seconds: float) -> None:
-        """From now on every peer knows that this instance leaves in so many seconds."""
-        self.is_said = True
-        self._reason, self._until = reason, self._loop.time() + seconds
-        for link in links:
-            self.greet(link)
-
-    def greet(self, link: Link) -> None:
-        """The same to a peer whose HELLO has come; nothing before that, and nothing while this instance stays."""
-        if self.is_said and link.agreement is not None:
-            left_ms = max(0, int((self._until - self._loop.time()) * 1000))
-            link.send_control(encode_link(GoAway(reason=self._reason, deadline_ms=left_ms)))
-
-    def left(self, links: Iterable[Link], outboxes: Iterable[Outbox]) -> Left:
-        """What has not left yet, of all links and outboxes that there are."""
-        boxes = [outbox for outbox in outboxes if outbox.held]
-        by_hop = Counter[str]()
-        for outbox in boxes:
-            by_hop[str(outbox.address)] += len(outbox.held)
-        unserved = sum(len(outbox.held) for outbox in boxes if outbox.outlet is None)
-        return Left(by_hop.total(), unserved, self._staying(links), dict(by_hop.most_common(HOPS_MAX)))
-
-    def _staying(self, links: Iterable[Link]) -> int:
-        """How many of these links have peers that may still send."""
-        now = self._loop.time()
-        heard, self._heard = self._heard, {}
-        staying = 0
-        for link in links:
-            if link.state is not LinkState.LOGGED_IN or link.has_peer_finished:
-                continue
-            count = link.received.total()
-            known, since = heard.get(link, (count, now))
-            self._heard[link] = count, since if known == count else now
-            staying += now - self._heard[link][1] < QUIET_SECONDS
-        return staying
-
-
-PROBED_SECONDS = 60.0  # readiness that nobody asked for that long is not announced
-STUCK_SECONDS = 5.0  # for next hops that nobody reaches to come back
-POLL_FIRST, POLL_MAX = 0.01, 0.1  # seconds between two looks at what is left
-TOLD_SECONDS = 1.0  # between two lines in the log
-
-log = structlog.get_logger(__name__)
-
-
-class DrainStage(StrEnum):
-    """How far it is."""
-
-    SERVING = "serving"
-    ANNOUNCED = "announced"  # not ready any more; everything else as before
-    LEAVING = "leaving"  # peers move, what is held leaves
-    LEFT = "left"  # nothing is waited for any more
-
-
-@dataclass(frozen=True, slots=True)
-class DrainBounds:
-    """Seconds. Shape: `announce` for the first stage where readiness is asked for; `timeout` for all of it."""
-
-    announce: float
-    timeout: float
-
-
 class Leaver(Protocol):
-    """Who leaves."""
+    """What leaves: the instance."""
 
     def on_drain(self) -> None:
-        """It begins: not ready any more."""
+        """The drain begins: not ready any more."""
 
     async def leave(self, seconds: float) -> None:
-        """Take nobody new, tell every peer, send nothing new; all within so many seconds from now."""
+        """Accept no new peers, notify all peers, send nothing new; all within so many seconds from now."""
 
-    async def left(self) -> Left:
+    async def remainder(self) -> DrainRemainder:
         """What has not left yet."""
 
 
 class Drain:
     """
-    The leaving of one instance.
+    The drain of one instance.
 
     Args:
-        leaver: Who leaves.
+        leaver: What leaves.
         bounds_of: Asked when it begins.
 
-    Shape: `reason` why, "" while it serves; `left` as of the last look; `changes` counts what was told of it;
-    `on_change` is told too, to be set by those who want to know; `process` the one that ends behind it, set by whoever
-    runs it, None where an application goes on without it.
+    Attributes:
+        reason: Why, "" while it serves.
+        remainder: As of the last poll.
+        changes: Counts what was reported of it.
+        on_change: Called with each change; to be set by the process that reports to a service manager.
+        process: That ends after it, set by whatever runs it; None where an application goes on without it.
     """
 
     def __init__(self, leaver: Leaver, bounds_of: Callable[[], DrainBounds]) -> None:
         self.stage = DrainStage.SERVING
         self.reason = ""
-        self.left = Left()
+        self.remainder = DrainRemainder()
         self.changes = 0
         self.on_change: Callable[[], None] = lambda: None
         self.process: int | None = None
@@ -305,8 +154,8 @@ class Drain:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was left behind; False before the end."""
-        return self.stage is DrainStage.LEFT and self.left.is_nothing
+        """Whether nothing remained; False before the end."""
+        return self.stage is DrainStage.LEFT and self.remainder.is_nothing
 
     @property
     def remaining_s(self) -> float:
@@ -322,9 +171,9 @@ class Drain:
             case DrainStage.ANNOUNCED:
                 return f"draining: announced, {math.ceil(self.remaining_s)} s"
             case DrainStage.LEAVING:
-                return f"draining: {self.left}, {math.ceil(self.remaining_s)} s"
+                return f"draining: {self.remainder}, {math.ceil(self.remaining_s)} s"
             case DrainStage.LEFT:
-                return "drained" if self.is_clean else f"not drained: {self.left}"
+                return "drained" if self.is_clean else f"not drained: {self.remainder}"
 
     @property
     def told(self) -> dict[str, Any] | None:
@@ -332,10 +181,10 @@ class Drain:
         if self.stage is DrainStage.SERVING:
             return None
         state = {"stage": self.stage.value, "reason": self.reason, "sentence": self.sentence}
-        return state | self.left.fields | {"remaining_s": round(self.remaining_s, 3)}
+        return state | self.remainder.fields | {"remaining_s": round(self.remaining_s, 3)}
 
     def probed(self) -> None:
-        """Somebody asks whether to send anything here, and will ask again."""
+        """A load balancer asks whether to send anything here, and will ask again."""
         self._probed_at = self._loop.time()
 
     def begin(self, reason: str) -> None:
@@ -351,14 +200,14 @@ class Drain:
         assert self._task is not None
         await self._task
 
-    async def look(self) -> Left:
+    async def poll(self) -> DrainRemainder:
         """What would have to leave, or has yet to."""
         if self.stage is not DrainStage.LEFT:
-            self.left = await self._leaver.left()
-        return self.left
+            self.remainder = await self._leaver.remainder()
+        return self.remainder
 
     async def changed(self, since: int, seconds: float) -> None:
-        """Wait until something is told that was not at `since` changes, for so many seconds at most."""
+        """Wait until more than `since` changes were reported, for so many seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.changes <= since:
@@ -377,38 +226,176 @@ class Drain:
             self._go_to(DrainStage.LEAVING)
             async with asyncio.timeout(max(0.0, self.remaining_s)):
                 await self._leaver.leave(self.remaining_s)
-                await self._until_left()
+                await self._wait_until_left()
         except TimeoutError:
-            await self.look()
+            await self.poll()
         finally:
             self._go_to(DrainStage.LEFT)
         if self.is_clean:
             log.info("instance drained", seconds=round(self._loop.time() - now, 3))
         else:
-            log.warning("instance not drained", **self.left.fields, seconds=round(self._loop.time() - now, 3))
+            log.warning("instance not drained", **self.remainder.fields, seconds=round(self._loop.time() - now, 3))
 
-    async def _until_left(self) -> None:
-        """Until nothing is left, or what is left has no hope."""
+    async def _wait_until_left(self) -> None:
+        """Until nothing remains, or what remains has no hope."""
         begun_at = self._loop.time()
-        told, tell_at, pause = Left(), begun_at, POLL_FIRST
-        while not (left := await self.look()).is_nothing:
+        reported, log_at, pause = DrainRemainder(), begun_at, POLL_FIRST
+        while not (remainder := await self.poll()).is_nothing:
             now = self._loop.time()
-            if left.is_stuck and now >= begun_at + STUCK_SECONDS:
+            if remainder.is_stuck and now >= begun_at + STUCK_SECONDS:
                 return
-            if left != told or now >= tell_at:
-                self._tell()
-            if now >= tell_at:
-                log.info("draining", **left.fields, remaining_s=round(self.remaining_s, 1))
-                tell_at = now + TOLD_SECONDS
-            told, pause = left, min(POLL_MAX, pause * 1.5)
+            if remainder != reported or now >= log_at:
+                self._report()
+            if now >= log_at:
+                log.info("draining", **remainder.fields, remaining_s=round(self.remaining_s, 1))
+                log_at = now + LOG_SECONDS
+            reported, pause = remainder, min(POLL_MAX, pause * 1.5)
             await asyncio.sleep(pause)
 
     def _go_to(self, stage: DrainStage) -> None:
         self.stage = stage
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self.changes += 1
         self._changed.set()
         self._changed.clear()
         self.on_change()
+
+
+class OwnDeparture:
+    """This instance leaves: what its peers were sent, and what of its work remains; `is_announced` once it leaves."""
+
+    def __init__(self) -> None:
+        self.is_announced = False
+        self._loop = asyncio.get_running_loop()
+        self._reason = ""
+        self._until = 0.0
+        self._received: dict[Link, tuple[int, float]] = {}  # frames received, and since when there are so many
+
+    def announce(self, links: Iterable[Link], *, reason: str, seconds: float) -> None:
+        """Send GOAWAY to every peer: this instance leaves in so many seconds."""
+        self.is_announced = True
+        self._reason, self._until = reason, self._loop.time() + seconds
+        for link in links:
+            self.announce_to(link)
+
+    def announce_to(self, link: Link) -> None:
+        """The same to a peer whose HELLO is complete; nothing while this instance stays."""
+        if self.is_announced and link.agreement is not None:
+            left_ms = max(0, int((self._until - self._loop.time()) * 1000))
+            link.send_control(encode_link(GoAway(reason=self._reason, deadline_ms=left_ms)))
+
+    def remainder(self, links: Iterable[Link], outboxes: Iterable[Outbox]) -> DrainRemainder:
+        """What has not left yet, of all links and outboxes that there are."""
+        boxes = [outbox for outbox in outboxes if outbox.held]
+        by_hop = Counter[str]()
+        for outbox in boxes:
+            by_hop[str(outbox.address)] += len(outbox.held)
+        unserved = sum(len(outbox.held) for outbox in boxes if outbox.outlet is None)
+        return DrainRemainder(by_hop.total(), unserved, self._count_staying(links), dict(by_hop.most_common(HOPS_MAX)))
+
+    def _count_staying(self, links: Iterable[Link]) -> int:
+        """How many of these links have peers that may still send."""
+        now = self._loop.time()
+        before, self._received = self._received, {}
+        staying = 0
+        for link in links:
+            if link.state is not LinkState.LOGGED_IN or link.has_peer_finished:
+                continue
+            count = link.received.total()
+            known, since = before.get(link, (count, now))
+            self._received[link] = count, since if known == count else now
+            staying += now - self._received[link][1] < QUIET_SECONDS
+        return staying
+
+
+@dataclass(slots=True)
+class _PeerDeparture:
+    """Loop times `least_at` and `until`, the deadline; `hopes` addresses that may serve in place of the link."""
+
+    least_at: float
+    until: float
+    hopes: set[NetworkAddress] = field(default_factory=set)
+
+
+class PeerDepartures:
+    """
+    Links whose peers are leaving: each is used until another leads on.
+
+    Args:
+        table: Tells which addresses are being dialled.
+        dial: Dials an address, unless that is under way.
+        give_up: Called once for each link that is of no more use.
+    """
+
+    def __init__(
+        self, table: PeerTable, dial: Callable[[NetworkAddress], None], give_up: Callable[[Link], None]
+    ) -> None:
+        self._table = table
+        self._dial = dial
+        self._give_up = give_up
+        self._loop = asyncio.get_running_loop()
+        self._departures: dict[Link, _PeerDeparture] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._departures)
+
+    def begin(self, link: Link, seconds: float, addresses: Iterable[NetworkAddress]) -> None:
+        """The peer of a link leaves in so many seconds; these addresses may serve in its place."""
+        now = self._loop.time()
+        departure = self._departures[link] = _PeerDeparture(now + min(seconds, LEAST_SECONDS), now + seconds)
+        for address in addresses:
+            departure.hopes.add(address)
+            self._dial(address)
+        self._poll_at(departure.least_at)
+
+    def postpone(self, link: Link, seconds: float) -> None:
+        """The peer says it again: another deadline."""
+        departure = self._departures.get(link)
+        if departure is not None:
+            departure.until = self._loop.time() + seconds
+
+    def remaining(self, link: Link) -> float:
+        """Seconds to the deadline of a link; 0 when it is not here."""
+        departure = self._departures.get(link)
+        return 0.0 if departure is None else max(0.0, departure.until - self._loop.time())
+
+    def add_hope(self, address: NetworkAddress) -> None:
+        """Frames that may have lost their next hop request a link to this one."""
+        for departure in self._departures.values():
+            departure.hopes.add(address)
+
+    def forget(self, link: Link) -> None:
+        """The link has ended."""
+        self._departures.pop(link, None)
+
+    def poll(self) -> None:
+        """Dialling has ended, or time has passed: give up what is of no more use."""
+        now = self._loop.time()
+        for link, departure in list(self._departures.items()):
+            is_hoping = any(
+                (history := self._table.histories.get(address)) is not None and history.is_dialling
+                for address in departure.hopes
+            )
+            if now >= departure.until or (now >= departure.least_at and not is_hoping):
+                self._give_up(link)
+                self.forget(link)
+
+    def close(self) -> None:
+        """Nothing is awaited any more."""
+        self._departures.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _poll_at(self, when: float) -> None:
+        """One timer for all: the last one that began is the last to have had its least time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self.poll)
+
+
+def left_cleanly(outlet: object) -> bool:
+    """Whether what an outlet accepted arrives, though it accepts nothing any more: its peer left in good order."""
+    return isinstance(outlet, Link) and outlet.left_cleanly

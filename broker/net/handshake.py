@@ -1,9 +1,18 @@
 """
-The TLS handshakes that are under way: so many at one time, and a share of them for one host.
+From a connected socket to the transport of a link: plain, or by a TLS handshake.
 
-Strangers may begin as many as they like. When there are too many, one makes room: of a host that has its share already
-the one that has taken the longest, else the longest of the host that has the most. A peer that means it is done within
-milliseconds. Those of a known host have no share to keep to, and make room only when there is nobody else. Loop-only.
+Where encryption is disabled there is nothing to do. A TLS handshake is a task with a deadline; only it reads the socket
+until it is over. What `supported` means: the side that dials begins with TLS, and dials again in plain text once a peer
+has answered so, which is remembered for a while; the side that is dialled waits for the first byte, which tells.
+
+Unknown peers may begin as many handshakes as they like; only so many run at one time. A peer that means it is done
+within milliseconds, so above the limit the longest of a host that has its share is ended, else the longest of the host
+that has the most. Known hosts have no share to keep to, and are ended only when there is nothing else.
+
+What TLS uses may be replaced at any time: handshakes that begin from then on use the new, and one that was under way is
+judged by the new as well when it is complete. Loop-only.
+
+Source: docs/protocol.md, "Transport".
 """
 
 from __future__ import annotations
@@ -15,13 +24,12 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import structlog
 
-from broker.config.settings import HANDSHAKES
 from broker.errors import TlsRefusedError
-from broker.net.listener import Where, render_endpoint
+from broker.net.link import Link
+from broker.net.listener import SocketAddress, render_endpoint
 from broker.net.quotas import host_of
 from broker.net.tls import ALPN, Encryption, Identity, Security, identify, identify_issuer, verified_chain
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
@@ -29,89 +37,7 @@ from broker.protocol.frame import Fatal, encode_link
 from broker.ratelimit import RateLimiter
 from broker.routing.address import NetworkAddress
 
-if TYPE_CHECKING:
-    from broker.net.link import Link
-
-
 HOST_SHARE = 4  # one host has at most one handshake in so many
-
-Task = asyncio.Task[None]
-
-
-class Handshakes:
-    """
-    Args:
-        most: At one time.
-        is_known: Whether a host is that of a known peer.
-    """
-
-    def __init__(self, most: int, is_known: Callable[[str], bool]) -> None:
-        self.most = most
-        self._is_known = is_known
-        self._sockets: dict[Task, socket.socket] = {}  # of every task that has not ended
-        self._live: dict[str, dict[Task, None]] = {}  # those not told to end, by host, the longest first
-        self._hosts: dict[Task, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._sockets)
-
-    def make_room(self, host: str) -> None:
-        """One more is about to begin."""
-        own = self._live.get(host, {})
-        if len(own) >= max(1, self.most // HOST_SHARE) and not self._is_known(host):
-            self._end(host, "too many TLS handshakes at one time from this address")
-        elif len(self._hosts) >= self.most:
-            hosts = [one for one in self._live if not self._is_known(one)] or list(self._live)
-            self._end(max(hosts, key=lambda one: len(self._live[one])), "too many TLS handshakes at one time")
-
-    def add(self, task: Task, sock: socket.socket, host: str) -> None:
-        """One has begun."""
-        self._sockets[task] = sock
-        self._hosts[task] = host
-        self._live.setdefault(host, {})[task] = None
-
-    def remove(self, task: Task) -> socket.socket:
-        """One has ended; its socket."""
-        self._forget(task)
-        return self._sockets.pop(task)
-
-    async def close(self) -> None:
-        """End every one."""
-        tasks = list(self._sockets)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _end(self, host: str, reason: str) -> None:
-        """The longest of a host makes room."""
-        task = next(iter(self._live[host]))
-        self._forget(task)
-        task.cancel(reason)
-
-    def _forget(self, task: Task) -> None:
-        """It does not count any more."""
-        host = self._hosts.pop(task, None)
-        if host is not None:
-            del self._live[host][task]
-            if not self._live[host]:
-                del self._live[host]
-
-
-# --- entrance ---
-# From a connected socket to the transport of a link: plain, or by a TLS handshake.
-#
-# Where encryption is disabled there is nothing to do. A TLS handshake is a task of its own with a deadline, and a
-# socket
-# is read only by it until it is over. What `supported` means: who dials begins with TLS, and dials again in plain
-# text
-# once a peer has answered so, which is remembered for a while; who is dialled waits for the first byte, which tells.
-#
-# What is brought to TLS may be replaced at any time: handshakes that begin from then on use the new, and one that was
-# under way and ends well is judged by the new as well. Loop-only.
-#
-# Source: docs/protocol.md, "Transport".
-
-
 HANDSHAKE_READ_BYTES = 16 * 1024
 HANDSHAKE_MAX_BYTES = 256 * 1024  # from one peer: a chain of certificates is a few KiB
 PLAIN_SECONDS = 60.0  # an address that answered in plain text is dialled so for this long
@@ -120,24 +46,16 @@ FIRST_OF_HELLO = 0x00  # a frame; a TLS record begins with 0x16
 
 log = structlog.get_logger(__name__)
 
-Connect = Callable[[NetworkAddress], Awaitable[tuple[socket.socket, Where]]]
+Connect = Callable[[NetworkAddress], Awaitable[tuple[socket.socket, SocketAddress]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a link begins with. Shape: `address` text of the remote end; `begun_at` loop time of the connection."""
+    """What a link begins with: `address` is text of the remote end, `begun_at` loop time of the connection."""
 
     transport: Transport
     address: str
     begun_at: float
-
-    @property
-    def ends(self) -> tuple[Transport, str]:
-        """Here and there."""
-        return self.transport, self.address
-
-
-Opened = Callable[[Opening], None]
 
 
 class _PlainAnswerError(TlsRefusedError):
@@ -146,48 +64,51 @@ class _PlainAnswerError(TlsRefusedError):
 
 class Handshaker:
     """
-    Whom this endpoint lets in, and how.
+    Makes transports of sockets.
 
     Args:
-        security: What it brings to TLS.
+        security: What this endpoint brings to TLS.
         timeout: Seconds for a handshake.
-        faults: Counts what was refused, by the error's name.
-        opened: Told of each accepted connection that has become a transport.
-        handshakes: Those under way with who dialled us.
+        protocol_errors: Counts refused connections, by the error's name.
+        on_accepted: An accepted connection has become a transport.
+        handshakes: Those under way with peers that dialled us.
+
+    Attributes:
+        limited_log: For warnings that unknown peers can cause.
     """
 
     def __init__(
         self,
         security: Security,
         timeout: float,
-        faults: Counter[str],
-        opened: Opened,
-        handshakes: Handshakes | None = None,
+        protocol_errors: Counter[str],
+        on_accepted: Callable[[Opening], None],
+        handshakes: Handshakes,
     ) -> None:
         self.security = security
         self.timeout = timeout
-        self._faults = faults
-        self._opened = opened
+        self.handshakes = handshakes
+        self.limited_log = RateLimiter()
+        self._protocol_errors = protocol_errors
+        self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
-        self.strangers = RateLimiter()
-        self.handshakes = Handshakes(HANDSHAKES, lambda _: False) if handshakes is None else handshakes
-        self._turn = asyncio.Lock()
+        self._signing = asyncio.Lock()  # a signature takes a millisecond: one in each iteration of the loop
         self._plain_until: dict[NetworkAddress, float] = {}
 
-    # --- those who dial us ---
+    # --- peers that dial us ---
 
     def accept(self, sock: socket.socket, address: str) -> None:
         """A peer has connected."""
         now = self._loop.time()
         if self.security.encryption is Encryption.DISABLED:
-            self._opened(Opening(PlainTransport(sock), address, now))
+            self._on_accepted(Opening(PlainTransport(sock), address, now))
             return
         host = host_of(address)
-        self.handshakes.make_room(host)
+        self.handshakes.evict(host)
         sock.setblocking(False)
         task = self._loop.create_task(self._admit(sock, address, now), name=f"handshake {address}")
         self.handshakes.add(task, sock, host)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_ended)
 
     async def _admit(self, sock: socket.socket, address: str, now: float) -> None:
         try:
@@ -195,14 +116,14 @@ class Handshaker:
                 transport = await self._secure_accepted(sock)
         except (TlsRefusedError, OSError, TimeoutError) as error:
             sock.close()
-            self._refused(address, self._reason(error))
+            self._report(address, self._reason(error))
         except asyncio.CancelledError as error:
             sock.close()
             if error.args:
-                self._refused(address, str(error.args[0]))
+                self._report(address, str(error.args[0]))
             raise
         else:
-            self._opened(Opening(transport, address, now))
+            self._on_accepted(Opening(transport, address, now))
 
     async def _secure_accepted(self, sock: socket.socket) -> Transport:
         first = await _first_byte(sock)
@@ -212,18 +133,18 @@ class Handshaker:
             error = TlsRefusedError(
                 "the peer speaks plain text, and this endpoint takes TLS only: set encryption there"
             )
-            _say_last(sock, encode_link(Fatal(code=error.code, text="this endpoint takes TLS only: set encryption")))
+            _send_last(sock, encode_link(Fatal(code=error.code, text="this endpoint takes TLS only: set encryption")))
             raise error
         return await self._handshake(sock, self.security, is_accept=True)
 
-    # --- those whom we dial ---
+    # --- peers that we dial ---
 
     async def dial(self, address: NetworkAddress, connect: Connect) -> Opening:
         """
         Connect to an address.
 
         Raises:
-            OSError, TlsRefusedError: nobody could be reached, or no TLS came about; the text says why.
+            OSError, TlsRefusedError: no address could be reached, or TLS failed; the text says why.
         """
         if self._plain_until.get(address, 0.0) <= self._loop.time():
             self._plain_until.pop(address, None)
@@ -234,7 +155,7 @@ class Handshaker:
                 return Opening(await self._secure_dialled(sock, address), render_endpoint(where), now)
             except TlsRefusedError as error:
                 if not isinstance(error, _PlainAnswerError) or self.security.encryption is Encryption.REQUIRED:
-                    self._refused(str(address), error.problem)
+                    self._report(str(address), error.problem)
                     raise
             self._remember_plain(address)
         sock, where = await connect(address)
@@ -262,9 +183,9 @@ class Handshaker:
 
     def secure(self, security: Security, links: Iterable[Link]) -> None:
         """
-        Bring this to TLS from now on; of these links those whose peers it does not accept are closed, and told why.
+        Use this for TLS from now on; links whose peers it does not accept are closed, and the peers told why.
 
-        Those stay whose peers saw the certificate that this instance showed before.
+        Links stay whose peers saw the certificate that this instance showed before.
         """
         self.security = replace(security, scratch=self.security.scratch)
         for link in list(links):
@@ -282,12 +203,12 @@ class Handshaker:
 
     async def _handshake(self, sock: socket.socket, security: Security, *, is_accept: bool) -> TlsTransport:
         context = security.server if is_accept else security.client
-        assert context is not None, "who has no contexts makes no handshakes"
+        assert context is not None, "handshakes need contexts"
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = context.wrap_bio(incoming, outgoing, server_side=is_accept)
         received = 0
         while True:
-            async with self._turn:  # a signature takes a millisecond: one of them in a turn of the loop
+            async with self._signing:
                 problem = _step(tls)
                 await asyncio.sleep(0)
             if outgoing.pending:
@@ -321,11 +242,11 @@ class Handshaker:
             return f"the handshake was not complete within {self.timeout:g} s"
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
-    def _refused(self, address: str, reason: str) -> None:
-        self._faults[TlsRefusedError.__name__] += 1
-        self.strangers.warning("connection refused", peer=address, reason=reason)
+    def _report(self, address: str, reason: str) -> None:
+        self._protocol_errors[TlsRefusedError.__name__] += 1
+        self.limited_log.warning("connection refused", peer=address, reason=reason)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
         sock = self.handshakes.remove(task)
         if task.cancelled():  # also one that never began
             sock.close()
@@ -334,19 +255,83 @@ class Handshaker:
             log.error("task failed", task=task.get_name(), exc_info=task.exception())
 
 
+Task = asyncio.Task[None]
+
+
+class Handshakes:
+    """
+    The handshakes under way with peers that dialled us.
+
+    Args:
+        most: At one time.
+        is_known: Whether a host is that of a known peer.
+    """
+
+    def __init__(self, most: int, is_known: Callable[[str], bool]) -> None:
+        self.most = most
+        self._is_known = is_known
+        self._sockets: dict[Task, socket.socket] = {}  # of every task that has not ended
+        self._live: dict[str, dict[Task, None]] = {}  # those not ended, by host, the longest first
+        self._hosts: dict[Task, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def evict(self, host: str) -> None:
+        """One more is about to begin: end one where there are too many."""
+        own = self._live.get(host, {})
+        if len(own) >= max(1, self.most // HOST_SHARE) and not self._is_known(host):
+            self._end(host, "too many TLS handshakes at one time from this address")
+        elif len(self._hosts) >= self.most:
+            hosts = [one for one in self._live if not self._is_known(one)] or list(self._live)
+            self._end(max(hosts, key=lambda one: len(self._live[one])), "too many TLS handshakes at one time")
+
+    def add(self, task: Task, sock: socket.socket, host: str) -> None:
+        """One has begun."""
+        self._sockets[task] = sock
+        self._hosts[task] = host
+        self._live.setdefault(host, {})[task] = None
+
+    def remove(self, task: Task) -> socket.socket:
+        """One has ended; its socket."""
+        self._forget(task)
+        return self._sockets.pop(task)
+
+    async def close(self) -> None:
+        """End every one."""
+        tasks = list(self._sockets)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self, host: str, reason: str) -> None:
+        """End the longest of a host."""
+        task = next(iter(self._live[host]))
+        self._forget(task)
+        task.cancel(reason)
+
+    def _forget(self, task: Task) -> None:
+        """It does not count any more."""
+        host = self._hosts.pop(task, None)
+        if host is not None:
+            del self._live[host][task]
+            if not self._live[host]:
+                del self._live[host]
+
+
 def _proved(tls: ssl.SSLObject, security: Security) -> tuple[Identity, ...]:
-    """What a peer has proved, its own certificate first; empty where nobody is asked to."""
+    """What a peer has proved, its own certificate first; empty where peers prove nothing."""
     if not security.is_authenticating:
         return ()
     own, *issuers = verified_chain(tls)
     try:
         return identify(own, pinned=security.pinned), *map(identify_issuer, issuers)
     except ValueError as error:
-        raise TlsRefusedError(f"the certificate of the peer cannot be read ({error}): make it anew") from None
+        raise TlsRefusedError(f"the certificate of the peer cannot be read ({error}): make it again") from None
 
 
 def _check_host(identity: Identity | None, host: str) -> None:
-    """Raise when a peer has proved to be somebody else. One whose very certificate is trusted needs no name in it."""
+    """Raise when a peer has proved to be another one. A peer whose own certificate is trusted needs no name in it."""
     if identity is None or identity.is_pinned or identity.covers(host):
         return
     names = ", ".join(identity.hosts[:5]) or "no host"
@@ -387,9 +372,9 @@ async def _first_byte(sock: socket.socket) -> int:
     return first[0]
 
 
-def _say_last(sock: socket.socket, words: bytes) -> None:
-    """Tell a peer why it is closed. What it has said is read first, else the system would throw the words away."""
+def _send_last(sock: socket.socket, frame: bytes) -> None:
+    """Tell a peer why it is closed. What it has sent is read first, else the system would discard the frame."""
     with contextlib.suppress(OSError):
         sock.recv(HANDSHAKE_READ_BYTES)
-        sock.send(words)
+        sock.send(frame)
         sock.shutdown(socket.SHUT_WR)

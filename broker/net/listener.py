@@ -1,8 +1,10 @@
 """
-Listening: accept connections and hand each to its owner as a socket.
+Listening: accept connections and hand each on as a socket; and the file descriptors that this takes.
 
-A shortage of file descriptors, or of all but those in reserve (`broker.net.listener`), pauses accepting for a moment
-instead of spinning or dying; everybody who is already connected is served on, and next hops are dialled.
+Each peer that connects takes a descriptor, and there is no end to strangers. So no connection is accepted while fewer
+than a reserve are free: next hops are dialled, files opened and the admin interface answers all the same. The system
+gives out the lowest number that is free, so the number of a new descriptor tells how many are taken at least. A
+shortage pauses accepting for a moment instead of spinning or dying; connected peers are served on. Loop-only.
 """
 
 from __future__ import annotations
@@ -21,74 +23,10 @@ import structlog
 from broker.errors import ListenFailedError
 from broker.routing.address import NetworkAddress
 
-# --- descriptors ---
-# File descriptors: as many as the system gives, and some kept for those whom we dial.
-#
-# Whoever connects takes a descriptor, and there is no end to strangers. So nobody is accepted any more while fewer
-# than a
-# reserve are free: next hops are dialled, files opened and the admin interface asked all the same. The system gives
-# out
-# the lowest number that is free, so the number of a new descriptor tells how many are taken at least.
-
-
 RESERVED = 256  # kept free: 64 connections coming about, those that have, admin and scrapers, files of databases
 RESERVED_SHARE = 4  # at most one in so many, where there are few
 OWN = 64  # that an instance has open for itself: the loop, listeners, logs, a few databases
 UNLIMITED = 1 << 31
-
-
-def raise_limit() -> int:
-    """Allow this process all that it may allow itself; how many descriptors that is."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft
-
-
-def is_reserved(descriptor: int) -> bool:
-    """Whether a descriptor that was just given out is one of those kept for others than strangers."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return False
-    return descriptor >= limit - min(RESERVED, limit // RESERVED_SHARE)
-
-
-def room_for_connections(besides: int) -> int:
-    """How many connections there may be beside so many others, what is in reserve left alone; one at least."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return UNLIMITED
-    kept = min(RESERVED, limit // RESERVED_SHARE) + min(OWN, limit // RESERVED_SHARE)
-    return max(1, limit - kept - besides)
-
-
-def are_short(descriptor: int) -> bool:
-    """Whether no more may be accepted; `descriptor` is any that is open."""
-    try:
-        probe = os.dup(descriptor)
-    except OSError:
-        return True
-    os.close(probe)
-    return is_reserved(probe)
-
-
-# --- own_address ---
-# Under which addresses a port of this machine is certainly reached, without asking a resolver.
-
-
-def own_addresses(host: str, port: int) -> set[NetworkAddress]:
-    """The addresses that certainly lead to a port bound on this IP address."""
-    address = ip_address(host)
-    hosts = {host}
-    if address.is_unspecified:
-        hosts = {"127.0.0.1", "localhost", os.uname().nodename.lower()} | ({"::1"} if address.version == 6 else set())
-    elif address.is_loopback:
-        hosts |= {"localhost"}
-    return {NetworkAddress(name, port) for name in hosts}
-
-
 BACKLOG = 1024
 SHORTAGE_PAUSE = 0.1  # seconds without accepting when descriptors or memory ran out
 _SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -102,10 +40,11 @@ _REMEDIES = {
 log = structlog.get_logger(__name__)
 
 Accept = Callable[[socket.socket, str], None]
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 
 
 class Listener:
-    """One listening socket. Shape: `host`, `port` as bound; a port of 0 was replaced by the one the system gave."""
+    """One listening socket; `host` and `port` as bound, with the port that the system gave for 0."""
 
     def __init__(self, sock: socket.socket, accept: Accept) -> None:
         self.host, self.port = sock.getsockname()[:2]
@@ -116,64 +55,68 @@ class Listener:
         self._is_short = False  # of descriptors, or of memory for another connection
 
     def start(self) -> None:
-        """Begin to accept: one connection a loop turn, so that a flood of them leaves everybody else their turn."""
-        self._loop.add_reader(self._sock, self._on_readable)
+        """Begin to accept: one connection in each iteration of the loop, so that a flood delays nothing else."""
+        self._loop.add_reader(self._sock, self._accept_one)
 
     def finish(self) -> None:
-        """Accept whoever has connected so far, then nobody any more, and free the port."""
+        """Accept the connections made so far, then no more, and free the port."""
         for _ in range(BACKLOG):
-            if self._is_short or self._sock.fileno() < 0 or not self._take():
+            if self._is_short or self._sock.fileno() < 0 or not self._accept_one():
                 break
-        self._close()
-
-    async def close(self) -> None:
-        """Stop accepting and free the port."""
         self.release()
 
     def release(self) -> None:
-        """The same, at once."""
-        self._close()
-
-    def _close(self) -> None:
+        """Stop accepting and free the port."""
         if self._pause is not None:
             self._pause.cancel()
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock)
             self._sock.close()
 
-    def _on_readable(self) -> None:
-        self._take()
-
-    def _take(self) -> bool:
+    def _accept_one(self) -> bool:
         """Accept one connection; whether one was there."""
         try:
             sock, where = self._sock.accept()
         except OSError as error:
             # Anything else concerns the one connection only, which has gone again: the next call waits for another.
             if error.errno in _SHORTAGE:
-                self._rest(error.strerror or str(error))
+                self._pause_accepting(error.strerror or str(error))
             return False
         is_last = is_reserved(sock.fileno())
         self._accept(sock, render_endpoint(where))
         if is_last:
-            self._rest("the file descriptors left are for those whom this instance dials")
+            self._pause_accepting("the file descriptors left are for peers that this instance dials")
         return True
 
-    def _rest(self, reason: str) -> None:
-        """Accept nobody for a moment, and then see."""
+    def _pause_accepting(self, reason: str) -> None:
+        """Accept nothing for a moment, and then check again."""
         if not self._is_short:
             self._is_short = True
             log.warning("accepting paused", port=self.port, reason=reason)
         self._loop.remove_reader(self._sock)
-        self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._look_again)
+        self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._resume_accepting)
 
-    def _look_again(self) -> None:
+    def _resume_accepting(self) -> None:
         if are_short(self._sock.fileno()):
-            self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._look_again)
+            self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._resume_accepting)
             return
         self._is_short = False
         log.info("accepting again", port=self.port)
         self.start()
+
+
+# --- addresses and sockets ---
+
+
+def own_addresses(host: str, port: int) -> set[NetworkAddress]:
+    """The addresses that certainly lead to a port bound on this IP address."""
+    address = ip_address(host)
+    hosts = {host}
+    if address.is_unspecified:
+        hosts = {"127.0.0.1", "localhost", os.uname().nodename.lower()} | ({"::1"} if address.version == 6 else set())
+    elif address.is_loopback:
+        hosts |= {"localhost"}
+    return {NetworkAddress(name, port) for name in hosts}
 
 
 def addresses_of(listeners: Iterable[Listener]) -> set[NetworkAddress]:
@@ -182,7 +125,7 @@ def addresses_of(listeners: Iterable[Listener]) -> set[NetworkAddress]:
 
 
 def named_addresses(listeners: Iterable[Listener]) -> list[NetworkAddress]:
-    """Those of them that are bound to an address of their own, and not to all there are."""
+    """Those of them that are bound to one address, and not to all there are."""
     named = [one for one in listeners if not ip_address(one.host).is_unspecified]
     return [NetworkAddress(one.host, one.port) for one in named]
 
@@ -206,7 +149,7 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         )[0]
         sock = socket.socket(family, kind, proto)
     except OSError as error:
-        raise _failed(host, port, error) from error
+        raise _explained(host, port, error) from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
@@ -216,12 +159,12 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise _failed(host, port, error) from error
+        raise _explained(host, port, error) from error
     return sock
 
 
-def _failed(host: str, port: int, error: OSError) -> ListenFailedError:
-    """What the system says, and what to do about it."""
+def _explained(host: str, port: int, error: OSError) -> ListenFailedError:
+    """The system's error with what to do about it."""
     is_name = isinstance(error, socket.gaierror)
     remedy = "correct the name, or write an address" if is_name else _REMEDIES.get(error.errno or 0, "")
     problem = error.strerror or str(error)
@@ -229,14 +172,47 @@ def _failed(host: str, port: int, error: OSError) -> ListenFailedError:
     return ListenFailedError(shown, f"{problem}; {remedy}" if remedy else problem)
 
 
-def render_endpoint(where: tuple[str, int] | tuple[str, int, int, int]) -> str:
+def render_endpoint(where: SocketAddress) -> str:
     """A socket's end as `tcp://host:port`."""
     host, port = where[:2]
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-# --- where ---
-# Part of `broker.net.dialer`.
+# --- descriptors ---
 
 
-Where = tuple[str, int] | tuple[str, int, int, int]
+def raise_limit() -> int:
+    """Allow this process all that it may allow itself; how many descriptors that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft
+
+
+def is_reserved(descriptor: int) -> bool:
+    """Whether a descriptor that was just given out is in the reserve."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return False
+    return descriptor >= limit - min(RESERVED, limit // RESERVED_SHARE)
+
+
+def room_for_connections(besides: int) -> int:
+    """How many connections there may be along with so many others, outside the reserve; one at least."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return UNLIMITED
+    kept = min(RESERVED, limit // RESERVED_SHARE) + min(OWN, limit // RESERVED_SHARE)
+    return max(1, limit - kept - besides)
+
+
+def are_short(descriptor: int) -> bool:
+    """Whether no more may be accepted; `descriptor` is any that is open."""
+    try:
+        probe = os.dup(descriptor)
+    except OSError:
+        return True
+    os.close(probe)
+    return is_reserved(probe)

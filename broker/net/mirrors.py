@@ -1,14 +1,14 @@
 """
-Asking mirrored pairs who their principal is, as `broker.routing.mirrored` decides, and telling the forwarder.
+Asks mirrored pairs which partner is the principal, as `broker.routing.mirrored` decides, and tells the forwarder.
 
-A pair is asked once somebody has a frame for it, and until no route names it any more; so there are never more than
-mirrored routes. What is said of a broker instance by the link that serves an address counts for every pair that has
-both, whether it was asked for or not: a partner that takes over says so by itself, by the link on which it was asked.
-Whenever another link comes to serve an address that is asked, or is the principal's, it is asked again on that one, so
-that its peer knows whom to tell. A question that waits for its connection is put although the other partner has claimed
-meanwhile, as only its answer tells that there is a mirror; when the connection fails, it is dropped. A frame refused at
-a principal's address says nothing by itself, as it may have been for somebody else there; the principal is asked, and
-its answer decides. This very instance is asked without a link. Loop-only.
+A pair is asked once frames need it, until no route names it any more; so there are never more than mirrored routes.
+What is said of a broker instance by the link that serves an address counts for every pair that has both, asked for or
+not: a partner that takes over says so by the link on which it was asked. Whenever another link comes to serve an
+address that is asked, or is the principal's, the question is sent again on that one, so that its peer knows whom to
+notify. A question that waits for its connection is sent although the other partner has claimed meanwhile, as only its
+answer tells that there is a mirror; when the connection fails, it is dropped. A frame refused at a principal's address
+says nothing by itself, as it may have been for another service there; the principal is asked, and its answer decides.
+This very instance is asked without a link. Loop-only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -28,33 +29,299 @@ from broker.dialog.status import PathProblem
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.net.link import Link
-from broker.net.peers import Peers, Prove
-from broker.protocol.frame import Probe, ProbeReply, Rejected, encode_link
+from broker.net.peers import AnswerProbe, Peers
+from broker.protocol.frame import Probe, ProbeReply, Rejected
 from broker.protocol.layout import NO_GUID
+from broker.ratelimit import TokenBucket
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import AddressState, MirroredRoute, MirrorRole
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable
 
-# --- mirror_log ---
-# Lines in the log for the changes of one mirrored pair: each at once while they are few, one a second when they are
-# not.
-#
-# A partner may say one thing and another thousands of times a second. A failover is a handful of changes, and each is
-# wanted with its instant; so a handful is told as it comes. What is above that is counted, and told once a second by
-# one
-# line, with the state that holds then. Loop-only.
-
-
 STATE_CHANGED = 144  # the original's event, Broker:Mirrored Route State Changed
-AT_ONCE = 8  # lines that may be written at once: two failovers; each is to be had again after a second
-PAUSE_SECONDS = 1.0
+AT_ONCE = 8  # log lines of one pair at once: two failovers; a partner may claim and recant thousands of times a second
+PAUSE_SECONDS = 1.0  # after which each is allowed again
+REFUSALS = frozenset({Disposition.DATABASE_IS_MIRROR.number, Disposition.INSTANCE_NOT_HERE.number})
+CHECK_SECONDS = 0.2  # between two questions to a principal at whose address frames are refused
+THIS_INSTANCE = "this very instance"
 
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class PairInUse:
+    """
+    One pair in use.
+
+    Attributes:
+        route: What is known of it.
+        log: Writes its changes.
+        links: By which each address was asked last.
+        waiting: Addresses that are to be asked when there is a link.
+        checked_at: Loop time of the last question after a refusal.
+    """
+
+    pair: MirroredPair
+    route: MirroredRoute[NetworkAddress]
+    log: MirrorLog
+    links: dict[NetworkAddress, Link] = field(default_factory=dict)
+    waiting: set[NetworkAddress] = field(default_factory=set)
+    checked_at: float = float("-inf")
+    timer: asyncio.Handle | None = None
+    due: float | None = None  # of `timer`; uvloop's handle of a call that is due at once does not know
+
+    def concerns(self, address: NetworkAddress) -> bool:
+        """Whether what is said at this address may matter now (R6.2: not at the partner's of a principal)."""
+        return self.route.principal in {None, address}
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.due = None
+        self.log.close()
+
+
+class Mirrors:
+    """
+    The pairs in use; an `AddressWatcher` of the peers.
+
+    Args:
+        peers: By whose links they are asked.
+        answer_probe: What this very instance is.
+        on_capacity: Dialogs are routed again, as the generation of the forwarder has risen.
+        jitter: A number in [0, 1), a new one each time.
+
+    Attributes:
+        in_use: By pair.
+        probes: Sent since the start.
+        answers: By role.
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        answer_probe: AnswerProbe,
+        *,
+        on_capacity: Callable[[], None],
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.in_use: dict[MirroredPair, PairInUse] = {}
+        self.probes = 0
+        self.answers: Counter[str] = Counter()
+        self._peers = peers
+        self._answer_probe = answer_probe
+        self._on_capacity = on_capacity
+        self._jitter = jitter
+        self._forwarder: Forwarder
+        self._tables: tuple[RouteTable, ...] = ()
+        self._at: dict[NetworkAddress, dict[PairInUse, None]] = {}
+        self._of: dict[bytes, dict[PairInUse, None]] = {}
+        self._requested: dict[MirroredPair, None] = {}
+        self._ids = count(1)
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, forwarder: Forwarder) -> None:
+        """The forwarder learns who the principals are; once, before the first pass."""
+        self._forwarder = forwarder
+
+    # --- pairs come and go ---
+
+    def use(self, pair: MirroredPair) -> None:
+        """As `AskPrincipal`: frames are for a pair whose principal is not known. Called in the middle of a pass."""
+        if pair not in self.in_use and pair not in self._requested:
+            self._requested[pair] = None
+            if len(self._requested) == 1:
+                self._loop.call_soon(self._begin)
+
+    def on_routes(self, tables: Iterable[RouteTable]) -> None:
+        """Routes have changed; these are the tables of all databases. Forget pairs that no route names any more."""
+        self._tables = tuple(tables)
+        gone = [one for pair, one in self.in_use.items() if pair not in self._named(pair)]
+        for one in gone:
+            del self.in_use[one.pair]
+            one.stop()
+            _remove(self._of, one.pair.broker_instance.bytes, one)
+            for address in one.route.addresses:
+                _remove(self._at, address, one)
+        self._lead({one.pair: None for one in gone if one.route.principal is not None})
+
+    def close(self) -> None:
+        """Ask no more."""
+        for one in self.in_use.values():
+            one.stop()
+
+    # --- for dialogs and views ---
+
+    def trouble_of(self, pair: MirroredPair) -> PathProblem:
+        """What a pair has said, in words, and when it is asked again; nothing while it was not asked."""
+        one = self.in_use.get(pair)
+        if one is None:
+            return PathProblem()
+        return PathProblem(describe(one.route), NEVER if one.route.due is None else one.route.due)
+
+    def told(self, pair: MirroredPair) -> str:
+        """What a pair has said, in words; empty while it was not asked."""
+        one = self.in_use.get(pair)
+        return "" if one is None else describe(one.route)
+
+    def principal_of(self, pair: MirroredPair) -> NetworkAddress | None:
+        """Where frames for a pair are sent now."""
+        return self._forwarder.routing_context.principals.get(pair)
+
+    def waiting(self, pair: MirroredPair) -> tuple[int, int]:
+        """Frames and bytes that wait for a pair."""
+        outbox = self._forwarder.table.pair_outboxes.get(pair)
+        return (0, 0) if outbox is None else (len(outbox.held), outbox.share.used_bytes)
+
+    def route_name(self, pair: MirroredPair) -> str:
+        """The name of a live route to a pair; of several the first of the first table."""
+        return next((route.name for route in self._routes(pair) if route.pair == pair), "")
+
+    # --- AddressWatcher ---
+
+    def on_served(self, address: NetworkAddress, link: Link) -> None:
+        """Ask by the new link what is asked there, and the principal, so that it knows whom to tell."""
+        concerned = self._at.get(address, ())
+        for one in concerned:
+            one.route.meet(address, _instance_at(link))
+            if address in one.waiting or (one.concerns(address) and one.links.get(address) is not link):
+                self._ask(one, address)
+        self._apply(concerned)
+
+    def on_unserved(self, address: NetworkAddress, problem: str) -> None:
+        """The address cannot be reached: a principal there is not one any more (R6.3)."""
+        now = self._loop.time()
+        for one in self._at.get(address, ()):
+            one.links.pop(address, None)
+            one.waiting.discard(address)
+            self._ask_all(one, one.route.on_unreachable(address, problem, now))
+        self._apply(self._at.get(address, ()))
+
+    def on_probe_reply(self, link: Link, reply: ProbeReply) -> None:
+        """What the peer says counts for the addresses that its link serves, and for no other."""
+        concerned = self._of.get(reply.broker_instance)
+        if concerned:
+            self.answers[MirrorRole.of(reply.role)] += 1
+            self._on_reply(concerned, self._peers.table.addresses_served_by(link), reply)
+
+    def on_rejected(self, link: Link, rejected: Rejected) -> None:
+        """
+        The peer is not the principal of something. It does not say of what, and it may be nothing of ours: see whether
+        it is the principal still, once for each broker instance, as its answer counts for all services.
+        """
+        if rejected.code not in REFUSALS:
+            return
+        now = self._loop.time()
+        for address in self._peers.table.addresses_served_by(link):
+            led = [one for one in self._at.get(address, ()) if one.route.principal == address]
+            for one in {one.pair.broker_instance: one for one in reversed(led)}.values():
+                if now - one.checked_at >= CHECK_SECONDS:
+                    one.checked_at = now
+                    self._ask(one, address)
+
+    def on_role_change(self, broker_instance: bytes) -> None:
+        """The role here has changed; of use where an address of a pair leads to this very instance."""
+        for one in self._of.get(broker_instance, ()):
+            for address in one.route.addresses:
+                if address in self._forwarder.routing_context.own:
+                    self._loop.call_soon(self._ask_ourselves, one, address)
+
+    # --- in calling order ---
+
+    def _begin(self) -> None:
+        """Ask those that were requested, and whatever else may have the principal of the same broker instance."""
+        requested, self._requested = self._requested, {}
+        begun = []
+        for pair in [other for one in requested for other in self._named(one)]:
+            if pair not in self.in_use:
+                route = MirroredRoute(pair.address, pair.mirror_address, self._jitter)
+                one = self.in_use[pair] = PairInUse(pair, route, MirrorLog(pair, route, self._loop))
+                self._of.setdefault(pair.broker_instance.bytes, {})[one] = None
+                for address in route.addresses:
+                    self._at.setdefault(address, {})[one] = None
+                self._ask_all(one, route.use(self._loop.time()))
+                begun.append(one)
+        self._apply(begun)
+
+    def _named(self, pair: MirroredPair) -> list[MirroredPair]:
+        """All pairs of the same service and broker instance that live routes name."""
+        return list(dict.fromkeys(route.pair for route in self._routes(pair) if route.pair is not None))
+
+    def _routes(self, pair: MirroredPair) -> Iterator[Route]:
+        service, instance = pair.remote_service_name, pair.broker_instance.bytes
+        return (route for table in self._tables for route in table.routes(service, instance))
+
+    def _ask(self, one: PairInUse, address: NetworkAddress) -> None:
+        """Send PROBE, by the link there is or the next one."""
+        one.waiting.discard(address)
+        if address in self._forwarder.routing_context.own:
+            self._loop.call_soon(self._ask_ourselves, one, address)
+            return
+        link = self._peers.send_probe(address, self._probe(one.pair))
+        if link is None:
+            one.waiting.add(address)
+        else:
+            one.links[address] = link
+            one.route.meet(address, _instance_at(link))
+            self.probes += 1
+
+    def _probe(self, pair: MirroredPair) -> Probe:
+        return Probe(next(self._ids), pair.remote_service_name, pair.broker_instance.bytes)
+
+    def _ask_ourselves(self, one: PairInUse, address: NetworkAddress) -> None:
+        if one.pair in self.in_use:
+            one.route.meet(address, THIS_INSTANCE)
+            self._on_reply([one], [address], self._answer_probe(self._probe(one.pair)))
+
+    def _on_reply(self, some: Collection[PairInUse], addresses: Iterable[NetworkAddress], reply: ProbeReply) -> None:
+        now = self._loop.time()
+        for address in addresses:
+            for one in some:
+                if address in one.route.addresses:
+                    self._ask_all(one, one.route.on_reply(address, reply.role, reply.epoch, now))
+        self._apply(some)
+
+    def _ask_all(self, one: PairInUse, addresses: Iterable[NetworkAddress]) -> None:
+        """Ask where the route has to be asked."""
+        for address in addresses:
+            self._ask(one, address)
+
+    def _apply(self, some: Collection[PairInUse]) -> None:
+        """Something was heard of these: tell the forwarder which changed, set their timers, and log it."""
+        principals = self._forwarder.routing_context.principals
+        self._lead({one.pair: one.route.principal for one in some if one.route.principal != principals.get(one.pair)})
+        for one in some:
+            self._arm(one)
+            one.log.update()
+
+    def _arm(self, one: PairInUse) -> None:
+        due = one.route.due
+        if one.due == due:
+            return
+        if one.timer is not None:
+            one.timer.cancel()
+        one.due = due
+        one.timer = None if due is None else self._loop.call_at(due, self._on_time, one, due)
+
+    def _on_time(self, one: PairInUse, due: float) -> None:
+        one.timer = one.due = None
+        self._ask_all(one, one.route.on_time(max(due, self._loop.time())))
+        self._apply([one])
+
+    def _lead(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
+        if changes:
+            self._forwarder.set_principals(changes, self._loop.time())
+            self._loop.call_soon(self._on_capacity)
+
+
 class MirrorLog:
-    """One pair, whose `route` is looked at."""
+    """
+    The changes of one pair in the log: each at once while they are few, else one line a second.
+
+    A failover is a handful of changes, and each is wanted with its instant. What is above the rate is counted, and
+    written by one line, with the state that holds then.
+    """
 
     def __init__(
         self, pair: MirroredPair, route: MirroredRoute[NetworkAddress], loop: asyncio.AbstractEventLoop
@@ -62,14 +329,13 @@ class MirrorLog:
         self._pair = pair
         self._route = route
         self._loop = loop
-        self._seen: tuple[object, ...] = ()
-        self._changes = 0  # not told yet
-        self._left = float(AT_ONCE)
-        self._counted_at = loop.time()
+        self._seen: tuple[object, ...] = ()  # state, principal and alarm as of the last update
+        self._changes = 0  # not written yet
+        self._bucket = TokenBucket(1 / PAUSE_SECONDS, AT_ONCE, loop.time())
         self._summary: asyncio.Handle | None = None
 
-    def look(self) -> None:
-        """Something was heard of the pair: if that changed it, say so, now or with what else changes soon."""
+    def update(self) -> None:
+        """Something was heard of the pair: if that changed it, log it, now or with what else changes soon."""
         seen = self._route.state, self._route.principal, self._route.alarm
         if seen == self._seen:
             return
@@ -77,30 +343,25 @@ class MirrorLog:
         self._changes += 1
         if self._summary is not None:
             return
-        now = self._loop.time()
-        self._left = min(AT_ONCE, self._left + (now - self._counted_at) / PAUSE_SECONDS)
-        self._counted_at = now
-        if self._left >= 1.0:
-            self._left -= 1.0
-            self._say()
+        if self._bucket.allow(self._loop.time()):
+            self._write()
         else:
             self._summary = self._loop.call_later(PAUSE_SECONDS, self._sum_up)
 
     def close(self) -> None:
-        """Nothing more is said."""
+        """Write no more."""
         if self._summary is not None:
             self._summary.cancel()
 
     def _sum_up(self) -> None:
-        """The line is paid for by the second that was waited."""
         self._summary = None
-        self._counted_at = self._loop.time()
-        self._say()
+        self._bucket.charge(1, self._loop.time())
+        self._write()
 
-    def _say(self) -> None:
+    def _write(self) -> None:
         route = self._route
-        note = log.warning if route.alarm else log.info
-        note(
+        write = log.warning if route.alarm else log.info
+        write(
             "mirrored route state changed",
             number=STATE_CHANGED,
             state=int(route.state),
@@ -115,12 +376,8 @@ class MirrorLog:
         self._changes = 0
 
 
-# --- mirror_told ---
-# What the partners of a mirrored pair have said of their principal, in words.
-
-
-def tell(route: MirroredRoute[NetworkAddress]) -> str:
-    """Both of them, in the order of the route, and what is alarming."""
+def describe(route: MirroredRoute[NetworkAddress]) -> str:
+    """What both partners have said, in the order of the route, and what is alarming."""
     said = ", ".join(f"{address} {_said(route.seen[address])}" for address in route.addresses)
     return f"{said}; {route.alarm}" if route.alarm else said
 
@@ -133,284 +390,19 @@ def _said(seen: AddressState) -> str:
     return f"says {seen.role}" if seen.epoch is None else f"says {seen.role}, epoch {seen.epoch}"
 
 
-REFUSALS = frozenset({Disposition.DATABASE_IS_MIRROR.number, Disposition.INSTANCE_NOT_HERE.number})
-CHECK_SECONDS = 0.2  # between two questions to a principal at whose address frames are refused
-THIS_INSTANCE = "this very instance"
-
-
-@dataclass(slots=True, eq=False)
-class InUse:
-    """
-    One pair in use.
-
-    Shape: `route` what is known of it; `links` by which each address was asked last; `waiting` addresses that are to be
-    asked when there is a link; `log` tells its changes; `checked_at` monotonic seconds; `due` when `timer` is.
-    """
-
-    pair: MirroredPair
-    route: MirroredRoute[NetworkAddress]
-    log: MirrorLog
-    links: dict[NetworkAddress, Link] = field(default_factory=dict)
-    waiting: set[NetworkAddress] = field(default_factory=set)
-    checked_at: float = float("-inf")
-    timer: asyncio.Handle | None = None
-    due: float | None = None  # kept here, as uvloop's handle of a call that is due at once does not tell
-
-    def concerns(self, address: NetworkAddress) -> bool:
-        """Whether what is said at this address may matter now (R6.2: not at the partner's of a principal)."""
-        return self.route.principal in {None, address}
-
-    def stop(self) -> None:
-        """It is time for nothing any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer = self.due = None
-        self.log.close()
-
-
-class Mirrors:
-    """
-    The pairs in use; a `Watcher` of the peers.
-
-    Args:
-        peers: By whose links they are asked.
-        prove: What this very instance is.
-        on_room: Dialogs shall look again, as the generation of the forwarder has risen.
-        jitter: A number in [0, 1), a new one each time.
-
-    Shape: `in_use` by pair; `probes` said since the start, and `answers` by role.
-    """
-
-    def __init__(
-        self,
-        peers: Peers,
-        prove: Prove,
-        *,
-        on_room: Callable[[], None],
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        self.in_use: dict[MirroredPair, InUse] = {}
-        self.probes = 0
-        self.answers: Counter[str] = Counter()
-        self._peers = peers
-        self._prove = prove
-        self._on_room = on_room
-        self._jitter = jitter
-        self._forwarder: Forwarder
-        self._tables: tuple[RouteTable, ...] = ()
-        self._at: dict[NetworkAddress, dict[InUse, None]] = {}
-        self._of: dict[bytes, dict[InUse, None]] = {}
-        self._wanted: dict[MirroredPair, None] = {}
-        self._ids = count(1)
-        self._loop = asyncio.get_running_loop()
-        peers.watcher = self
-
-    def start(self, forwarder: Forwarder) -> None:
-        """The forwarder is the one that is told."""
-        self._forwarder = forwarder
-
-    # --- who uses what ---
-
-    def use(self, pair: MirroredPair) -> None:
-        """As `AskPrincipal`: somebody has frames for a pair whose principal is not known. In the middle of a pass."""
-        if pair not in self.in_use and pair not in self._wanted:
-            self._wanted[pair] = None
-            if len(self._wanted) == 1:
-                self._loop.call_soon(self._begin)
-
-    def on_routes(self, tables: Iterable[RouteTable]) -> None:
-        """Routes are new, these of all databases: pairs that none names any more are forgotten."""
-        self._tables = tuple(tables)
-        gone = [one for pair, one in self.in_use.items() if pair not in self._named(pair)]
-        for one in gone:
-            del self.in_use[one.pair]
-            one.stop()
-            _remove(self._of, one.pair.broker_instance.bytes, one)
-            for address in one.route.addresses:
-                _remove(self._at, address, one)
-        self._lead({one.pair: None for one in gone if one.route.principal is not None})
-
-    def close(self) -> None:
-        """Ask nobody any more."""
-        for one in self.in_use.values():
-            one.stop()
-
-    # --- what is asked ---
-
-    def trouble_of(self, pair: MirroredPair) -> PathProblem:
-        """What a pair has said, in words, and when it is asked again; nothing while nobody has asked it."""
-        one = self.in_use.get(pair)
-        if one is None:
-            return PathProblem()
-        return PathProblem(tell(one.route), NEVER if one.route.due is None else one.route.due)
-
-    def told(self, pair: MirroredPair) -> str:
-        """What a pair has said, in words; empty while nobody has asked it."""
-        one = self.in_use.get(pair)
-        return "" if one is None else tell(one.route)
-
-    def principal_of(self, pair: MirroredPair) -> NetworkAddress | None:
-        """Where what is for a pair goes now."""
-        return self._forwarder.routing_context.principals.get(pair)
-
-    def waiting(self, pair: MirroredPair) -> tuple[int, int]:
-        """Frames and bytes that wait for a pair."""
-        outbox = self._forwarder.table.pair_outboxes.get(pair)
-        return (0, 0) if outbox is None else (len(outbox.held), outbox.share.used_bytes)
-
-    def route_name(self, pair: MirroredPair) -> str:
-        """The name of a live route to a pair; of several the first of the first table."""
-        return next((route.name for route in self._routes(pair) if route.pair == pair), "")
-
-    # --- Watcher of the peers ---
-
-    def on_served(self, address: NetworkAddress, link: Link) -> None:
-        """Ask by the new link what is asked there, and the principal, so that it knows whom to tell."""
-        concerned = self._at.get(address, ())
-        for one in concerned:
-            one.route.meet(address, _instance_at(link))
-            if address in one.waiting or (one.concerns(address) and one.links.get(address) is not link):
-                self._ask(one, address)
-        self._settle(concerned)
-
-    def on_unserved(self, address: NetworkAddress, problem: str) -> None:
-        """Nothing reaches the address: a principal there is none any more (R6.3)."""
-        now = self._loop.time()
-        for one in self._at.get(address, ()):
-            one.links.pop(address, None)
-            one.waiting.discard(address)
-            self._go_on(one, one.route.on_unreachable(address, problem, now))
-        self._settle(self._at.get(address, ()))
-
-    def on_answered(self, link: Link, reply: ProbeReply) -> None:
-        """What the peer says counts for the addresses that it is served at, and for no other."""
-        concerned = self._of.get(reply.broker_instance)
-        if concerned:
-            self.answers[MirrorRole.of(reply.role)] += 1
-            self._hear(concerned, self._peers.served_by(link), reply)
-
-    def on_rejected(self, link: Link, rejected: Rejected) -> None:
-        """
-        The peer is not the principal of something. It does not say of what, and it may be nothing of ours: see whether
-        it is the principal still, once for each broker instance, as its answer counts for all services.
-        """
-        if rejected.code not in REFUSALS:
-            return
-        now = self._loop.time()
-        for address in self._peers.served_by(link):
-            led = [one for one in self._at.get(address, ()) if one.route.principal == address]
-            for one in {one.pair.broker_instance: one for one in reversed(led)}.values():
-                if now - one.checked_at >= CHECK_SECONDS:
-                    one.checked_at = now
-                    self._ask(one, address)
-
-    def on_role(self, broker_instance: bytes) -> None:
-        """The role here is another one; of use where an address of a pair leads to this very instance."""
-        for one in self._of.get(broker_instance, ()):
-            for address in one.route.addresses:
-                if address in self._forwarder.routing_context.own:
-                    self._loop.call_soon(self._hear_ourselves, one, address)
-
-    # --- the inside, in calling order ---
-
-    def _begin(self) -> None:
-        """Ask those that are wanted, and whatever else may have the principal of the same broker instance."""
-        wanted, self._wanted = self._wanted, {}
-        begun = []
-        for pair in [other for one in wanted for other in self._named(one)]:
-            if pair not in self.in_use:
-                route = MirroredRoute(pair.address, pair.mirror_address, self._jitter)
-                one = self.in_use[pair] = InUse(pair, route, MirrorLog(pair, route, self._loop))
-                self._of.setdefault(pair.broker_instance.bytes, {})[one] = None
-                for address in route.addresses:
-                    self._at.setdefault(address, {})[one] = None
-                self._go_on(one, route.use(self._loop.time()))
-                begun.append(one)
-        self._settle(begun)
-
-    def _named(self, pair: MirroredPair) -> list[MirroredPair]:
-        """All pairs of the same service and broker instance that live routes name."""
-        return list(dict.fromkeys(route.pair for route in self._routes(pair) if route.pair is not None))
-
-    def _routes(self, pair: MirroredPair) -> Iterator[Route]:
-        service, instance = pair.remote_service_name, pair.broker_instance.bytes
-        return (route for table in self._tables for route in table.routes(service, instance))
-
-    def _ask(self, one: InUse, address: NetworkAddress) -> None:
-        """PROBE, by the link there is or the next one."""
-        one.waiting.discard(address)
-        if address in self._forwarder.routing_context.own:
-            self._loop.call_soon(self._hear_ourselves, one, address)
-            return
-        link = self._peers.ask(address, encode_link(self._probe(one.pair)))
-        if link is None:
-            one.waiting.add(address)
-        else:
-            one.links[address] = link
-            one.route.meet(address, _instance_at(link))
-            self.probes += 1
-
-    def _probe(self, pair: MirroredPair) -> Probe:
-        return Probe(next(self._ids), pair.remote_service_name, pair.broker_instance.bytes)
-
-    def _hear_ourselves(self, one: InUse, address: NetworkAddress) -> None:
-        if one.pair in self.in_use:
-            one.route.meet(address, THIS_INSTANCE)
-            self._hear([one], [address], self._prove(self._probe(one.pair)))
-
-    def _hear(self, some: Collection[InUse], addresses: Iterable[NetworkAddress], reply: ProbeReply) -> None:
-        now = self._loop.time()
-        for address in addresses:
-            for one in some:
-                if address in one.route.addresses:
-                    self._go_on(one, one.route.on_reply(address, reply.role, reply.epoch, now))
-        self._settle(some)
-
-    def _go_on(self, one: InUse, addresses: Iterable[NetworkAddress]) -> None:
-        """Ask whom the route wants asked."""
-        for address in addresses:
-            self._ask(one, address)
-
-    def _settle(self, some: Collection[InUse]) -> None:
-        """Something was heard of these: tell the forwarder who changed, see that they are asked in time, and log it."""
-        principals = self._forwarder.routing_context.principals
-        self._lead({one.pair: one.route.principal for one in some if one.route.principal != principals.get(one.pair)})
-        for one in some:
-            self._arm(one)
-            one.log.look()
-
-    def _arm(self, one: InUse) -> None:
-        due = one.route.due
-        if one.due == due:
-            return
-        if one.timer is not None:
-            one.timer.cancel()
-        one.due = due
-        one.timer = None if due is None else self._loop.call_at(due, self._on_time, one, due)
-
-    def _on_time(self, one: InUse, due: float) -> None:
-        one.timer = one.due = None
-        self._go_on(one, one.route.on_time(max(due, self._loop.time())))
-        self._settle([one])
-
-    def _lead(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
-        if changes:
-            self._forwarder.set_principals(changes, self._loop.time())
-            self._loop.call_soon(self._on_room)
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 def _instance_at(link: Link) -> str:
-    """The instance at the other end, in words; empty when it did not tell."""
+    """The instance at the other end, in words; empty when that is unknown."""
     agreement = link.agreement
     if agreement is None or agreement.peer.instance == NO_GUID:
         return ""
     return f"instance {UUID(bytes=agreement.peer.instance)}"
 
 
-def _remove(
-    index: dict[bytes, dict[InUse, None]] | dict[NetworkAddress, dict[InUse, None]], key: object, one: InUse
-) -> None:
-    some = index[key]  # type: ignore[index]  # either kind has its own keys
+def _remove(index: dict[_Key, dict[PairInUse, None]], key: _Key, one: PairInUse) -> None:
+    some = index[key]
     del some[one]
     if not some:
-        del index[key]  # type: ignore[arg-type]
+        del index[key]

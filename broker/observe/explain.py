@@ -115,18 +115,18 @@ def running_place(instance: Running) -> InstanceView:
         instance.broker_instance,
         here,
         homes,
-        instance.peers.problem_of,
+        instance.peers.table.problem_of,
         told,
         grants_of(instance.settings, instance.catalog.msdb.rows.permissions),
-        principal_of(instance.peers.entrance.security.own),
+        principal_of(instance.peers.handshaker.security.own),
     )
 
 
 def frozen_place(instance: Running) -> InstanceView:
     """The same for another thread, as it is at this moment. Loop-only."""
     place, peers = running_place(instance), instance.peers
-    health = {address: peers.health_of(address) for address in peers.known_addresses}
-    problems = {address: peers.problem_of(address) for address in health}
+    health = {address: peers.table.health_of(address) for address in peers.table.known_addresses}
+    problems = {address: peers.table.problem_of(address) for address in health}
     told = {pair: place.pair_told(pair) for pair in instance.mirrors.in_use}
     here = replace(place.surroundings, health_of=lambda address: health.get(address, AddressHealth.UNTRIED))
     return replace(

@@ -575,7 +575,7 @@ def _duplicates(instance: Running) -> Samples:
 
 
 def _faults(instance: Running) -> Samples:
-    return [((error,), count) for error, count in instance.peers.faults.items()]
+    return [((error,), count) for error, count in instance.peers.protocol_errors.items()]
 
 
 OVERFLOW = "broker_metrics_label_overflow_total"
@@ -646,7 +646,7 @@ async def read_metrics(instance: Running) -> MetricReading:
     return MetricReading(
         samples=samples,
         tables=tuple(database.table for database in instance.catalog.databases.values()),
-        down=frozenset(address for address, tried in peers.attempts.items() if _is_down(peers, address, tried)),
+        down=frozenset(address for address, tried in peers.table.histories.items() if _is_down(peers, address, tried)),
         paths={name: endpoint.path for name, endpoint in instance.endpoints.items()},
     )
 
@@ -712,4 +712,4 @@ def _family(metric: MetricDefinition, samples: Mapping[Labels, float]) -> Metric
 
 def _is_down(peers: Peers, address: NetworkAddress, attempts: DialHistory) -> bool:
     """Whether the last that is known of an address is a failure."""
-    return attempts.failures > 0 and peers.health_of(address) is not AddressHealth.CONNECTED
+    return attempts.failures > 0 and peers.table.health_of(address) is not AddressHealth.CONNECTED

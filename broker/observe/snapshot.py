@@ -203,7 +203,7 @@ def why_held(outbox: Outbox, peers: Peers, mirrors: Mirrors) -> str:
         wall_offset = time.time() - asyncio.get_running_loop().time()
         why = f"{disposition} ({disposition.number}): {unknown_principal(mirrors.trouble_of(address), wall_offset)}"
     elif outbox.outlet is None:
-        why = connecting(address, PathProblem(peers.problem_of(address)))
+        why = connecting(address, PathProblem(peers.table.problem_of(address)))
     else:
         why = f"the connection to {address} takes no more at the moment"
     share = outbox.share
@@ -596,7 +596,7 @@ def next_hop_status(instance: Running, now: float) -> list[dict[str, Any]]:
 
 def _told(outbox: Outbox, instance: Running, now: float) -> dict[str, Any]:
     hop = next_hop(outbox, instance.mirrors)
-    attempts = instance.peers.attempts.get(hop) if isinstance(hop, NetworkAddress) else None
+    attempts = instance.peers.table.histories.get(hop) if isinstance(hop, NetworkAddress) else None
     wait = (
         None if attempts is None or outbox.outlet is not None else round(max(0.0, attempts.suppressed_until - now), 3)
     )

@@ -103,7 +103,7 @@ def transport_readers() -> Mapping[str, Callable[[Running], Iterable[tuple[Label
         "broker_tls_reloads_total": lambda instance: [((), instance.certificates.reloads)],
         "broker_tls_reload_failures_total": lambda instance: [((), instance.certificates.failures)],
         "broker_tls_last_reload_successful": lambda instance: [((), int(not instance.certificates.problem))],
-        "broker_tls_handshakes": lambda instance: [((), len(instance.peers.entrance.handshakes))],
+        "broker_tls_handshakes": lambda instance: [((), len(instance.peers.handshaker.handshakes))],
         "broker_connections_refused_total": lambda instance: _counts(
             {"connections": 0, "connections_per_peer": 0} | instance.peers.admission.refused
         ),
@@ -117,7 +117,7 @@ def transport_readers() -> Mapping[str, Callable[[Running], Iterable[tuple[Label
 def transport_status(instance: Running, *, now: datetime | None = None) -> dict[str, Any]:
     """What a status tells. On the loop."""
     now = now or datetime.now(UTC)
-    security, endpoint = instance.peers.entrance.security, instance.settings.endpoint
+    security, endpoint = instance.peers.handshaker.security, instance.settings.endpoint
     found = sorted(certificates_in_use(security, instance.peers.links.values()), key=lambda one: one[1].not_after)
     problem = instance.certificates.problem
     warnings = [plain_text_told(endpoint.encryption), problem and f"certificate files are not in use: {problem}"]
@@ -130,7 +130,7 @@ def transport_status(instance: Running, *, now: datetime | None = None) -> dict[
         "reloads": instance.certificates.reloads,
         "reload_failures": instance.certificates.failures,
         "problem": problem,
-        "handshakes": len(instance.peers.entrance.handshakes),
+        "handshakes": len(instance.peers.handshaker.handshakes),
         "connections_max": instance.peers.admission.most,
         "refused": dict(instance.peers.admission.refused),
     }
@@ -185,7 +185,7 @@ def _certificates(security: Security, links: Iterable[Link]) -> Iterator[tuple[s
 
 
 def _expiries(instance: Running) -> Iterator[tuple[Labels, float]]:
-    security, links = instance.peers.entrance.security, instance.peers.links.values()
+    security, links = instance.peers.handshaker.security, instance.peers.links.values()
     for role, one in certificates_in_use(security, links):
         yield (role, one.principal_name), one.not_after.timestamp()
 
@@ -314,12 +314,12 @@ def _forwarding(forwarder: Forwarder, *, is_enabled: bool) -> dict[str, Any]:
 def _addresses(instance: Running) -> dict[str, Any]:
     """Those that were dialled or are served, and the first of those that routes name and nobody has dialled yet."""
     peers, outboxes = instance.peers, instance.forwarder.table.outboxes
-    known, own = peers.known_addresses | outboxes.keys(), instance.forwarder.routing_context.own
-    untried = islice((one for one in peers.dialling.named if one not in known and one not in own), UNTRIED_MAX)
+    known, own = peers.table.known_addresses | outboxes.keys(), instance.forwarder.routing_context.own
+    untried = islice((one for one in peers.dialer.named if one not in known and one not in own), UNTRIED_MAX)
     return {
         str(address): {
-            "health": peers.health_of(address).name.lower(),
-            "problem": peers.problem_of(address),
+            "health": peers.table.health_of(address).name.lower(),
+            "problem": peers.table.problem_of(address),
             "held": len(outboxes[address].held) if address in outboxes else 0,
             "held_bytes": outboxes[address].share.used_bytes if address in outboxes else 0,
             "over_share": outboxes[address].share.refused if address in outboxes else 0,

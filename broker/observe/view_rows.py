@@ -295,7 +295,7 @@ class Snapshots:
 
     def _read_endpoints(self) -> list[Row]:
         instance, pool = self._instance, self._instance.forwarder.pool
-        endpoint, own = instance.settings.endpoint, instance.peers.entrance.security.own
+        endpoint, own = instance.settings.endpoint, instance.peers.handshaker.security.own
         listen = [f"{listener.host}:{listener.port}" for listener in instance.listeners]
         is_authenticating = endpoint.authentication == "certificate"
         algorithm, algorithm_desc = _ENDPOINT_ALGORITHMS[endpoint.encryption]

@@ -163,16 +163,16 @@ def _secured() -> Any:
 def _tls(data: bytes) -> None:
     """Nobody gets in who has not shown a certificate, and who is refused is counted and closed."""
     secured = _secured()
-    before = secured.peers.faults.total()
+    before = secured.peers.protocol_errors.total()
 
     async def attempt() -> None:
         await _say((secured.address.host, secured.address.port), data)
         async with asyncio.timeout(SECONDS):
-            while secured.peers.faults.total() == before:  # noqa: ASYNC110 - it takes some turns of the loop
+            while secured.peers.protocol_errors.total() == before:  # noqa: ASYNC110 - it takes some turns of the loop
                 await asyncio.sleep(0)
 
     _without_errors(lambda: _stage().run(attempt()))
-    assert 1 == secured.peers.faults.total() - before
+    assert 1 == secured.peers.protocol_errors.total() - before
     assert not secured.peers.links
 
 

@@ -55,7 +55,7 @@ async def test_stranger_is_told_and_closed_while_others_are_served(data: bytes) 
         await stranger.end()
 
         assert fatal.text
-        assert 1 == near.peers.faults.total()
+        assert 1 == near.peers.protocol_errors.total()
 
 
 async def test_random_bytes_never_disturb_anybody() -> None:
@@ -123,7 +123,7 @@ async def test_frame_of_exactly_the_largest_size_arrives_and_one_byte_more_ends_
         await peer.hear(Fatal)
         await check()
 
-        assert {"FrameTooLargeError": 1} == near.peers.faults
+        assert {"FrameTooLargeError": 1} == near.peers.protocol_errors
 
 
 async def test_frames_in_one_byte_pieces_arrive() -> None:
@@ -160,7 +160,7 @@ async def test_silence_before_hello_is_closed_in_time() -> None:
                 await peer.end()
         await check()
 
-        assert {"HandshakeRefusedError": 2} == near.peers.faults
+        assert {"HandshakeRefusedError": 2} == near.peers.protocol_errors
 
 
 async def test_peer_that_falls_silent_is_closed_and_one_that_answers_is_not() -> None:
@@ -189,8 +189,8 @@ async def test_peer_that_never_reads_fills_the_pool_and_not_the_memory() -> None
         raw(near.address, name="sender") as sender,
     ):
         await stuck.hear(Hello)
-        await until(lambda: near.peers.known_addresses)
-        (address,) = near.peers.known_addresses
+        await until(lambda: near.peers.table.known_addresses)
+        (address,) = near.peers.table.known_addresses
         near.route(stuck=address)
         number = 0
 
@@ -218,7 +218,7 @@ async def test_peer_that_vanishes_in_the_middle_of_a_frame_is_forgotten() -> Non
             await until(lambda: near.states() == ["LOGGED_IN"])
         await check()
 
-        assert set() == near.peers.known_addresses
+        assert set() == near.peers.table.known_addresses
 
 
 async def test_peers_that_reset_in_the_middle_of_every_part_of_a_frame_leave_nothing_behind() -> None:
@@ -330,7 +330,7 @@ async def test_frame_that_is_not_complete_in_time_ends_its_link(monkeypatch: pyt
         await check()
 
         assert "not complete within" in fatal.text
-        assert {"FrameMalformedError": 1} == near.peers.faults
+        assert {"FrameMalformedError": 1} == near.peers.protocol_errors
 
 
 async def test_strangers_that_park_unfinished_frames_do_not_shut_out_who_finishes_them() -> None:
@@ -376,8 +376,8 @@ async def test_peer_that_vanishes_while_it_is_written_to_loses_nothing_untold() 
         raw(near.address, name="sender") as sender,
     ):
         await stuck.hear(Hello)
-        await until(lambda: near.peers.known_addresses)
-        (address,) = near.peers.known_addresses
+        await until(lambda: near.peers.table.known_addresses)
+        (address,) = near.peers.table.known_addresses
         near.route(stuck=address)
         while not near.forwarder.pool.frames:
             await sender.say(message("//stuck", near.forwarder.received.total(), b"x" * 20_000))

@@ -66,7 +66,7 @@ async def test_answers_go_back_over_the_link_that_the_other_side_opened() -> Non
             await other.say(message("//a"))
             await until(lambda: a.delivered)
 
-        assert {} == b.peers.attempts
+        assert {} == b.peers.table.histories
         assert 1 == len([link for link in a.peers.links.values() if not link.is_accept])
 
 
@@ -76,13 +76,13 @@ async def test_announced_address_that_nobody_could_dial_is_served() -> None:
         async with raw(gateway.address, addresses=[nowhere]) as inside:
             await inside.hear(Hello)
             await until(lambda: gateway.states() == ["LOGGED_IN"] * 2)
-            (address,) = gateway.peers.known_addresses
+            (address,) = gateway.peers.table.known_addresses
             gateway.route(inside=address)
 
             await peer.say(message("//inside", 1), message("//inside", 2))
 
             assert [1, 2] == numbers(await inside.dialog_frames(2))
-        assert {} == gateway.peers.attempts
+        assert {} == gateway.peers.table.histories
 
 
 @pytest.mark.parametrize("is_lower", [True, False])
@@ -115,10 +115,10 @@ async def test_address_that_refuses_is_reached_once_somebody_listens() -> None:
         gone = NetworkAddress("127.0.0.1", port)
         near.route(far=gone)
         await peer.say(message("//far", 7))
-        await until(lambda: near.peers.attempts.get(gone) and near.peers.attempts[gone].failures >= 2)
+        await until(lambda: near.peers.table.histories.get(gone) and near.peers.table.histories[gone].failures >= 2)
         assert (AddressHealth.SUPPRESSED, "Connection refused") == (
-            near.peers.health_of(gone),
-            near.peers.problem_of(gone),
+            near.peers.table.health_of(gone),
+            near.peers.table.problem_of(gone),
         )
 
         async with instance(service="//far", port=port) as far:
@@ -126,7 +126,7 @@ async def test_address_that_refuses_is_reached_once_somebody_listens() -> None:
 
             assert [7] == numbers(far.delivered)
             assert decode_dialog(far.delivered[0])[0].time_consumed >= 100
-            assert near.peers.attempts[gone].failures == 0
+            assert near.peers.table.histories[gone].failures == 0
 
 
 async def test_address_that_nobody_needs_is_reached_again() -> None:
@@ -135,14 +135,14 @@ async def test_address_that_nobody_needs_is_reached_again() -> None:
     async with instance() as near:
         gone = NetworkAddress("127.0.0.1", port)
         near.route(far=gone)
-        near.peers.dialling.on_routes([near.forwarder.routing_context.table])
-        near.peers.want(gone)
-        await until(lambda: near.peers.attempts[gone].failures >= 2)
+        near.peers.dialer.on_routes([near.forwarder.routing_context.table])
+        near.peers.request_link(gone)
+        await until(lambda: near.peers.table.histories[gone].failures >= 2)
 
         async with instance(service="//far", port=port):
-            await until(lambda: near.peers.health_of(gone) is AddressHealth.CONNECTED)
+            await until(lambda: near.peers.table.health_of(gone) is AddressHealth.CONNECTED)
 
-            assert ("", 0) == (near.peers.problem_of(gone), near.peers.attempts[gone].failures)
+            assert ("", 0) == (near.peers.table.problem_of(gone), near.peers.table.histories[gone].failures)
 
 
 async def test_goaway_moves_traffic_to_another_link() -> None:
@@ -153,8 +153,8 @@ async def test_goaway_moves_traffic_to_another_link() -> None:
         raw(near.address, name="sender") as sender,
     ):
         await first.hear(Hello)
-        await until(lambda: near.peers.known_addresses)
-        (known,) = near.peers.known_addresses
+        await until(lambda: near.peers.table.known_addresses)
+        (known,) = near.peers.table.known_addresses
         near.route(far=known)
         await sender.say(message("//far", 1))
         await first.dialog_frames(1)
@@ -215,7 +215,7 @@ async def test_instance_stops_while_it_dials() -> None:
     async with instance() as near, raw(near.address, name="raw") as peer:
         near.route(far=NetworkAddress("127.0.0.1", free_port()))
         await peer.say(message("//far"))
-        await until(lambda: near.peers.attempts)
+        await until(lambda: near.peers.table.histories)
 
         await near.close(seconds=5.0)
 

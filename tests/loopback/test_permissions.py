@@ -79,7 +79,7 @@ def rule(
 
 def permit(one: Instance, *rules: PermissionRule) -> None:
     """These rules hold from now on."""
-    grants = Grants(rules, is_default_deny=one.peers.entrance.security.is_authenticating)
+    grants = Grants(rules, is_default_deny=one.peers.handshaker.security.is_authenticating)
     one.peers.apply_grants(grants)
     one.forwarder.forget_decisions()
 
@@ -106,13 +106,15 @@ async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(str
     orders.route(far=billing.address)
 
     send(orders, [message("//far")])
-    await until(lambda: MISSING in orders.peers.problem_of(billing.address))
+    await until(lambda: MISSING in orders.peers.table.problem_of(billing.address))
 
-    assert AddressHealth.SUPPRESSED is orders.peers.health_of(billing.address)
-    assert f"FATAL from the peer: CN=orders may not connect: {MISSING}" == orders.peers.problem_of(billing.address)
+    assert AddressHealth.SUPPRESSED is orders.peers.table.health_of(billing.address)
+    assert f"FATAL from the peer: CN=orders may not connect: {MISSING}" == orders.peers.table.problem_of(
+        billing.address
+    )
     closed = [(one["log_level"], one["reason"]) for one in logs if one["event"] == "link closed"]
     assert ("warning", f"CN=orders may not connect: {MISSING}") in closed
-    assert billing.peers.faults["ConnectDeniedError"] >= 1
+    assert billing.peers.protocol_errors["ConnectDeniedError"] >= 1
     assert not any(link.online_at for link in billing.peers.links.values())
     assert orders.forwarder.pool.frames == 1
 
@@ -125,7 +127,7 @@ async def test_who_dials_asks_as_well(street: Street) -> None:
     send(orders, [message("//far")])
 
     missing = "CN=billing may not connect: no GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=billing] or public"
-    await until(lambda: missing in orders.peers.problem_of(billing.address))
+    await until(lambda: missing in orders.peers.table.problem_of(billing.address))
 
 
 async def test_peer_that_shows_no_certificate_is_public(street: Street) -> None:
@@ -205,7 +207,7 @@ async def test_route_by_transport_dials_only_addresses_of_services_that_the_peer
     await until(lambda: here.forwarder.received.total() == len(services))
 
     assert {Disposition.NOT_PERMITTED: 3} == here.forwarder.dropped
-    assert {allowed} == here.peers.attempts.keys()
+    assert {allowed} == here.peers.table.histories.keys()
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -253,10 +255,10 @@ async def test_link_whose_grant_is_gone_is_closed_and_one_that_has_it_stays(stre
     await until(lambda: len(here.delivered) == 2)
 
     permit(here, rule(CONNECT, "stays"), rule(SEND, "public", "*"))
-    await until(lambda: "may not connect" in houses[1].peers.problem_of(here.address))
+    await until(lambda: "may not connect" in houses[1].peers.table.problem_of(here.address))
 
     assert {"CN=stays"} == {link.permit.who.name for link in here.peers.links.values() if link.can_send}
-    assert AddressHealth.CONNECTED is houses[0].peers.health_of(here.address)
+    assert AddressHealth.CONNECTED is houses[0].peers.table.health_of(here.address)
 
 
 async def test_instance_that_dials_itself_needs_no_grant_for_itself(street: Street) -> None:
@@ -276,7 +278,7 @@ async def test_another_instance_with_our_certificate_needs_a_grant_like_everybod
     _route_to_here(twin, here)
 
     send(twin, [message("//here")])
-    await until(lambda: "CN=twin may not connect" in twin.peers.problem_of(here.address))
+    await until(lambda: "CN=twin may not connect" in twin.peers.table.problem_of(here.address))
 
     assert [] == here.delivered
 

@@ -92,10 +92,10 @@ WRONG: dict[str, tuple[Make, str, str]] = {
 async def test_dialler_with_a_wrong_certificate_is_refused_and_told(wrong: str, sides: Sides, logs: list[Any]) -> None:
     pair, ours, theirs = WRONG[wrong]
     async with instance(security=sides.good("far")) as far, instance(security=sides.bad(pair(sides))) as near:
-        near.peers.want(far.address)
-        await until(lambda: far.peers.faults["TlsRefusedError"] and near.peers.problem_of(far.address))
+        near.peers.request_link(far.address)
+        await until(lambda: far.peers.protocol_errors["TlsRefusedError"] and near.peers.table.problem_of(far.address))
 
-        assert theirs in near.peers.problem_of(far.address)
+        assert theirs in near.peers.table.problem_of(far.address)
         assert [] == far.states()
     assert ours in reasons([entry for entry in logs if entry["event"] == "connection refused"])
 
@@ -104,22 +104,22 @@ async def test_dialler_with_a_wrong_certificate_is_refused_and_told(wrong: str, 
 async def test_listener_with_a_wrong_certificate_is_refused_and_told(wrong: str, sides: Sides, logs: list[Any]) -> None:
     pair, ours, theirs = WRONG[wrong]
     async with instance(security=sides.bad(pair(sides))) as far, instance(security=sides.good("near")) as near:
-        near.peers.want(far.address)
-        await until(lambda: far.peers.faults["TlsRefusedError"] and near.peers.problem_of(far.address))
+        near.peers.request_link(far.address)
+        await until(lambda: far.peers.protocol_errors["TlsRefusedError"] and near.peers.table.problem_of(far.address))
 
-        assert ours in near.peers.problem_of(far.address)
-        assert AddressHealth.CONNECTED is not near.peers.health_of(far.address)
+        assert ours in near.peers.table.problem_of(far.address)
+        assert AddressHealth.CONNECTED is not near.peers.table.health_of(far.address)
     assert theirs in reasons(logs)
 
 
 async def test_listener_that_is_somebody_else_is_refused_by_who_dials(sides: Sides, logs: list[Any]) -> None:
     elsewhere = security(sides.directory, "elsewhere", make("elsewhere", "b.example", by=sides.ca), sides.ca)
     async with instance(security=elsewhere) as far, instance(security=sides.good("near")) as near:
-        near.peers.want(far.address)
-        await until(lambda: near.peers.problem_of(far.address))
+        near.peers.request_link(far.address)
+        await until(lambda: near.peers.table.problem_of(far.address))
 
         told = "the certificate of the peer (CN=elsewhere) is for b.example and not for 127.0.0.1"
-        assert told in near.peers.problem_of(far.address)
+        assert told in near.peers.table.problem_of(far.address)
     assert told in reasons(logs)
 
 
@@ -127,12 +127,12 @@ async def test_swapped_certificates_are_refused_as_each_is_for_the_other_host(si
     pairs = [make(name, name, by=sides.ca) for name in ("a.example", "b.example")]
     first, second = (security(sides.directory, str(n), pair, sides.ca) for n, pair in enumerate(reversed(pairs)))
     async with instance(security=first) as one, instance(security=second) as other:
-        one.peers.want(other.address)
-        other.peers.want(one.address)
-        await until(lambda: one.peers.problem_of(other.address) and other.peers.problem_of(one.address))
+        one.peers.request_link(other.address)
+        other.peers.request_link(one.address)
+        await until(lambda: one.peers.table.problem_of(other.address) and other.peers.table.problem_of(one.address))
 
-        assert "(CN=a.example) is for a.example and not for 127.0.0.1" in one.peers.problem_of(other.address)
-        assert "(CN=b.example) is for b.example and not for 127.0.0.1" in other.peers.problem_of(one.address)
+        assert "(CN=a.example) is for a.example and not for 127.0.0.1" in one.peers.table.problem_of(other.address)
+        assert "(CN=b.example) is for b.example and not for 127.0.0.1" in other.peers.table.problem_of(one.address)
 
 
 async def test_key_that_is_not_the_certificates_cannot_be_shown(sides: Sides, tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ async def test_plain_client_at_a_port_that_takes_tls_only(sides: Sides, logs: li
 
 async def test_plain_listener_is_not_dialled_in_plain_text_where_tls_is_required(sides: Sides, logs: list[Any]) -> None:
     async with instance(security=NO_SECURITY) as far, instance(security=sides.good("near")) as near:
-        near.peers.want(far.address)
-        await until(lambda: near.peers.problem_of(far.address))
+        near.peers.request_link(far.address)
+        await until(lambda: near.peers.table.problem_of(far.address))
 
-        assert "the peer speaks plain text" in near.peers.problem_of(far.address)
+        assert "the peer speaks plain text" in near.peers.table.problem_of(far.address)
         assert [] == near.states()
     assert "the peer speaks plain text: set encryption there" in reasons(logs)
 
@@ -179,7 +179,7 @@ async def test_client_that_speaks_tls_1_2(sides: Sides, logs: list[Any]) -> None
     async with instance(security=sides.good("far")) as far:
         with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
             await asyncio.open_connection(far.address.host, far.address.port, ssl=stranger(most=ssl.TLSVersion.TLSv1_2))
-        await until(lambda: far.peers.faults)
+        await until(lambda: far.peers.protocol_errors)
 
     assert "the peer does not speak TLS 1.3" in reasons(logs)
 
@@ -189,7 +189,7 @@ async def test_client_that_names_no_protocol(sides: Sides, tmp_path: Path, logs:
     context.load_cert_chain(*make("silent", *LOOPBACK, by=sides.ca).store(tmp_path, "silent"))
     async with instance(security=sides.good("far")) as far:
         _, writer = await asyncio.open_connection(far.address.host, far.address.port, ssl=context)
-        await until(lambda: far.peers.faults)
+        await until(lambda: far.peers.protocol_errors)
         writer.transport.abort()
         await asyncio.sleep(0)
 
@@ -221,11 +221,11 @@ async def test_listener_that_speaks_less(kind: str, sides: Sides, tmp_path: Path
     if kind != "no ALPN":
         context.set_alpn_protocols([ALPN if kind == "TLS 1.2" else "h2"])
     async with listening(context) as address, instance(security=sides.good("near")) as near:
-        near.peers.want(address)
-        await until(lambda: near.peers.problem_of(address))
+        near.peers.request_link(address)
+        await until(lambda: near.peers.table.problem_of(address))
 
         told = "TLS 1.3" if kind == "TLS 1.2" else "(ALPN)"
-        assert told in near.peers.problem_of(address)
+        assert told in near.peers.table.problem_of(address)
         assert [] == near.states()
     assert told in reasons(logs)
 
@@ -252,18 +252,18 @@ async def test_removed_ca_ends_open_links_tells_them_and_lets_nobody_in_again(
         instance(security=guest) as left,
     ):
         for one in (near, left):
-            one.peers.want(far.address)
-            await until(lambda one=one: one.peers.health_of(far.address) is AddressHealth.CONNECTED)  # type: ignore[misc]
+            one.peers.request_link(far.address)
+            await until(lambda one=one: one.peers.table.health_of(far.address) is AddressHealth.CONNECTED)  # type: ignore[misc]
         await until(lambda: ["LOGGED_IN", "LOGGED_IN"] == far.states())
 
-        far.peers.entrance.secure(without(both, tmp_path, pair, sides.ca), far.peers.links.values())
-        await until(lambda: left.peers.problem_of(far.address))
+        far.peers.handshaker.secure(without(both, tmp_path, pair, sides.ca), far.peers.links.values())
+        await until(lambda: left.peers.table.problem_of(far.address))
 
-        assert "your certificate is not trusted any more" in left.peers.problem_of(far.address)
-        assert AddressHealth.CONNECTED is near.peers.health_of(far.address)
+        assert "your certificate is not trusted any more" in left.peers.table.problem_of(far.address)
+        assert AddressHealth.CONNECTED is near.peers.table.health_of(far.address)
         await until(lambda: ["LOGGED_IN"] == far.states())
-        left.peers.want(far.address)
-        await until(lambda: "does not trust this instance's" in left.peers.problem_of(far.address))
+        left.peers.request_link(far.address)
+        await until(lambda: "does not trust this instance's" in left.peers.table.problem_of(far.address))
     assert "the peer's certificate is not trusted" in reasons(logs)
 
 
@@ -274,13 +274,13 @@ async def test_peer_whose_own_certificate_was_trusted_is_let_go_with_it(tmp_path
         instance(security=before) as far,
         instance(security=security(tmp_path, "theirs", theirs, ours)) as near,
     ):
-        near.peers.want(far.address)
+        near.peers.request_link(far.address)
         await until(lambda: ["LOGGED_IN"] == far.states())
 
-        far.peers.entrance.secure(without(before, tmp_path, ours, others), far.peers.links.values())
-        await until(lambda: near.peers.problem_of(far.address))
+        far.peers.handshaker.secure(without(before, tmp_path, ours, others), far.peers.links.values())
+        await until(lambda: near.peers.table.problem_of(far.address))
 
-        assert "not trusted any more" in near.peers.problem_of(far.address)
+        assert "not trusted any more" in near.peers.table.problem_of(far.address)
 
 
 async def test_handshake_that_began_before_trust_was_taken_away_does_not_get_in(
@@ -303,9 +303,9 @@ async def test_handshake_that_began_before_trust_was_taken_away_does_not_get_in(
             except ssl.SSLWantReadError:
                 continue
 
-        far.peers.entrance.secure(without(before, tmp_path, pair, authority("other CA")), [])
+        far.peers.handshaker.secure(without(before, tmp_path, pair, authority("other CA")), [])
         await peer.say(outgoing.read())
-        await until(lambda: far.peers.faults["TlsRefusedError"])
+        await until(lambda: far.peers.protocol_errors["TlsRefusedError"])
 
         assert [] == far.states()
     assert "the peer's certificate is not trusted any more" in reasons(logs)
@@ -317,12 +317,12 @@ async def test_new_certificate_is_shown_to_new_links_and_old_links_stay(sides: S
         instance(security=sides.good("first")) as first,
         instance(security=sides.good("second")) as second,
     ):
-        first.peers.want(far.address)
+        first.peers.request_link(far.address)
         await until(lambda: ["LOGGED_IN"] == far.states())
         renewed = make("renewed", *LOOPBACK, by=sides.ca)
 
-        far.peers.entrance.secure(security(tmp_path, "new", renewed, sides.ca), far.peers.links.values())
-        second.peers.want(far.address)
+        far.peers.handshaker.secure(security(tmp_path, "new", renewed, sides.ca), far.peers.links.values())
+        second.peers.request_link(far.address)
         await until(lambda: ["LOGGED_IN", "LOGGED_IN"] == far.states())
 
         shown = [one.transport.identity for peer in (first, second) for one in peer.peers.links.values()]
@@ -347,7 +347,7 @@ async def test_link_knows_by_which_chain_its_peer_was_verified(tmp_path: Path) -
         instance(security=security(tmp_path, "far", make("far", *LOOPBACK, by=root), root)) as far,
         instance(security=near_side) as near,
     ):
-        near.peers.want(far.address)
+        near.peers.request_link(far.address)
         await until(lambda: ["LOGGED_IN"] == far.states())
 
         [link] = far.peers.links.values()

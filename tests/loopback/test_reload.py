@@ -187,7 +187,7 @@ async def test_who_has_not_proved_who_it_is_is_closed_once_everybody_has_to(tmp_
             await file.reload(instance, with_tls(tmp_path, authentication="certificate"))
 
             await until(lambda: not instance.peers.links)
-        assert {"TlsRefusedError": 1} == dict(instance.peers.faults)
+        assert {"TlsRefusedError": 1} == dict(instance.peers.protocol_errors)
 
 
 async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: Path) -> None:

@@ -85,11 +85,11 @@ def cases(at: Path) -> dict[str, Case]:
         ),
         "endpoint.reuse_port": one("endpoint", "reuse_port", True),
         "endpoint.encryption": one(
-            "endpoint", "encryption", "supported", lambda i: i.peers.entrance.security.encryption.value, "supported"
+            "endpoint", "encryption", "supported", lambda i: i.peers.handshaker.security.encryption.value, "supported"
         ),
         "endpoint.authentication": Case(
             {"endpoint": {"authentication": "none"}},
-            lambda i: (i.peers.entrance.security.is_authenticating, meters(i).pool_share),
+            lambda i: (i.peers.handshaker.security.is_authenticating, meters(i).pool_share),
             (False, 0),
             frozenset({"limits.pool_share"}),  # whose default depends on it
         ),
@@ -99,8 +99,8 @@ def cases(at: Path) -> dict[str, Case]:
         "endpoint.private_key": one(
             "endpoint", **_second(two), look=lambda i: i.certificates.security.own.principal_name, seen="CN=two"
         ),
-        "endpoint.trust": one("endpoint", "trust", trust, lambda i: len(i.peers.entrance.security.trusted), 2),
-        "endpoint.peers": one("endpoint", "peers", trust, lambda i: len(i.peers.entrance.security.trusted), 2),
+        "endpoint.trust": one("endpoint", "trust", trust, lambda i: len(i.peers.handshaker.security.trusted), 2),
+        "endpoint.peers": one("endpoint", "peers", trust, lambda i: len(i.peers.handshaker.security.trusted), 2),
         "endpoint.message_forwarding": one(
             "endpoint", "message_forwarding", True, lambda i: i.forwarder.routing_context.is_forwarding, True
         ),
@@ -127,10 +127,10 @@ def cases(at: Path) -> dict[str, Case]:
             "endpoint",
             "handshake_timeout",
             "3s",
-            lambda i: (i.peers.timeouts.handshake, i.peers.entrance.timeout),
+            lambda i: (i.peers.timeouts.handshake, i.peers.handshaker.timeout),
             (3.0, 3.0),
         ),
-        "endpoint.connect_timeout": one("endpoint", "connect_timeout", "3s", lambda i: i.peers.dialling.seconds, 3.0),
+        "endpoint.connect_timeout": one("endpoint", "connect_timeout", "3s", lambda i: i.peers.dialer.seconds, 3.0),
         "routes.files": one(
             "routes",
             "files",
@@ -201,7 +201,7 @@ def cases(at: Path) -> dict[str, Case]:
         "limits.reserved_connections": one(
             "limits", "reserved_connections", 7, lambda i: i.peers.admission._reserved, 7
         ),
-        "limits.handshakes": one("limits", "handshakes", 7, lambda i: i.peers.entrance.handshakes.most, 7),
+        "limits.handshakes": one("limits", "handshakes", 7, lambda i: i.peers.handshaker.handshakes.most, 7),
         "limits.bytes_per_second": one(
             "limits", "bytes_per_second", "1MiB", lambda i: meters(i).bytes_per_second, 1 << 20
         ),

@@ -112,12 +112,15 @@ async def test_each_pair_of_settings_speaks_tls_plain_text_or_nothing(
         instance() as feeder,
     ):
         near.route(far=far.address)
-        near.peers.want(far.address)
+        near.peers.request_link(far.address)
         await until(
-            lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED or near.peers.problem_of(far.address)
+            lambda: (
+                near.peers.table.health_of(far.address) is AddressHealth.CONNECTED
+                or near.peers.table.problem_of(far.address)
+            )
         )
 
-        assert (expected is None) == bool(near.peers.problem_of(far.address))
+        assert (expected is None) == bool(near.peers.table.problem_of(far.address))
         assert ({expected} if expected is not None else set()) == {
             bool(link.transport.cipher) for link in near.peers.links.values() if link.agreement
         }
@@ -144,12 +147,12 @@ async def test_three_instances_forward_over_tls_in_order(tmp_path: Path, ca: Pai
 
 async def test_plain_answer_is_remembered_for_a_while(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
     async with instance() as far, instance(security=endpoint(tmp_path, SUPPORTED, here)) as near:
-        near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED)
+        near.peers.request_link(far.address)
+        await until(lambda: near.peers.table.health_of(far.address) is AddressHealth.CONNECTED)
         for link in list(near.peers.links.values()):
             link.close("the test")
-        near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED)
+        near.peers.request_link(far.address)
+        await until(lambda: near.peers.table.health_of(far.address) is AddressHealth.CONNECTED)
 
     assert 1 == [entry["event"] for entry in logs].count("peer has no TLS, dialling in plain text")
 
@@ -180,12 +183,12 @@ async def test_certificate_that_is_not_trusted_ends_it_on_either_side(
         instance(security=good if is_near_wrong else odd, service="//far") as far,
         instance(security=odd if is_near_wrong else good) as near,
     ):
-        near.peers.want(far.address)
-        await until(lambda: near.peers.problem_of(far.address))
+        near.peers.request_link(far.address)
+        await until(lambda: near.peers.table.problem_of(far.address))
         judge = far if is_near_wrong else near
-        await until(lambda: judge.peers.faults["TlsRefusedError"])
+        await until(lambda: judge.peers.protocol_errors["TlsRefusedError"])
 
-        assert near.peers.health_of(far.address) is not AddressHealth.CONNECTED
+        assert near.peers.table.health_of(far.address) is not AddressHealth.CONNECTED
         assert not any(link.agreement for link in far.peers.links.values())
     said = " ".join(str(entry.get("reason")) for entry in logs)
     told = {"other CA": "not trusted", "expired": "expired", "not yet": "not valid yet", "server only": "clientAuth"}
@@ -197,7 +200,7 @@ async def test_peer_without_a_certificate_is_refused(tmp_path: Path, ca: Pair, h
         async with tls_raw(one.address, stranger()) as (reader, _):
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await reader.readexactly(1)
-        await until(lambda: one.peers.faults)
+        await until(lambda: one.peers.protocol_errors)
 
     assert "shows no certificate" in "".join(entry.get("reason", "") for entry in logs)
 
@@ -207,9 +210,9 @@ async def test_instance_that_asks_for_no_certificate_shows_its_own(tmp_path: Pat
         instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as far,
         instance(security=endpoint(tmp_path, REQUIRED, here)) as near,
     ):
-        near.peers.want(far.address)
+        near.peers.request_link(far.address)
         await until(
-            lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED and far.states() == ["LOGGED_IN"]
+            lambda: near.peers.table.health_of(far.address) is AddressHealth.CONNECTED and far.states() == ["LOGGED_IN"]
         )
 
         assert [here.fingerprint] == [link.transport.identity.fingerprint for link in far.peers.links.values()]  # type: ignore[union-attr]
@@ -222,10 +225,10 @@ async def test_certificate_for_another_host_is_refused_by_who_dials(tmp_path: Pa
         instance(security=endpoint(tmp_path, REQUIRED, elsewhere, ca)) as far,
         instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as near,
     ):
-        near.peers.want(far.address)
-        await until(lambda: near.peers.problem_of(far.address))
+        near.peers.request_link(far.address)
+        await until(lambda: near.peers.table.problem_of(far.address))
 
-        assert "is for gateway.example and not for 127.0.0.1" in near.peers.problem_of(far.address)
+        assert "is for gateway.example and not for 127.0.0.1" in near.peers.table.problem_of(far.address)
 
 
 async def test_exact_certificate_is_trusted_whatever_it_is_called(tmp_path: Path) -> None:
@@ -234,8 +237,8 @@ async def test_exact_certificate_is_trusted_whatever_it_is_called(tmp_path: Path
         instance(security=endpoint(tmp_path, REQUIRED, one, other), service="//far") as far,
         instance(security=endpoint(tmp_path, REQUIRED, other, one)) as near,
     ):
-        near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED)
+        near.peers.request_link(far.address)
+        await until(lambda: near.peers.table.health_of(far.address) is AddressHealth.CONNECTED)
 
         assert [other.fingerprint] == [link.transport.identity.fingerprint for link in far.peers.links.values()]  # type: ignore[union-attr]
 
@@ -258,9 +261,9 @@ async def test_certificate_that_a_peer_has_issued_is_refused_whoever_dials(
         instance(security=sides["peer"]) as honest,
     ):
         near, far = (forger, one) if dials == "forger" else (one, forger)
-        near.peers.want(far.address)
-        honest.peers.want(one.address)
-        await until(lambda: one.peers.faults and one.states() == ["LOGGED_IN"])
+        near.peers.request_link(far.address)
+        honest.peers.request_link(one.address)
+        await until(lambda: one.peers.protocol_errors and one.states() == ["LOGGED_IN"])
 
         assert [peer.fingerprint] == [link.transport.identity.fingerprint for link in one.peers.links.values()]  # type: ignore[union-attr]
     refused = [entry["reason"] for entry in logs if entry["event"] == "connection refused"]
@@ -276,8 +279,8 @@ async def test_peer_with_our_ids_is_this_instance_only_with_our_certificate(
         instance(security=endpoint(tmp_path, REQUIRED, pair, ca), arbitration=b"a" * 16) as far,
         instance(security=endpoint(tmp_path, REQUIRED, here, ca), arbitration=b"a" * 16) as near,
     ):
-        near.peers.want(far.address)
-        await until(lambda: near.peers.problem_of(far.address))
+        near.peers.request_link(far.address)
+        await until(lambda: near.peers.table.problem_of(far.address))
 
         assert ({far.address} if is_own else set()) == near.forwarder.routing_context.own
 
@@ -291,10 +294,12 @@ async def test_inbound_link_stands_in_for_an_address_only_if_its_certificate_cov
         instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as host,
         instance(security=endpoint(tmp_path, REQUIRED, guest, ca)) as near,
     ):
-        near.peers.want(host.address)
+        near.peers.request_link(host.address)
         await until(lambda: host.states() == ["LOGGED_IN"])
 
-        assert (AddressHealth.CONNECTED if is_covered else AddressHealth.UNTRIED) is host.peers.health_of(near.address)
+        assert (AddressHealth.CONNECTED if is_covered else AddressHealth.UNTRIED) is host.peers.table.health_of(
+            near.address
+        )
 
 
 @asynccontextmanager
@@ -303,8 +308,8 @@ async def neighbour(tmp_path: Path, ca: Pair, address: NetworkAddress, at: Netwo
     pair = make("neighbour", *LOOPBACK, by=ca)
     async with instance(security=endpoint(tmp_path, REQUIRED, pair, ca), service="//far") as one:
         one.peers.hello = msgspec.structs.replace(one.peers.hello, addresses=(str(address),))
-        one.peers.want(at)
-        await until(lambda: one.peers.health_of(at) is AddressHealth.CONNECTED)
+        one.peers.request_link(at)
+        await until(lambda: one.peers.table.health_of(at) is AddressHealth.CONNECTED)
         yield one
 
 
@@ -318,10 +323,10 @@ async def test_neighbour_does_not_get_what_is_for_a_peer_of_the_same_host_that_i
     ):
         async with instance(security=peer, service="//far") as far:
             near.route(far=far.address)
-            near.peers.want(far.address)
-            await until(lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED)
+            near.peers.request_link(far.address)
+            await until(lambda: near.peers.table.health_of(far.address) is AddressHealth.CONNECTED)
         async with neighbour(tmp_path, ca, far.address, near.address) as other:
-            assert near.peers.health_of(far.address) is not AddressHealth.CONNECTED
+            assert near.peers.table.health_of(far.address) is not AddressHealth.CONNECTED
             await source.say(message("//far"))
             await until(lambda: near.forwarder.pool.frames)
             async with instance(security=peer, service="//far", port=far.address.port) as successor:
@@ -337,10 +342,10 @@ async def test_neighbour_that_came_first_loses_the_address_to_the_peer_that_answ
     async with instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as near, AsyncExitStack() as stack:
 
         def serving() -> list[str]:
-            return [link.peer_id for link in near.peers.links.values() if near.peers.served_by(link)]
+            return [link.peer_id for link in near.peers.links.values() if near.peers.table.addresses_served_by(link)]
 
         async with instance(security=peer) as far:
-            near.peers.dialling.on_routes([build_table([Route("far", far.address)], now=datetime.now(UTC))])
+            near.peers.dialer.on_routes([build_table([Route("far", far.address)], now=datetime.now(UTC))])
             await stack.enter_async_context(neighbour(tmp_path, ca, far.address, near.address))
             await until(lambda: serving() == ["CN=peer"])
         await until(lambda: len(near.peers.links) == 1)
@@ -376,7 +381,7 @@ async def test_plain_text_to_a_port_that_takes_tls_only_is_told_and_closed(
         await peer.end()
 
         assert (28035, True) == (fatal.code, "TLS only" in fatal.text)
-        assert {"TlsRefusedError": 1} == one.peers.faults
+        assert {"TlsRefusedError": 1} == one.peers.protocol_errors
     assert any("speaks plain text" in entry.get("reason", "") for entry in logs)
 
 
@@ -397,7 +402,7 @@ async def test_stranger_at_a_port_with_tls_is_named_in_the_log(
             await peer.say(words)
             peer._sock.shutdown(socket.SHUT_WR)
             await peer.end_of_bytes()
-        await until(lambda: one.peers.faults)
+        await until(lambda: one.peers.protocol_errors)
     assert told in "".join(entry.get("reason", "") for entry in logs)
 
 
@@ -409,7 +414,7 @@ async def test_peer_that_names_no_or_another_protocol_is_refused(
         async with tls_raw(one.address, stranger(alpn=alpn)) as (reader, _):
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await reader.readexactly(1)
-        await until(lambda: one.peers.faults)
+        await until(lambda: one.peers.protocol_errors)
     assert "ALPN" in "".join(entry.get("reason", "") for entry in logs)
 
 
@@ -420,7 +425,7 @@ async def test_tls_1_2_is_refused(tmp_path: Path, here: Pair, logs: list[Any]) -
         with pytest.raises(OSError, match=r"(?i)protocol"):
             async with tls_raw(one.address, context):
                 pass
-        await until(lambda: one.peers.faults)
+        await until(lambda: one.peers.protocol_errors)
     assert "TLS 1.3" in "".join(entry.get("reason", "") for entry in logs)
 
 
@@ -446,8 +451,8 @@ async def test_oldest_handshake_makes_room(tmp_path: Path, here: Pair, logs: lis
         await second.say(b"\x16")
         near = endpoint(tmp_path, REQUIRED, here)
         async with instance(security=near) as good:
-            good.peers.want(one.address)
-            await until(lambda: good.peers.health_of(one.address) is AddressHealth.CONNECTED)
+            good.peers.request_link(one.address)
+            await until(lambda: good.peers.table.health_of(one.address) is AddressHealth.CONNECTED)
             await first.end()
 
     assert any("too many TLS handshakes" in entry.get("reason", "") for entry in logs)
@@ -461,14 +466,14 @@ async def test_hundreds_of_aborted_handshakes_leave_nothing(tmp_path: Path, here
                 async with raw(one.address) as peer:
                     await peer.say((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"\x16", b"\x00", b"")[number % 4])
                     peer.reset()
-            await until(lambda: not len(one.peers.entrance.handshakes) and not one.peers.links)
+            await until(lambda: not len(one.peers.handshaker.handshakes) and not one.peers.links)
 
         await abort(100)
         before = psutil.Process().memory_info().rss
         await abort(400)
 
         assert psutil.Process().memory_info().rss - before < 16 * 1024 * 1024
-        assert one.peers.faults["TlsRefusedError"] >= 250
+        assert one.peers.protocol_errors["TlsRefusedError"] >= 250
 
 
 async def test_reset_in_the_middle_of_a_record_ends_the_link(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
@@ -537,9 +542,9 @@ async def test_drained_link_hears_the_peer_out_behind_its_own_end(tmp_path: Path
     far_side, near_side = endpoint(tmp_path, REQUIRED, here), endpoint(tmp_path, REQUIRED, here)
     async with instance(security=far_side, service="//far") as far, instance(security=near_side) as near:
         near.route(far=far.address)
-        near.peers.want(far.address)
+        near.peers.request_link(far.address)
         await until(
-            lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED and far.states() == ["LOGGED_IN"]
+            lambda: near.peers.table.health_of(far.address) is AddressHealth.CONNECTED and far.states() == ["LOGGED_IN"]
         )
         [link], [back] = near.peers.links.values(), far.peers.links.values()
         frames = [message("//far", n, os.urandom(20_000)) for n in range(20)]

@@ -24,7 +24,7 @@ from unittest import mock
 import structlog
 
 from broker.net.dialer import Dialer
-from broker.net.peer_table import Addresses
+from broker.net.peer_table import PeerTable
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide
@@ -145,10 +145,17 @@ class Dialler:
         self.address = address
         self.wants = wants
         self.is_online = True
-        self.addresses = Addresses()
-        self.dialling = Dialer(town, self.addresses, 10.0, self._on_open, self._on_failed)  # type: ignore[arg-type]
+        self.addresses = PeerTable()
+        self.dialling = Dialer(
+            town,  # type: ignore[arg-type]
+            self.addresses,
+            10.0,
+            is_invented=lambda _: False,
+            on_open=self._on_open,
+            on_unreached=self._on_failed,
+        )
         self.dialling.on_routes([table])
-        self.dialling.want(address)  # so that it is known
+        self.dialling.request(address)  # so that it is known
         town.loop.call_later(town.chance.uniform(0.0, TICK_SECONDS), self._tick)
 
     def lose(self) -> None:
@@ -156,24 +163,24 @@ class Dialler:
         self.is_online = False
         self.addresses.suppress(self.address, "Connection reset by peer")
         if self.wants:
-            self.dialling.want(self.address)
+            self.dialling.request(self.address)
 
     def _on_open(self, _opening: object, address: NetworkAddress) -> None:
-        attempts = self.addresses.attempts[address]
-        attempts.succeeded()
-        attempts.is_under_way = False
+        attempts = self.addresses.histories[address]
+        attempts.record_success()
+        attempts.is_dialling = False
         if not self.is_online:
             self.town.served.append(self.town.loop.time())
         self.is_online = True
 
     def _on_failed(self, address: NetworkAddress) -> None:
         if self.wants and not self.is_online:
-            self.dialling.want(address)
+            self.dialling.request(address)
 
     def _tick(self) -> None:
         self.town.loop.call_later(TICK_SECONDS, self._tick)
         if not self.is_online:
-            self.dialling.look(self.town.loop.time(), ())
+            self.dialling.dial_due(self.town.loop.time(), ())
 
 
 def storm(size: Size, seed: int = 1, *, away: float = BACK_AFTER) -> dict[str, Any]:

@@ -272,7 +272,7 @@ async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random,
     facts = RoutingFacts(far.part.service, far.broker_instance, contact.conversation_id, database=near.broker_instance)
     origin = _Nobody()
     for start in range(0, messages, batch):
-        here = RoutingContext(near.own_routes, Hosted(), near.peers.health_of, is_forwarding=False)
+        here = RoutingContext(near.own_routes, Hosted(), near.peers.table.health_of, is_forwarding=False)
         frames = []
         for sequence in range(start, min(messages, start + batch)):
             way = near.forwarder.table.entry_for(decide(facts, here), FrameKind.MESSAGE)

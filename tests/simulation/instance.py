@@ -29,7 +29,7 @@ from broker.flow import Disposition
 from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
-from broker.net.drain import has_parted
+from broker.net.drain import left_cleanly
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers
@@ -156,7 +156,7 @@ class Instance:
         """Tell those who asked that it is the principal of this epoch, which is another one; None: it is not."""
         is_other, self.claimed = epoch != self.claimed, epoch
         if is_other and self.is_up and not self.process.is_frozen:
-            self.process.context.run(self.peers.announce, self.broker_instance)
+            self.process.context.run(self.peers.announce_role, self.broker_instance)
 
     # --- building ---
 
@@ -177,25 +177,26 @@ class Instance:
             hello,
             TIMEOUTS,
             on_rejected=self._on_rejected,
-            on_room=self._on_room,
-            prove=self._prove,
+            on_capacity=self._on_room,
+            answer_probe=self._prove,
             supervision=supervision,
         )
-        self.mirrors = Mirrors(self.peers, self._prove, on_room=self._on_room, jitter=around.chance.random)
+        self.mirrors = Mirrors(self.peers, self._prove, on_capacity=self._on_room, jitter=around.chance.random)
         housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             Limits(pool_bytes=around.pool_bytes, max_frame=MAX_FRAME, max_hops=16),
             deliver=self._deliver,
-            request_link=self.peers.want,
-            health_of=self.peers.health_of,
+            request_link=self.peers.request_link,
+            health_of=self.peers.table.health_for_routing,
             request_principal=self.mirrors.use,
             on_waiting=self.peers.backpressure.hold_back,
-            schedule_work=housekeeping.again,
+            schedule_work=housekeeping.schedule,
             report=housekeeping.report,
         )
         self._generation = -1
         self.mirrors.start(self.forwarder)
-        housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
+        self.peers.attach(self.forwarder, self.mirrors)
+        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
         self.forwarder.add_own_addresses({self.address}, asyncio.get_running_loop().time())
         self.routes, self.own_routes = table_of(part.routes), table_of(part.own_routes)
         if part.path is not None and part.is_mirrored:
@@ -206,7 +207,6 @@ class Instance:
         self.on_routes()
         if self.endpoint is not None:
             self.endpoint.start()
-        self.peers.serve(self.forwarder)
         self.peers.start()
         around.net.listeners[part.name] = (self.process, self.peers.accept)
         if self.keeper is not None:
@@ -237,7 +237,7 @@ class Instance:
         )
         self.mirrors.on_routes(tables)
         self.peers.admission.on_routes(tables)
-        self.peers.dialling.on_routes(tables)
+        self.peers.dialer.on_routes(tables)
         self.forwarder.reroute_waiting(asyncio.get_running_loop().time())
         self._on_room()
 
@@ -304,7 +304,7 @@ class Instance:
 
     def announce(self, broker_instance: bytes) -> None:
         """Tell those who asked."""
-        self.peers.announce(broker_instance)
+        self.peers.announce_role(broker_instance)
 
     _leaving: Endpoint | None = None
 
@@ -337,7 +337,7 @@ class Instance:
             store,
             tuning=self.around.settings,
             forwarder=self.forwarder,
-            context=DialogContext(lambda _: PathProblem(), has_parted),
+            context=DialogContext(lambda _: PathProblem(), left_cleanly),
             credentials=DialogCredentials(),
             supervision=supervision,
         )

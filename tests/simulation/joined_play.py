@@ -315,7 +315,7 @@ class Stage:
             self.note(line)
         for name, instance in self.instances.items():
             links = [(link.peer_name, str(link.state), link.reason) for link in instance.peers.links.values()]
-            attempts = {str(to): (one.problem, one.is_under_way) for to, one in instance.peers.attempts.items()}
+            attempts = {str(to): (one.problem, one.is_dialling) for to, one in instance.peers.table.histories.items()}
             self.note(f"{name}: up {instance.is_up}, links {links}, attempts {attempts}")
             if instance.keeper is not None:
                 self.note(f"{name}: {instance.keeper.standing}")

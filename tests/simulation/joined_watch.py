@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from broker.errors import HandshakeRefusedError, PeerSilentError
 from broker.forwarding.outbox import Outbox
 from broker.net.link import LinkState
-from broker.net.mirrors import InUse
+from broker.net.mirrors import PairInUse
 from broker.protocol.frame import decode_dialog
 from broker.routing.address import NetworkAddress
 from tests.simulation.instance import Instance
@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.1  # between two looks at what is held
 STRANDED_SECONDS = 0.5  # a move takes turns of the loop; an attempt to connect, which tells as well, up to two seconds
 NOT_BY_RULES = frozenset({PeerSilentError.__name__, HandshakeRefusedError.__name__})  # may be the network's fault
 
-Belief = tuple[str, InUse]
+Belief = tuple[str, PairInUse]
 """Who believes it, and of which pair."""
 
 
@@ -126,7 +126,7 @@ class Watch:
 
     def check_rules(self, instance: Instance) -> None:
         """In its life of now it has found no peer that broke the rules: all peers are instances like itself."""
-        broken = {kind: count for kind, count in instance.peers.faults.items() if kind not in NOT_BY_RULES}
+        broken = {kind: count for kind, count in instance.peers.protocol_errors.items() if kind not in NOT_BY_RULES}
         assert broken == {}, f"{instance.part.name} has met peers that broke the rules: {broken}"
 
     def check_rest(self, name: str, instance: Instance) -> None:

@@ -9,7 +9,7 @@ import pytest
 from broker.forwarding.reroute import Rerouter
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
-from broker.net.peers import Askers, Peers
+from broker.net.peers import Peers, ProbeSubscribers
 from tests.simulation.joined_play import play
 from tests.simulation.joined_story import BLOWS, TIERS, draw, smaller
 from tests.simulation.machine import Road
@@ -68,7 +68,7 @@ def test_instances_that_keep_two_connections_are_found_out(monkeypatch: pytest.M
 
 def test_who_steps_down_and_tells_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge can fail before the end: a mirror that was started anew takes over, and does not know who asked."""
-    monkeypatch.setattr(Askers, "announce", lambda *_: None)
+    monkeypatch.setattr(ProbeSubscribers, "announce", lambda *_: None)
 
     assert "believes in" in trouble(draw(2), play)[0]
 

@@ -16,7 +16,7 @@ SOURCE = Path(broker.__file__).parent
 LEVELS = ("debug", "info", "warning", "error")
 _APART = {"bench"}  # of its own processes, which nobody operates
 # What is called with an event that stands elsewhere: it is a parameter, and those who call that have the text.
-_PASSED_ON = {("reader_worker.py", "event"): "trouble", ("ratelimit.py", "event"): "strangers.warning"}
+_PASSED_ON = {("reader_worker.py", "event"): "trouble", ("ratelimit.py", "event"): "limited_log.warning"}
 
 
 class Told(NamedTuple):
@@ -83,7 +83,7 @@ def _calls(module: Path) -> Iterator[tuple[str, str, set[str]]]:
             event = said
             if called == "note":
                 yield from ((event, level, _fields(node)) for level in ("info", "warning"))
-            elif called.endswith("strangers.warning"):
+            elif called.endswith("limited_log.warning"):
                 yield event, "warning", _fields(node)
             elif called.endswith(".trouble"):
                 yield event, "error", {"database", "queue", "reason", "pause_s"}

@@ -111,28 +111,28 @@ class Instance:
             hello,
             Timeouts(handshake=tuning.handshake, connect=5.0),
             on_rejected=lambda _, rejected: self.advice.append(rejected),
-            prove=answer_unknown,
-            on_room=lambda: None,
+            answer_probe=answer_unknown,
+            on_capacity=lambda: None,
             security=tuning.security,
             limits=tuning.limits,
         )
-        self.mirrors = Mirrors(self.peers, answer_unknown, on_room=lambda: None, jitter=lambda: 0.0)
+        self.mirrors = Mirrors(self.peers, answer_unknown, on_capacity=lambda: None, jitter=lambda: 0.0)
         housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
             deliver=lambda _, frames, __: self.delivered.extend(frames),
-            request_link=self.peers.want,
-            health_of=self.peers.health_of,
+            request_link=self.peers.request_link,
+            health_of=self.peers.table.health_for_routing,
             request_principal=self.mirrors.use,
             kernel=tuning.kernel,
             on_waiting=self.peers.backpressure.hold_back,
-            schedule_work=housekeeping.again,
+            schedule_work=housekeeping.schedule,
             report=housekeeping.report,
         )
         self.mirrors.start(self.forwarder)
-        housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
+        self.peers.attach(self.forwarder, self.mirrors)
+        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
         self.route()
-        self.peers.serve(self.forwarder)
         self.peers.start()
         self.listener.start()
 
@@ -152,7 +152,7 @@ class Instance:
         return sorted(str(link.state) for link in self.peers.links.values())
 
     async def close(self, *, seconds: float = 1.0) -> None:
-        await self.listener.close()
+        self.listener.release()
         self.mirrors.close()
         await self.peers.close(reason="the test is over", seconds=seconds)
         assert self.forwarder.unaccounted == 0

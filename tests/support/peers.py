@@ -13,6 +13,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
 from broker.net import dialer as module
 from broker.net.link import Link
+from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers
 from broker.net.quotas import Timeouts
 from broker.protocol.decoder import FrameDecoder
@@ -77,26 +78,28 @@ class Neighbourhood:
             msgspec.structs.replace(OWN, **hello),
             Timeouts(handshake=10.0, connect=5.0),
             on_rejected=lambda _, rejected: self.rejected.append(rejected),
-            prove=answer_unknown,
-            on_room=self._on_room,
+            answer_probe=answer_unknown,
+            on_capacity=self._on_room,
         )
         housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16),
             deliver=lambda *_: None,
-            request_link=self.peers.want,
-            health_of=self.peers.health_of,
+            request_link=self.peers.request_link,
+            health_of=self.peers.table.health_for_routing,
             on_waiting=self.peers.backpressure.hold_back,
-            schedule_work=housekeeping.again,
+            schedule_work=housekeeping.schedule,
             report=housekeeping.report,
         )
-        housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
+        self.mirrors = Mirrors(self.peers, answer_unknown, on_capacity=lambda: None)
+        self.mirrors.start(self.forwarder)
+        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
         table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
         self.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
         monkeypatch.setattr(module, "connect", self._connect)
 
     def start(self) -> None:
-        self.peers.serve(self.forwarder)
+        self.peers.attach(self.forwarder, self.mirrors)
         self.peers.start()
 
     @property

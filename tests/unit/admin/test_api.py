@@ -52,7 +52,7 @@ from broker.errors import (
     UnknownNameError,
 )
 from broker.flow import Disposition
-from broker.net.drain import Drain, DrainBounds, Left
+from broker.net.drain import Drain, DrainBounds, DrainRemainder
 from broker.observe.database_stats import CensusRequest
 from broker.observe.explain import ExplainRequest
 from broker.observe.health import verdict
@@ -235,7 +235,7 @@ async def test_explaining_sends_nothing(api: Api, instance: Instance) -> None:
 
     await api.explain(ExplainRequest("//b"))
 
-    assert ({}, {}) == (instance.forwarder.table.outboxes, instance.peers.attempts)
+    assert ({}, {}) == (instance.forwarder.table.outboxes, instance.peers.table.histories)
 
 
 async def test_a_conversation_that_lives_here_is_found_in_its_file(api: Api, instance: Instance) -> None:
@@ -490,8 +490,8 @@ class Leaver:
     async def leave(self, seconds: float) -> None:
         self.has_left = True
 
-    async def left(self) -> Left:
-        return Left() if self.has_left else Left(held=1, unserved=1, by_hop={"tcp://north:4022": 1})
+    async def remainder(self) -> DrainRemainder:
+        return DrainRemainder() if self.has_left else DrainRemainder(held=1, unserved=1, by_hop={"tcp://north:4022": 1})
 
 
 async def test_request_drains_the_instance_and_is_written_down(instance: Instance, ask: Any) -> None:

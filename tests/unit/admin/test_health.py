@@ -241,7 +241,7 @@ def _transport(address: str) -> Any:
 
 
 async def test_peer_that_is_gone_does_not_make_an_instance_unready(get: Get, instance: Instance) -> None:
-    attempts: Any = instance.peers.attempts
+    attempts: Any = instance.peers.table.histories
     attempts[NetworkAddress("127.0.0.1", 1)] = DialHistory(failures=9, problem="refused")
 
     status, _, text = await get("/readyz?verbose")

@@ -11,7 +11,7 @@ import pytest
 from broker.config.settings import DrainSettings, Settings
 from broker.daemon.instance import InstanceLeaver, bounds_of, drain_of, open_journal
 from broker.errors import SettingError
-from broker.net.drain import DrainBounds, Left
+from broker.net.drain import DrainBounds, DrainRemainder
 
 
 class Database:
@@ -41,11 +41,11 @@ class Instance:
     def finish(self) -> None:
         self.told.append("no new connections")
 
-    def leave(self, *, reason: str, seconds: float) -> None:
+    def announce_departure(self, *, reason: str, seconds: float) -> None:
         self.told.append(f"GOAWAY {reason} in {seconds:g} s")
 
-    def left(self) -> Left:
-        return Left(held=3)
+    def remainder(self) -> DrainRemainder:
+        return DrainRemainder(held=3)
 
     async def hand_over(self) -> None:
         self.told.append("handed over")
@@ -73,7 +73,7 @@ async def test_database_counts_as_busy_until_it_rests_unless_its_store_has_faile
         broken=Database(told, is_quiet=False, problem="disk full"),
     )
 
-    assert Left(held=3, busy=("busy",)) == await InstanceLeaver(cast("Any", instance)).left()
+    assert DrainRemainder(held=3, busy=("busy",)) == await InstanceLeaver(cast("Any", instance)).remainder()
 
 
 async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment() -> None:

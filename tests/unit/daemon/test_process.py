@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from broker.daemon.exact_loop import ExactLoop
 from broker.daemon.process import Notify, loop_factory, run
 from broker.errors import BrokerError
-from broker.net.drain import Drain, DrainBounds, Left
+from broker.net.drain import Drain, DrainBounds, DrainRemainder
 from tests.support.loopback import until
 
 # --- test_core_dump ---
@@ -204,7 +204,7 @@ SECONDS = 60.0
 class Served:
     """Something that is served, and leaves as the test says. Shape: `told` what happened to it, in order."""
 
-    def __init__(self, *, left: Left = Left()) -> None:  # noqa: B008 - a value
+    def __init__(self, *, left: DrainRemainder = DrainRemainder()) -> None:  # noqa: B008 - a value
         self.stopping = asyncio.Event()
         self.told: list[str] = []
         self.drain = Drain(self, lambda: DrainBounds(0.0, 0.05))
@@ -219,7 +219,7 @@ class Served:
     async def leave(self, seconds: float) -> None:
         self.told.append("leave")
 
-    async def left(self) -> Left:
+    async def remainder(self) -> DrainRemainder:
         return self._left
 
     async def reload(self) -> None:
@@ -278,7 +278,7 @@ def test_signal_begins_the_drain_and_its_end_is_the_end(number: signal.Signals) 
 
 
 def test_what_was_left_behind_is_told_to_whoever_runs_it() -> None:
-    is_clean, _ = play(lambda _: os.kill(os.getpid(), signal.SIGTERM), left=Left(held=1))
+    is_clean, _ = play(lambda _: os.kill(os.getpid(), signal.SIGTERM), left=DrainRemainder(held=1))
 
     assert not is_clean
 
@@ -345,7 +345,7 @@ SECOND_SIGNAL = """
     from broker.daemon.early_signal import end_on_signal
     from broker.daemon.process import run
     from tests.unit.daemon.test_process import Served
-    from broker.net.drain import Left
+    from broker.net.drain import DrainRemainder
     from broker.net.drain import DrainBounds, Drain
 
     @asynccontextmanager
@@ -353,7 +353,7 @@ SECOND_SIGNAL = """
         if {is_starting}:
             asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
             await asyncio.sleep(60)
-        served = Served(left=Left(held=1))
+        served = Served(left=DrainRemainder(held=1))
         served.drain = Drain(served, lambda: DrainBounds(0.0, 60.0))
         for wait in (0.05, 0.2):
             asyncio.get_running_loop().call_later(wait, os.kill, os.getpid(), signal.{name})

@@ -80,7 +80,7 @@ async def test_stranger_never_gets_the_room_of_those_who_are_known(door: Door) -
     assert [f"10.1.0.{number}" for number in range(4)] == door.hosts
     assert (28034, True) == (fatal(socks[4]).code, "(limits.connections)" in fatal(socks[4]).text)
     assert {"connections": 1} == dict(admission.refused)
-    assert {"HandshakeRefusedError": 1} == dict(door.near.peers.faults)
+    assert {"HandshakeRefusedError": 1} == dict(door.near.peers.protocol_errors)
 
 
 async def test_host_that_a_route_names_finds_room_when_strangers_do_not(door: Door) -> None:
@@ -139,7 +139,7 @@ async def test_who_has_proved_who_it_is_finds_room_and_makes_its_host_known(door
     sock: Any = PlayedSocket(door._loop)
     transport = PlainTransport(sock)
     transport.identity = ORDERS
-    door.near.peers._open(Opening(transport, "tcp://10.3.0.1:1", 0.0), None)
+    door.near.peers._open_link(Opening(transport, "tcp://10.3.0.1:1", 0.0), None)
     door.near.greet(sock, arbitration=b"x" * 16)
 
     assert (5, True) == (len(door.hosts), admission.is_known("10.3.0.1"))
@@ -194,6 +194,6 @@ async def test_no_more_hosts_are_remembered_than_may_be(door: Door, monkeypatch:
     admission = door.limit(LIMITS)
 
     for number in range(3):
-        admission._know(f"10.1.0.{number}")
+        admission._remember(f"10.1.0.{number}")
 
     assert [False, True, True] == [admission.is_known(f"10.1.0.{number}") for number in range(3)]

@@ -10,7 +10,7 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.net.backpressure import GRANT_SECONDS, LOOK_SECONDS, Backpressure
+from broker.net.backpressure import GRANT_SECONDS, RETRY_SECONDS, Backpressure
 from broker.protocol.frame import encode_dialog
 from broker.routing.address import NetworkAddress
 from tests.support.peers import NORTH, PLAIN, SOUTH, Neighbourhood, sent
@@ -124,7 +124,7 @@ async def test_they_are_read_again_one_by_one_the_longest_paused_first(crossing:
     assert [True, False] == crossing.paused
     crossing.stuck.breathe(3 * size)
     assert [True, False] == crossing.paused
-    await asyncio.sleep(GRANT_SECONDS + LOOK_SECONDS)
+    await asyncio.sleep(GRANT_SECONDS + RETRY_SECONDS)
 
     assert [False, False] == crossing.paused
 
@@ -275,12 +275,11 @@ async def test_full_pool_holds_back_once_for_all_next_hops_that_are_dead(crossin
 
 async def test_link_of_a_dead_next_hop_that_only_says_it_can_send_holds_nobody_back(crossing: Crossing) -> None:
     """Only what has left is a sign of life."""
-    backpressure = crossing.near.peers.backpressure
     crossing.feed(0, NORTH, 60)
     await asyncio.sleep(SECONDS)
     crossing.read()
 
-    backpressure.drain(crossing.outbox, crossing.near.loop.time())
+    crossing.outbox.drain(crossing.near.loop.time())
     crossing.feed(0, NORTH, 1)
 
     assert [False, False] == crossing.paused
@@ -309,7 +308,7 @@ async def test_pauses_that_may_last_no_longer_end_at_once(crossing: Crossing) ->
     crossing.feed(0, NORTH, 37)
     assert [True, False] == crossing.paused
 
-    crossing.near.peers.backpressure.pause_for(0.0)
+    crossing.near.peers.backpressure.limit_pauses(0.0)
     crossing.feed(0, NORTH, 1)
 
     assert [False, False] == crossing.paused

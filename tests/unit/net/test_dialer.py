@@ -12,20 +12,15 @@ from typing import Any
 
 import pytest
 
-from broker.net.dialer import AGAIN_MAX, DIALS_MAX, Dialer, connect
+from broker.net.dialer import DIALS_MAX, IDLE_DIALS_MAX, Dialer, connect
 from broker.net.link import LinkState
-from broker.net.peer_table import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, Addresses, DialHistory, DialQueue
+from broker.net.peer_table import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, DialHistory, DialQueue, PeerTable
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from tests.support.played import PlayedLoop
 
 ADDRESS = NetworkAddress("far.example", 4022)
-
-
-def never() -> float:
-    """Chance takes nothing off."""
-    return 0.0
 
 
 FIRST, SECOND = ("192.0.2.1", 4022), ("192.0.2.2", 4022)
@@ -135,42 +130,13 @@ async def test_cancelled_attempt_leaves_no_socket(sockets: Sockets) -> None:
     assert set() == sockets.open
 
 
-def test_waits_double_up_to_a_bound() -> None:
-    attempts = DialHistory()
-
-    waits = [attempts.failed("refused", 100.0, never) for _ in range(40)]
-
-    assert [BACKOFF_FIRST, 2 * BACKOFF_FIRST, 4 * BACKOFF_FIRST] == waits[:3]
-    assert {BACKOFF_CAP} == set(waits[7:])
-    assert (40, 100.0 + BACKOFF_CAP, "refused") == (attempts.failures, attempts.suppressed_until, attempts.problem)
-
-
 def test_many_that_fail_at_one_instant_do_not_try_again_in_step() -> None:
-    waits = [DialHistory().failed("refused", 100.0) for _ in range(1000)]
+    waits = [DialHistory().record_failure("refused", 100.0) for _ in range(1000)]
 
     assert all((1.0 - SPREAD) * BACKOFF_FIRST <= wait <= BACKOFF_FIRST for wait in waits)
     assert len(set(waits)) > 900
     tenths = {int(10 * (BACKOFF_FIRST - wait) / (SPREAD * BACKOFF_FIRST)) for wait in waits}
     assert tenths >= set(range(10))
-
-
-def test_success_holds_nothing_against_the_address() -> None:
-    attempts = DialHistory()
-    attempts.failed("refused", 100.0)
-
-    attempts.succeeded()
-
-    assert DialHistory() == attempts
-
-
-def test_address_that_nobody_tried_for_long_begins_with_the_shortest_wait() -> None:
-    attempts = DialHistory()
-    for _ in range(10):
-        attempts.failed("refused", 100.0, never)
-
-    assert BACKOFF_CAP == attempts.failed("refused", 100.0 + 3 * BACKOFF_CAP, never)
-    assert BACKOFF_FIRST == attempts.failed("refused", attempts.suppressed_until + 2 * BACKOFF_CAP + 1, never)
-    assert (12, "refused") == (attempts.failures, attempts.problem)
 
 
 # --- test_dialling ---
@@ -189,9 +155,15 @@ class Town:
         self.opened: list[NetworkAddress] = []
         self.failed: list[NetworkAddress] = []
         self.answers: dict[NetworkAddress, asyncio.Future[Any]] = {}
-        self.addresses = Addresses()
-        self.dialling = Dialer(self, self.addresses, 5.0, self._on_open, self.failed.append)  # type: ignore[arg-type]
-        self.dialling.is_invented = lambda address: address.host.startswith("invented")
+        self.addresses = PeerTable()
+        self.dialling = Dialer(
+            self,  # type: ignore[arg-type]
+            self.addresses,
+            5.0,
+            is_invented=lambda address: address.host.startswith("invented"),
+            on_open=self._on_open,
+            on_unreached=self.failed.append,
+        )
 
     async def dial(self, address: NetworkAddress, _connect: object) -> NetworkAddress:
         self.begun.append(address)
@@ -232,13 +204,13 @@ async def test_each_queue_has_slots_of_its_own(town: Town, queue: DialQueue) -> 
     most = DIALS_MAX[queue]
     crowd = hosts(kinds[queue], most + 5)
     for address in crowd:
-        town.dialling.want(address, is_probe=queue is DialQueue.PROBED)
+        town.dialling.request(address, is_probe=queue is DialQueue.PROBED)
     await town.settle()
     assert crowd[:most] == town.begun
 
     for other in DialQueue:
         if other is not queue:
-            town.dialling.want(NetworkAddress(kinds[other]), is_probe=other is DialQueue.PROBED)
+            town.dialling.request(NetworkAddress(kinds[other]), is_probe=other is DialQueue.PROBED)
     await town.settle()
     assert len(town.begun) == most + 2
 
@@ -251,13 +223,13 @@ async def test_address_goes_over_to_a_better_queue_and_is_dialled_once(town: Tow
     """A route names what a peer had invented, and a mirrored pair is asked there: nobody waits behind the others."""
     crowd = hosts("invented", DIALS_MAX[DialQueue.INVENTED] + 1)
     for address in crowd:
-        town.dialling.want(address)
+        town.dialling.request(address)
     await town.settle()
     last = crowd[-1]
     assert last not in town.begun
 
-    town.dialling.want(last, is_probe=True)
-    town.dialling.want(last, is_probe=True)
+    town.dialling.request(last, is_probe=True)
+    town.dialling.request(last, is_probe=True)
     await town.settle()
     assert [last] == town.begun[-1:]
     for address in crowd:
@@ -265,7 +237,7 @@ async def test_address_goes_over_to_a_better_queue_and_is_dialled_once(town: Tow
     await town.settle()
 
     assert sorted(map(str, crowd)) == sorted(map(str, town.begun))
-    assert town.addresses.attempts[last].is_under_way
+    assert town.addresses.histories[last].is_dialling
 
 
 async def test_attempt_that_fails_is_told_and_the_next_one_waits(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,14 +250,14 @@ async def test_attempt_that_fails_is_told_and_the_next_one_waits(town: Town, mon
         waits.append(seconds)
         await sleep(0)
 
-    town.dialling.want(address)
+    town.dialling.request(address)
     await town.settle()
     town.answers[address].set_exception(OSError(111, "Connection refused"))
     await town.settle()
     assert ([address], "Connection refused") == (town.failed, town.addresses.problem_of(address))
 
     monkeypatch.setattr(asyncio, "sleep", note)
-    town.dialling.want(address)
+    town.dialling.request(address)
     for _ in range(5):
         await sleep(0)
     assert 0 < waits[0] <= 0.2
@@ -305,9 +277,9 @@ class Serving:
 def fail(town: Town, *addresses: NetworkAddress) -> float:
     """They have failed, one after the other; when all of them may be tried again."""
     for address in addresses:
-        town.addresses.attempts[address] = DialHistory()
+        town.addresses.histories[address] = DialHistory()
         town.addresses.suppress(address, "Connection refused")
-    return max(town.addresses.attempts[address].suppressed_until for address in addresses)
+    return max(town.addresses.histories[address].suppressed_until for address in addresses)
 
 
 def name(town: Town, *addresses: NetworkAddress) -> None:
@@ -322,12 +294,12 @@ async def test_failed_address_that_nobody_needs_is_dialled_again_and_its_failure
     name(town, address)
     rested = fail(town, address)
 
-    town.dialling.look(rested - 0.01, ())
+    town.dialling.dial_due(rested - 0.01, ())
     await town.settle()
     assert [] == town.begun
     await asyncio.sleep(0.3)
-    town.dialling.look(rested, ())
-    town.dialling.look(rested, ())
+    town.dialling.dial_due(rested, ())
+    town.dialling.dial_due(rested, ())
     await town.settle()
     assert [address] == town.begun
     town.answers[address].set_result(None)
@@ -341,10 +313,10 @@ async def test_address_that_nobody_needs_rests_ever_longer(town: Town) -> None:
     (address,) = hosts("named", 1)
     name(town, address)
     rested = fail(town, address)
-    attempts = town.addresses.attempts[address]
+    attempts = town.addresses.histories[address]
     await asyncio.sleep(0.3)
 
-    town.dialling.look(rested, ())
+    town.dialling.dial_due(rested, ())
     await town.settle()
     town.answers[address].set_exception(OSError(111, "Connection refused"))
     await town.settle()
@@ -355,12 +327,12 @@ async def test_address_that_nobody_needs_rests_ever_longer(town: Town) -> None:
 
 @pytest.mark.usefixtures("in_step")
 async def test_few_are_dialled_again_at_one_look_and_those_first_that_rested_longest(town: Town) -> None:
-    crowd = hosts("named", AGAIN_MAX + 3)
+    crowd = hosts("named", IDLE_DIALS_MAX + 3)
     name(town, *crowd)
     rested = fail(town, *reversed(crowd))
     await asyncio.sleep(0.3)
 
-    town.dialling.look(rested, ())
+    town.dialling.dial_due(rested, ())
     await town.settle()
 
     assert set(crowd[3:]) == set(town.begun)
@@ -377,12 +349,12 @@ async def test_failure_of_an_address_that_leads_nowhere_is_forgotten(town: Town,
     own = {address} if why == "it leads to this very instance" else set()
     rested = fail(town, address)
 
-    town.dialling.look(rested + BACKOFF_CAP, own)
+    town.dialling.dial_due(rested + BACKOFF_CAP, own)
     assert "Connection refused" == town.addresses.problem_of(address)
-    town.dialling.look(rested + 2 * BACKOFF_CAP + 0.1, own)
+    town.dialling.dial_due(rested + 2 * BACKOFF_CAP + 0.1, own)
     await town.settle()
 
-    assert ([], {}, "") == (town.begun, town.addresses.attempts, town.addresses.problem_of(address))
+    assert ([], {}, "") == (town.begun, town.addresses.histories, town.addresses.problem_of(address))
 
 
 async def test_failure_counts_no_more_once_the_peer_itself_has_come(town: Town) -> None:
@@ -391,26 +363,26 @@ async def test_failure_counts_no_more_once_the_peer_itself_has_come(town: Town) 
     rested = fail(town, address)
     link: Any = Serving()
 
-    town.addresses.servers.add(link, address)
+    town.addresses.add(link, address, is_dialled=False)
     assert "" == town.addresses.problem_of(address)
-    town.dialling.look(rested, ())
-    town.addresses.servers.remove(link)
+    town.dialling.dial_due(rested, ())
+    town.addresses.remove(link)
     await town.settle()
 
-    assert ([], "", 0) == (town.begun, town.addresses.problem_of(address), town.addresses.attempts[address].failures)
+    assert ([], "", 0) == (town.begun, town.addresses.problem_of(address), town.addresses.histories[address].failures)
 
 
 async def test_address_is_dialled_again_behind_a_fault_of_the_program() -> None:
     town, [address] = Town(), hosts("sound", 1)
-    town.dialling.want(address)
+    town.dialling.request(address)
     await town.settle()
 
     town.answers[address].set_exception(ZeroDivisionError())
     await town.settle()
 
-    attempts = town.addresses.attempts[address]
-    assert ([address], False) == (town.failed, attempts.is_under_way)
+    attempts = town.addresses.histories[address]
+    assert ([address], False) == (town.failed, attempts.is_dialling)
     assert "a fault of this program" in attempts.problem
-    town.dialling.want(address)
-    assert attempts.is_under_way
+    town.dialling.request(address)
+    assert attempts.is_dialling
     await town.dialling.close()

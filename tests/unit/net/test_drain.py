@@ -17,13 +17,13 @@ from broker.net.drain import (
     STUCK_SECONDS,
     Drain,
     DrainBounds,
+    DrainRemainder,
     DrainStage,
-    Left,
     OwnDeparture,
     PeerDepartures,
-    has_parted,
+    left_cleanly,
 )
-from broker.net.peer_table import Addresses, DialHistory
+from broker.net.peer_table import DialHistory, PeerTable
 from broker.protocol.frame import GoAway, encode_link
 from broker.routing.address import NetworkAddress
 from tests.support.peers import HIGHER, LOWER, NORTH, SOUTH, Neighbourhood, said
@@ -40,16 +40,16 @@ class Station:
     """Departures, what they dial, and what they give up."""
 
     def __init__(self) -> None:
-        self.addresses = Addresses()
+        self.addresses = PeerTable()
         self.given_up: list[object] = []
         self.departures = PeerDepartures(self.addresses, self.dial, self.given_up.append)
 
     def dial(self, address: NetworkAddress) -> None:
-        self.addresses.attempts[address] = DialHistory(is_under_way=True)
+        self.addresses.histories[address] = DialHistory(is_dialling=True)
 
     def come_to_an_end(self, address: NetworkAddress) -> None:
-        self.addresses.attempts[address].is_under_way = False
-        self.departures.look()
+        self.addresses.histories[address].is_dialling = False
+        self.departures.poll()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def test_what_is_wanted_meanwhile_is_waited_for_as_well(station: Station) 
     station.departures.begin(link, 5.0, [])
 
     station.dial(SOUTH_of_departures)
-    station.departures.wanted(SOUTH_of_departures)
+    station.departures.add_hope(SOUTH_of_departures)
     await asyncio.sleep(1)
     assert [] == station.given_up
     station.come_to_an_end(SOUTH_of_departures)
@@ -104,7 +104,7 @@ async def test_deadline_ends_every_hope_and_may_be_moved(station: Station) -> No
 
     station.departures.postpone(second, 10.0)
     await asyncio.sleep(6)
-    station.departures.look()
+    station.departures.poll()
 
     assert [first] == station.given_up
     assert 4.0 == pytest.approx(station.departures.remaining(second), abs=0.1)
@@ -131,17 +131,17 @@ async def test_nothing_is_given_up_any_more_once_closed(station: Station) -> Non
 
 
 def test_what_is_no_link_has_not_parted() -> None:
-    assert not has_parted(None)
+    assert not left_cleanly(None)
 
 
-HELD = Left(held=3, unserved=0, peers=1, by_hop={"tcp://north:4022": 3})
-STUCK = Left(held=3, unserved=3, by_hop={"tcp://north:4022": 3})
+HELD = DrainRemainder(held=3, unserved=0, peers=1, by_hop={"tcp://north:4022": 3})
+STUCK = DrainRemainder(held=3, unserved=3, by_hop={"tcp://north:4022": 3})
 
 
 class Leaver:
     """Notes what it is told, and leaves as the test says. Shape: `told` with the instant of each."""
 
-    def __init__(self, left: Callable[[float], Left], *, seconds: float = 0.0) -> None:
+    def __init__(self, left: Callable[[float], DrainRemainder], *, seconds: float = 0.0) -> None:
         self.told: list[tuple[str, float]] = []
         self._left = left
         self._seconds = seconds
@@ -154,7 +154,7 @@ class Leaver:
         self.told.append((f"leave within {seconds:.1f}", round(self._loop.time(), 3)))
         await asyncio.sleep(self._seconds)
 
-    async def left(self) -> Left:
+    async def remainder(self) -> DrainRemainder:
         return self._left(self._loop.time())
 
 
@@ -171,7 +171,7 @@ async def drained(drain: Drain) -> float:
 
 
 async def test_instance_with_nothing_to_do_has_left_at_once(loop: PlayedLoop) -> None:
-    leaver = Leaver(lambda _: Left())
+    leaver = Leaver(lambda _: DrainRemainder())
     drain = drain_of(leaver)
     assert (False, "serving", None) == (drain.has_begun, drain.sentence, drain.told)
 
@@ -185,7 +185,7 @@ async def test_instance_with_nothing_to_do_has_left_at_once(loop: PlayedLoop) ->
 async def test_leaving_is_announced_while_somebody_asks_for_readiness(
     loop: PlayedLoop, before: float, expected: float
 ) -> None:
-    drain = drain_of(Leaver(lambda _: Left()))
+    drain = drain_of(Leaver(lambda _: DrainRemainder()))
     drain.probed()
     await asyncio.sleep(before)
 
@@ -203,7 +203,7 @@ async def test_announcement_counts_as_a_part_of_the_time(loop: PlayedLoop) -> No
 
 async def test_it_waits_until_nothing_is_left(loop: PlayedLoop) -> None:
     began = loop.time()
-    drain = drain_of(Leaver(lambda now: HELD if now < began + 3.0 else Left()))
+    drain = drain_of(Leaver(lambda now: HELD if now < began + 3.0 else DrainRemainder()))
 
     assert 3.0 <= await drained(drain) <= 3.2
     assert drain.is_clean
@@ -224,7 +224,7 @@ async def test_time_that_is_up_ends_it_and_the_log_tells_what_was_left(loop: Pla
 
 
 async def test_leaving_itself_is_bounded_as_well(loop: PlayedLoop) -> None:
-    drain = drain_of(Leaver(lambda _: Left(peers=1), seconds=1000.0))
+    drain = drain_of(Leaver(lambda _: DrainRemainder(peers=1), seconds=1000.0))
 
     assert 25.0 == pytest.approx(await drained(drain))
     assert not drain.is_clean
@@ -250,7 +250,7 @@ async def test_it_begins_once_however_often_it_is_asked_for(loop: PlayedLoop) ->
 
 async def test_whoever_follows_hears_of_every_change_and_of_the_end(loop: PlayedLoop) -> None:
     began = loop.time()
-    drain = drain_of(Leaver(lambda now: HELD if now < began + 2.5 else Left()))
+    drain = drain_of(Leaver(lambda now: HELD if now < began + 2.5 else DrainRemainder()))
     told: list[str] = []
     drain.on_change = lambda: told.append(drain.sentence)
 
@@ -267,7 +267,7 @@ async def test_whoever_follows_hears_of_every_change_and_of_the_end(loop: Played
 
 
 async def test_whoever_follows_is_answered_after_a_while_though_nothing_changes(loop: PlayedLoop) -> None:
-    drain = drain_of(Leaver(lambda _: Left()))
+    drain = drain_of(Leaver(lambda _: DrainRemainder()))
     began = loop.time()
 
     await drain.changed(0, 10.0)
@@ -279,7 +279,7 @@ async def test_dry_look_tells_what_would_have_to_leave_and_begins_nothing(loop: 
     leaver = Leaver(lambda _: HELD)
     drain = drain_of(leaver)
 
-    assert HELD == await drain.look()
+    assert HELD == await drain.poll()
 
     assert (False, []) == (drain.has_begun, leaver.told)
 
@@ -326,7 +326,7 @@ async def test_peers_are_told_once_and_a_late_one_with_what_is_left_of_the_time(
     near.accept(arbitration=LOWER)
     late = near.accept(is_greeting=False)
 
-    near.peers.leave(reason="upgrade", seconds=5.0)
+    near.peers.announce_departure(reason="upgrade", seconds=5.0)
     await asyncio.sleep(2)
     near.greet(late, arbitration=HIGHER)
 
@@ -336,20 +336,20 @@ async def test_peers_are_told_once_and_a_late_one_with_what_is_left_of_the_time(
 async def test_nobody_is_told_anything_while_the_instance_stays(near: Neighbourhood) -> None:
     near.accept()
 
-    OwnDeparture().greet(near.links[0])
+    OwnDeparture().announce_to(near.links[0])
 
     assert [[]] == goaways(near)
 
 
 async def test_peer_that_has_ended_its_direction_has_moved_and_still_gets_what_is_for_it(near: Neighbourhood) -> None:
     sock = near.accept(addresses=[str(NORTH)])
-    near.peers.leave(reason="upgrade", seconds=5.0)
-    assert 1 == near.peers.left().peers
+    near.peers.announce_departure(reason="upgrade", seconds=5.0)
+    assert 1 == near.peers.remainder().peers
 
     sock.end()
     frame = near.send(NORTH)
 
-    assert (0, False) == (near.peers.left().peers, sock.is_closed)
+    assert (0, False) == (near.peers.remainder().peers, sock.is_closed)
     assert sock.written.endswith(frame)
 
 
@@ -363,17 +363,17 @@ async def test_peer_that_ends_its_direction_while_the_instance_stays_is_closed(n
 
 async def test_peer_that_says_nothing_of_moving_counts_as_moved_when_no_frames_come(near: Neighbourhood) -> None:
     sock, frame = near.accept(), near.send(SOUTH)
-    near.peers.leave(reason="upgrade", seconds=60.0)
+    near.peers.announce_departure(reason="upgrade", seconds=60.0)
 
     for _ in range(3):
-        assert 1 == near.peers.left().peers
+        assert 1 == near.peers.remainder().peers
         await asyncio.sleep(QUIET_SECONDS - 0.1)
         sock.feed(frame)
     await asyncio.sleep(0)
-    assert 1 == near.peers.left().peers
+    assert 1 == near.peers.remainder().peers
     await asyncio.sleep(QUIET_SECONDS)
 
-    assert 0 == near.peers.left().peers
+    assert 0 == near.peers.remainder().peers
 
 
 async def test_what_is_held_is_counted_by_next_hop(near: Neighbourhood) -> None:
@@ -383,16 +383,16 @@ async def test_what_is_held_is_counted_by_next_hop(near: Neighbourhood) -> None:
     near.send(NORTH, 2)
     near.send(NORTH, 3)
 
-    left = near.peers.left()
+    left = near.peers.remainder()
 
-    assert Left(held=3, unserved=2, peers=1, by_hop={str(NORTH): 2, str(SOUTH): 1}) == left
+    assert DrainRemainder(held=3, unserved=2, peers=1, by_hop={str(NORTH): 2, str(SOUTH): 1}) == left
 
 
 async def test_not_every_next_hop_is_named(near: Neighbourhood) -> None:
     for number in range(HOPS_MAX + 5):
         near.send(NetworkAddress(f"10.7.0.{number}"), number)
 
-    left = near.peers.left()
+    left = near.peers.remainder()
 
     assert (HOPS_MAX + 5, HOPS_MAX) == (left.held, len(left.by_hop))
 
@@ -400,14 +400,14 @@ async def test_not_every_next_hop_is_named(near: Neighbourhood) -> None:
 @pytest.mark.parametrize(
     ("left", "expected"),
     [
-        (Left(), (True, True, "0 held, 0 peers left")),
-        (Left(held=2, unserved=2), (False, True, "2 held, 0 peers left")),
-        (Left(held=2, unserved=1), (False, False, "2 held, 0 peers left")),
-        (Left(peers=1), (False, False, "0 held, 1 peer left")),
-        (Left(busy=("orders",)), (False, False, "0 held, 0 peers left, busy: orders")),
+        (DrainRemainder(), (True, True, "0 held, 0 peers left")),
+        (DrainRemainder(held=2, unserved=2), (False, True, "2 held, 0 peers left")),
+        (DrainRemainder(held=2, unserved=1), (False, False, "2 held, 0 peers left")),
+        (DrainRemainder(peers=1), (False, False, "0 held, 1 peer left")),
+        (DrainRemainder(busy=("orders",)), (False, False, "0 held, 0 peers left, busy: orders")),
     ],
 )
-def test_what_is_left_says_whether_it_is_worth_waiting(left: Left, expected: tuple[bool, bool, str]) -> None:
+def test_what_is_left_says_whether_it_is_worth_waiting(left: DrainRemainder, expected: tuple[bool, bool, str]) -> None:
     assert expected == (left.is_nothing, left.is_stuck, str(left))
 
 
@@ -416,7 +416,7 @@ async def test_instance_that_leaves_goes_nowhere_itself_when_its_peer_leaves_too
     near.send(NORTH)
     await asyncio.sleep(0)
     near.greet(near.socks[0])
-    near.peers.leave(reason="upgrade", seconds=5.0)
+    near.peers.announce_departure(reason="upgrade", seconds=5.0)
 
     near.socks[0].feed(encode_link(GoAway(deadline_ms=5000)))
     await asyncio.sleep(0.2)

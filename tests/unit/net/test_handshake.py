@@ -23,12 +23,12 @@ async def test_without_tls_an_accepted_socket_is_a_transport_at_once(loop: Playe
     opened: list[Opening] = []
     sock: Any = PlayedSocket(loop)
 
-    Handshaker(NO_SECURITY, 1.0, Counter(), opened.append).accept(sock, "tcp://peer:1")
+    Handshaker(NO_SECURITY, 1.0, Counter(), opened.append, Handshakes(1, bool)).accept(sock, "tcp://peer:1")
 
     [opening] = opened
     assert ("tcp://peer:1", loop.time()) == (opening.address, opening.begun_at)
     assert isinstance(opening.transport, PlainTransport)
-    assert (opening.transport, "tcp://peer:1") == opening.ends
+    assert (opening.transport, "tcp://peer:1") == (opening.transport, opening.address)
 
 
 async def test_without_tls_a_dialled_socket_is_a_transport_at_once(loop: PlayedLoop) -> None:
@@ -38,7 +38,7 @@ async def test_without_tls_a_dialled_socket_is_a_transport_at_once(loop: PlayedL
         await asyncio.sleep(0)
         return sock, (address.host, address.port)
 
-    opening = await Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None).dial(FAR, connect)
+    opening = await Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None, Handshakes(1, bool)).dial(FAR, connect)
 
     assert ("tcp://far:4022", True) == (opening.address, isinstance(opening.transport, PlainTransport))
 
@@ -48,7 +48,7 @@ async def test_nobody_reached_is_what_the_system_said(loop: PlayedLoop) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
     with pytest.raises(ConnectionRefusedError):
-        await Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None).dial(FAR, connect)
+        await Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None, Handshakes(1, bool)).dial(FAR, connect)
 
 
 async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -> None:
@@ -83,7 +83,7 @@ class Hall:
     async def begin(self, host: str, name: str = "") -> None:
         name = name or f"{host}#{len(self.sockets)}"
         self.sockets[name] = PlayedSocket(self._loop)
-        self.handshakes.make_room(host)
+        self.handshakes.evict(host)
         task = self._loop.create_task(self._shake(name))
         task.add_done_callback(lambda task: self.handshakes.remove(task).close())
         self.handshakes.add(task, self.sockets[name], host)

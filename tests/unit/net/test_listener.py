@@ -222,15 +222,15 @@ async def test_closed_listener_accepts_nobody(*, is_short: bool, door: Door, loo
         door.port.waiting.append(errno.EMFILE)
         door.port.read()
 
-    await door.listener.close()
-    await door.listener.close()
+    door.listener.release()
+    door.listener.release()
     await asyncio.sleep(2 * SHORTAGE_PAUSE)
 
     assert (True, {}) == (door.port.is_closed, loop.readers)
 
 
 async def test_listener_that_never_started_frees_its_port(door: Door) -> None:
-    await door.listener.close()
+    door.listener.release()
 
     assert door.port.is_closed
 

@@ -18,8 +18,8 @@ from broker.conversation.window import NEVER
 from broker.dialog.status import PathProblem
 from broker.flow import Disposition
 from broker.net.link import Link
-from broker.net.mirrors import AT_ONCE, CHECK_SECONDS, PAUSE_SECONDS, STATE_CHANGED, MirrorLog, Mirrors, tell
-from broker.protocol.frame import Probe, ProbeReply, Rejected, decode_link
+from broker.net.mirrors import AT_ONCE, CHECK_SECONDS, PAUSE_SECONDS, STATE_CHANGED, MirrorLog, Mirrors, describe
+from broker.protocol.frame import Probe, ProbeReply, Rejected
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute, MirroredRouteState
@@ -74,8 +74,8 @@ class Watched:
                 self.route.on_reply(NORTH, "principal", 5, self.clock.now)
             else:
                 self.route.on_reply(NORTH, "mirror", 5, self.clock.now)
-            self.log.look()
-            self.log.look()
+            self.log.update()
+            self.log.update()
 
     def changes(self) -> list[int]:
         told = [line["changes"] for line in self.lines]
@@ -114,7 +114,7 @@ def test_alarm_is_a_warning(watched: Watched) -> None:
     """A person has to look at it."""
     watched.flap(1)
     watched.route.on_reply(SOUTH, "principal", 4, watched.clock.now)
-    watched.log.look()
+    watched.log.update()
 
     assert ["info", "warning"] == [line["log_level"] for line in watched.lines]
 
@@ -181,12 +181,12 @@ def route() -> MirroredRoute[NetworkAddress]:
 def test_both_are_told_in_the_order_of_the_route() -> None:
     """Silent, out of reach, answered: each has its words."""
     one = route()
-    assert tell(one) == "tcp://north:4022 has not answered yet, tcp://south:4022 has not answered yet"
+    assert describe(one) == "tcp://north:4022 has not answered yet, tcp://south:4022 has not answered yet"
 
     one.on_unreachable(NORTH, "Connection refused", 2.0)
     one.on_reply(SOUTH, "mirror", 3, 2.0)
 
-    assert tell(one) == "tcp://north:4022 (Connection refused), tcp://south:4022 says mirror, epoch 3"
+    assert describe(one) == "tcp://north:4022 (Connection refused), tcp://south:4022 says mirror, epoch 3"
 
 
 def test_epoch_that_counts_for_nothing_is_no_part_of_an_answer() -> None:
@@ -196,7 +196,7 @@ def test_epoch_that_counts_for_nothing_is_no_part_of_an_answer() -> None:
     one.on_reply(NORTH, "principal", -1, 2.0)
     one.on_reply(SOUTH, "principal", 1, 2.0)
 
-    assert tell(one) == "tcp://north:4022 (answered with the epoch -1), tcp://south:4022 says principal, epoch 1"
+    assert describe(one) == "tcp://north:4022 (answered with the epoch -1), tcp://south:4022 says principal, epoch 1"
 
 
 def test_alarm_is_told_behind_it() -> None:
@@ -206,7 +206,7 @@ def test_alarm_is_told_behind_it() -> None:
     one.on_reply(NORTH, "principal", 1, 2.0)
     one.on_reply(SOUTH, "principal", 1, 2.0)
 
-    assert tell(one).endswith(f"; {one.alarm}")
+    assert describe(one).endswith(f"; {one.alarm}")
 
 
 NORTH_of_mirrors, SOUTH_of_mirrors, EAST, WEST = [NetworkAddress(name) for name in ("north", "south", "east", "west")]
@@ -245,31 +245,32 @@ class Town:
     """
 
     def __init__(self) -> None:
-        self.watcher: Any = None
-        self.links: dict[NetworkAddress, PlayedLink] = {}
+        self.links: dict[NetworkAddress, Any] = {}
         self.asked: list[tuple[NetworkAddress, Probe]] = []
         self.wanted: list[NetworkAddress] = []
         self.led: list[Mapping[MirroredPair, NetworkAddress | None]] = []
         self.rooms = 0
         self.role = "principal"
         self.routing_context = SimpleNamespace(own=set(), principals={})
-        self.table = SimpleNamespace(pair_outboxes={})
-        self.mirrors = Mirrors(cast("Any", self), self.prove, on_room=self._on_room, jitter=lambda: 0.0)
+        self.pair_outboxes: dict[MirroredPair, Any] = {}
+        self.mirrors = Mirrors(cast("Any", self), self.prove, on_capacity=self._on_room, jitter=lambda: 0.0)
         self.mirrors.start(cast("Any", self))
 
     # peers
 
-    def ask(self, address: NetworkAddress, probe: bytes) -> PlayedLink | None:
+    @property
+    def table(self) -> Town:
+        return self
+
+    def send_probe(self, address: NetworkAddress, probe: Probe) -> PlayedLink | None:
         link = self.links.get(address)
         if link is None:
             self.wanted.append(address)
         else:
-            message = decode_link(probe)
-            assert isinstance(message, Probe)
-            self.asked.append((address, message))
+            self.asked.append((address, probe))
         return link
 
-    def served_by(self, link: PlayedLink) -> list[NetworkAddress]:
+    def addresses_served_by(self, link: PlayedLink) -> list[NetworkAddress]:
         return [address for address in link.addresses if self.links.get(address) is link]
 
     def prove(self, probe: Probe) -> ProbeReply:
@@ -289,15 +290,15 @@ class Town:
 
     def connect(self, *addresses: NetworkAddress, instance: UUID | None = None) -> Link:
         peer = SimpleNamespace(instance=NO_GUID if instance is None else instance.bytes)
-        link = PlayedLink(list(addresses), SimpleNamespace(peer=peer))
+        link: Any = PlayedLink(list(addresses), SimpleNamespace(peer=peer))
         for address in addresses:
             self.links[address] = link
-            self.watcher.on_served(address, link)
+            self.mirrors.on_served(address, link)
         return cast("Link", link)
 
     def cut(self, address: NetworkAddress) -> None:
         del self.links[address]
-        self.watcher.on_unserved(address, "cut")
+        self.mirrors.on_unserved(address, "cut")
 
     def route(self, *routes: Route) -> None:
         self.mirrors.on_routes([build_table(routes, now=datetime.now(UTC))])
@@ -308,7 +309,7 @@ class Town:
         await asyncio.sleep(0)
 
     def says(self, address: NetworkAddress, role: str, epoch: int = 1, instance: UUID = BILLING) -> None:
-        self.watcher.on_answered(self.links[address], ProbeReply(0, instance.bytes, role, epoch))
+        self.mirrors.on_probe_reply(self.links[address], ProbeReply(0, instance.bytes, role, epoch))
 
     def hosts_asked(self) -> list[str]:
         hosts = [address.host for address, _ in self.asked]
@@ -408,7 +409,7 @@ async def test_only_the_link_that_serves_an_address_speaks_for_it(town: Town) ->
     await town.use(ONE)
     town.connect(NORTH_of_mirrors)
 
-    town.watcher.on_answered(old, ProbeReply(0, BILLING.bytes, "principal", 9))
+    town.mirrors.on_probe_reply(old, ProbeReply(0, BILLING.bytes, "principal", 9))
 
     assert [{pair_of(ONE): SOUTH_of_mirrors}] == town.led
 
@@ -423,7 +424,7 @@ async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(t
     town.hosts_asked()
 
     again = town.connect(NORTH_of_mirrors)
-    town.watcher.on_served(NORTH_of_mirrors, again)
+    town.mirrors.on_served(NORTH_of_mirrors, again)
     town.connect(SOUTH_of_mirrors)
 
     assert ["north"] == town.hosts_asked()
@@ -453,7 +454,7 @@ async def test_question_whose_connection_failed_is_not_put_to_the_partner_of_a_p
     town.says(NORTH_of_mirrors, "principal")
     town.hosts_asked()
 
-    town.watcher.on_unserved(SOUTH_of_mirrors, "refused")
+    town.mirrors.on_unserved(SOUTH_of_mirrors, "refused")
     town.connect(SOUTH_of_mirrors)
 
     assert [] == town.hosts_asked()
@@ -487,8 +488,8 @@ async def test_this_very_instance_is_asked_without_a_link(town: Town) -> None:
     assert ([NORTH_of_mirrors], [{pair_of(ONE): SOUTH_of_mirrors}]) == (town.wanted, town.led)
 
     town.role = "mirror"
-    town.watcher.on_role(ORDERS.bytes)
-    town.watcher.on_role(BILLING.bytes)
+    town.mirrors.on_role_change(ORDERS.bytes)
+    town.mirrors.on_role_change(BILLING.bytes)
     await asyncio.sleep(0)
     assert {pair_of(ONE): None} == town.led[-1]
 
@@ -503,9 +504,9 @@ async def test_refused_frame_makes_the_principal_be_asked_and_its_answer_decides
     town.says(NORTH_of_mirrors, "principal")
     town.hosts_asked()
 
-    town.watcher.on_rejected(link, Rejected(code=Disposition.POOL_LIMIT.number))
+    town.mirrors.on_rejected(link, Rejected(code=Disposition.POOL_LIMIT.number))
     assert [] == town.hosts_asked()
-    town.watcher.on_rejected(link, Rejected(code=code))
+    town.mirrors.on_rejected(link, Rejected(code=code))
     assert (["north"], {pair_of(ONE): NORTH_of_mirrors, pair_of(two): NORTH_of_mirrors}) == (
         town.hosts_asked(),
         town.routing_context.principals,
@@ -532,11 +533,11 @@ async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_a
     monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=lambda: now))
 
     for _ in range(100):
-        town.watcher.on_rejected(link, Rejected(code=MIRROR))
+        town.mirrors.on_rejected(link, Rejected(code=MIRROR))
     assert {BILLING.bytes, ORDERS.bytes} == {probe.broker_instance for _, probe in town.asked}
     assert ["north", "north"] == town.hosts_asked()
     now += CHECK_SECONDS
-    town.watcher.on_rejected(link, Rejected(code=MIRROR))
+    town.mirrors.on_rejected(link, Rejected(code=MIRROR))
 
     assert ["north", "north"] == town.hosts_asked()
     assert {pair_of(one): NORTH_of_mirrors for one in (ONE, two, other)} == town.routing_context.principals
@@ -697,6 +698,6 @@ async def test_what_waits_is_told_with_the_name_of_a_route(town: Town) -> None:
     town.route(ONE)
     assert (0, 0) == town.mirrors.waiting(pair_of(ONE))
 
-    town.table.pair_outboxes[pair_of(ONE)] = Box()
+    town.pair_outboxes[pair_of(ONE)] = Box()
 
     assert ((2, 700), "one") == (town.mirrors.waiting(pair_of(ONE)), town.mirrors.route_name(pair_of(ONE)))

@@ -20,17 +20,15 @@ from broker.net.peer_table import BACKOFF_FIRST, OTHER_PEERS, DialQueue
 from broker.net.peers import (
     ASKED_MAX,
     ENDS,
-    RENEW_SECONDS,
-    RENEWALS,
-    REPORT_SECONDS,
-    Askers,
+    REARM_SECONDS,
+    REARMS,
+    REPORTS_PER_SECOND,
     DeferredWork,
     LoopFairness,
-    Stirred,
+    ProbeSubscribers,
     Tuning,
     largest_frame,
-    narrow,
-    retune,
+    refresh_narrow,
 )
 from broker.net.quotas import PeerLimits, Timeouts
 from broker.net.tls import NO_SECURITY
@@ -53,15 +51,14 @@ from broker.routing.table import build_table
 from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PEER, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 
-# --- test_askers ---
-# Who asked for a principal: answered at once, and told again when the role changes.
+# --- who asked for a role ---
 
 
 BILLING, ORDERS = b"b" * 16, b"o" * 16
 
 
-class AskersLink:
-    """A peer that keeps what it is told."""
+class ProbingLink:
+    """A link that keeps what it sends."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -70,78 +67,32 @@ class AskersLink:
         self.heard.append(decode_link(frame))
 
 
-class Role:
-    """What the instance is now."""
+def test_change_of_role_reaches_all_that_asked_with_the_id_of_their_last_probe() -> None:
+    """Every PROBE is answered at once; a peer that asked for something else, or is gone, hears nothing more."""
+    role = ["mirror"]
+    subscribers = ProbeSubscribers(lambda probe: ProbeReply(probe.id, probe.broker_instance, role[0], 3))
+    first, other, gone = cast("Any", (ProbingLink(), ProbingLink(), ProbingLink()))
+    for link, number, instance in ((first, 1, BILLING), (first, 2, BILLING), (other, 5, ORDERS), (gone, 9, BILLING)):
+        subscribers.answer(link, Probe(number, "//s", instance))
+    subscribers.forget(gone)
+    subscribers.forget(cast("Any", ProbingLink()))
+    role[0] = "principal"
 
-    def __init__(self) -> None:
-        self.role, self.epoch = "mirror", 3
+    subscribers.announce(BILLING)
 
-    def prove(self, probe: Probe) -> ProbeReply:
-        return ProbeReply(probe.id, probe.broker_instance, self.role, self.epoch)
-
-
-@pytest.fixture
-def role() -> Role:
-    return Role()
-
-
-@pytest.fixture
-def askers(role: Role) -> Askers:
-    return Askers(role.prove)
+    assert [(1, "mirror"), (2, "mirror"), (2, "principal")] == [(reply.id, reply.role) for reply in first.heard]
+    assert ([ProbeReply(5, ORDERS, "mirror", 3)], 1, 4) == (other.heard, len(gone.heard), subscribers.answered)
 
 
-def test_probe_is_answered_with_what_holds_now(askers: Askers) -> None:
-    """The answer carries the id of the question."""
-    link = AskersLink()
-
-    askers.answer(link, Probe(7, "//billing", BILLING))
-
-    assert [ProbeReply(7, BILLING, "mirror", 3)] == link.heard
-    assert askers.answered == 1
-
-
-def test_change_of_role_is_told_to_all_that_asked_with_the_id_of_their_last_probe(askers: Askers, role: Role) -> None:
-    """Whoever asked for something else, or not at all, hears nothing."""
-    first, second, other = AskersLink(), AskersLink(), AskersLink()
-    for number in (1, 2):
-        askers.answer(first, Probe(number, "//billing", BILLING))
-    askers.answer(second, Probe(9, "//billing", BILLING))
-    askers.answer(other, Probe(5, "//orders", ORDERS))
-    for link in (first, second, other):
-        link.heard.clear()
-    role.role, role.epoch = "principal", 4
-
-    askers.announce(BILLING)
-
-    assert [ProbeReply(2, BILLING, "principal", 4)] == first.heard
-    assert [ProbeReply(9, BILLING, "principal", 4)] == second.heard
-    assert [] == other.heard
-
-
-def test_link_that_is_gone_is_told_nothing(askers: Askers) -> None:
-    """A link is forgotten, whether it asked or not."""
-    link = AskersLink()
-    askers.answer(link, Probe(1, "//billing", BILLING))
-    link.heard.clear()
-
-    askers.forget(link)
-    askers.forget(AskersLink())
-    askers.announce(BILLING)
-
-    assert [] == link.heard
-
-
-def test_peer_that_asks_for_ever_more_is_remembered_for_the_latest_only(askers: Askers) -> None:
-    """Memory stays bounded: the one that was asked for the longest ago is forgotten, though it was answered."""
-    link = AskersLink()
+def test_peer_that_asks_for_ever_more_is_remembered_for_the_latest_only() -> None:
+    subscribers, link = ProbeSubscribers(lambda probe: ProbeReply(probe.id, probe.broker_instance)), ProbingLink()
     instances = [number.to_bytes(16, "big") for number in range(ASKED_MAX + 1)]
     for instance in (instances[0], *instances):
-        askers.answer(link, Probe(1, "//x" * 4000, instance))
-    assert len(link.heard) == ASKED_MAX + 2
+        subscribers.answer(cast("Any", link), Probe(1, "//x" * 4000, instance))
     link.heard.clear()
 
     for instance in instances:
-        askers.announce(instance)
+        subscribers.announce(instance)
 
     assert [reply.broker_instance for reply in link.heard] == instances[1:]
 
@@ -162,7 +113,7 @@ class Worker:
         self.turns.append(now)
         if self.wishes:
             self.wishes -= 1
-            self.housekeeping.again()
+            self.housekeeping.schedule()
 
 
 async def test_many_wishes_are_one_turn_in_a_later_turn_of_the_loop(loop: PlayedLoop) -> None:
@@ -172,7 +123,7 @@ async def test_many_wishes_are_one_turn_in_a_later_turn_of_the_loop(loop: Played
     worker.wishes = 2
 
     for _ in range(3):
-        housekeeping.again()
+        housekeeping.schedule()
     assert [] == worker.turns
     await asyncio.sleep(0.1)
 
@@ -206,7 +157,7 @@ async def test_every_failure_is_counted_and_some_are_told(loop: PlayedLoop, caps
 
     for _ in range(3):
         housekeeping.report(None, ValueError("same again"))
-    await asyncio.sleep(REPORT_SECONDS)
+    await asyncio.sleep(REPORTS_PER_SECOND)
     housekeeping.report(None, ValueError("later"))
 
     told = capsys.readouterr().out
@@ -243,7 +194,7 @@ class Paced:
 
     def end_all(self) -> None:
         for link in self.links:
-            self.pace.wind_up(link)
+            self.pace.close_soon(link)
 
     @property
     def ended(self) -> int:
@@ -267,7 +218,7 @@ async def test_crowd_ends_over_many_turns_and_in_order() -> None:
     assert [1] * 2 * ENDS + [0] * (ENDS + 1) == [link.ended for link in paced.links]
     more = Played()
     paced.links.append(more)
-    paced.pace.wind_up(cast("Link", more))
+    paced.pace.close_soon(cast("Link", more))
     assert 2 * ENDS == paced.ended
     for _ in range(4):
         await asyncio.sleep(0)
@@ -296,7 +247,7 @@ async def test_bug_of_one_is_told_and_the_others_end() -> None:
 
 
 async def test_long_look_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "VISIT_SECONDS", 0.0)
     paced = Paced(*(Played() for _ in range(10)), Played(is_broken=True))
     looking = asyncio.ensure_future(paced.pace.visit(paced.links, lambda link: cast("Played", link).close_after_eof()))
 
@@ -310,23 +261,23 @@ async def test_long_look_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_readers_are_renewed_a_moment_later_some_in_a_turn() -> None:
-    paced = Paced(*(Played() for _ in range(RENEWALS)), Played(is_broken=True))
+    paced = Paced(*(Played() for _ in range(REARMS)), Played(is_broken=True))
 
     for link in paced.links:
-        paced.pace.renew_soon(link)
+        paced.pace.rearm_soon(link)
     assert 0 == sum(link.renewed for link in paced.links)
-    await asyncio.sleep(RENEW_SECONDS)
+    await asyncio.sleep(REARM_SECONDS)
     for _ in range(3):
         await asyncio.sleep(0)
 
-    assert [1] * (RENEWALS + 1) == [link.renewed for link in paced.links]
+    assert [1] * (REARMS + 1) == [link.renewed for link in paced.links]
     assert [paced.links[-1]] == paced.failed
 
 
 async def test_nothing_happens_any_more_when_it_is_closed() -> None:
     paced = Paced(*(Played() for _ in range(2 * ENDS)))
     paced.end_all()
-    paced.pace.renew_soon(paced.links[0])
+    paced.pace.rearm_soon(paced.links[0])
 
     paced.pace.close()
     await asyncio.sleep(1)
@@ -339,7 +290,7 @@ async def test_time_passes_for_every_link_that_is_not_closed(state: LinkState) -
     ticks: list[float] = []
     link: Any = SimpleNamespace(state=state, tick=ticks.append)
 
-    await Paced().pace.tick([link])
+    await Paced().pace.visit([link], module._tick)
 
     assert (state is not LinkState.CLOSED) == bool(ticks)
 
@@ -366,7 +317,7 @@ async def dialled(near: Neighbourhood, address: NetworkAddress = NORTH, **hello:
 async def test_held_frame_makes_its_address_be_dialled_and_leaves_when_hello_came(near: Neighbourhood) -> None:
     near.reachable.add(NORTH)
     frame = near.send(NORTH)
-    assert AddressHealth.UNTRIED is near.peers.health_of(NORTH)
+    assert AddressHealth.UNTRIED is near.peers.table.health_of(NORTH)
     await asyncio.sleep(0)
     (sock,) = near.socks
     assert ([OWN], b"", [(NORTH, 0.0)]) == (said(sock), sent(sock), near.dialled)
@@ -375,8 +326,8 @@ async def test_held_frame_makes_its_address_be_dialled_and_leaves_when_hello_cam
 
     assert (frame, AddressHealth.CONNECTED, "") == (
         sent(sock),
-        near.peers.health_of(NORTH),
-        near.peers.problem_of(NORTH),
+        near.peers.table.health_of(NORTH),
+        near.peers.table.problem_of(NORTH),
     )
     assert [("tcp://10.0.0.1:4022", False)] == [(link.address, link.is_accept) for link in near.links]
     assert near.forwarder.unaccounted == 0
@@ -399,8 +350,8 @@ async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_h
     frame = near.send(NORTH)
     await asyncio.sleep(0)
     assert (AddressHealth.SUPPRESSED, "Connection refused") == (
-        near.peers.health_of(NORTH),
-        near.peers.problem_of(NORTH),
+        near.peers.table.health_of(NORTH),
+        near.peers.table.problem_of(NORTH),
     )
 
     await asyncio.sleep(2)
@@ -410,7 +361,7 @@ async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_h
     await asyncio.sleep(5)
     near.greet(near.socks[0])
 
-    assert (frame, AddressHealth.CONNECTED) == (sent(near.socks[0]), near.peers.health_of(NORTH))
+    assert (frame, AddressHealth.CONNECTED) == (sent(near.socks[0]), near.peers.table.health_of(NORTH))
 
 
 async def test_nobody_is_dialled_when_nothing_waits_any_more(near: Neighbourhood) -> None:
@@ -419,7 +370,7 @@ async def test_nobody_is_dialled_when_nothing_waits_any_more(near: Neighbourhood
     await asyncio.sleep(100)
 
     assert near.dialled[-1][1] < 5
-    assert AddressHealth.UNTRIED is near.peers.health_of(NORTH)
+    assert AddressHealth.UNTRIED is near.peers.table.health_of(NORTH)
 
 
 @pytest.mark.parametrize(("reason", "seconds"), [("garbage", 1), ("end", 1), ("silence", 12)])
@@ -446,7 +397,7 @@ async def test_lost_link_is_dialled_again_only_for_what_is_held(near: Neighbourh
 
     sock.end()
     await asyncio.sleep(5)
-    assert (1, AddressHealth.UNTRIED) == (len(near.dialled), near.peers.health_of(NORTH))
+    assert (1, AddressHealth.UNTRIED) == (len(near.dialled), near.peers.table.health_of(NORTH))
     near.send(NORTH)
     await asyncio.sleep(0)
 
@@ -458,7 +409,7 @@ async def test_address_of_a_route_is_dialled_again_whoever_had_opened_the_lost_l
     near: Neighbourhood, *, is_arbitrated: bool
 ) -> None:
     """A peer that was restarted is reached again, also where its link was the one that it had opened."""
-    near.peers.dialling.on_routes([build_table([Route("north", NORTH)], now=datetime.now(UTC))])
+    near.peers.dialer.on_routes([build_table([Route("north", NORTH)], now=datetime.now(UTC))])
     if is_arbitrated:
         ours = await dialled(near, arbitration=LOWER)
     theirs = near.accept(arbitration=LOWER, addresses=[] if is_arbitrated else [str(NORTH)])
@@ -468,7 +419,7 @@ async def test_address_of_a_route_is_dialled_again_whoever_had_opened_the_lost_l
     before = len(near.dialled)
 
     theirs.end()
-    told = near.peers.health_of(NORTH), near.peers.problem_of(NORTH)
+    told = near.peers.table.health_of(NORTH), near.peers.table.problem_of(NORTH)
     await asyncio.sleep(2)
 
     assert (AddressHealth.SUPPRESSED, "closed by the peer") == told
@@ -480,7 +431,7 @@ async def test_announced_address_that_no_route_names_is_forgotten_with_its_link(
 
     theirs.end()
 
-    assert (AddressHealth.UNTRIED, {}) == (near.peers.health_of(NORTH), near.peers.attempts)
+    assert (AddressHealth.UNTRIED, {}) == (near.peers.table.health_of(NORTH), near.peers.table.histories)
 
 
 async def test_attempt_that_another_link_overtakes_is_not_made(near: Neighbourhood) -> None:
@@ -493,7 +444,7 @@ async def test_attempt_that_another_link_overtakes_is_not_made(near: Neighbourho
 
     assert (1, [sock]) == (len(near.dialled), near.socks)
     near.send(NORTH, 2)
-    assert not near.peers.attempts[NORTH].is_under_way
+    assert not near.peers.table.histories[NORTH].is_dialling
 
 
 async def test_only_so_many_addresses_are_dialled_at_a_time(
@@ -534,18 +485,18 @@ async def test_socket_that_fails_at_once_counts_as_a_failed_attempt(
     near.send(NORTH)
     await asyncio.sleep(0)
 
-    assert ([], True, "Invalid argument") == (near.links, near.socks[0].is_closed, near.peers.problem_of(NORTH))
+    assert ([], True, "Invalid argument") == (near.links, near.socks[0].is_closed, near.peers.table.problem_of(NORTH))
 
 
 async def test_link_to_this_very_process_is_of_no_use(near: Neighbourhood) -> None:
     await dialled(near, arbitration=OWN.arbitration)
 
-    assert ([], AddressHealth.SUPPRESSED) == (near.links, near.peers.health_of(NORTH))
-    assert "the address leads to this very instance" == near.peers.problem_of(NORTH)
+    assert ([], AddressHealth.SUPPRESSED) == (near.links, near.peers.table.health_of(NORTH))
+    assert "the address leads to this very instance" == near.peers.table.problem_of(NORTH)
 
 
 def name_north(near: Neighbourhood) -> None:
-    near.peers.dialling.on_routes([build_table([Route("north", NORTH)], now=datetime.now(UTC))])
+    near.peers.dialer.on_routes([build_table([Route("north", NORTH)], now=datetime.now(UTC))])
 
 
 async def test_peer_that_has_our_instance_id_only_is_not_us_and_frames_wait_for_the_real_one(
@@ -560,7 +511,7 @@ async def test_peer_that_has_our_instance_id_only_is_not_us_and_frames_wait_for_
     with capture_logs() as logs:
         near.greet(near.socks[0], instance=b"i" * 16)
     assert (set(), True) == (near.forwarder.routing_context.own, near.socks[0].is_closed)
-    assert "another instance has our identity" == near.peers.problem_of(NORTH)
+    assert "another instance has our identity" == near.peers.table.problem_of(NORTH)
     assert [str(NORTH)] == [one["address"] for one in logs if one["event"] == "another instance has our identity"]
     await asyncio.sleep(1)
     near.greet(near.socks[1])
@@ -633,17 +584,17 @@ async def test_announced_address_is_served_by_the_link_that_the_peer_opened(near
     frame = near.send(NORTH)
 
     assert (frame, []) == (sent(sock), near.dialled)
-    assert {NORTH, NetworkAddress("::1")} == near.peers.known_addresses
+    assert {NORTH, NetworkAddress("::1")} == near.peers.table.known_addresses
 
 
 async def test_dialogs_are_told_when_the_wanted_address_is_served_already(near: Neighbourhood) -> None:
     near.accept(addresses=[str(NORTH)])
     near.forwarder.table.outbox(NORTH)
-    near.peers.want(NORTH)
+    near.peers.request_link(NORTH)
     await asyncio.sleep(0)
     rooms = near.rooms
 
-    near.peers.want(NORTH)
+    near.peers.request_link(NORTH)
     assert near.forwarder.table.outboxes[NORTH].is_ready
     assert rooms == near.rooms
     await asyncio.sleep(0)
@@ -667,21 +618,26 @@ async def test_stranger_that_comes_and_goes_makes_nobody_look_for_another_way(ne
     near.accept().end()
 
     assert before == (near.forwarder.generation, near.rooms)
-    assert near.peers.faults == {"FrameTooLargeError": 1}
+    assert near.peers.protocol_errors == {"FrameTooLargeError": 1}
 
 
 async def test_link_that_goes_leaves_nothing_behind(near: Neighbourhood) -> None:
     asked = NetworkAddress("10.2.0.1", 7)
-    assert AddressHealth.UNTRIED is near.peers.health_of(asked)
+    assert AddressHealth.UNTRIED is near.peers.table.health_for_routing(asked)
     before = near.forwarder.generation
     sock = near.accept(addresses=[f"tcp://10.2.0.1:{port}" for port in range(1, 200)])
     assert before < near.forwarder.generation
-    assert (AddressHealth.CONNECTED, 64) == (near.peers.health_of(asked), len(near.peers.known_addresses))
+    assert (AddressHealth.CONNECTED, 64) == (near.peers.table.health_of(asked), len(near.peers.table.known_addresses))
     before = near.forwarder.generation
+    near.peers.table.health_for_routing(asked)
 
     sock.end()
 
-    assert ([], set(), AddressHealth.UNTRIED) == (near.links, near.peers.known_addresses, near.peers.health_of(asked))
+    assert ([], set(), AddressHealth.UNTRIED) == (
+        near.links,
+        near.peers.table.known_addresses,
+        near.peers.table.health_of(asked),
+    )
     assert before < near.forwarder.generation
 
 
@@ -701,12 +657,12 @@ async def test_peer_that_announces_what_nobody_asks_for_costs_nobody_a_remembere
 async def test_goaway_said_again_moves_the_deadline_and_is_logged_once(near: Neighbourhood) -> None:
     sock = near.accept()
 
-    near.peers.want(SOUTH)  # is dialled, and says no HELLO
+    near.peers.request_link(SOUTH)  # is dialled, and says no HELLO
     with capture_logs() as logs:
         for _ in range(100):
             sock.feed(encode_link(GoAway(deadline_ms=1000)))
         await asyncio.sleep(0.5)
-        near.peers.want(SOUTH)
+        near.peers.request_link(SOUTH)
         sock.feed(encode_link(GoAway(deadline_ms=2000)))
         await asyncio.sleep(1)
 
@@ -718,7 +674,7 @@ async def test_too_many_announced_addresses_are_told_and_most_of_them_not_believ
     with capture_logs() as logs:
         near.accept(addresses=[f"tcp://10.2.0.1:{port}" for port in range(1, 66)])
 
-    assert 64 == len(near.peers.known_addresses)
+    assert 64 == len(near.peers.table.known_addresses)
     assert [64] == [entry["kept"] for entry in logs if entry["event"] == "too many addresses announced"]
     (link,) = near.links
     assert link.agreement is link.connection.agreement
@@ -775,7 +731,7 @@ async def test_link_opened_by_the_lower_side_stays(
     assert sent(stays).endswith(second)
     goes.end()
     assert ([LinkState.LOGGED_IN], AddressHealth.CONNECTED) == (
-        [link.state for link in near.links], near.peers.health_of(NORTH)
+        [link.state for link in near.links], near.peers.table.health_of(NORTH)
     )  # fmt: skip
 
 
@@ -809,7 +765,7 @@ async def test_fatal_closes_the_link_and_tells_why(near: Neighbourhood) -> None:
 
     sock.feed(encode_link(Fatal(code=1, text="go away")))
 
-    assert ([], "FATAL from the peer: go away") == (near.links, near.peers.problem_of(NORTH))
+    assert ([], "FATAL from the peer: go away") == (near.links, near.peers.table.problem_of(NORTH))
 
 
 async def test_leaving_peer_is_sent_nothing_new_while_another_can_be_used(near: Neighbourhood) -> None:
@@ -832,7 +788,7 @@ async def test_leaving_peer_is_sent_frames_until_its_address_is_served_again(nea
 
     leaving.feed(encode_link(GoAway(reason="upgrade", deadline_ms=5000)))
     first = near.send(NORTH, 2)
-    assert (before + first, AddressHealth.LEAVING) == (sent(leaving), near.peers.health_of(NORTH))
+    assert (before + first, AddressHealth.LEAVING) == (sent(leaving), near.peers.table.health_of(NORTH))
     await asyncio.sleep(0.05)
     near.greet(near.socks[-1], arbitration=HIGHER)
     second = near.send(NORTH, 3)
@@ -840,7 +796,7 @@ async def test_leaving_peer_is_sent_frames_until_its_address_is_served_again(nea
 
     assert near.socks[-1] is not leaving
     assert (second, before + first) == (sent(near.socks[-1]), sent(leaving))
-    assert (True, AddressHealth.CONNECTED) == (leaving.shut, near.peers.health_of(NORTH))
+    assert (True, AddressHealth.CONNECTED) == (leaving.shut, near.peers.table.health_of(NORTH))
 
 
 async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_known(
@@ -853,7 +809,7 @@ async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_kn
     leaving.feed(encode_link(GoAway(deadline_ms=5000)))
     await asyncio.sleep(0.15)
 
-    assert (True, AddressHealth.SUPPRESSED) == (leaving.shut, near.peers.health_of(NORTH))
+    assert (True, AddressHealth.SUPPRESSED) == (leaving.shut, near.peers.table.health_of(NORTH))
 
 
 async def test_leaving_peer_is_sent_no_more_behind_its_deadline(near: Neighbourhood) -> None:
@@ -873,7 +829,7 @@ async def test_peer_that_opened_its_link_and_leaves_serves_nothing_more(near: Ne
     sock.feed(encode_link(GoAway()))
     await asyncio.sleep(0.01)
 
-    assert (AddressHealth.UNTRIED, True) == (near.peers.health_of(SOUTH), sock.shut)
+    assert (AddressHealth.UNTRIED, True) == (near.peers.table.health_of(SOUTH), sock.shut)
 
 
 # --- what is counted ---
@@ -901,7 +857,7 @@ async def test_names_beyond_a_bound_are_counted_together(near: Neighbourhood, mo
 
 
 async def test_unknown_address_has_no_problem(near: Neighbourhood) -> None:
-    assert near.peers.problem_of(SOUTH) == ""
+    assert near.peers.table.problem_of(SOUTH) == ""
 
 
 async def test_hello_is_the_one_given(near: Neighbourhood) -> None:
@@ -1002,8 +958,8 @@ async def test_change_of_role_is_told_to_peers_that_asked(near: Neighbourhood) -
     await asyncio.sleep(0)
     before = len(said(asker))
 
-    near.peers.announce(b"b" * 16)
-    near.peers.announce(b"x" * 16)
+    near.peers.announce_role(b"b" * 16)
+    near.peers.announce_role(b"x" * 16)
 
     assert [ProbeReply(8, b"b" * 16)] == said(asker)[before:]
     assert not any(isinstance(message, ProbeReply) for message in said(other))
@@ -1031,7 +987,7 @@ async def test_new_connections_are_told_and_old_ones_keep_what_they_agreed_on(ne
     near_of_retuning.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
     [link] = near_of_retuning.links
 
-    retune(near_of_retuning.peers, tuning(), NO_SECURITY)
+    near_of_retuning.peers.apply(tuning(), NO_SECURITY)
 
     hello = near_of_retuning.peers.hello
     assert (1 << 20, 3000, ("tcp://new:1",)) == (hello.max_frame, hello.heartbeat_ms, hello.addresses)
@@ -1042,10 +998,10 @@ async def test_new_connections_are_told_and_old_ones_keep_what_they_agreed_on(ne
 async def test_what_only_this_side_decides_holds_at_once(near_of_retuning: Neighbourhood) -> None:
     peers = near_of_retuning.peers
 
-    retune(peers, tuning(), NO_SECURITY)
+    peers.apply(tuning(), NO_SECURITY)
 
-    assert (2.0, 2.0, 3.0) == (peers.timeouts.handshake, peers.entrance.timeout, peers.dialling.seconds)
-    assert (7, 9) == (peers.admission.most, peers.entrance.handshakes.most)
+    assert (2.0, 2.0, 3.0) == (peers.timeouts.handshake, peers.handshaker.timeout, peers.dialer.seconds)
+    assert (7, 9) == (peers.admission.most, peers.handshaker.handshakes.most)
 
 
 async def test_the_largest_frame_is_the_largest_that_anybody_was_told(near_of_retuning: Neighbourhood) -> None:
@@ -1061,40 +1017,8 @@ async def test_a_peer_that_takes_less_than_may_come_now_is_looked_at(near_of_ret
     near_of_retuning.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
     [link] = near_of_retuning.links
 
-    narrow([link], link.max_frame + 1)
+    refresh_narrow([link], link.max_frame + 1)
     is_narrow = link.is_narrow
-    narrow([link], link.max_frame)
+    refresh_narrow([link], link.max_frame)
 
     assert (True, False) == (is_narrow, link.is_narrow)
-
-
-# --- test_stirred ---
-# Whoever waits looks again when something has stirred, and no longer than it may.
-
-
-async def test_what_is_so_is_not_waited_for(loop: PlayedLoop) -> None:
-    await Stirred().until(lambda: True, 60.0)
-
-    assert 0.0 == loop.time()
-
-
-async def test_who_waits_looks_when_something_has_stirred(loop: PlayedLoop) -> None:
-    stirred, left = Stirred(), [3]
-
-    def is_empty() -> bool:
-        left[0] -= 1
-        return left[0] == 0
-
-    waiting = asyncio.create_task(stirred.until(is_empty, 60.0))
-    for _ in range(2):
-        await asyncio.sleep(1.0)
-        stirred.set()
-    await waiting
-
-    assert (0, 2.0) == (left[0], loop.time())
-
-
-async def test_wait_ends_with_its_time(loop: PlayedLoop) -> None:
-    await Stirred().until(lambda: False, 5.0)
-
-    assert 5.0 == loop.time()

@@ -26,7 +26,7 @@ async def near(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Neighbourho
 
 
 def _is_ticking(near: Neighbourhood) -> bool:
-    ticking = near.peers._ticking
+    ticking = near.peers._ticks
     return ticking is not None and ticking.is_running
 
 
@@ -52,7 +52,7 @@ async def test_idle_link_is_kept_alive_and_a_silent_peer_is_not(near: Neighbourh
 
     assert (False, True) == (alive.is_closed, silent.is_closed)
     assert 2 <= sum(isinstance(frame, Ping) for frame in said(silent)) <= 4
-    assert near.peers.faults == {"PeerSilentError": 1}
+    assert near.peers.protocol_errors == {"PeerSilentError": 1}
 
 
 async def test_heartbeat_shorter_than_a_tick_is_kept(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ async def test_held_frames_expire_without_anybody_asking(near: Neighbourhood) ->
 
 
 async def test_addresses_remembered_have_a_bound(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.peer_table.ATTEMPTS_MAX", 5)
+    monkeypatch.setattr("broker.net.peer_table.HISTORIES_MAX", 5)
     monkeypatch.setattr("broker.net.peer_table.SPREAD", 0.0)
     near.reachable.add(SOUTH)
     near.send(SOUTH)
@@ -97,7 +97,7 @@ async def test_addresses_remembered_have_a_bound(near: Neighbourhood, monkeypatc
 
     await asyncio.sleep(10)
 
-    assert {SOUTH} == set(near.peers.attempts)
+    assert {SOUTH} == set(near.peers.table.histories)
 
 
 async def test_link_that_takes_more_is_given_what_is_held_and_dialogs_are_told(near: Neighbourhood) -> None:
@@ -201,7 +201,7 @@ async def test_nobody_is_accepted_or_dialled_any_more(near: Neighbourhood, loop:
     sock = PlayedSocket(loop)
 
     near.peers.accept(sock, "tcp://10.9.9.9:40001")  # type: ignore[arg-type]
-    near.peers.want(NORTH)
+    near.peers.request_link(NORTH)
     await asyncio.sleep(1)
 
     assert (True, [], False) == (sock.is_closed, near.dialled, _is_ticking(near))
@@ -231,5 +231,5 @@ async def test_bug_in_a_task_is_logged_and_the_address_dialled_again(
         await asyncio.sleep(0.1)
 
     assert ["dial tcp://10.0.0.1:4022"] == [entry["task"] for entry in logs if entry["event"] == "task failed"]
-    attempts = near.peers.attempts[NORTH]
-    assert ("a fault of this program, which the log tells", True) == (attempts.problem, attempts.is_under_way)
+    attempts = near.peers.table.histories[NORTH]
+    assert ("a fault of this program, which the log tells", True) == (attempts.problem, attempts.is_dialling)

@@ -265,7 +265,7 @@ async def test_limits_that_come_later_hold_for_who_is_connected_and_charge_nothi
     sock.feed(source.frames(150))
     admission, pool = source.near.peers.admission, source.near.forwarder.pool
 
-    admission.change(PeerLimits(bytes_per_second=RATE, pool_share=20), 1000, pool)
+    admission.apply(PeerLimits(bytes_per_second=RATE, pool_share=20), 1000, pool)
     is_paused = link.is_paused
     sock.feed(source.frames(150))
 
@@ -278,7 +278,7 @@ async def test_limits_that_go_leave_nobody_paused_and_nothing_charged(source: So
     sock.feed(source.frames(150))
     admission, pool = source.near.peers.admission, source.near.forwarder.pool
 
-    admission.change(PeerLimits(), 1000, pool)
+    admission.apply(PeerLimits(), 1000, pool)
     await asyncio.sleep(1.0)
     sock.feed(source.frames(300))
 
@@ -290,7 +290,7 @@ async def test_a_rate_that_is_raised_is_paid_by_the_new_one(source: Source) -> N
     sock, link = source.come()
     admission, pool = source.near.peers.admission, source.near.forwarder.pool
 
-    admission.change(PeerLimits(bytes_per_second=100 * RATE), 1000, pool)
+    admission.apply(PeerLimits(bytes_per_second=100 * RATE), 1000, pool)
     await asyncio.sleep(0.1)
     sock.feed(source.frames(150))
 

@@ -24,7 +24,7 @@ async def test_ten_thousand_of_everything_are_five_hundred_and_the_rest(start: A
     endpoint.transmitter.resent_to.update({f"tcp://p{n}:1": 1 for n in range(MANY)})
     for n in range(MANY):
         endpoint.transmitter.round_trips[NetworkAddress(f"p{n}", 1), 5] = 1
-    instance.peers._heard._closed.update({f"peer {n}": Counter({0x10: 1}) for n in range(MANY)})
+    instance.peers.frame_counts._closed.update({f"peer {n}": Counter({0x10: 1}) for n in range(MANY)})
     scraped = Scraped(instance)
 
     samples = await samples_of(instance, scraped)

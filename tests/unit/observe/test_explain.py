@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -361,9 +361,9 @@ def test_place_tells_as_whom_it_is_known() -> None:
 async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:
     """Another thread reads it while the instance goes on."""
     far = NetworkAddress("far", 4022)
-    known = cast("dict[NetworkAddress, DialHistory]", instance.peers.attempts)
+    known = instance.peers.table.histories
     known[far] = attempts = DialHistory()
-    attempts.failed("Connection refused", now=1e9)
+    attempts.record_failure("Connection refused", now=1e9)
     attempts.suppressed_until = float("inf")
 
     frozen, live = frozen_place(instance), running_place(instance)

@@ -226,7 +226,7 @@ async def test_new_instance(start: Any) -> None:
 async def test_route_is_up_until_its_address_fails(start: Any, attempts: DialHistory | None, up: int) -> None:
     instance = await start("near", DEAD_ROUTE)
     if attempts is not None:
-        instance.peers.attempts[NetworkAddress("127.0.0.1", 1)] = attempts
+        instance.peers.table.histories[NetworkAddress("127.0.0.1", 1)] = attempts
 
     assert (await samples_of(instance))["broker_route_up"] == {("far", "tcp://127.0.0.1:1"): up}
 
@@ -652,7 +652,7 @@ async def test_peer_that_breaks_a_rule_is_counted(start: Any, until: Any) -> Non
     instance = await start("near")
     reader, writer = await asyncio.open_connection("127.0.0.1", instance.listeners[0].port)
     writer.write(b"GET / HTTP/1.1\r\n\r\n")
-    await until(lambda: instance.peers.faults)
+    await until(lambda: instance.peers.protocol_errors)
     writer.close()
     del reader
 

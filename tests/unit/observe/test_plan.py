@@ -317,9 +317,9 @@ async def test_an_address_that_failed_comes_behind_others(plan: Plan, instance: 
     await run(instance, f"CREATE ROUTE dead WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://127.0.0.1:1'")
     begin(instance, messages=0)
     address = next(route.address for route in instance.catalog.databases["orders"].table if route.name == "dead")
-    instance.peers.want(address)  # type: ignore[arg-type]
+    instance.peers.request_link(address)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
-        while not instance.peers.problem_of(address):  # type: ignore[arg-type]  # noqa: ASYNC110
+        while not instance.peers.table.problem_of(address):  # type: ignore[arg-type]  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
     [one] = (await plan(f"CREATE ROUTE more WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://more'")).consequences

@@ -548,7 +548,7 @@ async def test_held_frames_wait_for_the_connection_or_for_room(start: Any, take:
     gateway = await start("gateway", msdb=DEAD_ROUTE)
     take(gateway)
     outbox = gateway.forwarder.table.outboxes[DEAD_of_waiting]
-    gateway.peers.attempts[DEAD_of_waiting].problem = "Connection refused"
+    gateway.peers.table.histories[DEAD_of_waiting].problem = "Connection refused"
 
     unconnected = why_held(outbox, gateway.peers, gateway.mirrors)
     outbox.outlet = Link(can_send=False)
@@ -583,7 +583,7 @@ async def test_frames_for_a_mirrored_pair_wait_for_its_principal_and_then_for_a_
 
     unasked = why_held(outbox, gateway.peers, gateway.mirrors)
     gateway.forwarder.set_principals({pair: DEAD_of_waiting}, 1.0)
-    gateway.peers.attempts[DEAD_of_waiting].problem = "Connection refused"
+    gateway.peers.table.histories[DEAD_of_waiting].problem = "Connection refused"
     known = why_held(outbox, gateway.peers, gateway.mirrors)
 
     assert unasked.startswith("principal unknown (9794): both partners are about to be asked; ")

@@ -133,7 +133,7 @@ async def test_next_hop_that_nobody_has_dialled_is_untried_whether_it_is_there_o
     assert {"tcp://127.0.0.1:1": ("untried", "", 0)} == {
         address: (facts["health"], facts["problem"], facts["held"]) for address, facts in addresses.items()
     }
-    assert set() == gateway.peers.known_addresses
+    assert set() == gateway.peers.table.known_addresses
 
 
 async def test_of_many_next_hops_that_nobody_has_dialled_the_first_are_told(start: Any) -> None:
@@ -148,7 +148,7 @@ async def test_of_many_next_hops_that_nobody_has_dialled_the_first_are_told(star
 async def test_address_that_does_not_answer_tells_why(start: Any, take: Any, until: Any) -> None:
     gateway = await start("gateway", msdb=DEAD_ROUTE)
     take(gateway)
-    await until(lambda: any(attempts.problem for attempts in gateway.peers.attempts.values()))
+    await until(lambda: any(attempts.problem for attempts in gateway.peers.table.histories.values()))
 
     status = read_status(gateway)
 
@@ -281,7 +281,7 @@ def running(
         forwarder=SimpleNamespace(pool=SimpleNamespace(over_quota=7)),
         peers=SimpleNamespace(
             links=dict(enumerate(links)),
-            entrance=SimpleNamespace(security=security, handshakes=[None] * 4),
+            handshaker=SimpleNamespace(security=security, handshakes=[None] * 4),
             admission=admission,
             permissions=SimpleNamespace(warning=denied),
         ),
