@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable
 from itertools import groupby
 
+from broker.config.schema import Setting, settings_of
 from broker.config.settings import Settings
 from broker.config.toml import dotted
-from broker.config.values import Setting, settings_of
 from tools.marked import renew, rewrite
 
 
@@ -42,9 +42,10 @@ def _section(name: str, rows: Iterable[Setting]) -> str:
 
 
 def _row(one: Setting) -> str:
-    allowed = f"{one.kind.allowed} ({one.kind.unit})" if one.kind.unit else one.kind.allowed
+    form = one.form
+    allowed = f"{form.allowed} ({form.kind.unit})" if form.kind.unit else form.allowed
     default = one.default if one.default_is_said else f"`{one.default}`" if one.default else "required"
-    cells = (f"`{one.path[-1]}`", default, allowed, one.reload.value, one.description, one.reason)
+    cells = (f"`{one.path[-1]}`", default, allowed, one.reload.value, one.description, one.why)
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
 

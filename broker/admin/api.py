@@ -29,10 +29,11 @@ from broker.catalog.check import check_running
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.execute import execute
 from broker.catalog.reload import Reloaded, Reloads
+from broker.config.admin_access import AdminRole
 from broker.config.load import in_force
 from broker.config.reload_diff import Difference
+from broker.config.schema import Reload
 from broker.config.settings import Settings
-from broker.config.values import AdminRole, Reload
 from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement
 from broker.errors import (

@@ -41,7 +41,7 @@ from broker.admin.problems import (
     tell_problems,
 )
 from broker.admin.wanted import note_request
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole
 from broker.errors import BadRequestError
 
 # --- page ---

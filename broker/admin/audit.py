@@ -33,7 +33,7 @@ from typing import Any
 import structlog
 
 from broker.admin.auth import Caller
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole
 from broker.ddl.render import render_statement
 from broker.ddl.statements import Statement, words_of
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError

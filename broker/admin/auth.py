@@ -25,9 +25,18 @@ import structlog
 from aiohttp import web
 
 from broker.admin.problems import FORWARDED, ForbiddenError, UnauthorizedError
-from broker.config.admin_access import AdminToken, Holders, TokenFileError, find_token, is_owner, read_tokens, user_name
+from broker.config.admin_access import (
+    AdminRole,
+    AdminToken,
+    Holders,
+    TokenFileError,
+    find_token,
+    is_owner,
+    read_tokens,
+    role_of,
+    user_name,
+)
 from broker.config.settings import AdminSettings
-from broker.config.values import AdminRole, role_of
 from broker.ddl.statements import (
     AlterDatabase,
     AlterMessageType,

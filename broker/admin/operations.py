@@ -31,7 +31,7 @@ from broker.admin.api import (
 from broker.admin.events import MEDIA_TYPE as EVENTS_TYPE
 from broker.admin.events import Events, EventsRequest
 from broker.admin.problems import MEDIA_TYPE
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole
 from broker.observe.database_stats import CensusAnswer, CensusRequest
 from broker.observe.explain import ExplainAnswer, ExplainRequest
 from broker.observe.plan import PlanAnswer, PlanRequest

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from broker.admin.wanted import role_of_caller
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole
 
 _T = TypeVar("_T")
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 from aiohttp import web
 
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole
 
 _ASKED: ContextVar[Callable[[], bool]] = ContextVar("asked")
 

@@ -35,12 +35,11 @@ from broker.catalog.database_files import (
 from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic, Kind
 from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import named_hosts, survey_all, unresolved
-from broker.config.admin_access import holders_of, socket_group_of
+from broker.config.admin_access import AdminRole, holders_of, socket_group_of
 from broker.config.consistency import setting_warnings
 from broker.config.load import load_settings
-from broker.config.settings import _DIRECTORY, _ENABLED, _LISTEN, ARROW_LIBRARY, OTLP_LIBRARY, by_place
+from broker.config.settings import by_place
 from broker.config.toml import KeyPath
-from broker.config.values import AdminRole
 from broker.errors import ListenFailedError, SettingError, SettingsError
 from broker.files import ANSWERED, socket_problem, write_problem
 from broker.net.certificates import _file_errors, admin_security_of, certificate_errors, certificate_warnings
@@ -74,7 +73,9 @@ def check_ways_in(settings: Settings) -> None:
     is_open = admin.listen.is_loopback and admin.loopback_role != AdminRole.NONE.word
     if not (has_tokens or admin.trust or admin.peers or is_open):
         problem = f'nobody could ask on "{admin.listen}": there is no token, and no certificate of a client is trusted'
-        raise settings.error(_LISTEN, problem, "use broker token new NAME --role viewer, or set trust and roles")
+        raise settings.error(
+            ("admin", "listen"), problem, "use broker token new NAME --role viewer, or set trust and roles"
+        )
 
 
 def admin_errors(settings: Settings) -> list[SettingError]:
@@ -107,16 +108,16 @@ def journal_errors(settings: Settings) -> Iterator[SettingError]:
         return
     from broker.files import write_problem  # noqa: PLC0415
 
-    if find_spec(ARROW_LIBRARY) is None:
+    if find_spec("pyarrow") is None:
         hint = "pip install broker[journal], or leave the directory out"
-        yield settings.error(_DIRECTORY, f"a journal needs {ARROW_LIBRARY}, which is not installed", hint)
+        yield settings.error(("journal", "directory"), "a journal needs pyarrow, which is not installed", hint)
     problem = write_problem(directory)
     if problem:
         yield _refused(settings, problem)
 
 
 def _refused(settings: Settings, problem: str) -> SettingError:
-    return settings.error(_DIRECTORY, problem, "name a directory that the instance may write")
+    return settings.error(("journal", "directory"), problem, "name a directory that the instance may write")
 
 
 # --- tracing_check ---
@@ -127,12 +128,12 @@ def tracing_errors(settings: Settings) -> Iterator[SettingError]:
     """What keeps spans from being made, as far as a look tells."""
     if settings.tracing.enabled and not _is_installed():
         hint = "pip install broker[otel], or turn it off"
-        yield settings.error(_ENABLED, "tracing needs OpenTelemetry, which is not installed", hint)
+        yield settings.error(("tracing", "enabled"), "tracing needs OpenTelemetry, which is not installed", hint)
 
 
 def _is_installed() -> bool:
     try:
-        return find_spec(OTLP_LIBRARY) is not None
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:  # of a package around it
         return False
 

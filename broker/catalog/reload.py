@@ -30,8 +30,8 @@ from broker.catalog.identities import identity_errors
 from broker.catalog.scripts import Scripts, look, run_changed
 from broker.config.load import load_settings
 from broker.config.reload_diff import Difference, differences, in_force, mixed_contradictions
+from broker.config.schema import Reload
 from broker.config.settings import Settings, by_place
-from broker.config.values import Reload
 from broker.ddl.statements import Statement
 from broker.errors import (
     BrokerError,

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 
 from broker.admin.audit import Audit, AuditEntry
 from broker.admin.auth import Caller
-from broker.config.admin_access import user_name
+from broker.config.admin_access import AdminRole, user_name
 from broker.config.settings import Settings
-from broker.config.values import AdminRole
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from broker.cli.exit_codes import with_exit_code
 from broker.cli.options import config_option, examples, output_option, set_option, socket_option
 from broker.cli.output import show_rows
 from broker.config.load import in_force
-from broker.config.load import written as text_of
 from broker.config.settings import render_schema
+from broker.config.toml import render_value
 
 
 @examples("""
@@ -130,5 +130,4 @@ def _difference(key: str, running: dict[str, Any] | None, written: dict[str, Any
 
 
 def _text(value: Any) -> str:
-
-    return "made once" if value is None else text_of(value)
+    return "made once" if value is None else render_value(value)

@@ -13,9 +13,8 @@ from broker.cli.audit import recording
 from broker.cli.exit_codes import with_exit_code
 from broker.cli.options import config_option, examples, output_option
 from broker.cli.output import show_rows
-from broker.config.admin_access import new_token, read_tokens, revoke_token
+from broker.config.admin_access import TOKEN_NAME, new_token, read_tokens, revoke_token, role_of
 from broker.config.units import parse_duration
-from broker.config.values import TOKEN_NAME, role_of
 
 ROLES = ("viewer", "operator", "admin")
 LIFETIME = "90d"

@@ -1,13 +1,18 @@
 """
-The tokens of the admin API: a file of lines, one a token, that holds their hashes and never themselves.
+Who may use the admin API: its roles, the holders that `[admin.roles]` gives them to, and the file of tokens.
 
-A token is 256 random bits, so its SHA-256 is as good a secret as a slow hash would make it: there is nothing to guess.
-The file belongs to the instance's user and has mode 0600; one that others may write or read is not used. It is replaced
-whole, under a lock of its directory, so two commands at once lose nothing and a reader never sees half of it. A change
-counts from the next request on.
+    user:alice           a user of this machine, by name or number, over the Unix socket
+    group:ops            every process that has that group, over the Unix socket
+    token:ci             a client that shows the token of that name
+    certificate:CN=ops   a client with a certificate of that principal, as in `broker.security.principal`
 
-Shape of a line: JSON with `name`, `role`, `sha256` (64 hexadecimal digits), `made_at` and `expires_at` (UTC, ISO 8601;
-null = never).
+Of several roles the highest counts.
+
+A token is 256 random bits, so its SHA-256 protects it as well as a slow hash would: there is nothing to guess. The file
+has one token a line and holds hashes only: JSON with `name`, `role`, `sha256` (64 hexadecimal digits), `made_at` and
+`expires_at` (UTC, ISO 8601; null = never). It belongs to the instance's user and has mode 0600; a file that others may
+read or write is not used. It is replaced as a whole, under a lock of its directory, so two commands at once lose
+nothing and a reader never sees half of it. A change counts from the next request on.
 """
 
 from __future__ import annotations
@@ -19,29 +24,190 @@ import hmac
 import json
 import os
 import pwd
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from broker.config.settings import Settings
 from broker.config.toml import KeyPath
-from broker.config.values import GIVEN_WORDS, TOKEN_NAME, AdminRole, HolderKind, RoleHolder, parse_holder, role_of
 from broker.errors import DuplicateNameError, ResourceError, UnknownNameError
 from broker.files import keep_names
+from broker.security.principal import PUBLIC, Principal, PrincipalError, Who, parse_principal
 
-if TYPE_CHECKING:
-    from broker.config.settings import Settings
-
-
-PREFIX = "broker_"  # by which programs that look for leaked secrets know one
+TOKEN_PREFIX = "broker_"  # noqa: S105 - by it programs that search for leaked secrets recognize a token
+TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 RANDOM_BYTES = 32
-TOKENS_MAX = 1000  # each is compared with what is shown
+TOKENS_MAX = 1000  # every one is compared with what a client shows
 FILE_MAX_BYTES = 1 << 20
 MODE = 0o600
+
+
+# --- roles and their holders ---------------------------------------------------------------------------------
+
+
+class AdminRole(IntEnum):
+    """
+    What a client may do; each role may do what those below it may.
+
+    VIEWER reads, OPERATOR makes changes that can be undone, ADMIN does everything.
+    """
+
+    NONE = 0
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+    @property
+    def word(self) -> str:
+        """The role as settings, tokens and answers write it."""
+        return self.name.lower()
+
+
+ROLE_WORDS = tuple(role.word for role in AdminRole)
+GIVEN_WORDS = ROLE_WORDS[1:]  # what a token or an entry of `[admin.roles]` may give
+
+
+def role_of(word: str) -> AdminRole:
+    """The role of a word of `ROLE_WORDS`."""
+    return AdminRole(ROLE_WORDS.index(word))
+
+
+class HolderKind(StrEnum):
+    """By what the holder of a role is known."""
+
+    USER = "user"
+    GROUP = "group"
+    TOKEN = "token"  # noqa: S105 - a word, not a secret
+    CERTIFICATE = "certificate"
+
+
+class HolderError(ValueError):
+    """A text that does not name a holder; the message says how to write one."""
+
+
+class RoleHolder(NamedTuple):
+    """
+    A holder of a role.
+
+    Attributes:
+        name: As it is written.
+        principal: Of a certificate only.
+    """
+
+    kind: HolderKind
+    name: str
+    principal: Principal | None = None
+
+    def shows(self, who: Who) -> bool:
+        """Whether a certificate with these names is this holder's."""
+        return self.principal is not None and self.principal.covers(who)
+
+
+def parse_holder(text: str) -> RoleHolder:
+    """
+    Read a key of `[admin.roles]`.
+
+    Raises:
+        HolderError: It does not name a holder.
+    """
+    word, colon, name = text.partition(":")
+    if not colon or not name or word not in list(HolderKind):
+        raise HolderError(
+            f'{text!r} names nobody: write "user:NAME", "group:NAME", "token:NAME" or "certificate:CN=NAME"'
+        )
+    kind = HolderKind(word)
+    if kind is HolderKind.TOKEN and TOKEN_NAME.fullmatch(name) is None:
+        raise HolderError(f"{name!r} is no name of a token: 1 to 64 letters, digits, dots, hyphens and underscores")
+    if kind is not HolderKind.CERTIFICATE:
+        return RoleHolder(kind, name)
+    try:
+        principal = parse_principal(name)
+    except PrincipalError as error:
+        raise HolderError(str(error)) from None
+    if principal.text == PUBLIC:
+        raise HolderError("a role for public would be one for everybody: name a certificate")
+    return RoleHolder(kind, name, principal)
+
+
+class Holders(NamedTuple):
+    """The holders of each role; users and groups by number, tokens by name."""
+
+    users: Mapping[int, AdminRole]
+    groups: Mapping[int, AdminRole]
+    tokens: Mapping[str, AdminRole]
+    certificates: tuple[tuple[RoleHolder, AdminRole], ...]
+
+
+def holders_of(settings: Settings) -> Holders:
+    """
+    `[admin.roles]`, with the users and groups of this machine. Blocking.
+
+    Raises:
+        SettingError: A user or a group that the machine does not know.
+    """
+    users: dict[int, AdminRole] = {}
+    groups: dict[int, AdminRole] = {}
+    tokens: dict[str, AdminRole] = {}
+    certificates: list[tuple[RoleHolder, AdminRole]] = []
+    for text, word in settings.admin.roles.items():
+        holder, role, path = parse_holder(text), role_of(word), ("admin", "roles", text)
+        match holder.kind:
+            case HolderKind.USER:
+                number = _number_of(settings, path, "user", holder.name)
+                users[number] = max(role, users.get(number, role))
+            case HolderKind.GROUP:
+                number = _number_of(settings, path, "group", holder.name)
+                groups[number] = max(role, groups.get(number, role))
+            case HolderKind.TOKEN:
+                tokens[holder.name] = role
+            case HolderKind.CERTIFICATE:
+                certificates.append((holder, role))
+    return Holders(users, groups, tokens, tuple(certificates))
+
+
+def socket_group_of(settings: Settings) -> int | None:
+    """
+    The number of `admin.socket_group`; None when there is none. Blocking.
+
+    Raises:
+        SettingError: The machine does not know it.
+    """
+    name = settings.admin.socket_group
+    return _number_of(settings, ("admin", "socket_group"), "group", name) if name else None
+
+
+def _number_of(settings: Settings, path: KeyPath, noun: str, name: str) -> int:
+    """The number of a user or a group of this machine; a name of digits is the number."""
+    if name.isascii() and name.isdigit():
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid if noun == "user" else grp.getgrnam(name).gr_gid
+    except KeyError:
+        hint = f"make the {noun}, write a number, or leave it out"
+        raise settings.error(path, f"there is no {noun} {name!r} on this machine", hint) from None
+
+
+def user_name(number: int) -> str:
+    """The name of a user of this machine; the number when it has none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def is_owner(number: int) -> bool:
+    """Whether a user is the one that runs the instance, or root."""
+    return number in {os.geteuid(), 0}
+
+
+# --- tokens --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -58,7 +224,7 @@ class TokenFileError(ResourceError):
 
 @dataclass(frozen=True, slots=True)
 class AdminToken:
-    """What is known of one token. Shape: `digest` 32 bytes; instants UTC; `expires_at` None = never."""
+    """One line of the file: `digest` is 32 bytes, instants are UTC, `expires_at` None means never."""
 
     name: str
     role: AdminRole
@@ -67,20 +233,20 @@ class AdminToken:
     expires_at: datetime | None
 
     def is_valid_at(self, now: datetime) -> bool:
-        """Whether it still counts."""
+        """Whether it has not expired."""
         return self.expires_at is None or now < self.expires_at
 
 
 def digest_of(secret: str) -> bytes:
-    """What is kept of a token."""
+    """The hash of a token, which is all that is kept of it."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def find_token(tokens: Sequence[AdminToken], secret: str) -> AdminToken | None:
     """
-    The token that this is, whether it has expired or not.
+    Find the token with this secret, whether it has expired or not.
 
-    Every one is compared, each in constant time, so the time tells nothing of which one came near.
+    Every one is compared, each in constant time, so the time says nothing of which one was near.
     """
     digest, found = digest_of(secret), None
     for token in tokens:
@@ -91,10 +257,10 @@ def find_token(tokens: Sequence[AdminToken], secret: str) -> AdminToken | None:
 
 def read_tokens(path: Path) -> tuple[AdminToken, ...]:
     """
-    The tokens of a file; none when there is no file. Blocking.
+    Read the tokens of a file; none when there is no file. Blocking.
 
     Raises:
-        TokenFileError: it cannot be read, others may read or write it, or it holds something else.
+        TokenFileError: It cannot be read, others may read or write it, or it is not a file of tokens.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -119,14 +285,14 @@ def read_tokens(path: Path) -> tuple[AdminToken, ...]:
 
 def new_token(path: Path, name: str, role: AdminRole, *, now: datetime, expires_at: datetime | None) -> str:
     """
-    Make a token; what is returned is told nowhere else. Blocking.
+    Make a token and return its secret, which is kept nowhere. Blocking.
 
     Raises:
-        DuplicateNameError: the name is taken by a token that has not expired.
-        TokenFileError: the file cannot be used, or is full.
+        DuplicateNameError: A token that has not expired has this name.
+        TokenFileError: The file cannot be used, or is full.
     """
-    assert TOKEN_NAME.fullmatch(name), "checked by whoever took the name"
-    secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+    assert TOKEN_NAME.fullmatch(name), "checked by the caller"
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     with _locked(path):
         tokens = [token for token in read_tokens(path) if token.name != name or token.is_valid_at(now)]
         if any(token.name == name for token in tokens):
@@ -141,11 +307,11 @@ def new_token(path: Path, name: str, role: AdminRole, *, now: datetime, expires_
 
 def revoke_token(path: Path, name: str) -> AdminToken:
     """
-    Take a token away; it counts no more from the next request on. Blocking.
+    Remove a token; it is refused from the next request on. Blocking.
 
     Raises:
-        UnknownNameError: there is no token of this name.
-        TokenFileError: the file cannot be used.
+        UnknownNameError: There is no token of this name.
+        TokenFileError: The file cannot be used.
     """
     with _locked(path):
         tokens = read_tokens(path)
@@ -160,7 +326,7 @@ def revoke_token(path: Path, name: str) -> AdminToken:
 def _check_custody(path: Path, status: os.stat_result) -> None:
     hint = f"chmod 600 {path}, and make new tokens if somebody may have read it"
     if not stat.S_ISREG(status.st_mode):
-        raise TokenFileError(str(path), "is no plain file", "remove it, then use broker token new")
+        raise TokenFileError(str(path), "is not a plain file", "remove it, then use broker token new")
     if status.st_mode & 0o077:
         raise TokenFileError(str(path), f"may be used by others: its mode is {stat.S_IMODE(status.st_mode):04o}", hint)
     if status.st_uid not in {os.geteuid(), 0}:
@@ -169,15 +335,15 @@ def _check_custody(path: Path, status: os.stat_result) -> None:
 
 def _read_line(path: Path, number: int, line: str) -> AdminToken:
     try:
-        told = json.loads(line)
-        name, role, digest = told["name"], told["role"], bytes.fromhex(told["sha256"])
-        expires = told["expires_at"]
+        entry = json.loads(line)
+        name, role, digest = entry["name"], entry["role"], bytes.fromhex(entry["sha256"])
+        expires = entry["expires_at"]
         if not TOKEN_NAME.fullmatch(name) or role not in GIVEN_WORDS or len(digest) != hashlib.sha256().digest_size:
-            raise ValueError  # noqa: TRY301 - told below as any other mistake
-        made_at = _instant(told["made_at"])
+            raise ValueError  # noqa: TRY301 - reported below as any other mistake
+        made_at = _instant(entry["made_at"])
         return AdminToken(name, role_of(role), digest, made_at, None if expires is None else _instant(expires))
     except (ValueError, KeyError, TypeError, RecursionError):
-        problem = f"line {number} is no token"
+        problem = f"line {number} is not a token"
         raise TokenFileError(str(path), problem, "remove the line; tokens are made with broker token new") from None
 
 
@@ -190,13 +356,13 @@ def _instant(text: str) -> datetime:
 
 def _line(token: AdminToken) -> str:
     expires = None if token.expires_at is None else token.expires_at.isoformat()
-    told = {"name": token.name, "role": token.role.word, "sha256": token.digest.hex()}
-    return json.dumps(told | {"made_at": token.made_at.isoformat(), "expires_at": expires}) + "\n"
+    entry = {"name": token.name, "role": token.role.word, "sha256": token.digest.hex()}
+    return json.dumps(entry | {"made_at": token.made_at.isoformat(), "expires_at": expires}) + "\n"
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """The directory of the file, ours alone among those who change it."""
+    """Lock the directory of the file against other commands that change it."""
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -226,87 +392,3 @@ def _write(path: Path, tokens: Sequence[AdminToken]) -> None:
         raise TokenFileError(
             str(path), f"cannot be written: {error.strerror}", "make room, or correct its mode"
         ) from error
-
-
-# --- admin_holders ---
-# Part of `broker.config.settings`.
-
-
-class Holders(NamedTuple):
-    """Who has which role. Shape: users and groups by number, tokens by name."""
-
-    users: Mapping[int, AdminRole]
-    groups: Mapping[int, AdminRole]
-    tokens: Mapping[str, AdminRole]
-    certificates: tuple[tuple[RoleHolder, AdminRole], ...]
-
-
-def holders_of(settings: Settings) -> Holders:
-    """
-    `[admin.roles]`, with the users and groups of this machine. Blocking.
-
-    Raises:
-        SettingError: a user or a group that the machine does not know.
-    """
-    users: dict[int, AdminRole] = {}
-    groups: dict[int, AdminRole] = {}
-    tokens: dict[str, AdminRole] = {}
-    certificates: list[tuple[RoleHolder, AdminRole]] = []
-    for text, word in settings.admin.roles.items():
-        holder, role = parse_holder(text), role_of(word)
-        match holder.kind:
-            case HolderKind.USER:
-                number = _number_of_user(settings, text, holder.name)
-                users[number] = max(role, users.get(number, role))
-            case HolderKind.GROUP:
-                number = _number_of_group(settings, ("admin", "roles", text), holder.name)
-                groups[number] = max(role, groups.get(number, role))
-            case HolderKind.TOKEN:
-                tokens[holder.name] = role
-            case HolderKind.CERTIFICATE:
-                certificates.append((holder, role))
-    return Holders(users, groups, tokens, tuple(certificates))
-
-
-def socket_group_of(settings: Settings) -> int | None:
-    """
-    The number of `admin.socket_group`; None when there is none. Blocking.
-
-    Raises:
-        SettingError: the machine does not know it.
-    """
-    name = settings.admin.socket_group
-    return _number_of_group(settings, ("admin", "socket_group"), name) if name else None
-
-
-def _number_of_user(settings: Settings, text: str, name: str) -> int:
-    if name.isascii() and name.isdigit():
-        return int(name)
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        hint = "make the user, write a number, or remove the line"
-        raise settings.error(("admin", "roles", text), f"there is no user {name!r} on this machine", hint) from None
-
-
-def _number_of_group(settings: Settings, path: KeyPath, name: str) -> int:
-    if name.isascii() and name.isdigit():
-        return int(name)
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        hint = "make the group, write a number, or leave it out"
-        raise settings.error(path, f"there is no group {name!r} on this machine", hint) from None
-
-
-def user_name(number: int) -> str:
-    """How a user is called here, else the number."""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
-def is_owner(number: int) -> bool:
-    """Whether a user is the one that runs the instance, or root."""
-    return number in {os.geteuid(), 0}

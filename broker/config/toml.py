@@ -1,4 +1,13 @@
-"""Where a set of settings came from, so that it can be read again."""
+"""
+TOML with places: read the configuration file, know where each key and value is, and write values.
+
+`tomllib` gives values without places, and an error without a line is a search. `index_places` walks a text that
+`tomllib` has accepted and finds the ends of things. Lines and columns count from 1, columns in characters; CR LF counts
+as one end of line, as it does for `tomllib`.
+
+Only a plain file of a sane size is read: a pipe would wait forever, and a device has no end. The first mistake in its
+bytes or its syntax ends the reading.
+"""
 
 from __future__ import annotations
 
@@ -9,45 +18,27 @@ import re
 import stat
 import tomllib
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from broker.errors import SettingError, SettingsError, Span, caret
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
-class SettingsSource(NamedTuple):
-    """
-    What `load_settings` was given.
-
-    Shape: `path` absolute, None = no file; `environ` only what is about settings; `overrides` by dotted key.
-    """
-
-    path: Path | None
-    environ: Mapping[str, str] = _NOTHING
-    overrides: Mapping[str, object] = _NOTHING
-
-    @property
-    def name(self) -> str:
-        """How people call it."""
-        return "the environment" if self.path is None else str(self.path)
-
-
-# --- place ---
-# Where each key and each value of a TOML text stands.
-#
-# `tomllib` gives values without places, and an error report without a line is a search. This index walks a text that
-# `tomllib` has already accepted, so it checks nothing: it only has to find the ends of things. A key path is a tuple
-# of names, with a number for each element of an array: ("endpoint", "listen", 0).
-#
-# Lines and columns count from 1, columns in characters; CR LF counts as one end of line, as it does for `tomllib`.
-
+FILE_MAX_BYTES = 4 << 20  # a configuration of ten thousand databases is half of it
 
 KeyPath: TypeAlias = tuple[str | int, ...]
+"""Names, with a number for each element of an array: ("endpoint", "listen", 0)."""
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NAMES = "name a TOML file that exists and may be read"
+_SYNTAX = "correct the syntax, then check again"
+_PEM = re.compile(r"^-----BEGIN ", re.MULTILINE)
+# `tomllib` reports the place of a mistake in its message only.
+_PLACE = re.compile(r" \((?:at line ([0-9]+), column ([0-9]+)|at end of document)\)$")
+_TWICE = re.compile(r"^Cannot (?:declare \(.*\) twice|overwrite a value|mutate immutable namespace \(.*\))$")
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")  # between values: blanks, ends of line, comments
 _KEY = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[A-Za-z0-9_-]+')
 _DOT = re.compile(r"[ \t]*(\.)?[ \t]*")
@@ -58,24 +49,70 @@ _STRING = re.compile(
 _SCALAR = re.compile(r"[^,\]}#\n]*")
 
 
+# --- writing -------------------------------------------------------------------------------------------------
+
+
 def dotted(path: KeyPath) -> str:
     """A key path as one text: `endpoint.listen[0]`; a name that TOML would quote is quoted."""
     text = ""
     for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            bare = re.fullmatch(r"[A-Za-z0-9_-]+", step, re.ASCII)
-            text += ("." if text else "") + (step if bare else json.dumps(step, ensure_ascii=not step.isprintable()))
+        text += f"[{step}]" if isinstance(step, int) else f"{'.' if text else ''}{_render_name(step)}"
     return text
+
+
+def render_value(value: Any) -> str:
+    """A value as TOML writes it, on one line."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=not value.isprintable())
+        case list() | tuple():
+            return f"[{', '.join(map(render_value, value))}]"
+        case Mapping():
+            pairs = (f"{json.dumps(name, ensure_ascii=False)} = {render_value(one)}" for name, one in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        case _:
+            return str(value)
+
+
+def _render_name(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=not name.isprintable())
+
+
+# --- places --------------------------------------------------------------------------------------------------
+
+
+class SettingsSource(NamedTuple):
+    """
+    What settings were read from, to read them again.
+
+    Attributes:
+        path: Of the file, absolute; None for none.
+        environ: Only the variables that are about settings.
+        overrides: Those of flags, by dotted key.
+    """
+
+    path: Path | None
+    environ: Mapping[str, str] = _NOTHING
+    overrides: Mapping[str, object] = _NOTHING
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return "the environment" if self.path is None else str(self.path)
 
 
 class KeyPositions(NamedTuple):
     """
-    Places in one TOML text, and where else a value came from.
+    Places in one TOML text, and where values came from that are not in it.
 
-    Shape: `keys` and `values` by key path; `elsewhere` names the origin of a value that came from no file; `lines` of
-    the text; `source` all of where the settings came from, to read them again, None of those that a program has made.
+    Attributes:
+        keys: By key path.
+        values: By key path.
+        elsewhere: The origin of a value that came from no file: the name of a variable, or `flag`.
+        lines: Of the text.
+        source: All that the settings were read from; None for those that a program made.
     """
 
     keys: dict[KeyPath, Span]
@@ -85,16 +122,15 @@ class KeyPositions(NamedTuple):
     source: SettingsSource | None = None
 
     def __repr__(self) -> str:
-        """Without what is in the file and the environment."""
-        return f"Places(keys={self.keys!r}, values={self.values!r}, elsewhere={self.elsewhere!r})"
+        """Without the contents of file and environment, which may be secret."""
+        return f"KeyPositions(keys={self.keys!r}, values={self.values!r}, elsewhere={self.elsewhere!r})"
 
     def origin(self, path: KeyPath) -> str | None:
         """What set this key or made this section, when not the file: an environment variable's name, or `flag`."""
         found = (self.elsewhere.get(path[:end]) for end in range(len(path), 0, -1))
         origin = next((origin for origin in found if origin is not None), None)
         if origin is None and path not in self.keys:
-            below = (other for key, other in self.elsewhere.items() if key[: len(path)] == path)
-            origin = next(below, None)
+            origin = next((one for key, one in self.elsewhere.items() if key[: len(path)] == path), None)
         return origin
 
     def span(self, path: KeyPath, *, of_key: bool = False) -> Span | None:
@@ -108,16 +144,19 @@ class KeyPositions(NamedTuple):
 
     def excerpt(self, span: Span | None) -> str:
         """The line of the text in which a place is, and a caret below it; empty for no place."""
-        return "" if span is None else excerpt(self.lines, span)
+        return "" if span is None else _excerpt(self.lines, span)
 
 
-def split_lines(text: str) -> list[str]:
+NO_POSITIONS = KeyPositions({}, {}, {}, [])
+
+
+def _split_lines(text: str) -> list[str]:
     """The lines of a text, as spans count them."""
     return text.replace("\r\n", "\n").split("\n")
 
 
-def excerpt(lines: list[str], span: Span) -> str:
-    """The line of a place, with what a terminal might obey made visible, and a caret; empty behind the last line."""
+def _excerpt(lines: Sequence[str], span: Span) -> str:
+    """The line of a place, with what a terminal might obey made visible, and a caret; empty after the last line."""
     if not 1 <= span.line <= len(lines):
         return ""
     shown = "".join(one if one.isprintable() or one == "\t" else "\ufffd" for one in lines[span.line - 1])
@@ -133,15 +172,16 @@ def index_places(text: str, *, source: str) -> KeyPositions:
         source: Name of the file, for the spans.
 
     Raises:
-        RecursionError: nested deeper than the interpreter allows; `tomllib` raises it for such a text as well.
+        RecursionError: Nested deeper than the interpreter allows; `tomllib` raises it for such a text as well.
     """
-    walk = _TomlWalk(text.replace("\r\n", "\n"), source)
+    lines = _split_lines(text)
+    walk = _Walk("\n".join(lines), source)
     walk.document()
-    return KeyPositions(walk.keys, walk.values, {}, split_lines(text))
+    return KeyPositions(walk.keys, walk.values, {}, lines)
 
 
-class _TomlWalk:
-    """One pass over the text; `at` only grows."""
+class _Walk:
+    """One pass over a text that `tomllib` has accepted, so it checks nothing; `at` only grows."""
 
     def __init__(self, text: str, source: str) -> None:
         self.text = text
@@ -194,7 +234,7 @@ class _TomlWalk:
         self._value(path)
 
     def _names(self) -> list[str]:
-        """A dotted key; leaves `at` behind it and the blanks that follow."""
+        """A dotted key; `at` is then after it and the blanks that follow."""
         names = []
         more: str | None = "."
         self.at = self._end(_BLANK)
@@ -241,7 +281,7 @@ class _TomlWalk:
         self.at += 1
 
     def _skip(self) -> bool:
-        """Go to the next thing that is neither blank nor comment; False at the end."""
+        """Skip blanks and comments; False at the end."""
         self.at = self._end(_BLANK)
         return self.at < len(self.text)
 
@@ -251,7 +291,7 @@ class _TomlWalk:
         return match.end()
 
     def _note(self, into: dict[KeyPath, Span], path: KeyPath, start: int) -> None:
-        """Remember the first place of this path, from `start` to `at` or to the end of that line."""
+        """Record the first place of this path, from `start` to `at` or to the end of that line."""
         line = bisect_right(self._line_starts, start)
         line_end = self.text.find("\n", start, self.at)
         length = len(self.text[start : line_end if line_end >= 0 else self.at].rstrip())
@@ -259,26 +299,11 @@ class _TomlWalk:
         into.setdefault(path, Span(self.source, line, column, length))
 
 
-# --- config_file ---
-# Reads the configuration file: its bytes, its text, its TOML. The first mistake of any of these ends it.
-#
-# Only a plain file of a sane size is read: a pipe would wait for ever, a device has no end. `tomllib` reports the
-# place
-# of a mistake in its sentence only, so it is read out of there.
-
-
-FILE_MAX_BYTES = 4 << 20  # a configuration of ten thousand databases is half of it
-
-# Compiled where they are needed, for files that are wrong.
-_PLACE = r" \((?:at line ([0-9]+), column ([0-9]+)|at end of document)\)$"
-_TWICE = r"^Cannot (?:declare \(.*\) twice|overwrite a value|mutate immutable namespace \(.*\))$"
-_NAMES = "name a TOML file that exists and may be read"
-_SYNTAX = "correct the syntax, then check again"
-_PEM = re.compile(r"^-----BEGIN ", re.MULTILINE)
+# --- the file ------------------------------------------------------------------------------------------------
 
 
 class ConfigFile(NamedTuple):
-    """What is in a file. Shape: `data` as `tomllib` gives it."""
+    """The contents of a file, as `tomllib` gives them, and their places."""
 
     data: dict[str, Any]
     places: KeyPositions
@@ -286,25 +311,22 @@ class ConfigFile(NamedTuple):
 
 def read_config(path: Path | None) -> ConfigFile:
     """
-    Read a file; None is none, and empty.
+    Read a file; None means no file, which is empty.
 
     Raises:
-        SettingsError: it cannot be read, or is not TOML.
+        SettingsError: It cannot be read, or is not TOML.
     """
     if path is None:
         return ConfigFile({}, KeyPositions({}, {}, {}, []))
     source = str(path)
     text = _decode(_read(path, source), source)
-    if _PEM.search(text):  # its lines are shown to nobody
+    if _PEM.search(text):  # an error must not show its lines
         raise _refused(source, "is a key or a certificate in PEM form", "name the TOML file that names it")
     return _parse(text, source)
 
 
-# --- the bytes ----------------------------------------------------------------------------------------------
-
-
 def _read(path: Path, source: str) -> bytes:
-    """Never waits: not for who writes into a pipe, nor for the end of a device."""
+    """Never waits, neither for the writer of a pipe nor for the end of a device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -315,7 +337,7 @@ def _read(path: Path, source: str) -> bytes:
         if stat.S_ISDIR(mode):
             raise _refused(source, "is a directory", "name the TOML file in it")
         if not stat.S_ISREG(mode):
-            raise _refused(source, "is no plain file", "write the configuration to a file: it is read again later")
+            raise _refused(source, "is not a plain file", "write the configuration to a file: it is read again later")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:
@@ -333,11 +355,8 @@ def _refused(source: str, problem: str, hint: str) -> SettingsError:
     return SettingsError([SettingError(shown, problem, None, hint)])
 
 
-# --- the text -----------------------------------------------------------------------------------------------
-
-
 def _decode(data: bytes, source: str) -> str:
-    """UTF-8; a byte order mark before it is what some editors write, and no harm."""
+    """UTF-8; some editors write a byte order mark before it, which is harmless."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]:  # with or without a mark
         raise SettingsError([SettingError("TOML", "the file is UTF-16", Span(source, 1, 1), "save it as UTF-8")])
     try:
@@ -349,14 +368,10 @@ def _decode(data: bytes, source: str) -> str:
         raise SettingsError([SettingError("TOML", problem, span, "save it as UTF-8")]) from error
 
 
-# --- the syntax ---------------------------------------------------------------------------------------------
-
-
 def _parse(text: str, source: str) -> ConfigFile:
-    lines = split_lines(text)
-    rest = "\n".join(lines)
+    lines = _split_lines(text)
     try:
-        return ConfigFile(tomllib.loads(rest), index_places(rest, source=source))
+        return ConfigFile(tomllib.loads("\n".join(lines)), index_places(text, source=source))
     except RecursionError:
         error = SettingError("TOML", "nested too deeply", Span(source, 1, 1), _SYNTAX)
     except ValueError as mistake:
@@ -365,8 +380,8 @@ def _parse(text: str, source: str) -> ConfigFile:
 
 
 def _syntax_error(message: str, lines: list[str], source: str) -> SettingError:
-    """What `tomllib` says, with the place that it names in its sentence only."""
-    place = re.search(_PLACE, message)
+    """The message of `tomllib`, with the place that it names."""
+    place = _PLACE.search(message)
     problem, hint = (message[: place.start()] if place else message), _SYNTAX
     if place is None:
         span = Span(source, 1, 1)
@@ -374,10 +389,10 @@ def _syntax_error(message: str, lines: list[str], source: str) -> SettingError:
         span = Span(source, int(place[1]), int(place[2]))
     else:
         span = Span(source, len(lines), len(lines[-1]) + 1)
-    if re.match(_TWICE, problem):
+    if _TWICE.match(problem):
         line = lines[span.line - 1]
         begin = len(line) - len(line.lstrip())
         name = line[begin:].partition("=")[0].partition("#")[0].strip()
         span = Span(source, span.line, begin + 1, len(name))
-        problem, hint = f"{name} stands here a second time", "keep one of them"
-    return SettingError("TOML", problem, span, hint, excerpt(lines, span))
+        problem, hint = f"{name} is here a second time", "keep one of them"
+    return SettingError("TOML", problem, span, hint, _excerpt(lines, span))

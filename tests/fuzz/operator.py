@@ -12,8 +12,8 @@ from typing import Any
 
 from broker.config.consistency import setting_warnings
 from broker.config.load import load_settings
+from broker.config.schema import settings_of
 from broker.config.settings import Settings
-from broker.config.values import settings_of
 from broker.ddl.parser import parse_script, read_script
 from broker.ddl.render import render_statement
 from broker.ddl.statements import CreateRoute

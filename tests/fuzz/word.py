@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 from broker.catalog.partner import export, read_partner
 from broker.cli.prompt import is_blank, is_go, is_open, is_secret, is_whole, used_database
 from broker.client.body import context_of, headers_of
+from broker.config.admin_access import parse_holder
 from broker.config.units import parse_duration, parse_size, render_duration, render_size
-from broker.config.values import parse_holder, parse_listen
+from broker.config.values import parse_listen
 from broker.conversation.message_types import error_body, error_parts
 from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
 from broker.errors import PartnerFileError, StatementError

@@ -23,8 +23,8 @@ from broker.admin.app import page_files
 from broker.admin.events import STREAMS_MAX
 from broker.admin.operations import OPERATIONS
 from broker.admin.server import CONNECTIONS_MAX
-from broker.config.admin_access import new_token
-from broker.config.values import AdminRole, ListenAddress
+from broker.config.admin_access import AdminRole, new_token
+from broker.config.values import ListenAddress
 from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.admin import Answer, ask, bearer, read_answer, request, speak
 

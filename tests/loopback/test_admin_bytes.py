@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from broker.admin.server import CONNECTIONS_MAX
-from broker.config.admin_access import new_token
-from broker.config.values import AdminRole, ListenAddress
+from broker.config.admin_access import AdminRole, new_token
+from broker.config.values import ListenAddress
 from broker.daemon.instance import serve
 from tests.support.admin import ask, bearer, request, speak
 

@@ -17,8 +17,8 @@ import pytest
 
 import broker
 from broker.admin.operations import OPERATIONS, Operation
-from broker.config.admin_access import new_token
-from broker.config.values import AdminRole, ListenAddress
+from broker.config.admin_access import AdminRole, new_token
+from broker.config.values import ListenAddress
 from broker.daemon.instance import Instance, serve
 from tests.support.admin import JSON, ask, bearer, read_answer, request, speak
 from tests.support.certificates import authority, make

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import structlog
 
+from broker.config.schema import Reload, settings_of
 from broker.config.settings import Settings
 from broker.config.toml import KeyPath
-from broker.config.values import Reload, settings_of
 from broker.daemon.instance import Instance, serve
 from broker.observe.logs import close_logging, configure_logging
 from tests.support.reloaded import File, Sections, everything

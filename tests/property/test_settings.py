@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from broker.config.consistency import setting_warnings
 from broker.config.load import load_settings
+from broker.config.schema import settings_of
 from broker.config.settings import Settings
 from broker.config.toml import KeyPath, index_places
-from broker.config.values import settings_of
 from broker.errors import SettingError, SettingsError
 from tests.support.tiers import examples
 

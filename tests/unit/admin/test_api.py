@@ -39,8 +39,8 @@ from broker.admin.audit import Audit
 from broker.admin.auth import Caller
 from broker.admin.turn import Turns
 from broker.admin.wanted import note_request
+from broker.config.admin_access import AdminRole
 from broker.config.load import in_force, load_settings
-from broker.config.values import AdminRole
 from broker.daemon.instance import Instance
 from broker.errors import (
     BrokerError,
@@ -351,8 +351,8 @@ async def test_good_configuration_is_good_while_its_ports_are_taken(api: Api) ->
 
 async def test_file_that_went_bad_is_found(api: Api, instance: Instance) -> None:
     path = instance.settings.databases["orders"].path.with_suffix(".sql")
-    orders = instance.settings.databases["orders"].with_values({"scripts": (str(path),)})
-    instance.settings = instance.settings.with_values({"databases": {"orders": orders}})
+    orders = instance.settings.databases["orders"].replace(scripts=(str(path),))
+    instance.settings = instance.settings.replace(databases={"orders": orders})
     path.write_text("CREATE QUEUE Q;\nCREATE QEUE R;\n")
 
     answer = await api.check(Nothing())
@@ -365,8 +365,8 @@ async def test_file_that_went_bad_is_found(api: Api, instance: Instance) -> None
 
 async def test_what_scripts_mean_is_a_warning_with_its_code(api: Api, instance: Instance) -> None:
     path = instance.settings.databases["orders"].path.with_suffix(".sql")
-    orders = instance.settings.databases["orders"].with_values({"scripts": (str(path),)})
-    instance.settings = instance.settings.with_values({"databases": {"orders": orders}})
+    orders = instance.settings.databases["orders"].replace(scripts=(str(path),))
+    instance.settings = instance.settings.replace(databases={"orders": orders})
     path.write_text("CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n")
 
     answer = await api.check(Nothing())
@@ -381,8 +381,8 @@ async def test_of_one_kind_of_finding_the_first_1000_are_told_and_the_others_cou
     api: Api, instance: Instance
 ) -> None:
     path = instance.settings.databases["orders"].path.with_suffix(".sql")
-    orders = instance.settings.databases["orders"].with_values({"scripts": (str(path),)})
-    instance.settings = instance.settings.with_values({"databases": {"orders": orders}})
+    orders = instance.settings.databases["orders"].replace(scripts=(str(path),))
+    instance.settings = instance.settings.replace(databases={"orders": orders})
     path.write_text("".join(f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://x';\n" for n in range(1003)))
 
     answer = await api.check(Nothing())

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.admin.audit import LINES_MAX, REFUSALS_BURST, Audit, AuditUnavailableError, ScriptEntry, problem_in_short
 from broker.admin.auth import Caller
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole
 from broker.daemon.instance import serve
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import Statement

@@ -22,8 +22,8 @@ from structlog.testing import capture_logs
 
 from broker.admin.auth import STATEMENT_LEAST, Caller, TokenStore, identify_chain, peer_of, role_for
 from broker.admin.problems import ForbiddenError
-from broker.config.admin_access import new_token, revoke_token
-from broker.config.values import AdminRole, ListenAddress
+from broker.config.admin_access import AdminRole, new_token, revoke_token
+from broker.config.values import ListenAddress
 from broker.daemon.instance import Instance, serve
 from broker.ddl import statements
 from broker.ddl.parser import parse_script, read_script

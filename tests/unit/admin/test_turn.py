@@ -11,7 +11,7 @@ import pytest
 
 from broker.admin.turn import Turns
 from broker.admin.wanted import note_request
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole
 
 THREADS = 3
 SECONDS = 20.0

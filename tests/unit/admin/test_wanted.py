@@ -9,7 +9,7 @@ from pathlib import Path
 from aiohttp import web
 
 from broker.admin.wanted import asker, note_request, role_of_caller
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole
 
 SECONDS = 20.0
 

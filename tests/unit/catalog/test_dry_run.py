@@ -236,9 +236,9 @@ def test_a_copied_file_is_told(run: Run, tmp_path: Path, original: str) -> None:
 def test_one_identity_given_twice_is_not_told_again(load: Callable[[str], Settings]) -> None:
     more = f"broker_instance = '{INSTANCE}'"
     settings = load(f"[databases.a]\npath = 'a.db'\n{more}\n[databases.b]\npath = 'b.db'\n")
-    databases = {name: one.with_values({"broker_instance": INSTANCE}) for name, one in settings.databases.items()}
+    databases = {name: one.replace(broker_instance=INSTANCE) for name, one in settings.databases.items()}
 
-    assert [] == dry_run(settings.with_values({"databases": databases}), now=NOW).errors
+    assert [] == dry_run(settings.replace(databases=databases), now=NOW).errors
 
 
 def test_made_up_identities_differ(load: Callable[[str], Settings]) -> None:

@@ -142,7 +142,7 @@ async def test_what_becomes_unwise_is_told_once(file: Path) -> None:
     write(file, "max_hops = 21\n", listen="0.0.0.0:4023")
     third = await reloads.reload()
 
-    told = f'{file}:4:11: endpoint.listen[0]: "0.0.0.0:4023" takes messages from everybody who reaches it, unencrypted'
+    told = f'{file}:4:11: endpoint.listen[0]: "0.0.0.0:4023" accepts messages from every peer, unencrypted'
     assert [[told], [told]] == [[one.partition(";")[0] for one in done.warnings] for done in (first, second)]
     assert ([], 21) == (third.warnings, one.settings.endpoint.max_hops)
 

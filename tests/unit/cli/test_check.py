@@ -40,7 +40,8 @@ def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: P
         f'{configuration}:2:1: endpoint.max_hopz: unknown key; did you mean "max_hops"?',
         "max_hopz = 3",
         "^^^^^^^^",
-        f'{configuration}:3:13: endpoint.max_frame: "1KiB" is out of range; allowed is 4KiB to 16MiB',
+        f'{configuration}:3:13: endpoint.max_frame: "1KiB" is not a size from 4KiB to 16MiB; '
+        'write bytes as a plain number, or a text like "512KiB", "64MiB" or "10MB"',
         'max_frame = "1KiB"',
         "            ^^^^^^",
         f"{later}: everything on this machine, what is legal and unwise, and whether the names of next hops resolve",
@@ -185,7 +186,7 @@ def test_annotation_is_escaped(text: str, escaped: str) -> None:
 def test_check_takes_flags_as_serve_does(configuration: Path) -> None:
     result = run("check", "-c", configuration, "--offline", "--set", "endpoint.max_hops=999")
 
-    assert (1, "endpoint.max_hops (flag): 999 is out of range; allowed is 1 to 255") == (
+    assert (1, "endpoint.max_hops (flag): 999 is not a whole number from 1 to 255; write it without quotes") == (
         result.exit_code,
         result.stderr.splitlines()[0],
     )

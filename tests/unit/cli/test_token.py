@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.admin_access import find_token, read_tokens
-from broker.config.values import AdminRole
+from broker.config.admin_access import AdminRole, find_token, read_tokens
 from tests.support.command import run
 
 

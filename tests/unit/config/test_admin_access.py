@@ -1,19 +1,123 @@
+"""Roles, their holders, and the file of tokens."""
+
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from broker.config.admin_access import TOKENS_MAX, TokenFileError, find_token, new_token, read_tokens, revoke_token
-from broker.config.values import AdminRole
-from broker.errors import DuplicateNameError, UnknownNameError
+from broker.config.admin_access import (
+    ROLE_WORDS,
+    TOKENS_MAX,
+    AdminRole,
+    HolderError,
+    HolderKind,
+    TokenFileError,
+    find_token,
+    holders_of,
+    is_owner,
+    new_token,
+    parse_holder,
+    read_tokens,
+    revoke_token,
+    role_of,
+    socket_group_of,
+    user_name,
+)
+from broker.config.settings import Settings
+from broker.errors import DuplicateNameError, SettingError, UnknownNameError
+from broker.security.principal import NOBODY, Who
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 DAY = timedelta(days=1)
+
+
+def test_roles_are_one_above_the_other() -> None:
+    assert ("none", "viewer", "operator", "admin") == ROLE_WORDS
+    assert [role_of(word) for word in ROLE_WORDS] == sorted(AdminRole)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("user:alice", HolderKind.USER, "alice"),
+        ("group:ops", HolderKind.GROUP, "ops"),
+        ("token:ci-1", HolderKind.TOKEN, "ci-1"),
+        ("certificate:CN=ops,O=shop", HolderKind.CERTIFICATE, "CN=ops,O=shop"),
+        ("certificate:spiffe://shop/ops", HolderKind.CERTIFICATE, "spiffe://shop/ops"),
+    ],
+)
+def test_a_holder_is_a_kind_and_a_name(text: str, kind: HolderKind, name: str) -> None:
+    holder = parse_holder(text)
+
+    assert (kind, name) == (holder.kind, holder.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("alice", "names nobody"),
+        ("user:", "names nobody"),
+        ("role:alice", "names nobody"),
+        ("token:a b", "no name of a token"),
+        ("token:../x", "no name of a token"),
+        ("certificate:CN=a,b", "no subject"),
+        ("certificate:sha256:12", "no fingerprint"),
+        ("certificate:public", "for everybody"),
+    ],
+)
+def test_anything_else_is_refused_with_what_would_do(text: str, problem: str) -> None:
+    with pytest.raises(HolderError, match=problem):
+        parse_holder(text)
+
+
+def test_a_certificate_is_known_by_what_it_proves() -> None:
+    holder = parse_holder("certificate:CN=ops")
+
+    assert holder.shows(Who(subject="CN=ops", common_name="ops"))
+    assert not holder.shows(Who(subject="CN=other", common_name="other"))
+    assert not holder.shows(NOBODY)
+    assert not parse_holder("user:ops").shows(Who(subject="CN=ops", common_name="ops"))
+
+
+def test_users_and_groups_are_known_by_number_and_the_highest_role_counts() -> None:
+    roles = {"user:root": "viewer", "user:0": "operator", "group:0": "viewer", "token:ci": "admin"}
+    holders = holders_of(Settings.read({"admin": {"roles": {**roles, "certificate:CN=ops": "operator"}}}))
+
+    assert {0: AdminRole.OPERATOR} == holders.users
+    assert {0: AdminRole.VIEWER} == holders.groups
+    assert {"ci": AdminRole.ADMIN} == holders.tokens
+    assert [("CN=ops", AdminRole.OPERATOR)] == [(holder.name, role) for holder, role in holders.certificates]
+
+
+@pytest.mark.parametrize("holder", ["user:no-such-one", "group:no-such-one"])
+def test_holder_that_the_machine_does_not_know_is_reported(holder: str) -> None:
+    with pytest.raises(SettingError, match=f"there is no {holder.partition(':')[0]} 'no-such-one'"):
+        holders_of(Settings.read({"admin": {"roles": {holder: "viewer"}}}))
+
+
+def test_group_of_the_socket_is_a_number() -> None:
+    groups = [socket_group_of(Settings.read({"admin": {"socket_group": name}})) for name in ("0", "")]
+
+    assert [0, None] == groups
+
+
+def test_instance_belongs_to_its_user_and_root() -> None:
+    assert [True, True, False] == [is_owner(number) for number in (0, os.geteuid(), 2**31 - 2)]
+
+
+def test_a_user_without_a_name_is_called_by_number() -> None:
+    assert [pwd.getpwuid(0).pw_name, "2147483646"] == [user_name(0), user_name(2**31 - 2)]
+
+
+# --- tokens ---
 
 
 @pytest.fixture
@@ -49,22 +153,12 @@ def test_anything_else_is_no_token(path: Path, shown: str) -> None:
     assert find_token(read_tokens(path), shown) is None
 
 
-def test_two_tokens_are_not_alike(path: Path) -> None:
-    assert _new(path, "a") != _new(path, "b")
-
-
 def test_a_token_counts_until_it_expires(path: Path) -> None:
     _new(path, expires=NOW + DAY)
     [token] = read_tokens(path)
 
     assert [True, False] == [token.is_valid_at(NOW + DAY - timedelta(seconds=1)), token.is_valid_at(NOW + DAY)]
-
-
-def test_a_token_without_an_end_counts_for_ever(path: Path) -> None:
-    _new(path)
-    [token] = read_tokens(path)
-
-    assert token.is_valid_at(datetime.max.replace(tzinfo=UTC))
+    assert replace(token, expires_at=None).is_valid_at(datetime.max.replace(tzinfo=UTC))
 
 
 def test_a_name_that_is_taken_is_refused_until_its_token_has_expired(path: Path) -> None:
@@ -119,7 +213,7 @@ def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
 def test_a_directory_is_no_file(path: Path) -> None:
     path.mkdir(mode=0o700)
 
-    with pytest.raises(TokenFileError, match="is no plain file"):
+    with pytest.raises(TokenFileError, match="is not a plain file"):
         read_tokens(path)
 
 
@@ -148,7 +242,7 @@ def test_a_line_that_is_no_token_is_told_with_its_number(path: Path, line: str) 
     path.write_text(f"{json.dumps(GOOD)}\n\n{line}\n")
     path.chmod(0o600)
 
-    with pytest.raises(TokenFileError, match="line 3 is no token; remove the line"):
+    with pytest.raises(TokenFileError, match="line 3 is not a token; remove the line"):
         read_tokens(path)
 
 

@@ -224,7 +224,7 @@ async def test_what_cannot_come_leaves_nothing_behind(
 ) -> None:
     (tmp_path / "orders.sql").write_text(script, encoding="utf-8")
 
-    instance = Running(settings.with_values({"databases": {"orders": settings.databases["orders"]}}))
+    instance = Running(settings.replace(databases={"orders": settings.databases["orders"]}))
     await instance.catalog.load()
     with pytest.raises(error):
         await instance.databases.start()
@@ -238,8 +238,8 @@ async def test_what_cannot_come_leaves_nothing_behind(
 
 async def test_a_copy_of_another_database_does_not_come(settings: Settings) -> None:
     orders, alone = settings.databases["orders"], settings.databases["alone"]
-    same = {"alone": alone, "orders": orders.with_values({"broker_instance": alone.broker_instance})}
-    instance = Running(settings.with_values({"databases": same}))
+    same = {"alone": alone, "orders": orders.replace(broker_instance=alone.broker_instance)}
+    instance = Running(settings.replace(databases=same))
     await instance.catalog.load()
     (settings.instance.state_dir / RECORD).unlink()  # which would tell as well
 

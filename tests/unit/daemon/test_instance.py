@@ -79,8 +79,8 @@ async def test_database_counts_as_busy_until_it_rests_unless_its_store_has_faile
 async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment() -> None:
     instance = Instance()
     drain = drain_of(cast("Any", instance))
-    brief = DrainSettings().with_values({"announce": 0.0, "timeout": 0.05})
-    instance.settings = instance.settings.with_values({"drain": brief})
+    brief = DrainSettings().replace(announce=0.0, timeout=0.05)
+    instance.settings = instance.settings.replace(drain=brief)
 
     await drain.end("SIGTERM")
 

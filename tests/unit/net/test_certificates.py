@@ -325,7 +325,7 @@ async def test_other_settings_are_used_at_once_and_their_files_looked_at(files: 
     """What was loaded by them counts; the files of before are looked at no more."""
     two = make("two", "localhost", by=files.ca)
     certificate, key = two.store(tmp_path, "other")
-    endpoint = files.watch._settings.endpoint.with_values({"certificate": certificate, "private_key": key})
+    endpoint = files.watch._settings.endpoint.replace(certificate=certificate, private_key=key)
     settings = Settings(endpoint=endpoint)
 
     files.watch.use(settings, security_of(settings))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.config.schema import settings_of
 from broker.config.settings import Settings
-from broker.config.values import settings_of
 from tools.settings_page import render_reference, renew_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"

@@ -1,0 +1,98 @@
+"""What the parts of an instance take from the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.catalog import check
+from broker.catalog.check import journal_errors, tracing_errors
+from broker.config.settings import Settings
+from broker.daemon.reload import journal_plan, peer_limits, timeouts_of
+from broker.errors import SettingError
+from broker.net.quotas import PeerLimits, Timeouts
+
+
+def with_journal(path: Path, **more: Any) -> Settings:
+    journal = {"directory": str(path / "flows"), "sample": 0.25}
+    return Settings.read({"instance": {"name": "gw"}, "journal": journal, **more})
+
+
+def test_journal_is_what_the_settings_say_and_its_directory_is_made(tmp_path: Path) -> None:
+    plan = journal_plan(with_journal(tmp_path / "state"))
+
+    assert plan is not None
+    assert tmp_path / "state" / "flows" == plan.directory
+    assert plan.directory.is_dir()
+    assert ("gw", 0.25, 32 << 20, 64 << 20, 900.0, 10 << 30, 30 * 86_400.0) == (
+        plan.instance,
+        plan.sample,
+        plan.buffer_bytes,
+        plan.file_bytes,
+        plan.file_seconds,
+        plan.keep_bytes,
+        plan.keep_seconds,
+    )
+
+
+def test_what_is_off_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "find_spec", lambda _: None)
+    one = Settings()
+
+    assert (None, [], []) == (journal_plan(one), list(journal_errors(one)), list(tracing_errors(one)))
+
+
+@pytest.mark.parametrize(
+    ("library", "problem", "extra"),
+    [
+        ("pyarrow", "a journal needs pyarrow, which is not installed", "journal"),
+        ("opentelemetry", "needs OpenTelemetry, which is not installed", "otel"),
+    ],
+)
+def test_missing_library_is_reported_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, problem: str, extra: str
+) -> None:
+    def find(name: str) -> object:
+        if name.startswith(library) and "." in name:
+            raise ModuleNotFoundError  # of a package around it
+        return None if name == library else name
+
+    monkeypatch.setattr(check, "find_spec", find)
+
+    with pytest.raises(SettingError, match=problem) as caught:
+        journal_plan(with_journal(tmp_path, tracing={"enabled": True}))
+
+    assert f"pip install broker[{extra}]" in str(caught.value)
+
+
+def test_directory_that_cannot_be_made_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+
+    with pytest.raises(SettingError, match="Read-only file system"):
+        journal_plan(with_journal(tmp_path))
+
+
+def test_every_limit_reaches_the_links() -> None:
+    limits = {
+        "connections": 50,
+        "connections_per_peer": 2,
+        "reserved_connections": 10,
+        "handshakes": 16,
+        "bytes_per_second": 1 << 20,
+        "messages_per_second": 1000,
+        "pool_share": 30,
+    }
+
+    assert PeerLimits(**limits) == peer_limits(Settings.read({"limits": limits}))
+    assert not peer_limits(Settings()).are_metered
+
+
+def test_times_are_those_of_the_endpoint() -> None:
+    endpoint = {"handshake_timeout": "3s", "connect_timeout": "4s", "backpressure": "1s"}
+
+    assert Timeouts(handshake=3.0, connect=4.0, backpressure=1.0) == timeouts_of(Settings.read({"endpoint": endpoint}))
