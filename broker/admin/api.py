@@ -1,8 +1,11 @@
 """
-What each operation of the admin API does, without HTTP: a value in, a value out, errors of the package.
+What each operation of the admin API does, without HTTP: a request and its caller in, an answer out, or an error.
 
-Everything that blocks (a SELECT, parsing, files) runs in threads of its own: a slow question must hold up neither
-traffic nor the resolving of names. Every change goes through `broker.catalog.execute`, the one door.
+Everything that blocks (a SELECT, parsing, files) runs in threads: a slow question must hold up neither traffic nor the
+resolving of names. Every change goes through `broker.catalog.execute`, the one door, and is written to the audit first.
+
+The JSON schemas of requests and answers are those of `/v1/openapi.json`. A request with a field that is not written
+here is refused: a misspelt option must not be an option left out.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -22,13 +26,11 @@ from msgspec import Meta
 
 from broker.admin.audit import Audit, AuditEntry
 from broker.admin.auth import STATEMENT_LEAST, Caller
-from broker.admin.turn import Turns
-from broker.admin.wanted import asker, role_of_caller
 from broker.catalog.catalog import MSDB, ScriptProgress
 from broker.catalog.check import check_running
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.execute import execute
-from broker.catalog.reload import Reloaded, Reloads
+from broker.catalog.reload import Reloaded
 from broker.config.admin_access import AdminRole
 from broker.config.load import in_force
 from broker.config.reload_diff import Difference
@@ -60,123 +62,29 @@ from broker.observe.database_stats import (
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_contact, running_place
 from broker.observe.instance import Running
 from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
-from broker.observe.query import SystemViews, find_name
+from broker.observe.query import QueryResult, SystemViews, find_name
 from broker.observe.status import add_backlog, backlog_paths, drops_of, read_dropped, read_status
 from broker.observe.view_rows import Snapshots
 from broker.observe.views import AUDIT, DISPOSITIONS, RowSource
 from broker.observe.why import FORWARDED, WhyAnswer, WhyRequest, answer_why, look
 
-# --- configuration ---
-# What an instance runs by, key by key, as `GET /v1/config` tells it.
-
-
-class SettingInForce(msgspec.Struct, frozen=True):
-    """One key."""
-
-    key: Annotated[str, Meta(description="As in the reference: endpoint.max_hops.")]
-    value: Annotated[Any, Meta(description="As one writes it in the file; null where it is made once and kept.")]
-    origin: Annotated[str, Meta(description="default, FILE:LINE:COLUMN, the name of a variable, or flag.")]
-    reload: Annotated[str, Meta(description="What makes a change count: live, reconnect or restart.")]
-
-
-class ConfigAnswer(msgspec.Struct, frozen=True):
-    """Every key, in the order of the reference; arguments of programs are masked."""
-
-    settings: list[SettingInForce]
-
-
-def config_answer(settings: Settings) -> ConfigAnswer:
-    """These settings, as values."""
-    return ConfigAnswer([SettingInForce(one.key, one.value, one.origin, one.reload) for one in in_force(settings)])
-
-
-# --- draining ---
-# Draining on command: the same as SIGTERM, and what has yet to leave.
-
-
-FOLLOW_SECONDS = 10.0  # at most, that an answer about the next change is waited for
-
-StageName = Annotated[str, Meta(description="`serving`, `announced`, `leaving`, `left`.")]
-
-
-class DrainQuestion(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How far a drain is."""
-
-    since: Annotated[
-        int,
-        Meta(ge=-1, le=2**53, description="Wait for more changes than these, for ten seconds at most; -1: answer now."),
-    ] = -1
-
-
-class DrainAnswer(msgspec.Struct, frozen=True):
-    """How far a drain is, and what has yet to leave, or would have to."""
-
-    stage: StageName
-    sentence: str
-    reason: Annotated[str, Meta(description='Why it drains; "" while it serves.')]
-    held: Annotated[int, Meta(description="Messages held for next hops.")]
-    unserved: Annotated[int, Meta(description="How many of them no connection takes now.")]
-    peers: Annotated[int, Meta(description="Connections whose peers may still send.")]
-    by_hop: Annotated[dict[str, int], Meta(description="Messages held, of the twenty next hops with most.")]
-    busy: Annotated[list[str], Meta(description="Databases that have yet to store or acknowledge what came.")]
-    remaining_s: Annotated[float | None, Meta(description="Seconds until the time is up; null while it serves.")]
-    clean: Annotated[bool | None, Meta(description="Whether nothing was left behind; null until it has left.")]
-    changes: Annotated[int, Meta(description="What `since` takes.")]
-    process: Annotated[
-        int | None, Meta(description="Id of the process that ends behind it; null where an application embeds it.")
-    ]
-
-
-async def drain_now(drain: Drain, audit: Audit, executor: Executor, caller: Caller) -> DrainAnswer:
-    """
-    Begin to drain, unless it has begun.
-
-    Raises:
-        AuditUnavailableError: it could not be written down; nothing has begun.
-    """
-    if not drain.has_begun:
-        entry = audit.begin(caller, "POST /v1/drain")
-        await asyncio.get_running_loop().run_in_executor(executor, entry.seal_done, "instance")
-        drain.begin(f"asked for by {caller.who}")
-        await asyncio.sleep(0)
-    return await _drain_answer(drain)
-
-
-async def drain_state(drain: Drain, question: DrainQuestion) -> DrainAnswer:
-    """How far it is; when `since` is given, as soon as that has changed."""
-    if question.since >= 0:
-        await drain.changed(question.since, FOLLOW_SECONDS)
-    return await _drain_answer(drain)
-
-
-async def _drain_answer(drain: Drain) -> DrainAnswer:
-    left = await drain.poll()
-    is_serving = drain.stage is DrainStage.SERVING
-    return DrainAnswer(
-        stage=drain.stage.value,
-        sentence=drain.sentence,
-        reason=drain.reason,
-        held=left.held,
-        unserved=left.unserved,
-        peers=left.peers,
-        by_hop=left.by_hop,
-        busy=list(left.busy),
-        remaining_s=None if is_serving else round(drain.remaining_s, 3),
-        clean=drain.is_clean if drain.stage is DrainStage.LEFT else None,
-        changes=drain.changes,
-        process=drain.process,
-    )
-
-
-# --- message ---
-# What goes in and out of the admin API, as values; their JSON schemas are the ones of `/v1/openapi.json`.
-#
-# A request with a field that is not written here is refused: a misspelt option must not be an option left out.
-
-
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
 PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most
 AFTER_MAX = 2**53  # what every JSON reader takes for a whole number
+FOLLOW_SECONDS = 10.0  # at most, that an answer about the next change of a drain is waited for
+SIGNAL = Caller("signal SIGHUP", "a process of this machine", AdminRole.ADMIN)
+# Settings of this name decide who is believed, wherever they are.
+_OF_ADMIN = frozenset({"encryption", "authentication", "certificate", "private_key", "trust", "peers", "role_command"})
+# The first word after blanks and comments. Possessive, so that a text of any length takes no memory.
+_FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)
+_QUESTIONS = frozenset({"SELECT", "WITH"})
+_VIEW_NAME = re.compile(r"(?:(?P<database>.+)\.)?(?P<schema>sys)\.(?P<view>\w+)", re.IGNORECASE | re.DOTALL)
+
+StageName = Annotated[str, Meta(description="`serving`, `announced`, `leaving`, `left`.")]
+_T = TypeVar("_T")
+
+
+# --- messages ---
 
 
 class SqlRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -264,12 +172,47 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     role: Annotated[str | None, Meta(description="The role that it takes, where one was missing.")] = None
 
 
-# --- reloading ---
-# Reading the configuration again on command: who may, what is written down of it, and what the answer says.
+class SettingInForce(msgspec.Struct, frozen=True):
+    """One key."""
+
+    key: Annotated[str, Meta(description="As in the reference: endpoint.max_hops.")]
+    value: Annotated[Any, Meta(description="As one writes it in the file; null where it is made once and kept.")]
+    origin: Annotated[str, Meta(description="default, FILE:LINE:COLUMN, the name of a variable, or flag.")]
+    reload: Annotated[str, Meta(description="What makes a change count: live, reconnect or restart.")]
 
 
-SIGNAL = Caller("signal SIGHUP", "a process of this machine", AdminRole.ADMIN)
-_OF_ADMIN = frozenset({"encryption", "authentication", "certificate", "private_key", "trust", "peers", "role_command"})
+class ConfigAnswer(msgspec.Struct, frozen=True):
+    """Every key, in the order of the reference; arguments of programs are masked."""
+
+    settings: list[SettingInForce]
+
+
+class DrainQuestion(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How far a drain is."""
+
+    since: Annotated[
+        int,
+        Meta(ge=-1, le=2**53, description="Wait for more changes than these, for ten seconds at most; -1: answer now."),
+    ] = -1
+
+
+class DrainAnswer(msgspec.Struct, frozen=True):
+    """How far a drain is, and what has yet to leave, or would have to."""
+
+    stage: StageName
+    sentence: str
+    reason: Annotated[str, Meta(description='Why it drains; "" while it serves.')]
+    held: Annotated[int, Meta(description="Messages held for next hops.")]
+    unserved: Annotated[int, Meta(description="How many of them no connection takes now.")]
+    peers: Annotated[int, Meta(description="Connections whose peers may still send.")]
+    by_hop: Annotated[dict[str, int], Meta(description="Messages held, of the twenty next hops with most.")]
+    busy: Annotated[list[str], Meta(description="Databases that have yet to store or acknowledge what came.")]
+    remaining_s: Annotated[float | None, Meta(description="Seconds until the time is up; null while it serves.")]
+    clean: Annotated[bool | None, Meta(description="Whether nothing was left behind; null until it has left.")]
+    changes: Annotated[int, Meta(description="What `since` takes.")]
+    process: Annotated[
+        int | None, Meta(description="Id of the process that ends behind it; null where an application embeds it.")
+    ]
 
 
 class ReloadRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -308,79 +251,7 @@ class ReloadAnswer(msgspec.Struct, frozen=True):
     ] = []
 
 
-class ReloadSeen:
-    """A reload that somebody has asked for, as `broker.catalog.reload.ReloadObserver`."""
-
-    def __init__(self, entry: AuditEntry, caller: Caller) -> None:
-        self._entry = entry
-        self._caller = caller
-
-    def allow(self, changed: Sequence[Difference]) -> None:
-        """See that the caller may change all of this; what decides who is believed takes an admin."""
-        keys = [one.key for one in changed if one.path[0] == "admin" or one.path[-1] in _OF_ADMIN]
-        if keys:
-            expected = f"a reload that changes {', '.join(keys)}"
-            self._caller.expect(AdminRole.ADMIN, expected)
-
-    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
-        """The statements of changed scripts, as far as the caller may have them carried out."""
-        return self._caller.permitted(statements)
-
-    def note(self, database: str, statement: Statement) -> None:
-        """A statement of a changed script was carried out."""
-        self._entry.note(database, statement)
-
-    def seal(self, statements: int) -> None:
-        """Record the statements of changed scripts."""
-        self._entry.seal(statements)
-
-    def seal_reload(self, keys: Sequence[str]) -> None:
-        """Record which settings change."""
-        self._entry.seal_done(f"configuration: {', '.join(keys)}" if keys else "configuration")
-
-    def end_badly(self, error: BaseException) -> None:
-        """It was refused, or has failed."""
-        self._entry.end_badly(error)
-
-
-def signalled(audit: Audit) -> ReloadSeen:
-    """A reload that a signal has asked for."""
-    return ReloadSeen(audit.begin(SIGNAL, "SIGHUP"), SIGNAL)
-
-
-async def reload_now(reloads: Reloads, audit: Audit, request: ReloadRequest, caller: Caller) -> ReloadAnswer:
-    """
-    Reload, or only try to.
-
-    Raises:
-        ForbiddenError, AuditUnavailableError: nothing has changed.
-        ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
-    """
-    seen = ReloadSeen(audit.begin(caller, "POST /v1/reload"), caller)
-    return _reload_answer(await reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
-
-
-def _reload_answer(done: Reloaded) -> ReloadAnswer:
-    settings = [ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in done.changes]
-    waiting = [one.key for one in done.changes if one.effect is Reload.RESTART]
-    return ReloadAnswer(
-        done.has_changed,
-        done.is_dry_run,
-        settings,
-        done.databases,
-        done.scripts,
-        done.connections,
-        waiting,
-        done.warnings,
-    )
-
-
-# The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
-_FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)
-_QUESTIONS = frozenset({"SELECT", "WITH"})
-_VIEW_NAME = re.compile(r"(?:(?P<database>.+)\.)?(?P<schema>sys)\.(?P<view>\w+)", re.IGNORECASE | re.DOTALL)
-
-_T = TypeVar("_T")
+# --- operations ---
 
 
 class Api:
@@ -389,15 +260,15 @@ class Api:
 
     Args:
         instance: The instance.
-        turns: Threads for questions.
+        questions: Threads for what may take long.
         executor: Threads for what never takes long, and must not wait for questions.
         audit: Sees every change.
     """
 
-    def __init__(self, instance: Running, turns: Turns, executor: Executor, audit: Audit) -> None:
+    def __init__(self, instance: Running, questions: QuestionThreads, executor: Executor, audit: Audit) -> None:
         snapshots = Snapshots(instance)
         self._instance = instance
-        self._turns = turns
+        self._questions = questions
         self._executor = executor
         self._snapshots: dict[str, RowSource] = {**snapshots.by_view(), AUDIT: audit.rows}
         self._audit = audit
@@ -430,11 +301,8 @@ class Api:
         assert first is not None, "the pattern fits the empty text"
         if first[1].upper() in _QUESTIONS:
             database = self._readable(request.database)
-            may_read = caller.role is AdminRole.ADMIN
-            select = partial(
-                self._views.select, request.statement, database=database, shows_bodies=may_read, is_wanted=asker()
-            )
-            result = await self._run(select)
+            is_admin = caller.role is AdminRole.ADMIN
+            result = await self._select(request.statement, database, caller, shows_bodies=is_admin)
             return SqlAnswer(list(result.columns), [list(row) for row in result.rows], truncated=result.truncated)
         return SqlAnswer(messages=await self._change(request, caller, database))
 
@@ -451,7 +319,7 @@ class Api:
             raise
         return messages
 
-    async def view(self, request: ViewRequest) -> ViewAnswer:
+    async def view(self, request: ViewRequest, caller: Caller) -> ViewAnswer:
         """
         One page of a view; bodies of messages are left to `sql`.
 
@@ -468,64 +336,78 @@ class Api:
         statement = f"SELECT * FROM {quoted} ORDER BY (SELECT NULL) {page}"  # noqa: S608 - a name in brackets, and numbers
         database = self._readable(request.database)
         try:
-            select = partial(self._views.select, statement, database=database, shows_bodies=False, is_wanted=asker())
-            result = await self._run(select)
+            result = await self._select(statement, database, caller, shows_bodies=False)
         except UnknownNameError as error:
             raise UnknownNameError(error.number, error.problem) from None  # its place is in a text that nobody wrote
         rows = [list(row) for row in result.rows[: request.limit]]
         has_more = result.truncated or len(result.rows) > request.limit
         return ViewAnswer(list(result.columns), rows, request.after + len(rows) if has_more else None)
 
-    async def status(self, _: Nothing) -> dict[str, Any]:
+    async def _select(self, statement: str, database: str, caller: Caller, *, shows_bodies: bool) -> QueryResult:
+        select = partial(self._views.select, database=database, shows_bodies=shows_bodies, is_wanted=caller.is_there)
+        return await self._questions.run(caller, partial(select, statement))
+
+    async def status(self, _: Nothing, caller: Caller) -> dict[str, Any]:
         """The state of the instance; what is in files that cannot be read is null."""
-        drops = await self._drops()
+        drops = await self._drops(caller)
         status = read_status(self._instance)
-        paths = backlog_paths(self._instance)  # in the same turn: a mirrored database may come or go in the next
-        backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
-        ledgers = await self._run(lambda: {name: read_ledger(path) for name, path in paths.items()})
-        still = await self._run(lambda: {name: read_standstill(path) for name, path in paths.items()})
+        paths = backlog_paths(self._instance)  # without an await before: mirrored databases come and go
+        run = partial(self._questions.run, caller)
+        backlogs = await run(lambda: {name: read_backlog(path) for name, path in paths.items()})
+        ledgers = await run(lambda: {name: read_ledger(path) for name, path in paths.items()})
+        still = await run(lambda: {name: read_standstill(path) for name, path in paths.items()})
         status["drops"] = drops
-        status["room_problem"] = await self._run(lambda: room_problem(self._instance.settings.instance.state_dir)) or ""
-        status["audit_problem"] = await self._run(self._audit.problem)
+        status["room_problem"] = await run(lambda: room_problem(self._instance.settings.instance.state_dir)) or ""
+        status["audit_problem"] = await run(self._audit.problem)
         return add_standstills(add_ledgers(add_backlog(status, backlogs), ledgers), still)
 
-    async def _drops(self) -> list[dict[str, Any]] | None:
+    async def _drops(self, caller: Caller) -> list[dict[str, Any]] | None:
         """What was dropped, by reason; None when the loop is too busy to answer."""
         name = self._instance.settings.instance.name
         try:
-            rows = await self._run(lambda: read_dropped(self._snapshots[DISPOSITIONS], name))
+            rows = await self._questions.run(caller, lambda: read_dropped(self._snapshots[DISPOSITIONS], name))
         except StoreUnavailableError:
             return None
         return drops_of(rows, datetime.now(UTC))
 
     async def drain(self, _: Nothing, caller: Caller) -> DrainAnswer:
         """
-        Begin to drain, as SIGTERM does.
+        Begin to drain, as SIGTERM does, unless it has begun.
 
         Raises:
             AuditUnavailableError: it could not be written down; nothing has begun.
         """
-        return await drain_now(self._instance.drain, self._audit, self._executor, caller)
+        drain = self._instance.drain
+        if not drain.has_begun:
+            entry = self._audit.begin(caller, "POST /v1/drain")
+            await asyncio.get_running_loop().run_in_executor(self._executor, entry.seal_done, "instance")
+            drain.begin(f"asked for by {caller.who}")
+            await asyncio.sleep(0)
+        return await _drain_answer(drain)
 
-    async def draining(self, question: DrainQuestion) -> DrainAnswer:
-        """What would have to leave, or has yet to."""
-        return await drain_state(self._instance.drain, question)
+    async def draining(self, request: DrainQuestion, _: Caller) -> DrainAnswer:
+        """What would have to leave, or has yet to; with `since`, as soon as that has changed."""
+        drain = self._instance.drain
+        if request.since >= 0:
+            await drain.changed(request.since, FOLLOW_SECONDS)
+        return await _drain_answer(drain)
 
     async def reload(self, request: ReloadRequest, caller: Caller) -> ReloadAnswer:
         """
-        Read the configuration again.
+        Read the configuration again, or only try to.
 
         Raises:
-            ForbiddenError, ReloadRefusedError, SettingsError, StoreUnavailableError: as `reload_now`.
-            AuditUnavailableError: it could not be written down; nothing has changed.
+            ForbiddenError, AuditUnavailableError: nothing has changed.
+            ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
         """
-        return await reload_now(self._instance.reloads, self._audit, request, caller)
+        seen = ReloadAudit(self._audit.begin(caller, "POST /v1/reload"), caller)
+        return _reload_answer(await self._instance.reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
 
-    async def config(self, _: Nothing) -> ConfigAnswer:
+    async def config(self, _: Nothing, __: Caller) -> ConfigAnswer:
         """What the instance runs by."""
         return config_answer(self._instance.settings)
 
-    async def explain(self, request: ExplainRequest) -> ExplainAnswer:
+    async def explain(self, request: ExplainRequest, caller: Caller) -> ExplainAnswer:
         """
         Why a message would go where it goes.
 
@@ -534,27 +416,31 @@ class Api:
             UnknownNameError: no such database, or no such conversation.
         """
         place = running_place(self._instance)
-        contact = await self._run(partial(find_contact, place, request)) if request.to is None else None
+        contact = (
+            await self._questions.run(caller, partial(find_contact, place, request)) if request.to is None else None
+        )
         return answer(running_place(self._instance), request, contact)
 
-    async def why(self, request: WhyRequest) -> WhyAnswer:
+    async def why(self, request: WhyRequest, caller: Caller) -> WhyAnswer:
         """
         What this instance knows of a conversation or message; one that it does not know is no error.
 
         Texts of errors are left out for callers below admin, as bodies are.
         """
-        shows_texts = role_of_caller() is AdminRole.ADMIN
+        shows_texts = caller.role is AdminRole.ADMIN
         now, paths = time.time(), backlog_paths(self._instance)
         mirrors = list(self._instance.catalog.mirrors)
-        told = await self._run(lambda: look(request.id, paths, self._snapshots[FORWARDED](), now, mirrors=mirrors))
+        found = await self._questions.run(
+            caller, lambda: look(request.id, paths, self._snapshots[FORWARDED](), now, mirrors=mirrors)
+        )
         status = read_status(self._instance)
         dropped = Counter(status["forwarding"]["dropped"])
         for database in status["databases"].values():
             dropped.update(database["dropped"])
         place = running_place(self._instance)
-        return answer_why(place, request.id, told, dropped=dropped, is_running=True, now=now, shows_texts=shows_texts)
+        return answer_why(place, request.id, found, dropped=dropped, is_running=True, now=now, shows_texts=shows_texts)
 
-    async def census(self, request: CensusRequest) -> CensusAnswer:
+    async def census(self, request: CensusRequest, caller: Caller) -> CensusAnswer:
         """
         What lives in the databases.
 
@@ -569,9 +455,9 @@ class Api:
             if name not in paths:
                 raise UnknownNameError(911, f"there is no user database {name!r} here; there are: {', '.join(paths)}")
             paths = {name: paths[name]}
-        return await self._run(partial(census_of, paths, time.time()))
+        return await self._questions.run(caller, partial(census_of, paths, time.time()))
 
-    async def plan(self, request: PlanRequest) -> PlanAnswer:
+    async def plan(self, request: PlanRequest, caller: Caller) -> PlanAnswer:
         """
         What a script would do to routes and to conversations under way.
 
@@ -580,12 +466,12 @@ class Api:
             StoreUnavailableError: a file that cannot be read.
         """
         database = self._database(request.database)
-        async with self._turns.turn():
-            return await plan_script(self._instance, request, database=database, executor=self._turns.executor)
+        async with self._questions.slot(caller):
+            return await plan_script(self._instance, request, database=database, executor=self._questions.executor)
 
-    async def check(self, _: Nothing) -> CheckAnswer:
+    async def check(self, _: Nothing, caller: Caller) -> CheckAnswer:
         """Scripts, directories and files of the configuration in force; its own ports are taken by itself."""
-        report = await self._run(partial(check_running, self._instance.settings))
+        report = await self._questions.run(caller, partial(check_running, self._instance.settings))
         warnings = [*_findings(report.warnings), *(_finding(one.lint, one) for one in report.concerns)]
         left_out = [LeftOut(code, file, count) for (code, file), count in report.left_out.items()]
         return CheckAnswer(not report.errors, _findings(report.errors), warnings, left_out)
@@ -611,8 +497,120 @@ class Api:
         if name in self._instance.catalog.mirrors:
             raise StatementError(954, f"the database {name!r} is a mirror here: ask its principal")
 
-    async def _run(self, work: Callable[[], _T]) -> _T:
-        return await self._turns.run(work)
+
+class QuestionThreads:
+    """
+    The threads for questions, of which no role can have all. Loop-only.
+
+    A SELECT may take ten seconds, and a caller may ask many at once. Viewers leave a thread to operators and admins,
+    and viewers and operators together leave one to admins. Callers that have to wait are served in the order of their
+    requests.
+
+    Args:
+        executor: Has the threads.
+        threads: How many, 1 at least; with fewer than three, roles share what there is.
+    """
+
+    def __init__(self, executor: Executor, threads: int) -> None:
+        self.executor = executor
+        # The narrowest first, so that a viewer who waits holds nothing that an operator could have.
+        self._limits = {
+            AdminRole.VIEWER: asyncio.Semaphore(max(1, threads - 2)),
+            AdminRole.OPERATOR: asyncio.Semaphore(max(1, threads - 1)),
+        }
+
+    async def run(self, caller: Caller, work: Callable[[], _T]) -> _T:
+        """The result of `work`, done in a thread as soon as the caller may have one."""
+        async with self.slot(caller):
+            return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+
+    @asynccontextmanager
+    async def slot(self, caller: Caller) -> AsyncIterator[None]:
+        """Wait until the caller may have a thread, and hold it until the end of the block."""
+        async with AsyncExitStack() as stack:
+            for highest, limit in self._limits.items():
+                if caller.role <= highest:
+                    await stack.enter_async_context(limit)
+            yield
+
+
+class ReloadAudit:
+    """What a caller may reload, and the record of it, as `broker.catalog.reload.ReloadObserver`."""
+
+    def __init__(self, entry: AuditEntry, caller: Caller) -> None:
+        self._entry = entry
+        self._caller = caller
+
+    def allow(self, changed: Sequence[Difference]) -> None:
+        """See that the caller may change all of this; what decides who is believed takes an admin."""
+        keys = [one.key for one in changed if one.path[0] == "admin" or one.path[-1] in _OF_ADMIN]
+        if keys:
+            expected = f"a reload that changes {', '.join(keys)}"
+            self._caller.expect(AdminRole.ADMIN, expected)
+
+    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
+        """The statements of changed scripts, as far as the caller may have them carried out."""
+        return self._caller.permitted(statements)
+
+    def note(self, database: str, statement: Statement) -> None:
+        """A statement of a changed script was carried out."""
+        self._entry.note(database, statement)
+
+    def seal(self, statements: int) -> None:
+        """Record the statements of changed scripts."""
+        self._entry.seal(statements)
+
+    def seal_reload(self, keys: Sequence[str]) -> None:
+        """Record which settings change."""
+        self._entry.seal_done(f"configuration: {', '.join(keys)}" if keys else "configuration")
+
+    def end_badly(self, error: BaseException) -> None:
+        """It was refused, or has failed."""
+        self._entry.end_badly(error)
+
+    @classmethod
+    def of_signal(cls, audit: Audit) -> ReloadAudit:
+        """For a reload that a signal has asked for."""
+        return cls(audit.begin(SIGNAL, "SIGHUP"), SIGNAL)
+
+
+def config_answer(settings: Settings) -> ConfigAnswer:
+    """These settings, as values."""
+    return ConfigAnswer([SettingInForce(one.key, one.value, one.origin, one.reload) for one in in_force(settings)])
+
+
+async def _drain_answer(drain: Drain) -> DrainAnswer:
+    left = await drain.poll()
+    is_serving = drain.stage is DrainStage.SERVING
+    return DrainAnswer(
+        stage=drain.stage.value,
+        sentence=drain.sentence,
+        reason=drain.reason,
+        held=left.held,
+        unserved=left.unserved,
+        peers=left.peers,
+        by_hop=left.by_hop,
+        busy=list(left.busy),
+        remaining_s=None if is_serving else round(drain.remaining_s, 3),
+        clean=drain.is_clean if drain.stage is DrainStage.LEFT else None,
+        changes=drain.changes,
+        process=drain.process,
+    )
+
+
+def _reload_answer(done: Reloaded) -> ReloadAnswer:
+    settings = [ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in done.changes]
+    waiting = [one.key for one in done.changes if one.effect is Reload.RESTART]
+    return ReloadAnswer(
+        done.has_changed,
+        done.is_dry_run,
+        settings,
+        done.databases,
+        done.scripts,
+        done.connections,
+        waiting,
+        done.warnings,
+    )
 
 
 def _findings(errors: Iterable[SettingError]) -> list[Finding]:

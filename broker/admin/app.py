@@ -1,8 +1,12 @@
 """
 The admin API over HTTP: requests to values, values to answers, errors to problems. What is done is in `api`.
 
-Before anything is done, and before a body is read, a request has passed the guard, which looks at how it is written,
-and the door, which knows who asks. The Unix socket and the TCP port have an application each.
+Before anything is done, and before a body is read, a request has passed the guard, which checks how it is written, and
+the authenticator, which knows who asks. The Unix socket and the TCP port have an application each.
+
+The status page is for everybody: it holds no fact of the instance, and asks the API for the rest, as its reader.
+
+Source: Content Security Policy Level 3, Trusted Types.
 """
 
 from __future__ import annotations
@@ -12,10 +16,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
-from importlib.resources import files
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,71 +44,24 @@ from broker.admin.problems import (
     secure,
     tell_problems,
 )
-from broker.admin.wanted import note_request
 from broker.config.admin_access import AdminRole
 from broker.errors import BadRequestError
-
-# --- page ---
-# The files of the status page: one page, and what it loads, all from this server.
-#
-# They hold no fact of the instance, so they are for everybody; the page asks the admin API for the rest, as whoever
-# looks
-# at it. Its policy lets it run its own scripts and ask its own server, and nothing else; texts never become markup.
-#
-# Source: Content Security Policy Level 3, Trusted Types.
-
-
-PAGE_PATH, FILES_PATH = "/", "/page/"
-_DIRECTORY = "static"
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none';"
-    " form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-)
-_PERMISSIONS = "camera=(), geolocation=(), microphone=()"
-
-
-def add_page(app: web.Application) -> None:
-    """Serve the page and its files; they are read once."""
-    for path, (body, kind) in page_files().items():
-        app.router.add_get(path, partial(_answer, body, kind, f'"{sha256(body).hexdigest()[:32]}"'))
-
-
-def page_files() -> dict[str, tuple[bytes, str]]:
-    """Body and content type by path."""
-    found: dict[str, tuple[bytes, str]] = {}
-    for file in files("broker.admin").joinpath(_DIRECTORY).iterdir():
-        kind = _TYPES.get(file.name.rpartition(".")[2])
-        if kind is not None:
-            path = PAGE_PATH if file.name == "index.html" else FILES_PATH + file.name
-            found[path] = file.read_bytes(), kind
-    return found
-
-
-def is_page(request: web.Request) -> bool:
-    """Whether one of these files is asked for, by one of its methods."""
-    resource = request.match_info.route.resource
-    if resource is None or request.method not in {hdrs.METH_GET, hdrs.METH_HEAD}:
-        return False
-    return resource.canonical == PAGE_PATH or resource.canonical.startswith(FILES_PATH)
-
-
-async def _answer(body: bytes, kind: str, tag: str, request: web.Request) -> web.Response:
-    headers = {
-        "Content-Security-Policy": _CSP,
-        "Permissions-Policy": _PERMISSIONS,
-        "Cache-Control": "no-cache",
-        "ETag": tag,
-    }
-    if tag in request.headers.get(hdrs.IF_NONE_MATCH, ""):
-        return web.Response(status=304, headers=headers)
-    return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
-
 
 SMALL_BYTES = 64 * 1024  # of a body that is parsed at once
 LARGE_BODIES = 2  # requests of one listener with more than BODY_MAX_BYTES, or of unknown length, at one time
 BODY_SECONDS = 120.0  # for a whole body; of 160 MiB that is 11 Mbit/s
 OPENAPI_PATH = "/v1/openapi.json"
+PAGE_PATH, FILES_PATH = "/", "/page"
+STATIC = Path(__file__).parent / "static"
+# The page may run its own scripts and ask its own server, and nothing else; texts never become markup.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-cache",
+}
 _CALLER = web.RequestKey("caller", Caller)
 _BY_ROUTE: dict[tuple[str, str], Operation] = {(one.method, one.path): one for one in OPERATIONS}
 
@@ -144,8 +101,12 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
     async def openapi(_: web.Request) -> web.Response:
         return web.Response(body=description, content_type="application/json")
 
+    async def page(_: web.Request) -> web.FileResponse:
+        return web.FileResponse(STATIC / "index.html")
+
     app.router.add_get(OPENAPI_PATH, openapi)
-    add_page(app)
+    app.router.add_get(PAGE_PATH, page)
+    app.router.add_static(FILES_PATH, STATIC)
     for operation in OPERATIONS:
         handler = _handler(operation, parts, large)
         app.router.add_route(operation.method, operation.path, handler)
@@ -154,8 +115,18 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
     return app
 
 
-async def _secure(_: web.BaseRequest, response: web.StreamResponse) -> None:
+async def _secure(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    if isinstance(request, web.Request) and is_page(request) and response.status < HTTPStatus.BAD_REQUEST:
+        response.headers.update(_PAGE_HEADERS)
     secure(response.headers)
+
+
+def is_page(request: web.Request) -> bool:
+    """Whether the status page or one of its files is asked for, by one of its methods."""
+    resource = request.match_info.route.resource
+    if resource is None or request.method not in {hdrs.METH_GET, hdrs.METH_HEAD}:
+        return False
+    return resource.canonical in {PAGE_PATH, FILES_PATH}
 
 
 def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
@@ -179,10 +150,15 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
             raise
         if request.method == hdrs.METH_POST:
             check_content(request.headers)
-        request[_CALLER] = caller
+        request[_CALLER] = replace(caller, is_there=partial(_is_connected, request))
         return await handler(request)
 
     return admit
+
+
+def _is_connected(request: web.Request) -> bool:
+    transport = request.transport
+    return transport is not None and not transport.is_closing()
 
 
 def _operation(request: web.Request) -> Operation | None:
@@ -194,14 +170,10 @@ def _operation(request: web.Request) -> Operation | None:
 
 def _handler(operation: Operation, parts: Parts, large: asyncio.Semaphore) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        note_request(request, request[_CALLER].role)
         async with _argument(operation, request, parts, large) as argument:
             if operation.is_stream:
                 return await parts.events.serve(request, argument, request[_CALLER].who)
-            if operation.is_change:
-                answer = await operation.call(parts.api, argument, request[_CALLER])
-            else:
-                answer = await operation.call(parts.api, argument)
+            answer = await operation.call(parts.api, argument, request[_CALLER])
         body = await asyncio.get_running_loop().run_in_executor(parts.executor, msgspec.json.encode, answer)
         return web.Response(body=body, content_type="application/json")
 

@@ -15,7 +15,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -106,19 +106,28 @@ def role_for(statement: Statement) -> AdminRole:
 _ROLE = "{role}"
 
 
+def _always_there() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """
-    Somebody who asks.
+    A client or process that asks.
 
-    Shape: `who` as a key of `[admin.roles]`, or "anonymous"; `origin` the process or the address; `way_to_role` says
-    what to do to get the role that stands where it has `{role}`.
+    Attributes:
+        who: As a key of `[admin.roles]`, or "anonymous".
+        origin: The process or the address.
+        role: What it may do.
+        way_to_role: What to do to get a role, whose name is to be put where this has `{role}`.
+        is_there: Whether it still waits for the answer, for what takes long to work out; for any thread.
     """
 
     who: str
     origin: str
     role: AdminRole
     way_to_role: str = ""
+    is_there: Callable[[], bool] = _always_there
 
     def expect(self, role: AdminRole, what: str) -> None:
         """

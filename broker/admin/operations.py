@@ -46,11 +46,18 @@ class Operation:
     """
     One method of one path.
 
-    Shape: `call` is a method of `Api`; `request` its argument, made of the path and the query for GET, of the body
-    for POST; `answer` what it returns, None for an object told elsewhere; `refusals` the statuses special to it; `role`
-    the least that may ask; `is_change` when it may change something: `call` is then given the caller as well, judges
-    what is asked and has it written down; `body_max` bytes; `is_stream` when it answers with events, and `call` is a
-    method of `Events`.
+    Attributes:
+        method: GET never changes anything.
+        path: With the names of parameters in braces.
+        summary: One sentence for the description.
+        call: A method of `Api`, called with the request and who asks; of `Events` when `is_stream`.
+        request: Made of the path and the query for GET, of the body for POST.
+        answer: What it returns; None for an object that is described elsewhere.
+        refusals: The statuses special to it.
+        role: The least that may ask.
+        is_change: Whether it may change something; a refusal is then written to the audit.
+        body_max: Bytes.
+        is_stream: Whether it answers with events.
     """
 
     method: Literal["GET", "POST"]

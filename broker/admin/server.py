@@ -29,14 +29,13 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
-from broker.admin.api import Api, Nothing, ReloadSeen, signalled
+from broker.admin.api import SIGNAL, Api, Nothing, QuestionThreads, ReloadAudit
 from broker.admin.app import Parts, admin_app
 from broker.admin.audit import Audit
 from broker.admin.auth import Authenticator
 from broker.admin.events import Events
 from broker.admin.health import observe_app
 from broker.admin.problems import is_loopback, refused_unread, secure
-from broker.admin.turn import Turns
 from broker.catalog.check import check_ways_in
 from broker.config.admin_access import Holders, holders_of, socket_group_of
 from broker.config.consistency import loopback_told
@@ -364,7 +363,7 @@ class AdminServer:
         if told:
             log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
         audit = Audit(settings.admin.audit, admin_threads)
-        api = Api(instance, Turns(questions, THREADS), admin_threads, audit)
+        api = Api(instance, QuestionThreads(questions, THREADS), admin_threads, audit)
         door = Authenticator(settings.admin, ways.holders, admin_threads, security=ways.security)
         self.events = Events(instance, _threads(EVENT_THREADS, "events", stack), audit)
         self.events.start(stack)
@@ -425,11 +424,11 @@ class AdminServer:
 
     async def state(self) -> dict[str, Any]:
         """What `GET /v1/status` answers."""
-        return await self._parts.api.status(Nothing())
+        return await self._parts.api.status(Nothing(), SIGNAL)
 
-    def signalled(self) -> ReloadSeen:
+    def signalled(self) -> ReloadAudit:
         """A reload that a signal has asked for, to be written down."""
-        return signalled(self._parts.audit)
+        return ReloadAudit.of_signal(self._parts.audit)
 
     def _address(self, name: str) -> ListenAddress | None:
         return self._served[name].address if name in self._served else None

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.admin.app import page_files
+from broker.admin.app import STATIC
 from broker.admin.events import STREAMS_MAX
 from broker.admin.operations import OPERATIONS
 from broker.admin.server import CONNECTIONS_MAX
@@ -255,7 +255,7 @@ EVIL = [
 def test_a_page_of_another_site_gets_nothing_of_any_path(attacked: Attacked, headers: dict[str, str]) -> None:
     """Not even with a token, and not the files of the page."""
     paths = [(one.method, one.path.replace("{name}", "sys.routes").replace("{id}", "1")) for one in OPERATIONS]
-    paths += [("GET", path) for path in page_files()]
+    paths += [("GET", "/"), *(("GET", f"/page/{path.name}") for path in STATIC.iterdir())]
 
     async def attack() -> dict[tuple[str, str], int]:
         shown = headers | attacked.tokens[AdminRole.ADMIN]

@@ -18,10 +18,9 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
-import broker.admin
 from broker.admin import app
 from broker.admin.api import Api
-from broker.admin.app import LARGE_BODIES, page_files
+from broker.admin.app import LARGE_BODIES, STATIC
 from broker.admin.auth import origin_of
 from broker.admin.events import Events
 from broker.admin.operations import BODY_MAX_BYTES, OPERATIONS, SCRIPT_MAX_BYTES
@@ -64,7 +63,7 @@ async def test_page_of_a_view(ask: Ask) -> None:
         ("GET", "/v1/views/sys.routes?unknown=1", None, 400),
         ("GET", "/v1/status?unknown=1", None, 400),
         ("GET", "/v1/nope", None, 404),
-        ("GET", "/page", None, 404),
+        ("GET", "/page", None, 403),
         ("POST", "/", None, 405),
         ("GET", "/v1/sql", None, 405),
         ("DELETE", "/v1/status", None, 405),
@@ -264,7 +263,6 @@ async def test_a_connection_of_its_own_that_breaks_is_a_failure() -> None:
     assert (500, ["request failed"]) == (answer.status, [one["event"] for one in logs])
 
 
-STATIC = Path(broker.admin.__file__).parent / "static"
 # Of dist/uPlot.iife.min.js in the package uplot 1.6.32 of npm.
 UPLOT_SHA256 = "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
 # As in the report of the pipeline: what would be fetched from elsewhere, or run though nobody wrote it here.
@@ -282,13 +280,12 @@ def own_files() -> list[Path]:
 
 
 def test_every_file_that_the_page_loads_is_served() -> None:
-    served = page_files()
-    wanted = set(re.findall(r'(?:src|href)="(/[^"]*)"', served["/"][0].decode()))
+    wanted = set(re.findall(r'(?:src|href)="(/[^"]*)"', (STATIC / "index.html").read_text()))
     for path in own_files():
         if path.suffix == ".js":
             wanted |= {f"/page/{name}" for name in re.findall(r'from "\./([^"]+)"', path.read_text())}
 
-    assert wanted | {"/"} == served.keys()
+    assert wanted | {"/page/index.html", "/page/uplot.LICENSE"} == {f"/page/{path.name}" for path in STATIC.iterdir()}
 
 
 @pytest.mark.parametrize("path", own_files(), ids=lambda path: path.name)
@@ -312,10 +309,10 @@ def test_the_library_is_the_one_that_was_published() -> None:
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/", "text/html; charset=utf-8"),
-        ("/page/main.js", "text/javascript; charset=utf-8"),
-        ("/page/page.css", "text/css; charset=utf-8"),
-        ("/page/icon.svg", "image/svg+xml; charset=utf-8"),
+        ("/", "/html"),
+        ("/page/main.js", "/javascript"),
+        ("/page/page.css", "/css"),
+        ("/page/icon.svg", "/svg+xml"),
     ],
 )
 async def test_a_file_has_its_type_and_its_policy(instance: Instance, path: str, kind: str) -> None:
@@ -324,7 +321,7 @@ async def test_a_file_has_its_type_and_its_policy(instance: Instance, path: str,
 
     answer = await ask(address, "GET", path)
 
-    assert (200, kind) == (answer.status, answer.headers["content-type"])
+    assert (200, True) == (answer.status, answer.headers["content-type"].endswith(kind))
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -354,7 +351,6 @@ async def test_a_file_that_is_known_is_not_sent_again(instance: Instance) -> Non
         ("GET", "/page/absent.js", {}, 404),
         ("GET", "/page/../server.py", {}, 400),
         ("GET", "/page/%2e%2e/server.py", {}, 400),
-        ("GET", "/page/uplot.LICENSE", {}, 404),
         ("GET", "/", {"Host": "evil.example"}, 403),
         ("GET", "/", {"Origin": "http://evil.example"}, 403),
         ("GET", "/", {"Sec-Fetch-Site": "cross-site"}, 403),
