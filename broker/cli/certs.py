@@ -32,9 +32,8 @@ from broker.security.certificate_files import (
     refuse_expired,
     renewed,
     store_files,
-    succeeding,
     with_new_sealing,
-    with_prepared,
+    with_sealing_of,
 )
 from broker.security.identity import Use, describe
 from broker.security.issue import (
@@ -261,7 +260,7 @@ def _renew_pair(
     if is_prepared:
         _prepare(pair, old, new, output)
         return
-    files = pair.files(succeeding(new, old, now=now))
+    files = pair.files(with_sealing_of(new, old, now=now))
     if is_waiting or is_trusted_itself(old):
         files[pair.bundle] = bundle_of(new, old, now=now)
     _store(files, force=True)
@@ -274,7 +273,7 @@ def _renew_pair(
 def _prepare(pair: Pair, old: Issued, new: Issued, output: str) -> None:
     now = datetime.now(UTC)
     files = {**pair.prepared.files(new), pair.bundle: bundle_of(new, old, now=now)}
-    current = with_prepared(old, new, now=now)
+    current = with_sealing_of(old, new, now=now)
     if current != old:
         files |= pair.files(current)
     _store(files, force=True)

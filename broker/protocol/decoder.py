@@ -1,12 +1,12 @@
 """
 Bytes into whole frames, whatever the cuts.
 
-Holds the structure checks of protocol version 1 and the splitter built on them; what is inside a body is for
+The structure checks of protocol version 1 and the splitter built on them; bodies are decoded in
 `broker.protocol.frame`. No I/O, no state beyond the one frame that has begun.
 
 Every check runs on the fewest bytes that allow it: a length is judged on its own four bytes, a kind on the fifth, so
 a stranger cannot make us wait, or keep memory, for a frame that will be refused. What is kept of an unfinished frame
-never exceeds `max_frame`. Each byte is looked at a bounded number of times: feeding byte by byte costs no more than
+never exceeds `max_frame`. Each byte is read a bounded number of times: feeding byte by byte costs no more than
 in proportion to the bytes.
 
 Source: docs/protocol.md, "Prelude" and "What is malformed".
@@ -144,9 +144,7 @@ class FrameDecoder:
     """
     Splits what arrives on one connection into whole frames, link and dialog alike, and keeps the one that has begun.
 
-    Only `feed` changes it.
-
-    Shape: `error` is None until bytes came that are no frame, and then stays; `buffered` is 0 .. `max_frame` bytes.
+    `error` is None until bytes came that are not a frame, and then stays.
     """
 
     __slots__ = ("_goal", "_max_frame", "_pending", "error")

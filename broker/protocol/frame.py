@@ -39,7 +39,7 @@ from broker.protocol.layout import (
 
 _T = TypeVar("_T")
 
-# --- link frames --------------------------------------------------------------------------------------------
+# --- link frames ---
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -169,7 +169,7 @@ def decode_link(frame: bytes | bytearray | memoryview) -> LinkMessage:
     return message
 
 
-# --- dialog frames ------------------------------------------------------------------------------------------
+# --- dialog frames ---
 
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen ones take as long to make as all the rest of decoding
@@ -177,8 +177,7 @@ class Header:
     """
     Everything a dialog frame carries before its body; field names as in the layout. Not to be changed.
 
-    Shape: GUIDs are 16 bytes in RFC 9562 order, zero = not specified; times are milliseconds; names 1 .. 512 bytes
-    of UTF-8.
+    GUIDs are 16 bytes in RFC 9562 order, zero = not specified; times are milliseconds; names 1 .. 512 bytes of UTF-8.
     """
 
     kind: int
@@ -306,15 +305,18 @@ def checksum(body: bytes) -> int:
     return zlib.crc32(body)
 
 
-# --- bodies of dialog frames --------------------------------------------------------------------------------
+# --- bodies of dialog frames ---
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     What fragment 0 of a message carries before its payload.
 
-    Shape: `contract` only in message 0; `sent_us` UTC microseconds at the sender; `lifetime` whole seconds the
-    dialog may still live, only in message 0; `headers` at most HEADERS_MAX, of HEADERS_MAX_BYTES together.
+    Attributes:
+        contract: Only in message 0.
+        sent_us: UTC microseconds at the sender.
+        lifetime: Whole seconds the dialog may still live, only in message 0.
+        headers: At most HEADERS_MAX, of HEADERS_MAX_BYTES together.
     """
 
     type: str = ""
@@ -389,8 +391,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes, what: str) -> _T:
         raise FrameMalformedError(f"{what}: {error}") from error
 
 
-# --- headers ---
-# What headers of a message may be: their number, and how long they are together.
+# --- headers of a message: their bounds, and the trace of an application among them ---
 
 
 def header_bytes(headers: Mapping[str, str]) -> int:
@@ -403,14 +404,6 @@ def are_bounded(headers: Mapping[str, str]) -> bool:
     return len(headers) <= HEADERS_MAX and header_bytes(headers) <= HEADERS_MAX_BYTES
 
 
-# --- trace_context ---
-# The trace of an application, as a message carries it among its headers.
-#
-# Only what the broker itself needs of it: which span sent the message, and whether that is sampled. Everything else
-# of
-# the headers is text that goes from one application to the other. Source: W3C Trace Context, section 3.2.
-
-
 TRACE_PARENT, TRACE_STATE = "traceparent", "tracestate"
 
 _TRACE_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -418,7 +411,7 @@ _SAMPLED = 0x01
 
 
 class TraceParent(NamedTuple):
-    """A span of an application. Shape: `trace_id` 16 bytes, `span_id` 8 bytes, neither zero."""
+    """A span of an application: ids of 16 and 8 bytes, neither zero. Source: W3C Trace Context, section 3.2."""
 
     trace_id: bytes
     span_id: bytes

@@ -1,10 +1,24 @@
 """
-What two adjacent instances agree on from their HELLOs, and which of two connections between them stays.
+The link protocol as a state machine: what two instances agree on, which frame is legal when, and what time alone does.
 
-Pure rules about two values; when a HELLO may come is for `broker.protocol.link_state`. Nothing is negotiated back and
-forth: each side computes the agreement from the same two HELLOs, so both reach the same version, and each learns the
-other's limits. A number that only affects comfort (heartbeat) is clamped; one that decides whether frames arrive at
-all (`max_frame`) is refused outside its range, because a clamped one would break silently.
+```
+              HELLO              GOAWAY
+AWAIT_HELLO ----------> ONLINE ----------> DRAINING
+     | FATAL              | FATAL             | FATAL      (and FATAL sent, from every state)
+     +--------------------+-------------------+----------> CLOSED
+```
+
+Each side sends HELLO at once and may receive nothing but HELLO, or FATAL, before it is ONLINE. DRAINING means that the
+peer has sent GOAWAY: link frames go on as before, dialog frames to it end at its deadline.
+
+No I/O and no clock: `now` is monotonic seconds. Dialog frames do not pass through here. The shell reports traffic by
+setting `last_heard` and `last_sent`, one attribute a batch; it calls `tick` now and then, and reads what has arrived
+before that, so that its own delay is not taken for the peer's silence. An error raised here ends the connection: the
+shell sends `fatal(error)` and closes.
+
+Nothing is negotiated back and forth: each side computes the agreement from the same two HELLOs, so both reach the same
+version, and each learns the other's limits. A number that only affects comfort (heartbeat) is clamped; one that decides
+whether frames arrive at all (`max_frame`) is refused outside its range, because a clamped one would break silently.
 
 Source: docs/protocol.md, "Connection"; arbitration after the original's ARBITRATION login state.
 """
@@ -47,106 +61,6 @@ PEER_NAME_MAX = 128  # characters of a peer's names that are kept; what a config
 _QUOTED = 8  # characters or items of a stranger's HELLO that are repeated in an error, so that it stays one line
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """
-    What holds on a connection once both HELLOs are known.
-
-    Shape: `version` the highest both speak; `send_max_frame` bytes, the most the peer takes; `peer_heartbeat` seconds
-    of silence after which the peer sends PING; `peer` its HELLO as received; `is_self` when the peer says that it is
-    this very process, or another one of the same instance; anybody who has seen our HELLO can.
-    """
-
-    version: int
-    send_max_frame: int
-    peer_heartbeat: float
-    peer: Hello
-    is_self: bool
-
-    def abridged(self) -> Agreement:
-        """The same with what stays of interest once the peer's addresses are known: no lists, and short names."""
-        peer = self.peer
-        kept = Hello(
-            protocol=peer.protocol,
-            versions=(self.version,),
-            instance=peer.instance,
-            arbitration=peer.arbitration,
-            name=peer.name[:PEER_NAME_MAX],
-            software=peer.software[:PEER_NAME_MAX],
-            max_frame=peer.max_frame,
-            heartbeat_ms=peer.heartbeat_ms,
-        )
-        return replace(self, peer=kept)
-
-
-def agree(own: Hello, peer: Hello) -> Agreement:
-    """
-    Agree on what both HELLOs allow.
-
-    Raises:
-        HandshakeRefusedError: another protocol, no version in common, or a `max_frame` outside 4 KiB .. 16 MiB.
-    """
-    if peer.protocol != PROTOCOL:
-        raise HandshakeRefusedError(f"the peer speaks {peer.protocol[:_QUOTED]!r}, not {PROTOCOL!r}")
-    common = set(own.versions) & set(peer.versions)
-    if not common:
-        raise HandshakeRefusedError(
-            f"no version in common: the peer speaks {_render(peer.versions)}, this instance {_render(own.versions)}"
-        )
-    smallest, largest = MAX_FRAME_RANGE
-    if not smallest <= peer.max_frame <= largest:
-        raise HandshakeRefusedError(f"max_frame of {peer.max_frame} bytes, not {smallest} .. {largest}")
-    shortest, longest = HEARTBEAT_MS_RANGE
-    return Agreement(
-        version=max(common),
-        send_max_frame=peer.max_frame,
-        peer_heartbeat=min(max(peer.heartbeat_ms, shortest), longest) / 1000,
-        peer=peer,
-        # Another process of this instance decides by the same routes: to send there is to go round in a circle.
-        is_self=peer.arbitration == own.arbitration != NO_GUID or peer.instance == own.instance != NO_GUID,
-    )
-
-
-def stays(own_arbitration: bytes, peer_arbitration: bytes, *, opened_here: bool) -> bool:
-    """
-    Whether a connection stays when the same pair has another one that the other side opened.
-
-    The one opened by the side with the lower arbitration id stays, so both sides keep the same one. Two equal ids
-    are one process connected to itself (`Agreement.is_self`): there is nothing to arbitrate.
-
-    Shape: arbitration ids of 16 bytes, compared as unsigned big-endian numbers.
-    """
-    return opened_here == (own_arbitration < peer_arbitration)
-
-
-def _render(versions: tuple[int, ...]) -> str:
-    listed = ", ".join(str(version) for version in versions[:_QUOTED]) or "none"
-    return f"{listed}, ..." if len(versions) > _QUOTED else listed
-
-
-# --- connection ---
-# One connection as a state machine: which link frame may come when, what follows from it, and what time alone does.
-#
-# ```
-#               HELLO              GOAWAY
-# AWAIT_HELLO ----------> ONLINE ----------> DRAINING
-#      | FATAL              | FATAL             | FATAL      (and FATAL sent, from every state)
-#      +--------------------+-------------------+----------> CLOSED
-# ```
-#
-# Each side says HELLO at once and may receive nothing but HELLO, or FATAL, before it is ONLINE. DRAINING means that
-# the
-# peer has said GOAWAY: link frames go on as before, dialog frames to it end at its deadline.
-#
-# No I/O and no clock: `now` is monotonic seconds. Dialog frames do not pass through here. The shell tells of traffic
-# by
-# setting `last_heard` and `last_sent`, one attribute a batch; it calls `tick` now and then, and reads what
-# has arrived before that, so that its own delay is not taken for the peer's silence. An error raised here ends the
-# connection: the shell sends `fatal(error)` and closes.
-#
-# Source: docs/protocol.md, "Connection".
-
-
 class LinkPhase(StrEnum):
     """How far a connection is; the value is the word used in errors and views."""
 
@@ -175,9 +89,11 @@ TRANSITIONS: dict[tuple[LinkPhase, int], LinkPhase] = {
     (LinkPhase.DRAINING, FrameKind.GOAWAY): LinkPhase.DRAINING,
     (LinkPhase.DRAINING, FrameKind.FATAL): LinkPhase.CLOSED,
 }
+_ANSWERING = (LinkPhase.ONLINE, LinkPhase.DRAINING)
+_PONG = PRELUDE.pack(PRELUDE_BYTES + PING_BYTES, FrameKind.PONG, 0, 0, 0)
 
 
-# --- what the shell is told ---------------------------------------------------------------------------------
+# --- events for the shell ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +147,7 @@ class Ended:
 Event = Online | Reply | Probed | ProbeAnswered | RejectedBy | PeerLeaving | Ended
 
 
-_ANSWERING = (LinkPhase.ONLINE, LinkPhase.DRAINING)
-_PONG = PRELUDE.pack(PRELUDE_BYTES + PING_BYTES, FrameKind.PONG, 0, 0, 0)
-
-# --- the machine --------------------------------------------------------------------------------------------
+# --- the machine ---
 
 
 class LinkStateMachine:
@@ -244,9 +157,11 @@ class LinkStateMachine:
     Changed by its methods only, except `last_heard` and `last_sent`, which the shell sets to `now` when anything was
     received or sent.
 
-    Shape: `state`; `agreement` None until ONLINE; `max_frame` bytes this side takes; `handshake_timeout`, `last_heard`
-    and `last_sent` in monotonic seconds, and `unanswered_since` the instant of the last PING while its PONG is awaited,
-    else None; `round_trip` seconds from the last PING that was answered to its PONG, None before.
+    Attributes:
+        agreement: None until ONLINE.
+        last_heard, last_sent: Monotonic seconds.
+        unanswered_since: Monotonic seconds of the first PING that is not answered, else None.
+        round_trip: Seconds from the last PING that was answered to its PONG, None before.
     """
 
     __slots__ = (
@@ -367,7 +282,7 @@ class LinkStateMachine:
         return encode_link(Fatal(code=error.code, text=str(error)))
 
     def _ping_at(self) -> float:
-        """Who sends goes on asking: that it was written says nothing of whether it has arrived."""
+        """A side that sends goes on sending PING: that bytes were written does not say that they have arrived."""
         asked_at = self._pinged_at if self.last_sent > self._answered_at else self.last_sent
         return min(self.last_sent, asked_at) + self.heartbeat
 
@@ -410,12 +325,94 @@ def _share(own: Hello, peer: Hello) -> float:
     How far the first PING is brought forward, in heartbeats.
 
     Connections that come about at one instant would ask in step for as long as they last. Both ids decide, so each
-    side of each connection has a share of its own, and the same one whenever it is asked for.
-
-    Shape: [0, 1).
+    side of each connection has its own share, always the same one, in [0, 1).
     """
     return crc32(own.arbitration + peer.arbitration) / 2**32
 
 
 def _name(kind: int) -> str:
     return next((known.name for known in FrameKind if known == kind), f"a frame of kind 0x{kind:02x}")
+
+
+# --- what both HELLOs agree on ---
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """
+    What holds on a connection once both HELLOs are known.
+
+    Attributes:
+        version: The highest both speak.
+        send_max_frame: Bytes, the most the peer accepts.
+        peer_heartbeat: Seconds of silence after which the peer sends PING.
+        peer: Its HELLO as received.
+        is_self: The peer claims to be this process, or another one of the same instance; any peer that has seen our
+            HELLO can claim it.
+    """
+
+    version: int
+    send_max_frame: int
+    peer_heartbeat: float
+    peer: Hello
+    is_self: bool
+
+    def abridged(self) -> Agreement:
+        """The same with what stays of interest once the peer's addresses are known: no lists, and short names."""
+        peer = self.peer
+        kept = Hello(
+            protocol=peer.protocol,
+            versions=(self.version,),
+            instance=peer.instance,
+            arbitration=peer.arbitration,
+            name=peer.name[:PEER_NAME_MAX],
+            software=peer.software[:PEER_NAME_MAX],
+            max_frame=peer.max_frame,
+            heartbeat_ms=peer.heartbeat_ms,
+        )
+        return replace(self, peer=kept)
+
+
+def agree(own: Hello, peer: Hello) -> Agreement:
+    """
+    Agree on what both HELLOs allow.
+
+    Raises:
+        HandshakeRefusedError: another protocol, no version in common, or a `max_frame` outside 4 KiB .. 16 MiB.
+    """
+    if peer.protocol != PROTOCOL:
+        raise HandshakeRefusedError(f"the peer speaks {peer.protocol[:_QUOTED]!r}, not {PROTOCOL!r}")
+    common = set(own.versions) & set(peer.versions)
+    if not common:
+        raise HandshakeRefusedError(
+            f"no version in common: the peer speaks {_render(peer.versions)}, this instance {_render(own.versions)}"
+        )
+    smallest, largest = MAX_FRAME_RANGE
+    if not smallest <= peer.max_frame <= largest:
+        raise HandshakeRefusedError(f"max_frame of {peer.max_frame} bytes, not {smallest} .. {largest}")
+    shortest, longest = HEARTBEAT_MS_RANGE
+    return Agreement(
+        version=max(common),
+        send_max_frame=peer.max_frame,
+        peer_heartbeat=min(max(peer.heartbeat_ms, shortest), longest) / 1000,
+        peer=peer,
+        # Another process of this instance decides by the same routes: frames sent there would circle.
+        is_self=peer.arbitration == own.arbitration != NO_GUID or peer.instance == own.instance != NO_GUID,
+    )
+
+
+def stays(own_arbitration: bytes, peer_arbitration: bytes, *, opened_here: bool) -> bool:
+    """
+    Whether a connection stays when the same pair has another one that the other side opened.
+
+    The one opened by the side with the lower arbitration id stays, so both sides keep the same one. Two equal ids
+    are one process connected to itself (`Agreement.is_self`): there is nothing to arbitrate.
+
+    Arbitration ids have 16 bytes and are compared as unsigned big-endian numbers.
+    """
+    return opened_here == (own_arbitration < peer_arbitration)
+
+
+def _render(versions: tuple[int, ...]) -> str:
+    listed = ", ".join(str(version) for version in versions[:_QUOTED]) or "none"
+    return f"{listed}, ..." if len(versions) > _QUOTED else listed

@@ -41,7 +41,9 @@ class NetworkAddress:
     """
     A peer's broker endpoint. Made by `parse_address`, which normalises; equal values mean the same endpoint.
 
-    Shape: `host` in lower case, an IPv6 address without its brackets; `port` 1 .. 65535.
+    Attributes:
+        host: In lower case, an IPv6 address without its brackets.
+        port: 1 .. 65535.
     """
 
     host: str

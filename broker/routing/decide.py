@@ -1,11 +1,22 @@
 """
-The routing decision: a pure function of table, hosted services, facts of the frame, health and forwarding switch.
+The routing decision: a pure function of the routes, the hosted services, the facts of a frame, health, and forwarding.
 
-Reply, match, choose, locate, in this order; once more when the way leads back to this very instance. The result is
-a value; nothing is sent and nothing is remembered here, so the same function answers the data path and the question
-"why".
+A reply goes to its database at once. Else a frame is matched (`STEPS`), a route is chosen among those that matched, and
+a database or a next hop is located; once more when the route leads back to this very instance. The result is a value:
+nothing is sent and nothing is remembered, so one function answers the data path and the question "why".
 
-Source: Service Broker documentation, "Service Broker Routing".
+Matching has the seven steps of the documentation, each a function under its documented number; the first that yields a
+route ends the search, and step 7, "nothing matched", is not an error. Step 3 picks one broker instance by rendezvous
+hashing, so that all gateways, after every restart, pick alike, and removing one of n instances moves only the dialogs
+that were on it.
+
+Choosing tries four classes in the documented order: mirrored, LOCAL, network address, TRANSPORT. The first class that
+has a usable member is taken. Of a mirrored route only the principal leads on (R3.1, R6.2); while it is not known, no
+address does. Of a network class every distinct address is a candidate; health decides which is used now, and among
+equals a hash of conversation and address, so that one dialog stays on one path while that path is healthy and moves
+when it breaks (R3.5).
+
+Source: Service Broker documentation, "Service Broker Routing", "Finding Matching Routes" and "Choosing a Route".
 """
 
 from __future__ import annotations
@@ -14,6 +25,7 @@ import math
 from collections.abc import Callable, Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import IntEnum, StrEnum
+from hashlib import sha256
 from types import MappingProxyType
 
 from msgspec import Struct, field
@@ -25,23 +37,55 @@ from broker.routing.address import LOCAL, NetworkAddress, transport_address
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Identity, MirroredPair, Route
 from broker.routing.table import RouteTable
 
-# --- facts ---
-# What the routing decision is told: about the frame, and about this instance. Values only.
+REPLY_STEP = 0
+
+
+ASKING_STEP = 4
+
+
+DELAYED_STEP = 7
+
+
+# The service that is asked, and the one that asks: frames to either cannot wait for an answer.
+NEVER_ASKED_ABOUT = frozenset({BROKER_CONFIGURATION, SERVICE_BROKER})
+
+
+class AddressHealth(IntEnum):
+    """What is known of an address; the lower is preferred."""
+
+    CONNECTED = 0
+    LEAVING = 1  # still connected, to a peer that drains
+    UNTRIED = 2
+    SUPPRESSED = 3
+
+
+class RouteClass(StrEnum):
+    """The four classes, in the order in which they are tried."""
+
+    MIRRORED = "mirrored"
+    LOCAL = "LOCAL"
+    NETWORK = "network address"
+    TRANSPORT = "TRANSPORT"
+
+
+HealthOf = Callable[[NetworkAddress], AddressHealth]
+
+
+Principals = Mapping[MirroredPair, NetworkAddress]
+"""Where the principal of each mirrored pair is, as far as it is known."""
+
+
+NOBODY: Principals = MappingProxyType({})
 
 
 class RoutingFacts(Struct, frozen=True):
-    """
-    What a frame, or a conversation about to send one, says about where it wants to go.
-
-    Shape: GUIDs are 16 bytes; `to_broker_instance` zero = open; `database` is the broker instance of the database
-    in which the conversation sends, None when the frame arrived from outside.
-    """
+    """The fields of a frame, or of a conversation about to send one, that decide where it goes. GUIDs are 16 bytes."""
 
     to_service: str
-    to_broker_instance: bytes
+    to_broker_instance: bytes  # zero = open
     conversation_id: bytes
     is_from_target: bool = False
-    database: bytes | None = None
+    database: bytes | None = None  # broker instance of the database that sends; None for a frame from outside
 
     @property
     def is_open(self) -> bool:
@@ -55,21 +99,15 @@ class RoutingFacts(Struct, frozen=True):
 
 
 class Hosted(Struct, frozen=True):
-    """
-    The databases of this instance and their services. Make one with `hosted`.
+    """The databases of this instance and their services. Make one with `hosted`."""
 
-    Shape: `services_of` broker instance -> its service names; `databases_with` service name -> the broker instances
-    that have it, sorted, so that a choice among them is stable; `mirrors` broker instances that live here and have
-    their principal elsewhere.
-    """
-
-    services_of: Mapping[bytes, frozenset[str]] = field(default_factory=dict)
-    databases_with: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
-    mirrors: frozenset[bytes] = frozenset()
+    services_of: Mapping[bytes, frozenset[str]] = field(default_factory=dict)  # by broker instance
+    databases_with: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)  # by service; sorted: stable choices
+    mirrors: frozenset[bytes] = frozenset()  # broker instances of this instance that have their principal elsewhere
 
 
 def hosted(databases: Mapping[bytes, Iterable[str]], *, mirrors: Iterable[bytes] = ()) -> Hosted:
-    """Index broker instances and the services each of them has, beside those that are mirrors."""
+    """Index the broker instances of this instance, the services of each, and those that are mirrors."""
     services_of = {instance: frozenset(services) for instance, services in databases.items()}
     databases_with: dict[str, list[bytes]] = {}
     for instance in sorted(services_of):
@@ -82,39 +120,212 @@ def hosted(databases: Mapping[bytes, Iterable[str]], *, mirrors: Iterable[bytes]
     )
 
 
-# --- match ---
-# Finding matching routes: the first step that yields any route ends the search.
-#
-# The steps are functions in the order of the documentation, listed in `STEPS` under their documented numbers, so that
-# a
-# step is read, tested and explained by itself. Step 7 is the end of the list: nothing matched, which is no error.
-#
-# Balancing (step 3) picks one broker instance by rendezvous hashing, so that all gateways, after every restart, pick
-# alike, and removing one of n instances moves only the dialogs that were on it.
-#
-# Source: Service Broker documentation, "Service Broker Routing", section "Finding Matching Routes".
+class RoutingContext(Struct, frozen=True):
+    """Everything about this instance that a decision depends on; replaced whole when any of it changes."""
 
+    table: RouteTable  # that is searched: of the database that sends, or msdb's for what arrives
+    hosted: Hosted
+    health_of: HealthOf
+    is_forwarding: bool
+    msdb: RouteTable = field(default_factory=RouteTable)
+    own: AbstractSet[NetworkAddress] = frozenset()  # addresses that lead to this very instance
+    principals: Principals = field(default_factory=dict)  # of the mirrored pairs in use
 
-ASKING_STEP = 4
-DELAYED_STEP = 7
-
-# The service that is asked, and the one that asks: what goes to either cannot wait for an answer.
-NEVER_ASKED_ABOUT = frozenset({BROKER_CONFIGURATION, SERVICE_BROKER})
+    def with_table(self, table: RouteTable) -> RoutingContext:
+        """The same, but this table is searched."""
+        return replace(self, table=table)
 
 
 class Match(Struct, frozen=True):
-    """
-    The routes that matched, all of one step.
+    """The routes that matched, all of one step."""
 
-    Shape: `step` 1 .. 6, or 7 with no routes; `is_balanced` when the conversation id decided which.
-    """
-
-    step: int
+    step: int  # 1 .. 6, or 7 with no routes
     routes: tuple[Route, ...] = ()
-    is_balanced: bool = False
+    is_balanced: bool = False  # the conversation id decided which
+
+
+class Candidate(Struct, frozen=True):
+    """One next hop, the route that named it, and its health when the choice was made."""
+
+    address: NetworkAddress
+    route: Route
+    health: AddressHealth
+
+
+class RouteChoice(Struct, frozen=True):
+    """The class taken."""
+
+    route_class: RouteClass
+    routes: tuple[Route, ...]  # its members, each distinct route once (R1.5)
+    candidates: tuple[Candidate, ...] = ()  # best first; of a mirrored route its principal, or none while it is unknown
+
+
+class Decision(Struct, frozen=True):
+    """
+    What becomes of a frame.
+
+    A conversation that begins here is delayed unless it is FORWARDED or DELIVERED; a frame from outside is dropped.
+    """
+
+    disposition: Disposition
+    step: int  # of matching, 7 when nothing matched; 0 for a reply
+    route: Route | None = None
+    candidates: tuple[Candidate, ...] = ()  # when FORWARDED, best first
+    database: bytes | None = None  # when DELIVERED, its broker instance
+    is_by_conversation: bool = False  # other conversations with this route key may go elsewhere: cache by conversation
+
+
+class Pass(Struct, frozen=True):
+    """One time through matching and choosing; a route to this very instance makes a second one."""
+
+    facts: RoutingFacts
+    table: RouteTable
+    matched: Match | None  # None for a reply
+    choice: RouteChoice | None
+    decision: Decision
 
 
 Step = Callable[[RouteTable, Hosted, RoutingFacts], Match | None]
+
+
+# --- the decision ---
+
+
+def decide(facts: RoutingFacts, context: RoutingContext, passes: list[Pass] | None = None) -> Decision:
+    """
+    Decide what becomes of a frame.
+
+    Args:
+        facts: Of the frame.
+        context: Of this instance.
+        passes: A list to append the passes to, for an explanation.
+
+    Returns:
+        Every outcome is a value; nothing is raised.
+    """
+
+    def health_of(address: NetworkAddress) -> AddressHealth:
+        return AddressHealth.CONNECTED if address in context.own else context.health_of(address)
+
+    first = _decide(facts, context, context.table, health_of, frozenset())
+    if passes is not None:
+        passes.append(first)
+    decision = first.decision
+    if not decision.candidates or decision.candidates[0].address not in context.own:
+        return decision
+    # The route leads to this very instance: as if the frame had come from outside, and never a third time (R3.9).
+    second = _decide(replace(facts, database=None), context, context.msdb, context.health_of, context.own)
+    if passes is not None:
+        passes.append(second)
+    is_by_conversation = decision.is_by_conversation or second.decision.is_by_conversation
+    return replace(second.decision, is_by_conversation=is_by_conversation)
+
+
+def _decide(
+    facts: RoutingFacts,
+    context: RoutingContext,
+    table: RouteTable,
+    health_of: HealthOf,
+    unusable: AbstractSet[NetworkAddress],
+) -> Pass:
+    """One pass: reply, match, choose, locate."""
+    if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in context.hosted.services_of:
+        reply = Decision(Disposition.DELIVERED, REPLY_STEP, database=facts.to_broker_instance)
+        return Pass(facts, table, None, None, reply)
+    if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in context.hosted.mirrors:
+        return Pass(facts, table, None, None, Decision(Disposition.DATABASE_IS_MIRROR, REPLY_STEP))
+    matched = match(table, context.hosted, facts)
+    if matched.step == ASKING_STEP:
+        asking = Decision(Disposition.ASKING_FOR_ROUTE, ASKING_STEP, matched.routes[0])
+        return Pass(facts, table, matched, None, asking)
+    choice = choose(matched.routes, context.hosted, facts, health_of, unusable=unusable, principals=context.principals)
+    if choice is None:
+        return Pass(facts, table, matched, None, _nothing_works(matched, facts, context.hosted))
+    return Pass(facts, table, matched, choice, _follow(choice, matched, facts, context))
+
+
+def _follow(choice: RouteChoice, matched: Match, facts: RoutingFacts, context: RoutingContext) -> Decision:
+    """Follow the class that was chosen."""
+    route = choice.routes[0]
+    if choice.route_class is RouteClass.LOCAL:
+        return _locate(route, matched, facts, context.hosted)
+    if choice.route_class is RouteClass.MIRRORED and facts.is_incoming:
+        principal = choice.candidates[0] if choice.candidates else None
+        if principal is not None and principal.address in context.own:
+            return _locate_principal(principal.route, matched, facts, context.hosted)
+    if facts.is_incoming and not context.is_forwarding:
+        return _decided(Disposition.FORWARDING_DISABLED, matched, route)
+    if not choice.candidates:
+        # Probing finds the principal; until one of the two addresses claims it, nothing leaves (R3.1, R6.1).
+        return _decided(Disposition.PRINCIPAL_UNKNOWN, matched, route)
+    return _forward(choice, matched)
+
+
+def _forward(choice: RouteChoice, matched: Match) -> Decision:
+    best = choice.candidates[0]
+    return Decision(
+        Disposition.FORWARDED,
+        matched.step,
+        best.route,
+        candidates=choice.candidates,
+        is_by_conversation=matched.is_balanced or len(choice.candidates) > 1,
+    )
+
+
+def _locate(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
+    """Which database: the named one, else the sender's own, else one picked by the conversation (R4.1, R4.2)."""
+    instance = wanted_instance(route, facts)
+    if instance is not None:
+        return _decided(Disposition.DELIVERED, matched, route, instance)
+    databases = hosted.databases_with[facts.to_service]
+    if facts.database in databases:
+        return Decision(Disposition.DELIVERED, matched.step, route, database=facts.database)
+    database = max(databases, key=lambda instance: score(facts.conversation_id, instance))
+    return Decision(
+        Disposition.DELIVERED, matched.step, route, database=database, is_by_conversation=len(databases) > 1
+    )
+
+
+def _locate_principal(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
+    """This very instance is the principal, so what arrived is delivered here, or nowhere."""
+    instance = wanted_instance(route, facts)
+    if instance in hosted.services_of:
+        return _decided(Disposition.DELIVERED, matched, route, instance)
+    reason = Disposition.DATABASE_IS_MIRROR if instance in hosted.mirrors else Disposition.INSTANCE_NOT_HERE
+    return _decided(reason, matched, route)
+
+
+def _nothing_works(matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
+    """No class works: the service of a LOCAL route is not here, or no route has an address but our own."""
+    if matched.step == DELAYED_STEP:
+        return Decision(Disposition.NO_ROUTE, DELAYED_STEP)
+    route = next((route for route in matched.routes if route.address == LOCAL), None)
+    if route is None:
+        return _decided(Disposition.ROUTE_INVALID, matched, matched.routes[0])
+    instance = wanted_instance(route, facts)
+    if instance is None:
+        return Decision(Disposition.SERVICE_NOT_HERE, matched.step, route)
+    if instance in hosted.mirrors:
+        return _decided(Disposition.DATABASE_IS_MIRROR, matched, route)
+    if instance not in hosted.services_of:
+        return _decided(Disposition.INSTANCE_NOT_HERE, matched, route)
+    # The named database is here and the service is not in it: that database answers with an error (R4.1).
+    return _decided(Disposition.DELIVERED, matched, route, instance)
+
+
+def _decided(disposition: Disposition, matched: Match, route: Route, database: bytes | None = None) -> Decision:
+    """A decision that depends on the conversation only when step 3 balanced."""
+    return Decision(disposition, matched.step, route, database=database, is_by_conversation=matched.is_balanced)
+
+
+def wanted_instance(route: Route, facts: RoutingFacts) -> bytes | None:
+    """The broker instance that decides the database: the conversation's, else the route's, else None (R4.1)."""
+    if not facts.is_open:
+        return facts.to_broker_instance
+    return route.broker_instance.bytes if route.broker_instance is not None else None
+
+
+# --- matching: the seven steps ---
 
 
 def match(table: RouteTable, hosted: Hosted, facts: RoutingFacts) -> Match:
@@ -154,7 +365,7 @@ def _balanced(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match 
 
 
 def _ask(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
-    """Step 4: a route to the configuration service exists, so it is asked (R2.4); nobody asks it about itself."""
+    """Step 4: a route to the configuration service exists, so it is asked (R2.4), except about itself."""
     if facts.to_service in NEVER_ASKED_ABOUT:
         return None
     routes = table.routes(BROKER_CONFIGURATION)
@@ -193,72 +404,15 @@ def score(conversation_id: bytes, candidate: bytes, *, weight: int = 1) -> float
     """
     Rendezvous score: weight / -ln((h + 0.5) / 2^64), h the first 8 bytes of SHA-256(conversation_id, candidate).
 
-    Shape: a positive number; over all conversations, candidate i wins with probability weight_i / sum of weights.
+    Positive; over all conversations, candidate i wins with probability weight_i / sum of weights.
     """
-    from hashlib import sha256  # noqa: PLC0415 - for those who balance; a slow import for all others
-
     h = int.from_bytes(sha256(conversation_id + candidate).digest()[:8], "big")
     uniform = (h + 0.5) / 2.0**64
     # The largest hashes round to 1.0, whose logarithm is 0: such a candidate wins.
     return weight / -math.log(uniform) if uniform < 1.0 else math.inf
 
 
-# --- choose ---
-# Choosing among the routes that matched, and ordering the addresses that lead on.
-#
-# Of a mirrored route only the principal leads on (R3.1, R6.2); while nobody knows which address that is, none does.
-#
-# The classes are tried in the documented order: mirrored, LOCAL, network address, TRANSPORT. The first class that has
-# a member and works is taken. Of a network class every distinct address is a candidate; which one is used now depends
-# on health, and among equals on a hash of conversation and address, so that one dialog stays on one path while that
-# path is healthy and moves when it breaks (R3.5).
-#
-# Source: Service Broker documentation, "Service Broker Routing", section "Choosing a Route".
-
-
-class AddressHealth(IntEnum):
-    """What is remembered of an address; the lower is preferred."""
-
-    CONNECTED = 0
-    LEAVING = 1  # still connected, to a peer that drains
-    UNTRIED = 2
-    SUPPRESSED = 3
-
-
-HealthOf = Callable[[NetworkAddress], AddressHealth]
-Principals = Mapping[MirroredPair, NetworkAddress]
-"""Where the principal of each mirrored pair is, as far as it is known."""
-NOBODY: Principals = MappingProxyType({})
-
-
-class RouteClass(StrEnum):
-    """The four classes, in the order in which they are tried."""
-
-    MIRRORED = "mirrored"
-    LOCAL = "LOCAL"
-    NETWORK = "network address"
-    TRANSPORT = "TRANSPORT"
-
-
-class Candidate(Struct, frozen=True):
-    """One address that leads on, the route that named it, and its health when the choice was made."""
-
-    address: NetworkAddress
-    route: Route
-    health: AddressHealth
-
-
-class RouteChoice(Struct, frozen=True):
-    """
-    The class taken.
-
-    Shape: `routes` its members, each distinct route once (R1.5); `candidates` for NETWORK and TRANSPORT, best first,
-    for MIRRORED the principal alone, or none while nobody knows it.
-    """
-
-    route_class: RouteClass
-    routes: tuple[Route, ...]
-    candidates: tuple[Candidate, ...] = ()
+# --- choosing among the routes that matched ---
 
 
 def choose(
@@ -270,7 +424,7 @@ def choose(
     unusable: Container[NetworkAddress] = frozenset(),
     principals: Principals = NOBODY,
 ) -> RouteChoice | None:
-    """The first class that has a member and works, none of its addresses `unusable`; None when none does."""
+    """The first class with a member that works, `unusable` addresses apart; None when there is none."""
     distinct = distinct_routes(routes)
     mirrored = tuple(route for route in distinct if class_of(route) is RouteClass.MIRRORED)
     if mirrored:
@@ -304,15 +458,8 @@ def class_of(route: Route) -> RouteClass:
 
 
 def next_hop(route: Route, facts: RoutingFacts) -> NetworkAddress | None:
-    """Where a route leads on: its address, or the one that the service name holds; None when that holds none (R3.6)."""
+    """Where a route leads: its address, or the one in the service name; None when that contains none (R3.6)."""
     return route.address if isinstance(route.address, NetworkAddress) else transport_address(facts.to_service)
-
-
-def wanted_instance(route: Route, facts: RoutingFacts) -> bytes | None:
-    """The broker instance that decides the database: the conversation's, else the route's, else None (R4.1)."""
-    if not facts.is_open:
-        return facts.to_broker_instance
-    return route.broker_instance.bytes if route.broker_instance is not None else None
 
 
 def is_here(route: Route, hosted: Hosted, facts: RoutingFacts) -> bool:
@@ -342,185 +489,3 @@ def _forwarded(
     by_address = {address: Candidate(address, route, health_of(address)) for address, route in reversed(pairs)}
     candidates = sorted(by_address.values(), key=lambda c: (c.health, -preference(c.address, facts), str(c.address)))
     return RouteChoice(route_class, tuple(route for _, route in pairs), tuple(candidates))
-
-
-REPLY_STEP = 0
-
-
-class Decision(Struct, frozen=True):
-    """
-    What becomes of a frame with these facts.
-
-    Shape: `disposition` FORWARDED (then `candidates`, best first), DELIVERED (then `database`, a broker instance) or
-    the reason why not: a conversation begun here is delayed, an incoming frame is dropped with it. `step` 0 for a
-    reply, else the step of matching, 7 when nothing matched. `is_by_conversation`: another conversation with the same
-    route key may go elsewhere, so a cache must ask per conversation.
-    """
-
-    disposition: Disposition
-    step: int
-    route: Route | None = None
-    candidates: tuple[Candidate, ...] = ()
-    database: bytes | None = None
-    is_by_conversation: bool = False
-
-
-class RoutingContext(Struct, frozen=True):
-    """
-    Everything about this instance that a decision depends on; swapped whole when any of it changes.
-
-    Shape: `table` the one searched: of the database that sends, or msdb's for what arrives; `msdb` that of the
-    instance; `own` the addresses that lead to this very instance; `principals` of the mirrored pairs that are in use.
-    """
-
-    table: RouteTable
-    hosted: Hosted
-    health_of: HealthOf
-    is_forwarding: bool
-    msdb: RouteTable = field(default_factory=RouteTable)
-    own: AbstractSet[NetworkAddress] = frozenset()
-    principals: Principals = field(default_factory=dict)
-
-    def with_table(self, table: RouteTable) -> RoutingContext:
-        """The same, with another table that is searched."""
-        return replace(self, table=table)
-
-
-class Pass(Struct, frozen=True):
-    """One time through matching and choosing; a self-addressed route makes a second one. `matched` None for a reply."""
-
-    facts: RoutingFacts
-    table: RouteTable
-    matched: Match | None
-    choice: RouteChoice | None
-    decision: Decision
-
-
-def decide(facts: RoutingFacts, here: RoutingContext, passes: list[Pass] | None = None) -> Decision:
-    """
-    Decide what becomes of a frame.
-
-    Args:
-        facts: Of the frame.
-        here: What holds at this instance.
-        passes: Where to keep how it was decided, for whoever explains it.
-
-    Raises:
-        Nothing. Every outcome is a value.
-    """
-
-    def health_of(address: NetworkAddress) -> AddressHealth:
-        return AddressHealth.CONNECTED if address in here.own else here.health_of(address)
-
-    first = _decide(facts, here, here.table, health_of, frozenset())
-    if passes is not None:
-        passes.append(first)
-    decision = first.decision
-    if not decision.candidates or decision.candidates[0].address not in here.own:
-        return decision
-    # The way leads to this very instance: as if the frame had come from outside, and never a third time (R3.9).
-    second = _decide(replace(facts, database=None), here, here.msdb, here.health_of, here.own)
-    if passes is not None:
-        passes.append(second)
-    is_by_conversation = decision.is_by_conversation or second.decision.is_by_conversation
-    return replace(second.decision, is_by_conversation=is_by_conversation)
-
-
-def _decide(
-    facts: RoutingFacts,
-    here: RoutingContext,
-    table: RouteTable,
-    health_of: HealthOf,
-    unusable: AbstractSet[NetworkAddress],
-) -> Pass:
-    """Reply, match, choose, locate."""
-    if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in here.hosted.services_of:
-        reply = Decision(Disposition.DELIVERED, REPLY_STEP, database=facts.to_broker_instance)
-        return Pass(facts, table, None, None, reply)
-    if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in here.hosted.mirrors:
-        return Pass(facts, table, None, None, Decision(Disposition.DATABASE_IS_MIRROR, REPLY_STEP))
-    matched = match(table, here.hosted, facts)
-    if matched.step == ASKING_STEP:
-        asking = Decision(Disposition.ASKING_FOR_ROUTE, ASKING_STEP, matched.routes[0])
-        return Pass(facts, table, matched, None, asking)
-    choice = choose(matched.routes, here.hosted, facts, health_of, unusable=unusable, principals=here.principals)
-    if choice is None:
-        return Pass(facts, table, matched, None, _nothing_works(matched, facts, here.hosted))
-    return Pass(facts, table, matched, choice, _take(choice, matched, facts, here))
-
-
-def _take(choice: RouteChoice, matched: Match, facts: RoutingFacts, here: RoutingContext) -> Decision:
-    """What the class that works leads to."""
-    route = choice.routes[0]
-    if choice.route_class is RouteClass.LOCAL:
-        return _locate(route, matched, facts, here.hosted)
-    if choice.route_class is RouteClass.MIRRORED and facts.is_incoming:
-        principal = choice.candidates[0] if choice.candidates else None
-        if principal is not None and principal.address in here.own:
-            return _locate_principal(principal.route, matched, facts, here.hosted)
-    if facts.is_incoming and not here.is_forwarding:
-        return Decision(Disposition.FORWARDING_DISABLED, matched.step, route, is_by_conversation=matched.is_balanced)
-    if not choice.candidates:
-        # Who is principal is found out by probing; until somebody claims it, nothing leaves (R3.1, R6.1).
-        return Decision(Disposition.PRINCIPAL_UNKNOWN, matched.step, route, is_by_conversation=matched.is_balanced)
-    return _forward(choice, matched)
-
-
-def _forward(choice: RouteChoice, matched: Match) -> Decision:
-    best = choice.candidates[0]
-    return Decision(
-        Disposition.FORWARDED,
-        matched.step,
-        best.route,
-        candidates=choice.candidates,
-        is_by_conversation=matched.is_balanced or len(choice.candidates) > 1,
-    )
-
-
-def _locate(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
-    """Which database: the named one, else the sender's own, else one picked by the conversation (R4.1, R4.2)."""
-    instance = wanted_instance(route, facts)
-    if instance is not None:
-        return Decision(
-            Disposition.DELIVERED, matched.step, route, database=instance, is_by_conversation=matched.is_balanced
-        )
-    databases = hosted.databases_with[facts.to_service]
-    if facts.database in databases:
-        return Decision(Disposition.DELIVERED, matched.step, route, database=facts.database)
-    database = max(databases, key=lambda instance: score(facts.conversation_id, instance))
-    return Decision(
-        Disposition.DELIVERED, matched.step, route, database=database, is_by_conversation=len(databases) > 1
-    )
-
-
-def _locate_principal(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
-    """This very instance is the principal, so what arrived has come to the end of its way."""
-    instance = wanted_instance(route, facts)
-    if instance in hosted.services_of:
-        return Decision(
-            Disposition.DELIVERED, matched.step, route, database=instance, is_by_conversation=matched.is_balanced
-        )
-    why = Disposition.DATABASE_IS_MIRROR if instance in hosted.mirrors else Disposition.INSTANCE_NOT_HERE
-    return Decision(why, matched.step, route, is_by_conversation=matched.is_balanced)
-
-
-def _nothing_works(matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
-    """No class works: the service of a LOCAL route is not here, or what is left holds no address but our own."""
-    if matched.step == DELAYED_STEP:
-        return Decision(Disposition.NO_ROUTE, DELAYED_STEP)
-    route = next((route for route in matched.routes if route.address == LOCAL), None)
-    if route is None:
-        return Decision(
-            Disposition.ROUTE_INVALID, matched.step, matched.routes[0], is_by_conversation=matched.is_balanced
-        )
-    instance = wanted_instance(route, facts)
-    if instance is None:
-        return Decision(Disposition.SERVICE_NOT_HERE, matched.step, route)
-    if instance in hosted.mirrors:
-        return Decision(Disposition.DATABASE_IS_MIRROR, matched.step, route, is_by_conversation=matched.is_balanced)
-    if instance not in hosted.services_of:
-        return Decision(Disposition.INSTANCE_NOT_HERE, matched.step, route, is_by_conversation=matched.is_balanced)
-    # The named database is here and the service is not in it: that database answers with an error (R4.1).
-    return Decision(
-        Disposition.DELIVERED, matched.step, route, database=instance, is_by_conversation=matched.is_balanced
-    )

@@ -1,10 +1,14 @@
 """
-Why a frame goes where it goes.
+Why a frame goes where it goes: the values of an explanation, and how one is made of a decision.
 
-`decide` is asked to keep how it decided; what it kept is told here, with the routes that each step looked at and why
-each fell out. No rule is written twice: a step that matched is the one `decide` took, and the words about a route ask
-the predicates that the decision asks. Nothing is sent, and what is listed is bounded, so that a table of a million
-routes is explained as fast as one of ten.
+`decide` records its passes; here they are described, with the routes that each step considered and why each was not
+taken. No rule is written twice: a step that matched is the one `decide` took, and the words about a route call the
+predicates that the decision calls. Nothing is sent. What is listed is bounded, so a table of a million routes is
+explained as fast as one of ten. GUIDs and addresses are text here, and a database has its name; JSON and the terminal
+show the same values.
+
+Hints name something that exists and almost fits, or the one thing that is missing. Permissions are checked before
+routes, so an explanation of a message that is not permitted shows what the routes would do with it.
 
 Source: docs/routing.md.
 """
@@ -46,10 +50,26 @@ from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
 from broker.security.grants import Grants, Permission, PermissionRuling
 from broker.security.principal import PUBLIC, Who
 
-# --- explanation ---
-# What an explanation of a routing decision looks like, as values; JSON and the terminal show the same ones.
-#
-# GUIDs and addresses are text here, as people read them; a database goes by its name.
+MSDB = "msdb"  # whose routes hold for what arrives
+ROUTES_SHOWN = 50  # of one step
+ROUTES_CONSIDERED = 1000  # of one service; what matched is listed in any case
+DATABASES_SHOWN = 10
+NAMES_COMPARED = 5000  # service names that are searched for one that differs only in case
+ROUTES_COMPARED = 1000  # of one service
+EXPIRED_SHOWN = 3
+TITLES = (
+    "reply to a database here",
+    "service and broker instance",
+    "service alone",
+    "service, one of several broker instances",
+    "ask the dynamic routing service",
+    "route without service name",
+    "service in a database here",
+    "nothing matched",
+)
+
+
+# --- values ---
 
 
 class Outcome(StrEnum):
@@ -63,7 +83,7 @@ class Outcome(StrEnum):
 
 
 class Progress(StrEnum):
-    """How far a step came."""
+    """What a step yielded."""
 
     SKIPPED = "skipped"
     NOTHING = "nothing"
@@ -72,7 +92,7 @@ class Progress(StrEnum):
 
 
 class RouteFate(msgspec.Struct, frozen=True):
-    """One route and what became of it at this place."""
+    """One route, and whether a step or class took it."""
 
     name: str
     remote_service_name: str | None
@@ -117,7 +137,7 @@ class ClassTried(msgspec.Struct, frozen=True):
 
 
 class CandidateShown(msgspec.Struct, frozen=True):
-    """One address that leads on, best first."""
+    """One next hop; they are listed best first."""
 
     address: str
     route: str
@@ -127,7 +147,7 @@ class CandidateShown(msgspec.Struct, frozen=True):
 
 
 class PassShown(msgspec.Struct, frozen=True):
-    """One time through matching and choosing; a route that leads to this very instance makes a second one."""
+    """One pass of `decide`; a route to this very instance makes a second one."""
 
     table: Annotated[str, Meta(description="Whose routes were searched.")]
     is_incoming: bool
@@ -138,7 +158,7 @@ class PassShown(msgspec.Struct, frozen=True):
 
 
 class PermissionShown(msgspec.Struct, frozen=True):
-    """Whether the peer may, and by which statement, or for want of which."""
+    """Whether the peer has a permission, and by which statement, or which one is missing."""
 
     permission: str
     is_permitted: bool
@@ -171,88 +191,23 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def has_way(self) -> bool:
-        """Whether a message leaves, waits for a principal, or comes to a service that is there."""
+        """Whether a message leaves, waits for a principal, or is delivered to a service that exists."""
         return self.outcome not in {Outcome.DROPPED, Outcome.DELAYED} and self.is_service_there
-
-
-# --- hint ---
-# What may have been meant when a message finds no way, and what to do.
-#
-# A hint names something that is there and almost fits, or the one thing that is missing. What is looked through is
-# bounded, as everything that an explanation asks.
-
-
-NAMES_COMPARED = 5000  # service names that are looked through for one that differs only in case
-ROUTES_COMPARED = 1000  # of one service
-EXPIRED_TOLD = 3
-
-
-def hints_for(last: Pass, hosted: Hosted, table: str) -> Iterator[str]:
-    """
-    What to tell about the pass that decided; nothing when the message finds its service or leaves.
-
-    Args:
-        last: Of the decision.
-        hosted: The services that are here.
-        table: What people call the table that was searched.
-    """
-    service, decision = last.facts.to_service, last.decision
-    if decision.disposition is Disposition.FORWARDED:
-        return
-    if decision.database is not None:
-        here = hosted.services_of[decision.database]
-        if service not in here:
-            yield from _alike(service, here, "there is a service {name!r} in that database")
-        return
-    named = (name for name in last.table.services() if name is not None)
-    yield from _alike(service, named, f"{table} has a route to {{name!r}}")
-    yield from _alike(service, hosted.databases_with, "there is a service {name!r} here")
-    looked_at = islice(last.table.all_routes(service), ROUTES_COMPARED)
-    expired = (route for route in looked_at if not route.is_live(last.table.now))
-    for route in islice(expired, EXPIRED_TOLD):
-        yield f"route {route.name} has expired: ALTER ROUTE with a new LIFETIME brings it back"
-    if decision.disposition is Disposition.NO_ROUTE:
-        yield f"CREATE ROUTE in {table}, with this SERVICE_NAME, or without one for all that no other route names"
-    if decision.disposition is Disposition.FORWARDING_DISABLED:
-        yield "set endpoint.message_forwarding = true to let this instance pass on what is for others"
-
-
-def _alike(service: str, names: Iterable[str], sentence: str) -> Iterator[str]:
-    """Names that differ from the wanted one in case or in blanks around them."""
-    folded = service.strip().casefold()
-    for name in islice(names, NAMES_COMPARED):
-        if name != service and name.strip().casefold() == folded:
-            yield sentence.format(name=name) + ": names compare byte for byte"
-
-
-MSDB = "msdb"  # whose routes hold for what arrives
-ROUTES_SHOWN = 50  # of one step
-ROUTES_LOOKED_AT = 1000  # of one service; what matched is listed in any case
-DATABASES_SHOWN = 10
-
-TITLES = (
-    "reply to a database here",
-    "service and broker instance",
-    "service alone",
-    "service, one of several broker instances",
-    "ask the dynamic routing service",
-    "route without service name",
-    "service in a database here",
-    "nothing matched",
-)
 
 
 class DisplayNames(Struct, frozen=True):
     """
     What people call things here.
 
-    Shape: `databases` broker instance -> name; `problem_of` what is known against an address, empty when nothing is;
-    `pair_told` what a mirrored pair has said of its principal, empty when nobody has asked.
+    Attributes:
+        databases: Broker instance -> name.
+        problem_of: What is known against an address, empty when nothing is.
+        pair_state: What a mirrored pair has said of its principal, empty when nobody has asked.
     """
 
     databases: Mapping[bytes, str] = field(default_factory=dict)
     problem_of: Callable[[NetworkAddress], str] = lambda _: ""
-    pair_told: Callable[[MirroredPair], str] = lambda _: ""
+    pair_state: Callable[[MirroredPair], str] = lambda _: ""
 
     def database(self, instance: bytes) -> str:
         """The name of a database, or its GUID when it is not of this instance."""
@@ -263,12 +218,15 @@ class DisplayNames(Struct, frozen=True):
         return MSDB if one.facts.database is None else self.database(one.facts.database)
 
 
-def explain(facts: RoutingFacts, here: RoutingContext, names: DisplayNames) -> Explanation:
+# --- the explanation of a decision ---
+
+
+def explain(facts: RoutingFacts, context: RoutingContext, names: DisplayNames) -> Explanation:
     """The decision that `decide` takes, with every reason."""
     passes: list[Pass] = []
-    decision = decide(facts, here, passes)
+    decision = decide(facts, context, passes)
     outcome = outcome_of(decision, facts)
-    is_service_there = decision.database is None or facts.to_service in here.hosted.services_of[decision.database]
+    is_service_there = decision.database is None or facts.to_service in context.hosted.services_of[decision.database]
     return Explanation(
         to_service=facts.to_service,
         to_broker_instance=None if facts.is_open else _guid(facts.to_broker_instance),
@@ -284,8 +242,8 @@ def explain(facts: RoutingFacts, here: RoutingContext, names: DisplayNames) -> E
         is_service_there=is_service_there,
         sentence=sentence(decision, outcome, names) + ("" if is_service_there else _absent(facts)),
         is_by_conversation=decision.is_by_conversation,
-        passes=tuple(_PassTeller(one, here, names, is_first=one is passes[0]).tell() for one in passes),
-        hints=tuple(hints_for(passes[-1], here.hosted, names.table(passes[-1]))),
+        passes=tuple(_PassDescriber(one, context, names, is_first=one is passes[0]).describe() for one in passes),
+        hints=tuple(hints_for(passes[-1], context.hosted, names.table(passes[-1]))),
     )
 
 
@@ -300,18 +258,40 @@ def outcome_of(decision: Decision, facts: RoutingFacts) -> Outcome:
     return Outcome.DROPPED if facts.is_incoming else Outcome.DELAYED
 
 
-class _PassTeller:
-    """Tells one pass."""
+def sentence(decision: Decision, outcome: Outcome, names: DisplayNames) -> str:
+    """A decision in one sentence."""
+    by = "" if decision.route is None or not decision.route.name else f" by route {decision.route.name}"
+    reason = f"{decision.disposition} ({decision.disposition.number})"
+    if outcome is Outcome.FORWARDED:
+        return f"forwarded to {decision.candidates[0].address}{by}"
+    if outcome is Outcome.DELIVERED:
+        assert decision.database is not None
+        return f"delivered here, to the database {names.database(decision.database)}{by}"
+    if outcome is Outcome.HELD:
+        return f"held{by}: {reason}"
+    if outcome is Outcome.DELAYED:
+        return f"delayed{by}: {reason}; matched again after 10 s and whenever routes or services change"
+    return f"dropped{by}: {reason}; the sender keeps the message and sends it again"
 
-    def __init__(self, one: Pass, here: RoutingContext, names: DisplayNames, *, is_first: bool) -> None:
+
+def _absent(facts: RoutingFacts) -> str:
+    """What a database does with a message for a service that it does not have (R4.1)."""
+    answer = "drops it" if facts.is_from_target else "answers with the error -8490"
+    return f"; it has no service {facts.to_service!r} and {answer}"
+
+
+class _PassDescriber:
+    """Describes one pass."""
+
+    def __init__(self, one: Pass, context: RoutingContext, names: DisplayNames, *, is_first: bool) -> None:
         self._facts, self._table, self._matched, self._choice = one.facts, one.table, one.matched, one.choice
-        self._here, self._names, self._is_first = here, names, is_first
+        self._context, self._names, self._is_first = context, names, is_first
         self._table_name = names.table(one)
         self._to_service = self._routes(one.facts.to_service)
         self._last = 0 if one.matched is None else one.matched.step
         self._all_candidates = () if one.choice is None else one.choice.candidates
 
-    def tell(self) -> PassShown:
+    def describe(self) -> PassShown:
         return PassShown(
             table=self._table_name,
             is_incoming=self._facts.is_incoming,
@@ -325,14 +305,14 @@ class _PassTeller:
 
     def _steps(self) -> Iterator[Step]:
         yield Step(0, TITLES[0], *self._reply())
-        told = (self._exact, self._any_instance, self._balanced, self._ask, self._last_resort, self._implicit_local)
-        for number, tell in enumerate(told, 1):
-            yield tell() if number <= self._last else self._not_reached(number)
+        steps = (self._exact, self._any_instance, self._balanced, self._ask, self._last_resort, self._implicit_local)
+        for number, describe in enumerate(steps, 1):
+            yield describe() if number <= self._last else self._not_reached(number)
         yield Step(7, TITLES[7], Progress.MATCHED, "no step found a route") if self._last == 7 else self._not_reached(7)
 
     def _reply(self) -> tuple[Progress, str]:
         facts = self._facts
-        if self._matched is None and facts.to_broker_instance in self._here.hosted.mirrors:
+        if self._matched is None and facts.to_broker_instance in self._context.hosted.mirrors:
             return Progress.MATCHED, "from a target, to a database that is a mirror here"
         if self._matched is None:
             return Progress.MATCHED, f"from a target, to the database {self._names.database(facts.to_broker_instance)}"
@@ -382,36 +362,36 @@ class _PassTeller:
         service = self._facts.to_service
         if self._facts.is_open:
             return Step(6, TITLES[6], Progress.SKIPPED, "the conversation names no broker instance")
-        if self._facts.to_broker_instance in self._here.hosted.mirrors:
+        if self._facts.to_broker_instance in self._context.hosted.mirrors:
             return Step(6, TITLES[6], Progress.MATCHED, "the broker instance is a mirror here")
-        databases = self._here.hosted.databases_with.get(service, ())
+        databases = self._context.hosted.databases_with.get(service, ())
         if not databases:
             return Step(6, TITLES[6], Progress.NOTHING, f"no database here has a service {service!r}")
         having = ", ".join(self._names.database(one) for one in databases[:DATABASES_SHOWN])
         more = f" and {len(databases) - DATABASES_SHOWN} more" if len(databases) > DATABASES_SHOWN else ""
         return Step(6, TITLES[6], Progress.MATCHED, f"as if a route to LOCAL were there: {having}{more}")
 
-    def _step(self, number: int, fell_out: str = "") -> Step:
-        """A step that looks at routes: those that `decide` took there, and why the others fell out."""
+    def _step(self, number: int, reason: str = "") -> Step:
+        """A step that considers routes: those that `decide` took there, and why the others were not."""
         assert self._matched is not None
         taken = self._matched.routes if self._matched.step == number else ()
         known = frozenset(taken)
-        others = [route for route in self._looked_at(number) if route not in known]
+        others = [route for route in self._considered(number) if route not in known]
         fates = [_fate(route, "matches", is_taken=True) for route in taken[:ROUTES_SHOWN]]
-        fates += [_fate(route, self._expired(route) or fell_out) for route in others[: ROUTES_SHOWN - len(fates)]]
+        fates += [_fate(route, self._expired(route) or reason) for route in others[: ROUTES_SHOWN - len(fates)]]
         progress = Progress.MATCHED if taken else Progress.NOTHING
         why = _count(len(taken), "route matches", "routes match") if taken else self._nothing(others)
         return Step(number, TITLES[number], progress, why, tuple(fates), (), len(taken) + len(others) - len(fates))
 
     def _not_reached(self, number: int) -> Step:
-        """A step behind the one that ended the search."""
+        """A step after the one that ended the search."""
         why = f"step {self._last} ended the search" if self._last else "a reply needs no route"
-        routes = self._looked_at(number)
+        routes = self._considered(number)
         fates = tuple(_fate(route, self._expired(route) or why) for route in routes[:ROUTES_SHOWN])
         return Step(number, TITLES[number], Progress.NOT_REACHED, why, fates, (), len(routes[ROUTES_SHOWN:]))
 
-    def _looked_at(self, number: int) -> list[Route]:
-        """The routes that a step is about, expired ones among them; each route to the service belongs to one step."""
+    def _considered(self, number: int) -> list[Route]:
+        """The routes that a step considers, expired ones included; each route to the service belongs to one step."""
         if number == (3 if self._facts.is_open else 1):
             return [route for route in self._to_service if route.broker_instance is not None]
         if number == 2:
@@ -421,7 +401,7 @@ class _PassTeller:
         return []
 
     def _routes(self, service: str | None) -> list[Route]:
-        return list(islice(self._table.all_routes(service), ROUTES_LOOKED_AT))
+        return list(islice(self._table.all_routes(service), ROUTES_CONSIDERED))
 
     def _expired(self, route: Route) -> str:
         """When a route expired; empty while it is live."""
@@ -473,26 +453,26 @@ class _PassTeller:
         hop = next_hop(route, self._facts)
         if hop is None:
             return _fate(route, f"the service name {self._facts.to_service!r} does not begin with an address")
-        if hop not in self._here.own:
+        if hop not in self._context.own:
             return _fate(route, f"leads to {hop}", is_taken=True)
         if not self._is_first:
             return _fate(route, "leads to this very instance, for the second time")
         return _fate(route, f"leads to this very instance, {hop}", is_taken=True)
 
     def _mirrored(self, route: Route) -> RouteFate:
-        """Who the principal of a pair is, and how that is known (R6.1 to R6.4)."""
-        told = "" if route.pair is None else self._names.pair_told(route.pair)
-        why = f": {told}" if told else ""
+        """The principal of a pair, and how it is known (R6.1 to R6.4)."""
+        state = "" if route.pair is None else self._names.pair_state(route.pair)
+        why = f": {state}" if state else ""
         if not self._all_candidates:
             return _fate(route, f"its principal is not known; nothing leaves before one claims it{why}", is_taken=True)
         principal = self._all_candidates[0]
         if principal.route is not route:
             return _fate(route, f"the principal of {principal.route.name} is known{why}")
-        which = "this very instance, " if principal.address in self._here.own else ""
+        which = "this very instance, " if principal.address in self._context.own else ""
         return _fate(route, f"its principal is {which}{principal.address}{why}", is_taken=True)
 
     def _located(self, route: Route) -> RouteFate:
-        facts, hosted = self._facts, self._here.hosted
+        facts, hosted = self._facts, self._context.hosted
         if is_here(route, hosted, facts):
             return _fate(route, "the service is here", is_taken=True)
         instance = wanted_instance(route, facts)
@@ -502,7 +482,7 @@ class _PassTeller:
 
     def _candidates(self) -> Iterator[CandidateShown]:
         for one in self._all_candidates[:ROUTES_SHOWN]:
-            is_own = one.address in self._here.own
+            is_own = one.address in self._context.own
             yield CandidateShown(
                 str(one.address),
                 one.route.name,
@@ -510,31 +490,6 @@ class _PassTeller:
                 "" if is_own else self._names.problem_of(one.address),
                 _finite(preference(one.address, self._facts)),
             )
-
-
-# --- sentences ----------------------------------------------------------------------------------------------
-
-
-def sentence(decision: Decision, outcome: Outcome, names: DisplayNames) -> str:
-    """A decision in one sentence."""
-    by = "" if decision.route is None or not decision.route.name else f" by route {decision.route.name}"
-    reason = f"{decision.disposition} ({decision.disposition.number})"
-    if outcome is Outcome.FORWARDED:
-        return f"forwarded to {decision.candidates[0].address}{by}"
-    if outcome is Outcome.DELIVERED:
-        assert decision.database is not None
-        return f"delivered here, to the database {names.database(decision.database)}{by}"
-    if outcome is Outcome.HELD:
-        return f"held{by}: {reason}"
-    if outcome is Outcome.DELAYED:
-        return f"delayed{by}: {reason}; matched again after 10 s and whenever routes or services change"
-    return f"dropped{by}: {reason}; the sender keeps the message and sends it again"
-
-
-def _absent(facts: RoutingFacts) -> str:
-    """What a database does with a message for a service that it does not have (R4.1)."""
-    answer = "drops it" if facts.is_from_target else "answers with the error -8490"
-    return f"; it has no service {facts.to_service!r} and {answer}"
 
 
 def _fate(route: Route, why: str, *, is_taken: bool = False) -> RouteFate:
@@ -564,34 +519,70 @@ def _guid(instance: bytes) -> str:
     return str(UUID(bytes=instance))
 
 
-# --- permitted ---
-# What permissions add to an explanation: a peer may not connect or send, so nothing of the routes below comes to
-# pass.
-#
-# They are asked before the routes are, so an explanation of what is not permitted shows what the routes would do with
-# it.
+# --- hints ---
 
 
-def with_permissions(told: Explanation, who: Who, grants: Grants) -> Explanation:
+def hints_for(last: Pass, hosted: Hosted, table: str) -> Iterator[str]:
+    """
+    Hints about the pass that decided; none when the message is delivered or leaves.
+
+    Args:
+        last: Of the decision.
+        hosted: The services that are here.
+        table: The name of the table that was searched.
+    """
+    service, decision = last.facts.to_service, last.decision
+    if decision.disposition is Disposition.FORWARDED:
+        return
+    if decision.database is not None:
+        here = hosted.services_of[decision.database]
+        if service not in here:
+            yield from _alike(service, here, "there is a service {name!r} in that database")
+        return
+    named = (name for name in last.table.services() if name is not None)
+    yield from _alike(service, named, f"{table} has a route to {{name!r}}")
+    yield from _alike(service, hosted.databases_with, "there is a service {name!r} here")
+    considered = islice(last.table.all_routes(service), ROUTES_COMPARED)
+    expired = (route for route in considered if not route.is_live(last.table.now))
+    for route in islice(expired, EXPIRED_SHOWN):
+        yield f"route {route.name} has expired: ALTER ROUTE with a new LIFETIME brings it back"
+    if decision.disposition is Disposition.NO_ROUTE:
+        yield f"CREATE ROUTE in {table}, with this SERVICE_NAME, or without one for all that no other route names"
+    if decision.disposition is Disposition.FORWARDING_DISABLED:
+        yield "set endpoint.message_forwarding = true to let this instance pass on what is for others"
+
+
+def _alike(service: str, names: Iterable[str], sentence: str) -> Iterator[str]:
+    """Names that differ from the service only in case or in blanks around them."""
+    folded = service.strip().casefold()
+    for name in islice(names, NAMES_COMPARED):
+        if name != service and name.strip().casefold() == folded:
+            yield sentence.format(name=name) + ": names compare byte for byte"
+
+
+# --- permissions ---
+
+
+def with_permissions(explanation: Explanation, who: Who, grants: Grants) -> Explanation:
     """
     An explanation for a message that a peer brings.
 
     Args:
-        told: What becomes of it when it is permitted.
-        who: What the peer has proved to be.
+        explanation: Of the same message without permissions.
+        who: The identity that the peer has proved.
         grants: Of msdb.
     """
-    connect, send = grants.connect(who), grants.send(who, told.to_service)
-    told = structs.replace(
-        told, peer=who.name, permissions=(_shown(Permission.CONNECT, connect), _shown(Permission.SEND, send))
+    connect, send = grants.connect(who), grants.send(who, explanation.to_service)
+    explanation = structs.replace(
+        explanation, peer=who.name, permissions=(_shown(Permission.CONNECT, connect), _shown(Permission.SEND, send))
     )
     if connect.is_permitted and send.is_permitted:
-        return told
+        return explanation
     refused = send if connect.is_permitted else connect
     what = "dropped" if connect.is_permitted else "never taken, because the peer may not connect"
     reason = f"{Disposition.NOT_PERMITTED} ({Disposition.NOT_PERMITTED.number})"
     return structs.replace(
-        told,
+        explanation,
         outcome=Outcome.DROPPED,
         disposition=Disposition.NOT_PERMITTED.value,
         number=Disposition.NOT_PERMITTED.number,

@@ -58,7 +58,9 @@ class Remark(Struct, frozen=True):
     """
     One thing to tell about one route of a table.
 
-    Shape: `route` its name; `problem` what happens because of it, `hint` what to do, both sentences without a stop.
+    Attributes:
+        route: Its name.
+        problem: What happens because of it, `hint` what to do, both sentences without a stop.
     """
 
     lint: Lint

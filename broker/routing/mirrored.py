@@ -1,9 +1,45 @@
 """
-When to ask each of two addresses again: 200 ms at first, doubling to 10 s, spread so that a fleet does not ask in step.
+Mirrored routes: which of two addresses is the principal, whom to ask, and what an instance does about its own role.
 
-Time and chance are arguments. Whatever happens, one address is never asked twice within 200 ms: all the ways into
-asking (a beginning, a change, an instant that is due) go through one instant for each address, which never lies nearer
-than that to the last time it was asked.
+No clock, no chance, no I/O: `now` is monotonic seconds and never falls, jitter is an argument.
+
+*The prober's side.* A prober is a gateway or an endpoint that has frames for one (service, broker instance). A
+`MirroredRoute` sends them to its `principal`, and nowhere while that is None. What it knows is one state of the table
+`TRANSITIONS`: which address is the principal, which has declined since it was last believed, and whether both have to
+be asked. An address declines by an answer (`mirror`, `unknown`), by a claim with an epoch below one believed before, or
+by being out of reach. "First" is the ADDRESS of the route, "second" its MIRROR_ADDRESS. The table spells out:
+
+- Nothing is believed of a route that is not used: the first use asks both (R6.1).
+- The address that claims a higher epoch than any believed before is the principal, whatever was believed (R6.4).
+- One that claims the epoch believed before is the principal where there is none. Next to another in use it changes
+  nothing: two that claim one epoch cannot be told apart, so the one in use stays, or the first one heard (R6.4).
+- A claim with a lower epoch comes from a stale copy. It counts as a refusal.
+- When a principal declines, there is none. Only a claim makes the next one; till then both are asked (R6.3).
+- What the partner of a principal says, other than a claim, changes nothing (R6.2).
+
+Every method returns the addresses that must be sent a PROBE now; when none is called, `due` says when to call
+`on_time`. The caller reports everything of one link in order, and nothing of a link after `on_unreachable` for it. An
+answer that is older than what was heard since can then only have crossed with a role change; believing it costs frames
+that are refused by their receiver, whose epoch fences it, and a refused frame has the principal asked again.
+
+*Asking.* `ProbeSchedule`: 200 ms at first, doubling to 10 s, spread so that a fleet does not ask in step. One address
+is never asked twice within 200 ms: a beginning, a change and an instant that is due all go through one instant for each
+address.
+
+*The own role.* The source of roles reports now and then which role this instance should have; the database decides, by
+its lock and its epoch, which one it can have. `OwnRole` is what follows from both, by a clock that goes on while the
+process or the machine is suspended:
+
+- Only a report of "principal" leads to a takeover, and only while this instance does not rest.
+- An instance that stepped down, or was fenced off, rests: the partner has that long to take over, and once it has, the
+  rest is over. A takeover that failed is tried again after a pause.
+- A report of "mirror" makes a principal step down at once. No report, or one that is not understood, changes nothing.
+- A report counts from the moment at which it was requested, for `hold` seconds: it is not known when it was true in
+  between. A late one counts for nothing. A principal that is not confirmed any more has lapsed: it may not act from
+  then on, and steps down, whatever the next report is, for the partner may have been the principal meanwhile.
+- A report of "principal" with a higher epoch than ours means that the partner was it in between.
+
+Source: Service Broker documentation, "Service Broker Routing", "Routing with Database Mirroring".
 """
 
 from __future__ import annotations
@@ -14,71 +50,21 @@ from enum import Enum, IntEnum, StrEnum
 from typing import Generic, TypeVar
 
 Address = TypeVar("Address", bound=Hashable)
+NEVER = float("-inf")
 FIRST_SECONDS = 0.2  # two gateways' round trip across an ocean fits in
-LAST_SECONDS = 10.0  # so long may a pair that has come back stay unnoticed where nothing else tells of it
+LAST_SECONDS = 10.0  # a pair that has come back may stay unnoticed so long where nothing else reports it
 SPREAD = 0.5  # of a wait, at most, is added by chance
 LONGEST_STEP = LAST_SECONDS / (1.0 + SPREAD)
-NEVER = float("-inf")
-
-
-class ProbeSchedule(Generic[Address]):
-    """
-    The plan of whom to ask when. Changed by its methods only.
-
-    Shape: `jitter` gives a number in [0, 1); `due` the next instant when somebody is to be asked, None while nobody is.
-    """
-
-    def __init__(self, addresses: Sequence[Address], jitter: Callable[[], float]) -> None:
-        self._jitter = jitter
-        self._asked_at: dict[Address, float] = dict.fromkeys(addresses, NEVER)
-        self._step: dict[Address, float] = {}
-        self._at: dict[Address, float] = {}
-
-    @property
-    def due(self) -> float | None:
-        """Monotonic seconds."""
-        return min(self._at.values(), default=None)
-
-    def begin(self, now: float) -> None:
-        """Ask all of them, as soon as it is not too soon."""
-        for address, asked_at in self._asked_at.items():
-            self._at[address] = max(now, asked_at + FIRST_SECONDS)
-            self._step[address] = FIRST_SECONDS
-
-    def hasten(self, now: float) -> None:
-        """Something has changed: start the back-off again from its first wait."""
-        for address, at in self._at.items():
-            self._at[address] = min(at, now + self._wait(FIRST_SECONDS))
-            self._step[address] = 2.0 * FIRST_SECONDS
-
-    def stop(self) -> None:
-        """Ask nobody any more."""
-        self._at.clear()
-
-    def take(self, now: float) -> tuple[Address, ...]:
-        """Whom to ask now; they count as asked."""
-        taken = tuple(address for address, at in self._at.items() if at <= now)
-        for address in taken:
-            step = self._step[address]
-            self._asked_at[address] = now
-            self._at[address] = now + self._wait(step)
-            self._step[address] = min(2.0 * step, LONGEST_STEP)
-        return taken
-
-    def _wait(self, step: float) -> float:
-        return step * (1.0 + SPREAD * self._jitter())
-
-
-# --- role ---
-# What an instance answers when it is asked whether it is the principal, and how high an epoch can be.
-
-
 EPOCH_MAX = 2**63 - 1  # what a database can store
 EPOCH_TOLD_MAX = EPOCH_MAX // 2  # the highest that is believed of a role_command, and so of a peer
+CATCH_UP_MAX = 100  # failovers that an alarm may advise: each raises the epoch by one
+
+
+# --- the states of a mirrored route ---
 
 
 class MirrorRole(StrEnum):
-    """Shape: the texts of PROBE_REPLY."""
+    """What an instance answers when it is asked for its role: the texts of PROBE_REPLY."""
 
     PRINCIPAL = "principal"
     MIRROR = "mirror"
@@ -91,29 +77,6 @@ class MirrorRole(StrEnum):
             return cls(text)
         except ValueError:
             return cls.UNKNOWN
-
-
-# --- standing ---
-# The states of a mirrored route as one prober sees it, and the table of what changes them.
-#
-# No state needs to be guessed from fields: who is principal, who has declined since it was last believed, and whether
-# somebody has to be asked, is all in the name. "Declined" is said by an answer (`mirror`, `unknown`), by
-# a claim with an epoch below one believed before, or by being out of reach. "First" is the ADDRESS of the route,
-# "second"
-# its MIRROR_ADDRESS.
-#
-# The rules that the table spells out:
-#
-# - Nothing is believed of a route that nobody uses: the first use asks both (R6.1).
-# - Who claims a higher epoch than any believed before is the principal, whatever was believed (R6.4).
-# - Who claims the epoch believed before is the principal where nobody is. Beside another in use it changes nothing:
-# two
-#   that claim one epoch cannot be told apart, so the one in use stays, or the first one heard (R6.4).
-# - A claim with a lower epoch comes from a stale copy. It counts as a refusal.
-# - A principal that declines is none from then on. Only a claim makes the next one; till then both are asked (R6.3).
-# - What the partner of a principal says, other than a claim, changes nothing (R6.2).
-#
-# Source: Service Broker documentation, "Service Broker Routing", "Routing with Database Mirroring".
 
 
 class MirrorState(Enum):
@@ -148,7 +111,6 @@ class MirrorSide(Enum):
 NU, AB = MirrorState.NEVER_USED, MirrorState.ASKING_BOTH
 FD, SD, BD = MirrorState.FIRST_DECLINED, MirrorState.SECOND_DECLINED, MirrorState.BOTH_DECLINED
 FP, SP = MirrorState.FIRST_PRINCIPAL, MirrorState.SECOND_PRINCIPAL
-
 # For each state: what it becomes when the first, and when the second address
 #        claims          is          claims          is
 #        higher      not it          higher      not it
@@ -172,27 +134,10 @@ TRANSITIONS: dict[tuple[MirrorState, MirrorSide, MirrorEvent], MirrorState] = {
 ON_USE = {standing: AB if standing is NU else standing for standing in MirrorState}
 ASKING = frozenset({AB, FD, SD, BD})  # both addresses are asked, with back-off; when it is due again changes no state
 PRINCIPAL = {FP: MirrorSide.FIRST, SP: MirrorSide.SECOND}
-
-
-# --- mirrored_route ---
-# What one prober knows of a mirrored route: which of its two addresses is the principal, and whom to ask next.
-#
-# A prober is a gateway or an endpoint that has frames for one (service, broker instance). It sends frames to
-# `principal`, and to nobody while that is None. The states and what changes them are the table in `standing`, the
-# back-off is in `asking`; here both are put together with the epoch, what is shown, and what is alarming.
-#
-# Rules of the file: no clock, no chance, no I/O. `now` is monotonic seconds and never falls. Every method returns the
-# addresses that must be sent a PROBE now; when none happens, `due` says when to call `on_time`.
-#
-# What the caller owes: everything that comes over one link in the order in which it came, and nothing of a link after
-# `on_unreachable` for it. More is not needed. An answer that is older than what was heard since can then only be one
-# that
-# crossed with a role change; believing it costs frames that are refused by their receiver, whose epoch fences it, and
-# whoever carries frames has the principal asked when one is refused.
-
-
-CATCH_UP_MAX = 100  # failovers that an alarm may advise: each raises the epoch by one
 CLAIMS = frozenset({MirrorEvent.CLAIMS_HIGHER, MirrorEvent.CLAIMS_EQUAL})
+
+
+# --- the prober's side ---
 
 
 class MirroredRouteState(IntEnum):
@@ -214,8 +159,10 @@ class AddressState:
     """
     What is known of one address.
 
-    Shape: `asked_at`, `answered_at` monotonic seconds, None when it never was; `role` and `epoch` as last answered;
-    `problem` why that does not count any more, empty when it does.
+    Attributes:
+        asked_at, answered_at: Monotonic seconds, None when it never was.
+        role, epoch: As last answered.
+        problem: Why that does not count any more, empty when it does.
     """
 
     asked_at: float | None = None
@@ -234,7 +181,8 @@ class MirroredRoute(Generic[Address]):
         mirror_address: its MIRROR_ADDRESS; another one.
         jitter: a number in [0, 1), a new one each time.
 
-    Shape: `epoch` the highest that was ever believed; it never falls.
+    Attributes:
+        epoch: The highest that was ever believed; it never falls.
     """
 
     def __init__(self, address: Address, mirror_address: Address, jitter: Callable[[], float]) -> None:
@@ -374,42 +322,60 @@ def _is_answered(seen: AddressState) -> bool:
     return seen.answered_at is not None and (seen.asked_at is None or seen.answered_at >= seen.asked_at)
 
 
-# --- own_role ---
-# What one instance does about its own role for a database: take it over, step down, or leave things as they are.
-#
-# The source of roles says now and then which role this instance should have; the database says, by its lock and its
-# epoch, which one it can have. Here is only what follows from both. `ON_WORD` is the rule; time is an argument, of a
-# clock that goes on while the process or the machine stands still.
-#
-# - Only a word of "principal" leads to a takeover, and only while this instance does not rest.
-# - Whoever stepped down, or was fenced off, rests: the partner has that long to take over, and once it has, the rest
-# is
-#   over. What failed to be taken is tried again after a pause.
-# - A word of "mirror" makes a principal step down at once. No word, or one that nobody understands, changes nothing.
-# - A word counts from the moment at which it was asked for, for `hold` seconds: nobody knows when it was true in
-# between.
-#   One that comes later says nothing. A principal that no word confirms any more has lapsed: it may not act from then
-# on,
-#   and steps down, whatever the next word is, for somebody else may have been the principal meanwhile.
-# - A word of "principal" with a higher epoch than the one we have means that somebody else was it in between.
+class ProbeSchedule(Generic[Address]):
+    """
+    Which address to ask when.
+
+    Attributes:
+        jitter: Gives a number in [0, 1).
+        due: The next instant when somebody is to be asked, None while nobody is.
+    """
+
+    def __init__(self, addresses: Sequence[Address], jitter: Callable[[], float]) -> None:
+        self._jitter = jitter
+        self._asked_at: dict[Address, float] = dict.fromkeys(addresses, NEVER)
+        self._step: dict[Address, float] = {}
+        self._at: dict[Address, float] = {}
+
+    @property
+    def due(self) -> float | None:
+        """Monotonic seconds."""
+        return min(self._at.values(), default=None)
+
+    def begin(self, now: float) -> None:
+        """Ask all of them, 200 ms after they were last asked."""
+        for address, asked_at in self._asked_at.items():
+            self._at[address] = max(now, asked_at + FIRST_SECONDS)
+            self._step[address] = FIRST_SECONDS
+
+    def hasten(self, now: float) -> None:
+        """Something has changed: start the back-off again from its first wait."""
+        for address, at in self._at.items():
+            self._at[address] = min(at, now + self._wait(FIRST_SECONDS))
+            self._step[address] = 2.0 * FIRST_SECONDS
+
+    def stop(self) -> None:
+        """Ask no address any more."""
+        self._at.clear()
+
+    def take(self, now: float) -> tuple[Address, ...]:
+        """The addresses to ask now; they count as asked."""
+        taken = tuple(address for address, at in self._at.items() if at <= now)
+        for address in taken:
+            step = self._step[address]
+            self._asked_at[address] = now
+            self._at[address] = now + self._wait(step)
+            self._step[address] = min(2.0 * step, LONGEST_STEP)
+        return taken
+
+    def _wait(self, step: float) -> float:
+        return step * (1.0 + SPREAD * self._jitter())
+
+
+# --- the own role ---
 
 
 LATE = "the answer of role_command came later than role_timeout after it was asked for"
-_NEVER = float("-inf")
-
-
-@dataclass(frozen=True, slots=True)
-class RoleAnswer:
-    """
-    What the source of roles says.
-
-    Shape: `role` principal, mirror, or unknown when it says nothing that counts, then `problem` tells why; `epoch` at
-    least, 0 = none told.
-    """
-
-    role: MirrorRole
-    epoch: int = 0
-    problem: str = ""
 
 
 class Act(Enum):
@@ -431,13 +397,31 @@ ON_WORD = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class RoleAnswer:
+    """
+    What the source of roles says.
+
+    Attributes:
+        role: Principal, mirror, or unknown when it says nothing that counts, then `problem` tells why.
+        epoch: At least, 0 = none told.
+    """
+
+    role: MirrorRole
+    epoch: int = 0
+    problem: str = ""
+
+
 class OwnRole:
     """
     The role of this instance for one database. Changed by its keeper alone.
 
-    Shape: `role` principal or mirror; `epoch` of the last takeover known; `problem` why it is not what it should be, or
-    what was wrong last, empty when all is well; `rests_until` an instant before which nothing is taken;
-    `hold` seconds for which a word confirms a principal, from the moment at which it was asked for; may be changed.
+    Attributes:
+        role: Principal or mirror.
+        epoch: Of the last takeover known.
+        problem: Why it is not what it should be, or what was wrong last, empty when all is well.
+        rests_until: An instant before which nothing is taken.
+        hold: Seconds for which a word confirms a principal, from the moment at which it was asked for; may be changed.
     """
 
     def __init__(self, *, hold: float, now: float) -> None:
@@ -446,7 +430,7 @@ class OwnRole:
         self.problem = ""
         self.rests_until = now
         self.hold = hold
-        self._confirmed_at = _NEVER
+        self._confirmed_at = NEVER
 
     def is_confirmed(self, now: float) -> bool:
         """
@@ -455,7 +439,7 @@ class OwnRole:
         For any thread: writer threads ask as well.
         """
         if now - self._confirmed_at > self.hold:
-            self._confirmed_at = _NEVER
+            self._confirmed_at = NEVER
         return self.hold >= now - self._confirmed_at
 
     def is_late(self, asked_at: float, now: float) -> bool:
@@ -463,7 +447,7 @@ class OwnRole:
         return now - asked_at > self.hold
 
     def on_word(self, word: RoleAnswer, asked_at: float, now: float) -> Act:
-        """What the source says leads to."""
+        """What a report of the source leads to."""
         if self.is_late(asked_at, now):
             word = RoleAnswer(MirrorRole.UNKNOWN, problem=word.problem or LATE)
         has_lapsed = self.role is MirrorRole.PRINCIPAL and not self.is_confirmed(now)
@@ -496,28 +480,27 @@ class OwnRole:
     def on_stepped_down(self, problem: str, now: float, *, rest: float) -> None:
         """It is not ours any more, and the partner may have it for so long before we try again."""
         self.role, self.problem = MirrorRole.MIRROR, problem
-        self._confirmed_at = _NEVER  # whoever is told `mirror` may copy the file, which is open for a while still
+        self._confirmed_at = NEVER  # whoever is told `mirror` may copy the file, which is open for a while still
         self.rests_until = now + rest
 
     def on_told(self, epoch: int) -> None:
         """What is told beside the file: the epoch of whoever is the principal. A new one ends the rest."""
         if self.role is MirrorRole.MIRROR and epoch > self.epoch:
             self.epoch = epoch
-            self.rests_until = float("-inf")
-
-
-# --- own_standing ---
-# Part of `broker.daemon.roles`.
+            self.rests_until = NEVER
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRoleStatus:
     """
-    What this instance is for one of its databases, for whoever looks.
+    What this instance is for one of its databases, as views and status show it.
 
-    Shape: `broker_instance` 16 bytes, None while it is not known; `since` UTC seconds since 1970; `source` the value of
-    `mirroring`; `principal` the name of the instance that took it over last, empty when none has; `is_resting` while it
-    leaves the database to its partner.
+    Attributes:
+        broker_instance: 16 bytes, None while it is not known.
+        since: UTC seconds since 1970.
+        source: The value of `mirroring`.
+        principal: The name of the instance that took it over last, empty when none has.
+        is_resting: While it leaves the database to its partner.
     """
 
     broker_instance: bytes | None

@@ -51,7 +51,8 @@ class PropertyError(StatementError):
     """
     A property that breaks a rule.
 
-    Shape: `properties` are names as in the statement (`ADDRESS`), the one to blame first.
+    Attributes:
+        properties: Are names as in the statement (`ADDRESS`), the one to blame first.
     """
 
     properties: tuple[str, ...] = ()
@@ -61,7 +62,9 @@ class RouteProperties(Struct, frozen=True):
     """
     What follows WITH in CREATE ROUTE or ALTER ROUTE, unchecked; None where the statement does not name it.
 
-    Shape: `lifetime` seconds; `broker_instance` and the addresses as written.
+    Attributes:
+        lifetime: Seconds.
+        broker_instance and: The addresses as written.
     """
 
     service_name: str | None = None
@@ -88,9 +91,12 @@ class Route(Struct, frozen=True):
     """
     One row of a route table.
 
-    Shape: `remote_service_name` None = any service, compared byte for byte; `broker_instance` None = any;
-    `lifetime` the UTC instant of expiry, None = never; `weight` 1 .. 1000; the two texts are the addresses as the
-    statement spelt them (keywords in upper case), the normal form when nothing else is given.
+    Attributes:
+        remote_service_name: None = any service, compared byte for byte.
+        broker_instance: None = any.
+        lifetime: The UTC instant of expiry, None = never.
+        weight: 1 .. 1000; the two texts are the addresses as the statement spelt them (keywords in upper case), the
+            normal form when nothing else is given.
     """
 
     name: str
@@ -254,7 +260,7 @@ def _checked(name: str, properties: RouteProperties, now: datetime | None) -> Ro
     return route
 
 
-# --- each property by itself --------------------------------------------------------------------------------
+# --- each property by itself ---
 
 
 def _check_text(name: str, value: str) -> None:
@@ -340,7 +346,7 @@ def _expiry(lifetime: int | None, now: datetime | None) -> datetime | None:
     return None if now is None else now + timedelta(seconds=lifetime)
 
 
-# --- their combinations -------------------------------------------------------------------------------------
+# --- their combinations ---
 
 
 def _check_names(route: Route) -> None:

@@ -1,8 +1,26 @@
 """
-Files of certificates and private keys, in PEM form: read whole, and made whole.
+Files of certificates and private keys, in PEM form, and their renewal.
 
-A file appears under its name with all that is in it, on the disk, and nobody but its owner could read a private key at
-any time before. Nothing that is there is replaced unless that is asked for.
+A file appears under its name with all that is in it, on the disk, and a private key is never readable by others. No
+existing file is replaced unless that is asked for.
+
+The directory of an authority:
+
+    ca.pem          its certificates, the newest first: what others name in `trust`
+    ca.key          the key of the newest
+    ca.cross.pem    where it has been renewed: the newer key signed by the older one, sent with what it signs
+
+Where peers trust an authority, a certificate signed by it replaces the old one, and that is all. Where they trust the
+very certificate, they must have the new one first. So it can be *prepared*: it waits next to the old one, and both are
+in a file to hand out; later it replaces the old one, and peers that have that file trust it already:
+
+    NAME.pem  NAME.key              in use
+    NAME.next.pem  NAME.next.key    prepared
+    NAME.trust.pem                  for those who trust the very certificate: the new one and the old one
+
+A sealing key is renewed alone; the old one stays next to it, because frames sealed to it are still on their way. Where
+all of a database's certificates are prepared, the new sealing key opens from then on: peers use it as soon as they have
+it.
 """
 
 from __future__ import annotations
@@ -18,8 +36,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from broker.errors import CertificateUnusableError
 from broker.security.identity import Use, describe, is_self_signed, is_signed_by, load_pem
@@ -39,6 +60,7 @@ from broker.security.issue import (
 
 FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
 SECRET_MODE, PUBLIC_MODE = 0o600, 0o644  # before the umask
+ROOTS, KEY, CROSS = "ca.pem", "ca.key", "ca.cross.pem"
 _PRIVATE = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.+?-----END (?:[A-Z]+ )?PRIVATE KEY-----", re.DOTALL)
 
 
@@ -47,6 +69,36 @@ class Content(NamedTuple):
 
     data: bytes
     is_secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The files of certificates and their keys; other names are made of that of `certificate`."""
+
+    certificate: Path
+    private_key: Path
+
+    @property
+    def prepared(self) -> Pair:
+        """The prepared files that will replace these."""
+        return Pair(
+            *(path.with_name(f"{path.stem}.next{path.suffix}") for path in (self.certificate, self.private_key))
+        )
+
+    @property
+    def bundle(self) -> Path:
+        """The file for peers that trust the very certificates."""
+        return self.certificate.with_name(f"{self.certificate.stem}.trust.pem")
+
+    def files(self, issued: Issued) -> dict[Path, Content]:
+        """Both, as `store_files` takes them."""
+        return {
+            self.private_key: Content(issued.key_pem, is_secret=True),
+            self.certificate: Content(issued.certificate_pem),
+        }
+
+
+# --- files ---
 
 
 def read_certificates(path: Path) -> list[x509.Certificate]:
@@ -74,11 +126,6 @@ def read_keys(path: Path) -> list[PrivateKey]:
     Raises:
         CertificateUnusableError: it cannot be read, or holds none, or one of a kind that is not made here.
     """
-    # See the docstring of broker.cli.main: who shows certificates needs none of it.
-    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519  # noqa: PLC0415
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
-
     found: list[PrivateKey] = []
     hint = "name the file that was made together with the certificate"
     for text in _PRIVATE.findall(_read(path)):
@@ -87,7 +134,7 @@ def read_keys(path: Path) -> list[PrivateKey]:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             problem = f"holds a private key that cannot be read ({error})"
             raise CertificateUnusableError("private_key", str(path), problem, hint) from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | x25519.X25519PrivateKey):
+        if not isinstance(key, EllipticCurvePrivateKey | Ed25519PrivateKey | X25519PrivateKey):
             problem = f"holds a key of another kind than those made here ({type(key).__name__.strip('_')})"
             raise CertificateUnusableError("private_key", str(path), problem, hint)
         found.append(key)
@@ -95,6 +142,21 @@ def read_keys(path: Path) -> list[PrivateKey]:
         problem = "holds no private key in PEM form without a password"
         raise CertificateUnusableError("private_key", str(path), problem, hint)
     return found
+
+
+def read_pair(pair: Pair) -> Issued:
+    """
+    What a pair holds.
+
+    Raises:
+        CertificateUnusableError: it cannot be read, or the keys are not those of the certificates.
+    """
+    certificates, keys = read_certificates(pair.certificate), read_keys(pair.private_key)
+    if not is_key_of(keys[0], certificates[0]):
+        problem = f"does not begin with the key of {pair.certificate}"
+        hint = "name the file that was made together with the certificate"
+        raise CertificateUnusableError("private_key", str(pair.private_key), problem, hint)
+    return Issued(tuple(certificates), tuple(keys))
 
 
 def store_files(files: Mapping[Path, Content], *, is_replacing: bool) -> None:
@@ -176,15 +238,7 @@ def _read(path: Path) -> bytes:
     return data
 
 
-# --- authority ---
-# The directory of an authority: its certificates, its key, and what leads from its key to its older ones.
-#
-#     ca.pem          its certificates, the newest first: what others name in `trust`
-#     ca.key          the key of the newest
-#     ca.cross.pem    where it has been renewed: the newer key signed by the older one, sent with what it signs
-
-
-ROOTS, KEY, CROSS = "ca.pem", "ca.key", "ca.cross.pem"
+# --- an authority ---
 
 
 def authority_files(authority: Authority, directory: Path) -> dict[Path, Content]:
@@ -216,67 +270,10 @@ def read_authority(directory: Path) -> Authority:
 
 
 # --- renewal ---
-# Renewing what an endpoint or a database shows others, so that nothing stops in between.
-#
-# Where peers trust an authority, a certificate signed by it takes the place of the old one, and that is all. Where
-# they
-# trust the very certificate, they have to have the new one first. So it can be *prepared*: it waits beside the old
-# one,
-# and both are in a file to hand out; later it takes the old one's place, and whoever has that file trusts it already.
-#
-#     NAME.pem  NAME.key              in use
-#     NAME.next.pem  NAME.next.key    prepared
-#     NAME.trust.pem                  for those who trust the very certificate: the new one and the old one
-#
-# A key to seal to is renewed alone; the old one stays beside it, for what was sealed to it is still on its way. Where
-# all
-# of a database's is prepared, the new key to seal to opens from then on: peers use it as soon as they have it.
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Where certificates and their keys are. Shape: the names that belong to it are made of that of `certificate`."""
-
-    certificate: Path
-    private_key: Path
-
-    @property
-    def prepared(self) -> Pair:
-        """Where those wait that will take their place."""
-        return Pair(
-            *(path.with_name(f"{path.stem}.next{path.suffix}") for path in (self.certificate, self.private_key))
-        )
-
-    @property
-    def bundle(self) -> Path:
-        """What to hand to those who trust the very certificates."""
-        return self.certificate.with_name(f"{self.certificate.stem}.trust.pem")
-
-    def files(self, issued: Issued) -> dict[Path, Content]:
-        """Both, as `store_files` takes them."""
-        return {
-            self.private_key: Content(issued.key_pem, is_secret=True),
-            self.certificate: Content(issued.certificate_pem),
-        }
-
-
-def read_pair(pair: Pair) -> Issued:
-    """
-    What a pair holds.
-
-    Raises:
-        CertificateUnusableError: it cannot be read, or the keys are not those of the certificates.
-    """
-    certificates, keys = read_certificates(pair.certificate), read_keys(pair.private_key)
-    if not is_key_of(keys[0], certificates[0]):
-        problem = f"does not begin with the key of {pair.certificate}"
-        hint = "name the file that was made together with the certificate"
-        raise CertificateUnusableError("private_key", str(pair.private_key), problem, hint)
-    return Issued(tuple(certificates), tuple(keys))
 
 
 def is_trusted_itself(issued: Issued) -> bool:
-    """Whether nobody vouches for it, so that peers can only trust the very certificate."""
+    """Whether it is not signed by an authority, so that peers can only trust the very certificate."""
     return is_self_signed(issued.certificates[0])
 
 
@@ -315,21 +312,15 @@ def with_new_sealing(old: Issued, validity: Validity, *, now: datetime) -> Issue
     refuse_expired(signing, describe(signing).subject, now=now, hint="renew it as well, with --signing")
     assert isinstance(key, SigningKey)
     new = issue_sealing(signing, key, validity)
-    return _beside(Issued((*_but_sealing(old), *new.certificates), (key, *new.keys)), old, now=now)
+    return with_sealing_of(Issued((*_but_sealing(old), *new.certificates), (key, *new.keys)), old, now=now)
 
 
-def with_prepared(current: Issued, prepared: Issued, *, now: datetime) -> Issued:
-    """What is in use while another one waits: a database opens also what is sealed to that."""
-    return _beside(current, prepared, now=now)
+def with_sealing_of(own: Issued, other: Issued, *, now: datetime) -> Issued:
+    """
+    The one in use, with the sealing keys of the other that are valid at `now` (UTC); of an endpoint just the one.
 
-
-def succeeding(new: Issued, old: Issued, *, now: datetime) -> Issued:
-    """What takes the place of another one: a database still opens what is sealed to that."""
-    return _beside(new, old, now=now)
-
-
-def _beside(own: Issued, other: Issued, *, now: datetime) -> Issued:
-    """The one with what the other has to be sealed to and is valid at `now`; of an endpoint just the one."""
+    So a database opens what is sealed to the certificates that it has prepared, and to those that were replaced.
+    """
     certificates = [
         one
         for one in other.certificates
@@ -351,7 +342,7 @@ def refuse_expired(certificate: x509.Certificate, name: str, *, now: datetime, h
 
 
 def bundle_of(new: Issued, old: Issued, *, now: datetime) -> Content:
-    """What those trust who trust the very certificates, while the old ones are valid."""
+    """The content of `Pair.bundle`: the new certificates, and the old ones while they are valid."""
     own = [*_own(new), *(one for one in _own(old) if one.not_valid_after_utc > now)]
     return Content(certificates_pem(tuple(dict.fromkeys(own))))
 

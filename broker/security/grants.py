@@ -1,15 +1,16 @@
 """
-Who may connect, and who may send to which service: GRANT and DENY as rules, and what follows from them.
+Who may connect, and who may send to which service: GRANT and DENY as rules, and remote service bindings.
 
-DENY wins over GRANT, and what no rule grants is denied. Where nobody has to prove who they are, a kind of permission
-about which nothing is stated is everybody's. Service names compare byte for byte; `*` in the name of a rule stands for
-any characters.
+DENY wins over GRANT, and what no rule grants is denied. Where peers need not prove who they are, a kind of permission
+that no rule mentions is granted to everybody. Service names compare byte for byte; `*` in the name of a rule matches
+any characters. Every decision has its reason: the rule that permits or forbids, or the statement that is missing. The
+kernels cache by `Profile`: peers to which the same rules apply have the same object.
 
-Every decision can say its reason: the rule that permits or forbids, or the statement that is missing. What the pass
-remembers is kept apart by `Profile`: what follows from the same rules is one and the same object.
+A remote service binding says by whose certificate a far service is known.
 
 Source: Service Broker documentation, "Service Broker Transport Security"; "GRANT Endpoint Permissions", "GRANT Service
-Broker Permissions", "DENY Service Broker Permissions".
+Broker Permissions", "DENY Service Broker Permissions"; "CREATE REMOTE SERVICE BINDING", "Determining the Dialog
+Security Type".
 """
 
 from __future__ import annotations
@@ -20,26 +21,6 @@ from enum import StrEnum
 from msgspec import Struct
 
 from broker.security.principal import ANY, NOBODY, PUBLIC, Principal, Who, covers_text, spelled
-
-# --- binding ---
-# Remote service bindings: by whose certificate a far service is known.
-#
-# Source: Service Broker documentation, "CREATE REMOTE SERVICE BINDING", "Determining the Dialog Security Type".
-
-
-class RemoteServiceBinding(Struct, frozen=True):
-    """
-    To whom conversations with a far service are sealed.
-
-    Shape: `remote_principal` as `broker.security.principal` reads it; `is_anonymous_on` when the initiator does not
-    show who it is, so that the target takes it for `public`.
-    """
-
-    name: str
-    remote_service_name: str
-    remote_principal: str
-    is_anonymous_on: bool = False
-
 
 ENDPOINT_NAME = "Broker"  # of the endpoint in what is told, where nobody knows its name
 PROFILES_MAX = 256  # sets of rules that are remembered as one object; each peer's certificate selects one
@@ -63,7 +44,8 @@ class PermissionRule(Struct, frozen=True):
     """
     One GRANT or DENY.
 
-    Shape: `securable` the name of a service, which may hold `*`; of CONNECT it is always `*`: there is one endpoint.
+    Attributes:
+        securable: The name of a service, which may hold `*`; of CONNECT it is always `*`: there is one endpoint.
     """
 
     permission: Permission
@@ -80,7 +62,8 @@ class PermissionRuling(Struct, frozen=True):
     """
     Whether something is permitted, and why.
 
-    Shape: `rule` that decides; None when there is none that permits, or when everything is permitted.
+    Attributes:
+        rule: That decides; None when there is none that permits, or when everything is permitted.
     """
 
     is_permitted: bool
@@ -92,7 +75,9 @@ class Profile:
     """
     What the same SEND rules permit. Equal only to itself; `Grants` gives the same one for the same rules.
 
-    Shape: `rules` those that count, of one principal or several; `is_open` when everything is permitted.
+    Attributes:
+        rules: Those that count, of one principal or several.
+        is_open: When everything is permitted.
     """
 
     __slots__ = ("_allowed", "_denied", "_exact", "is_open", "rules")
@@ -241,3 +226,18 @@ def _ordered(rules: Iterable[PermissionRule]) -> list[PermissionRule]:
 
 
 OPEN = Profile(frozenset(), is_open=True)  # where everything is permitted
+
+
+class RemoteServiceBinding(Struct, frozen=True):
+    """
+    To whom conversations with a far service are sealed.
+
+    Attributes:
+        remote_principal: As `broker.security.principal` reads it.
+        is_anonymous_on: When the initiator does not show who it is, so that the target takes it for `public`.
+    """
+
+    name: str
+    remote_service_name: str
+    remote_principal: str
+    is_anonymous_on: bool = False

@@ -3,13 +3,15 @@ Who a database is, and whom it knows: certificates and keys of dialog security.
 
 A database has one *signing* certificate (Ed25519 or ECDSA on P-256), by which others know it, and *sealing*
 certificates (X25519) of the same subject, each signed by that signing key, so that they can be renewed alone. A file
-holds the signing certificate first; what else is in it (those of a CA) is not looked at: a far database is known by its
-very certificate, as in the original, so nobody can make another that is believed. Of several of one subject that are
-valid, the one that is valid the longest is used to seal.
+holds the signing certificate first; what else is in it (those of a CA) is ignored: a far database is known by its very
+certificate, as in the original, so no one can make another that is believed. Of several valid ones of one subject, the
+one that is valid the longest is used to seal.
 
-Bytes and instants are arguments: no file is read here and no clock.
+Whatever is wrong with a certificate is a ValueError: the library raises other errors for some parts, and parses most
+parts only when they are read. `describe` is what a certificate says, for people. Bytes and instants are arguments: no
+file and no clock is read.
 
-Source: Service Broker documentation, "Certificates for Dialog Security"; RFC 8410.
+Source: Service Broker documentation, "Certificates for Dialog Security"; RFC 8410; RFC 5280; RFC 4514.
 """
 
 from __future__ import annotations
@@ -31,219 +33,21 @@ from cryptography.x509.oid import NameOID
 
 from broker.security.principal import Principal, Who
 
-# --- certificate ---
-# Reading certificates of whomever: whatever is wrong with one is a ValueError.
-#
-# The library has errors of its own for some of what may stand in one, and looks at most parts only when they are
-# asked
-# for. Nobody who reads a certificate from elsewhere has to know them.
-
-
+FINGERPRINT_BYTES = 32  # SHA-256
+CERTIFICATES_MAX = 4096  # of all far databases that one database knows
+SUBJECT_MAX = 256  # characters that are shown
+SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+VerifyingKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 _UNREAD = (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, UnsupportedAlgorithm)
 
 
-@contextmanager
-def reading() -> Iterator[None]:
-    """In this block, certificates of whomever are looked at; raises ValueError for one that cannot be."""
-    try:
-        yield
-    except _UNREAD as error:
-        raise ValueError(f"a certificate cannot be read: {error}") from None
-
-
-def load_pem(data: bytes) -> list[x509.Certificate]:
-    """The certificates in a text, at least one; raises ValueError."""
-    with reading():
-        return x509.load_pem_x509_certificates(data)
-
-
-def load_der(data: bytes) -> x509.Certificate:
-    """One certificate; raises ValueError."""
-    with reading():
-        return x509.load_der_x509_certificate(data)
-
-
-def alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
-    """The names that it has beside its subject; None when it has none; raises ValueError."""
-    with reading():
-        try:
-            return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except x509.ExtensionNotFound:
-            return None
-
-
-# --- described ---
-# What a certificate says, for people: what it is for, whose it is, until when.
-#
-# No file is read here and no clock.
-#
-# Source: RFC 5280; RFC 4514 (how a subject is written).
-
-
-SUBJECT_MAX = 256  # characters that are shown
-
-
-class Use(StrEnum):
-    """What a certificate is for; `transport` is whatever TLS can take."""
-
-    AUTHORITY = "authority"
-    TRANSPORT = "transport"
-    SIGNING = "dialog signing"
-    SEALING = "dialog sealing"
-
-
-class CertificateSummary(NamedTuple):
-    """
-    A certificate in words.
-
-    Shape: `subject` and `issuer` as RFC 4514 writes them; `hosts` names and addresses, `uris` likewise from the subject
-    alternative names; `fingerprint` "sha256:" and 64 lower-case hexadecimal digits; `begins` and `ends` UTC.
-    """
-
-    use: Use
-    subject: str
-    common_name: str
-    issuer: str
-    hosts: tuple[str, ...]
-    uris: tuple[str, ...]
-    fingerprint: str
-    begins: datetime
-    ends: datetime
-    key: str
-
-    def is_valid_at(self, now: datetime) -> bool:
-        """Whether its dates say so."""
-        return self.begins <= now < self.ends
-
-    def days_left(self, now: datetime) -> int:
-        """Whole days until its end; negative once it is over."""
-        return (self.ends - now).days
-
-
-def describe(certificate: x509.Certificate) -> CertificateSummary:
-    """
-    Read a certificate.
-
-    Raises:
-        ValueError: parts of it are none.
-    """
-    names = _alternative_names(certificate)
-    hosts: list[str] = []
-    uris: list[str] = []
-    if names is not None:
-        hosts += names.get_values_for_type(x509.DNSName)
-        hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
-        uris += names.get_values_for_type(x509.UniformResourceIdentifier)
-    return CertificateSummary(
-        use=_use(certificate),
-        subject=certificate.subject.rfc4514_string()[:SUBJECT_MAX],
-        common_name=_common_name(certificate),
-        issuer=certificate.issuer.rfc4514_string()[:SUBJECT_MAX],
-        hosts=tuple(hosts),
-        uris=tuple(uris),
-        fingerprint=f"sha256:{certificate.fingerprint(SHA256()).hex()}",
-        begins=certificate.not_valid_before_utc,
-        ends=certificate.not_valid_after_utc,
-        key=_key(certificate),
-    )
-
-
-def is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
-    """Whether one certificate vouches for another: names and signature, not dates."""
-    try:
-        certificate.verify_directly_issued_by(signer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
-
-
-def is_self_signed(certificate: x509.Certificate) -> bool:
-    """Whether nobody else vouches for it."""
-    return is_signed_by(certificate, certificate)
-
-
-def may_issue(certificate: x509.Certificate) -> bool:
-    """
-    Whether a trusted certificate counts as an authority, so that the certificates it issued are trusted as well.
-
-    It has to say CA:TRUE. `openssl req -x509` says so unasked, also in a server's own certificate. A certificate that
-    names a host as well therefore has to list keyCertSign in its key usage.
-    """
-    names_host = any(isinstance(one, x509.DNSName | x509.IPAddress) for one in _alternative_names(certificate) or ())
-    return _is_authority(certificate) and (lists_cert_sign(certificate) or not names_host)
-
-
-def lists_cert_sign(certificate: x509.Certificate) -> bool:
-    """Whether the key usage of a certificate lists keyCertSign."""
-    try:
-        return certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
-    except x509.ExtensionNotFound:
-        return False
-
-
-def _common_name(certificate: x509.Certificate) -> str:
-    """The most specific one; empty where there is none."""
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[-1].value) if found else ""
-
-
-def _use(certificate: x509.Certificate) -> Use:
-    key = public_key(certificate)
-    if isinstance(key, x25519.X25519PublicKey):
-        return Use.SEALING
-    if _is_authority(certificate):
-        return Use.AUTHORITY
-    is_for_tls = any(isinstance(one.value, x509.ExtendedKeyUsage) for one in certificate.extensions)
-    return Use.SIGNING if isinstance(key, ed25519.Ed25519PublicKey) and not is_for_tls else Use.TRANSPORT
-
-
-def _is_authority(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
-
-
-def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return None
-
-
-def public_key(certificate: x509.Certificate) -> object:
-    """The key that it is about; None where that is of a kind that the library does not know."""
-    try:
-        return certificate.public_key()
-    except UnsupportedAlgorithm:
-        return None
-
-
-def _key(certificate: x509.Certificate) -> str:
-    key = public_key(certificate)
-    match key:
-        case None:
-            return "unknown"
-        case ec.EllipticCurvePublicKey():
-            return f"EC {key.curve.name}"
-        case rsa.RSAPublicKey():
-            return f"RSA {key.key_size}"
-        case _:
-            return type(key).__name__.strip("_").removesuffix("PublicKey")
-
-
-FINGERPRINT_BYTES = 32  # SHA-256
-CERTIFICATES_MAX = 4096  # of all far databases that one database knows
-
-SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-VerifyingKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
-
-_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+# --- who a database is, and whom it knows ---
 
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """A sealing certificate. Shape: `fingerprint` 32 bytes; `begins`, `ends` UTC seconds since 1970."""
+    """A sealing certificate; its fingerprint has 32 bytes, its period is UTC seconds since 1970."""
 
     fingerprint: bytes
     key: x25519.X25519PublicKey
@@ -260,8 +64,10 @@ class Signing:
     """
     A signing certificate, and the sealing certificates that it has signed.
 
-    Shape: `fingerprint` 32 bytes; `begins`, `ends` UTC seconds since 1970; `sealing` the one that is valid the longest
-    first.
+    Attributes:
+        fingerprint: 32 bytes.
+        begins, ends: UTC seconds since 1970.
+        sealing: The one that is valid the longest first.
     """
 
     who: Who
@@ -282,7 +88,7 @@ class Signing:
 
 @dataclass(frozen=True, slots=True)
 class OwnIdentity:
-    """What a database itself has. Shape: `opening` its sealing keys by the fingerprints of their certificates."""
+    """What a database itself has; `opening` are its sealing keys by the fingerprints of their certificates."""
 
     signing: Signing
     signing_key: SigningKey
@@ -453,3 +259,191 @@ def _keys(pem: bytes) -> list[SigningKey | x25519.X25519PrivateKey]:
 def _dated(ends: float, now: float) -> str:
     end = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M:%S} UTC"
     return f"ended {end}" if ends <= now else "is not valid yet"
+
+
+# --- what a certificate says ---
+
+
+class Use(StrEnum):
+    """What a certificate is for; `transport` is whatever TLS can take."""
+
+    AUTHORITY = "authority"
+    TRANSPORT = "transport"
+    SIGNING = "dialog signing"
+    SEALING = "dialog sealing"
+
+
+class CertificateSummary(NamedTuple):
+    """
+    A certificate in words.
+
+    Attributes:
+        subject, issuer: As RFC 4514 writes them.
+        hosts: Names and addresses, `uris` likewise from the subject alternative names.
+        fingerprint: "sha256:" and 64 lower-case hexadecimal digits.
+        begins, ends: UTC.
+    """
+
+    use: Use
+    subject: str
+    common_name: str
+    issuer: str
+    hosts: tuple[str, ...]
+    uris: tuple[str, ...]
+    fingerprint: str
+    begins: datetime
+    ends: datetime
+    key: str
+
+    def is_valid_at(self, now: datetime) -> bool:
+        """Whether its dates say so."""
+        return self.begins <= now < self.ends
+
+    def days_left(self, now: datetime) -> int:
+        """Whole days until its end; negative once it is over."""
+        return (self.ends - now).days
+
+
+def describe(certificate: x509.Certificate) -> CertificateSummary:
+    """
+    Read a certificate.
+
+    Raises:
+        ValueError: parts of it are none.
+    """
+    names = _alternative_names(certificate)
+    hosts: list[str] = []
+    uris: list[str] = []
+    if names is not None:
+        hosts += names.get_values_for_type(x509.DNSName)
+        hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+        uris += names.get_values_for_type(x509.UniformResourceIdentifier)
+    return CertificateSummary(
+        use=_use(certificate),
+        subject=certificate.subject.rfc4514_string()[:SUBJECT_MAX],
+        common_name=_common_name(certificate),
+        issuer=certificate.issuer.rfc4514_string()[:SUBJECT_MAX],
+        hosts=tuple(hosts),
+        uris=tuple(uris),
+        fingerprint=f"sha256:{certificate.fingerprint(SHA256()).hex()}",
+        begins=certificate.not_valid_before_utc,
+        ends=certificate.not_valid_after_utc,
+        key=_key(certificate),
+    )
+
+
+def is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
+    """Whether one certificate vouches for another: names and signature, not dates."""
+    try:
+        certificate.verify_directly_issued_by(signer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def is_self_signed(certificate: x509.Certificate) -> bool:
+    """Whether nobody else vouches for it."""
+    return is_signed_by(certificate, certificate)
+
+
+def may_issue(certificate: x509.Certificate) -> bool:
+    """
+    Whether a trusted certificate counts as an authority, so that the certificates it issued are trusted as well.
+
+    It has to say CA:TRUE. `openssl req -x509` says so unasked, also in a server's own certificate. A certificate that
+    names a host as well therefore has to list keyCertSign in its key usage.
+    """
+    names_host = any(isinstance(one, x509.DNSName | x509.IPAddress) for one in _alternative_names(certificate) or ())
+    return _is_authority(certificate) and (lists_cert_sign(certificate) or not names_host)
+
+
+def lists_cert_sign(certificate: x509.Certificate) -> bool:
+    """Whether the key usage of a certificate lists keyCertSign."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _common_name(certificate: x509.Certificate) -> str:
+    """The most specific one; empty where there is none."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[-1].value) if found else ""
+
+
+def _use(certificate: x509.Certificate) -> Use:
+    key = public_key(certificate)
+    if isinstance(key, x25519.X25519PublicKey):
+        return Use.SEALING
+    if _is_authority(certificate):
+        return Use.AUTHORITY
+    is_for_tls = any(isinstance(one.value, x509.ExtendedKeyUsage) for one in certificate.extensions)
+    return Use.SIGNING if isinstance(key, ed25519.Ed25519PublicKey) and not is_for_tls else Use.TRANSPORT
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+# --- reading certificates ---
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """In this block, certificates of whomever are looked at; raises ValueError for one that cannot be."""
+    try:
+        yield
+    except _UNREAD as error:
+        raise ValueError(f"a certificate cannot be read: {error}") from None
+
+
+def load_pem(data: bytes) -> list[x509.Certificate]:
+    """The certificates in a text, at least one; raises ValueError."""
+    with reading():
+        return x509.load_pem_x509_certificates(data)
+
+
+def load_der(data: bytes) -> x509.Certificate:
+    """One certificate; raises ValueError."""
+    with reading():
+        return x509.load_der_x509_certificate(data)
+
+
+def alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
+    """The names that it has beside its subject; None when it has none; raises ValueError."""
+    with reading():
+        try:
+            return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
+            return None
+
+
+def public_key(certificate: x509.Certificate) -> object:
+    """The key that it is about; None where that is of a kind that the library does not know."""
+    try:
+        return certificate.public_key()
+    except UnsupportedAlgorithm:
+        return None
+
+
+def _key(certificate: x509.Certificate) -> str:
+    key = public_key(certificate)
+    match key:
+        case None:
+            return "unknown"
+        case ec.EllipticCurvePublicKey():
+            return f"EC {key.curve.name}"
+        case rsa.RSAPublicKey():
+            return f"RSA {key.key_size}"
+        case _:
+            return type(key).__name__.strip("_").removesuffix("PublicKey")

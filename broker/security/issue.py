@@ -111,8 +111,10 @@ class Authority:
     """
     Who signs for others.
 
-    Shape: `roots` its own certificates, that of `key` first, then older ones that are still valid; `cross_certificates`
-    certificates of the same subject, each for the key of one root and signed by that of the root before it.
+    Attributes:
+        roots: Its own certificates, that of `key` first, then older ones that are still valid.
+        cross_certificates: Certificates of the same subject, each for the key of one root and signed by that of the
+            root before it.
     """
 
     roots: tuple[x509.Certificate, ...]
@@ -135,7 +137,7 @@ def is_key_of(key: PrivateKey, certificate: x509.Certificate) -> bool:
     return key.public_key() == certificate.public_key()
 
 
-# --- authorities --------------------------------------------------------------------------------------------
+# --- authorities ---
 
 
 def make_authority(name: str, validity: Validity) -> Authority:
@@ -172,7 +174,7 @@ def _valid(certificates: tuple[x509.Certificate, ...], now: datetime) -> tuple[x
     return tuple(one for one in certificates if one.not_valid_after_utc > now)
 
 
-# --- endpoints ----------------------------------------------------------------------------------------------
+# --- endpoints ---
 
 
 def issue_endpoint(holder: CertificateSubject, validity: Validity, authority: Authority | None) -> Issued:
@@ -194,7 +196,7 @@ def _issue_endpoint(
     return _sign(builder.add_extension(uses, critical=False), key, subject, validity, authority)
 
 
-# --- databases ----------------------------------------------------------------------------------------------
+# --- databases ---
 
 
 def issue_database(holder: CertificateSubject, validity: Validity, authority: Authority | None) -> Issued:
@@ -225,7 +227,7 @@ def _issue_database(
     return Issued((*signing.certificates, *sealing.certificates), (key, *sealing.keys))
 
 
-# --- parts of a certificate ---------------------------------------------------------------------------------
+# --- parts of a certificate ---
 
 
 def _sign(

@@ -83,8 +83,11 @@ class Who(NamedTuple):
     """
     What somebody has proved to be; nothing of it by default.
 
-    Shape: `subject` as RFC 4514 writes it; `common_name` the most specific one in it; `uris` among the names of the
-    certificate; `fingerprint` SHA-256 in 64 lower-case hexadecimal digits.
+    Attributes:
+        subject: As RFC 4514 writes it.
+        common_name: The most specific one in it.
+        uris: Among the names of the certificate.
+        fingerprint: SHA-256 in 64 lower-case hexadecimal digits.
     """
 
     subject: str = ""
@@ -121,7 +124,8 @@ class Principal:
     """
     A principal of a statement. Made by `parse_principal`.
 
-    Shape: `text` as it is stored and compared: kinds that have several spellings are brought to one.
+    Attributes:
+        text: As it is stored and compared: kinds that have several spellings are brought to one.
     """
 
     text: str
@@ -238,7 +242,7 @@ def spelled(subject: str) -> str:
     return "" if parts is None else ",".join(map(_render_part, parts))
 
 
-# --- subjects -----------------------------------------------------------------------------------------------
+# --- subjects ---
 
 # A relative distinguished name: types and values, mostly one; None for `*` as a part of its own. A value of a pattern
 # is the texts between its wildcards, so one text where it has none.

@@ -1,9 +1,9 @@
 """
-The sealed box: the body of a frame that only the far database can read, and that nobody can change on the way.
+The sealed box, the body of a frame that only the far database can read and nobody can change, and its key packet.
 
-Each frame is sealed anew (a resend has another message id) with AES-256-GCM, under a key of its dialog and direction.
-What is authenticated with it: the 114 bytes of the header with hop_count and time_consumed taken as zero, both names,
-and the part of the box that stands in clear. So nothing that a gateway must not change can be changed.
+Each frame is sealed again (a resend has another message id) with AES-256-GCM, under a key of its dialog and direction.
+Authenticated with it: the 114 bytes of the header with hop_count and time_consumed taken as zero, both names, and the
+clear part of the box. So nothing that a gateway must not change can be changed.
 
 Layout of the box, big-endian: version (1), flags (1, reserved), id of the key (16), the beginning of the id of the
 newest key that the sender has of the receiver, zero when it has none (8), nonce (12), length of the key packet (2), the
@@ -12,7 +12,20 @@ packet, ciphertext with its tag of 16 bytes.
 The key is HKDF-SHA256 of the secret of the direction (in anonymous mode: of the dialog), salted with the id of the key.
 A nonce is the count of frames under its key, which lives no longer than its process, so none is used twice.
 
-Source: docs/protocol.md, section 5, SEALED; NIST SP 800-38D (GCM), RFC 5869 (HKDF).
+A key packet brings that secret, 32 random bytes, to the far side alone: encrypted by HPKE (X25519, HKDF-SHA256,
+AES-256-GCM) to the receiver's sealing certificate, with a new encapsulated key each time, so a stolen key of the sender
+reveals no secret. In full mode the sender signs all of it. What the packet is for (the dialog, its direction, both
+services, the sender's broker instance, the id of the key, the certificates, the instant) is the `info` of HPKE and is
+signed, so a packet opens for just that.
+
+Layout of a packet, big-endian: version (1), mode (1: 0 anonymous, 1 full), made_at in UTC seconds (8), SHA-256 of the
+receiver's sealing certificate (32), encapsulated key and secret (80); in full mode SHA-256 of the sender's signing
+certificate (32), length of the signature (1) and the signature: Ed25519, or ECDSA with SHA-256 in DER.
+
+No clock is read; random bytes are drawn by the library.
+
+Source: docs/protocol.md, section 5, SEALED; NIST SP 800-38D (GCM), RFC 5869 (HKDF), RFC 9180 (HPKE, mode base), RFC
+8032 (Ed25519), FIPS 186-5 (ECDSA).
 """
 
 from __future__ import annotations
@@ -32,15 +45,36 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from broker.flow import Disposition
 from broker.security.identity import FINGERPRINT_BYTES, OwnIdentity, Sealing, SigningKey, VerifyingKey
 
-# --- refusal ---
-# Why a sealed frame is not believed: for those that count and tell it, never for whoever sent it.
+VERSION = 1
+SECRET_BYTES = 32
+KEY_ID_BYTES = 16
+ECHO_BYTES = 8
+NONCE_BYTES = 12
+TAG_BYTES = 16
+KEY_BYTES = 32
+WRAPPED_BYTES = 32 + SECRET_BYTES + 16  # encapsulated key, secret, tag
+SIGNATURE_MAX = 72  # bytes of ECDSA on P-256 in DER
+NO_ECHO = bytes(ECHO_BYTES)
+CLEAR = struct.Struct(f">BB{KEY_ID_BYTES}s{ECHO_BYTES}s{NONCE_BYTES}sH")
+_PACKET_LABEL = b"sbrk/1 key packet\0"
+_FRAME_KEY_LABEL = b"sbrk/1 frame key\0"
+_SIGNED = b"sbrk/1 key packet signature\0"
+_HEAD = struct.Struct(f">BBQ{FINGERPRINT_BYTES}s{WRAPPED_BYTES}s")
+_SIGNER = struct.Struct(f">{FINGERPRINT_BYTES}sB")
+PACKET_MAX = _HEAD.size + _SIGNER.size + SIGNATURE_MAX
+_HOP_AT, _TIME_AT, _AFTER_TIME = 6, 12, 16  # hop_count; time_consumed, 4 bytes
+_NO_TIME = bytes(4)
+_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+_ECDSA = ec.ECDSA(SHA256())
 
 
 class SealRefusedError(Exception):
     """
     A sealed frame, or the key packet in one, that is refused; it is dropped, and nothing else happens.
 
-    Shape: `disposition` under which it is counted; `why` in words, without anything secret.
+    Attributes:
+        disposition: Under which it is counted.
+        why: In words, without anything secret.
     """
 
     def __init__(self, disposition: Disposition, why: str) -> None:
@@ -50,44 +84,6 @@ class SealRefusedError(Exception):
 
     def __str__(self) -> str:
         return f"{self.disposition}: {self.why}"
-
-
-# --- key_packet ---
-# Key packets: how the secret of one direction of a dialog comes to the far side, and to nobody else.
-#
-# The sender draws a secret of 32 bytes and encrypts it by HPKE (X25519, HKDF-SHA256, AES-256-GCM) to the receiver's
-# sealing certificate, with a new encapsulated key each time: who learns the sender's keys later learns no secret from
-# it.
-# In full mode the sender signs all of it. What the packet is for (the dialog, its direction, both services, the
-# sender's
-# broker instance, the id of the key, the certificates, the instant) is the `info` of HPKE and stands under the
-# signature,
-# so a packet opens for just that.
-#
-# Layout, big-endian: version (1), mode (1: 0 anonymous, 1 full), made_at in UTC seconds (8), SHA-256 of the
-# receiver's
-# sealing certificate (32), encapsulated key and secret (80); in full mode SHA-256 of the sender's signing certificate
-# (32), length of the signature (1) and the signature: Ed25519, or ECDSA with SHA-256 in DER.
-#
-# No clock is read here; what is random is drawn by the library.
-#
-# Source: RFC 9180 (HPKE, mode base), RFC 8032 (Ed25519), FIPS 186-5 (ECDSA).
-
-
-VERSION = 1
-SECRET_BYTES = 32
-KEY_ID_BYTES = 16
-WRAPPED_BYTES = 32 + SECRET_BYTES + 16  # encapsulated key, secret, tag
-SIGNATURE_MAX = 72  # bytes of ECDSA on P-256 in DER
-
-_PACKET_LABEL = b"sbrk/1 key packet\0"
-_SIGNED = b"sbrk/1 key packet signature\0"
-_HEAD = struct.Struct(f">BBQ{FINGERPRINT_BYTES}s{WRAPPED_BYTES}s")
-_SIGNER = struct.Struct(f">{FINGERPRINT_BYTES}sB")
-PACKET_MAX = _HEAD.size + _SIGNER.size + SIGNATURE_MAX
-
-_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
-_ECDSA = ec.ECDSA(SHA256())
 
 
 class Mode(StrEnum):
@@ -102,7 +98,8 @@ class Direction:
     """
     What a key is for: one direction of one dialog, from one database.
 
-    Shape: `conversation_id` and `broker_instance`, the sender's, 16 bytes.
+    Attributes:
+        conversation_id, broker_instance: The sender's, 16 bytes.
     """
 
     conversation_id: bytes
@@ -117,12 +114,91 @@ class Direction:
         return bytes((self.is_from_target,)) + self.conversation_id + self.broker_instance + names
 
 
+# --- the box ---
+
+
+class Box(NamedTuple):
+    """The clear part of a box, not verified; `clear` is all of it as it came."""
+
+    key_id: bytes
+    echo: bytes
+    nonce: bytes
+    packet: bytes
+    clear: bytes
+
+
+def frame_key(secret: bytes, direction: Direction, key_id: bytes) -> AESGCM:
+    """The key of this id. Cost: some ten microseconds."""
+    derived = HKDF(SHA256(), KEY_BYTES, salt=key_id, info=_FRAME_KEY_LABEL + direction.context()).derive(secret)
+    return AESGCM(derived)
+
+
+def clear_part(key_id: bytes, echo: bytes, count: int, packet: bytes = b"") -> tuple[bytes, bytes]:
+    """What stands before the ciphertext, and the nonce in it; `count` of frames under this key."""
+    nonce = count.to_bytes(NONCE_BYTES, "big")
+    return CLEAR.pack(VERSION, 0, key_id, echo, nonce, len(packet)) + packet, nonce
+
+
+def seal(key: AESGCM, nonce: bytes, head: bytes, body: bytes) -> bytes:
+    """
+    A whole sealed frame.
+
+    Args:
+        key: Of the direction.
+        nonce: As the clear part names it.
+        head: Header and names, hop_count and time_consumed 0, the length that of the whole; then the clear part.
+        body: What is sealed.
+    """
+    return head + key.encrypt(nonce, body, head)
+
+
+def read_box(body: bytes) -> Box:
+    """
+    The clear part of a box.
+
+    Raises:
+        SealRefusedError: too short, or another version.
+    """
+    if len(body) < CLEAR.size + TAG_BYTES or body[0] != VERSION:
+        raise SealRefusedError(Disposition.SEAL_BROKEN, "the body is no sealed box of version 1")
+    _, _, key_id, echo, nonce, length = CLEAR.unpack_from(body)
+    end = CLEAR.size + length
+    if end + TAG_BYTES > len(body):
+        raise SealRefusedError(Disposition.SEAL_BROKEN, "the sealed box is cut off")
+    return Box(key_id, echo, nonce, body[CLEAR.size : end], body[:end])
+
+
+def open_frame(key: AESGCM, box: Box, frame: bytes, body_at: int) -> bytes:
+    """
+    What is in a sealed frame, once all of it is verified.
+
+    Args:
+        key: Which the box names.
+        box: Its clear part.
+        frame: All of it as it arrived.
+        body_at: Where the box begins.
+
+    Raises:
+        SealRefusedError: any bit of it is not as it was sealed, but for hop_count and time_consumed.
+    """
+    end = body_at + len(box.clear)
+    head = b"".join((frame[:_HOP_AT], b"\0", frame[_HOP_AT + 1 : _TIME_AT], _NO_TIME, frame[_AFTER_TIME:end]))
+    try:
+        return key.decrypt(box.nonce, frame[end:], head)
+    except InvalidTag:
+        raise SealRefusedError(Disposition.SEAL_BROKEN, "the seal is broken") from None
+
+
+# --- key packets ---
+
+
 @dataclass(frozen=True, slots=True)
 class KeyPacket:
     """
     A packet as it was read, nothing of it believed yet.
 
-    Shape: `made_at` UTC seconds since 1970; fingerprints 32 bytes, `signer` and `signature` empty when anonymous.
+    Attributes:
+        made_at: UTC seconds since 1970; fingerprints 32 bytes, `signer` and `signature` empty when anonymous.
     """
 
     mode: Mode
@@ -238,87 +314,3 @@ def _is_signed(key: VerifyingKey, signature: bytes, data: bytes) -> bool:
     except InvalidSignature:
         return False
     return True
-
-
-ECHO_BYTES = 8
-NONCE_BYTES = 12
-TAG_BYTES = 16
-KEY_BYTES = 32
-CLEAR = struct.Struct(f">BB{KEY_ID_BYTES}s{ECHO_BYTES}s{NONCE_BYTES}sH")
-NO_ECHO = bytes(ECHO_BYTES)
-
-_FRAME_KEY_LABEL = b"sbrk/1 frame key\0"
-_HOP_AT, _TIME_AT, _AFTER_TIME = 6, 12, 16  # hop_count; time_consumed, 4 bytes
-_NO_TIME = bytes(4)
-
-
-class Box(NamedTuple):
-    """The part of a box that stands in clear, nothing of it believed yet. Shape: `clear` all of it as it came."""
-
-    key_id: bytes
-    echo: bytes
-    nonce: bytes
-    packet: bytes
-    clear: bytes
-
-
-def frame_key(secret: bytes, direction: Direction, key_id: bytes) -> AESGCM:
-    """The key of this id. Cost: some ten microseconds."""
-    derived = HKDF(SHA256(), KEY_BYTES, salt=key_id, info=_FRAME_KEY_LABEL + direction.context()).derive(secret)
-    return AESGCM(derived)
-
-
-def clear_part(key_id: bytes, echo: bytes, count: int, packet: bytes = b"") -> tuple[bytes, bytes]:
-    """What stands before the ciphertext, and the nonce in it; `count` of frames under this key."""
-    nonce = count.to_bytes(NONCE_BYTES, "big")
-    return CLEAR.pack(VERSION, 0, key_id, echo, nonce, len(packet)) + packet, nonce
-
-
-def seal(key: AESGCM, nonce: bytes, head: bytes, body: bytes) -> bytes:
-    """
-    A whole sealed frame.
-
-    Args:
-        key: Of the direction.
-        nonce: As the clear part names it.
-        head: Header and names, hop_count and time_consumed 0, the length that of the whole; then the clear part.
-        body: What is sealed.
-    """
-    return head + key.encrypt(nonce, body, head)
-
-
-def read_box(body: bytes) -> Box:
-    """
-    The clear part of a box.
-
-    Raises:
-        SealRefusedError: too short, or another version.
-    """
-    if len(body) < CLEAR.size + TAG_BYTES or body[0] != VERSION:
-        raise SealRefusedError(Disposition.SEAL_BROKEN, "the body is no sealed box of version 1")
-    _, _, key_id, echo, nonce, length = CLEAR.unpack_from(body)
-    end = CLEAR.size + length
-    if end + TAG_BYTES > len(body):
-        raise SealRefusedError(Disposition.SEAL_BROKEN, "the sealed box is cut off")
-    return Box(key_id, echo, nonce, body[CLEAR.size : end], body[:end])
-
-
-def open_frame(key: AESGCM, box: Box, frame: bytes, body_at: int) -> bytes:
-    """
-    What is in a sealed frame, once all of it is verified.
-
-    Args:
-        key: Which the box names.
-        box: Its clear part.
-        frame: All of it as it arrived.
-        body_at: Where the box begins.
-
-    Raises:
-        SealRefusedError: any bit of it is not as it was sealed, but for hop_count and time_consumed.
-    """
-    end = body_at + len(box.clear)
-    head = b"".join((frame[:_HOP_AT], b"\0", frame[_HOP_AT + 1 : _TIME_AT], _NO_TIME, frame[_AFTER_TIME:end]))
-    try:
-        return key.decrypt(box.nonce, frame[end:], head)
-    except InvalidTag:
-        raise SealRefusedError(Disposition.SEAL_BROKEN, "the seal is broken") from None

@@ -1,15 +1,29 @@
 """
-The sending half of a secured dialog: which key seals its next frame, and when the key packet goes with it.
+The two halves of a secured dialog: the `Sealer` of what a side sends, and the `Opener` of what a database receives.
 
-A key lives for KEY_SECONDS or KEY_FRAMES at most, and only in the process that drew it. Its packet goes with every
-frame until the far side has named the key in a frame of its own, and afterwards with whatever the caller wants it:
-what is sent a second time and answers to duplicates, so that a far side that has lost its memory gets it back. As long
-as the far side has not named the key, a new packet is made every REWRAP_SECONDS, for only a fresh one begins a dialog
-(`broker.security.session.FRESH_SECONDS`). In full mode a key is also over when the certificate that it is wrapped for
-is no longer among the peers of the database, or when this database has another signing certificate.
+*Sending.* A key lives for KEY_SECONDS or KEY_FRAMES at most, and only in the process that drew it. Its packet goes with
+every frame until the far side has named the key in a frame of its own, and afterwards when the caller asks for it: with
+resends and answers to duplicates, so that a far side that has lost its memory gets it back. As long as the far side has
+not named the key, a new packet is made every REWRAP_SECONDS, for only a fresh one begins a dialog (FRESH_SECONDS). In
+full mode a key is also over when the certificate that it is wrapped for is no longer among the peers of the database,
+or when this database has another signing certificate. In anonymous mode there is one secret for both directions of a
+dialog. The initiator sends it; the target, which has no certificate to wrap a secret for, derives its keys from it.
 
-In anonymous mode there is one secret for both directions of a dialog. The initiator sends it; the target, which cannot
-know whom to wrap a secret for, derives its keys from it.
+*Receiving.* A key is verified and unwrapped once and then kept by its id, so in steady state a frame costs one AES-GCM.
+At the bound the key that was not used for the longest is evicted; it comes back with the key packet of a resend. When a
+signer is no longer among the peers of the database, its keys are forgotten with the next frame.
+
+- A target that has no row yet (it is about to begin, or nothing is known of it) accepts a packet of every peer that
+  this database knows, or in anonymous mode of anybody. What it found may become its row.
+- A target that began inside its instance accepts what its initiator would have sent from elsewhere: signed by that
+  principal, or with the secret of that anonymous dialog.
+- A side in full mode accepts packets of its far principal only, whichever certificate that has today.
+- A target in anonymous mode accepts no other secret than the one it began with: anybody could wrap one for it.
+- An initiator in anonymous mode accepts no packet: the target derives its keys.
+
+A frame that begins a dialog must have a fresh packet: a dialog that began and ended is remembered by its tombstone for
+half an hour at least (`REPLAY_GUARD`), and a packet may begin one for half of that before and after its instant, so it
+cannot be replayed when the tombstone is gone. Clocks of both sides may differ by ten minutes.
 
 Instants are arguments, UTC seconds since 1970, and so is the source of random bytes.
 
@@ -54,7 +68,9 @@ from broker.security.seal import (
 KEY_SECONDS = 24 * 3600.0
 KEY_FRAMES = 2**26  # far below what GCM allows for one key
 REWRAP_SECONDS = 5 * 60.0  # well within the time for which a packet may begin a dialog
-
+KEYS_MAX = 16_384  # kept, some 50 MB
+FRESH_SECONDS = 15 * 60.0  # half of `broker.store.sqlite.side.REPLAY_GUARD`
+_FROM_TARGET = int(Flag.FROM_TARGET)  # an enum's operators are slow
 Draw = Callable[[int], bytes]
 """So many random bytes."""
 
@@ -64,9 +80,11 @@ class Secured:
     """
     How one side of a dialog is secured, for as long as it lives.
 
-    Shape: `mode` None for a dialog within this instance: at the initiator security was asked for and there was no
-    binding; at the target the other two are those of its initiator, empty when it may never leave. `far_principal` who
-    alone has the other side; `secret` of an anonymous dialog, 32 bytes.
+    Attributes:
+        mode: None for a dialog within this instance: at the initiator security was asked for and there was no binding;
+            at the target the other two are those of its initiator, empty when it may never leave.
+        far_principal: Who alone has the other side.
+        secret: Of an anonymous dialog, 32 bytes.
     """
 
     mode: Mode | None
@@ -84,7 +102,7 @@ class Secured:
 
 @dataclass(slots=True)
 class DialogCredentials:
-    """What a database can prove, and whom it knows. Shape: `own` None when it has no certificate."""
+    """What a database can prove, and whom it knows; `own` is None when it has no certificate."""
 
     own: OwnIdentity | None = None
     peers: KnownPeers = field(default_factory=KnownPeers)
@@ -103,8 +121,9 @@ class Sealer:
     """
     Seals the frames of one side of a dialog. Changed by its methods only.
 
-    Shape: `far` the far side's certificate that the key is wrapped for, None before the first frame and where a key is
-    derived.
+    Attributes:
+        far: The far side's certificate that the key is wrapped for, None before the first frame and where a key is
+            derived.
     """
 
     def __init__(self, secured: Secured, direction: Direction, credentials: DialogCredentials, draw: Draw) -> None:
@@ -221,43 +240,14 @@ class Sealer:
         return own
 
 
-# --- opening ---
-# The receiving half: whose key opened a frame, and whether that may be believed for this side of this dialog.
-#
-# A key is verified and unwrapped once and then kept by its id, so that in steady state a frame costs one AES-GCM. The
-# keys that are kept have a bound; the one that was not used for the longest goes first, and comes back with the key
-# packet of what is sent again. A signer who is no longer among the peers of the database is not believed any more:
-# its
-# keys are forgotten with the first frame behind that.
-#
-# - A target that has no row yet (it is about to begin, or nothing is known of it) takes a packet of anybody whom this
-#   database knows, or in anonymous mode of anybody at all. What it found may become its row.
-# - A target that began inside its instance takes what its initiator would have sent from elsewhere: signed by that
-#   principal, or with the secret of that anonymous dialog.
-# - A side in full mode takes packets of its far principal only, whichever certificate that has today.
-# - A target in anonymous mode takes no other secret than the one it began with: anybody could wrap one for it.
-# - An initiator in anonymous mode takes no packet: the target derives its keys.
-#
-# A frame that begins a dialog has to have a fresh packet: a dialog that began and ended is remembered by its
-# tombstone
-# for half an hour at least (`REPLAY_GUARD`), and a packet may begin one for half of that before and after its
-# instant, so
-# nobody can begin it again when the tombstone is gone. Clocks of both sides may differ by ten minutes.
-#
-# Instants are arguments, UTC seconds since 1970.
-
-
-KEYS_MAX = 16_384  # kept, some 50 MB
-FRESH_SECONDS = 15 * 60.0  # half of `broker.store.sqlite.side.REPLAY_GUARD`
-_FROM_TARGET = int(Flag.FROM_TARGET)  # an enum's operators are slow
-
-
 class KeySource(NamedTuple):
     """
     Where a frame came from, as its key proves.
 
-    Shape: `secured` how the receiving side is, or becomes, secured; `who` the sender in full mode, NOBODY in anonymous;
-    `made_at` of the packet, None where the key was derived.
+    Attributes:
+        secured: How the receiving side is, or becomes, secured.
+        who: The sender in full mode, NOBODY in anonymous.
+        made_at: Of the packet, None where the key was derived.
     """
 
     secured: Secured
@@ -273,7 +263,9 @@ class Opened(NamedTuple):
     """
     A frame that was verified.
 
-    Shape: `key_id` it was sealed with, `is_new` when that was not known; `echo` what it named of the receiver's keys.
+    Attributes:
+        key_id: It was sealed with, `is_new` when that was not known.
+        echo: What it named of the receiver's keys.
     """
 
     body: bytes

@@ -889,7 +889,7 @@ def test_score_is_the_documented_formula() -> None:
     [(b"\x00" * 32, 1 / -math.log(0.5 / 2**64)), (b"\xff" * 32, math.inf), (b"\x80" + b"\x00" * 31, 1 / math.log(2))],
 )
 def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: float) -> None:
-    with mock.patch("hashlib.sha256") as hashing:
+    with mock.patch("broker.routing.decide.sha256") as hashing:
         hashing.return_value.digest.return_value = digest
         value = score(DIALOG, EAST_of_match.bytes)
 

@@ -15,7 +15,7 @@ from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, NetworkAddress, parse_address
 from broker.routing.decide import AddressHealth, Hosted, Pass, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.explain import (
-    EXPIRED_TOLD,
+    EXPIRED_SHOWN,
     ROUTES_SHOWN,
     CandidateShown,
     ClassTried,
@@ -613,11 +613,11 @@ def test_a_service_of_almost_that_name_in_the_database_that_gets_it_is_named() -
 
 
 def test_expired_routes_are_named_and_only_some_of_many() -> None:
-    routes = [Route(f"r{n}", FAR, "Billing", lifetime=NOW - timedelta(1)) for n in range(EXPIRED_TOLD + 2)]
+    routes = [Route(f"r{n}", FAR, "Billing", lifetime=NOW - timedelta(1)) for n in range(EXPIRED_SHOWN + 2)]
 
     told = [hint for hint in hints(*routes) if "expired" in hint]
 
-    assert EXPIRED_TOLD == len(told)
+    assert EXPIRED_SHOWN == len(told)
     assert "route r0 has expired: ALTER ROUTE with a new LIFETIME brings it back" == told[0]
 
 

@@ -26,9 +26,8 @@ from broker.security.certificate_files import (
     refuse_expired,
     renewed,
     store_files,
-    succeeding,
     with_new_sealing,
-    with_prepared,
+    with_sealing_of,
 )
 from broker.security.identity import parse_own, parse_peers
 from broker.security.issue import (
@@ -343,19 +342,19 @@ def test_database_opens_from_the_preparation_on_what_is_sealed_to_the_next_one()
     old = issue_database(BILLING_of_renewal, YEAR_of_renewal, None)
     new = renewed(old, NEXT_YEAR, None)
 
-    waiting, after = with_prepared(old, new, now=NOW_of_renewal), succeeding(new, old, now=NOW_of_renewal)
+    waiting, after = with_sealing_of(old, new, now=NOW_of_renewal), with_sealing_of(new, old, now=NOW_of_renewal)
 
     assert [True] * 4 == [opens(waiting, old), opens(waiting, new), opens(after, old), opens(after, new)]
     assert old.certificates[0] == waiting.certificates[0]
     assert new.certificates[0] == after.certificates[0]
-    assert new == succeeding(new, waiting, now=NOW_of_renewal + 10_000 * DAY)
+    assert new == with_sealing_of(new, waiting, now=NOW_of_renewal + 10_000 * DAY)
 
 
 def test_endpoint_that_is_prepared_changes_nothing_yet() -> None:
     old = issue_endpoint(GATEWAY, YEAR_of_renewal, None)
     new = renewed(old, NEXT_YEAR, None)
 
-    assert (old, new) == (with_prepared(old, new, now=NOW_of_renewal), succeeding(new, old, now=NOW_of_renewal))
+    assert (old, new) == (with_sealing_of(old, new, now=NOW_of_renewal), with_sealing_of(new, old, now=NOW_of_renewal))
 
 
 def test_bundle_holds_both_while_both_are_valid(ca: Authority) -> None:
