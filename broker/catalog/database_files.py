@@ -36,7 +36,7 @@ from broker.store.sqlite.database import (
     open_watch,
 )
 from broker.store.sqlite.file_identity import RECORD, Sighting, had, look, lost_sentence, note_start, note_stop
-from broker.store.sqlite.role_file import check_reign, check_remains, may_make
+from broker.store.sqlite.role_file import check_remains, check_writable, may_make
 from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
 from broker.store.sqlite.transaction import DaemonConnection, damage, sentence
 
@@ -193,7 +193,7 @@ def take(
             if sighting.problem:
                 raise copy_error(settings, name, sighting.problem)
             if least_epoch is not None:
-                check_reign(path)
+                check_writable(path)
                 least_epoch = max(least_epoch, told + 1)
             db.epoch = note_start(db, path, state_dir, least_epoch=least_epoch)
         except sqlite3.Error as error:

@@ -73,7 +73,7 @@ from broker.security.principal import ANY as ANYBODY
 from broker.security.principal import PrincipalKind, parse_principal
 from broker.store.sqlite import metadata
 from broker.store.sqlite import metadata as permission
-from broker.store.sqlite.file_identity import CONTRACT_DROPPED, error_conversations
+from broker.store.sqlite.administration import CONTRACT_DROPPED, error_conversations
 from broker.store.sqlite.metadata import PRIORITY_DEFAULT, Priority, drop_permissions_on
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from broker.cli.output import show_json
 from broker.client.transaction import blame_file, check_schema
 from broker.config.settings import Settings
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.sqlite import file_identity
+from broker.store.sqlite import administration, file_identity
+from broker.store.sqlite.administration import ContentsAtRisk, stake_of
 from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_store, open_watch
-from broker.store.sqlite.inspect import ContentsAtRisk, stake_of
 from broker.store.sqlite.transaction import BUSY_SECONDS, sentence
 
 _database_argument = click.argument("database")
@@ -120,7 +120,7 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     with _alone(path) as db:
         stake, old = stake_of(db), _instance(db)
         instance = _new_instance(settings, path, old)
-        file_identity.new_broker(db, instance)
+        administration.new_broker(db, instance)
         file_identity.keep(db, path, settings.instance.state_dir)
         _end(db, path, config, "new", dry_run=dry_run)
     texts = [
@@ -154,7 +154,7 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
     with _alone(path) as db:
         stake = stake_of(db)
         text = "the database was restored from a backup, and an administrator has ended its conversations"
-        count = file_identity.error_conversations(db, time.time(), text=text)
+        count = administration.error_conversations(db, time.time(), text=text)
         _end(db, path, config, "error-conversations", dry_run=dry_run)
     texts = [f"{count:,} of {stake.count:,} conversations {'would end' if dry_run else 'end'} with error 9719"]
     _tell(path, output, texts, stake, dry_run=dry_run, ended=count)

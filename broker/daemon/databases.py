@@ -41,7 +41,7 @@ from broker.net.drain import left_cleanly
 from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.security.session import DialogCredentials
-from broker.store.sqlite.role_file import PrincipalRecord, write_reign
+from broker.store.sqlite.role_file import PrincipalRecord, write_principal
 from broker.store.sqlite.side import note_own_certificate
 from broker.store.sqlite.transaction import writing
 from broker.store.sqlite.write_batch import SqliteStore
@@ -268,7 +268,7 @@ class Databases:
             for _, path in own_scripts(self._settings, name):
                 await run_declared(self.catalog, path, name, self.seen_by(path, name))
             reign = PrincipalRecord(endpoint.broker_instance, store.epoch, self._settings.instance.name, time.time())
-            await asyncio.to_thread(write_reign, store.path, reign)
+            await asyncio.to_thread(write_principal, store.path, reign)
             self._serve(name, endpoint)
         except BaseException:
             await self.catalog.remove(name, partial(self._close, name))

@@ -26,7 +26,7 @@ from broker.config.settings import DatabaseSettings
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
 from broker.routing.mirrored import EPOCH_TOLD_MAX, Act, MirrorRole, OwnRole, OwnRoleStatus, RoleAnswer
 from broker.store.sqlite.database import HELD, lock_path
-from broker.store.sqlite.role_file import PrincipalRecord, read_reign, role_path
+from broker.store.sqlite.role_file import PrincipalRecord, read_principal, role_path
 from broker.store.sqlite.transaction import LAPSED
 from broker.supervision import SupervisedTask, Supervision
 
@@ -232,7 +232,7 @@ class RoleWatch:
 
     def _read(self) -> None:
         try:
-            self._reign, self._problem = read_reign(self._path), ""
+            self._reign, self._problem = read_principal(self._path), ""
         except StoreUnavailableError as error:
             self._reign, self._problem = None, str(error)
 

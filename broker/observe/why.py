@@ -32,7 +32,7 @@ from broker.observe.status import show_guid
 from broker.observe.views import MEMORY_VIEWS, UNTRIED, Row
 from broker.routing.explain import Outcome
 from broker.store.sqlite.database import broker_instance, open_watch
-from broker.store.sqlite.lookup import Closed, ConversationFacts, Poison, Whereabouts, find_whereabouts
+from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
 from broker.store.sqlite.transaction import sentence
 
 Guid = Annotated[str, Meta(description="Upper case, as the views show it.")]
@@ -502,7 +502,7 @@ def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: floa
     try:
         with closing(open_watch(path)) as db:
             check_schema(db)  # what the tables of another release mean is not known here
-            instance, found = broker_instance(db), find_whereabouts(db, told.conversation_id or guid, now)
+            instance, found = broker_instance(db), find_conversation(db, told.conversation_id or guid, now)
     except (sqlite3.Error, StoreUnavailableError) as error:
         problem = error.problem if isinstance(error, StoreUnavailableError) else sentence(error)
         told.looked_in.append(f"not in database {database}: its file cannot be read: {problem}")
@@ -575,7 +575,7 @@ def answer_why(
 # --- ways -----------------------------------------------------------------------------------------------------------
 
 
-def _way_of_side(place: InstanceView, database: str, instance: bytes, side: Whereabouts) -> ExplainAnswer | None:
+def _way_of_side(place: InstanceView, database: str, instance: bytes, side: ConversationSide) -> ExplainAnswer | None:
     """Where messages of this side go; None for a database that the instance does not have at work now."""
     if database not in place.homes or place.homes[database].broker_instance != instance:
         return None
@@ -610,7 +610,7 @@ def _way_of_frames(place: InstanceView, told: WhyFacts, direction: tuple[str, st
 # --- facts ----------------------------------------------------------------------------------------------------------
 
 
-def side_shown(database: str, side: Whereabouts) -> SideShown:
+def side_shown(database: str, side: ConversationSide) -> SideShown:
     """A side as it is told."""
     inbound = side.inbound
     return SideShown(
@@ -654,7 +654,7 @@ def _without_texts(side: SideShown) -> SideShown:
     return structs.replace(side, error_text="", sent_error_text="", poison=poison)
 
 
-def _status(side: Whereabouts) -> str:
+def _status(side: ConversationSide) -> str:
     if side.transmission_status:
         return side.transmission_status
     return UNTRIED if side.held else f"nothing waits: {messages(side.acknowledged_sequence)} acknowledged"

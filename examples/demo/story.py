@@ -25,13 +25,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from broker.cli.output import Terminal, render_table
-from broker.store.sqlite.inspect import unacknowledged_messages, unended_dialogs
 
 from .cast import GATEWAYS, HOMES, ORDERS, QUEUE, SHIPPING, TARGETS, demo_topology
 from .journal import ReportFailedError, ReportLeftOutError, make_report, total_faults, why_no_journal
 from .ledger import Account, account_faults, read_account
 from .topology import Daemon, TimedOutError, Topology, wait_for
 from .workload import Plan, Workload, connection, faults
+
+_OPEN = (
+    "SELECT EXISTS (SELECT 1 FROM broker_conversation WHERE state <> 'CD')"
+    " OR EXISTS (SELECT 1 FROM broker_transmission)"
+)
 
 SERVICES = tuple(dict.fromkeys(home.service for home in TARGETS))
 DIALOGS = 10  # to each service
@@ -183,7 +187,7 @@ def is_settled(net: Topology) -> bool:
     """Whether every dialog has been ended by both sides and nothing waits anywhere."""
     for home in HOMES:
         with connection(home.path(net)) as db:
-            if unended_dialogs(db) or unacknowledged_messages(db):
+            if db.execute(_OPEN).fetchone()[0]:
                 return False
     return True
 

@@ -26,7 +26,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from broker.store.sqlite.role_file import read_reign
+from broker.store.sqlite.role_file import read_principal
 from examples.demo.topology import Daemon, TimedOutError, wait_for
 from tests.chaos.cast import (
     BILLING,
@@ -135,7 +135,7 @@ class Fleet:
     def principal(self) -> str:
         """The host of the pair whose role file says so, or the file of the pair that has one."""
         if self.has_lock:
-            reign = read_reign(self.file(next(home for home in self.homes if home.hosts == STOCK), STOCK[0]))
+            reign = read_principal(self.file(next(home for home in self.homes if home.hosts == STOCK), STOCK[0]))
             return STOCK[0] if reign is None else reign.principal
         return next((name for name in STOCK if self.role_file(name).read_text().startswith("principal")), STOCK[0])
 

@@ -26,7 +26,7 @@ from broker.security.identity import parse_own, parse_peers
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.file_identity import RECORD, look
 from broker.store.sqlite.queues import RECORD_BYTES, QueueRecord, ReaderSlot, lock_file
-from broker.store.sqlite.role_file import read_reign, role_path, told_epoch
+from broker.store.sqlite.role_file import read_principal, recorded_epoch, role_path
 from tests.fuzz.target import KIB, Target
 from tests.support.identities import issued
 from tests.support.journalled import visit, write
@@ -57,8 +57,8 @@ def _role(data: bytes) -> None:
     """Who took a database over: it is read, or the file is named as damaged; either way the next one may go on."""
     database = _directory() / "orders.db"
     role_path(database).write_bytes(data)
-    assert told_epoch(database) >= 0
-    read_reign(database)
+    assert recorded_epoch(database) >= 0
+    read_principal(database)
 
 
 def _tokens(data: bytes) -> None:

@@ -44,7 +44,7 @@ from broker.routing.table import RouteTable, build_table
 from broker.security.session import DialogCredentials
 from broker.store.sqlite.database import lock_store, open_store
 from broker.store.sqlite.file_identity import note_start
-from broker.store.sqlite.role_file import PrincipalRecord, write_reign
+from broker.store.sqlite.role_file import PrincipalRecord, write_principal
 from broker.store.sqlite.transaction import DaemonConnection
 from broker.supervision import Supervision
 from tests.simulation.machine import PORT, Net, Process
@@ -281,7 +281,7 @@ class Instance:
         assert self.part.path is not None
         store = await asyncio.to_thread(self._take, self.part.path, least_epoch, self.keeper.standing.epoch)
         reign = PrincipalRecord(self.broker_instance, store.epoch, self.part.name, 0.0)
-        await asyncio.to_thread(write_reign, store.path, reign)
+        await asyncio.to_thread(write_principal, store.path, reign)
         self._host(store, self._supervision)
         assert self.endpoint is not None
         self.endpoint.fence_by(self.keeper.is_confirmed, self.keeper.on_demoted)

@@ -1,8 +1,15 @@
 """
-Reading the ledger of a database: what was sent, and what became of it; `broker.store.sqlite.side` is what writes it.
+What is in a database, counted for people: its ledger, its census, its backlog and its queues.
 
-One statement, so the figures are those of one moment. Cost: a walk through the conversations and through an index of
-the transmission queue; no message is looked at.
+Reads only, on any connection to the database; next to a running daemon on a separate one (`open_watch`), which waits
+for no writer. What a question costs is said with it: callers that ask again and again rest in between. The ledger is
+one statement, so its figures are those of one moment; `broker.store.sqlite.side` writes it.
+
+The census looks at no body; on a file of any size it takes what counting its rows takes. The bytes of each table are
+counted page by page where that is quick (`dbstat`, in a file of at most COUNTED_MAX_BYTES), else estimated from a
+sample of rows.
+
+Source: Service Broker documentation, "sys.conversation_endpoints"; SQLite documentation, "The DBSTAT Virtual Table".
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from broker.store.sqlite.lookup import conversations_by_state
+from broker.store.sqlite.quarantine import IN_QUARANTINE, READY
 from broker.store.sqlite.side import ACKNOWLEDGED, SENT
 
 HELD, FAILED, UNACCOUNTED = "held", "failed", "unaccounted"
@@ -31,7 +38,7 @@ _READ = f"""
 
 @dataclass(frozen=True, slots=True)
 class LedgerBalance:
-    """Messages of one database since its file was made. Shape: `failed` by reason, never sent or never confirmed."""
+    """Messages of one database since its file was made; `failed` by reason: never sent, or never acknowledged."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -40,7 +47,7 @@ class LedgerBalance:
 
     @property
     def unaccounted(self) -> int:
-        """What of `sent` nothing tells about: 0, or there is a fault of the program or somebody changed the file."""
+        """What of `sent` nothing accounts for: 0, unless the program is wrong or the file was changed by others."""
         return self.sent - self.acknowledged - self.held - sum(self.failed.values())
 
     def entries(self) -> Iterator[tuple[str, str | None, int]]:
@@ -73,17 +80,7 @@ def read_balance(db: sqlite3.Connection) -> LedgerBalance:
     return LedgerBalance(sent, acknowledged, held, sums)
 
 
-# --- census ---
-# The census of a database: what lives in it, how old that is, and how much of the file it takes.
-#
-# Reads only, and looks at no body; on a file of any size it takes what counting its rows takes. The bytes of each
-# table
-# are counted page by page where that is quick (`dbstat`, in a file of at most COUNTED_MAX_BYTES), else estimated from
-# rows of a sample.
-#
-# Source: Service Broker documentation, "sys.conversation_endpoints"; SQLite documentation, "The DBSTAT Virtual
-# Table".
-
+# --- the census -------------------------------------------------------------------------------------------------
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 7 * 86_400.0
 AGES = ((HOUR, "under an hour"), (DAY, "under a day"), (WEEK, "under a week"))  # since the conversation was made
@@ -98,8 +95,11 @@ class Group:
     """
     Sides of conversations that are alike.
 
-    Shape: `age` one of the words above; `unread` of them have messages waiting in a queue, `unsent` have some that are
-    not acknowledged; `first_lifetime` UTC seconds, when the first of them expires.
+    Attributes:
+        age: One of the words above.
+        unread: So many of them have messages waiting in a queue.
+        unsent: So many have messages that are not acknowledged.
+        first_lifetime: UTC seconds when the first of them expires.
     """
 
     service_name: str
@@ -113,7 +113,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """What waits in a queue. Shape: `oldest_time` UTC seconds of the oldest ready message, None when none is."""
+    """What waits in a queue; `oldest_time` is that of the oldest ready message, None when none is."""
 
     queue_name: str
     is_receive_enabled: bool
@@ -124,7 +124,7 @@ class QueueDepth:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """How much of the file a table takes, with its indexes. Shape: `rows` None where they were not counted."""
+    """How much of the file a table takes, with its indexes; `rows` is None where they were not counted."""
 
     table: str
     rows: int | None
@@ -136,8 +136,12 @@ class Census:
     """
     What lives in a database.
 
-    Shape: `now` and all times UTC seconds; `sending` messages not acknowledged, the first since `sending_since`;
-    `free_bytes` of the file that are in use by nothing; `is_estimated` when the sizes come from samples.
+    Attributes:
+        now: UTC seconds, like all times.
+        sending: Messages that are not acknowledged.
+        sending_since: When the first of them was sent.
+        free_bytes: Of the file that nothing uses.
+        is_estimated: The sizes come from samples.
     """
 
     now: float
@@ -160,7 +164,7 @@ def take_census(db: sqlite3.Connection, now: float) -> Census:
     Count everything, at one moment.
 
     Args:
-        db: A connection of its own, in no transaction.
+        db: A separate connection, in no transaction.
         now: UTC seconds since 1970.
 
     Raises:
@@ -193,8 +197,6 @@ def take_census(db: sqlite3.Connection, now: float) -> Census:
         db.execute("ROLLBACK")
 
 
-# --- parts ------------------------------------------------------------------------------------------------------
-
 _PRAGMAS = ("page_size", "page_count", "freelist_count")
 _AGE = "CASE " + " ".join(f"WHEN :now - create_date < {limit} THEN '{word}'" for limit, word in AGES)
 _GROUPS = f"""
@@ -205,15 +207,15 @@ _GROUPS = f"""
 """  # noqa: S608
 _TOMBSTONES = "SELECT count(*), coalesce(sum(expire_time <= ?), 0) FROM broker_tombstone"
 _FAILURES = "SELECT count(quarantine_time), count(*) - count(quarantine_time) FROM broker_failure"
-_QUEUES = """
+_QUEUES = f"""
     SELECT q.name, q.is_receive_enabled,
-     (SELECT count(*) FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = 1),
-     (SELECT count(*) FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = 4),
+     (SELECT count(*) FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = {READY}),
+     (SELECT count(*) FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = {IN_QUARANTINE}),
      (SELECT m.message_enqueue_time FROM broker_message m
       WHERE m.queuing_order = (SELECT min(o.queuing_order) FROM broker_message o
-       WHERE o.queue_id = q.queue_id AND o.status = 1))
+       WHERE o.queue_id = q.queue_id AND o.status = {READY}))
     FROM broker_queue q ORDER BY q.name
-"""
+"""  # noqa: S608
 _PAGES = """
     SELECT CASE WHEN s.tbl_name LIKE 'broker\\_%' ESCAPE '\\' THEN s.tbl_name ELSE ? END AS owner, sum(d.pgsize)
     FROM dbstat d LEFT JOIN sqlite_schema s ON s.name = d.name WHERE d.aggregate = TRUE GROUP BY 1 ORDER BY 2 DESC
@@ -235,7 +237,7 @@ def _counted_tables(db: sqlite3.Connection) -> list[TableSize]:
 
 
 def _estimated_tables(db: sqlite3.Connection, used_bytes: int) -> list[TableSize]:
-    """Rows times the mean of a sample; indexes and the room between rows are not in it."""
+    """Rows times the mean of a sample; indexes and the space between rows are not in it."""
     tables = []
     for (name,) in db.execute(_OWN).fetchall():
         rows = _rows(db, name)
@@ -254,54 +256,16 @@ def _rows(db: sqlite3.Connection, table: str) -> int:
     return rows
 
 
-# --- stake ---
-# What a database holds that an operation on the whole of it may lose.
+# --- what waits to be sent --------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class ContentsAtRisk:
-    """Shape: `conversations` by state; messages `unsent` are not acknowledged yet, `unread` wait for RECEIVE."""
-
-    conversations: dict[str, int]
-    unsent: int
-    unread: int
-
-    @property
-    def count(self) -> int:
-        """All conversations."""
-        return sum(self.conversations.values())
-
-    def __str__(self) -> str:
-        states = ", ".join(f"{number:,} {state}" for state, number in self.conversations.items())
-        inside = f" ({states})" if states else ""
-        return f"{self.count:,} conversations{inside}, {self.unsent:,} messages to send, {self.unread:,} unread"
-
-
-def stake_of(db: sqlite3.Connection) -> ContentsAtRisk:
-    """What is in this database now."""
-    states = conversations_by_state(db)
-    unsent = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
-    unread = db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
-    return ContentsAtRisk(states, unsent, unread)
-
-
-# --- stock ---
-# What lies in a database, counted: what waits to leave and why, what waits in its queues, its conversations by state.
-#
-# Reads only, on any connection to the database; whoever asks beside a daemon has one of its own (`open_watch`), and
-# waits
-# for nobody. What a question costs stands with it: who asks again and again rests in between.
-
-
-QUEUES_MAX = 50  # told of a database, the fullest
-LOOKED_AT = 1000  # of the messages that wait to leave, the oldest are looked at for the reasons
+QUEUES_MAX = 50  # reported of a database, the fullest
+LOOKED_AT = 1000  # of the messages that wait to be sent, the oldest are read for the reasons
 REASONS_MAX = 5
-_READY, _QUARANTINED = 1, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Shape: `messages` sent by applications and not yet acknowledged; `oldest_s` age of the first, 0 when none."""
+    """Messages sent by applications and not yet acknowledged, and the age of the first, 0 when none."""
 
     messages: int = 0
     oldest_s: float = 0.0
@@ -309,7 +273,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class WaitReason:
-    """Why messages to one service wait. Shape: `messages` among the oldest `LOOKED_AT`; `why` "" = nothing is said."""
+    """Why messages to one service wait, among the oldest `LOOKED_AT`; `why` is empty where nothing is known."""
 
     far_service: str
     why: str
@@ -319,7 +283,7 @@ class WaitReason:
 
 @dataclass(frozen=True, slots=True)
 class QueueStock:
-    """One queue. Shape: messages that are `ready` and `quarantined`; `oldest_s` age of the first ready one, or 0."""
+    """One queue: its ready and quarantined messages, and the age of the first ready one, or 0."""
 
     name: str
     ready: int
@@ -327,8 +291,6 @@ class QueueStock:
     oldest_s: float
     is_receive_enabled: bool
 
-
-# --- what waits to leave ------------------------------------------------------------------------------------
 
 _REASONS = f"""
     SELECT c.far_service, c.transmission_status, count(*), min(t.enqueue_time)
@@ -338,19 +300,13 @@ _REASONS = f"""
 """  # noqa: S608
 
 
-def unacknowledged_messages(db: sqlite3.Connection) -> int:
-    """How many messages of applications wait for their acknowledgement. Cost: a walk through an index."""
-    messages: int = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
-    return messages
-
-
 def backlog_of(db: sqlite3.Connection, now: float) -> Backlog:
     """
     What waits to leave, at this UTC time.
 
     Cost: neither question looks at a message: the count walks an index, the oldest row is the first.
     """
-    messages = unacknowledged_messages(db)
+    messages: int = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
     row = db.execute("SELECT enqueue_time FROM broker_transmission ORDER BY transmission_id LIMIT 1").fetchone()
     return Backlog(messages, 0.0 if row is None else max(0.0, now - row[0]))
 
@@ -367,8 +323,8 @@ def reasons_of(db: sqlite3.Connection, now: float) -> list[WaitReason]:
 
 _COUNTS = f"""
     SELECT q.name, q.is_receive_enabled, q.queue_id,
-        coalesce(sum(m.count) FILTER (WHERE m.status = {_READY}), 0) AS ready,
-        coalesce(sum(m.count) FILTER (WHERE m.status = {_QUARANTINED}), 0) AS quarantined
+        coalesce(sum(m.count) FILTER (WHERE m.status = {READY}), 0) AS ready,
+        coalesce(sum(m.count) FILTER (WHERE m.status = {IN_QUARANTINE}), 0) AS quarantined
     FROM broker_queue AS q
     LEFT JOIN (SELECT queue_id, status, count(*) AS count FROM broker_message GROUP BY queue_id, status) AS m
         ON m.queue_id = q.queue_id
@@ -379,7 +335,7 @@ _OLDEST = f"""
     WITH RECURSIVE level (priority) AS (SELECT 1 UNION ALL SELECT priority + 1 FROM level WHERE priority < 12)
     SELECT min(m.message_enqueue_time) FROM level JOIN broker_message AS m ON m.queuing_order = (
         SELECT first.queuing_order FROM broker_message AS first
-        WHERE first.queue_id = ? AND first.status = {_READY} AND first.priority = level.priority
+        WHERE first.queue_id = ? AND first.status = {READY} AND first.priority = level.priority
         ORDER BY first.queuing_order LIMIT 1)
 """  # noqa: S608
 
@@ -410,11 +366,5 @@ _STATES = "SELECT service_name, state, count(*), min(create_date) FROM broker_co
 
 
 def sides_by_service(db: sqlite3.Connection) -> list[tuple[str, str, int, float]]:
-    """(service, state, sides, when the oldest of them began, UTC seconds). Cost: a walk through all conversations."""
+    """(service, state, sides, begin of the oldest in UTC seconds). Cost: a walk through all conversations."""
     return db.execute(_STATES).fetchall()
-
-
-def unended_dialogs(db: sqlite3.Connection) -> int:
-    """How many sides are here that have not ended on both ends. Cost: a walk through all conversations."""
-    count: int = db.execute("SELECT count(*) FROM broker_conversation WHERE state <> 'CD'").fetchone()[0]
-    return count

@@ -1,8 +1,10 @@
 """
-Which conversation a GUID names, and with whom it talks.
+Single conversations of a database, as others than its writer ask for them: by GUID, by number, or all under way.
 
-Beside `conversation`, which commands import that play a configuration without a message: a contact brings the keys of
-dialogs along, and with them what reads certificates.
+Reads only, on any connection. Each question is a look-up in an index, except numbers of all conversations and those
+under way, which are read through, and the handle of a side that is not open, which is searched among all tombstones.
+Where a conversation is (`find_conversation`) is as of one moment; bodies are not read, except those of Error messages,
+which say why a dialog failed.
 """
 
 from __future__ import annotations
@@ -43,16 +45,8 @@ def find_contact(db: sqlite3.Connection, guid: bytes) -> Contact | None:
     return Contact(conversation_id, bool(is_initiator), service, instance, far_service, far_instance or NO_GUID)
 
 
-# --- conversation ---
-# Single sides of conversations, as others than the writer of their database ask for them.
-#
-# Reads only, on any connection to the database; each question is a look into an index, but for those under way and
-# for
-# numbers of all, which are read through.
-
-
-# Read at once. Each row lets go of the interpreter's lock for a moment too short for anybody else to take it, and who
-# waits for it waits anew: reading and deciding in turns would hold up the loop for as long as both take.
+# Read at once. Each row releases the interpreter's lock for a moment too short for another thread to take it, and a
+# waiting thread waits again: to read and decide alternately would delay the loop for as long as both take.
 ROWS = 1000
 # Not those that are closed or failed: nothing of them is routed any more.
 _UNDER_WAY = (
@@ -62,7 +56,7 @@ _UNDER_WAY = (
 
 
 class UnderWay(NamedTuple):
-    """A side that may still send. Shape: GUIDs 16 bytes; `far_broker_instance` None = open; `is_initiator` 0 or 1."""
+    """A side that may still send; GUIDs have 16 bytes, `far_broker_instance` is None while open."""
 
     conversation_handle: bytes
     conversation_id: bytes
@@ -82,7 +76,7 @@ def handles_of(db: sqlite3.Connection, endpoint_ids: Iterable[int]) -> list[tupl
 
 def conversations_under_way(db: sqlite3.Connection) -> Iterator[UnderWay]:
     """
-    The sides that may still send, in the order in which they began; read `ROWS` at a time, as they are asked for.
+    The sides that may still send, in the order in which they began; read `ROWS` at a time, on demand.
 
     Raises:
         sqlite3.Error: the database cannot be read.
@@ -97,21 +91,14 @@ def conversations_by_state(db: sqlite3.Connection) -> dict[str, int]:
     return dict(db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall())
 
 
-# --- whereabouts ---
-# Where a conversation is, by the file of a database: what `broker why` asks of each database.
-#
-# Reads only, at one moment and through indexes, so that the cost does not depend on how much else lives in the file;
-# but
-# a handle that no open side has is looked for among all tombstones. Bodies are not looked at, but for those of Error
-# messages, which say why a dialog failed.
+# --- where a conversation is ------------------------------------------------------------------------------------
 
-
-_ERROR_BODY_MAX = 32_768  # bytes of an Error message that are looked at
+_ERROR_BODY_MAX = 32_768  # bytes of an Error message that are read
 
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """Why its reader fails. Shape: times UTC seconds; `quarantine_time` None while it is tried again."""
+    """Why its reader fails. Times are UTC seconds; `quarantine_time` is None while it is tried again."""
 
     message_sequence_number: int
     failures: int
@@ -123,12 +110,19 @@ class Poison:
 @dataclass(frozen=True, slots=True)
 class Inbound:
     """
-    What has come for one side.
+    What has arrived for one side.
 
-    Shape: `queue_name` None when its service was dropped; `ready` whole messages that can be received, the next of
-    them of `next_type` since `ready_since`; `quarantined` messages; `early_fragments` that came before their turn;
-    `is_taken` while a reader has its conversation group; `readers` reader processes that live on this queue;
-    `error_code` and `error_text` of an unread Error message.
+    Attributes:
+        queue_name: None when its service was dropped.
+        ready: Whole messages that can be received.
+        ready_since: When the next of them was queued.
+        next_type: Its message type.
+        quarantined: Messages in quarantine.
+        early_fragments: Fragments that arrived out of order.
+        is_taken: A reader has its conversation group, or the group rests after a failure.
+        readers: Reader processes that live on this queue.
+        error_code: Of an unread Error message.
+        error_text: Likewise.
     """
 
     queue_name: str | None
@@ -146,14 +140,21 @@ class Inbound:
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class ConversationSide:
     """
     One side of a conversation as it is in this file.
 
-    Shape: GUIDs 16 bytes; times UTC seconds; `far_broker_instance` None = open; `held` messages sent and not
-    acknowledged, the first of them `held_from` since `held_since`; `transmission_status` as the daemon last wrote it;
-    `security` one sentence: sealed to whom, or why not; `sent_error_code` and `sent_error_text` of an Error message
-    that is among those held.
+    GUIDs have 16 bytes; times are UTC seconds.
+
+    Attributes:
+        far_broker_instance: None = open.
+        transmission_status: As the daemon last wrote it.
+        held: Messages sent and not acknowledged.
+        held_from: The sequence number of the first of them.
+        held_since: When it was sent.
+        security: One sentence: sealed to whom, or why not.
+        sent_error_code: Of an Error message that is among those held.
+        sent_error_text: Likewise.
     """
 
     endpoint_id: int
@@ -186,7 +187,7 @@ class Whereabouts:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A side that is over, as its tombstone tells. Shape: times UTC seconds; `conversation_handle` None: of old."""
+    """A side that is over, by its tombstone. Times are UTC seconds; old tombstones have no handle."""
 
     conversation_id: bytes
     is_initiator: bool
@@ -200,11 +201,11 @@ class Closed:
 class ConversationFacts:
     """What one database knows of a conversation."""
 
-    sides: tuple[Whereabouts, ...]
+    sides: tuple[ConversationSide, ...]
     closed: tuple[Closed, ...]
 
 
-def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> ConversationFacts:
+def find_conversation(db: sqlite3.Connection, guid: bytes, now: float) -> ConversationFacts:
     """
     What this database knows of the conversation with this handle or this id; of both sides when both live here.
 
@@ -227,8 +228,6 @@ def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> Convers
     finally:
         db.execute("ROLLBACK")
 
-
-# --- parts ------------------------------------------------------------------------------------------------------
 
 _SIDES = f"""
     SELECT endpoint_id, conversation_handle, conversation_id, is_initiator, state, service_name, far_service,
@@ -278,14 +277,14 @@ def _closed(db: sqlite3.Connection, conversation_id: bytes) -> list[Closed]:
     return [Closed(row[0], bool(row[1]), *row[2:]) for row in db.execute(_CLOSED, (conversation_id,))]
 
 
-def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Whereabouts:
+def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> ConversationSide:
     endpoint_id, service = row[0], row[5]
     held, first = db.execute(_HELD, (endpoint_id,)).fetchone()
     since = None if first is None else db.execute(_HELD_SINCE, (endpoint_id, first)).fetchone()[0]
     inbound = _inbound(db, endpoint_id, service, now)
     ending = db.execute(_SENT_ERROR, (_ERROR_BODY_MAX, endpoint_id, row[16], ERROR)).fetchone()
     values = (*row[:3], bool(row[3]), *row[4:-1], held, first, since, inbound, row[-1], *_error(ending))
-    return Whereabouts(*values)
+    return ConversationSide(*values)
 
 
 def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: float) -> Inbound:

@@ -1,35 +1,37 @@
 """
-Who is the principal of a database, told beside its file to those that must not open it.
+Who is the principal of a database, recorded next to its file for those that must not open it.
 
-A mirror answers for a database whose file somebody else has open, on storage that both see. SQLite allows one machine
-at a time to have the file open, so what a mirror has to know stands in a small file of its own, which the principal
-writes whenever it has taken the database over. The epoch that counts is in the database; but a database with a lower
-one than is told here is an older copy (`fence`), and where there is none any more, none is made (`remains`).
+A mirror answers for a database whose file another machine has open, on storage that both see. SQLite allows one machine
+at a time to have the file open, so what a mirror has to know is in a small separate file, which the principal writes
+whenever it has taken the database over. The epoch that counts is in the database; but a database with a lower one than
+is recorded here is an older copy (`file_identity`), and where there is none any more, none is made.
+
+A new, empty database with the identity of a lost one would acknowledge what the lost one had, and start its sequence
+numbers again. So a file is only made where nothing shows that there was one: no log (`-wal`, `-shm`) without its file,
+no role file, and no takeover that was reported to this instance.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from broker.errors import StoreUnavailableError
 from broker.files import check_record, write_record
 from broker.routing.mirrored import EPOCH_MAX
 
 _MAX_BYTES = 64 * 1024  # a file that is longer is not ours
-_EPOCH_TOLD_MAX = EPOCH_MAX // 4 * 3  # takeovers go on from there, and nobody has ever come so far
-_SINCE_MAX = 253_402_300_799.0  # the end of the year 9999: later is no time that could be told
+_EPOCH_MAX = EPOCH_MAX // 4 * 3  # takeovers go on from there, and none has ever come so far
+_SINCE_MAX = 253_402_300_799.0  # the end of the year 9999
 
 
 class PrincipalRecord(NamedTuple):
-    """
-    Who is, or was, the principal.
-
-    Shape: `broker_instance` 16 bytes; `principal` the name of the instance; `since` UTC seconds since 1970.
-    """
+    """Who is, or was, the principal: the broker instance (16 bytes), the name of the instance, since when (UTC)."""
 
     broker_instance: bytes
     epoch: int
@@ -37,30 +39,39 @@ class PrincipalRecord(NamedTuple):
     since: float
 
 
+class _Content(msgspec.Struct):
+    """What the file holds."""
+
+    broker_instance: uuid.UUID
+    epoch: Annotated[int, Meta(ge=0, le=_EPOCH_MAX)]
+    principal: str
+    since: Annotated[float, Meta(ge=0, le=_SINCE_MAX)]
+
+
 def role_path(path: Path) -> Path:
-    """Where it is told, by whichever name the database file is known."""
+    """The role file, by whichever name the database file is known."""
     return Path(f"{os.path.realpath(path)}.role")
 
 
-def write_reign(path: Path, reign: PrincipalRecord) -> None:
+def write_principal(path: Path, record: PrincipalRecord) -> None:
     """
-    Tell the mirrors who has taken over the database of this file.
+    Record for the mirrors who has taken over the database of this file.
 
     Raises:
         StoreUnavailableError: it cannot be written.
     """
     values = {
-        "broker_instance": str(uuid.UUID(bytes=reign.broker_instance)),
-        "epoch": reign.epoch,
-        "principal": reign.principal,
-        "since": reign.since,
+        "broker_instance": str(uuid.UUID(bytes=record.broker_instance)),
+        "epoch": record.epoch,
+        "principal": record.principal,
+        "since": record.since,
     }
     write_record(role_path(path), values)
 
 
-def check_reign(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """
-    See that it can be told who takes the database of this file over; for what nobody is told of must not happen.
+    Check that a takeover can be recorded; one that cannot be recorded must not happen.
 
     Raises:
         StoreUnavailableError: it cannot be written.
@@ -68,25 +79,25 @@ def check_reign(path: Path) -> None:
     check_record(role_path(path))
 
 
-def told_epoch(path: Path) -> int:
+def recorded_epoch(path: Path) -> int:
     """
-    The epoch of the last takeover, as it is told; 0 when nobody tells one that can be understood.
+    The epoch of the last takeover as recorded; 0 when there is none that can be read.
 
     Raises:
         StoreUnavailableError: it cannot be read.
     """
     try:
-        reign = read_reign(path)
+        record = read_principal(path)
     except StoreUnavailableError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        return 0  # damaged: the next one who takes it over writes it anew
-    return 0 if reign is None else reign.epoch
+        return 0  # damaged: the next takeover writes it again
+    return 0 if record is None else record.epoch
 
 
-def read_reign(path: Path) -> PrincipalRecord | None:
+def read_principal(path: Path) -> PrincipalRecord | None:
     """
-    Who took over the database of this file last; None when nobody has.
+    Who took over the database of this file last; None when it never was.
 
     Raises:
         StoreUnavailableError: it cannot be read.
@@ -94,12 +105,13 @@ def read_reign(path: Path) -> PrincipalRecord | None:
     file = role_path(path)
     try:
         with file.open("rb") as stream:
-            return _reign(json.loads(stream.read(_MAX_BYTES)))
+            found = msgspec.json.decode(stream.read(_MAX_BYTES), type=_Content)
+        return PrincipalRecord(found.broker_instance.bytes, found.epoch, found.principal, found.since)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         problem = (
             "it does not hold what the principal wrote into it: remove it; the next one who takes the database over"
             " writes it anew"
@@ -107,24 +119,7 @@ def read_reign(path: Path) -> PrincipalRecord | None:
         raise StoreUnavailableError(str(file), problem) from error
 
 
-def _reign(found: Any) -> PrincipalRecord:
-    """What the file says. Raises ValueError, TypeError, KeyError or AttributeError."""
-    instance, epoch, principal, since = (found[one] for one in ("broker_instance", "epoch", "principal", "since"))
-    is_epoch = type(epoch) is int and 0 <= epoch <= _EPOCH_TOLD_MAX
-    is_time = type(since) in {int, float} and 0 <= since <= _SINCE_MAX
-    if not (is_epoch and is_time and isinstance(principal, str)):
-        raise ValueError
-    return PrincipalRecord(uuid.UUID(instance).bytes, epoch, principal, float(since))
-
-
-# --- remains ---
-# What is left of a database whose file is gone: from it follows that no new one may be made in its place.
-#
-# A new, empty database with the identity of a lost one would acknowledge what the lost one had, and begin its
-# sequence
-# numbers anew. So a file is only made where nothing tells that there was one: no log (`-wal`, `-shm`) without its
-# file,
-# nobody who took it over (`role_file`), and nobody of whom this instance was told.
+# --- whether a database may be made ------------------------------------------------------------------------------
 
 
 def may_make(path: Path, *, told: int = 0) -> bool:
@@ -133,14 +128,14 @@ def may_make(path: Path, *, told: int = 0) -> bool:
 
     Args:
         path: The file.
-        told: The epoch of the last takeover of which this instance was told, 0 = of none.
+        told: The epoch of the last takeover that was reported to this instance, 0 = none.
     """
     return not told and not os.path.lexists(role_path(path))
 
 
 def check_remains(path: Path, *, told: int = 0) -> None:
     """
-    See that a file that is missing or empty may be made; nothing is changed.
+    Check that a file that is missing or empty may be made; nothing is changed.
 
     Args:
         path: The file.
@@ -154,7 +149,7 @@ def check_remains(path: Path, *, told: int = 0) -> None:
         if Path(file).stat().st_size:
             return
     except OSError:
-        pass  # there is none; else whoever opens it tells
+        pass  # there is none; otherwise opening it reports the error
     for log in (f"{file}-wal", f"{file}-shm"):
         if os.path.lexists(log):
             problem = (
@@ -167,7 +162,7 @@ def check_remains(path: Path, *, told: int = 0) -> None:
 
 
 def lost(path: Path) -> StoreUnavailableError:
-    """That there is no database where one was."""
+    """The error that there is no database where one was."""
     problem = (
         f"there is no database in it, but one was taken over here, as {role_path(path)} or this instance knows: put the"
         " file or a backup back; to begin anew with an empty database, stop all instances that share it and remove"

@@ -38,9 +38,10 @@ from broker.config.settings import Settings
 from broker.config.values import parse_listen
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store.sqlite import file_identity as fence
+from broker.store.sqlite.administration import new_broker
 from broker.store.sqlite.database import broker_instance, lock_path, lock_store, open_store
-from broker.store.sqlite.file_identity import RECORD, new_broker
-from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_reign
+from broker.store.sqlite.file_identity import RECORD
+from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_principal
 from broker.store.sqlite.schema import SCHEMA_VERSION
 from broker.store.sqlite.transaction import writing
 from tests.support.nobody import as_nobody
@@ -369,7 +370,7 @@ def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
     settings = mirrored(load)
     path = used(settings)
     if not told:
-        write_reign(path, PrincipalRecord(b"i" * 16, 4, "second", 1.0))
+        write_principal(path, PrincipalRecord(b"i" * 16, 4, "second", 1.0))
     remove(path)
     before = files(tmp_path)
 
@@ -388,7 +389,7 @@ def test_a_file_in_which_an_application_alone_has_begun_anew_is_left_as_it_is(
 ) -> None:
     settings = mirrored(load)
     path = path_of(settings, "orders")
-    write_reign(path, PrincipalRecord(b"i" * 16, 4, "second", 1.0))
+    write_principal(path, PrincipalRecord(b"i" * 16, 4, "second", 1.0))
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE own (id INTEGER)")
     before = path.read_bytes()
@@ -423,13 +424,13 @@ def test_a_database_with_a_lower_epoch_than_is_told_is_refused_until_it_is_kept(
     path = used(settings)
     told = 0 if is_beside else 9
     if is_beside:
-        write_reign(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
+        write_principal(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
 
     for _ in range(2):
         with pytest.raises(SettingError, match="its epoch is 0, and it was taken over in epoch 9") as caught:
             take(settings, "orders", stack, least_epoch=0, told=told)
     if not is_beside:
-        write_reign(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
+        write_principal(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
     done = CliRunner().invoke(database, ["keep", "orders", "-c", str(tmp_path / "broker.toml")])
 
     assert "broker database keep orders" in caught.value.hint

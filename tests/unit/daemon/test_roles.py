@@ -24,7 +24,7 @@ from broker.daemon.roles import CommandSource, LockSource, RoleKeeper, RoleWatch
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
 from broker.routing.mirrored import EPOCH_MAX, LATE, MirrorRole, RoleAnswer
 from broker.store.sqlite.database import HELD, lock_path, lock_store
-from broker.store.sqlite.role_file import PrincipalRecord, read_reign, role_path, write_reign
+from broker.store.sqlite.role_file import PrincipalRecord, read_principal, role_path, write_principal
 from broker.store.sqlite.transaction import LAPSED
 
 INSTANCE = b"i" * 16
@@ -59,7 +59,7 @@ class Hosts:
         storage.opens()
         storage.holder, storage.epoch = self.name, max(storage.epoch + 1, least_epoch)
         reign = PrincipalRecord(INSTANCE, storage.epoch, self.name, 1_800_000_000.0)
-        write_reign(storage.path, reign)
+        write_principal(storage.path, reign)
         self._note("opens")
         return reign
 
@@ -396,7 +396,7 @@ async def test_what_is_told_and_cannot_be_is_not_believed(storage: Storage, sinc
 async def test_the_configured_broker_instance_wins_and_the_difference_is_told(storage: Storage) -> None:
     async with keeping("a", storage):
         foreign = uuid.UUID(int=7)
-        write_reign(storage.path, PrincipalRecord(foreign.bytes, 900, "stranger", 0.0))
+        write_principal(storage.path, PrincipalRecord(foreign.bytes, 900, "stranger", 0.0))
         mirror = RoleKeeper("orders", storage.path, LockSource(), Hosts("b", storage), broker_instance=INSTANCE)
         await mirror.start()
         told = mirror.standing
@@ -669,12 +669,12 @@ def test_what_is_told_is_read_whenever_its_file_is_another_one_and_only_then(
 
     def read(one: Path) -> PrincipalRecord | None:
         reads.append(one)
-        return read_reign(one)
+        return read_principal(one)
 
-    monkeypatch.setattr(role_watch, "read_reign", read)
+    monkeypatch.setattr(role_watch, "read_principal", read)
     told = [watch.look(asks_lock=False).reign]
 
-    write_reign(path, REIGN)
+    write_principal(path, REIGN)
     told += [watch.look(asks_lock=False).reign for _ in range(3)]
     role_path(path).unlink()
     told += [watch.look(asks_lock=False).reign for _ in range(2)]
@@ -689,7 +689,7 @@ def test_what_is_told_and_damaged_is_a_problem_until_it_is_written_anew(path: Pa
     role_path(path).write_text("{", encoding="utf-8")
 
     damaged = watch.look(asks_lock=False)
-    write_reign(path, REIGN)
+    write_principal(path, REIGN)
 
     assert damaged.reign is None
     assert "it does not hold what the principal wrote" in damaged.problem
@@ -702,6 +702,6 @@ def test_what_shows_no_change_is_read_again_after_a_while(path: Path, monkeypatc
     watch = RoleWatch(path)
     before = watch.look(asks_lock=False).reign
 
-    write_reign(path, REIGN)
+    write_principal(path, REIGN)
 
     assert (None, REIGN) == (before, watch.look(asks_lock=False).reign)

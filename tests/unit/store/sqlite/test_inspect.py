@@ -1,4 +1,4 @@
-"""The ledger as it is read: the sums of what lives, of what is gone, and of what failed, at one moment."""
+"""What is in a database: the sums of its ledger, its census, what waits to be sent and in queues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from broker.store.sqlite.inspect import (
     QUEUES_MAX,
     Backlog,
     Census,
-    ContentsAtRisk,
     Group,
     LedgerBalance,
     QueueDepth,
@@ -29,11 +28,8 @@ from broker.store.sqlite.inspect import (
     read_balance,
     reasons_of,
     sides_by_service,
-    stake_of,
     take_census,
-    unacknowledged_messages,
     unconfirmed,
-    unended_dialogs,
 )
 from broker.store.sqlite.metadata import queues
 from broker.store.sqlite.side import FailureReason, fail, remove
@@ -137,10 +133,6 @@ def test_a_connection_with_rows_by_name_reads_the_same(shop: Shop) -> None:
     assert LedgerBalance(1, 0, 1, {}) == read_balance(db)
 
 
-# --- test_census ---
-# The census: every side in one group, queues, tombstones, quarantine, and where the bytes are.
-
-
 NOW = 10_000_000.0
 
 
@@ -241,34 +233,6 @@ def test_a_census_changes_nothing_and_ends_its_transaction(shop: Shop) -> None:
     assert not db.in_transaction
 
 
-# --- test_stake ---
-# What a database holds is counted.
-
-
-def test_conversations_are_counted_by_state_and_messages_by_where_they_wait(shop: Shop) -> None:
-    db = shop.connect()
-    with db:
-        shop.begin(db)
-        sent = shop.begin(db)
-        sent.send("one")
-        sent.send("two")
-    shop.arrive(sent, b"answer")
-
-    stake = stake_of(db)
-
-    assert ContentsAtRisk({"CO": 1, "SO": 1}, unsent=2, unread=1) == stake
-    assert 2 == stake.count
-    assert "2 conversations (1 CO, 1 SO), 2 messages to send, 1 unread" == str(stake)
-
-
-def test_an_empty_database_holds_nothing(shop: Shop) -> None:
-    assert "0 conversations, 0 messages to send, 0 unread" == str(stake_of(shop.connect()))
-
-
-# --- test_stock ---
-# What lies in a database is counted, and the first of it has an age.
-
-
 NOW_of_stock = 86_500.5  # 100 s after messages that the shop says have arrived
 
 
@@ -290,7 +254,6 @@ def send(shop: Shop, db: sqlite3.Connection, *, enqueue_time: float, why: str | 
 
 def test_an_empty_database_has_no_stock(db: sqlite3.Connection) -> None:
     assert (Backlog(), [], []) == (backlog_of(db, NOW_of_stock), reasons_of(db, NOW_of_stock), sides_by_service(db))
-    assert (0, 0) == (unacknowledged_messages(db), unended_dialogs(db))
 
 
 @pytest.mark.parametrize(("now", "oldest_s"), [(110.0, 10.0), (90.0, 0.0)])
@@ -301,7 +264,6 @@ def test_the_backlog_is_as_old_as_its_first_message_and_a_clock_set_back_makes_i
     send(shop, db, enqueue_time=105.0)
 
     assert Backlog(3, oldest_s) == backlog_of(db, now)
-    assert 3 == unacknowledged_messages(db)
 
 
 def test_reasons_are_those_of_the_oldest_messages_the_most_frequent_first(shop: Shop, db: sqlite3.Connection) -> None:
@@ -362,4 +324,3 @@ def test_sides_are_counted_by_service_and_state_since_the_first_of_them(shop: Sh
         shop.change(dialog, "create_date", created)
 
     assert {("Orders", "CO", 2, 10.0), ("Orders", "CD", 1, 30.0)} == set(sides_by_service(db))
-    assert 2 == unended_dialogs(db)

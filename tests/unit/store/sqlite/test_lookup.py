@@ -17,12 +17,12 @@ from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import (
     Closed,
     ConversationFacts,
+    ConversationSide,
     UnderWay,
-    Whereabouts,
     conversations_by_state,
     conversations_under_way,
     find_contact,
-    find_whereabouts,
+    find_conversation,
     handles_of,
 )
 from broker.store.sqlite.quarantine import rest
@@ -68,73 +68,57 @@ def test_what_is_not_here_is_not_found(shop: Shop, db: sqlite3.Connection) -> No
     assert find_contact(db, FAR.bytes) is None
 
 
-# --- test_conversation ---
-# Single sides are found by handle or number, and those under way are read in their order.
-
-
-@pytest.fixture
-def db_of_conversation(shop: Shop) -> sqlite3.Connection:
-    return shop.connect(isolation_level=None)
-
-
-def test_what_is_not_here_is_not_found_of_conversation(shop: Shop, db_of_conversation: sqlite3.Connection) -> None:
-    dialog = shop.begin(db_of_conversation)
+def test_handles_of_sides_that_are_here_are_found(shop: Shop, db: sqlite3.Connection) -> None:
+    dialog = shop.begin(db)
 
     handle = dialog.conversation_handle.bytes
-    assert [(dialog.endpoint_id, handle)] == handles_of(
-        db_of_conversation, [dialog.endpoint_id + 1, dialog.endpoint_id]
-    )
+    assert [(dialog.endpoint_id, handle)] == handles_of(db, [dialog.endpoint_id + 1, dialog.endpoint_id])
 
 
-def test_what_is_known_of_a_side_under_way(shop: Shop, db_of_conversation: sqlite3.Connection) -> None:
-    dialog = shop.begin(db_of_conversation)
+def test_what_is_known_of_a_side_under_way(shop: Shop, db: sqlite3.Connection) -> None:
+    dialog = shop.begin(db)
     dialog.send(b"x")
 
     handle, conversation = dialog.conversation_handle.bytes, dialog.conversation_id.bytes
-    assert [UnderWay(handle, conversation, 1, "Orders", "//far/Billing", None, 1)] == [
-        *conversations_under_way(db_of_conversation)
-    ]
+    assert [UnderWay(handle, conversation, 1, "Orders", "//far/Billing", None, 1)] == [*conversations_under_way(db)]
 
 
 @pytest.mark.parametrize("state", list(ConversationState))
 def test_what_is_closed_or_failed_is_not_under_way(
-    shop: Shop, db_of_conversation: sqlite3.Connection, state: ConversationState
+    shop: Shop, db: sqlite3.Connection, state: ConversationState
 ) -> None:
-    shop.change(shop.begin(db_of_conversation), "state", state.value)
+    shop.change(shop.begin(db), "state", state.value)
 
-    assert (state not in {ConversationState.CLOSED, ConversationState.ERROR}) == bool(
-        [*conversations_under_way(db_of_conversation)]
-    )
+    assert (state not in {ConversationState.CLOSED, ConversationState.ERROR}) == bool([*conversations_under_way(db)])
 
 
 def test_more_than_are_read_at_once_all_come_in_their_order(
-    shop: Shop, db_of_conversation: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ROWS", 2)
-    handles = [shop.begin(db_of_conversation).conversation_handle.bytes for _ in range(5)]
+    handles = [shop.begin(db).conversation_handle.bytes for _ in range(5)]
 
-    assert handles == [one.conversation_handle for one in conversations_under_way(db_of_conversation)]
-
-
-def test_sides_are_counted_by_state(shop: Shop, db_of_conversation: sqlite3.Connection) -> None:
-    assert {} == conversations_by_state(db_of_conversation)
-
-    shop.begin(db_of_conversation)
-    shop.begin(db_of_conversation)
-    shop.begin(db_of_conversation).send(b"x")
-
-    assert {"CO": 1, "SO": 2} == conversations_by_state(db_of_conversation)
+    assert handles == [one.conversation_handle for one in conversations_under_way(db)]
 
 
-# --- test_whereabouts ---
-# Where a conversation is: by handle or id, with what waits on both ways, and what is left of it.
+def test_sides_are_counted_by_state(shop: Shop, db: sqlite3.Connection) -> None:
+    assert {} == conversations_by_state(db)
+
+    shop.begin(db)
+    shop.begin(db)
+    shop.begin(db).send(b"x")
+
+    assert {"CO": 1, "SO": 2} == conversations_by_state(db)
+
+
+# --- where a conversation is ------------------------------------------------------------------------------------
 
 
 def find(shop: Shop, guid: uuid.UUID) -> ConversationFacts:
-    return find_whereabouts(shop.connect(), guid.bytes, time.time())
+    return find_conversation(shop.connect(), guid.bytes, time.time())
 
 
-def one(shop: Shop, guid: uuid.UUID) -> Whereabouts:
+def one(shop: Shop, guid: uuid.UUID) -> ConversationSide:
     [side] = find(shop, guid).sides
     return side
 

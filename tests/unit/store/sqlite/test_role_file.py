@@ -10,13 +10,13 @@ from broker.errors import StoreUnavailableError
 from broker.routing.mirrored import EPOCH_TOLD_MAX
 from broker.store.sqlite.role_file import (
     PrincipalRecord,
-    check_reign,
     check_remains,
+    check_writable,
     may_make,
-    read_reign,
+    read_principal,
+    recorded_epoch,
     role_path,
-    told_epoch,
-    write_reign,
+    write_principal,
 )
 
 # --- test_remains ---
@@ -50,7 +50,7 @@ def test_a_log_without_its_file_is_not_used_for_another(path: Path, log: str, *,
 
 
 def test_what_was_taken_over_and_is_gone_is_not_made_anew(path: Path) -> None:
-    write_reign(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
+    write_principal(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
 
     with pytest.raises(StoreUnavailableError, match=r"put the file or a backup back; to begin anew"):
         check_remains(path)
@@ -76,7 +76,7 @@ def test_what_this_instance_was_told_counts_as_well(path: Path) -> None:
 def test_a_file_that_is_there_is_for_whoever_opens_it(path: Path) -> None:
     path.write_text("something", encoding="utf-8")
     path.with_name("orders.db-wal").touch()
-    write_reign(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
+    write_principal(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
 
     check_remains(path, told=4)
 
@@ -95,33 +95,33 @@ REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
 
 def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
-    write_reign(path, PrincipalRecord(b"i" * 16, 6, "second", 1.0))
+    write_principal(path, PrincipalRecord(b"i" * 16, 6, "second", 1.0))
 
-    write_reign(path, REIGN)
+    write_principal(path, REIGN)
 
-    assert REIGN == read_reign(path)
+    assert REIGN == read_principal(path)
 
 
 def test_an_epoch_that_a_peer_or_a_role_command_may_have_is_read(tmp_path: Path) -> None:
     highest = PrincipalRecord(b"i" * 16, EPOCH_TOLD_MAX + 1, "first", 1.0)
 
-    write_reign(tmp_path / "orders.db", highest)
+    write_principal(tmp_path / "orders.db", highest)
 
-    assert highest == read_reign(tmp_path / "orders.db")
+    assert highest == read_principal(tmp_path / "orders.db")
 
 
 def test_by_whichever_name_it_is_one_file(tmp_path: Path) -> None:
     (tmp_path / "orders.db").touch()
     (tmp_path / "link.db").symlink_to(tmp_path / "orders.db")
 
-    write_reign(tmp_path / "link.db", REIGN)
+    write_principal(tmp_path / "link.db", REIGN)
 
-    assert REIGN == read_reign(tmp_path / "orders.db")
+    assert REIGN == read_principal(tmp_path / "orders.db")
 
 
 def test_nobody_has_taken_it_over_where_nothing_is_told(tmp_path: Path) -> None:
-    assert read_reign(tmp_path / "orders.db") is None
-    assert read_reign(tmp_path / "gone" / "orders.db") is None
+    assert read_principal(tmp_path / "orders.db") is None
+    assert read_principal(tmp_path / "gone" / "orders.db") is None
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_was_damaged_says_what_to_do(tmp_path: Path, text: str) -> None:
     role_path(path).write_text(text, encoding="latin-1")
 
     with pytest.raises(StoreUnavailableError, match="it does not hold what the principal wrote into it: remove it"):
-        read_reign(path)
+        read_principal(path)
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -171,26 +171,26 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     role_path(path).mkdir()
 
     with pytest.raises(StoreUnavailableError, match="Is a directory") as caught:
-        read_reign(path)
+        read_principal(path)
 
     assert str(role_path(path)) == caught.value.path
 
 
 def test_the_epoch_that_is_told_is_the_last_one_and_none_when_it_was_damaged(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
-    nobody = told_epoch(path)
-    write_reign(path, REIGN)
-    told = told_epoch(path)
+    nobody = recorded_epoch(path)
+    write_principal(path, REIGN)
+    told = recorded_epoch(path)
     role_path(path).write_text("{", encoding="utf-8")
 
-    assert (0, 7, 0) == (nobody, told, told_epoch(path))
+    assert (0, 7, 0) == (nobody, told, recorded_epoch(path))
 
 
 def test_an_epoch_that_cannot_be_read_or_told_is_no_epoch(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
-    check_reign(path)
+    check_writable(path)
     role_path(path).mkdir()
 
-    for ask in (told_epoch, check_reign):
+    for ask in (recorded_epoch, check_writable):
         with pytest.raises(StoreUnavailableError, match="Is a directory"):
             ask(path)

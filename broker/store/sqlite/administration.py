@@ -1,0 +1,148 @@
+"""
+What an administrator does to a database as a whole: give it another identity, or end all its conversations.
+
+Both are for a file that was copied or put back from a backup. A new broker instance is for a copy that is to live next
+to the original: no daemon may have the file open, for it holds the instance in memory. Ending all conversations with an
+error is for a file whose far sides have gone on without it; a daemon may run, and sends the errors.
+
+Source: Service Broker documentation, "Managing Service Broker Identities"; "ALTER DATABASE", service broker options.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from dataclasses import dataclass
+
+from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_body
+from broker.protocol.layout import Flag
+from broker.store.sqlite.lookup import conversations_by_state
+from broker.store.sqlite.side import ACKNOWLEDGED, SENT
+
+BROKER_ERRORED = -9719  # the code that both ends read
+CONTRACT_DROPPED = -8487
+NEW_BROKER = "new broker instance"  # the entry of the ledger
+
+_HELD_BY = (
+    "transmission",
+    "transmission_part",
+    "message",
+    "fragment",
+    "received",
+    "group_lock",
+    "failure",
+    "tombstone",
+    "session_key",
+)
+_ADD = (
+    "INSERT INTO broker_ledger (entry, messages) SELECT ?, {what} FROM {table} HAVING {what} > 0"
+    " ON CONFLICT (entry) DO UPDATE SET messages = messages + excluded.messages"
+)
+_IS_OPEN = "state IN ('SO', 'SI', 'CO', 'DI') AND (?1 IS NULL OR contract = ?1)"
+_PUT_HERE = (
+    "INSERT INTO broker_message (queue_id, status, priority, endpoint_id, message_sequence_number, message_type_name,"  # noqa: S608 - a literal above
+    " message_enqueue_time, message_body)"
+    " SELECT s.queue_id, CASE WHEN f.quarantine_time IS NULL THEN 1 ELSE 4 END, ?2, c.endpoint_id, c.receive_sequence,"
+    " ?3, ?4, ?5 FROM broker_conversation c JOIN broker_service s ON s.name = c.service_name"
+    f" LEFT JOIN broker_failure f ON f.endpoint_id = c.endpoint_id WHERE {_IS_OPEN}"
+)
+_SEND_THERE = (
+    "INSERT INTO broker_transmission"  # noqa: S608 - likewise
+    " (endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body)"
+    " SELECT endpoint_id, send_sequence, ?2, ?3, ?4, ?5 FROM broker_conversation"
+    f" WHERE {_IS_OPEN} AND state IN ('SI', 'CO')"
+)
+_UNFINISHED = (
+    "DELETE FROM broker_fragment WHERE endpoint_id IN (SELECT endpoint_id FROM broker_conversation"  # noqa: S608 - likewise
+    f" WHERE {_IS_OPEN}) AND message_sequence_number >="
+    " (SELECT receive_sequence FROM broker_conversation c WHERE c.endpoint_id = broker_fragment.endpoint_id)"
+)
+_FAILED = (
+    "UPDATE broker_conversation SET"  # noqa: S608 - likewise
+    " end_dialog_sequence = CASE WHEN state IN ('SI', 'CO') THEN send_sequence ELSE end_dialog_sequence END,"
+    " send_sequence = send_sequence + (state IN ('SI', 'CO')), early_fragments = 0,"
+    f" dialog_timer = NULL, state = 'ER' WHERE {_IS_OPEN}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentsAtRisk:
+    """By state the conversations; messages that are not acknowledged yet, and those that wait for RECEIVE."""
+
+    conversations: dict[str, int]
+    unsent: int
+    unread: int
+
+    @property
+    def count(self) -> int:
+        """All conversations."""
+        return sum(self.conversations.values())
+
+    def __str__(self) -> str:
+        states = ", ".join(f"{number:,} {state}" for state, number in self.conversations.items())
+        inside = f" ({states})" if states else ""
+        return f"{self.count:,} conversations{inside}, {self.unsent:,} messages to send, {self.unread:,} unread"
+
+
+def stake_of(db: sqlite3.Connection) -> ContentsAtRisk:
+    """What is in this database now."""
+    states = conversations_by_state(db)
+    unsent = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
+    unread = db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
+    return ContentsAtRisk(states, unsent, unread)
+
+
+def new_broker(db: sqlite3.Connection, instance: uuid.UUID) -> int:
+    """
+    NEW_BROKER: give it another broker instance, and remove every conversation without notifying any peer.
+
+    Queues, services, types, contracts, priorities and routes stay. What was sent and not acknowledged is counted in the
+    ledger under `NEW_BROKER`. Inside a transaction of the caller's, who has the lock of the file (`lock_store`).
+
+    Args:
+        db: The database.
+        instance: Its new identity, freshly drawn.
+
+    Returns:
+        How many conversations there were.
+    """
+    for entry, what, table in (
+        (NEW_BROKER, "count(*)", "broker_transmission"),
+        (SENT, "sum(send_sequence)", "broker_conversation"),
+        (ACKNOWLEDGED, "sum(acknowledged_sequence)", "broker_conversation"),
+    ):
+        db.execute(_ADD.format(what=what, table=table), (entry,))
+    for table in _HELD_BY:
+        db.execute(f"DELETE FROM broker_{table}")  # noqa: S608 - names listed above
+    removed = db.execute("DELETE FROM broker_conversation").rowcount
+    db.execute("UPDATE broker_database SET broker_instance = ?", (instance.bytes,))
+    return removed
+
+
+def error_conversations(
+    db: sqlite3.Connection, now: float, *, code: int = BROKER_ERRORED, text: str, contract: str | None = None
+) -> int:
+    """
+    ERROR_BROKER_CONVERSATIONS: every open conversation ends with an error at both ends.
+
+    The application here reads an Error message before what else waits; the far side reads one after everything that
+    was sent, so nothing of that is lost. A conversation that has sent nothing, or that the far side has ended, fails
+    here only; one that has ended here already is left alone. In state ER, `end_dialog_sequence` means that the error
+    is on its way: until it is acknowledged, what the conversation holds is not given up. Inside a transaction of the
+    caller's.
+
+    Args:
+        db: The database.
+        now: UTC seconds since 1970.
+        code: What both ends read; negative, as it is the broker's.
+        text: The description that goes with it.
+        contract: Of the conversations that end; None = all.
+
+    Returns:
+        How many conversations it ended.
+    """
+    body = error_body(code, text)
+    db.execute(_PUT_HERE, (contract, ERROR_PRIORITY, ERROR, now, body))
+    db.execute(_SEND_THERE, (contract, int(Flag.ERROR), ERROR, now, body))
+    db.execute(_UNFINISHED, (contract,))
+    return db.execute(_FAILED, (contract,)).rowcount
