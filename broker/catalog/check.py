@@ -42,7 +42,12 @@ from broker.config.settings import by_place
 from broker.config.toml import KeyPath
 from broker.errors import ListenFailedError, SettingError, SettingsError
 from broker.files import ANSWERED, socket_problem, write_problem
-from broker.net.certificates import _file_errors, admin_security_of, certificate_errors, certificate_warnings
+from broker.net.certificates import (
+    admin_certificate_errors,
+    admin_security_of,
+    certificate_errors,
+    certificate_warnings,
+)
 from broker.store.sqlite.database import is_locked
 
 if TYPE_CHECKING:
@@ -87,7 +92,7 @@ def admin_errors(settings: Settings) -> list[SettingError]:
         try:
             look(settings)
         except SettingError as error:
-            more = _file_errors(settings) if look is admin_security_of else []
+            more = admin_certificate_errors(settings) if look is admin_security_of else []
             errors += more or [error]
     for key in ("tokens", "audit"):
         directory = getattr(settings.admin, key).parent

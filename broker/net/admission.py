@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
-from ipaddress import ip_address
-from itertools import islice
 
 from broker.errors import HandshakeRefusedError
 from broker.forwarding.pool import Pool
+from broker.net.dialer import route_addresses
 from broker.net.link import Link
 from broker.net.quotas import Meters, PeerLimits, host_of
-from broker.routing.address import NetworkAddress
+from broker.net.tls import is_ip
 from broker.routing.table import RouteTable
 
 KNOWN_MAX = 10_000  # hosts that are remembered along with those of routes
@@ -158,16 +157,4 @@ class Admission:
 
 def _hosts_of(tables: Iterable[RouteTable]) -> Iterator[str]:
     """The IP addresses that routes name."""
-    for table in tables:
-        for route in islice(table, ROUTES_MAX):
-            for address in (route.address, route.mirror_address):
-                if isinstance(address, NetworkAddress) and _is_ip(address.host):
-                    yield address.host
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return (address.host for address in route_addresses(tables, ROUTES_MAX) if is_ip(address.host))

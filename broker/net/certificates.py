@@ -1,7 +1,7 @@
 """
-What the endpoint brings to its connections: the certificate files that settings name, loaded or judged by a check.
+The certificate files that settings name: loaded for the ports of an instance, judged by a check, watched while it runs.
 
-Plain text has to be spelled out: where other machines reach the endpoint nobody gets it by leaving a key out.
+Plain text has to be spelled out: where other machines reach the endpoint it is never the result of a missing key.
 """
 
 from __future__ import annotations
@@ -20,37 +20,87 @@ import structlog
 from broker.config.consistency import setting_warnings
 from broker.config.settings import Settings, by_place
 from broker.errors import CertificateUnusableError, SettingError
-from broker.net.tls import Encryption, Security, narrowed
+from broker.net.tls import (
+    NO_SECURITY,
+    Encryption,
+    Security,
+    file_problems,
+    is_readable_by_others,
+    load_security,
+    narrowed,
+)
+from broker.security.certificate_files import read_certificates
+from broker.security.identity import Use, describe, is_signed_by, lists_cert_sign, may_issue, reading
 from broker.supervision import Supervision
 
-# --- certificate_use ---
-# Which settings of a configuration name which certificate files.
+SOON = timedelta(days=30)  # a certificate that ends within it is worth a warning
+POLL_SECONDS = 2.0  # between two polls of the files: a change is used within twice that
+
+Section = Literal["endpoint", "admin"]
+
+_Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
+"""What distinguishes two states of the files: of each its path, device, inode, size and time of change."""
+
+log = structlog.get_logger(__name__)
 
 
-def certificate_uses(settings: Settings) -> dict[Path, tuple[str, ...]]:
+# --- loading ---
+
+
+def security_of(settings: Settings) -> Security:
     """
-    The files that exist or are named by a plain path, each with the settings that use it.
+    What the endpoint brings to TLS. Blocking.
 
-    Shape: absolute paths, in the order of the settings; keys as one writes them, `databases.billing.peers`.
+    Raises:
+        SettingError: a file that cannot be used, under the setting that names it; or plain text that was not asked for.
     """
     endpoint = settings.endpoint
-    found: dict[Path, list[str]] = {}
-    if endpoint.certificate is not None:
-        found.setdefault(endpoint.certificate, []).append("endpoint.certificate")
-    for key in ("trust", "peers"):
-        for path in trusted_files(getattr(endpoint, key)):
-            found.setdefault(path, []).append(f"endpoint.{key}")
-    if settings.admin.certificate is not None:
-        found.setdefault(settings.admin.certificate, []).append("admin.certificate")
-    for key in ("trust", "peers"):
-        for path in trusted_files(getattr(settings.admin, key)):
-            found.setdefault(path, []).append(f"admin.{key}")
-    for name, database in settings.databases.items():
-        if database.certificate is not None:
-            found.setdefault(database.certificate, []).append(f"databases.{name}.certificate")
-        for path in trusted_files(database.peers):
-            found.setdefault(path, []).append(f"databases.{name}.peers")
-    return {path: tuple(keys) for path, keys in found.items()}
+    encryption = Encryption(endpoint.encryption)
+    if encryption is Encryption.DISABLED:
+        _require_explicit_plain_text(settings)
+        return NO_SECURITY
+    return _load(settings, "endpoint", encryption, is_authenticating=endpoint.authentication == "certificate")
+
+
+def admin_security_of(settings: Settings) -> Security | None:
+    """
+    What the port of the admin API brings to TLS; None when it speaks plain text. Blocking.
+
+    Raises:
+        SettingError: a file that cannot be used, under the setting that names it.
+    """
+    admin = settings.admin
+    if admin.listen is None or admin.certificate is None or admin.private_key is None:
+        return None
+    return _load(settings, "admin", Encryption.REQUIRED, is_authenticating=bool(admin.trust or admin.peers))
+
+
+def _load(settings: Settings, section: Section, encryption: Encryption, *, is_authenticating: bool) -> Security:
+    named = settings.endpoint if section == "endpoint" else settings.admin
+    try:
+        return load_security(
+            encryption,
+            certificate=named.certificate or Path(),
+            private_key=named.private_key or Path(),
+            trust=named.trust,
+            peers=named.peers,
+            is_authenticating=is_authenticating,
+        )
+    except CertificateUnusableError as error:
+        raise _setting_error(settings, section, error) from error
+
+
+def _require_explicit_plain_text(settings: Settings) -> None:
+    endpoint = settings.endpoint
+    reached = [str(address) for address in endpoint.listen if not address.is_loopback]
+    if reached and "encryption" not in endpoint.given:
+        problem = f'is not set, and other machines reach "{reached[0]}": connections would not be encrypted'
+        hint = 'set encryption = "required" with certificate and private_key, or say encryption = "disabled"'
+        raise settings.error(("endpoint", "encryption"), problem, hint)
+
+
+def _setting_error(settings: Settings, section: Section, error: CertificateUnusableError) -> SettingError:
+    return settings.error((section, error.setting), f"{error.path}: {error.problem}", error.hint)
 
 
 def trusted_files(patterns: tuple[str, ...]) -> list[Path]:
@@ -64,66 +114,56 @@ def trusted_files(patterns: tuple[str, ...]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-SOON = timedelta(days=30)  # a certificate that ends within it is worth a warning
-
-
-def security_of(settings: Settings) -> Security:
+def certificate_uses(settings: Settings) -> dict[Path, tuple[str, ...]]:
     """
-    What the endpoint brings to TLS.
+    The files that exist or are named by a plain path, each with the settings that use it, in the order of the settings.
 
-    Raises:
-        SettingError: a file that cannot be used, under the setting that names it; or plain text that nobody asked for.
+    Returns:
+        Absolute paths, and keys as they are written in a configuration: `databases.billing.peers`.
     """
-    from broker.net.tls import NO_SECURITY, Encryption, load_security  # noqa: PLC0415 - slow to import: see broker.cli.group
+    endpoint, admin = settings.endpoint, settings.admin
+    named = [
+        ("endpoint.certificate", endpoint.certificate, ()),
+        ("endpoint.trust", None, endpoint.trust),
+        ("endpoint.peers", None, endpoint.peers),
+        ("admin.certificate", admin.certificate, ()),
+        ("admin.trust", None, admin.trust),
+        ("admin.peers", None, admin.peers),
+    ]
+    for name, database in settings.databases.items():
+        named += [
+            (f"databases.{name}.certificate", database.certificate, ()),
+            (f"databases.{name}.peers", None, database.peers),
+        ]
+    found: dict[Path, list[str]] = {}
+    for key, certificate, patterns in named:
+        for path in trusted_files(patterns) if certificate is None else [certificate]:
+            found.setdefault(path, []).append(key)
+    return {path: tuple(keys) for path, keys in found.items()}
 
-    endpoint = settings.endpoint
-    encryption = Encryption(endpoint.encryption)
-    if encryption is Encryption.DISABLED:
-        _ask_for_plain_text(settings)
-        return NO_SECURITY
-    try:
-        return load_security(
-            encryption,
-            certificate=endpoint.certificate or Path(),
-            private_key=endpoint.private_key or Path(),
-            trust=endpoint.trust,
-            peers=endpoint.peers,
-            is_authenticating=endpoint.authentication == "certificate",
-        )
-    except CertificateUnusableError as error:
-        raise _error(settings, error) from error
 
-
-def _ask_for_plain_text(settings: Settings) -> None:
-    endpoint = settings.endpoint
-    reached = [str(address) for address in endpoint.listen if not address.is_loopback]
-    if reached and "encryption" not in endpoint.given:
-        problem = f'is not set, and other machines reach "{reached[0]}": connections would not be encrypted'
-        hint = 'set encryption = "required" with certificate and private_key, or say encryption = "disabled"'
-        raise settings.error(("endpoint", "encryption"), problem, hint)
+# --- checking ---
 
 
 def certificate_errors(settings: Settings) -> list[SettingError]:
-    """What keeps the endpoint from starting: everything that is wrong with its files."""
+    """What keeps the endpoint from starting: everything that is wrong with its files. Blocking."""
     endpoint = settings.endpoint
     try:
-        if endpoint.encryption == "disabled":
-            _ask_for_plain_text(settings)
-        else:
-            security_of(settings)
+        security_of(settings)
     except SettingError as error:
         if endpoint.encryption == "disabled":
             return [error]
-        from broker.net.tls import file_problems  # noqa: PLC0415 - slow to import: see broker.cli.group
-
         named = (endpoint.trust, endpoint.peers) if endpoint.authentication == "certificate" else ()
         problems = file_problems(endpoint.certificate or Path(), endpoint.private_key or Path(), *named)
-        return [_error(settings, one) for one in problems] or [error]
+        return [_setting_error(settings, "endpoint", one) for one in problems] or [error]
     return []
 
 
-def _error(settings: Settings, error: CertificateUnusableError) -> SettingError:
-    return settings.error(("endpoint", error.setting), f"{error.path}: {error.problem}", error.hint)
+def admin_certificate_errors(settings: Settings) -> list[SettingError]:
+    """What is wrong with each file of the port of the admin API by itself. Blocking."""
+    admin = settings.admin
+    problems = file_problems(admin.certificate or Path(), admin.private_key or Path(), admin.trust, admin.peers)
+    return [_setting_error(settings, "admin", one) for one in problems]
 
 
 def unwise(settings: Settings) -> list[SettingError]:
@@ -132,32 +172,35 @@ def unwise(settings: Settings) -> list[SettingError]:
 
 
 def certificate_warnings(settings: Settings) -> list[SettingError]:
-    """What is unwise about the files, or about having none."""
+    """What is unwise about the files, or about having none. Blocking."""
     endpoint, found = settings.endpoint, []
-    is_reached = any(not address.is_loopback for address in endpoint.listen)  # then `unwise_settings` tells more
+    is_reached = any(not address.is_loopback for address in endpoint.listen)  # then `setting_warnings` says more
     if plain_text_told(endpoint.encryption) and not is_reached:
         problem = f'is "{endpoint.encryption}": {plain_text_told(endpoint.encryption)}'
         found.append(settings.error(("endpoint", "encryption"), problem, 'set encryption = "required"'))
-    found += _ending(settings)
-    if endpoint.encryption != "disabled" and endpoint.authentication == "certificate":
+    is_encrypting = endpoint.encryption != "disabled"
+    if is_encrypting:
+        found += _ending(settings)
+    if is_encrypting and endpoint.authentication == "certificate":
         found += _unclear_authorities(settings, "endpoint")
     if settings.admin.trust:
         found += _unclear_authorities(settings, "admin")
     key = endpoint.private_key
-    if endpoint.encryption != "disabled" and key is not None:
-        from broker.net.tls import is_readable_by_others  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-        if is_readable_by_others(key):
-            problem = f"{key} may be read by every user of this machine"
-            found.append(settings.error(("endpoint", "private_key"), problem, f"chmod 600 {key}"))
+    if is_encrypting and key is not None and is_readable_by_others(key):
+        problem = f"{key} may be read by every user of this machine"
+        found.append(settings.error(("endpoint", "private_key"), problem, f"chmod 600 {key}"))
     return found
 
 
+def plain_text_told(encryption: str) -> str:
+    """What a status says of the setting; empty where every connection is encrypted."""
+    if encryption == "disabled":
+        return "connections are not encrypted"
+    return "connections are not encrypted where the peer has no TLS" if encryption == "supported" else ""
+
+
 def _ending(settings: Settings) -> Iterator[SettingError]:
-    """That the endpoint's own certificate ends soon; what is wrong with the files is told elsewhere."""
-    endpoint = settings.endpoint
-    if endpoint.encryption == "disabled":
-        return
+    """That the endpoint's own certificate ends soon; what is wrong with the files is reported elsewhere."""
     try:
         own = security_of(settings).own
     except SettingError:
@@ -167,16 +210,13 @@ def _ending(settings: Settings) -> Iterator[SettingError]:
         return
     left = own.not_after - now
     time = f"{left.days} days" if left.days > 1 else f"{left // timedelta(hours=1)} hours"
-    problem = f"{endpoint.certificate} ends in {time}, at {own.not_after:%Y-%m-%d %H:%M} UTC"
+    problem = f"{settings.endpoint.certificate} ends in {time}, at {own.not_after:%Y-%m-%d %H:%M} UTC"
     hint = "renew it: files that are put in its place are used within seconds, without a restart"
     yield settings.error(("endpoint", "certificate"), problem, hint)
 
 
-def _unclear_authorities(settings: Settings, section: Literal["endpoint", "admin"]) -> Iterator[SettingError]:
+def _unclear_authorities(settings: Settings, section: Section) -> Iterator[SettingError]:
     """Certificates in `trust` that say CA:TRUE and may be a peer's own; files that cannot be read are skipped."""
-    from broker.security.certificate_files import read_certificates  # noqa: PLC0415
-    from broker.security.identity import Use, describe, is_signed_by, lists_cert_sign, may_issue, reading  # noqa: PLC0415
-
     named = settings.endpoint if section == "endpoint" else settings.admin
     try:
         own = [] if named.certificate is None else read_certificates(named.certificate)
@@ -200,41 +240,23 @@ def _unclear_authorities(settings: Settings, section: Literal["endpoint", "admin
         yield settings.error((section, "trust"), f"{said.subject} in {path} {problem}", hint)
 
 
-def plain_text_told(encryption: str) -> str:
-    """What a status says of the setting; empty where every connection is encrypted."""
-    if encryption == "disabled":
-        return "connections are not encrypted"
-    return "connections are not encrypted where the peer has no TLS" if encryption == "supported" else ""
-
-
-# --- certificate_watch ---
-# The certificate files of the endpoint while it runs: looked at every few seconds, loaded when they have changed.
-#
-# Files that are still being written, one after the other, are left alone until two looks find the same. What changed
-# is
-# loaded whole and judged as at the start before anything is used; files that cannot be used leave everything as it
-# was,
-# which is told until they can, but for one thing: who is trusted no more is let in no more. Files are looked at by
-# name,
-# so renamed files and changed symbolic links count. Loop-only; looking and loading is done in a thread.
-
-
-LOOK_SECONDS = 2.0  # between two looks: what has changed is used within twice that
-
-log = structlog.get_logger(__name__)
-
-_Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""What tells one state of the files from the next: of each its path, device, inode, size and time of change."""
-
-Use = Callable[[Security], None]
+# --- watching ---
 
 
 class CertificateWatch:
     """
-    What the endpoint brings to its connections, now.
+    The certificate files of the endpoint while it runs: polled every few seconds, loaded when they have changed.
 
-    Shape: `security` in use; `reloads` since the start, and `failures`: files that could not be used; `problem` why the
-    files as they are now are not in use, empty when they are.
+    Files that are still being written, one after the other, are left alone until two polls find the same. A change is
+    loaded whole and judged as at the start before anything is used. Files that cannot be used leave everything as it
+    was, which is reported until they can, but for one thing: what is not trusted any more is refused at once. Files are
+    known by name, so renamed files and changed symbolic links count. Loop-only; files are read in a thread.
+
+    Attributes:
+        security: In use.
+        reloads: Since the start.
+        failures: Changes that could not be used.
+        problem: Why the files as they are now are not in use, empty when they are.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -242,14 +264,14 @@ class CertificateWatch:
         self.reloads = self.failures = 0
         self.problem = ""
         self._settings = settings
-        self._use: Use = lambda _: None
-        self._begin: Callable[[], object] | None = None  # looking, until that is done
+        self._use: Callable[[Security], None] | None = None
+        self._begin: Callable[[], object] | None = None  # polling, until that is done
         self._tried: _Mark = ()  # the files that were loaded last, or could not be
         self._seen: _Mark = ()
 
     def load(self) -> Security:
         """
-        Load the files for the first time, and tell what is unwise. Blocking.
+        Load the files for the first time, and warn of what is unwise. Blocking.
 
         Raises:
             SettingError: as `security_of`.
@@ -263,28 +285,30 @@ class CertificateWatch:
             log.warning("plain text", problem=told)
         return self.security
 
-    def start(self, stack: AsyncExitStack, use: Use, supervision: Supervision | None = None) -> None:
-        """Look from now on, and have what was loaded used; `stack` ends it."""
+    def start(
+        self, stack: AsyncExitStack, use: Callable[[Security], None], supervision: Supervision | None = None
+    ) -> None:
+        """Poll from now on, and pass on what was loaded; `stack` ends it."""
         self._use = use
         self._begin = partial((supervision or Supervision()).keep_within, stack, "certificate watch", self._watch)
         self._maybe_begin()
 
     def use(self, settings: Settings, security: Security) -> None:
-        """These settings hold from now on, and what was loaded by them is used."""
+        """Use these settings from now on, and what was loaded by them."""
         self._settings, self.security, self.problem = settings, security, ""
         self._tried = self._seen = self._mark()
-        self._use(security)
+        self._pass_on(security)
         self._maybe_begin()
 
     def _maybe_begin(self) -> None:
-        """Files are looked at once there are some."""
+        """Files are polled once there are some."""
         begin = self._begin
         if begin is not None and self.security.encryption is not Encryption.DISABLED:
             self._begin = None
             begin()
 
-    async def look(self) -> None:
-        """Look once."""
+    async def poll(self) -> None:
+        """Poll once."""
         settings = self._settings
         if self.security.encryption is Encryption.DISABLED:
             return
@@ -306,8 +330,8 @@ class CertificateWatch:
         self._tried = mark
         self.security, self.problem = security, ""
         self.reloads += 1
-        self._use(security)
-        assert security.own is not None, "only who encrypts looks"
+        self._pass_on(security)
+        assert security.own is not None, "only files of an encrypting endpoint are polled"
         log.info(
             "certificates loaded",
             principal=security.own.principal_name,
@@ -318,24 +342,25 @@ class CertificateWatch:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
-                await self.look()
-            except (
-                OSError,
-                RuntimeError,
-            ) as error:  # short of threads, say; the next look may do
+                await self.poll()
+            except (OSError, RuntimeError) as error:  # short of threads, say; the next poll may work
                 log.warning("certificate files not looked at", reason=str(error))
 
     async def _narrow(self) -> None:
-        """Whatever cannot be used, those are not trusted any more who are in no file any more."""
+        """Whatever cannot be used: certificates that are in no file any more are not trusted any more."""
         before = self.security
         endpoint = self._settings.endpoint
         self.security = await asyncio.to_thread(narrowed, before, (*endpoint.trust, *endpoint.peers))
         if self.security is not before:
-            self._use(self.security)
+            self._pass_on(self.security)
             gone = [one.principal_name for one in before.trusted if one.fingerprint not in self.security.pinned]
             log.warning("trust withdrawn", principals=gone, trusted=len(self.security.trusted))
+
+    def _pass_on(self, security: Security) -> None:
+        if self._use is not None:
+            self._use(security)
 
     def _fail(self, error: SettingError, *, is_new: bool) -> None:
         problem = f"{error.key}: {error.problem}"
@@ -366,45 +391,3 @@ def _marks(files: Iterator[str]) -> Iterator[tuple[str, int, int, int, int]]:
             yield file, 0, 0, 0, 0
         else:
             yield file, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-# --- admin_tls ---
-# Part of `broker.config.settings`.
-
-
-def admin_security_of(settings: Settings) -> Security | None:
-    """
-    What the port of the admin API brings to TLS; None when it speaks plain text. Blocking.
-
-    Raises:
-        SettingError: a file that cannot be used, under the setting that names it.
-    """
-    admin = settings.admin
-    if admin.listen is None or admin.certificate is None or admin.private_key is None:
-        return None
-    from broker.net.tls import Encryption, load_security  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-    try:
-        return load_security(
-            Encryption.REQUIRED,
-            certificate=admin.certificate,
-            private_key=admin.private_key,
-            trust=admin.trust,
-            peers=admin.peers,
-            is_authenticating=bool(admin.trust or admin.peers),
-        )
-    except CertificateUnusableError as error:
-        raise _file_error(settings, error) from error
-
-
-def _file_errors(settings: Settings) -> list[SettingError]:
-    """What is wrong with each file of the port by itself."""
-    from broker.net.tls import file_problems  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-    admin = settings.admin
-    problems = file_problems(admin.certificate or Path(), admin.private_key or Path(), admin.trust, admin.peers)
-    return [_file_error(settings, one) for one in problems]
-
-
-def _file_error(settings: Settings, error: CertificateUnusableError) -> SettingError:
-    return settings.error(("admin", error.setting), f"{error.path}: {error.problem}", error.hint)

@@ -139,7 +139,7 @@ class Dialer:
     def named(self) -> Mapping[NetworkAddress, None]:
         """What routes name, in order: the first `ROUTES_MAX` of each table, read once for each change."""
         if self._named is None:
-            in_order = sorted(set(_addresses_of(self._tables)), key=lambda one: (one.host, one.port))
+            in_order = sorted(set(route_addresses(self._tables, ROUTES_MAX)), key=lambda one: (one.host, one.port))
             self._named = dict.fromkeys(in_order)
         return self._named
 
@@ -216,9 +216,10 @@ async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.so
         raise OSError(f"no connection within {timeout:g} s") from None
 
 
-def _addresses_of(tables: Iterable[RouteTable]) -> Iterator[NetworkAddress]:
+def route_addresses(tables: Iterable[RouteTable], most: int) -> Iterator[NetworkAddress]:
+    """What the first so many routes of each table name."""
     for table in tables:
-        for route in islice(table, ROUTES_MAX):
+        for route in islice(table, most):
             for address in (route.address, route.mirror_address):
                 if isinstance(address, NetworkAddress):
                     yield address

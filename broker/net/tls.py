@@ -1,12 +1,14 @@
 """
-What an endpoint brings to TLS: its certificate and key, whom it trusts, and the two contexts made of them.
+What an endpoint brings to TLS: its certificate and key, what it trusts, and the two contexts made of them.
 
 TLS 1.3 only, ALPN `sbrk/1`. With authentication both sides show a certificate, and both check: it is, or leads to, one
-of the trusted ones, and it is valid today. Whether it covers a host is asked where there is one, by whoever dialled.
-Files are read here, whole, and a `Security` is never changed: where files change there is another one, because OpenSSL
-only ever adds to whom a context trusts.
+of the trusted ones, and it is valid today. Whether it covers a host is checked by the side that dialled. Files are read
+whole, and a `Security` is never changed: when files change there is another one, because OpenSSL can only add to what
+a context trusts. Certificates are parsed once a connection by the `cryptography` library, because the standard library
+says only what OpenSSL verified.
 
-Source: docs/protocol.md, "Transport".
+Source: docs/protocol.md, "Transport"; RFC 5280 (certificates), RFC 9525 (which names count: subject alternative names
+only, a wildcard for one whole label), RFC 4514 (how a subject is written).
 """
 
 from __future__ import annotations
@@ -31,30 +33,32 @@ from broker.forwarding.pool import READ_BYTES
 from broker.security.identity import alternative_names, load_der, load_pem, may_issue, who_of
 from broker.security.principal import NOBODY, Who
 
-# --- certificate ---
-# A certificate, as far as links ask: who it names, which hosts it covers, when it is valid.
-#
-# Parsed once a connection by the `cryptography` library, because the standard library tells only what OpenSSL
-# verified.
-# No file is read here.
-#
-# Source: RFC 5280 (certificates), RFC 9525 (which names count: subject alternative names only, a wildcard for one
-# whole
-# label), RFC 4514 (how a subject is written).
-
-
+ALPN = "sbrk/1"
+TICKETS = 0  # a resumed session would save a millisecond on connections that live for days
+FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
 PRINCIPAL_MAX = 256  # characters of a subject that are shown; what a peer's CA allows
 ISSUERS_MAX = 256  # certificates of CAs that are remembered, a few KiB each
+
+
+class Encryption(StrEnum):
+    """Whether connections are encrypted: `supported` takes and makes both kinds."""
+
+    DISABLED = "disabled"
+    SUPPORTED = "supported"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """
-    Who a certificate says its holder is.
+    A certificate, as far as links use it.
 
-    Shape: `principal_name` its subject, else its first name; `fingerprint` SHA-256 in lower-case hexadecimal digits;
-    `hosts` names and addresses it covers, in lower case; `is_pinned` when it was itself named as trusted; `not_before`
-    and `not_after` UTC; `who` it is where permissions are asked.
+    Attributes:
+        principal_name: Its subject, else its first name.
+        fingerprint: SHA-256 in lower-case hexadecimal digits.
+        hosts: Names and addresses that it covers, in lower case.
+        is_pinned: It was itself named as trusted.
+        who: Its holder, for permissions.
     """
 
     principal_name: str
@@ -70,81 +74,27 @@ class Identity:
         host = host.lower().rstrip(".")
         if host in self.hosts:
             return True
-        if _is_ip(host):
+        if is_ip(host):
             return False
         _, dot, domain = host.partition(".")
         return bool(dot) and f"*.{domain}" in self.hosts and "." in domain
 
 
-def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
-    """
-    Read a certificate.
-
-    Args:
-        der: As it is sent.
-        pinned: Fingerprints of those that are themselves named as trusted.
-
-    Raises:
-        ValueError: it is none, or one that no sensible CA makes.
-    """
-    certificate = load_der(der)
-    fingerprint = certificate.fingerprint(SHA256()).hex()
-    hosts = _hosts(certificate)
-    subject = certificate.subject.rfc4514_string() or (hosts[0] if hosts else fingerprint)
-    return Identity(
-        principal_name=subject[:PRINCIPAL_MAX],
-        fingerprint=fingerprint,
-        hosts=hosts,
-        not_before=certificate.not_valid_before_utc,
-        not_after=certificate.not_valid_after_utc,
-        is_pinned=fingerprint in pinned,
-        who=who_of(certificate),
-    )
-
-
-@lru_cache(maxsize=ISSUERS_MAX)
-def identify_issuer(der: bytes) -> Identity:
-    """Read the certificate of a CA, of which there are few and each stands above many peers; raises ValueError."""
-    return identify(der)
-
-
-def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
-    names = alternative_names(certificate)
-    if names is None:
-        return ()
-    hosts = [name.lower().rstrip(".") for name in names.get_values_for_type(x509.DNSName)]
-    hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
-    return tuple(hosts)
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-ALPN = "sbrk/1"
-TICKETS = 0  # a resumed session would save a millisecond on connections that live for days
-FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
-
-
-class Encryption(StrEnum):
-    """Whether connections are encrypted: `supported` takes and makes both kinds."""
-
-    DISABLED = "disabled"
-    SUPPORTED = "supported"
-    REQUIRED = "required"
-
-
 @dataclass(frozen=True, slots=True)
 class Security:
     """
-    Shape: `server` and `client` contexts, None where encryption is disabled; `own` what this instance's certificate
-    says, `own_chain` those that are sent behind it; `trusted` the certificates that `trust` and `peers` name, `pinned`
-    their fingerprints, `authorities` the fingerprints of those that may issue certificates of peers; `files` where each
-    of these was found, by fingerprint; `scratch` is for the transports.
+    What an endpoint brings to TLS; immutable.
+
+    Attributes:
+        server: Context, None where encryption is disabled.
+        client: The same.
+        own: This instance's certificate.
+        own_chain: Certificates that are sent after it.
+        trusted: That `trust` and `peers` name.
+        pinned: Their fingerprints.
+        authorities: Fingerprints of those that may issue certificates of peers.
+        files: Where each of these was found, by fingerprint.
+        scratch: Buffer of the transports.
     """
 
     encryption: Encryption = Encryption.DISABLED
@@ -187,6 +137,62 @@ class Security:
 
 
 NO_SECURITY = Security()
+
+
+# --- certificates ---
+
+
+def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
+    """
+    Read a certificate.
+
+    Args:
+        der: As it is sent.
+        pinned: Fingerprints of those that are themselves named as trusted.
+
+    Raises:
+        ValueError: it is not a certificate, or one that no sensible CA makes.
+    """
+    certificate = load_der(der)
+    fingerprint = certificate.fingerprint(SHA256()).hex()
+    hosts = _hosts(certificate)
+    subject = certificate.subject.rfc4514_string() or (hosts[0] if hosts else fingerprint)
+    return Identity(
+        principal_name=subject[:PRINCIPAL_MAX],
+        fingerprint=fingerprint,
+        hosts=hosts,
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        is_pinned=fingerprint in pinned,
+        who=who_of(certificate),
+    )
+
+
+@lru_cache(maxsize=ISSUERS_MAX)
+def identify_issuer(der: bytes) -> Identity:
+    """Read the certificate of a CA: there are few, each above many peers. Raises ValueError."""
+    return identify(der)
+
+
+def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
+    names = alternative_names(certificate)
+    if names is None:
+        return ()
+    hosts = [name.lower().rstrip(".") for name in names.get_values_for_type(x509.DNSName)]
+    hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    return tuple(hosts)
+
+
+def is_ip(host: str) -> bool:
+    """Whether a host is an IP address and not a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+# --- files ---
 
 
 def load_security(
@@ -248,9 +254,9 @@ def file_problems(
     certificate: Path, private_key: Path, trust: Sequence[str] = (), peers: Sequence[str] = ()
 ) -> list[CertificateUnusableError]:
     """
-    What is wrong with each of the files that `load_security` takes, looked at by itself.
+    What is wrong with each of the files that `load_security` takes, each by itself.
 
-    Whether certificate and key belong together is not looked at.
+    Whether certificate and key belong together is not checked.
     """
     found = []
     looks: list[Callable[[], object]] = [
@@ -301,10 +307,10 @@ def _named(setting: str, patterns: Sequence[str]) -> dict[Path, list[x509.Certif
 
 def narrowed(security: Security, patterns: Sequence[str]) -> Security:
     """
-    The same without those who are trusted no more; nobody is added. Blocking.
+    The same without certificates that are not trusted any more; none is added. Blocking.
 
-    For files that cannot all be used: who was taken out of a file that can be read, or whose file is gone, is taken
-    out; a file that cannot be read counts as it did before.
+    For files that cannot all be used: a certificate that was taken out of a file that can be read, or whose file is
+    gone, is taken out; a file that cannot be read counts as it did before.
 
     Args:
         security: In use.
@@ -328,7 +334,7 @@ def narrowed(security: Security, patterns: Sequence[str]) -> Security:
 
 
 def is_readable_by_others(path: Path) -> bool:
-    """Whether somebody beside the owner and the group of a file may read it; False where nobody can tell."""
+    """Whether users other than owner and group of a file may read it; False where that is unknown."""
     try:
         return bool(path.stat().st_mode & 0o004)
     except OSError:
@@ -374,7 +380,7 @@ def _own(path: Path) -> list[Identity]:
 
 
 def _set_clock(now: datetime) -> str:
-    """Whoever reads it sees whether it is the clock that is wrong. No part of a problem, which stays the same."""
+    """For hints: the reader sees whether the clock is wrong. Not part of a problem, which stays the same."""
     return f"set the clock of this machine, which says {now:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -394,7 +400,7 @@ def _certificates(setting: str, path: Path) -> list[x509.Certificate]:
 
 
 def _pem_problem(data: bytes) -> tuple[str, str]:
-    """Problem and hint of what is no certificate."""
+    """Problem and hint of data that is not a certificate."""
     hint = "name a file with -----BEGIN CERTIFICATE----- in it"
     if b"-----BEGIN CERTIFICATE-----" in data:
         return "holds no certificate in PEM form that can be read: it is cut off or damaged", "copy all of it again"

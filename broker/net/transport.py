@@ -2,12 +2,12 @@
 The bytes of a link on their way to and from its socket: plain, or through TLS.
 
 A plain transport is the socket itself. A TLS transport reads ciphertext into a buffer that all of them share, and has
-OpenSSL decrypt it straight into the slab; it takes no more at once than finds room there when decrypted, so nothing
-readable is ever left inside, and a socket that still has bytes says so by itself. What it sends is encrypted several
-records at a time; ciphertext that the socket does not take at once is kept, `GATHER_BYTES` of it at most, and counts as
-sent, because nothing else may follow what is ahead of it. OpenSSL works on memory only (a BIO pair): with a socket of
-its own it needs two system calls to read a record, and cannot say its end without looking for the peer's, which fails
-when the peer still sends.
+OpenSSL decrypt it straight into the forwarder's buffer. It reads no more at once than fits there when decrypted, so
+nothing readable is ever left inside, and a socket that still has bytes is readable by itself. What it sends is
+encrypted several records at a time; ciphertext that the socket does not accept at once is kept, `GATHER_BYTES` of it at
+most, and counts as sent, because nothing else may overtake it. OpenSSL works on memory only (a BIO pair): on a socket
+it needs two system calls to read a record, and cannot send its end without reading the peer's, which fails when the
+peer still sends.
 
 Neither reads before it is asked to, nor waits. Loop-only.
 
@@ -20,8 +20,9 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from broker.forwarding.entry import Buffer
 from broker.net.tls import Identity
@@ -34,89 +35,66 @@ GATHER_BYTES = 64 * 1024  # plain text encrypted for one system call
 Callback = Callable[[], None]
 
 
-class Transport(Protocol):
+class Transport(ABC):
     """
-    What carries the bytes of one link.
+    What carries the bytes of one link, on a socket.
 
-    Shape: `holds` whether it keeps bytes that it counted as sent; `identity` what the peer proved, `chain` how: its
-    certificate, and those up to the one that is trusted; `cipher` the TLS cipher suite, empty without TLS.
+    Attributes:
+        identity: What the peer proved.
+        chain: How it proved that: its certificate, and those up to the one that is trusted.
+        cipher: The TLS cipher suite, empty without TLS.
+        recv_into: Reads into a buffer; returns the bytes read, 0 at the end. Raises OSError, BlockingIOError.
+        send: Sends from a buffer; returns the bytes accepted. Raises OSError, BlockingIOError.
+        holds: Whether it keeps bytes that it counted as sent, so that `send` has something to do.
     """
 
-    identity: Identity | None
-    chain: tuple[Identity, ...]
-    cipher: str
-
-    @property
-    def holds(self) -> bool:
-        """Whether `send` has something to do, if only with nothing new."""
-
-    @property
-    def recv_into(self) -> Callable[[memoryview], int]:
-        """Read into a buffer; bytes read, 0 at the end of what the peer sends. Raises OSError, BlockingIOError."""
-
-    @property
-    def send(self) -> Callable[[Buffer], int]:
-        """Send from a buffer; bytes taken. Raises OSError, BlockingIOError."""
-
-    def set_nodelay(self) -> None:
-        """Let nothing wait for more of it. Raises OSError."""
-
-    def shut(self) -> None:
-        """Tell the peer that nothing more comes from here, behind all that was sent. Raises OSError."""
-
-    def close(self) -> None:
-        """Free the socket."""
-
-    def add_reader(self, callback: Callback) -> None:
-        """Call back when something can be read, again and again."""
-
-    def renew_reader(self, callback: Callback) -> None:
-        """
-        See that the callback of `add_reader` is still called; nothing happens when it is.
-
-        When the system tells of an error on a socket, uvloop calls back once and never again. If bytes had come before
-        the error, that one call brings the bytes, and nobody would hear of the error. Costs a microsecond.
-        """
-
-    def remove_reader(self) -> None:
-        """Do so no more."""
-
-    def add_writer(self, callback: Callback) -> None:
-        """Call back when something can be sent, again and again."""
-
-    def remove_writer(self) -> None:
-        """Do so no more."""
-
-
-class _OnSocket:
-    """What both kinds do with the socket itself."""
+    identity: Identity | None = None
+    chain: tuple[Identity, ...] = ()
+    cipher = ""
+    recv_into: Callable[[memoryview], int]
+    send: Callable[[Buffer], int]
+    holds = False
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._loop = asyncio.get_running_loop()
 
+    @abstractmethod
+    def shut(self) -> None:
+        """Tell the peer that nothing more comes, after all that was sent. Raises OSError."""
+
     def set_nodelay(self) -> None:
-        """Let nothing wait for more of it. Raises OSError."""
+        """Send small writes at once. Raises OSError."""
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:
+        """Free the socket."""
         self._sock.close()
 
     def add_reader(self, callback: Callback) -> None:
+        """Call back when something can be read, again and again."""
         self.renew_reader(callback)
 
     def renew_reader(self, callback: Callback) -> None:
+        """
+        Make sure that the callback of `add_reader` is still called; nothing happens when it is.
+
+        When the system reports an error on a socket, uvloop calls back once and never again. If bytes had come before
+        the error, that one call brings the bytes, and the error would stay unknown. Costs a microsecond.
+        """
         try:
             self._loop.add_reader(self._sock, callback)
-        except RuntimeError:  # uvloop has given the socket up, and forgets that when nobody wants to hear of it
+        except RuntimeError:  # uvloop has given the socket up, and forgets that once it is removed
             self._loop.remove_reader(self._sock)
             self._loop.add_reader(self._sock, callback)
 
     def remove_reader(self) -> None:
+        """Stop calling back."""
         self._loop.remove_reader(self._sock)
 
     def add_writer(self, callback: Callback) -> None:
+        """Call back when something can be sent, again and again."""
         try:
             self._loop.add_writer(self._sock, callback)
         except RuntimeError:  # as above
@@ -124,38 +102,33 @@ class _OnSocket:
             self._loop.add_writer(self._sock, callback)
 
     def remove_writer(self) -> None:
+        """Stop calling back."""
         self._loop.remove_writer(self._sock)
 
 
-class PlainTransport(_OnSocket):
+class PlainTransport(Transport):
     """A socket as it is."""
-
-    holds = False
-    identity: Identity | None = None
-    chain: tuple[Identity, ...] = ()
-    cipher = ""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
-        self.recv_into: Callable[[memoryview], int] = sock.recv_into  # nothing stands between a link and its socket
-        self.send: Callable[[Buffer], int] = sock.send
+        self.recv_into, self.send = sock.recv_into, sock.send  # the link calls its socket directly
 
     def shut(self) -> None:
         """End our direction."""
         self._sock.shutdown(socket.SHUT_WR)
 
 
-class TlsTransport(_OnSocket):
+class TlsTransport(Transport):
     """
     A connection whose TLS handshake is complete.
 
     Args:
-        sock: Where ciphertext comes from and goes to.
-        tls: What encrypts and decrypts.
-        incoming: Ciphertext for `tls`; what is in it came behind the handshake.
+        sock: Carries ciphertext.
+        tls: Encrypts and decrypts.
+        incoming: Ciphertext for `tls`; what is in it came after the handshake.
         outgoing: Ciphertext from `tls`.
         chain: What the peer proved, its own certificate first; empty when it was not asked.
-        scratch: As large as the largest read, and of all transports: nothing stays in it.
+        scratch: As large as the largest read, shared by all transports: nothing stays in it.
     """
 
     def __init__(
@@ -184,21 +157,21 @@ class TlsTransport(_OnSocket):
         self._again: asyncio.Handle | None = None  # a read that is due although the socket has nothing
 
     @property
-    def holds(self) -> bool:
+    def holds(self) -> bool:  # type: ignore[override]
         """Whether ciphertext waits for the socket."""
         return len(self._rest) > 0
 
     # --- receiving ---
 
     def add_reader(self, callback: Callback) -> None:
-        """Also once for what the socket will not tell of: what came with the handshake, or the end."""
+        """Also once for what does not make the socket readable: what came with the handshake, or the end."""
         super().add_reader(callback)
         self._callback = callback
         if self._is_early or self._has_ended:
             self._again = self._loop.call_soon(callback)
 
     def remove_reader(self) -> None:
-        """Also for what was due."""
+        """Also for what is due."""
         super().remove_reader()
         if self._again is not None:
             self._again.cancel()
@@ -212,7 +185,7 @@ class TlsTransport(_OnSocket):
 
         Raises:
             BlockingIOError: nothing for the link has come.
-            OSError: the connection is of no use any more; tells why.
+            OSError: the connection is of no use any more; says why.
         """
         if self._has_ended:
             return 0
@@ -261,9 +234,9 @@ class TlsTransport(_OnSocket):
             fed += step
 
     def _end(self, plain: int) -> int:
-        """The peer has said that nothing more comes; the link hears of it with its next read."""
+        """The peer has ended its direction; the link sees that with its next read."""
         self._has_ended = True
-        self._incoming.read()  # what came behind the end counts for nothing
+        self._incoming.read()  # what came after the end counts for nothing
         return plain
 
     # --- sending ---
@@ -297,8 +270,8 @@ class TlsTransport(_OnSocket):
         return True
 
     def shut(self) -> None:
-        """Say close_notify, and end our direction; the other one goes on."""
-        # It says so, and then looks for the peer's own end, which is not there: all that came was decrypted before.
+        """Send close_notify, and end our direction; the other one goes on."""
+        # It is sent, and then the peer's own is expected, which is not there: all that came was decrypted before.
         with contextlib.suppress(ssl.SSLError):
             self._tls.unwrap()
         self._is_shut = True
@@ -307,19 +280,19 @@ class TlsTransport(_OnSocket):
             self._sock.shutdown(socket.SHUT_WR)
 
     def _push(self) -> None:
-        """Send what OpenSSL has to say by itself."""
-        said = self._outgoing.read()
-        if not said:
+        """Send what OpenSSL has by itself."""
+        own = self._outgoing.read()
+        if not own:
             return
         if not self._rest:
-            self._send_out(said)
+            self._send_out(own)
             return
-        if len(self._rest) + len(said) > 2 * GATHER_BYTES:
+        if len(self._rest) + len(own) > 2 * GATHER_BYTES:
             raise ConnectionError("the peer asks for new TLS keys again and again, and does not read the answers")
-        self._rest = memoryview(bytes(self._rest) + said)
+        self._rest = memoryview(bytes(self._rest) + own)
 
     def _send_out(self, ciphertext: bytes | memoryview) -> bool:
-        """Give ciphertext to the socket and hold what it does not take; whether it took all."""
+        """Give ciphertext to the socket and hold what it does not accept; whether it accepted all."""
         try:
             sent = self._sock.send(ciphertext)
         except BlockingIOError:
@@ -358,7 +331,7 @@ _VERIFY_SENTENCES = {
 
 
 def explain(error: ssl.SSLError) -> str:
-    """What OpenSSL found, as a sentence that tells whose turn it is."""
+    """What OpenSSL found, as a sentence that says what to do and where."""
     if isinstance(error, ssl.SSLCertVerificationError):
         found = _VERIFY_SENTENCES.get(error.verify_code)
         if found:

@@ -98,9 +98,9 @@ class Files:
     def write(self, pair: Pair) -> None:
         pair.store(self.directory, "own")
 
-    async def look(self, times: int = 2) -> None:
+    async def poll(self, times: int = 2) -> None:
         for _ in range(times):
-            await self.watch.look()
+            await self.watch.poll()
 
     @property
     def names(self) -> list[str]:
@@ -115,7 +115,7 @@ def files(tmp_path: Path) -> Files:
 async def test_files_that_stay_as_they_are_are_loaded_once(files: Files) -> None:
     before = files.watch.security
 
-    await files.look(5)
+    await files.poll(5)
 
     assert ([], True, 0) == (files.used, files.watch.security is before, files.watch.reloads)
 
@@ -123,9 +123,9 @@ async def test_files_that_stay_as_they_are_are_loaded_once(files: Files) -> None
 async def test_changed_certificate_is_used_once_two_looks_find_the_same(files: Files, logs: list[Any]) -> None:
     files.write(make("two", "localhost", by=files.ca))
 
-    await files.look(1)
+    await files.poll(1)
     assert [] == files.used
-    await files.look(3)
+    await files.poll(3)
 
     assert (["CN=two"], 1, "") == (files.names, files.watch.reloads, files.watch.problem)
     assert files.used[-1] is files.watch.security
@@ -139,7 +139,7 @@ async def test_file_put_in_the_place_of_another_is_seen_whatever_its_time_and_si
     os.utime(files.directory / "new", ns=(there.st_atime_ns, there.st_mtime_ns))
 
     (files.directory / "new").replace(path)
-    await files.look()
+    await files.poll()
 
     assert 1 == files.watch.reloads
 
@@ -147,9 +147,9 @@ async def test_file_put_in_the_place_of_another_is_seen_whatever_its_time_and_si
 async def test_what_is_trusted_is_replaced_and_not_added_to(files: Files) -> None:
     other = authority("other CA")
     (files.directory / "trust" / "other.pem").write_bytes(other.pem)
-    await files.look()
+    await files.poll()
     (files.directory / "trust" / "ca.pem").unlink()
-    await files.look()
+    await files.poll()
 
     assert [{files.ca.fingerprint, other.fingerprint}, {other.fingerprint}] == [set(one.pinned) for one in files.used]
 
@@ -171,7 +171,7 @@ async def test_files_that_cannot_be_used_leave_everything_as_it_was_and_are_told
     before = files.watch.security
 
     break_it(files)
-    await files.look(6)
+    await files.poll(6)
 
     assert ([], True, 1) == (files.used, files.watch.security is before, files.watch.failures)
     assert told in files.watch.problem
@@ -183,10 +183,10 @@ async def test_files_that_cannot_be_used_leave_everything_as_it_was_and_are_told
 async def test_who_is_trusted_no_more_is_out_whatever_else_is_broken(files: Files, logs: list[Any]) -> None:
     other = authority("other CA")
     (files.directory / "trust" / "other.pem").write_bytes(other.pem)
-    await files.look()
+    await files.poll()
     (files.directory / "trust" / "other.pem").unlink()
     (files.directory / "own.pem").write_text("half of a certif")
-    await files.look(4)
+    await files.poll(4)
 
     assert [{files.ca.fingerprint, other.fingerprint}, {files.ca.fingerprint}] == [
         set(one.pinned) for one in files.used
@@ -199,24 +199,24 @@ async def test_who_is_trusted_no_more_is_out_whatever_else_is_broken(files: File
 
 async def test_nobody_is_trusted_when_no_file_is_left(files: Files) -> None:
     (files.directory / "trust" / "ca.pem").unlink()
-    await files.look()
+    await files.poll()
 
     assert [frozenset()] == [one.pinned for one in files.used]
     assert "no such file" in files.watch.problem
 
     (files.directory / "trust" / "ca.pem").write_bytes(files.ca.pem)
-    await files.look()
+    await files.poll()
 
     assert ({files.ca.fingerprint}, "") == (set(files.watch.security.pinned), files.watch.problem)
 
 
 async def test_repaired_files_are_used_and_the_problem_is_gone(files: Files) -> None:
     (files.directory / "own.pem").write_text("half of a certif")
-    await files.look()
+    await files.poll()
     assert files.watch.problem
 
     files.write(make("two", "localhost", by=files.ca))
-    await files.look()
+    await files.poll()
 
     assert (["CN=two"], "", 1, 1) == (files.names, files.watch.problem, files.watch.failures, files.watch.reloads)
 
@@ -224,23 +224,23 @@ async def test_repaired_files_are_used_and_the_problem_is_gone(files: Files) -> 
 async def test_files_that_come_back_as_they_were_are_good_again(files: Files) -> None:
     path = files.directory / "own.pem"
     path.rename(files.directory / "aside")
-    await files.look()
+    await files.poll()
     assert files.watch.problem
 
     (files.directory / "aside").rename(path)
-    await files.look()
+    await files.poll()
 
     assert "" == files.watch.problem
 
 
 async def test_certificate_is_used_when_its_day_has_come_without_another_change(files: Files) -> None:
     files.write(make("soon", "localhost", by=files.ca, begins=timedelta(seconds=1)))
-    await files.look()
+    await files.poll()
     assert "is not valid before" in files.watch.problem
 
     async with asyncio.timeout(10):
         while files.watch.problem:
-            await files.look()
+            await files.poll()
 
     assert (["CN=soon"], 1) == (files.names, files.watch.failures)
 
@@ -255,16 +255,16 @@ async def test_files_that_change_while_they_are_loaded_are_left_for_the_next_loo
 
     files.write(make("two", "localhost", by=files.ca))
     monkeypatch.setattr(certificate_watch, "security_of", load_and_change)
-    await files.look()
+    await files.poll()
     assert [] == files.used
     monkeypatch.setattr(certificate_watch, "security_of", security_of)
-    await files.look()
+    await files.poll()
 
     assert ["CN=three"] == files.names
 
 
 async def test_it_looks_by_itself_until_it_is_ended(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate_watch, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(certificate_watch, "POLL_SECONDS", 0.01)
     is_used = asyncio.Event()
     async with AsyncExitStack() as stack:
         files.watch.start(stack, lambda _: is_used.set())
@@ -276,7 +276,7 @@ async def test_it_looks_by_itself_until_it_is_ended(files: Files, monkeypatch: p
 
 
 async def test_look_that_fails_is_not_the_last(files: Files, monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
-    monkeypatch.setattr(certificate_watch, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(certificate_watch, "POLL_SECONDS", 0.01)
     mark, looks = files.watch._mark, iter([RuntimeError("can't start new thread")])
 
     def fail_once() -> Any:
@@ -330,9 +330,9 @@ async def test_other_settings_are_used_at_once_and_their_files_looked_at(files: 
 
     files.watch.use(settings, security_of(settings))
     files.write(make("nobody", "localhost", by=files.ca))
-    await files.look(3)
+    await files.poll(3)
     make("three", "localhost", by=files.ca).store(tmp_path, "other")
-    await files.look(2)
+    await files.poll(2)
 
     assert ["CN=two", "CN=three"] == files.names
 
@@ -342,7 +342,7 @@ async def test_an_endpoint_that_encrypts_no_more_has_no_files_to_look_at(files: 
 
     files.watch.use(settings, NO_SECURITY)
     files.write(make("two", "localhost", by=files.ca))
-    await files.look(3)
+    await files.poll(3)
 
     assert [NO_SECURITY] == files.used
 
