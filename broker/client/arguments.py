@@ -1,8 +1,8 @@
 """
-Numbers as applications give them, checked: a count, or a time in seconds.
+The arguments of applications, checked before they are used: numbers, times, names, GUIDs, connections and dialogs.
 
-A bool is no number here, and text is none. What does not fit is told with the name of the argument, its range and what
-was given.
+An error names the argument, what is expected and what was given, instead of an attribute that some object does not
+have. A bool is not a number here, and neither is text.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from broker.protocol.layout import NAME_MAX_BYTES
 INT_MAX = 2**31 - 1  # the original's int
 _SHOWN_MAX = 80  # characters of what was given
 
-_NUMBERS = (int, float, SupportsFloat)  # in this order: a protocol takes 25 us to be asked
+_NUMBERS = (int, float, SupportsFloat)  # in this order: to check a protocol takes 25 us
+_AWAITED = ", whose calls are awaited: those of broker.aio take one of broker.aio.connect(PATH)"
 
 
 def check_count(value: object, name: str, number: int, *, least: int, most: int = INT_MAX) -> int:
     """
-    See that this is a whole number of a range.
+    Check a whole number and its range.
 
     Raises:
-        ConversationError: with this number, it is not.
+        ConversationError: with this number.
     """
     if not isinstance(value, bool):
         try:
@@ -45,10 +46,10 @@ def check_count(value: object, name: str, number: int, *, least: int, most: int 
 
 def check_seconds(value: object, name: str, number: int, *, may_be_zero: bool = False, most: float = math.inf) -> float:
     """
-    See that this is a time that has not passed, as a number of seconds or a timedelta.
+    Check a duration, as a number of seconds or a timedelta; returns the seconds.
 
     Raises:
-        ConversationError: with this number, it is not.
+        ConversationError: with this number.
     """
     seconds = math.nan
     if isinstance(value, timedelta):
@@ -72,23 +73,14 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
-# --- connection ---
-# Connections and dialogs as applications give them, seen to be some before they are used.
-#
-# A mistake is told with what is expected and what to do, instead of an attribute that some object does not have.
-
-
-_AWAITED = ", whose calls are awaited: those of broker.aio take one of broker.aio.connect(PATH)"
-
-
 def check_connection(db: object) -> None:
     """
-    See that this is a connection of `sqlite3`, or an object that hands everything on to one.
+    Check that this is a connection of `sqlite3`, or an object that wraps one.
 
     Raises:
         TypeError: it is not.
 
-    Cost: 60 ns for a connection; it is asked once for each call that takes one.
+    Cost: 60 ns for a connection; once for each call with one.
     """
     if isinstance(db, sqlite3.Connection) or isinstance(getattr(db, "in_transaction", None), bool):
         return
@@ -99,7 +91,7 @@ def check_connection(db: object) -> None:
 
 def check_dialog(dialog: object, kind: type) -> None:
     """
-    See that this is a dialog of this kind: of connections that are awaited, or of those that are not.
+    Check that this is a dialog of this kind: of connections that are awaited, or of those that are not.
 
     Raises:
         TypeError: it is not.
@@ -115,34 +107,27 @@ def kind_of(value: object) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-# --- name ---
-# Names and GUIDs as applications give them, checked.
-
-
 def guid_of(text: uuid.UUID | str) -> uuid.UUID:
     """
-    A GUID however it is written.
+    A GUID in any of its spellings.
 
     Raises:
-        ConversationError: 8413, this is none.
+        ConversationError: 8413, it is not one.
     """
     if isinstance(text, uuid.UUID):
         return text
     try:
         return uuid.UUID(text)
     except (ValueError, AttributeError, TypeError):
-        raise ConversationError(8413, f"{text!r} is no GUID") from None
+        raise ConversationError(8413, f"{text!r} is not a GUID") from None
 
 
 def check_text(text: object, what: str, number: int = 8412) -> int:
     """
-    See that this is text that can be written as UTF-8.
-
-    Returns:
-        Its bytes as UTF-8.
+    Check that this is text that can be written as UTF-8; returns how many bytes.
 
     Raises:
-        ConversationError: with this number, it is not.
+        ConversationError: with this number.
     """
     if not isinstance(text, str):
         raise ConversationError(number, f"{what} has to be text, not {text!r}")
@@ -154,7 +139,7 @@ def check_text(text: object, what: str, number: int = 8412) -> int:
 
 def check_name(name: str, whose: str) -> None:
     """
-    See that a name fits on the wire.
+    Check that a name fits on the wire.
 
     Raises:
         ConversationError: 8412, it does not have 1 .. 512 bytes of UTF-8.

@@ -1,11 +1,11 @@
 """
-A SQLite connection for asyncio, at work in a thread of its own.
+A SQLite connection for asyncio, which works in its own thread.
 
 Calls of one connection run one after another in its thread, so the loop never waits for a disk. Each call commits by
 itself unless it is made inside `async with connection:`, which is one transaction, begun by the first call that writes
-or receives. A transaction belongs to whoever opened it and to the tasks started inside it; the calls of other tasks
-wait for its end. Of a call that is cancelled while it runs nobody knows whether it happened: its transaction can only
-roll back, and says so when it is asked to commit.
+or receives. A transaction belongs to the task that opened it and to the tasks started inside it; the calls of other
+tasks wait for its end. Whether a call that is cancelled while it runs has happened is not known: its transaction can
+only roll back, and raises an error where it would commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
 from broker.client.arguments import kind_of
-from broker.client.poison import pardon
+from broker.client.poison import forget_handed_out
 from broker.client.receiving import Waiting
 from broker.client.transaction import commit
 from broker.errors import ConversationError, StoreUnavailableError
@@ -53,7 +53,7 @@ class Connection:
 
     @property
     def row_factory(self) -> Any:
-        """As of the connection beneath: how the rows of `execute` are made."""
+        """As of a connection of `sqlite3`: how the rows of `execute` are made."""
         return self._db.row_factory
 
     @row_factory.setter
@@ -66,18 +66,18 @@ class Connection:
         return self._transaction is not None and self._transaction in _inside.get()
 
     async def execute(self, statement: str, parameters: Iterable[Any] = ()) -> list[Any]:
-        """Execute a statement on the application's own tables; all rows that it gives. Raises: sqlite3.Error."""
+        """Execute a statement on the application's own tables; returns all rows. Raises: sqlite3.Error."""
         return await self.run(lambda: self._db.execute(statement, tuple(parameters)).fetchall())
 
     async def executemany(self, statement: str, parameters: Iterable[Iterable[Any]]) -> int:
-        """Execute a statement for each set of parameters; the number of rows changed. Raises: sqlite3.Error."""
+        """Execute a statement for each set of parameters; returns the number of rows changed. Raises: sqlite3.Error."""
         return await self.run(lambda: self._db.executemany(statement, map(tuple, parameters)).rowcount)
 
     async def run(self, call: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """
         Run a call in the connection's thread, where it may use what is bound to the connection.
 
-        Cancelling gives up waiting for it at once; a call that runs already is not stopped.
+        Cancelling ends the wait at once; a call that runs already is not stopped.
         """
         job = partial(call, *args, **kwargs)
         if self.is_in_transaction:
@@ -105,9 +105,9 @@ class Connection:
             await asyncio.sleep(pause)
 
     def _is_only_a_pause(self, outcome: tuple[float | None, object]) -> bool:
-        """Of a step that was cancelled; what it has received nobody has seen, so that to come again is no failure."""
+        """Of a step that was cancelled; what it received was not seen, so that to receive it again is not a failure."""
         if outcome[0] is None:
-            pardon(self._path)
+            forget_handed_out(self._path)
         return outcome[0] is not None
 
     async def __aenter__(self) -> Self:
@@ -150,7 +150,7 @@ class Connection:
 
     def _finish(self, *, is_committed: bool) -> bool:
         """
-        In the thread, behind every call of the transaction; whether it may be committed.
+        In the thread, after every call of the transaction; whether it may be committed.
 
         Raises:
             StoreUnavailableError: the file cannot be written, so that all of the transaction is undone.
@@ -168,7 +168,7 @@ class Connection:
         self,
         job: Callable[[], _T],
         transaction: object | None,
-        is_harmless: Callable[[_T], bool] = lambda _: False,
+        is_harmless: Callable[[_T], bool] | None = None,
     ) -> _T:
         """Run a job; when it is cancelled while it runs, or before its result is seen, the transaction is doomed."""
         future = self._executor.submit(job)
@@ -179,13 +179,15 @@ class Connection:
                 future.add_done_callback(partial(self._doom, transaction, is_harmless))
             raise
 
-    def _doom(self, transaction: object | None, is_harmless: Callable[[_T], bool], future: Future[_T]) -> None:
-        """In the thread, before its next job, or in the loop when the job is done already."""
-        if transaction is not None and (future.exception() is not None or not is_harmless(future.result())):
+    def _doom(self, transaction: object | None, is_harmless: Callable[[_T], bool] | None, future: Future[_T]) -> None:
+        """In the thread, before its next job; or in the loop, when the job is done already."""
+        if transaction is None:
+            return
+        if is_harmless is None or future.exception() is not None or not is_harmless(future.result()):
             self._doomed = transaction
 
     async def _settle(self, job: Callable[[], _T]) -> _T:
-        """Run a job to its end; a cancellation is let through behind it."""
+        """Run a job to its end; a cancellation is raised after it."""
         future = asyncio.wrap_future(self._executor.submit(job))
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
@@ -203,7 +205,7 @@ class Connection:
 
 def check_awaited(db: object) -> None:
     """
-    See that this is a connection as `connect` gives it.
+    Check that this is a connection of `connect`.
 
     Raises:
         TypeError: it is not.
@@ -220,7 +222,7 @@ def check_awaited(db: object) -> None:
 
 
 class Connecting:
-    """What `connect` gives: `async with` it, or `await` it and close the connection yourself."""
+    """What `connect` returns: `async with` it, or `await` it and close the connection yourself."""
 
     def __init__(self, path: str | PathLike[str], options: dict[str, Any]) -> None:
         self._path = str(path)
@@ -257,7 +259,7 @@ class Connecting:
 
 
 def _close_unseen(opening: Future[tuple[sqlite3.Connection, str]]) -> None:
-    """In the thread that opened it, mostly: nobody waits for this connection any more."""
+    """In the thread that opened it, mostly: the caller does not wait for this connection any more."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result()[0].close()
 

@@ -1,8 +1,18 @@
 """
-What applications give as a body: bytes, text, a binary file, or pieces of bytes; read in bounded memory.
+The bodies and headers of messages, as applications give and get them, in bounded memory.
 
-Up to LARGE_BYTES a body is one value; above, parts of PART_BYTES that are read one by one, so that nobody ever holds
-it whole. Only as much as tells the two apart is read before the caller goes on.
+A body is bytes, text, a binary file, or an iterable of bytes. Up to LARGE_BYTES it is one value; above, parts of
+PART_BYTES that are read one by one, so that it is never in memory as a whole. A large body that was received is a
+binary file, which reads the rows of its fragments: RECEIVE marks them as received, and the daemon removes them after
+the commit. So a body is read before the transaction ends. Where each call is a transaction by itself, it is copied to a
+file without a name.
+
+Headers are text by name that travels along with the body, for trace context and the like. They are kept as a JSON
+object in the row of the message and travel in its envelope, so where a dialog is sealed they are sealed as well. The
+context of a span of OpenTelemetry at work is added. With a `traceparent` that is sampled every frame of the message is
+followed on its path (the TRACE flag).
+
+Sources: docs/protocol.md, section 4, "MESSAGE"; W3C Trace Context.
 """
 
 from __future__ import annotations
@@ -22,19 +32,39 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from broker.client.arguments import check_text
 from broker.client.transaction import look
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.protocol.frame import TRACE_PARENT, TRACE_STATE, are_bounded, header_bytes, maybe_trace_parent
+from broker.protocol.frame import (
+    TRACE_PARENT,
+    TRACE_STATE,
+    are_bounded,
+    decode_envelope,
+    header_bytes,
+    maybe_trace_parent,
+)
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
 from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES
 from broker.store.sqlite.transaction import ask
 
+BUFFER_BYTES = 64 * 1024  # of a reader, besides the fragment that it has
+OPENTELEMETRY = "opentelemetry.trace"  # an application that has a span has imported it
+
 _EXPECTED = "a message body is bytes, str, a binary file or an iterable of bytes"
+_FRAGMENT = (
+    "SELECT body FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ? AND fragment_number = ?"
+)
+_LENGTH = (
+    "SELECT sum(length(body)) FROM broker_fragment"
+    " WHERE endpoint_id = ? AND message_sequence_number = ? AND fragment_number < ?"
+)
+_TRACE = int(Flag.TRACE)
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+Headers: TypeAlias = Mapping[str, str]
+"""Text by name."""
 
 
 @runtime_checkable
 class BinaryFile(Protocol):
-    """Whatever `open(path, "rb")`, a socket's file or a pipe gives."""
+    """What `open(path, "rb")`, a socket's file or a pipe is."""
 
     def read(self, size: int, /) -> bytes | None:
         """At most so many bytes; none at the end."""
@@ -52,7 +82,7 @@ def read_body(body: Body) -> bytes | Iterator[bytes]:
 
     Raises:
         ConversationError: 8433, no body at all, or text that cannot be written as UTF-8.
-        TypeError: this is no body; for a file or an iterable perhaps only while it is read.
+        TypeError: this is not a body; for a file or an iterable perhaps only while it is read.
     """
     if isinstance(body, str):
         check_text(body, "the message body", 8433)
@@ -105,33 +135,14 @@ def _parts(pieces: Iterator[memoryview]) -> Iterator[bytes]:
         yield bytes(gathered)
 
 
-# --- header ---
-# The headers of a message: text by name that travels beside the body, for trace context and the like.
-#
-# They are kept as a JSON object in the row of the message and travel in its envelope, so where a dialog is sealed
-# they
-# are sealed as well. A `traceparent` that is sampled has every frame of the message followed on its way (the TRACE
-# flag).
-#
-# An application that has a span of OpenTelemetry at work sends its context by itself. Nothing is imported for that:
-# who
-# has a span has imported the API.
-#
-# Source: docs/protocol.md, section 4, "MESSAGE"; W3C Trace Context.
-
-
-Headers: TypeAlias = Mapping[str, str]
-"""Text by name."""
-
-API = "opentelemetry.trace"
-_TRACE = int(Flag.TRACE)
+# --- headers ---
 
 
 class Carried(NamedTuple):
-    """Headers as a row of the transmission queue has them. Shape: `text` JSON, None without any; `flags` of frames."""
+    """Headers as a row of the transmission queue has them."""
 
-    text: str | None
-    flags: int
+    text: str | None  # JSON
+    flags: int  # of frames
 
 
 NOTHING = Carried(None, 0)
@@ -139,18 +150,17 @@ NOTHING = Carried(None, 0)
 
 def carried(headers: Headers | None) -> Carried:
     """
-    What a message carries: these headers, and the span that is at work where they have no `traceparent`.
+    What a message carries: these headers, and the context of the span at work where they have no `traceparent`.
 
     Raises:
-        ConversationError: 8412, these are no headers: no text by name, too many, or too long together.
+        ConversationError: 8412, these are not headers, or too many, or too long together.
     """
-    told = joined(headers)
-    if not told:
+    every = joined(headers)
+    if not every:
         return NOTHING
-    parent = maybe_trace_parent(told.get(TRACE_PARENT))
-    return Carried(
-        json.dumps(dict(told), ensure_ascii=False), _TRACE if parent is not None and parent.is_sampled else 0
-    )
+    parent = maybe_trace_parent(every.get(TRACE_PARENT))
+    flags = _TRACE if parent is not None and parent.is_sampled else 0
+    return Carried(json.dumps(dict(every), ensure_ascii=False), flags)
 
 
 def joined(headers: Headers | None) -> Headers | None:
@@ -160,26 +170,26 @@ def joined(headers: Headers | None) -> Headers | None:
     Raises:
         ConversationError: as `carried`.
     """
-    told = None if headers is None else _checked(headers)
-    if API not in sys.modules or (told is not None and TRACE_PARENT in told):
-        return told
-    more = (told or {}) | current()
-    return more if are_bounded(more) else told
+    checked = None if headers is None else _checked(headers)
+    if OPENTELEMETRY not in sys.modules or (checked is not None and TRACE_PARENT in checked):
+        return checked
+    more = (checked or {}) | current()
+    return more if are_bounded(more) else checked
 
 
 def current() -> dict[str, str]:
     """The context of the span at work, as headers; none without the API of OpenTelemetry, or without a span."""
-    if API not in sys.modules:
+    if OPENTELEMETRY not in sys.modules:
         return {}
     from opentelemetry.trace import get_current_span  # noqa: PLC0415 - imported by the application, or not at all
 
     context = get_current_span().get_span_context()
     if not context.is_valid:
         return {}
-    told = {TRACE_PARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
+    headers = {TRACE_PARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
     if context.trace_state:
-        told[TRACE_STATE] = context.trace_state.to_header()
-    return told
+        headers[TRACE_STATE] = context.trace_state.to_header()
+    return headers
 
 
 def context_of(headers: Headers) -> Any:
@@ -200,8 +210,8 @@ def context_of(headers: Headers) -> Any:
 
 def headers_of(text: str | None) -> dict[str, str]:
     """The headers in a row of a message."""
-    told: dict[str, str] = {} if text is None else json.loads(text)
-    return told
+    headers: dict[str, str] = {} if text is None else json.loads(text)
+    return headers
 
 
 def _checked(headers: Headers) -> dict[str, str]:
@@ -217,23 +227,7 @@ def _checked(headers: Headers) -> dict[str, str]:
     return dict(headers)
 
 
-# --- stream ---
-# The body of a large received message as a binary file, read a fragment at a time.
-#
-# Its fragments are rows that RECEIVE marked as received; the daemon removes them by and by after the commit. So a
-# body is
-# read before the transaction ends. Where each call is a transaction of its own, it is copied to a file without a
-# name.
-
-
-BUFFER_BYTES = 64 * 1024  # of a reader beside the fragment that it has
-_FRAGMENT = (
-    "SELECT body FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ? AND fragment_number = ?"
-)
-_LENGTH = (
-    "SELECT sum(length(body)) FROM broker_fragment"
-    " WHERE endpoint_id = ? AND message_sequence_number = ? AND fragment_number < ?"
-)
+# --- large bodies that were received ---
 
 
 class Copy:
@@ -250,18 +244,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class LargeBody:
-    """
-    The fragments of one message.
-
-    Shape: `count` of its fragments, numbered from 0; the first one begins with the envelope. `copy` has the body when
-    the fragments are gone.
-    """
+    """The fragments of one message, numbered from 0; the first one begins with the envelope."""
 
     db: sqlite3.Connection
     endpoint_id: int
     sequence: int
     count: int
-    copy: Copy | None = None
+    copy: Copy | None = None  # has the body when the fragments are gone
 
     def open(self) -> io.BufferedReader:
         """The body from its beginning. Raises, also while it is read: ValueError, the transaction is over."""
@@ -272,14 +261,12 @@ class LargeBody:
         """Bytes of the body; no fragment but the first is read. Raises: ValueError, the transaction is over."""
         if self.copy is not None:
             return os.fstat(self.copy.descriptor).st_size
-        from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
-
         first = self.fragment(0)
         total = ask(self.db, _LENGTH, (self.endpoint_id, self.sequence, self.count)).fetchone()[0]
         return int(total) - len(first) + len(decode_envelope(first)[1])
 
     def fragment(self, number: int) -> bytes:
-        """One fragment as it came."""
+        """One fragment as it arrived."""
         key = (self.endpoint_id, self.sequence, number)
         row = look(self.db, lambda: ask(self.db, _FRAGMENT, key).fetchone())
         if row is None:
@@ -289,10 +276,10 @@ class LargeBody:
 
     def copied(self) -> LargeBody:
         """
-        The same body in a file without a name, which lasts as long as somebody has it.
+        The same body in a file without a name, which lasts as long as this object.
 
         Raises:
-            StoreUnavailableError: there is no room for it where temporary files are.
+            StoreUnavailableError: the disk of temporary files is full.
         """
         try:
             with tempfile.TemporaryFile() as file:
@@ -307,8 +294,6 @@ class LargeBody:
 
     def pieces(self) -> Iterator[bytes]:
         """The body by its fragments."""
-        from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
-
         yield decode_envelope(self.fragment(0))[1]
         for number in range(1, self.count):
             yield self.fragment(number)
@@ -337,7 +322,7 @@ class _Fragments(io.RawIOBase):
 
 
 class _CopyReader(io.RawIOBase):
-    """Reads a file that others read too, each at a place of its own."""
+    """Reads a file that others read too, each at its own position."""
 
     def __init__(self, copy: Copy) -> None:
         self._copy = copy

@@ -5,15 +5,20 @@ Nothing is sent unless the transaction commits, and nothing is consumed unless i
 the same file does the network. A connection in autocommit mode (`isolation_level=None`) commits each call by itself.
 A call begins its transaction IMMEDIATE, so a busy database makes it wait, not fail with "database is locked"; a call
 that fails leaves a transaction it did not begin as it was. The connection is the application's: its row factory is
-never used here, and nothing of its settings is changed. What is no connection, dialog or body at all is a TypeError.
+never used here, and none of its settings is changed. What is not a connection, dialog or body at all is a TypeError.
+
+A remote service binding forces security. Without one a dialog with ENCRYPTION = ON may not leave its instance: the
+daemon ends it with error 9727 when it would have to. The original's default is ON; here it is ON in a database that has
+a certificate, so one without does what it did before it knew of security.
 
 Source: Service Broker documentation, "BEGIN DIALOG CONVERSATION", "SEND", "END CONVERSATION", "MOVE CONVERSATION",
-"BEGIN CONVERSATION TIMER", "GET TRANSMISSION STATUS".
+"BEGIN CONVERSATION TIMER", "GET TRANSMISSION STATUS", "Determining the Dialog Security Type".
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import time
 import uuid
@@ -30,18 +35,14 @@ from broker.client.transaction import check_durable, check_schema, look, transac
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
+from broker.security.seal import SECRET_BYTES, Mode
+from broker.security.session import Secured
 from broker.store.sqlite.metadata import priority_for
+from broker.store.sqlite.side import put_secured
 from broker.store.sqlite.transaction import ask, path_of, plain
 
-# --- status ---
-# GET TRANSMISSION STATUS: why what one side sent is not acknowledged yet, in a sentence that is never blank.
-#
-# The daemon writes why it waits into the conversation's row; here stands what can be seen beside it: nothing is
-# waiting,
-# it is not committed, no daemon is there.
-
-
-_ROW = (
+_TIMED = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})  # ended here: no timer any more
+_STATUS = (
     "SELECT c.transmission_status, c.send_sequence, c.state,"
     " (SELECT count(*) FROM broker_transmission t WHERE t.endpoint_id = c.endpoint_id)"
     " FROM broker_conversation c WHERE c.endpoint_id = ?"
@@ -49,104 +50,8 @@ _ROW = (
 _LOCKS = Path("/proc/locks")
 _NAMESPACE = Path("/proc/self/ns/pid")
 _ALL_PROCESSES = "pid:[4026531836]"  # the kernel's PROC_PID_INIT_INO
-
-
-def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
-    """The sentence. Raises: sqlite3.Error, the file cannot be read."""
-    with plain(db):
-        row = ask(db, _ROW, (endpoint_id,)).fetchone()
-    if row is None:
-        return "the conversation is over: nothing of it waits any more"
-    said, sent, state, waiting = row
-    if not waiting:
-        if state == "ER":
-            return "the conversation has failed: nothing of it will be sent any more; receive its Error message"
-        return f"everything sent is acknowledged ({sent} messages)" if sent else "nothing has been sent yet"
-    what = "1 message waits" if waiting == 1 else f"{waiting} messages wait"
-    if has_daemon(path_of(db)) is False:
-        before = f"; before that: {said}" if said else ""
-        return f"{what}: no daemon has this database open, start broker serve{before}"
-    if db.in_transaction:
-        return f"{what}: nothing leaves before the transaction commits" + (f"; until then: {said}" if said else "")
-    return str(said) if said else f"{what}: no daemon has taken them up yet"
-
-
-def has_daemon(path: str) -> bool | None:
-    """Whether a daemon has this database open, by the lock that it holds; None when that cannot be seen here."""
-    try:
-        inode = os.stat(f"{path}.lock").st_ino  # noqa: PTH116 - a name beside the file, not below it
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return None
-    try:
-        locks = _LOCKS.read_text(encoding="ascii")
-    except OSError:
-        return None
-    if any(f":{inode} " in line and " FLOCK " in line for line in locks.splitlines()):
-        return True
-    return False if _sees_all_processes() else None
-
-
-def _sees_all_processes() -> bool:
-    """Whether /proc/locks tells the locks of all processes; in a container it tells those of the container."""
-    try:
-        return str(_NAMESPACE.readlink()) == _ALL_PROCESSES
-    except OSError:
-        return False
-
-
-# --- securing ---
-# How a dialog that begins here is secured, as the remote service bindings of its database say.
-#
-# A binding forces security. Without one a dialog with ENCRYPTION = ON may not leave its instance: the daemon ends it
-# with
-# error 9727 when it would have to. The original's default is ON; here it is ON in a database that has a certificate,
-# so
-# one without does what it did before it knew of security.
-#
-# Source: Service Broker documentation, "Determining the Dialog Security Type", "BEGIN DIALOG CONVERSATION".
-
-
 _BINDING = "SELECT remote_principal, is_anonymous_on FROM broker_remote_service_binding WHERE remote_service_name = ?"
 _HAS_CERTIFICATE = "SELECT 1 FROM broker_database WHERE certificate IS NOT NULL"
-
-
-def secure(
-    db: sqlite3.Connection, conversation_id: bytes, far_service: str, now: float, *, encryption: bool | None
-) -> None:
-    """
-    Note how a dialog is secured, from its beginning on.
-
-    Args:
-        db: Inside a transaction; an application's own connection.
-        conversation_id: Of the new dialog.
-        far_service: Its target.
-        now: UTC seconds since 1970.
-        encryption: As the application says; None = whether this database has a certificate.
-    """
-    binding = ask(db, _BINDING, (far_service,)).fetchone()
-    if encryption is None:
-        encryption = ask(db, _HAS_CERTIFICATE).fetchone() is not None
-    if binding is None and not encryption:
-        return
-    # What knows of keys is slow to import, and most dialogs have none.
-    import secrets  # noqa: PLC0415
-
-    from broker.security.seal import SECRET_BYTES, Mode  # noqa: PLC0415
-    from broker.security.session import Secured  # noqa: PLC0415
-    from broker.store.sqlite.side import put_secured  # noqa: PLC0415
-
-    secured = Secured(None)
-    if binding is not None:
-        principal, is_anonymous = binding
-        secured = Secured(Mode.FULL, principal)
-        if is_anonymous:
-            secured = Secured(Mode.ANONYMOUS, principal, secrets.token_bytes(SECRET_BYTES))
-    put_secured(db, conversation_id, secured, now, is_initiator=True)
-
-
-_TIMED = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})  # ended here: no timer any more
 _BEGIN = (
     "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
     " state, service_name, far_service, far_broker_instance, contract, priority, lifetime, create_date)"
@@ -156,17 +61,19 @@ _BEGIN = (
 
 class Dialog:
     """
-    One side of a dialog, on the connection it was got from.
+    One side of a dialog, on the connection it was got from. The properties look at the database each time.
 
-    Shape: `conversation_handle` names this side, `conversation_id` both, `endpoint_id` is the row of this side; none of
-    them changes. The properties look at the database each time.
+    Attributes:
+        conversation_handle: Names this side.
+        conversation_id: Names both sides.
+        endpoint_id: The row of this side.
     """
 
     __slots__ = ("_db", "_is_durable", "conversation_handle", "conversation_id", "endpoint_id")
 
     def __init__(self, db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, conversation: uuid.UUID) -> None:
         self._db = db
-        self._is_durable = False  # looked at when something is sent
+        self._is_durable = False  # checked when something is sent
         self.endpoint_id = endpoint_id
         self.conversation_handle = handle
         self.conversation_id = conversation
@@ -207,27 +114,27 @@ class Dialog:
 
     def send(self, body: Body, *, type: str = DEFAULT, headers: Headers | None = None) -> int:  # noqa: A002 - original's
         """
-        SEND ON CONVERSATION: queue one message behind all that were sent before it.
+        SEND ON CONVERSATION: queue one message after all that were sent before it.
 
         Args:
             body: Bytes, text (as UTF-8), a binary file, or an iterable of bytes; the last two are read piece by piece.
                 What an application makes while it is read is read before the database is touched, above 1 MiB into a
                 temporary file; a file on a disk above 1 MiB is read while the database is locked.
             type: Message type name, 1 .. 512 bytes.
-            headers: Text by name that travels beside the body, at most HEADERS_MAX of HEADERS_MAX_BYTES. The context of
-                a span of OpenTelemetry at work here is added where they have no `traceparent`.
+            headers: Text by name that travels along with the body, at most HEADERS_MAX of HEADERS_MAX_BYTES. The
+                context of a span of OpenTelemetry at work here is added where they have no `traceparent`.
 
         Returns:
             Its message_sequence_number.
 
         Raises:
             ConversationError: 8429 the dialog cannot send any more; 8489 its lifetime is over; 8426 unknown handle;
-                8412 a type whose name does not fit, or headers that do not; 8433 no body, or text that is no UTF-8; and
-                under a contract that is declared here: 8428 no such type, 8431 not part of the contract, 8432 and 8434
-                not for this side, 8430 and 9616 a body that is not what the type says.
+                8412 a type whose name does not fit, or headers that do not; 8433 no body, or text that is not UTF-8;
+                and under a contract that is declared here: 8428 no such type, 8431 not part of the contract, 8432 and
+                8434 not for this side, 8430 and 9616 a body that is not what the type says.
             StoreBusyError: the database stayed locked.
-            StoreUnavailableError: the connection has `PRAGMA synchronous` below FULL, which is looked at once for each
-                dialog object; or there is no room for a temporary file.
+            StoreUnavailableError: the connection has `PRAGMA synchronous` below FULL, which is checked once for each
+                dialog object; or the disk of temporary files is full.
         """
         self._check_durable()
         handle = self.conversation_handle
@@ -240,7 +147,7 @@ class Dialog:
         Args:
             bodies: Bodies, each of them as for `send`, or pairs of a type and a body; all of them are read before the
                 first is queued, above 1 MiB into a temporary file.
-            type: Of those that come without one.
+            type: Of those without one.
             headers: Of each of them, as for `send`.
 
         Returns:
@@ -255,16 +162,16 @@ class Dialog:
 
     def end(self, *, error: int | None = None, description: str = "", cleanup: bool = False) -> None:
         """
-        END CONVERSATION: no more sending or receiving here; the far side hears of it behind everything sent.
+        END CONVERSATION: no more sending or receiving here; the far side is notified after everything sent.
 
         Args:
-            error: A positive code: END .. WITH ERROR; the far side reads an Error message behind everything sent.
-            description: What the far side reads beside the code, at most 3000 characters.
-            cleanup: END .. WITH CLEANUP: this side forgets everything and tells nobody; for administrators.
+            error: A positive code: END .. WITH ERROR; the far side receives an Error message after everything sent.
+            description: What the far side reads next to the code, at most 3000 characters.
+            cleanup: END .. WITH CLEANUP: this side forgets everything and sends nothing; for administrators.
 
         Raises:
-            ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is no positive
-                whole number; 8424 a description that is too long, no UTF-8, or has no `error` to be told with.
+            ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is not a positive
+                whole number; 8424 a description that is too long, not UTF-8, or has no `error` to be told with.
             StoreBusyError: the database stayed locked.
             StoreUnavailableError: as `send`; not with cleanup, which sends nothing.
         """
@@ -278,12 +185,12 @@ class Dialog:
 
     def set_timer(self, seconds: float | timedelta) -> None:
         """
-        BEGIN CONVERSATION TIMER: after this time a DialogTimer message comes to this side's own queue, once.
+        BEGIN CONVERSATION TIMER: after this time a DialogTimer message arrives in this side's own queue, once.
 
         A timer set before is replaced; `cancel_timer` ends one.
 
         Raises:
-            ConversationError: 8410 no number, not above 0, or beyond the lifetime; 8426 unknown handle; 8429 ended
+            ConversationError: 8410 not a number, not above 0, or beyond the lifetime; 8426 unknown handle; 8429 ended
                 here.
             StoreBusyError: the database stayed locked.
         """
@@ -366,11 +273,11 @@ def begin_dialog(
             be sealed ends with error 9727 when it would leave.
 
     Raises:
-        ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 no GUID, or the zero GUID;
-            8489 a lifetime that is no number, is over before it begins, or is longer than LIFETIME_MAX seconds; 8426
+        ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 not a GUID, or the zero GUID;
+            8489 a lifetime that is not a number, is over before it begins, or is longer than LIFETIME_MAX seconds; 8426
             the related conversation is unknown; 8414 its group belongs to another queue, or is the zero GUID; 102 both
             relations at once.
-        StoreUnavailableError: this file is no database of the broker, or stayed locked.
+        StoreUnavailableError: this file is not a database of the broker, or stayed locked.
     """
     check_connection(db)
     seconds = check_seconds(lifetime, "lifetime", 8489, most=LIFETIME_MAX)
@@ -404,8 +311,8 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
     The dialog of a conversation handle kept from earlier.
 
     Raises:
-        ConversationError: 8426 unknown handle; 8413 no GUID.
-        StoreUnavailableError: this file is no database of the broker.
+        ConversationError: 8426 unknown handle; 8413 not a GUID.
+        StoreUnavailableError: this file is not a database of the broker.
     """
     check_connection(db)
     check_schema(db)
@@ -453,12 +360,12 @@ def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
     MOVE CONVERSATION: put a conversation into another conversation group, which may be new.
 
     Raises:
-        ConversationError: 8426 unknown handle; 8413 no GUID; 8439 the group belongs to another queue, or is the zero
+        ConversationError: 8426 unknown handle; 8413 not a GUID; 8439 the group belongs to another queue, or is the zero
             GUID; 8438 the conversation has ended here.
         StoreBusyError: the database stayed locked.
     """
     check_dialog(dialog, Dialog)
-    db, group = dialog._db, guid_of(group)  # noqa: SLF001 - of the class beside it
+    db, group = dialog._db, guid_of(group)  # noqa: SLF001 - of the class above
     query = "SELECT endpoint_id, service_name, state FROM broker_conversation WHERE conversation_handle = ?"
     with transaction(db), plain(db):
         row = ask(db, query, (dialog.conversation_handle.bytes,)).fetchone()
@@ -508,3 +415,86 @@ def _check_queue(db: sqlite3.Connection, group: uuid.UUID, service: str, number:
 
 def _unknown(handle: object) -> ConversationError:
     return ConversationError(8426, f"the conversation handle {handle} is not found")
+
+
+# --- security and status ---
+
+
+def secure(
+    db: sqlite3.Connection, conversation_id: bytes, far_service: str, now: float, *, encryption: bool | None
+) -> None:
+    """
+    Record how a dialog is secured, from its beginning on.
+
+    Args:
+        db: Inside a transaction; an application's own connection.
+        conversation_id: Of the new dialog.
+        far_service: Its target.
+        now: UTC seconds since 1970.
+        encryption: As the application says; None = whether this database has a certificate.
+    """
+    binding = ask(db, _BINDING, (far_service,)).fetchone()
+    if encryption is None:
+        encryption = ask(db, _HAS_CERTIFICATE).fetchone() is not None
+    if binding is None and not encryption:
+        return
+    secured = Secured(None)
+    if binding is not None:
+        principal, is_anonymous = binding
+        secured = Secured(Mode.FULL, principal)
+        if is_anonymous:
+            secured = Secured(Mode.ANONYMOUS, principal, secrets.token_bytes(SECRET_BYTES))
+    put_secured(db, conversation_id, secured, now, is_initiator=True)
+
+
+def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
+    """
+    GET TRANSMISSION STATUS: why what one side sent is not acknowledged yet, in a sentence that is never blank.
+
+    The daemon writes why it waits into the conversation's row; what can be seen without it is added here: that nothing
+    waits, that it is not committed, or that there is no daemon.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    with plain(db):
+        row = ask(db, _STATUS, (endpoint_id,)).fetchone()
+    if row is None:
+        return "the conversation is over: nothing of it waits any more"
+    status, sent, state, waiting = row
+    if not waiting:
+        if state == "ER":
+            return "the conversation has failed: nothing of it will be sent any more; receive its Error message"
+        return f"everything sent is acknowledged ({sent} messages)" if sent else "nothing has been sent yet"
+    what = "1 message waits" if waiting == 1 else f"{waiting} messages wait"
+    if has_daemon(path_of(db)) is False:
+        before = f"; before that: {status}" if status else ""
+        return f"{what}: no daemon has this database open, start broker serve{before}"
+    if db.in_transaction:
+        return f"{what}: nothing leaves before the transaction commits" + (f"; until then: {status}" if status else "")
+    return str(status) if status else f"{what}: no daemon has taken them up yet"
+
+
+def has_daemon(path: str) -> bool | None:
+    """Whether a daemon has this database open, by the lock that it holds; None when that cannot be seen here."""
+    try:
+        inode = os.stat(f"{path}.lock").st_ino  # noqa: PTH116 - a name next to the file, not below it
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        locks = _LOCKS.read_text(encoding="ascii")
+    except OSError:
+        return None
+    if any(f":{inode} " in line and " FLOCK " in line for line in locks.splitlines()):
+        return True
+    return False if _sees_all_processes() else None
+
+
+def _sees_all_processes() -> bool:
+    """Whether /proc/locks has the locks of all processes; in a container it has those of the container."""
+    try:
+        return str(_NAMESPACE.readlink()) == _ALL_PROCESSES
+    except OSError:
+        return False

@@ -1,5 +1,8 @@
 """
-END CONVERSATION: plain, with an error, or with cleanup.
+END CONVERSATION: plain, with an error, or with cleanup; of one dialog, or of many that an application forgot to end.
+
+Many are selected by state, service and age, a slice in a transaction, each with END CONVERSATION as an application does
+it; between slices the file is free for others. A conversation that has changed since it was selected is judged again.
 
 Source: Service Broker documentation, "END CONVERSATION".
 """
@@ -32,17 +35,27 @@ _ENDED = (
     "UPDATE broker_conversation SET state = 'DO', end_dialog_sequence = send_sequence,"
     " send_sequence = send_sequence + 1, dialog_timer = NULL WHERE endpoint_id = ?"
 )
-# An administrator's error is on its way (`broker.store.sqlite.file_identity`); the dialog closes when the far side has
-# it.
-_STILL_TELLING = (
+# An administrator's error is being sent (`broker.store.sqlite.file_identity`): acknowledged, it closes the dialog.
+_STILL_SENDING = (
     "UPDATE broker_conversation SET state = 'DO', dialog_timer = NULL"
     " WHERE endpoint_id = ? AND state = 'ER' AND end_dialog_sequence >= acknowledged_sequence"
 )
-_LEAVE_LARGE = (
+_KEEP_LARGE = (
     "INSERT OR IGNORE INTO broker_received SELECT endpoint_id, message_sequence_number FROM broker_message"
     " WHERE endpoint_id = ? AND message_body IS NULL"
 )
 _REASONS = {ConversationState.DISCONNECTED_INBOUND: FailureReason.FAR_SIDE_ENDED}
+SLICE = 500  # conversations ended in one transaction: some tens of milliseconds
+ENDABLE = tuple(state for state in ConversationState if (state, Happening.ENDED_HERE) in TRANSITIONS)
+
+_WHERE = (
+    " FROM broker_conversation c WHERE c.endpoint_id > ?1 AND c.create_date <= ?2"
+    " AND (?3 IS NULL OR c.service_name = ?3) AND instr(?4, c.state || ' ')"
+)
+_UNREAD = "(SELECT count(*) FROM broker_message m WHERE m.endpoint_id = c.endpoint_id)"
+_UNSENT = "(SELECT count(*) FROM broker_transmission t WHERE t.endpoint_id = c.endpoint_id)"
+_COUNT = f"SELECT c.service_name, c.state, count(*), sum({_UNREAD}), sum({_UNSENT}){_WHERE} GROUP BY 1, 2 ORDER BY 1, 2"
+_NEXT = f"SELECT c.endpoint_id, c.conversation_handle{_WHERE} ORDER BY c.endpoint_id LIMIT {SLICE}"
 
 
 def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int | None, description: str) -> None:
@@ -54,7 +67,7 @@ def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int 
         raise ConversationError(8424, f"a description of {len(description)} characters is above {DESCRIPTION_MAX}")
     if error is None and description:
         raise ConversationError(
-            8424, "a description is told with an error only: give the error's code, or leave out the description"
+            8424, "a description is sent with an error only: give the error's code, or leave out the description"
         )
     flags, type_name, body = int(Flag.END_DIALOG), END_DIALOG, b""
     if error is not None:
@@ -68,20 +81,20 @@ def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int 
         state = TRANSITIONS.get((before, Happening.ENDED_HERE))
         if state is None:
             raise ConversationError(8462, f"conversation {handle} has ended already")
-        if ask(db, _STILL_TELLING, endpoint).rowcount:
+        if ask(db, _STILL_SENDING, endpoint).rowcount:
             _forget_unread(db, endpoint_id)
         elif state is ConversationState.DISCONNECTED_OUTBOUND:
             _forget_unread(db, endpoint_id)
             ask(db, _TRANSMIT, (flags, type_name, now, body, *endpoint))
             ask(db, _ENDED, endpoint)
         else:
-            # Nobody heard of it, or the far side has ended: nothing is left to say.
+            # The far side has not heard of it, or has ended: there is nothing to send.
             close(db, endpoint_id, now, _REASONS.get(before, FailureReason.FAILED_HERE))
 
 
 def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID) -> None:
     """
-    Forget one side and tell nobody. The daemon removes what large messages leave behind.
+    Forget one side and send nothing. The daemon removes the fragments of large messages.
 
     Raises:
         ConversationError: 8426 unknown handle.
@@ -98,84 +111,61 @@ def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID
 
 
 def _forget_unread(db: sqlite3.Connection, endpoint_id: int) -> None:
-    """Nobody will receive what waits; of a large message the daemon removes the body by and by."""
-    ask(db, _LEAVE_LARGE, (endpoint_id,))
+    """What waits will not be received; the daemon removes the fragments of large messages later."""
+    ask(db, _KEEP_LARGE, (endpoint_id,))
     for table in ("broker_message", "broker_failure"):
         ask(db, f"DELETE FROM {table} WHERE endpoint_id = ?", (endpoint_id,))  # noqa: S608 - names listed above
 
 
-# --- crowd ---
-# Ending many conversations that are alike: those that an application has forgotten to end.
-#
-# Chosen by state, service and age, a slice in a transaction, each with END CONVERSATION as an application would say
-# it;
-# between slices the file is everybody's. A conversation that has changed since it was chosen is judged anew.
-
-
-SLICE = 500  # conversations ended in one transaction: some tens of milliseconds
-ENDABLE = tuple(state for state in ConversationState if (state, Happening.ENDED_HERE) in TRANSITIONS)
-
-_WHERE = (
-    " FROM broker_conversation c WHERE c.endpoint_id > ?1 AND c.create_date <= ?2"
-    " AND (?3 IS NULL OR c.service_name = ?3) AND instr(?4, c.state || ' ')"
-)
-_UNREAD = "(SELECT count(*) FROM broker_message m WHERE m.endpoint_id = c.endpoint_id)"
-_UNSENT = "(SELECT count(*) FROM broker_transmission t WHERE t.endpoint_id = c.endpoint_id)"
-_COUNT = f"SELECT c.service_name, c.state, count(*), sum({_UNREAD}), sum({_UNSENT}){_WHERE} GROUP BY 1, 2 ORDER BY 1, 2"
-_NEXT = f"SELECT c.endpoint_id, c.conversation_handle{_WHERE} ORDER BY c.endpoint_id LIMIT {SLICE}"
+# --- many conversations ---
 
 
 @dataclass(frozen=True, slots=True)
 class DialogSelection:
-    """
-    Which conversations.
-
-    Shape: `states` of this side; `service` of this side, None for any; `before` UTC seconds when they were begun at the
-    latest.
-    """
+    """Which conversations, by this side of them."""
 
     states: tuple[ConversationState, ...]
-    service: str | None
-    before: float
+    service: str | None  # None: any
+    before: float  # UTC seconds at which they were begun at the latest
 
-    def behind(self, endpoint_id: int) -> tuple[object, ...]:
-        """The parameters of a query for those made after one."""
+    def after(self, endpoint_id: int) -> tuple[object, ...]:
+        """The parameters of a query for those created after this one."""
         return endpoint_id, self.before, self.service, "".join(f"{state.value} " for state in self.states)
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """How many of one service and state. Shape: `unread` and `unsent` messages of theirs."""
+    """How many conversations of one service and state."""
 
     service_name: str
     state: str
     conversations: int
-    unread: int
-    unsent: int
+    unread: int  # messages of theirs
+    unsent: int  # likewise
 
 
 @dataclass(frozen=True, slots=True)
 class EndMode:
-    """How they end. Shape: `error` the application's code, None for a plain end; `is_cleanup` tells nobody."""
+    """How they end."""
 
-    error: int | None = None
+    error: int | None = None  # the application's code; None for a plain end
     description: str = ""
-    is_cleanup: bool = False
+    is_cleanup: bool = False  # the far side is not notified
 
 
-def count(db: sqlite3.Connection, crowd: DialogSelection) -> list[Members]:
-    """Who would end. Raises: StoreUnavailableError."""
-    return [Members(*row) for row in look(db, lambda: ask(db, _COUNT, crowd.behind(0)).fetchall())]
+def count(db: sqlite3.Connection, selection: DialogSelection) -> list[Members]:
+    """How many would end. Raises: StoreUnavailableError."""
+    return [Members(*row) for row in look(db, lambda: ask(db, _COUNT, selection.after(0)).fetchall())]
 
 
-def end_crowd(db: sqlite3.Connection, crowd: DialogSelection, farewell: EndMode) -> Iterator[int]:
+def end_crowd(db: sqlite3.Connection, selection: DialogSelection, mode: EndMode) -> Iterator[int]:
     """
-    End them; how many so far, after each slice.
+    End them; yields how many so far, after each slice.
 
     Args:
-        db: A connection of its own, in autocommit mode.
-        crowd: Whom.
-        farewell: How.
+        db: A separate connection, in autocommit mode.
+        selection: Which.
+        mode: How.
 
     Raises:
         ConversationError: the error or its description cannot be sent.
@@ -184,21 +174,21 @@ def end_crowd(db: sqlite3.Connection, crowd: DialogSelection, farewell: EndMode)
     ended, after, is_over = 0, 0, False
     while not is_over:
         with transaction(db):
-            rows = ask(db, _NEXT, crowd.behind(after)).fetchall()
-            ended += sum(_end(db, endpoint_id, uuid.UUID(bytes=handle), farewell) for endpoint_id, handle in rows)
+            rows = ask(db, _NEXT, selection.after(after)).fetchall()
+            ended += sum(_end(db, endpoint_id, uuid.UUID(bytes=handle), mode) for endpoint_id, handle in rows)
         is_over = len(rows) < SLICE
         after = rows[-1][0] if rows else after
         yield ended
 
 
-def _end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, farewell: EndMode) -> bool:
-    if farewell.is_cleanup:
+def _end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, mode: EndMode) -> bool:
+    if mode.is_cleanup:
         end_with_cleanup(db, endpoint_id, handle)
         return True
     try:
-        end(db, endpoint_id, handle, farewell.error, farewell.description)
+        end(db, endpoint_id, handle, mode.error, mode.description)
     except ConversationError as error:
-        if error.number == 8462:  # it has ended, and still tells the far side
+        if error.number == 8462:  # it has ended, and the far side has not acknowledged it yet
             return False
         raise
     return True

@@ -1,9 +1,21 @@
 """
-Which messages of a queue are next: by priority, then in the order of arrival, without what nobody may take now.
+Which messages of a queue are next, and the claims by which readers lock them.
 
-The cost of a look does not grow with what waits: the queue's index has its rows in this order, and so has that of each
-conversation. Only where a reader has the groups of everything at the head of the queue, the conversations that have
-messages are gone through one by one, not their messages.
+Messages come by priority, then in the order of arrival, without what is locked or in quarantine. The cost of a look
+does not grow with what waits: the queue's index has its rows in this order, and so has that of each conversation. Only
+where readers have the groups of everything at the head of the queue, the conversations that have messages are gone
+through one by one, not their messages.
+
+A claim is a row of `broker_group_lock` with the reader's slot, written in a short transaction together with the look at
+the queue. From then on no other reader gets messages of that group, while they stay in the queue: whatever happens to
+the reader, nothing is lost. `finish_claim` removes the messages and the lock in the reader's own transaction. A failure
+and its pause are written in the transaction that removes the lock, and only by the owner of the lock.
+
+Functions about claims are called inside a write transaction of the caller's. `now` has to be read inside that
+transaction: a pause that another connection began after `now` counts as one that began before the clock was set back,
+so as over.
+
+Source: Service Broker documentation, "Conversation Group Locks", "RECEIVE".
 """
 
 from __future__ import annotations
@@ -31,6 +43,7 @@ from broker.store.sqlite.queues import LOCKED_GROUPS_SQL, READ_GROUPS_SQL, Aband
 from broker.store.sqlite.transaction import ask, path_of
 
 HEAD = 1000  # messages at the head of a queue among which one of a free group is looked for first
+BATCH_MAX_BYTES = 16 * 1024 * 1024  # of bodies in one claim, unless its first message alone is larger
 
 _QUEUE = (
     "SELECT queue_id, is_receive_enabled, EXISTS (SELECT 1 FROM broker_group_lock),"
@@ -66,9 +79,18 @@ _FREE_GROUP = (
 )
 
 
+class QueueState(NamedTuple):
+    """What one look shows of a queue."""
+
+    queue_id: int
+    is_receive_enabled: int
+    has_locks: int  # whether any group of the database is locked
+    has_messages: int  # that are not in quarantine
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is asked for. Shape: a conversation handle, or a conversation group, or neither for the whole queue."""
+    """What is asked for: one conversation, by its handle, or one conversation group; neither for the whole queue."""
 
     handle: bytes | None = None
     group: bytes | None = None
@@ -76,122 +98,31 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class QueueSelection:
-    """
-    Where to look.
-
-    Shape: `now` UTC seconds since 1970, for groups that rest; `has_locks` False when it is known that no group is
-    locked.
-    """
+    """Where to look."""
 
     queue_id: int
     scope: Scope
-    now: float
-    has_locks: bool = True
-
-
-class QueueState(NamedTuple):
-    """
-    What one look tells of a queue.
-
-    Shape: `has_locks` whether any group of the database is locked; `has_messages` whether any waits in it that is not
-    in quarantine.
-    """
-
-    queue_id: int
-    is_receive_enabled: int
-    has_locks: int
-    has_messages: int
-
-
-def queue_of(db: sqlite3.Connection, name: str) -> QueueState | None:
-    """The queue of this name: all that most calls of RECEIVE have to know before they take anything."""
-    row = ask(db, _QUEUE, (name,)).fetchone()
-    return None if row is None else QueueState(*row)
-
-
-def next_messages(db: sqlite3.Connection, choice: QueueSelection, columns: str, limit: int) -> list[tuple[Any, ...]]:
-    """
-    Columns of the next messages, at most so many.
-
-    Args:
-        db: Any connection to the database.
-        choice: Where to look. Just one group or conversation is given although it rests, for who asks knows it; what
-            a reader that lives has is given to nobody else.
-        columns: Of the message `m` and its conversation `c`.
-        limit: At least 1.
-    """
-    scope = choice.scope
-    locked = locked_groups(db, choice.now) if choice.has_locks else None
-    if scope.handle is not None or scope.group is not None:
-        key = "conversation_group_id" if scope.handle is None else "conversation_handle"
-        query = _NEXT_OF.format(columns=columns, key=key, free="" if locked is None else _NOT_READ)
-        readers = () if locked is None else locked[1:]
-        return ask(db, query, (choice.queue_id, limit, scope.handle or scope.group, *readers, limit)).fetchall()
-    if locked is None:
-        return ask(db, _NEXT.format(columns=columns), (choice.queue_id, limit)).fetchall()
-    query = _NEXT_FREE.format(columns=columns, locked=LOCKED_GROUPS_SQL)
-    rows = ask(db, query, (choice.queue_id, max(HEAD, limit), *locked, limit)).fetchall()
-    if rows:
-        return rows
-    free = ask(db, _FREE_GROUP.format(locked=LOCKED_GROUPS_SQL), (choice.queue_id, *locked)).fetchone()
-    if free is None:
-        return []
-    return next_messages(db, QueueSelection(choice.queue_id, Scope(group=free[0]), choice.now), columns, limit)
-
-
-def first_group(db: sqlite3.Connection, choice: QueueSelection) -> bytes | None:
-    """The conversation group of the next message."""
-    rows = next_messages(db, choice, "c.conversation_group_id", 1)
-    return rows[0][0] if rows else None
-
-
-# --- claim ---
-# Claiming a conversation group: the messages that a reader works on, locked without holding the file.
-#
-# A claim is a row of `broker_group_lock` with the reader's slot, written in a short transaction together with the
-# look at
-# the queue. From then on nobody else takes messages of that group, while they still stand in the queue: whatever
-# happens
-# to the reader, nothing is lost. `settle` removes the messages and the lock in the reader's own transaction. A
-# failure
-# and its pause are written in the transaction that removes the lock, and only by the owner of the lock.
-#
-# Every function is called inside a write transaction of its caller's. `now` has to be read inside that transaction: a
-# pause that another connection began after `now` counts as one that began before the clock was set back, so as over.
-#
-# Source: Service Broker documentation, "Conversation Group Locks", "RECEIVE".
-
-
-BATCH_MAX_BYTES = 16 * 1024 * 1024  # of bodies in one claim, unless its first message alone is larger
-_WEIGHT = "m.queuing_order, coalesce(length(m.message_body), 0)"
+    now: float  # UTC seconds since 1970, for groups that rest
+    has_locks: bool = True  # False when it is known that no group is locked
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """
-    A conversation group that a reader has locked.
-
-    Attributes:
-        conversation_group_id: The group.
-        reader: The slot of the reader's process.
-        lock_time: When it was locked, UTC seconds. Tells this lock from a later one of the same process.
-        queue_id: The queue of the messages.
-        queuing_orders: The messages, in the order in which they are received; never empty.
-    """
+    """A conversation group that a reader has locked."""
 
     conversation_group_id: bytes
-    reader: int
-    lock_time: float
+    reader: int  # the slot of the reader's process
+    lock_time: float  # UTC seconds; distinguishes this lock from a later one of the same process
     queue_id: int
-    queuing_orders: tuple[int, ...]
+    queuing_orders: tuple[int, ...]  # the messages, in the order in which they are received; never empty
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """What a reader says of failures. Shape: `attempts` until quarantine; `rest_first` seconds, see `note_failure`."""
+    """What follows the failures of a message."""
 
-    attempts: int = ATTEMPTS
-    rest_first: float = REST_FIRST
+    attempts: int = ATTEMPTS  # until quarantine
+    rest_first: float = REST_FIRST  # seconds, see `note_failure`
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +138,63 @@ class ClaimLostError(Exception):
     """The lock on the group is gone, or messages of it are: what was done with them must be rolled back."""
 
     def __str__(self) -> str:
-        return "somebody else took the messages or ended their dialog meanwhile: nothing of the work was committed"
+        return "another reader got the messages, or their dialog ended meanwhile: nothing of the work was committed"
+
+
+# --- the next messages ---
+
+
+def queue_of(db: sqlite3.Connection, name: str) -> QueueState | None:
+    """The queue of this name: all that most calls of RECEIVE have to know before they remove anything."""
+    row = ask(db, _QUEUE, (name,)).fetchone()
+    return None if row is None else QueueState(*row)
+
+
+def next_messages(db: sqlite3.Connection, selection: QueueSelection, columns: str, limit: int) -> list[tuple[Any, ...]]:
+    """
+    Columns of the next messages, at most so many.
+
+    Args:
+        db: Any connection to the database.
+        selection: Where to look. A group or conversation that is asked for is returned although it rests, as the
+            caller knows it; what a live reader has is returned to no other.
+        columns: Of the message `m` and its conversation `c`.
+        limit: At least 1.
+    """
+    scope, queue_id = selection.scope, selection.queue_id
+    locked = locked_groups(db, selection.now) if selection.has_locks else None
+    if scope.handle is not None or scope.group is not None:
+        key = "conversation_group_id" if scope.handle is None else "conversation_handle"
+        query = _NEXT_OF.format(columns=columns, key=key, free="" if locked is None else _NOT_READ)
+        readers = () if locked is None else locked[1:]
+        return ask(db, query, (queue_id, limit, scope.handle or scope.group, *readers, limit)).fetchall()
+    if locked is None:
+        return ask(db, _NEXT.format(columns=columns), (queue_id, limit)).fetchall()
+    query = _NEXT_FREE.format(columns=columns, locked=LOCKED_GROUPS_SQL)
+    rows = ask(db, query, (queue_id, max(HEAD, limit), *locked, limit)).fetchall()
+    if rows:
+        return rows
+    free = ask(db, _FREE_GROUP.format(locked=LOCKED_GROUPS_SQL), (queue_id, *locked)).fetchone()
+    if free is None:
+        return []
+    return next_messages(db, QueueSelection(queue_id, Scope(group=free[0]), selection.now), columns, limit)
+
+
+def first_group(db: sqlite3.Connection, selection: QueueSelection) -> bytes | None:
+    """The conversation group of the next message."""
+    rows = next_messages(db, selection, "c.conversation_group_id", 1)
+    return rows[0][0] if rows else None
+
+
+# --- claims ---
 
 
 def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int, now: float) -> Claim | None:
     """
-    Lock the group whose turn it is, and choose its messages; None when there is nothing to do.
+    Lock the next group, and choose its messages; None when there is nothing to do.
 
-    A group with a failed message gives its first message alone, so that it is known which one fails. A lock is never
-    taken over: the group of a reader that died is free after `note_crashes`, which counts the failure.
+    Of a group with a failed message only the first message is chosen, so that it is known which one fails. A lock is
+    never taken over: the group of a reader that died is free after `record_crashes`, which counts the failure.
     """
     queue = ask(db, "SELECT queue_id FROM broker_queue WHERE name = ? AND is_receive_enabled", (queue_name,)).fetchone()
     if queue is None:
@@ -223,7 +202,8 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
     group = first_group(db, QueueSelection(queue[0], Scope(), now))
     if group is None:
         return None
-    waiting = next_messages(db, QueueSelection(queue[0], Scope(group=group), now), _WEIGHT, top)
+    weight = "m.queuing_order, coalesce(length(m.message_body), 0)"
+    waiting = next_messages(db, QueueSelection(queue[0], Scope(group=group), now), weight, top)
     locked = ask(
         db,
         "INSERT INTO broker_group_lock (conversation_group_id, reader, lock_time) VALUES (?1, ?2, ?3)"
@@ -232,35 +212,45 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
         (group, slot, now),
     )
     if not locked.rowcount:
-        return None  # its reader has died since `note_crashes`
-    is_alone = is_failing(db, group)
-    return Claim(group, slot, now, queue[0], _batch(waiting[:1] if is_alone else waiting))
+        return None  # its reader has died since `record_crashes`
+    return Claim(group, slot, now, queue[0], _batch(waiting[:1] if is_failing(db, group) else waiting))
+
+
+def _batch(waiting: list[tuple[Any, ...]]) -> tuple[int, ...]:
+    """The messages that are handled together: at most BATCH_MAX_BYTES of bodies; large ones are streams."""
+    size = 0
+    orders: list[int] = []
+    for order, length in waiting:
+        size += length
+        if orders and size > BATCH_MAX_BYTES:
+            break
+        orders.append(order)
+    return tuple(orders)
 
 
 def next_rest_end(db: sqlite3.Connection, now: float) -> float | None:
     """The instant at which the next group has rested; None when none rests."""
-    end: float | None = ask(
-        db, "SELECT min(retry_time) FROM broker_group_lock WHERE retry_time > ?", (now,)
-    ).fetchone()[0]
+    query = "SELECT min(retry_time) FROM broker_group_lock WHERE retry_time > ?"
+    end: float | None = ask(db, query, (now,)).fetchone()[0]
     return end
 
 
-def settle(db: sqlite3.Connection, claim: Claim, endpoint_ids: Iterable[int]) -> None:
+def finish_claim(db: sqlite3.Connection, claim: Claim, endpoint_ids: Iterable[int]) -> None:
     """
-    The messages have been handled: they leave the queue, and the group is free.
+    The messages have been handled: remove them from the queue, and release the group.
 
     Raises:
-        ClaimLostError: the group is not this reader's any more, or somebody else removed one of the messages; the
+        ClaimLostError: the group is not this reader's any more, or another connection removed one of the messages; the
             transaction must be rolled back.
     """
     gone = [order for order in claim.queuing_orders if not remove_message(db, order)]
-    if gone:  # by the reader itself, if it ended their dialog: then they stand in the queue for all others
+    if gone:  # by the reader itself, if it ended their dialog: then all others still see them in the queue
         with closing(open_watch(path_of(db))) as watch:
             if not are_there(watch, gone):
                 raise ClaimLostError
     note_success(db, endpoint_ids)
     note_queue_success(db, claim.queue_id)
-    if not give_back(db, claim):
+    if not release_claim(db, claim):
         raise ClaimLostError
 
 
@@ -270,15 +260,17 @@ def are_there(db: sqlite3.Connection, queuing_orders: Iterable[int]) -> bool:
     return all(ask(db, query, (order,)).fetchone() is not None for order in queuing_orders)
 
 
-def give_back(db: sqlite3.Connection, lock: Claim | Abandoned) -> bool:
+def release_claim(db: sqlite3.Connection, lock: Claim | Abandoned) -> bool:
     """Remove the lock of a group, its messages untouched; False when this lock is gone."""
     statement = "DELETE FROM broker_group_lock WHERE conversation_group_id = ? AND reader = ? AND lock_time = ?"
     return ask(db, statement, (lock.conversation_group_id, lock.reader, lock.lock_time)).rowcount > 0
 
 
-def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int, RetryRule], now: float) -> list[Crash]:
+def record_crashes(
+    db: sqlite3.Connection, *, own: int | None, rules: Mapping[int, RetryRule], now: float
+) -> list[Crash]:
     """
-    Count the death of readers as a failure of the messages they had, so that one that kills its reader is not for ever.
+    Count the death of readers as a failure of the messages they had, so that one that kills its reader ends somewhere.
 
     Args:
         db: A connection inside a write transaction.
@@ -288,8 +280,15 @@ def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int,
     """
     crashes = []
     for group in rows_of_dead_slots(db, own):
-        give_back(db, group)
-        message = _under_way(db, group)
+        release_claim(db, group)
+        # The message that the dead reader had, as far as is known: the first that was there when it locked the group.
+        message = ask(
+            db,
+            "SELECT m.endpoint_id, m.message_sequence_number, m.queue_id FROM broker_conversation c"
+            " CROSS JOIN broker_message m USING (endpoint_id) WHERE c.conversation_group_id = ? AND m.status = ?"
+            " AND m.message_enqueue_time <= ? ORDER BY m.priority DESC, m.queuing_order LIMIT 1",
+            (group.conversation_group_id, READY, group.lock_time),
+        ).fetchone()
         if message is not None:
             endpoint_id, sequence, queue_id = message
             what = Blame(endpoint_id, sequence, "the process of its reader died while it had it")
@@ -297,27 +296,3 @@ def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int,
             verdict = note_failure(db, what, now=now, attempts=rule.attempts, rest_first=rule.rest_first)
             crashes.append(Crash(endpoint_id, sequence, verdict))
     return crashes
-
-
-def _under_way(db: sqlite3.Connection, group: Abandoned) -> tuple[int, int, int] | None:
-    """The message that a dead reader had, as far as can be told: the first that had come when it took the group."""
-    row: tuple[int, int, int] | None = ask(
-        db,
-        "SELECT m.endpoint_id, m.message_sequence_number, m.queue_id FROM broker_conversation c"
-        " CROSS JOIN broker_message m USING (endpoint_id) WHERE c.conversation_group_id = ? AND m.status = ?"
-        " AND m.message_enqueue_time <= ? ORDER BY m.priority DESC, m.queuing_order LIMIT 1",
-        (group.conversation_group_id, READY, group.lock_time),
-    ).fetchone()
-    return row
-
-
-def _batch(waiting: list[tuple[Any, ...]]) -> tuple[int, ...]:
-    """The messages that are handled together: no more than BATCH_MAX_BYTES of bodies; large ones are streams."""
-    size = 0
-    orders: list[int] = []
-    for order, length in waiting:
-        size += length
-        if orders and size > BATCH_MAX_BYTES:
-            break
-        orders.append(order)
-    return tuple(orders)

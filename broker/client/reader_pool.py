@@ -1,9 +1,11 @@
 """
-Readers: functions that are given the messages of a queue, the original's activated procedures.
+Readers: functions that receive the messages of a queue, the original's activated procedures; how they are made and run.
 
-This is what applications see of readers: how one is made, found and run. `activation` is what is known of each by those
-that run it (`runner`, `desk`, `work`), and these know nothing of this module.
-There is no list of all readers anywhere: `broker run` and `run_readers` are given a module, a `Readers` or the readers.
+A plain function runs in its own thread, a coroutine function in the loop, with a thread for what touches the file. To
+stop is to claim nothing new and to finish what is under way; what takes longer than the grace period is cut off: a
+coroutine is cancelled, which counts as no failure, a thread cannot be, and its messages come again when the process has
+ended. There is no list of all readers anywhere: `broker run` and `run_readers` are given a module, a `Readers` or the
+readers. What each worker does is `broker.client.reader_worker`.
 
 Source: Service Broker documentation, "Service Broker Activation".
 """
@@ -36,6 +38,13 @@ from broker.store.sqlite.quarantine import ATTEMPTS, REST_FIRST
 from broker.store.sqlite.transaction import sentence
 
 CONCURRENCY_MAX = 1024  # groups at a time of one reader: each has a connection and, if not async, a thread
+GRACE = 30.0  # seconds: below the 90 s that systemd and the 30 s that Kubernetes wait before SIGKILL
+
+Databases: TypeAlias = Mapping[str, str | PathLike[str]] | str | PathLike[str]
+"""The file of each database by name, or the one file."""
+_T = TypeVar("_T")
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ def reader(
     """
     Make a function the reader of a queue: `@broker.reader("BillingQueue")` above `def handle(db, messages)`.
 
-    The function may be a coroutine function. It is given a connection to the database and messages of one conversation
+    The function may be a coroutine function. It is passed a connection to the database and messages of one conversation
     group, in order; what it writes there, sends and ends is committed together with the receipt of the messages when it
     returns, and rolled back when it raises.
 
@@ -105,13 +114,13 @@ def reader(
 
 
 def _check_function(function: object, *, single: bool) -> None:
-    """See that it can be called as readers are. Raises TypeError."""
+    """Check that it can be called as readers are. Raises TypeError."""
     if not callable(function):
         raise TypeError(f"a reader is a function, not {type(function).__name__}")
     try:
-        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may give more
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may pass more
     except (TypeError, ValueError):
-        return  # written in C: it does not say
+        return  # written in C, without a signature
     try:
         signature.bind(None, None)
     except TypeError:
@@ -158,12 +167,43 @@ async def run_readers(
 
     Raises:
         TypeError: there is no reader.
-        ConversationError: 148 `grace` is no time; 911 no such database; 208 no such queue.
+        ConversationError: 148 `grace` is not a time; 911 no such database; 208 no such queue.
         StoreUnavailableError: a file cannot be used.
     """
-    import asyncio  # noqa: PLC0415 - slow to import, and most who make a reader do not run it here
+    pool = ReaderPool(find_readers(readers), databases, grace=grace)
+    try:
+        return await pool.run(stop or asyncio.Event())
+    finally:
+        pool.close()
 
-    return await run_until(find_readers(readers), databases, grace=grace, stop=stop or asyncio.Event())
+
+def run_until_signal(
+    readers: object,
+    databases: Databases,
+    *,
+    grace: float | None = None,
+    on_stop: Callable[[], None] | None = None,
+) -> bool:
+    """Run readers in a loop of their own until SIGTERM or SIGINT, when `on_stop` is called; see `run_readers`."""
+
+    async def run() -> bool:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+
+        def end() -> None:
+            for number in signals:
+                loop.remove_signal_handler(number)
+            if on_stop is not None:
+                on_stop()
+            stop.set()
+
+        if threading.current_thread() is threading.main_thread():
+            for number in signals:
+                loop.add_signal_handler(number, end)
+        return await run_readers(readers, databases, grace=grace, stop=stop)
+
+    return asyncio.run(run())
 
 
 def find_readers(target: object) -> list[Reader]:
@@ -189,81 +229,13 @@ def find_readers(target: object) -> list[Reader]:
     return list(found.values())
 
 
-# --- runner ---
-# Running readers: as many workers as they ask for, until they are to stop.
-#
-# A plain function runs in a thread of its own, a coroutine function in the loop, with a thread beside it for what
-# touches
-# the file. To stop is to claim nothing new and to finish what is under way; what takes longer than the grace period
-# is
-# cut off: a coroutine is cancelled and nobody is blamed, a thread cannot be, and its messages come again when the
-# process
-# has ended.
-
-
-GRACE = (
-    30.0  # seconds for what is under way: below the 90 s that systemd and the 30 s that Kubernetes give, with SIGKILL
-)
-
-log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
-
-Databases: TypeAlias = Mapping[str, str | PathLike[str]] | str | PathLike[str]
-
-
-async def run_until(
-    readers: Sequence[Activation], databases: Databases, *, grace: float | None = None, stop: asyncio.Event
-) -> bool:
-    """
-    Run readers in this loop until `stop` is set or the task is cancelled.
-
-    Returns:
-        Whether everything under way was finished.
-
-    Raises:
-        See `broker.run_readers`.
-    """
-    runner = Runner(readers, databases, grace=grace)
-    try:
-        return await runner.run(stop)
-    finally:
-        runner.close()
-
-
-def run_until_signal(
-    readers: Sequence[Activation],
-    databases: Databases,
-    *,
-    grace: float | None = None,
-    on_stop: Callable[[], None] = lambda: None,
-) -> bool:
-    """Run readers in a loop of their own until SIGTERM or SIGINT, when `on_stop` is called; see `run_until`."""
-
-    async def run() -> bool:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def end() -> None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-            on_stop()
-            stop.set()
-
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, end)
-        return await run_until(readers, databases, grace=grace, stop=stop)
-
-    return asyncio.run(run())
-
-
-class Runner:
-    """Readers at work on their databases. Loop-only, but for the threads it starts."""
+class ReaderPool:
+    """Readers at work on their databases. Loop-only, except the threads that it starts."""
 
     def __init__(self, readers: Sequence[Activation], databases: Databases, *, grace: float | None = None) -> None:
-        """Find the database of each reader, and open all. Raises: see `broker.run_readers`."""
+        """Find the database of each reader, and open all. Raises: see `run_readers`."""
         self._grace = GRACE if grace is None else check_seconds(grace, "grace", 148, may_be_zero=True)
-        self._desks: list[ReaderDatabase] = []
+        self._databases: list[ReaderDatabase] = []
         self._workers: list[ReaderWorker] = []
         self._tasks: dict[asyncio.Task[None], ReaderWorker] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -271,19 +243,20 @@ class Runner:
         by_database = _place(readers, _paths(databases))
         try:
             for (name, path), placed in by_database.items():
-                desk = ReaderDatabase(name, path, placed)
-                self._desks.append(desk)
+                database = ReaderDatabase(name, path, placed)
+                self._databases.append(database)
                 for reader in placed:
-                    self._workers += [self._open(desk, reader) for _ in range(reader.concurrency)]
+                    self._workers += [self._open(database, reader) for _ in range(reader.concurrency)]
         except BaseException:
             self.close()
             raise
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Work until told to stop; True when everything under way was finished."""
-        for desk in self._desks:
-            for reader in desk.readers:
-                log.info("reader started", database=desk.name, queue=reader.queue, reader=reader.name, slot=desk.slot)
+        """Work until `stop` is set; returns whether everything under way was finished."""
+        for database in self._databases:
+            for reader in database.readers:
+                about = {"database": database.name, "queue": reader.queue, "reader": reader.name}
+                log.info("reader started", **about, slot=database.slot)
         coroutines = sum(worker.reader.is_async for worker in self._workers)
         self._pool = ThreadPoolExecutor(coroutines, thread_name_prefix="reader") if coroutines else None
         self._tasks = {asyncio.create_task(self._serve(worker)): worker for worker in self._workers}
@@ -300,28 +273,26 @@ class Runner:
 
     def close(self) -> None:
         """Give back what is not in use any more."""
-        for desk in self._desks:
-            desk.stop()
+        for database in self._databases:
+            database.stop()
         if self._pool is not None:
             self._pool.shutdown(wait=not self._is_cut, cancel_futures=True)
         if not self._is_cut:
             for worker in self._workers:
                 worker.close()
-            for desk in self._desks:
-                desk.close()
+            for database in self._databases:
+                database.close()
 
-    # --- parts ---
-
-    def _open(self, desk: ReaderDatabase, reader: Activation) -> ReaderWorker:
+    def _open(self, database: ReaderDatabase, reader: Activation) -> ReaderWorker:
         try:
-            return ReaderWorker(desk, reader)
+            return ReaderWorker(database, reader)
         except sqlite3.Error as error:
-            raise StoreUnavailableError(str(desk.path), sentence(error)) from error
+            raise StoreUnavailableError(str(database.path), sentence(error)) from error
 
     async def _finish(self) -> bool:
         """Claim nothing new, wait for what is under way, then cut off what can be cut."""
-        for desk in self._desks:
-            desk.stop()
+        for database in self._databases:
+            database.stop()
         pending = await _all_done(self._tasks, self._grace)
         if not pending:
             return True
@@ -351,7 +322,7 @@ class Runner:
                 await self._in_thread(work.finish)
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
-        """Do what touches the file; not given up when the task is cancelled, for then nobody would know what it did."""
+        """Do what touches the file, to its end also when the task is cancelled: else its outcome would not be known."""
         assert self._pool is not None
         future = asyncio.get_running_loop().run_in_executor(self._pool, call)
         while not future.done():
@@ -364,7 +335,7 @@ def _serve_in_thread(worker: ReaderWorker) -> None:
     while (work := worker.next()) is not None:
         try:
             worker.reader.function(work.db, work.argument())
-        except BaseException as error:  # noqa: BLE001 - told by whoever waits
+        except BaseException as error:  # noqa: BLE001 - it is the failure of a message
             work.fail(error)
         else:
             work.finish()
@@ -393,13 +364,13 @@ async def _in_own_thread(call: Callable[[], None], *, name: str) -> None:
 
 
 async def _all_done(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> set[asyncio.Task[Any]]:
-    """Wait for tasks, also while this task is cancelled; gives those that are not done in time."""
+    """Wait for tasks, also while this task is cancelled; returns those that are not done in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     pending = {task for task in tasks if not task.done()}
-    while pending and (left := deadline - loop.time()) > 0:
+    while pending and (remaining := deadline - loop.time()) > 0:
         with suppress(asyncio.CancelledError):
-            _, pending = await asyncio.wait(pending, timeout=left)
+            _, pending = await asyncio.wait(pending, timeout=remaining)
     return pending
 
 

@@ -1,13 +1,17 @@
 """
-RECEIVE and GET CONVERSATION GROUP: messages taken from a queue inside the application's own transaction.
+RECEIVE and GET CONVERSATION GROUP: messages removed from a queue inside the application's own transaction.
 
-By priority, then in the order in which they were queued; so in order within each conversation, and one call may give
+By priority, then in the order in which they were queued; so in order within each conversation, and one call may return
 messages of several conversation groups. What is in quarantine is passed over, and so are the groups that a reader has
-(`broker.store.sqlite.queues`); those that rest after a failure are given where just that group or conversation is asked
-for.
+locked (`broker.store.sqlite.queues`); those that rest after a failure are returned where just that group or
+conversation is asked for. SQLite has one writer at a time: from the first message removed until the transaction ends,
+no other connection receives anything from this database, which is more than the original's lock of the conversation
+group.
 
-SQLite has one writer at a time: from the first message taken until the transaction ends, nobody else receives anything
-from this database, which is more than the original's lock of the conversation group.
+A call that waits is a generator that yields the seconds to pause, so that the synchronous call sleeps and the
+asynchronous one gives its loop back. Between two pauses it reads `PRAGMA data_version`, which changes with every commit
+of another connection and costs a few microseconds; only after a change, and every RELOOK_SECONDS, does it look into the
+queue: the end of a rest or of a reader process changes nothing in the file.
 
 Source: Service Broker documentation, "RECEIVE", "GET CONVERSATION GROUP", "Conversation Priorities".
 """
@@ -18,7 +22,7 @@ import io
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -36,22 +40,30 @@ from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.quarantine import ATTEMPTS, note_success
 from broker.store.sqlite.transaction import ask, path_of, plain
 
-# --- message ---
-# A received message: what is told of it, and its body.
-
-
+PAUSE_SECONDS = (0.001, 0.02)  # between two looks at the version: first, and at most
+RELOOK_SECONDS = 0.25  # between two looks into the queue when nothing has changed in the file
 COLUMNS = (
     "m.queuing_order, m.endpoint_id, m.message_sequence_number, m.message_type_name, m.message_body,"
     " m.message_enqueue_time, m.body_fragments, c.conversation_handle, c.conversation_id, c.service_name, c.contract,"
     " c.conversation_group_id, c.priority, m.headers"
 )
 
+_REMOVE = "DELETE FROM broker_message WHERE queuing_order = ?"
+_REMOVE_RUN = "DELETE FROM broker_message WHERE queuing_order BETWEEN ? AND ?"
+_RECEIVED_LARGE = "INSERT OR IGNORE INTO broker_received VALUES (?, ?)"
+_ANY = Scope()
+_T = TypeVar("_T")
+
+Row: TypeAlias = tuple[Any, ...]
+"""A message by COLUMNS."""
+Waiting: TypeAlias = Generator[float, None, _T]
+
 
 class Received:
     """
-    What RECEIVE tells of a message; see the original's RECEIVE for the columns.
+    What RECEIVE returns of a message; see the original's RECEIVE for the columns.
 
-    Made from a row of COLUMNS, which is looked at only when it is asked for: most readers want few of its columns.
+    Made from a row, whose columns are converted only when they are asked for: most readers want few of them.
     """
 
     __slots__ = ("_large", "_row")
@@ -87,7 +99,7 @@ class Received:
 
     @property
     def service_name(self) -> str:
-        """The service here to which it came."""
+        """The service here to which it was sent."""
         name: str = self._row[9]
         return name
 
@@ -103,7 +115,7 @@ class Received:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What its sender sent beside the body; empty when that was nothing."""
+        """What its sender sent along with the body; empty without any."""
         return headers_of(self._row[13])
 
     @property
@@ -142,11 +154,11 @@ class Received:
 
     @property
     def error_description(self) -> str:
-        """Of an Error message, what is said beside the code; else empty."""
+        """Of an Error message, the text next to the code; else empty."""
         return self._error()[1]
 
     def _error(self) -> tuple[int | None, str]:
-        """Of a small body; an error in fragments is none of the documented ones."""
+        """Of a small body; the documented errors are small."""
         return error_parts(self._row[4] or b"") if self.is_error else (None, "")
 
 
@@ -177,80 +189,7 @@ class Message(Received):
         return io.BytesIO(self._row[4]) if self._large is None else self._large.open()
 
 
-# --- waiting ---
-# How a call waits for a message: cheaply, and for just as long as it was asked to.
-#
-# `Waiting` is a generator that yields the seconds to pause, so that the synchronous call sleeps and the asynchronous
-# one
-# gives its loop back. Between two pauses it reads `PRAGMA data_version`, which changes with every commit of another
-# connection and costs a few microseconds; only then, and every RELOOK_SECONDS, does it look into the queue: the end
-# of a
-# rest or of a reader process changes nothing in the file.
-
-
-PAUSE_SECONDS = (0.001, 0.02)  # between two looks at the version: first, and at most
-RELOOK_SECONDS = 0.25  # between two looks into the queue when nothing has changed in the file
-
-_T = TypeVar("_T")
-Waiting: TypeAlias = Generator[float, None, _T]
-
-
-def waiting(
-    db: sqlite3.Connection, is_there: Callable[[sqlite3.Connection], bool], take: Callable[[], list[_T]], wait: float
-) -> Waiting[list[_T]]:
-    """
-    What `take` gives once it gives something, or nothing when `wait` seconds are over.
-
-    Args:
-        db: The application's connection; while this waits, no transaction is open on it that was not before.
-        is_there: Whether there is anything to take, asked on a connection that sees what is committed.
-        take: Takes it, inside the application's transaction; leaves no transaction open when somebody was faster.
-        wait: Seconds. Inside a transaction that is open nothing new can be seen, so it looks once; where one is always
-            open (`autocommit=False`), the looks are on a connection of their own.
-    """
-    deadline = time.monotonic() + wait
-    path = path_of(db) if is_always_open(db) else ""
-    if db.in_transaction and not path:
-        return take()
-    with closing(open_watch(path)) if path else nullcontext(db) as watch:
-
-        def _version() -> int:
-            return int(ask(watch, "PRAGMA data_version").fetchone()[0])
-
-        pause, longest = PAUSE_SECONDS
-        version = look_at = None
-        while True:
-            now = time.monotonic()
-            current = look(db, _version)
-            if current != version or look_at is None or now >= look_at:
-                version, look_at = current, now + RELOOK_SECONDS
-                if look(db, lambda: is_there(watch)) and (taken := take()):
-                    return taken
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return []
-            yield min(pause, left)
-            pause = min(longest, pause * 1.5)
-
-
-def wait_here(steps: Waiting[_T]) -> _T:
-    """Run to the end, sleeping in this thread."""
-    while True:
-        try:
-            pause = next(steps)
-        except StopIteration as end:
-            result: _T = end.value
-            return result
-        time.sleep(pause)
-
-
-_TAKEN = "DELETE FROM broker_message WHERE queuing_order = ?"
-_TAKEN_RUN = "DELETE FROM broker_message WHERE queuing_order BETWEEN ? AND ?"
-_TAKEN_LARGE = "INSERT OR IGNORE INTO broker_received VALUES (?, ?)"
-
-_ANY = Scope()
-
-Row = tuple[Any, ...]
+# --- the calls ---
 
 
 def receive(
@@ -264,10 +203,10 @@ def receive(
     poison: int = ATTEMPTS,
 ) -> list[Message]:
     """
-    RECEIVE: take messages from a queue, in order within each conversation.
+    RECEIVE: remove messages from a queue, in order within each conversation.
 
     Args:
-        db: The application's connection; its transaction holds what is taken until it commits or rolls back.
+        db: The application's connection; its transaction holds what is removed until it commits or rolls back.
         queue: Its name.
         top: At most so many messages, at least 1.
         wait: Seconds to wait for the first one, `math.inf` for ever; 0 looks once, and so does a call inside a
@@ -275,16 +214,16 @@ def receive(
         conversation: Only messages of this one, a dialog or its handle; none while a reader has its group.
         conversation_group: Only messages of this group; none while a reader has it.
         poison: After so many rollbacks a message that was received alone puts its dialog in quarantine, and after three
-            in a row fewer messages than `top` are given; 0 for none of that (see `broker.client.poison`).
+            in a row fewer messages than `top` are returned; 0 for none of that (see `broker.client.poison`).
 
     Returns:
         The messages, none when the wait was over.
 
     Raises:
-        ConversationError: 127 `top` or `poison` is no whole number of its range; 148 `wait` is no time; 208 no such
-            queue; 9617 the queue is disabled; 8426 no such conversation; 8413 no GUID; 102 a conversation and a group
-            at once.
-        StoreUnavailableError: this file is no database of the broker, or stayed locked.
+        ConversationError: 127 `top` or `poison` is not a whole number of its range; 148 `wait` is not a time; 208 no
+            such queue; 9617 the queue is disabled; 8426 no such conversation; 8413 not a GUID; 102 a conversation and a
+            group at once.
+        StoreUnavailableError: this file is not a database of the broker, or stayed locked.
     """
     steps = receiving(
         db,
@@ -314,8 +253,8 @@ def get_conversation_group(db: sqlite3.Connection, *, queue: str, wait: float = 
         The group, None when the wait was over.
 
     Raises:
-        ConversationError: 148 `wait` is no time; 208 no such queue; 9617 the queue is disabled.
-        StoreUnavailableError: this file is no database of the broker, or stayed locked.
+        ConversationError: 148 `wait` is not a time; 208 no such queue; 9617 the queue is disabled.
+        StoreUnavailableError: this file is not a database of the broker, or stayed locked.
     """
     found = wait_here(getting_group(db, queue, wait))
     return found[0] if found else None
@@ -346,9 +285,10 @@ def receiving(
         scope = Scope(handle=handle.bytes)
     elif conversation_group is not None:
         scope = Scope(group=guid_of(conversation_group).bytes)
-    is_there = partial(_is_there, queue=queue, scope=scope)
-    rows = yield from waiting(db, is_there, partial(_take, db, queue, scope, top, poison), wait)
-    return _messages(db, rows)
+    take = partial(_take, db, queue, scope, top, poison)
+    taken = yield from _wait_for(db, queue, scope, take, wait)
+    dialogs = dialogs_of(db, [row for row, _ in taken])
+    return [(row, large, dialogs[row[1]]) for row, large in taken]
 
 
 def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[list[uuid.UUID]]:
@@ -357,107 +297,144 @@ def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[li
     wait = check_seconds(wait, "wait", 148, may_be_zero=True)
     if not db.in_transaction:
         check_schema(db)
-    is_there = partial(_is_there, queue=queue, scope=_ANY)
-    return (yield from waiting(db, is_there, partial(_take_group, db, queue), wait))
+    return (yield from _wait_for(db, queue, _ANY, partial(_take_group, db, queue), wait))
 
 
-def _is_there(db: sqlite3.Connection, *, queue: str, scope: Scope) -> bool:
+def wait_here(steps: Waiting[_T]) -> _T:
+    """Run steps to the end, sleeping in this thread."""
+    while True:
+        try:
+            pause = next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        time.sleep(pause)
+
+
+def dialogs_of(db: sqlite3.Connection, rows: Iterable[Row]) -> dict[int, Dialog]:
+    """By endpoint_id, the dialog that the messages of each conversation share."""
+    dialogs: dict[int, Dialog] = {}
+    for row in rows:
+        if row[1] not in dialogs:
+            dialogs[row[1]] = Dialog(db, row[1], uuid.UUID(bytes=row[7]), uuid.UUID(bytes=row[8]))
+    return dialogs
+
+
+def large_body(db: sqlite3.Connection, row: Row) -> LargeBody | None:
+    """The body of a message whose body is in fragments."""
+    return None if row[4] is not None else LargeBody(db, row[1], row[2], row[6])
+
+
+# --- looking and removing ---
+
+
+def _wait_for(
+    db: sqlite3.Connection, queue: str, scope: Scope, take: Callable[[], list[_T]], wait: float
+) -> Waiting[list[_T]]:
+    """
+    What `take` returns once that is something, or nothing after `wait` seconds.
+
+    While this waits, no transaction is open on the connection that was not open before, and `take` leaves none when
+    another reader was faster. Inside a transaction that is open nothing new can be seen, so it looks once; where one is
+    always open (`autocommit=False`), the looks are on a separate connection.
+    """
+    deadline = time.monotonic() + wait
+    path = path_of(db) if is_always_open(db) else ""
+    if db.in_transaction and not path:
+        return take()
+    with closing(open_watch(path)) if path else nullcontext(db) as watch:
+
+        def version_now() -> int:
+            return int(ask(watch, "PRAGMA data_version").fetchone()[0])
+
+        pause, longest = PAUSE_SECONDS
+        version = look_at = None
+        while True:
+            now = time.monotonic()
+            current = look(db, version_now)
+            if current != version or look_at is None or now >= look_at:
+                version, look_at = current, now + RELOOK_SECONDS
+                if look(db, lambda: _has_messages(watch, queue, scope)) and (taken := take()):
+                    return taken
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return []
+            yield min(pause, remaining)
+            pause = min(longest, pause * 1.5)
+
+
+def _has_messages(db: sqlite3.Connection, queue: str, scope: Scope) -> bool:
+    """Whether there is something to receive, on a connection that sees what is committed."""
     with plain(db):
-        found = _queue(db, queue, scope)
-        if not found.has_messages or (scope == _ANY and not found.has_locks):
-            return bool(found.has_messages)
-        return bool(next_messages(db, _choice(found, scope), "m.queuing_order", 1))
+        state = _queue(db, queue, scope)
+        if not state.has_messages or (scope == _ANY and not state.has_locks):
+            return bool(state.has_messages)
+        return bool(next_messages(db, _selection(state, scope), "m.queuing_order", 1))
 
 
 def _take(
     db: sqlite3.Connection, queue: str, scope: Scope, top: int, poison: int
 ) -> list[tuple[Row, LargeBody | None]]:
-    """Take what waits in a queue. With nothing taken, no transaction is left open."""
+    """Remove the next messages of a queue. With nothing removed, no transaction is left open."""
     is_joined = db.in_transaction
     with transaction(db), plain(db):
-        found = _queue(db, queue, scope)
-        select = _selecting(db, found, scope)
-        rows = next_admitted(db, found.queue_id, select, top, poison=poison, may_commit=not is_joined)
-        is_brief = is_autocommit(db) and not is_joined
-        taken = [(row, _large(db, row, is_brief=is_brief)) for row in rows]
+        state = _queue(db, queue, scope)
+        is_first = True
+
+        def select(limit: int) -> list[Row]:
+            nonlocal is_first
+            # `state` holds for the first time only, as then there may have been a commit.
+            has_locks, is_first = not is_first or bool(state.has_locks), False
+            return next_messages(db, QueueSelection(state.queue_id, scope, time.time(), has_locks), COLUMNS, limit)
+
+        rows = next_admitted(db, state.queue_id, select, top, poison=poison, may_commit=not is_joined)
+        is_brief = is_autocommit(db) and not is_joined  # the transaction ends with this call
+        taken = [(row, large_body(db, row)) for row in rows]
+        if is_brief:
+            taken = [(row, None if large is None else large.copied()) for row, large in taken]
         _remove(db, [row[0] for row in rows])
-        pieces = [(row[1], row[2]) for row, large in taken if large is not None]
-        if pieces:
-            db.executemany(_TAKEN_LARGE, pieces)
+        received = [(row[1], row[2]) for row, large in taken if large is not None]
+        if received:
+            db.executemany(_RECEIVED_LARGE, received)
         note_success(db, {row[1] for row in rows})
     if not rows and not is_joined and db.in_transaction:
         db.execute("ROLLBACK")  # another reader was faster
     return taken
 
 
-def _selecting(db: sqlite3.Connection, found: QueueState, scope: Scope) -> Callable[[int], list[Row]]:
-    """What gives the next messages; `found` is true for the first time, then there may have been a commit."""
-    has_locks = bool(found.has_locks)
-
-    def select(limit: int) -> list[Row]:
-        nonlocal has_locks
-        choice = QueueSelection(found.queue_id, scope, time.time(), has_locks)
-        has_locks = True
-        return next_messages(db, choice, COLUMNS, limit)
-
-    return select
-
-
 def _remove(db: sqlite3.Connection, queuing_orders: list[int]) -> None:
-    """Messages leave their queue; where no other stands between them, by one statement."""
+    """Remove messages from their queue; where no other is between them, by one statement."""
     if not queuing_orders:
         return
     first, last = min(queuing_orders), max(queuing_orders)
     if last - first < len(queuing_orders):
-        ask(db, _TAKEN_RUN, (first, last))
+        ask(db, _REMOVE_RUN, (first, last))
     else:
-        db.executemany(_TAKEN, [(order,) for order in queuing_orders])
-
-
-def _large(db: sqlite3.Connection, row: Row, *, is_brief: bool) -> LargeBody | None:
-    """The body of a message in fragments, copied when the transaction is over with this call."""
-    if row[4] is not None:
-        return None
-    large = LargeBody(db, row[1], row[2], row[6])
-    return large.copied() if is_brief else large
+        db.executemany(_REMOVE, [(order,) for order in queuing_orders])
 
 
 def _take_group(db: sqlite3.Connection, queue: str) -> list[uuid.UUID]:
     is_joined = db.in_transaction
     with transaction(db), plain(db):
-        group = first_group(db, _choice(_queue(db, queue, _ANY), _ANY))
+        group = first_group(db, _selection(_queue(db, queue, _ANY), _ANY))
     if group is None and not is_joined and db.in_transaction:
         db.execute("ROLLBACK")
     return [] if group is None else [uuid.UUID(bytes=group)]
 
 
-def _messages(
-    db: sqlite3.Connection, taken: list[tuple[Row, LargeBody | None]]
-) -> list[tuple[Row, LargeBody | None, Dialog]]:
-    """Each with the dialog that the messages of its conversation share."""
-    dialogs: dict[int, Dialog] = {}
-    messages = []
-    for row, large in taken:
-        dialog = dialogs.get(row[1])
-        if dialog is None:
-            dialog = dialogs[row[1]] = Dialog(db, row[1], uuid.UUID(bytes=row[7]), uuid.UUID(bytes=row[8]))
-        messages.append((row, large, dialog))
-    return messages
-
-
 def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> QueueState:
     check_text(queue, "the queue's name")
-    found = queue_of(db, queue)
-    if found is None:
+    state = queue_of(db, queue)
+    if state is None:
         raise ConversationError(208, f"the queue {queue!r} does not exist in this database")
-    if not found.is_receive_enabled:
+    if not state.is_receive_enabled:
         raise ConversationError(9617, f"the queue {queue!r} is disabled: ALTER QUEUE [{queue}] WITH STATUS = ON")
     if scope.handle is not None:
         query = "SELECT 1 FROM broker_conversation WHERE conversation_handle = ?"
         if ask(db, query, (scope.handle,)).fetchone() is None:
             raise ConversationError(8426, f"the conversation handle {uuid.UUID(bytes=scope.handle)} is not found")
-    return found
+    return state
 
 
-def _choice(found: QueueState, scope: Scope) -> QueueSelection:
-    return QueueSelection(found.queue_id, scope, time.time(), has_locks=bool(found.has_locks))
+def _selection(state: QueueState, scope: Scope) -> QueueSelection:
+    return QueueSelection(state.queue_id, scope, time.time(), has_locks=bool(state.has_locks))

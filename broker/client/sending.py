@@ -3,8 +3,9 @@ SEND ON CONVERSATION: one message, many on one dialog, or one on many dialogs, e
 
 A message gets its sequence number and its row of the transmission queue in the application's own transaction; the
 daemon finds it after the commit. A declared contract is enforced here: an undeclared one lets everything pass. The
-body of a large message is stored part by part. What an application makes while it is read (a generator, an object like
-a file) is read before the database is touched, so none of its code runs between the writes of a call.
+body of a large message is stored part by part. A generator or a file-like object is the application's code: it may use
+the same connection, commit, or even send on the same dialog. So it is read before the database is touched, and none of
+its code runs between the writes of a call: up to BATCH_BYTES stay in memory, the rest waits in a file without a name.
 
 Source: Service Broker documentation, "SEND"; the numbers are those of the engine's message catalogue.
 """
@@ -29,31 +30,258 @@ from typing import IO, Self, TypeAlias
 from broker.client.arguments import check_name
 from broker.client.body import Body, Bytes, Carried, Headers, carried, read_body
 from broker.client.transaction import transaction, whole
-from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule, Validator, validator
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule, validator
 from broker.conversation.state import CAN_SEND, ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.metadata import message_rule
 from broker.store.sqlite.transaction import ask, plain
 
-# --- spool ---
-# Bodies that an application makes while they are read, all of them read before the database is touched.
-#
-# A generator or a file-like object is the application's code: it may use the same connection, commit, or even send on
-# the
-# same dialog. So nothing of it runs inside a call of several writes. Up to BATCH_BYTES stay in memory, the rest waits
-# in
-# a file without a name.
-
-
 BATCH_BYTES = 1024 * 1024  # held in memory at once
 _RECORD_BYTES = 100  # of a record beside its body, about
 _SIZE_BYTES = 8  # before each batch of the file
+SYSTEM_TYPES = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
 
+_SIDE = (
+    "SELECT state, lifetime, create_date, send_sequence, contract, is_initiator,"
+    " EXISTS (SELECT 1 FROM broker_contract WHERE name = contract) FROM broker_conversation WHERE endpoint_id = ?"
+)
+_TRANSMIT = (
+    "INSERT INTO broker_transmission"
+    " (endpoint_id, message_sequence_number, message_type_name, enqueue_time, message_body, headers, flags)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_PART = "INSERT INTO broker_transmission_part VALUES (?, ?, ?)"
+_LENGTH = "UPDATE broker_transmission SET body_length = ? WHERE transmission_id = ?"
+_SENT = "UPDATE broker_conversation SET send_sequence = ? WHERE endpoint_id = ?"
+_FIRST_SENT = "UPDATE broker_conversation SET send_sequence = ?, state = 'CO' WHERE endpoint_id = ?"
+
+Item: TypeAlias = Body | tuple[str, Body]
+"""A body, or its message type and the body."""
 _Record: TypeAlias = tuple[str, bytes, bool]  # type, body or part of one, whether the message is complete with it
 
 
+@dataclass(slots=True)
+class _SendingSide:
+    """The sending side while a call sends on it."""
+
+    db: sqlite3.Connection
+    endpoint_id: int
+    state: str  # before the call
+    sequence: int  # of its next message
+    contract: str | None  # None: undeclared
+    is_initiator: bool
+    now: float
+    carried: Carried  # by each message
+    rules: dict[str, Rule | None] = field(default_factory=dict)
+
+    def rule(self, type_name: str) -> Rule | None:
+        """What the contract says of a type that this side may send; None when it is not declared."""
+        if type_name in self.rules:
+            return self.rules[type_name]
+        _check_type(type_name)
+        rule = None
+        if self.contract is not None:
+            with plain(self.db):
+                rule = message_rule(self.db, self.contract, type_name)
+        if rule is not None:
+            _refuse(rule.refusal_to_send(is_initiator=self.is_initiator))
+        self.rules[type_name] = rule
+        return rule
+
+    def sent(self, next_sequence: int) -> None:
+        """Everything before this number is queued. The state is written only when it changes: that doubles the cost."""
+        statement = _FIRST_SENT if self.state == ConversationState.STARTED_OUTBOUND else _SENT
+        ask(self.db, statement, (next_sequence, self.endpoint_id))
+
+
+def send_one(
+    db: sqlite3.Connection,
+    endpoint_id: int,
+    handle: uuid.UUID,
+    body: Body,
+    type_name: str,
+    *,
+    headers: Headers | None = None,
+) -> int:
+    """Queue one message; returns its sequence number. Raises: see `Dialog.send`."""
+    more = carried(headers)
+    data = read_body(body)
+    if not isinstance(data, bytes):
+        with settled(body, data) as parts:
+            return _send_large(db, [(endpoint_id, handle)], parts, type_name, more)[0]
+    with transaction(db):
+        side = _open(db, endpoint_id, handle, more)
+        rule = side.rule(type_name)
+        if rule is not None:
+            _refuse(rule.refusal_of_body(data))
+        row = ask(db, _TRANSMIT, (endpoint_id, side.sequence, type_name, side.now, data, *more)).lastrowid
+        try:
+            side.sent(side.sequence + 1)
+        except BaseException:
+            # The transaction may be the application's, which may commit it: no number may be used twice.
+            if db.in_transaction:
+                ask(db, "DELETE FROM broker_transmission WHERE transmission_id = ?", (row,))
+            raise
+    return side.sequence
+
+
+def send_many(
+    db: sqlite3.Connection,
+    endpoint_id: int,
+    handle: uuid.UUID,
+    items: Iterable[Item],
+    type_name: str,
+    *,
+    headers: Headers | None = None,
+) -> range:
+    """Queue many messages in one pass; returns their sequence numbers. Raises: see `Dialog.send_many`."""
+    if isinstance(items, str | Bytes | Mapping):  # iterables too, but of characters, numbers or keys
+        what = "send_many takes an iterable of bodies, or of pairs of a type and a body"
+        raise TypeError(f"{what}, not {type(items).__name__}; for one body call send")
+    more = carried(headers)
+    with Spool() as spool:
+        for item in items:
+            name, body = item if isinstance(item, tuple) else (type_name, item)
+            _check_type(name)
+            spool.put(name, read_body(body))
+        with whole(db):
+            side = _open(db, endpoint_id, handle, more)
+            first = side.sequence
+            db.executemany(_TRANSMIT, _rows(side, spool))
+            if side.sequence > first:
+                side.sent(side.sequence)
+    return range(first, side.sequence)
+
+
+def send_to_all(
+    db: sqlite3.Connection,
+    endpoints: Sequence[tuple[int, uuid.UUID]],
+    body: Body,
+    type_name: str,
+    *,
+    headers: Headers | None = None,
+) -> list[int]:
+    """Queue one message on each of several dialogs; returns its sequence numbers. Raises: see `broker.send`."""
+    more = carried(headers)
+    data = read_body(body)
+    if not isinstance(data, bytes):
+        with settled(body, data) as parts:
+            return _send_large(db, endpoints, parts, type_name, more)
+    with whole(db):
+        sides = [_open(db, *endpoint, more) for endpoint in endpoints]
+        for rule in _distinct_rules(sides, type_name):
+            _refuse(rule.refusal_of_body(data))
+        db.executemany(
+            _TRANSMIT, ((side.endpoint_id, side.sequence, type_name, side.now, data, *more) for side in sides)
+        )
+        for side in sides:
+            side.sent(side.sequence + 1)
+    return [side.sequence for side in sides]
+
+
+def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: str) -> ConversationError:
+    """Why a conversation cannot do what needs a state in which it may send."""
+    with plain(db):
+        row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)).fetchone()
+    if row is None:
+        return ConversationError(8426, f"the conversation handle {handle} is not found")
+    state = ConversationState(row[0])
+    if state in CAN_SEND:
+        return ConversationError(8489, f"the lifetime of conversation {handle} is over")
+    problem = f"conversation {handle} is not in a valid state for {what}; it is {state} ({state.name})"
+    return ConversationError(8429, problem)
+
+
+def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Carried) -> _SendingSide:
+    """The side of a dialog that may send now, which is not before it began: a wall clock may have gone back since."""
+    now = time.time()
+    with plain(db):
+        row = ask(db, _SIDE, (endpoint_id,)).fetchone()
+    if row is None or row[0] not in CAN_SEND or row[1] <= now:
+        raise refusal(db, endpoint_id, handle, "SEND")
+    state, _, began, sequence, contract, is_initiator, is_declared = row
+    now = max(now, began)
+    return _SendingSide(
+        db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now, more
+    )
+
+
+def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
+    """The rows of many messages; a large body is stored on the way."""
+    now, endpoint_id, more = side.now, side.endpoint_id, side.carried
+    for name, data in spool.messages():
+        rule = side.rule(name)
+        sequence = side.sequence
+        if isinstance(data, bytes):
+            if rule is not None:
+                _refuse(rule.refusal_of_body(data))
+            yield endpoint_id, sequence, name, now, data, *more
+        else:
+            _store_large([side], data, name)
+        side.sequence = sequence + 1
+
+
+def _send_large(
+    db: sqlite3.Connection,
+    endpoints: Sequence[tuple[int, uuid.UUID]],
+    parts: Iterator[bytes],
+    type_name: str,
+    more: Carried,
+) -> list[int]:
+    with whole(db):
+        sides = [_open(db, *endpoint, more) for endpoint in endpoints]
+        _store_large(sides, parts, type_name)
+        for side in sides:
+            side.sent(side.sequence + 1)
+    return [side.sequence for side in sides]
+
+
+def _store_large(sides: Sequence[_SendingSide], parts: Iterator[bytes], type_name: str) -> None:
+    """The rows of a large message on each of these sides, its body read once."""
+    db = sides[0].db
+    checks = [(rule, validator(rule.validation)) for rule in _distinct_rules(sides, type_name)]
+    keys = [
+        ask(db, _TRANSMIT, (side.endpoint_id, side.sequence, type_name, side.now, None, *side.carried)).lastrowid
+        for side in sides
+    ]
+    length = 0
+    for number, part in enumerate(parts):
+        for rule, check in checks:
+            _refuse_violation(rule, check.feed(part))
+        db.executemany(_PART, [(key, number, part) for key in keys])
+        length += len(part)
+    for rule, check in checks:
+        _refuse_violation(rule, check.close())
+    db.executemany(_LENGTH, [(length, key) for key in keys])
+
+
+def _distinct_rules(sides: Sequence[_SendingSide], type_name: str) -> list[Rule]:
+    """What the contracts of several sides say of a type, each once."""
+    return list(dict.fromkeys(rule for side in sides if (rule := side.rule(type_name)) is not None))
+
+
+@lru_cache(256)
+def _check_type(type_name: str) -> None:
+    check_name(type_name, "message type")
+    if type_name in SYSTEM_TYPES:
+        problem = f"the message type {type_name!r} is the broker's own; call end() or set_timer() instead"
+        raise ConversationError(8431, problem)
+
+
+def _refuse(refused: Refusal | None) -> None:
+    if refused is not None:
+        raise ConversationError(refused.number, refused.problem)
+
+
+def _refuse_violation(rule: Rule, problem: str | None) -> None:
+    _refuse(None if problem is None else rule.invalid(problem))
+
+
+# --- bodies read in advance ---
+
+
 class Spool:
-    """Messages in order. Used as a context, at whose end the file is gone."""
+    """Messages in order, read before the database is touched. A context, at whose end the file is gone."""
 
     def __init__(self) -> None:
         self._batch: list[_Record] = []
@@ -74,7 +302,7 @@ class Spool:
         One more message: its body, or the parts of a large one, which are read now.
 
         Raises:
-            StoreUnavailableError: there is no room for it where temporary files are.
+            StoreUnavailableError: the disk of temporary files is full.
         """
         if isinstance(data, bytes):
             self._add(type_name, data, is_last=True)
@@ -121,7 +349,7 @@ def settled(body: object, parts: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
     """
     The parts of a large body so that reading them runs none of the application's code.
 
-    Bytes, text and files on a disk are read as they are, all else is read before.
+    Bytes, text and files on a disk are read in place, all else is read before.
     """
     if isinstance(body, bytes | bytearray | memoryview | str) or _is_real_file(body):
         yield parts
@@ -147,249 +375,3 @@ def _parts(first: bytes, records: Iterator[_Record]) -> Iterator[bytes]:
         if is_last:
             return
         yield data
-
-
-Item: TypeAlias = Body | tuple[str, Body]
-"""A body, or its message type and the body."""
-
-SYSTEM_TYPES = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
-
-_SIDE = (
-    "SELECT state, lifetime, create_date, send_sequence, contract, is_initiator,"
-    " EXISTS (SELECT 1 FROM broker_contract WHERE name = contract) FROM broker_conversation WHERE endpoint_id = ?"
-)
-_TRANSMIT = (
-    "INSERT INTO broker_transmission"
-    " (endpoint_id, message_sequence_number, message_type_name, enqueue_time, message_body, headers, flags)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-_PART = "INSERT INTO broker_transmission_part VALUES (?, ?, ?)"
-_LENGTH = "UPDATE broker_transmission SET body_length = ? WHERE transmission_id = ?"
-_SENT = "UPDATE broker_conversation SET send_sequence = ? WHERE endpoint_id = ?"
-_FIRST_SENT = "UPDATE broker_conversation SET send_sequence = ?, state = 'CO' WHERE endpoint_id = ?"
-
-
-@dataclass(slots=True)
-class _SendingSide:
-    """
-    The sending side while a call sends on it.
-
-    Shape: `state` before the call; `sequence` of its next message; `contract` None: undeclared; `carried` by each
-    message.
-    """
-
-    db: sqlite3.Connection
-    endpoint_id: int
-    state: str
-    sequence: int
-    contract: str | None
-    is_initiator: bool
-    now: float
-    carried: Carried
-    rules: dict[str, Rule | None] = field(default_factory=dict)
-
-    def rule(self, type_name: str) -> Rule | None:
-        """What the contract says of a type that this side may send; None when it is not declared."""
-        try:
-            return self.rules[type_name]
-        except KeyError:
-            pass
-        _check_type(type_name)
-        rule = None
-        if self.contract is not None:
-            with plain(self.db):
-                rule = message_rule(self.db, self.contract, type_name)
-        if rule is not None:
-            _refuse(rule.refusal_to_send(is_initiator=self.is_initiator))
-        self.rules[type_name] = rule
-        return rule
-
-    def sent(self, next_sequence: int) -> None:
-        """Everything before this number is queued. The state is written only when it changes: that doubles the cost."""
-        statement = _FIRST_SENT if self.state == ConversationState.STARTED_OUTBOUND else _SENT
-        ask(self.db, statement, (next_sequence, self.endpoint_id))
-
-
-def send_one(
-    db: sqlite3.Connection,
-    endpoint_id: int,
-    handle: uuid.UUID,
-    body: Body,
-    type_name: str,
-    *,
-    headers: Headers | None = None,
-) -> int:
-    """Queue one message; its sequence number. Raises: see `Dialog.send`."""
-    more = carried(headers)
-    data = read_body(body)
-    if not isinstance(data, bytes):
-        with settled(body, data) as parts:
-            return _send_large(db, [(endpoint_id, handle)], parts, type_name, more)[0]
-    with transaction(db):
-        side = _open(db, endpoint_id, handle, more)
-        rule = side.rule(type_name)
-        if rule is not None:
-            _refuse(rule.refusal_of_body(data))
-        row = ask(db, _TRANSMIT, (endpoint_id, side.sequence, type_name, side.now, data, *more)).lastrowid
-        try:
-            side.sent(side.sequence + 1)
-        except BaseException:
-            # The transaction may be the application's, who may commit it: no number may be used twice.
-            if db.in_transaction:
-                ask(db, "DELETE FROM broker_transmission WHERE transmission_id = ?", (row,))
-            raise
-    return side.sequence
-
-
-def send_many(
-    db: sqlite3.Connection,
-    endpoint_id: int,
-    handle: uuid.UUID,
-    items: Iterable[Item],
-    type_name: str,
-    *,
-    headers: Headers | None = None,
-) -> range:
-    """Queue many messages in one pass; their sequence numbers. Raises: see `Dialog.send_many`."""
-    if isinstance(items, str | Bytes | Mapping):  # iterables too, but of characters, numbers or keys
-        what = "send_many takes an iterable of bodies, or of pairs of a type and a body"
-        raise TypeError(f"{what}, not {type(items).__name__}; for one body call send")
-    more = carried(headers)
-    with Spool() as spool:
-        for item in items:
-            name, body = item if isinstance(item, tuple) else (type_name, item)
-            _check_type(name)
-            spool.put(name, read_body(body))
-        with whole(db):
-            side = _open(db, endpoint_id, handle, more)
-            first = side.sequence
-            db.executemany(_TRANSMIT, _rows(side, spool))
-            if side.sequence > first:
-                side.sent(side.sequence)
-    return range(first, side.sequence)
-
-
-def send_to_all(
-    db: sqlite3.Connection,
-    endpoints: Sequence[tuple[int, uuid.UUID]],
-    body: Body,
-    type_name: str,
-    *,
-    headers: Headers | None = None,
-) -> list[int]:
-    """Queue one message on each of several dialogs; its sequence numbers. Raises: see `broker.send`."""
-    more = carried(headers)
-    data = read_body(body)
-    if not isinstance(data, bytes):
-        with settled(body, data) as parts:
-            return _send_large(db, endpoints, parts, type_name, more)
-    with whole(db):
-        sides = [_open(db, *endpoint, more) for endpoint in endpoints]
-        for rule in _distinct_rules(sides, type_name):
-            _refuse(rule.refusal_of_body(data))
-        db.executemany(
-            _TRANSMIT, ((side.endpoint_id, side.sequence, type_name, side.now, data, *more) for side in sides)
-        )
-        for side in sides:
-            side.sent(side.sequence + 1)
-    return [side.sequence for side in sides]
-
-
-def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: str) -> ConversationError:
-    """Why a conversation cannot do what needs a state in which it may send."""
-    with plain(db):
-        row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)).fetchone()
-    if row is None:
-        return ConversationError(8426, f"the conversation handle {handle} is not found")
-    state = ConversationState(row[0])
-    if state in CAN_SEND:
-        return ConversationError(8489, f"the lifetime of conversation {handle} is over")
-    problem = f"conversation {handle} is not in a valid state for {what}; it is {state} ({state.name})"
-    return ConversationError(8429, problem)
-
-
-def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Carried) -> _SendingSide:
-    """The side of a dialog that may send now, which is not before it began: a wall clock may have gone back since."""
-    now = time.time()
-    with plain(db):
-        row = ask(db, _SIDE, (endpoint_id,)).fetchone()
-    if row is None or row[0] not in CAN_SEND or row[1] <= now:
-        raise refusal(db, endpoint_id, handle, "SEND")
-    state, _, began, sequence, contract, is_initiator, is_declared = row
-    now = max(now, began)
-    return _SendingSide(
-        db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now, more
-    )
-
-
-def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
-    """The rows of many messages as they are asked for; a large body stores itself meanwhile."""
-    now, endpoint_id, more = side.now, side.endpoint_id, side.carried
-    for name, data in spool.messages():
-        rule = side.rule(name)
-        sequence = side.sequence
-        if isinstance(data, bytes):
-            if rule is not None:
-                _refuse(rule.refusal_of_body(data))
-            yield endpoint_id, sequence, name, now, data, *more
-        else:
-            _store_large([side], data, name)
-        side.sequence = sequence + 1
-
-
-def _send_large(
-    db: sqlite3.Connection,
-    endpoints: Sequence[tuple[int, uuid.UUID]],
-    parts: Iterator[bytes],
-    type_name: str,
-    more: Carried,
-) -> list[int]:
-    with whole(db):
-        sides = [_open(db, *endpoint, more) for endpoint in endpoints]
-        _store_large(sides, parts, type_name)
-        for side in sides:
-            side.sent(side.sequence + 1)
-    return [side.sequence for side in sides]
-
-
-def _store_large(sides: Sequence[_SendingSide], parts: Iterator[bytes], type_name: str) -> None:
-    """The rows of a large message on each of these sides, its body read once."""
-    db = sides[0].db
-    checks: list[tuple[Rule, Validator]] = [
-        (rule, validator(rule.validation)) for rule in _distinct_rules(sides, type_name)
-    ]
-    keys = [
-        ask(db, _TRANSMIT, (side.endpoint_id, side.sequence, type_name, side.now, None, *side.carried)).lastrowid
-        for side in sides
-    ]
-    length = 0
-    for number, part in enumerate(parts):
-        for rule, check in checks:
-            _refuse_violation(rule, check.feed(part))
-        db.executemany(_PART, [(key, number, part) for key in keys])
-        length += len(part)
-    for rule, check in checks:
-        _refuse_violation(rule, check.close())
-    db.executemany(_LENGTH, [(length, key) for key in keys])
-
-
-def _distinct_rules(sides: Sequence[_SendingSide], type_name: str) -> list[Rule]:
-    """What the contracts of several sides say of a type, each once."""
-    return list(dict.fromkeys(rule for side in sides if (rule := side.rule(type_name)) is not None))
-
-
-@lru_cache(256)
-def _check_type(type_name: str) -> None:
-    check_name(type_name, "message type")
-    if type_name in SYSTEM_TYPES:
-        problem = f"the message type {type_name!r} is the broker's own; call end() or set_timer() instead"
-        raise ConversationError(8431, problem)
-
-
-def _refuse(refused: Refusal | None) -> None:
-    if refused is not None:
-        raise ConversationError(refused.number, refused.problem)
-
-
-def _refuse_violation(rule: Rule, problem: str | None) -> None:
-    _refuse(None if problem is None else rule.invalid(problem))

@@ -3,8 +3,15 @@ The application's own connection, used without disturbing it.
 
 Its transaction is joined when there is one, and begun when there is none: IMMEDIATE, so that two writers wait for each
 other instead of failing with "database is locked". A transaction that is joined gets the write lock before anything is
-read, for the same reason. Its row factory is passed by, none of its settings is changed, and whatever SQLite says of a
-file that cannot be used becomes `StoreUnavailableError` with a sentence, `StoreBusyError` when others kept it too long.
+read, for the same reason. Its row factory is not used, none of its settings is changed, and an error of SQLite about
+the file becomes `StoreUnavailableError` with a sentence, `StoreBusyError` when others kept it locked too long: with the
+process that writes to it.
+
+SQLite locks one byte of the shared-memory file for as long as a transaction writes. Linux lists such locks with their
+process, and nothing has to be opened to read that: to open and close the file itself would end the locks of this very
+process.
+
+Sources: SQLite documentation, "WAL-mode File Format", section 2.3, "WAL Locks"; proc_locks(5).
 """
 
 from __future__ import annotations
@@ -31,82 +38,14 @@ from broker.store.sqlite.transaction import (
     take_write_lock,
 )
 
-# --- busy ---
-# What an application is told of a file that cannot be used: above all that others write to it, and who that is.
-#
-# SQLite locks one byte of the file beside the database for as long as a transaction writes. Linux lists such locks
-# with
-# the process that holds them, and nothing has to be opened to read that: to open and close the file itself would end
-# the
-# locks of this very process.
-#
-# Source: SQLite documentation, "WAL-mode File Format", section 2.3, "WAL Locks"; proc_locks(5).
-
-
 _LOCKS = Path("/proc/locks")
 _PROCESSES = Path("/proc")
 _WRITE_LOCK_AT = 120  # byte of the shared-memory file; WAL_WRITE_LOCK
 _FIELDS = 8  # number, kind, mode, access, process, file, first byte, last byte
-
-
 _TOO_OLD = (
     "this transaction has read before another connection wrote, so it cannot write any more: roll it back and begin it"
     " again, with BEGIN IMMEDIATE, or with the broker's call first"
 )
-
-
-def unavailable(path: str, error: sqlite3.Error, waited_s: float) -> StoreUnavailableError:
-    """What a call raises for what SQLite says of a file, after it has waited so long for others who write."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
-        return StoreUnavailableError(path, _TOO_OLD)
-    if code & 0xFF != sqlite3.SQLITE_BUSY:
-        return StoreUnavailableError(path, sentence(error))
-    pid = holder_of(path)
-    return StoreBusyError(path, _problem(pid, waited_s), waited_s, pid)
-
-
-def holder_of(path: str) -> int | None:
-    """
-    The process that has the write lock of this database at the moment; None when nobody has it or that cannot be seen.
-
-    A container tells of its own processes only.
-    """
-    try:
-        inode = os.stat(f"{path}-shm").st_ino  # noqa: PTH116 - a name beside the file, not below it
-        lines = _LOCKS.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return None
-    for line in lines:
-        fields = line.split()
-        if len(fields) == _FIELDS and fields[1] == "POSIX" and fields[3] == "WRITE":  # one that waits has a "->" more
-            _, _, _, _, pid, file, first, last = fields
-            is_there = file.rpartition(":")[2] == str(inode)
-            if is_there and int(first) <= _WRITE_LOCK_AT and (last == "EOF" or int(last) >= _WRITE_LOCK_AT):
-                return int(pid) if int(pid) > 0 else None
-    return None
-
-
-def _problem(pid: int | None, waited_s: float) -> str:
-    others = f"others were writing for all of the {waited_s:.1f} s that this call waited, so nothing was done"
-    if pid is None:
-        who = "which process it was cannot be seen here"
-    elif pid == os.getpid():
-        who = "another connection of this very process has a write transaction open"
-    else:
-        name = _name(pid)
-        who = f"process {pid}{f' ({name})' if name else ''} has a write transaction open"
-    return f"{others}; {who}: end that, keep transactions short, wait for nothing inside them, and call again"
-
-
-def _name(pid: int) -> str:
-    """Of a program, not its arguments: those may hold what no log shall."""
-    try:
-        return (_PROCESSES / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
 _LOCK = "DELETE FROM broker_received WHERE 0"  # changes nothing, but has to have the write lock
 _SAVEPOINT = "broker_call"
 _UNSAFE = {0: "OFF", 1: "NORMAL"}  # PRAGMA synchronous of a connection whose commits are not on the disk at once
@@ -115,10 +54,10 @@ _T = TypeVar("_T")
 
 def check_schema(db: sqlite3.Connection) -> None:
     """
-    See that a database of the broker lives in this file, as this release knows it.
+    Check that this is a database of the broker, with the schema of this release.
 
     Raises:
-        StoreUnavailableError: it does not, it is older or newer, or this is no database at all.
+        StoreUnavailableError: it is not one, it is older or newer, or this is not a database at all.
     """
     row = look(db, lambda: ask(db, "SELECT schema_version FROM broker_database").fetchone())
     version = None if row is None else row[0]
@@ -130,10 +69,10 @@ def check_schema(db: sqlite3.Connection) -> None:
 
 def check_durable(db: sqlite3.Connection) -> None:
     """
-    See that what this connection commits is on the disk before the daemon finds it.
+    Check that what this connection commits is on the disk before the daemon finds it.
 
-    What is sent and then lost with the power leaves its number to the next message, which the far side, who has the
-    lost one, takes for a duplicate: it would be acknowledged and never be read. Nothing would tell of that.
+    What is sent and then lost with the power leaves its number to the next message, which the far side, which has the
+    lost one, takes for a duplicate: it would be acknowledged and never be read, without any sign of it.
 
     Raises:
         StoreUnavailableError: its `PRAGMA synchronous` is below FULL.
@@ -155,11 +94,11 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """
     The application's transaction, begun when there is none; committed here only in autocommit mode.
 
-    In it the database is this connection's alone to write, also when the transaction was joined.
+    In it only this connection can write to the database, also when the transaction was joined.
 
     Raises:
         StoreBusyError: the database stayed locked for BUSY_SECONDS, or the connection's own time-out if that is longer.
-        StoreUnavailableError: the database cannot be written, is damaged or none of the broker, or the disk is full,
+        StoreUnavailableError: the database cannot be written, is damaged or not one of the broker, or the disk is full,
             also at the COMMIT made here; or the transaction that was joined has read before others wrote, so that it
             can only be begun again.
     """
@@ -189,7 +128,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def whole(db: sqlite3.Connection) -> Iterator[None]:
-    """A transaction in which a call of several writes is done as a whole or, in the application's eyes, not at all."""
+    """A transaction in which a call of several writes is done as a whole or, as the application sees it, not at all."""
     is_joined = db.in_transaction
     with transaction(db):
         if not is_joined:
@@ -223,11 +162,11 @@ def commit(db: sqlite3.Connection) -> None:
 
 def look(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
     """
-    What a call reads, with patience.
+    What a call reads, which waits for others.
 
     Raises:
         StoreBusyError: the database stayed locked for BUSY_SECONDS.
-        StoreUnavailableError: it cannot be read, or is none of the broker.
+        StoreUnavailableError: it cannot be read, or is not one of the broker.
     """
     try:
         return _patiently(db, call)
@@ -238,12 +177,12 @@ def look(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
 
 def blame_file(db: sqlite3.Connection, error: sqlite3.DatabaseError, waited_s: float | None = None) -> None:
     """
-    Tell an error about the file as applications are told; of any other nothing.
+    Raise an error about the file as StoreUnavailableError; do nothing for any other.
 
     Args:
         db: The application's connection.
         error: What SQLite said.
-        waited_s: For how long others who write were waited for; None = as long as the connection itself waits.
+        waited_s: How long the call has waited for other writers; None = as long as the connection itself waits.
 
     Raises:
         StoreUnavailableError: the file behind the connection cannot be used.
@@ -280,3 +219,60 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
                 blame_file(db, error, time.monotonic() - began)
                 raise
             time.sleep(LOCK_PAUSE)
+
+
+# --- errors about the file ---
+
+
+def unavailable(path: str, error: sqlite3.Error, waited_s: float) -> StoreUnavailableError:
+    """The error for what SQLite says of a file, after a call has waited so long for other writers."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailableError(path, _TOO_OLD)
+    if code & 0xFF != sqlite3.SQLITE_BUSY:
+        return StoreUnavailableError(path, sentence(error))
+    pid = holder_of(path)
+    return StoreBusyError(path, _problem(pid, waited_s), waited_s, pid)
+
+
+def holder_of(path: str) -> int | None:
+    """
+    The process that has the write lock of this database now; None when there is none, or it cannot be seen.
+
+    A container shows its own processes only.
+    """
+    try:
+        inode = os.stat(f"{path}-shm").st_ino  # noqa: PTH116 - a name next to the file, not below it
+        lines = _LOCKS.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in lines:
+        fields = line.split()
+        if (
+            len(fields) == _FIELDS and fields[1] == "POSIX" and fields[3] == "WRITE"
+        ):  # one that waits has a "->" in front
+            _, _, _, _, pid, file, first, last = fields
+            is_there = file.rpartition(":")[2] == str(inode)
+            if is_there and int(first) <= _WRITE_LOCK_AT and (last == "EOF" or int(last) >= _WRITE_LOCK_AT):
+                return int(pid) if int(pid) > 0 else None
+    return None
+
+
+def _problem(pid: int | None, waited_s: float) -> str:
+    others = f"others were writing for all of the {waited_s:.1f} s that this call waited, so nothing was done"
+    if pid is None:
+        who = "which process it was cannot be seen here"
+    elif pid == os.getpid():
+        who = "another connection of this very process has a write transaction open"
+    else:
+        name = _name(pid)
+        who = f"process {pid}{f' ({name})' if name else ''} has a write transaction open"
+    return f"{others}; {who}: end that, keep transactions short, wait for nothing inside them, and call again"
+
+
+def _name(pid: int) -> str:
+    """Of a program, without its arguments: those may have secrets."""
+    try:
+        return (_PROCESSES / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

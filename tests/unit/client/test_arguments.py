@@ -26,7 +26,7 @@ from broker.client.arguments import (
     guid_of,
 )
 from broker.client.dialog import Dialog
-from broker.client.reader_pool import Runner
+from broker.client.reader_pool import ReaderPool
 from broker.client.receiving import get_conversation_group, receive
 from broker.errors import ConversationError
 from tests.support.shop import Shop
@@ -204,7 +204,7 @@ async def test_lifetime_that_is_none_is_told(shop: Shop, lifetime: Any) -> None:
 
 def test_readers_are_not_started_with_a_grace_that_is_no_time(shop: Shop) -> None:
     with pytest.raises(ConversationError, match="grace has to be a number of seconds, 0 or more, not nan"):
-        Runner([], str(shop.path), grace=math.nan)
+        ReaderPool([], str(shop.path), grace=math.nan)
 
 
 async def test_wait_may_be_for_ever(shop: Shop) -> None:
@@ -346,7 +346,7 @@ def test_guid_is_read_however_it_is_written(text: uuid.UUID | str) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "5b0f3c1e", None, 5, b"5b0f3c1e"])
 def test_what_is_no_guid_is_refused(text: Any) -> None:
-    with pytest.raises(ConversationError, match="is no GUID") as caught:
+    with pytest.raises(ConversationError, match="is not a GUID") as caught:
         guid_of(text)
 
     assert 8413 == caught.value.number

@@ -187,7 +187,7 @@ def test_end_with_an_error_drops_nothing_that_was_sent_before(shop: EndingShop, 
 def test_description_that_nobody_would_read_says_what_is_missing(shop: EndingShop) -> None:
     dialog = shop.begin(shop.connect(isolation_level=None))
 
-    with pytest.raises(ConversationError, match="is told with an error only: give the error's code, or leave out the"):
+    with pytest.raises(ConversationError, match="is sent with an error only: give the error's code, or leave out the"):
         dialog.end(description="something went wrong")
 
 

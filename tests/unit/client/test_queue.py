@@ -19,13 +19,13 @@ from broker.client.queue import (
     RetryRule,
     Scope,
     claim_group,
+    finish_claim,
     first_group,
-    give_back,
     next_messages,
     next_rest_end,
-    note_crashes,
     queue_of,
-    settle,
+    record_crashes,
+    release_claim,
 )
 from broker.store.sqlite.quarantine import Blame, failures, note_failure
 from broker.store.sqlite.queues import ReaderSlot
@@ -128,7 +128,7 @@ def test_settled_messages_leave_the_queue_and_their_failures_are_forgotten(
     claim = take(db, slot)
     assert claim is not None
 
-    settle(db, claim, [1])
+    finish_claim(db, claim, [1])
 
     assert [(b"2",)] == db.execute("SELECT message_body FROM broker_message").fetchall()
     assert [] == list(failures(db))
@@ -139,10 +139,10 @@ def test_a_claim_that_is_lost_is_not_settled(shop: Shop, db: sqlite3.Connection,
     arrived(shop, db, b"1")
     claim = take(db, slot)
     assert claim is not None
-    given = give_back(db, claim)
+    given = release_claim(db, claim)
 
     with pytest.raises(ClaimLostError):
-        settle(db, claim, [1])
+        finish_claim(db, claim, [1])
 
     assert given
 
@@ -155,8 +155,8 @@ def test_a_later_lock_of_the_same_process_is_not_removed(shop: Shop, db: sqlite3
     assert lost is not None
     assert claim is not None
 
-    assert not give_back(db, lost)
-    assert give_back(db, claim)
+    assert not release_claim(db, lost)
+    assert release_claim(db, claim)
 
 
 def test_the_lock_of_a_reader_that_died_is_not_taken_over_before_its_death_is_counted(
@@ -166,7 +166,7 @@ def test_the_lock_of_a_reader_that_died_is_not_taken_over_before_its_death_is_co
     take(db, slot + 1)
 
     assert take(db, slot) is None
-    (crash,) = note_crashes(db, own=slot, rules={}, now=NOW)
+    (crash,) = record_crashes(db, own=slot, rules={}, now=NOW)
     assert take(db, slot) is None
     assert take(db, slot, now=NOW + crash.verdict.rest_s) is not None
 
@@ -181,7 +181,7 @@ def test_a_claim_whose_message_somebody_else_removed_is_not_settled(
     db.execute("BEGIN IMMEDIATE")
 
     with pytest.raises(ClaimLostError, match="nothing of the work was committed"):
-        settle(db, claim, [1])
+        finish_claim(db, claim, [1])
     db.execute("ROLLBACK")
 
     assert 1 == db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
@@ -194,7 +194,7 @@ def test_a_claim_whose_dialog_the_reader_itself_ended_is_settled(shop: Shop, db:
     db.execute("BEGIN IMMEDIATE")
     dialog.end(cleanup=True)
 
-    settle(db, claim, [1])
+    finish_claim(db, claim, [1])
     db.execute("COMMIT")
 
     for table in ("message", "conversation", "group_lock"):
@@ -214,7 +214,7 @@ def test_a_timer_in_front_of_a_message_that_fails_does_not_start_its_count_again
     claim = take(db, slot)
     assert claim is not None
 
-    settle(db, claim, [1])
+    finish_claim(db, claim, [1])
 
     assert (2,) == claim.queuing_orders
     assert 2 == note_failure(db, Blame(1, 0, "E"), now=NOW, rest_first=0).failures
@@ -227,9 +227,9 @@ def test_the_death_of_a_reader_is_a_failure_of_the_message_it_had(
     take(db, slot + 1)
     (queue_id,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'OrdersQueue'").fetchone()
 
-    crashes = note_crashes(db, own=slot, rules={queue_id: RetryRule(attempts=2, rest_first=0)}, now=NOW)
+    crashes = record_crashes(db, own=slot, rules={queue_id: RetryRule(attempts=2, rest_first=0)}, now=NOW)
     take(db, slot + 1)
-    more = note_crashes(db, own=slot, rules={queue_id: RetryRule(attempts=2, rest_first=0)}, now=NOW)
+    more = record_crashes(db, own=slot, rules={queue_id: RetryRule(attempts=2, rest_first=0)}, now=NOW)
 
     (failure,) = failures(db)
     assert [(1, 0, 1, False)] == [
@@ -245,7 +245,7 @@ def test_a_message_that_came_after_the_claim_is_not_blamed(shop: Shop, db: sqlit
     take(db, slot + 1)
     db.execute("UPDATE broker_message SET message_enqueue_time = ?", (NOW + 1,))
 
-    crashes = note_crashes(db, own=slot, rules={}, now=NOW + 2)
+    crashes = record_crashes(db, own=slot, rules={}, now=NOW + 2)
 
     assert [] == crashes
     assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
@@ -255,7 +255,7 @@ def test_what_a_living_reader_has_is_not_touched(shop: Shop, db: sqlite3.Connect
     arrived(shop, db, b"1")
     take(db, slot)
 
-    assert [] == note_crashes(db, own=None, rules={}, now=NOW)
+    assert [] == record_crashes(db, own=None, rules={}, now=NOW)
     assert 1 == db.execute("SELECT count(*) FROM broker_group_lock").fetchone()[0]
 
 

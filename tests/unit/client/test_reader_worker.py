@@ -21,7 +21,7 @@ from broker.client.reader_worker import (
     ReaderDatabase,
     ReaderWorker,
     Work,
-    is_store_trouble,
+    is_store_failure,
     open_connection,
 )
 from broker.errors import ConversationError, StoreUnavailableError
@@ -51,7 +51,7 @@ def test_logs_tell_where_the_function_is() -> None:
 
 
 # --- test_desk ---
-# What the readers of one database share: their slot, the bell that wakes them, and what a predecessor left.
+# What the readers of one database share: their slot, the thread that wakes them, and what a predecessor left.
 
 
 @reader("OrdersQueue", retry_delay=0)
@@ -74,7 +74,7 @@ def arrived(shop: Shop, *bodies: bytes) -> bytes:
 
 
 def claimed(desk: ReaderDatabase, one: Reader = handle_of_desk) -> tuple[Any, float | None]:
-    db = desk.connect(one)
+    db = open_connection(desk.path, is_async=one.is_async)
     try:
         return desk.claim(db, one)
     finally:
@@ -164,7 +164,7 @@ def test_a_group_that_fails_while_a_claim_waits_for_the_write_lock_is_not_claime
 
 def test_a_reader_tells_of_itself_for_the_views(shop: Shop, desk: ReaderDatabase) -> None:
     before = time.time()
-    desk.waits("OrdersQueue", 3)
+    desk.count_waiting("OrdersQueue", 3)
     claimed(desk)
 
     deadline = time.monotonic() + 30
@@ -405,7 +405,7 @@ def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
 
 def test_a_dialog_ended_by_somebody_else_is_passed_over(shop: Shop, worker: ReaderWorker) -> None:
     dialog = arrived_of_work(shop, b"one")
-    claim, _ = worker.desk.claim(worker._db, handle_of_work)
+    claim, _ = worker.database.claim(worker._db, handle_of_work)
     assert claim is not None
     dialog.end()
 
@@ -441,7 +441,7 @@ def test_a_failure_that_cannot_be_noted_is_noted_later(
     work.argument()
     monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
     calls = []
-    note = work._note
+    note = work._record
 
     def fail_once(error: BaseException) -> None:
         calls.append(error)
@@ -449,7 +449,7 @@ def test_a_failure_that_cannot_be_noted_is_noted_later(
             raise sqlite3.OperationalError("disk I/O error")
         note(error)
 
-    monkeypatch.setattr(work, "_note", fail_once)
+    monkeypatch.setattr(work, "_record", fail_once)
 
     work.fail(RuntimeError("no such order"))
 
@@ -460,7 +460,7 @@ def test_a_failure_that_cannot_be_noted_is_noted_later(
 def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived_of_work(shop, b"one")
     monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
-    claim, left = worker.desk.claim, [2]
+    claim, left = worker.database.claim, [2]
     told = Told()
     monkeypatch.setattr("broker.client.reader_worker.log", told)
 
@@ -470,7 +470,7 @@ def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, mon
             raise sqlite3.OperationalError("disk I/O error")
         return claim(*arguments)
 
-    monkeypatch.setattr(worker.desk, "claim", fail_twice)
+    monkeypatch.setattr(worker.database, "claim", fail_twice)
 
     next_work(worker).finish()
 
@@ -484,7 +484,7 @@ def test_file_that_stays_locked_is_told_with_what_to_do(worker: ReaderWorker, mo
     error.sqlite_errorcode = sqlite3.SQLITE_BUSY
 
     with structlog.testing.capture_logs() as logs:
-        worker.trouble("claim failed", error)
+        worker.rest_after("claim failed", error)
 
     [line] = logs
     assert line["reason"].startswith("another connection keeps a write transaction open: end it")
@@ -492,7 +492,7 @@ def test_file_that_stays_locked_is_told_with_what_to_do(worker: ReaderWorker, mo
 
 def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: ReaderWorker) -> None:
     arrived_of_work(shop, b"one")
-    worker.desk.stop()
+    worker.database.stop()
 
     assert worker.next() is None
 
@@ -507,7 +507,7 @@ def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: ReaderWorker
     ],
 )
 def test_whose_fault_an_error_is(error: Exception, *, is_trouble: bool) -> None:
-    assert is_trouble == is_store_trouble(error)
+    assert is_trouble == is_store_failure(error)
 
 
 def test_a_database_that_stays_locked_is_nobodys_fault(shop: Shop) -> None:
@@ -515,11 +515,11 @@ def test_a_database_that_stays_locked_is_nobodys_fault(shop: Shop) -> None:
     with pytest.raises(sqlite3.OperationalError) as caught:
         shop.connect(timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
 
-    assert is_store_trouble(caught.value)
+    assert is_store_failure(caught.value)
 
 
 def test_a_damaged_file_is_nobodys_fault() -> None:
     error = sqlite3.DatabaseError("database disk image is malformed")
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
 
-    assert is_store_trouble(error)
+    assert is_store_failure(error)
