@@ -91,7 +91,7 @@ def tail(
     try:
         while follow:
             time.sleep(FOLLOW_SECONDS)
-            _show_visits(arriving.look(wanted), output)
+            _show_visits(arriving.poll(wanted), output)
             _report_unread(arriving.unread)
     except KeyboardInterrupt:
         return

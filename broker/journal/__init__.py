@@ -1,1 +1,1 @@
-"""What became of each frame, written to files that a pipeline reads."""
+"""The journal: one row for each visit of a dialog frame to this instance, in Parquet files."""

@@ -1,10 +1,15 @@
 """
-The functions of Arrow that journals are read with, asked for by name.
+Reading a journal: one file piece by piece, the newest visits, and new files as they appear.
 
-`pyarrow.compute` makes a function with a docstring and a signature of each of the three hundred there are, which takes
-as long as reading a small journal. Methods of tables and arrays that need one of these import it too (`filter`, `take`,
-`cast`, `sort_by`, `dictionary_encode`). Who reads journals asks here instead, where `pyarrow.compute` has it from. What
-each does is on Arrow's page "Compute Functions", under its name.
+A file has groups of rows in the order in which they were written; the footer has the bounds of their instants. A file,
+or one of its groups, is skipped when nothing in it can be newer than what was found already. A file is changed for the
+last time after its last visit; clocks that differ by less than `CLOCKS_APART` do no harm.
+
+The Arrow functions are called by name (`call_function`), because `pyarrow.compute` builds a documented wrapper for each
+of three hundred functions, which takes as long as reading a small journal; so do the methods of tables and arrays that
+use it (`filter`, `take`, `cast`, `sort_by`, `dictionary_encode`).
+
+Source: Arrow, "Compute Functions".
 """
 
 from __future__ import annotations
@@ -23,77 +28,69 @@ from broker.journal.schema import JOURNAL, FileState, files, survey
 
 
 def rows_where(table: pa.Table, chosen: Any) -> pa.Table:
-    """The rows for which an array of booleans is true, in their order."""
+    """Return the rows for which an array of booleans is true, in order."""
     return call_function("filter", [table, chosen])
 
 
 def rows_at(table: pa.Table, numbers: pa.Array) -> pa.Table:
-    """The rows with these numbers, in the order of the numbers."""
+    """Return the rows with these numbers, in the order of the numbers."""
     return call_function("take", [table, numbers])
 
 
 def order_of(values: Any) -> pa.Array:
-    """The numbers of the rows, the least value first; equal ones as they stand."""
+    """Return the row numbers sorted by value, ascending and stable."""
     return call_function("sort_indices", [values])
 
 
 def converted(values: Any, form: pa.DataType) -> Any:
     """
-    The values as another type.
+    Cast values to another type.
 
     Raises:
-        pa.ArrowInvalid: a value that the type does not have.
+        pa.ArrowInvalid: a value is out of the range of the type.
     """
     return call_function("cast", [values], CastOptions.safe(form))
 
 
 def table_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table with the types of a schema that has its columns. Raises as `converted`."""
+    """Cast a table to a schema with the same columns. Raises like `converted`."""
     columns = [converted(table.column(number), form) for number, form in enumerate(schema.types)]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def first_known(values: Any, others: Any) -> Any:
-    """Each value, or what stands in the same row of the others where there is none."""
+    """Return each value, or the one of `others` in the same row if it is null."""
     return call_function("coalesce", [values, others])
 
 
 def are_equal(values: Any, one: pa.Scalar) -> Any:
-    """In which rows the value is this one."""
+    """Return, for each row, whether the value equals this one."""
     return call_function("equal", [values, one])
 
 
 def are_among(values: Any, wanted: pa.Array) -> Any:
-    """In which rows the value is one of these."""
+    """Return, for each row, whether the value is one of these."""
     return call_function("is_in", [values], SetLookupOptions(wanted))
 
 
 def are_from(values: Any, least: pa.Scalar) -> Any:
-    """In which rows the value is this one or greater."""
+    """Return, for each row, whether the value is at least this one."""
     return call_function("greater_equal", [values, least])
 
 
-# --- reading ---
-# The rows of one file of a journal, piece by piece, and when they were.
-#
-# A file has groups of rows, in the order in which they were written. Their bounds stand in the footer, so that who
-# looks
-# for some instant need not read the others. What fails while a file is read raises what `UNREADABLE` lists: its
-# footer
-# may be whole and its rows not.
+# --- one file ---
 
-
-UNREADABLE = (pa.ArrowException, OSError, ValueError)
-PIECE_ROWS = 65_536  # in memory at once, some 10 MB of all columns
-ALWAYS = 2**63 - 1  # an instant behind all others
+UNREADABLE = (pa.ArrowException, OSError, ValueError)  # raised by reading: the footer may be whole and the rows not
+PIECE_ROWS = 65_536  # in memory at once, about 10 MB of all columns
+ALWAYS = 2**63 - 1  # an instant after all others
 
 
 class FileReader:
     """
-    A file that is being read; to be closed.
+    An open file of a journal; close it, or use it as a context manager.
 
     Raises:
-        UNREADABLE: here, and by every method; FileNotFoundError among them when it has vanished.
+        UNREADABLE: here and in every method; FileNotFoundError among them if the file was removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,18 +106,18 @@ class FileReader:
 
     @property
     def groups(self) -> range:
-        """The numbers of its groups, in the order in which they were written."""
+        """The numbers of the row groups, in the order in which they were written."""
         return range(self._file.metadata.num_row_groups)
 
     def bounds(self, group: int) -> tuple[int, int] | None:
-        """When its first visit began and its last one ended, microseconds since 1970; None where that is not told."""
-        entered, left = self._told(group, "entered_at"), self._told(group, "left_at")
+        """Return the first and the last instant in a group, microseconds since 1970; None if the footer has none."""
+        entered, left = self._statistics(group, "entered_at"), self._statistics(group, "left_at")
         if entered is None or left is None:
             return None
         return entered[0], max(entered[1], left[1])
 
     def pieces(self, group: int, columns: Iterable[str] = JOURNAL.names) -> Iterator[pa.Table]:
-        """Its rows, so many at once; a column that an older version does not have is empty."""
+        """Yield the rows of a group, `PIECE_ROWS` at a time; a column that the file does not have is null."""
         known = [name for name in columns if name in self._names]
         for batch in self._file.iter_batches(PIECE_ROWS, row_groups=[group], columns=known):
             yield pa.Table.from_arrays(
@@ -131,39 +128,29 @@ class FileReader:
                 names=list(columns),
             )
 
-    def _told(self, group: int, name: str) -> tuple[int, int] | None:
-        """The least and greatest instant of a column."""
+    def _statistics(self, group: int, name: str) -> tuple[int, int] | None:
+        """Return the least and the greatest instant of a column."""
         if name not in self._index:
             return None
-        told = self._file.metadata.row_group(group).column(self._index[name]).statistics
-        if told is None or not told.has_min_max:
-            return None
-        return told.min_raw, told.max_raw
+        found = self._file.metadata.row_group(group).column(self._index[name]).statistics
+        return (found.min_raw, found.max_raw) if found is not None and found.has_min_max else None
 
 
 def ended(table: pa.Table) -> pa.ChunkedArray:
-    """When each visit ended, or where that is not told when it began: microseconds since 1970."""
+    """Return when each visit ended, or began if it has not ended: microseconds since 1970."""
     return converted(first_known(table["left_at"], table["entered_at"]), pa.int64())
 
 
-# --- newest ---
-# The newest visits of a journal, and those that come.
-#
-# Only as many rows are kept as are asked for. Files are looked at from the one that was changed last; a file, and
-# each of
-# its groups, is left unread when nothing in it can be newer than what is there already. A file is changed for the
-# last
-# time behind its last visit; clocks that are told apart by less than CLOCKS_APART do no harm.
-
+# --- the newest visits ---
 
 CLOCKS_APART = 3600 * 1_000_000  # microseconds between the clocks of an instance and of the disk's machine
-# Making an instant with a zone, or taking a number of Python, pyarrow imports pandas where that is
-# installed: a third of a second. So zones are added to what was found, and limits are taken from columns.
+# pyarrow imports pandas, if that is installed, to convert an instant with a zone or a Python number: a third of a
+# second. So zones are added afterwards, and limits are taken from columns.
 _INSTANTS = tuple(one.name for one in JOURNAL if pa.types.is_timestamp(one.type))
 
 
 def _plain(form: pa.DataType) -> pa.DataType:
-    """As in `JOURNAL`, with instants without a zone, and words without a dictionary: each piece has another."""
+    """Return a type of `JOURNAL` without zone and without dictionary, which differs from piece to piece."""
     if pa.types.is_dictionary(form):
         return pa.string()
     return pa.timestamp("us") if pa.types.is_timestamp(form) else form
@@ -174,14 +161,14 @@ _PLAIN = pa.schema([(one.name, _plain(one.type)) for one in JOURNAL])
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which visits. Shape: `conversation` and `message` 16 bytes each, None for any; `outcomes` none for any."""
+    """A filter of visits: `conversation` and `message` of 16 bytes, None for any; `outcomes`, empty for any."""
 
     conversation: bytes | None = None
     outcomes: frozenset[str] = frozenset()
     message: bytes | None = None
 
     def of(self, table: pa.Table) -> pa.Table:
-        """Those rows."""
+        """Return the rows that pass the filter."""
         for column, wanted in (("conversation_id", self.conversation), ("message_id", self.message)):
             if wanted is not None:
                 table = rows_where(table, are_equal(table[column], pa.scalar(wanted, pa.binary(16))))
@@ -193,11 +180,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Newest:
-    """
-    What was found.
-
-    Shape: `visits` in the order in which they ended; `unread` files that could not be read; `read` how many could.
-    """
+    """The visits found, in the order in which they ended; the files that could not be read; how many could."""
 
     visits: list[dict[str, Any]] = field(default_factory=list)
     unread: list[FileState] = field(default_factory=list)
@@ -206,12 +189,12 @@ class Newest:
 
 def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
     """
-    The last visits of a journal.
+    Find the visits of a journal that ended last.
 
     Args:
-        directory: Of the journal.
-        wanted: Which visits.
-        count: How many at most.
+        directory: The directory of the journal.
+        wanted: The filter.
+        count: The number of visits to find at most.
 
     Raises:
         OSError: there is no such directory, or it cannot be read.
@@ -232,20 +215,20 @@ def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
                     if bounds is None or bounds[1] > last.floor:
                         ends = _Last(count, last.least)
                         for piece in reading.pieces(group):
-                            ends.put_behind(wanted.of(piece))
-                        last.put_before(ends)
+                            ends.append(wanted.of(piece))
+                        last.prepend(ends)
             found.read += 1
         except UNREADABLE as error:
-            found.unread.append(state.spoilt(error))
+            found.unread.append(state.failed(error))
     found.visits = last.rows()
     return found
 
 
 class NewFiles:
     """
-    The files of a journal that are new at each look, or were changed: somebody may have copied them there by and by.
+    Visits in files that appeared or changed since the last call of `poll`; a file may be copied there slowly.
 
-    Shape: `unread` of the last look.
+    `unread` has the files that the last call could not read.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -254,8 +237,8 @@ class NewFiles:
         self._known = dict(_changed(directory))
         self._ids: set[str] = set()
 
-    def look(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
-        """The visits in files that were not there at the last look, file by file in the order of their rows."""
+    def poll(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        """Yield the visits of new and changed files, file by file in the order of their rows."""
         self.unread = []
         before, self._known = self._known, dict(_changed(self._directory))
         new = [path for path, changed in self._known.items() if before.get(path) != changed]
@@ -270,14 +253,14 @@ class NewFiles:
                             for piece in reading.pieces(group):
                                 yield from _visits(table_as(wanted.of(piece), _PLAIN))
                 except UNREADABLE as error:
-                    self.unread.append(state.spoilt(error))
+                    self.unread.append(state.failed(error))
 
 
 class _Last:
     """
-    The rows that ended last, in that order; those of one instant as they were written.
+    The rows that ended last, in that order; those of one instant in the order in which they were written.
 
-    Shape: `least` an instant before which none is taken, microseconds since 1970, None for none.
+    `least` is the instant before which no row is kept, microseconds since 1970, or None.
     """
 
     def __init__(self, count: int, least: pa.Scalar | None = None) -> None:
@@ -287,17 +270,17 @@ class _Last:
 
     @property
     def floor(self) -> int:
-        """The same instant, one before all others for none."""
+        """`least` as a number; before all others if it is None."""
         return -ALWAYS if self.least is None else int(self.least.as_py())
 
-    def put_behind(self, table: pa.Table) -> None:
-        """Rows that were written after those that are here."""
+    def append(self, table: pa.Table) -> None:
+        """Add rows that were written after the present ones."""
         if self.least is not None:
             table = rows_where(table, are_from(ended(table), self.least))
         self._keep(self._rows, table_as(table, _PLAIN))
 
-    def put_before(self, other: _Last) -> None:
-        """Rows that were written before those that are here, or in another file."""
+    def prepend(self, other: _Last) -> None:
+        """Add rows that were written before the present ones, or in another file."""
         self._keep(other._rows, self._rows)
 
     def _keep(self, first: pa.Table, second: pa.Table) -> None:
@@ -313,14 +296,14 @@ class _Last:
 
 
 def _visits(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Rows with their instants in UTC. Shape: columns as `_PLAIN`."""
+    """Yield the rows of a table with the columns of `_PLAIN`, instants in UTC."""
     for visit in table.to_pylist():
         instants = ((name, visit[name]) for name in _INSTANTS)
         yield visit | {name: instant and instant.replace(tzinfo=UTC) for name, instant in instants}
 
 
 def _changed(directory: Path) -> Iterator[tuple[Path, int]]:
-    """Every file, and when it was last changed, in microseconds since 1970."""
+    """Yield every file and its time of change, microseconds since 1970."""
     for path in files(directory):
         try:
             yield path, path.stat().st_mtime_ns // 1000

@@ -1,19 +1,20 @@
 """
-From the ring's records to rows of the journal.
+Rows of the journal, made from the records of the ring.
 
-The decoder copies what headers say. Here is what the rest means: what a way and its ending are called, from where an
-arrival came, when a frame was put in the queue, and which word has which number. Words are numbered anew for each table
-that is given out, so a peer that invents names fills no memory for long, and all of a table share their dictionaries.
+The decoder copies the fields of frame headers. This module adds the rest: the route and the outcome, the peer of an
+arrival, and when a frame was put in the transmission queue. Words are numbered for each table separately, so a peer
+that invents names fills no memory for long, and all rows of a table share their dictionaries.
 
-Rules, from ending to outcome:
+From the ending of a visit to its outcome:
 
-- no way: a database here tells. No disposition means acknowledged; else delivered, duplicate, or dropped.
-- a way on, of a frame from here: sent, or resent when a database says so.
-- a way into a database here, of a frame from elsewhere: no row; the database tells later.
-- a way on, of a frame from elsewhere: forwarded.
-- anything else: dropped, the disposition says why.
+- no forwarding entry: reported by a database here. Acknowledged if there is no disposition; otherwise delivered,
+  duplicate or dropped.
+- an entry to a next hop, and the frame is from here: sent, or resent if the database marked it.
+- an entry into a database here, and the frame is from another instance: no row; the database reports it later.
+- an entry to a next hop, and the frame is from another instance: forwarded.
+- anything else: dropped, with the disposition as the reason.
 
-What a database here sends takes a route of its own table (R1.1), what comes in one of msdb's.
+A database here routes by its own table, frames that arrive by that of msdb (R1.1).
 """
 
 from __future__ import annotations
@@ -44,16 +45,14 @@ from broker.journal.schema import JOURNAL
 from broker.routing.decide import NOBODY, Principals
 from broker.routing.route import MirroredPair
 
-# --- batch ---
-# One hand-over: what the loop took out of the ring, and what it knew at that moment.
-#
-# Made on the loop, read by the thread that writes; nobody changes it.
-
 
 class RingBatch(NamedTuple):
     """
-    Shape: `offset` seconds from monotonic to UTC, one for the whole batch, so that durations stay those of the
-    monotonic clock; `shed` records that had found no room in the ring, since the start; `principals` of mirrored pairs.
+    Records taken out of the ring, and what the loop knew at that moment. Immutable: the writer thread reads it.
+
+    `offset` is the difference of UTC and the monotonic clock in seconds, one for the whole batch, so that durations are
+    those of the monotonic clock; `shed` counts records that found the ring full, since the start; `principals` are
+    those of mirrored pairs.
     """
 
     taken: RingContents
@@ -63,22 +62,22 @@ class RingBatch(NamedTuple):
 
 
 class Follower(Protocol):
-    """Who makes something else of batches than rows; the journal waits for nobody's collector."""
+    """Makes something other than rows of batches; the journal does not wait for it."""
 
     def add(self, batch: RingBatch) -> None:
-        """In the thread of the writer, behind the rows of the batch; keeps nothing of its memory, and must not fail."""
+        """Add a batch, in the writer thread, after its rows. Must not raise, and must not keep the memory."""
 
     def status(self) -> Mapping[str, int]:
-        """On the loop: what there is to tell, by the names of NOBODY_FOLLOWS."""
+        """Return the counters, by the names of NO_FOLLOWER. On the loop."""
 
     def close(self, seconds: float) -> None:
-        """In any thread, behind the last batch: be done within this time."""
+        """End within this time, after the last batch. In any thread."""
 
 
-NOBODY_FOLLOWS: Mapping[str, int] = {"spans": 0, "spans_pending": 0, "spans_dropped": 0}
+NO_FOLLOWER: Mapping[str, int] = {"spans": 0, "spans_pending": 0, "spans_dropped": 0}
 
 
-INCOMING_TABLE = "msdb"  # its routes decide what comes in (R1.1)
+INCOMING_TABLE = "msdb"  # its routes decide for frames that arrive (R1.1)
 
 _OUTCOMES = tuple(VisitOutcome)
 _NUMBER = {outcome: number for number, outcome in enumerate(_OUTCOMES)}
@@ -92,13 +91,13 @@ _GROWING = ("reason", "route", "route_table", "adjacent_in", "adjacent_out")
 
 
 class Words:
-    """Words of one column by number, in the order in which they were met."""
+    """The words of one column, numbered in the order of their first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def number(self, word: str) -> int:
-        """The number of a word; of the empty one, that there is none."""
+        """Return the number of a word; NOTHING for the empty one."""
         return self._numbers.setdefault(word, len(self._numbers)) if word else NOTHING
 
     def __iter__(self) -> Iterator[str]:
@@ -106,11 +105,7 @@ class Words:
 
 
 class RowBuffer:
-    """
-    Rows that are not in a file yet. For one thread.
-
-    Shape: `count` of them.
-    """
+    """Rows that are not in a file yet, `count` of them. For one thread."""
 
     def __init__(self, instance: str, decoder: ColumnDecoder) -> None:
         self.count = 0
@@ -119,21 +114,21 @@ class RowBuffer:
         self._parts: list[Columns] = []
         self._words: dict[str, Words] = {}
         self._legend = Legend()
-        self._known: dict[int, Ending] = {}  # what the legend tells of
+        self._known: dict[int, Ending] = {}  # endings that are in the legend
         self._principals = NOBODY
         self._begin()
 
     def add(self, batch: RingBatch) -> int:
         """
-        The rows of a batch, behind those that are here; how many. Cost: below a microsecond each when compiled.
+        Add the rows of a batch, and return their number. Cost: below a microsecond each when compiled.
 
         Raises:
-            ValueError: these are no records of a ring; nothing was added.
+            ValueError: the bytes are not records of a ring; nothing was added.
         """
         taken = batch.taken
         records, numbers = self._decoder.scan(taken.data)
         if batch.principals is not self._principals:
-            self._known.clear()  # where a mirrored pair leads is another address now
+            self._known.clear()  # the address of a mirrored pair has changed
             self._principals = batch.principals
         self._learn(taken.endings, numbers)
         queued = self._arrive(taken.arrivals, batch.offset)
@@ -146,7 +141,7 @@ class RowBuffer:
         return columns.rows
 
     def take(self) -> pa.Table:
-        """All rows as a table; afterwards there are none."""
+        """Return all rows as a table, and forget them."""
         names = [name.decode("utf-8", "replace") for name in self._decoder.names]
         words: dict[str, Iterable[str]] = {
             **_FIXED,
@@ -161,12 +156,12 @@ class RowBuffer:
         return pa.Table.from_batches(batches, JOURNAL)
 
     def drop(self) -> int:
-        """Forget all rows; how many there were."""
+        """Forget all rows, and return their number."""
         count = self.count
         self._begin()
         return count
 
-    # --- the inside, in calling order ---
+    # --- in call order ---
 
     def _begin(self) -> None:
         self.count = 0
@@ -176,7 +171,7 @@ class RowBuffer:
         self._decoder.forget()
 
     def _learn(self, ways: Mapping[int, Ending], numbers: list[int]) -> None:
-        """See that the legend tells of these numbers; one may stand for another ending than it did."""
+        """Put the endings with these numbers into the legend; a number may have another ending than before."""
         endings = self._legend.endings
         if numbers:
             missing = (numbers[-1] + 1) * ENDING_WIDTH - len(endings)
@@ -184,11 +179,11 @@ class RowBuffer:
         for number in numbers:
             ending = ways[number]
             if self._known.get(number) is not ending:
-                endings[number * ENDING_WIDTH : (number + 1) * ENDING_WIDTH] = self._told(*ending)
+                endings[number * ENDING_WIDTH : (number + 1) * ENDING_WIDTH] = self._row_of(*ending)
                 self._known[number] = ending
 
-    def _told(self, way: ForwardingEntry | None, disposition: Disposition | None) -> array[int]:
-        """What the legend says of an ending."""
+    def _row_of(self, way: ForwardingEntry | None, disposition: Disposition | None) -> array[int]:
+        """Return the row of the legend for an ending."""
         here, elsewhere = _outcomes(has_way=way is not None, disposition=disposition)
         reason = disposition if here is VisitOutcome.DROPPED else None
         words, route = self._words, "" if way is None else way.route
@@ -206,14 +201,14 @@ class RowBuffer:
         )
 
     def _address(self, sink: Sink) -> str:
-        """Of the next hop; of a mirrored pair that of its principal, both while none is known."""
+        """Return the address of the next hop; of a mirrored pair its principal, or both while none is known."""
         if not isinstance(sink, Outbox):
             return ""
         address = sink.address
         return str(self._principals.get(address, address) if isinstance(address, MirroredPair) else address)
 
     def _arrive(self, arrivals: list[PassOrigin], offset: float) -> dict[bytes, Queued]:
-        """See that the legend tells of these arrivals; what their frames have waited for in a queue, by message id."""
+        """Put arrivals into the legend; return the queueing data of their frames by message id."""
         legend, adjacent_in, tables = self._legend, self._words["adjacent_in"], self._words["route_table"]
         legend.offset = offset
         legend.entered = array("q", [microseconds(arrival.entered + offset) for arrival in arrivals])
@@ -230,7 +225,7 @@ class RowBuffer:
 
 
 def count_records(batch: RingBatch) -> int:
-    """How many records a batch has that count; of what is no record, one for all the rest of it."""
+    """Count the records of a batch that were not withdrawn; a malformed rest counts as one."""
     data, at, count = batch.taken.data, 0, 0
     while at < len(data):
         size, number, _, _ = HEAD.unpack_from(data, at) if len(data) - at >= HEAD_BYTES else (0, 0, 0, 0.0)
@@ -246,7 +241,7 @@ def _flags(arrival: PassOrigin) -> int:
 
 
 def _outcomes(*, has_way: bool, disposition: Disposition | None) -> tuple[VisitOutcome, VisitOutcome | None]:
-    """What became of a frame from here, and of one from elsewhere; None when another record tells it."""
+    """Return the outcomes of a frame from here and of one from another instance; None if another record has it."""
     if not has_way:
         verdict = _VERDICTS.get(disposition, VisitOutcome.DROPPED)
         return verdict, verdict
@@ -258,22 +253,22 @@ def _outcomes(*, has_way: bool, disposition: Disposition | None) -> tuple[VisitO
 
 
 def _date_back(columns: Columns, queued: Mapping[bytes, Queued]) -> None:
-    """Frames that waited in a queue here entered when they were put there; those sent before are resent."""
+    """Set the instant of entry of frames that were queued here, and mark those that were sent before as resent."""
     entered = memoryview(columns.values["entered_at"]).cast("q")
     left = memoryview(columns.values["left_at"]).cast("q")
     outcome = memoryview(columns.values["outcome"]).cast("i")
     ids = columns.values["message_id"]
     for row in columns.queued:
-        told = queued.get(bytes(ids[16 * row : 16 * (row + 1)]))
-        if told is None:
+        found = queued.get(bytes(ids[16 * row : 16 * (row + 1)]))
+        if found is None:
             continue
-        entered[row] = min(microseconds(told.enqueued_at), left[row])
-        if told.is_resend and outcome[row] == _NUMBER[VisitOutcome.SENT]:
+        entered[row] = min(microseconds(found.enqueued_at), left[row])
+        if found.is_resend and outcome[row] == _NUMBER[VisitOutcome.SENT]:
             outcome[row] = _NUMBER[VisitOutcome.RESENT]
 
 
 def _strings(words: Iterable[str]) -> pa.Array:
-    """The same as `pa.array`, which for a list of Python loads pandas where that is installed: for half a second."""
+    """Return an array of strings; `pa.array` would import pandas for a Python list, for half a second."""
     spelt = [word.encode("utf-8", "replace") for word in words]
     offsets = array("i", [0, *accumulate(map(len, spelt))])
     return pa.Array.from_buffers(
@@ -282,7 +277,7 @@ def _strings(words: Iterable[str]) -> pa.Array:
 
 
 def _batch(columns: Columns, dictionaries: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """The same memory as Arrow takes it; nothing is copied."""
+    """Return the columns as a record batch over the same memory."""
     arrays = []
     for one in COLUMNS:
         values = columns.values[one.name] if one.name != "instance" else bytes(4 * columns.rows)

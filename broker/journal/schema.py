@@ -1,8 +1,12 @@
 """
-The journal's columns as an Arrow schema, and what the metadata of a file tells.
+The columns of a journal as an Arrow schema, the metadata of its files, and a check of files by their footers.
 
-Timestamps are in microseconds with the zone UTC and ids plain binary of 16 bytes, because that is what every reader
-understands: Spark refuses nanoseconds, and ids with the logical type UUID.
+Timestamps are in microseconds with the zone UTC, and ids are binary of 16 bytes: Spark refuses nanoseconds and the
+logical type UUID.
+
+A directory may hold anything: broken copies, files of other programs or later versions, the same file twice; and old
+files are removed while it is read. `judge` classifies one file, `survey` many; copies are recognised by an id that the
+writer draws for each file. Both read footers only, a few kilobytes each.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import pyarrow.parquet as pq
 from broker.flow import COLUMNS, JOURNAL_SCHEMA, Form
 
 SCHEMA_KEY = b"journal_schema"  # the version of the columns
-FILE_KEY = b"journal_file"  # 32 hexadecimal digits, another for each file: copies of a file are known by it
+FILE_KEY = b"journal_file"  # 32 hexadecimal digits, drawn for each file: copies have the same
 INSTANCE_KEY = b"journal_instance"
 SAMPLE_KEY = b"journal_sample"  # the fraction of dialogs, as a decimal number
 SHED_KEY = b"journal_shed"  # records lost for want of room since the file before this one
@@ -40,7 +44,7 @@ JOURNAL = pa.schema([pa.field(one.name, _TYPES[one.form], nullable=one.is_nullab
 
 
 def file_metadata(*, file: str, instance: str, sample: float, shed: int) -> dict[bytes, bytes]:
-    """What the metadata of a file tells."""
+    """Return the key-value metadata of a file."""
     return {
         SCHEMA_KEY: str(JOURNAL_SCHEMA).encode(),
         FILE_KEY: file.encode(),
@@ -50,42 +54,33 @@ def file_metadata(*, file: str, instance: str, sample: float, shed: int) -> dict
     }
 
 
-# --- survey ---
-# The files of a journal, and what the footer of one tells about it.
-#
-# A directory may hold anything: a copy that broke off, files of other programs and of later versions, the same file
-# twice; and files vanish while somebody looks, because old ones are removed. `judge` says of one file what it is, and
-# what is wrong with it; `survey` does so for many, and knows copies by what the writer drew for each file, not by
-# their
-# names. Only footers are read here, a few kilobytes each.
-
+# --- the files of a directory ---
 
 SUFFIX = ".parquet"
 
 
 class Fitness(StrEnum):
-    """What a file is to somebody who wants to read the journal."""
+    """Whether a file can be read, and how it differs."""
 
     GOOD = "good"
-    OLDER = "older"  # it lacks columns that later versions have: they are null
-    NEWER = "newer"  # of a later version: what is known here can be read, the columns that it adds cannot
-    COPY = "copy"  # of a file that came before: its rows count once
-    DAMAGED = "damaged"  # broken off, or no Parquet
-    UNREADABLE = "unreadable"  # a file or a directory that the machine does not let us read: what is in it is unknown
-    FOREIGN = "foreign"  # Parquet, but no journal
-    VANISHED = "vanished"  # it was there a moment ago
+    OLDER = "older"  # it lacks columns of later versions: they are null
+    NEWER = "newer"  # of a later version: the columns that it adds are not read
+    COPY = "copy"  # of another file: its rows count once
+    DAMAGED = "damaged"  # truncated, or not Parquet
+    UNREADABLE = "unreadable"  # the system refuses to read the file or directory
+    FOREIGN = "foreign"  # Parquet, but not of a journal
+    VANISHED = "vanished"  # removed a moment ago
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
     """
-    One file, as its footer tells.
+    One file, described by its footer.
 
-    Shape: `problem` what is wrong with it, in words, empty where it is GOOD; `file` what copies of it have in common,
-    32 hexadecimal digits; `version` of its columns; `instance` that wrote it; `sample` 0 .. 1; `shed` records lost
-    since the file before it; `rows` in it, `bytes` of it; `first_us` when the first visit of it began and `last_us` the
-    newest instant in it, microseconds since 1970, None where its footer does not tell. Of a file that is no journal or
-    cannot be read, only path and bytes are known.
+    `problem` is a sentence, empty if the file is GOOD; `file` is the id that copies share, 32 hexadecimal digits;
+    `version` is that of its columns; `instance` wrote it; `sample` is 0 .. 1; `shed` counts records lost since the file
+    before; `first_us` and `last_us` are the first and the last instant, microseconds since 1970, None if the footer has
+    none. Of a file that cannot be read or is not of a journal, only `path` and `bytes` are known.
     """
 
     path: Path
@@ -103,13 +98,13 @@ class FileState:
 
     @property
     def is_readable(self) -> bool:
-        """Whether its rows are to be read."""
+        """True if its rows are to be read."""
         return self.fitness in (Fitness.GOOD, Fitness.OLDER, Fitness.NEWER)
 
-    def spoilt(self, error: Exception) -> FileState:
-        """The same file, when this went wrong while its rows were read."""
+    def failed(self, error: Exception) -> FileState:
+        """Return the state of the file after an error while its rows were read."""
         if isinstance(error, FileNotFoundError):
-            return replace(self, fitness=Fitness.VANISHED, problem="it vanished while it was read")
+            return replace(self, fitness=Fitness.VANISHED, problem="it was removed while it was read")
         why = _refusal(self.path, error)
         if why:
             return replace(self, fitness=Fitness.UNREADABLE, problem=why)
@@ -118,10 +113,10 @@ class FileState:
 
 def files(directory: Path) -> Iterator[Path]:
     """
-    The finished files below a directory, in the order of their paths: by date and hour, as the writer names them.
+    Yield the finished files below a directory, in the order of their paths: by date and hour, as the writer names them.
 
-    What begins with a dot or an underscore is unfinished, or somebody else's. What vanishes meanwhile is left out. A
-    directory below it that cannot be read stands for itself, and `judge` says so.
+    Names that begin with a dot or an underscore are skipped: unfinished files, or those of other programs. A directory
+    that cannot be read is yielded itself, so that `judge` reports it.
 
     Raises:
         OSError: there is no such directory, or it cannot be read.
@@ -144,7 +139,7 @@ def files(directory: Path) -> Iterator[Path]:
 
 def judge(path: Path) -> FileState:
     """
-    What a file is, by its footer. Never raises for what is in the file.
+    Classify a file by its footer. Never raises for the content of a file.
 
     Cost: under a millisecond; one open, no row is read.
     """
@@ -154,7 +149,7 @@ def judge(path: Path) -> FileState:
         footer = pq.read_metadata(path)
         schema = footer.schema.to_arrow_schema()
     except FileNotFoundError:
-        return FileState(path, Fitness.VANISHED, "it is there no more")
+        return FileState(path, Fitness.VANISHED, "it was removed")
     except (pa.ArrowException, OSError, ValueError) as error:
         why = _refusal(path, error)
         if why:
@@ -170,7 +165,7 @@ def judge(path: Path) -> FileState:
 
 
 def survey(paths: Iterable[Path]) -> Iterator[FileState]:
-    """Judge files one after the other; of files that are copies of each other, the first is read. Memory: their ids."""
+    """Judge files one after the other; of copies, the first is readable. Keeps the ids of all files in memory."""
     first: dict[str, Path] = {}
     for path in paths:
         state = judge(path)
@@ -182,18 +177,18 @@ def survey(paths: Iterable[Path]) -> Iterator[FileState]:
 
 
 class _ForeignError(Exception):
-    """The file is no journal; says why."""
+    """The file is not of a journal; the message is the reason."""
 
 
-def _understand(path: Path, size: int, rows: int, told: Mapping[bytes, bytes], schema: pa.Schema) -> FileState:
-    """What the footer tells of a file that can be opened."""
-    missing = [key.decode() for key in (SCHEMA_KEY, FILE_KEY, INSTANCE_KEY, SAMPLE_KEY, SHED_KEY) if key not in told]
+def _understand(path: Path, size: int, rows: int, given: Mapping[bytes, bytes], schema: pa.Schema) -> FileState:
+    """Return the state of a file from the metadata of its footer."""
+    missing = [key.decode() for key in (SCHEMA_KEY, FILE_KEY, INSTANCE_KEY, SAMPLE_KEY, SHED_KEY) if key not in given]
     if missing:
-        why = f"its footer does not tell {', '.join(missing)}"
+        why = f"its footer lacks {', '.join(missing)}"
         raise _ForeignError(why)
     try:
-        version, sample, shed = int(told[SCHEMA_KEY]), float(told[SAMPLE_KEY]), int(told[SHED_KEY])
-        file, instance = told[FILE_KEY].decode(), told[INSTANCE_KEY].decode()
+        version, sample, shed = int(given[SCHEMA_KEY]), float(given[SAMPLE_KEY]), int(given[SHED_KEY])
+        file, instance = given[FILE_KEY].decode(), given[INSTANCE_KEY].decode()
     except ValueError as error:
         why = f"its footer cannot be understood: {_first_line(error)}"
         raise _ForeignError(why) from None
@@ -208,17 +203,17 @@ def _understand(path: Path, size: int, rows: int, told: Mapping[bytes, bytes], s
 
 
 def _span(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
-    """From when to when the visits are, by the statistics of all row groups: microseconds."""
+    """Return the first and the last instant, by the statistics of all row groups: microseconds since 1970."""
     entered: list[tuple[int, int]] = []
     newest: list[int] = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
-        told = {
+        given = {
             name: column.statistics
             for column in map(group.column, range(group.num_columns))
             if (name := column.path_in_schema) in {"entered_at", "left_at"} and column.statistics is not None
         }
-        begun, left = told.get("entered_at"), told.get("left_at")
+        begun, left = given.get("entered_at"), given.get("left_at")
         if begun is None or not begun.has_min_max:
             return None, None
         entered.append((begun.min_raw, begun.max_raw))
@@ -229,7 +224,7 @@ def _span(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
 
 
 def _check(schema: pa.Schema, version: int) -> list[str]:
-    """The columns that are missing, which only those may that can be null: later versions add no others."""
+    """Return the columns that are missing. Only nullable ones may be: later versions add no others."""
     if version < 1:
         why = f"there is no version {version} of the journal"
         raise _ForeignError(why)
@@ -249,9 +244,9 @@ def _check(schema: pa.Schema, version: int) -> list[str]:
 
 def _check_nulls(footer: pq.FileMetaData, schema: pa.Schema) -> None:
     """
-    See that no row lacks what every row has, where the file allows it: our own writer does not.
+    Check that no required column is null, in files whose schema allows it; our own writer's does not.
 
-    Visits without a message id would be taken for those of one message.
+    Visits without a message id would be counted as those of one message.
     """
     loose = {field.name for field in JOURNAL if not field.nullable and schema.field(field.name).nullable}
     if not loose:
@@ -260,11 +255,11 @@ def _check_nulls(footer: pq.FileMetaData, schema: pa.Schema) -> None:
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         for column in map(group.column, range(group.num_columns)):
-            name, told = column.path_in_schema, column.statistics
-            if name in loose and (told is None or not told.has_null_count):
-                why = f"its column {name} may be null, and its footer does not tell whether it is"
+            name, given = column.path_in_schema, column.statistics
+            if name in loose and (given is None or not given.has_null_count):
+                why = f"its column {name} may be null, and its footer does not say whether it is"
                 raise _ForeignError(why)
-            nulls[name] += told.null_count if name in loose else 0
+            nulls[name] += given.null_count if name in loose else 0
     for name in sorted(loose):
         if nulls[name]:
             why = f"its column {name} is null in {nulls[name]:,} rows"
@@ -272,7 +267,7 @@ def _check_nulls(footer: pq.FileMetaData, schema: pa.Schema) -> None:
 
 
 def _plain(form: Any) -> Any:
-    """A type whatever its encoding: writers may choose one for words."""
+    """Return a type without its encoding, which a writer may choose."""
     if pa.types.is_dictionary(form):
         form = form.value_type
     return pa.string() if pa.types.is_large_string(form) else form
@@ -281,12 +276,12 @@ def _plain(form: Any) -> Any:
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads nowhere
+    except OSError:  # a broken symbolic link
         return False
 
 
 def _refusal(path: Path, error: Exception) -> str:
-    """Why the machine lets nobody read this, "" when that is not what is wrong."""
+    """Return why the system refuses to read a path; "" if it does not."""
     try:
         if path.is_dir():
             os.scandir(path).close()

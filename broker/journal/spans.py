@@ -1,15 +1,30 @@
 """
-The ids of traces and spans, worked out from what every instance on the way can read.
+Spans of OpenTelemetry, made from the records of the journal and sent by OTLP over HTTP.
 
-A gateway cannot read a sealed body, so it does not know the application's trace. It knows which message it has: the
-dialog, the direction and the sequence number. All spans of one message are in the trace that follows from these, on
-every instance, sealed or not; where the application's own span is known, at the ends, they have a link to it.
+A gateway cannot read a sealed body, so it does not know the application's trace. It knows the dialog, the direction and
+the sequence number of a message. The trace id is computed from these, so all spans of a message are in one trace on
+every instance, sealed or not. At the ends, where the application's span is known, they have a link to it.
 
     trace id            the first 16 bytes of SHA-256("sbrk trace" | conversation_id | from_target | sequence_number)
     span id             the first 8 bytes of SHA-256("sbrk " role | message_id | hop_count)
 
 `from_target` is one byte, 0 or 1, `sequence_number` 8 bytes and `hop_count` 1, big-endian; role is `send`, `forward` or
-`deliver`. A message_id is of one transmission, so what is sent again has other spans in the same trace.
+`deliver`. A message_id is of one transmission, so a resend has other spans in the same trace.
+
+Every visit of a message with the TRACE flag has a span; of a message in several fragments the first and the last have
+one. Acknowledgements and faults have none. From the ending of a visit to its span, as for the rows of the journal:
+
+- no forwarding entry: reported by a database here. Acknowledged: none; otherwise `deliver`.
+- an entry, and the frame is from here: `send`.
+- an entry into a database here, and the frame is from another instance: none; the database reports it later.
+- any other entry, and the frame is from another instance: `forward`.
+
+The writer thread of the journal makes the spans; the batch processor of the SDK collects and sends them. Pending spans
+are bounded by OTEL_BSP_MAX_QUEUE_SIZE: above it, for example when the collector is down, spans are dropped and counted.
+The OTEL_* variables of the SDK configure the address, headers, certificates and time-outs.
+
+Source: OpenTelemetry semantic conventions 1.37, "Messaging spans" and "Messaging attributes"; OpenTelemetry
+specification, "Environment Variable Specification" and "OpenTelemetry Protocol Exporter".
 """
 
 from __future__ import annotations
@@ -43,7 +58,7 @@ from broker.protocol.layout import HEADER, HEADER_BYTES, Flag, FrameKind
 
 
 class SpanRole(StrEnum):
-    """What an instance did with a frame."""
+    """The part of an instance in the transport of a frame."""
 
     SEND = "send"
     FORWARD = "forward"
@@ -51,39 +66,35 @@ class SpanRole(StrEnum):
 
 
 def trace_id(conversation_id: bytes, sequence_number: int, *, is_from_target: bool) -> int:
-    """The trace of a message. Shape: `conversation_id` 16 bytes; a number of 128 bits."""
-    told = b"sbrk trace" + conversation_id + bytes((is_from_target,)) + sequence_number.to_bytes(8, "big")
-    return int.from_bytes(sha256(told).digest()[:16], "big")
+    """Return the trace id of a message, 128 bits; `conversation_id` has 16 bytes."""
+    text = b"sbrk trace" + conversation_id + bytes((is_from_target,)) + sequence_number.to_bytes(8, "big")
+    return int.from_bytes(sha256(text).digest()[:16], "big")
 
 
 def span_id(role: SpanRole, message_id: bytes, hop_count: int) -> int:
     """
-    The span of a frame at one instance.
+    Return the span id of a frame at one instance.
 
     Args:
-        role: What the instance did.
-        message_id: Of the transmission, 16 bytes.
-        hop_count: Gateways behind the frame as it arrived; 0 for `send`.
+        role: The part of the instance.
+        message_id: The id of the transmission, 16 bytes.
+        hop_count: The gateways that the frame had passed when it arrived; 0 for `send`.
 
     Returns:
         A number of 64 bits.
     """
-    told = f"sbrk {role}".encode() + message_id + bytes((hop_count,))
-    return int.from_bytes(sha256(told).digest()[:8], "big")
+    text = f"sbrk {role}".encode() + message_id + bytes((hop_count,))
+    return int.from_bytes(sha256(text).digest()[:8], "big")
 
 
 def parent_id(role: SpanRole, message_id: bytes, hop_count: int) -> int | None:
-    """The span at the instance before: the gateway that the frame came from, or its sender; None for the sender's."""
+    """Return the span id at the instance before, a gateway or the sender; None for the span of the sender."""
     if role is SpanRole.SEND:
         return None
     return span_id(SpanRole.FORWARD, message_id, hop_count - 1) if hop_count else span_id(SpanRole.SEND, message_id, 0)
 
 
-# --- semantic ---
-# What attributes of spans are called: the names of OpenTelemetry where it has one, ours below `broker.`.
-#
-# Source: OpenTelemetry semantic conventions 1.37, "Messaging spans" and "Messaging attributes".
-
+# --- attributes: the names of OpenTelemetry, and below `broker.` our own ---
 
 SYSTEM = "messaging.system"
 OPERATION_NAME = "messaging.operation.name"
@@ -92,7 +103,7 @@ DESTINATION = "messaging.destination.name"
 MESSAGE_ID = "messaging.message.id"
 CONVERSATION_ID = "messaging.message.conversation_id"
 ENVELOPE_SIZE = "messaging.message.envelope.size"  # bytes of the whole frame
-ERROR_TYPE = "error.type"  # of what was dropped: its disposition
+ERROR_TYPE = "error.type"  # the disposition of a dropped frame
 
 SERVICE_NAME = "service.name"  # of the resource
 SERVICE_VERSION = "service.version"
@@ -112,18 +123,7 @@ SYSTEM_NAME = "sbrk"
 TYPES = {"send": "send", "deliver": "receive"}  # the conventions have none for `forward`
 
 
-# --- span ---
-# From the ring's records to spans: one for each visit of a message with the TRACE flag.
-#
-# Of a message in several fragments the first and the last have spans. Acknowledgements and faults have none, nor has
-# an
-# arrival that a database here tells of itself. Rules, from ending to span, are those of the journal's rows:
-#
-# - no way: a database here tells. Acknowledged: none; else `deliver`.
-# - a way, of a frame from here: `send`.
-# - a way into a database here, of a frame from elsewhere: none; the database tells later.
-# - any other way, of a frame from elsewhere: `forward`.
-
+# --- from records to spans ---
 
 _KINDS = {SpanRole.SEND: SpanKind.PRODUCER, SpanRole.FORWARD: SpanKind.INTERNAL, SpanRole.DELIVER: SpanKind.CONSUMER}
 _ENDS_WELL = {
@@ -139,7 +139,7 @@ _NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A record of the ring that has a span. Shape: `left` monotonic seconds; `frame_bytes` the whole frame."""
+    """A record of the ring that has a span; `left` is in monotonic seconds."""
 
     role: SpanRole
     arrival: PassOrigin
@@ -158,19 +158,19 @@ class _Visit:
 
     @property
     def queued(self) -> Queued | None:
-        """What a database here told of a frame of its own."""
+        """The queueing data of a frame that a database here sent."""
         return self.arrival.queued.get(self.message_id)
 
 
 class Spans:
-    """Makes spans for one instance. Shape: `resource` and `scope` are those of all of them."""
+    """Makes the spans of one instance; all have the same resource and scope."""
 
     def __init__(self, resource: Resource, scope: InstrumentationScope) -> None:
         self._resource = resource
         self._scope = scope
 
     def of(self, batch: RingBatch) -> Iterator[ReadableSpan]:
-        """The spans of a batch. Cost: below a microsecond for a record that is not traced."""
+        """Yield the spans of a batch. Cost: below a microsecond for a record that is not traced."""
         for visit in _visits(batch.taken):
             yield self._span(visit, batch.offset)
 
@@ -197,7 +197,7 @@ class Spans:
 
 
 def _visits(taken: RingContents) -> Iterator[_Visit]:
-    """The records that have a span, in their order."""
+    """Yield the records that have a span, in order."""
     data, at = taken.data, 0
     while at < len(data):
         size, number, arrival_number, left = HEAD.unpack_from(data, at)
@@ -252,7 +252,7 @@ def _status(visit: _Visit) -> Status:
 
 
 def _attributes(visit: _Visit) -> dict[str, AttributeValue]:
-    told: dict[str, AttributeValue] = {
+    found: dict[str, AttributeValue] = {
         SYSTEM: SYSTEM_NAME,
         OPERATION_NAME: visit.role.value,
         DESTINATION: visit.to_service,
@@ -267,20 +267,20 @@ def _attributes(visit: _Visit) -> dict[str, AttributeValue]:
         OUTCOME: _outcome(visit).value,
     }
     if visit.role in TYPES:
-        told[OPERATION_TYPE] = TYPES[visit.role]
+        found[OPERATION_TYPE] = TYPES[visit.role]
     if visit.arrival.adjacent_in:
-        told[ADJACENT_IN] = visit.arrival.adjacent_in
+        found[ADJACENT_IN] = visit.arrival.adjacent_in
     if visit.way is not None and visit.way.route:
-        told[ROUTE] = visit.way.route
+        found[ROUTE] = visit.way.route
     if visit.way is not None and isinstance(visit.way.sink, Outbox):
-        told[ADJACENT_OUT] = str(visit.way.sink.address)
+        found[ADJACENT_OUT] = str(visit.way.sink.address)
     if _outcome(visit) is VisitOutcome.DROPPED and visit.disposition is not None:
-        told[ERROR_TYPE] = visit.disposition.value
-    return told
+        found[ERROR_TYPE] = visit.disposition.value
+    return found
 
 
 def _links(trace_parent: str) -> tuple[Link, ...]:
-    """To the application's own span, where that is known."""
+    """Return a link to the span of the application, if it is known."""
     parent = maybe_trace_parent(trace_parent)
     if parent is None:
         return ()
@@ -292,17 +292,7 @@ def _context(trace: int, span: int, *, is_remote: bool) -> SpanContext:
     return SpanContext(trace, span, is_remote=is_remote, trace_flags=_SAMPLED)
 
 
-# --- tracing ---
-# Spans leave for a collector by OTLP over HTTP, from a thread of their own that nobody waits for.
-#
-# The writer of the journal makes them (`span.py`); the SDK's batch processor takes, gathers and sends them. What
-# waits is
-# bounded by OTEL_BSP_MAX_QUEUE_SIZE: above it, as when a collector is dead, spans are dropped and counted, messages
-# are
-# not. Where to send, with which headers, certificates and time-outs, is what the OTEL_* variables of the SDK say.
-#
-# Source: OpenTelemetry specification, "Environment Variable Specification" and "OpenTelemetry Protocol Exporter".
-
+# --- from spans to the collector ---
 
 QUEUE_MAX = 2048  # spans, the default of the specification
 
@@ -310,11 +300,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Counted(SpanExporter):
-    """
-    An exporter whose spans are counted; its thread is that of the batch processor.
-
-    Shape: `exported` that the collector has taken, `failed` that it has not.
-    """
+    """An exporter that counts spans, `exported` and `failed`. It runs in the thread of the batch processor."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.exported = self.failed = 0
@@ -334,7 +320,7 @@ class _Counted(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Nothing is sent any more, and nothing is tried again. Twice does nothing."""
+        """Stop sending and retrying. A second call does nothing."""
         if self._is_open:
             self._is_open = False
             self._exporter.shutdown()
@@ -342,29 +328,29 @@ class _Counted(SpanExporter):
 
 class Tracing:
     """
-    The spans of one process. `add` belongs to the writer of the journal, `status` and `close` to the loop.
+    The spans of one process. The writer thread of the journal calls `add`, the loop `status` and `close`.
 
-    Shape: `offered` spans to the batch processor, `refused` for which there was no room; `failures` of the program.
+    `offered` counts spans given to the batch processor, `refused` those above the bound, `failures` exceptions.
     """
 
     def __init__(self, instance: str, *, exporter: SpanExporter | None = None) -> None:
         """
-        Begin to send.
+        Start to send.
 
         Args:
-            instance: Its name.
+            instance: The name of the instance.
             exporter: None for OTLP over HTTP.
 
         Raises:
             ValueError: a variable of the environment has a value that the SDK refuses.
         """
         self.offered = self.refused = self.failures = 0
-        told = {
+        attributes = {
             SERVICE_NAME: "broker",
             SERVICE_VERSION: version("broker"),
             SERVICE_INSTANCE: instance,
         }
-        resource = Resource(told).merge(OTELResourceDetector().detect())  # what the environment says counts
+        resource = Resource(attributes).merge(OTELResourceDetector().detect())  # the environment has precedence
         self._spans = Spans(resource, InstrumentationScope("broker", version("broker")))
         self._most = int(os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE) or QUEUE_MAX)
         self._exporter = _Counted(exporter or OTLPSpanExporter())
@@ -372,11 +358,11 @@ class Tracing:
 
     @property
     def pending(self) -> int:
-        """Spans that wait, or are on their way to the collector."""
+        """Spans that wait or are being sent."""
         return max(0, self.offered - self._exporter.exported - self._exporter.failed)
 
     def add(self, batch: RingBatch) -> None:
-        """Make the spans of a batch, in whatever thread; nothing is waited for, and nothing fails."""
+        """Make the spans of a batch, in any thread. Never waits and never raises."""
         try:
             for span in self._spans.of(batch):
                 if self.pending < self._most:
@@ -390,7 +376,7 @@ class Tracing:
                 log.exception("spans are not made")
 
     def status(self) -> Mapping[str, int]:
-        """Spans that a collector has taken, that wait, and that none will take."""
+        """Return the counts of spans sent, pending and dropped, for a status."""
         return {
             "spans": self._exporter.exported,
             "spans_pending": self.pending,
@@ -398,11 +384,11 @@ class Tracing:
         }
 
     def close(self, seconds: float) -> None:
-        """Send what waits, in this time; blocking. What a collector does not take in it is dropped."""
+        """Send the pending spans within this time, and drop the rest. Blocking."""
         ending = Thread(target=self._processor.shutdown, name="tracing-end", daemon=True)
         ending.start()
         ending.join(seconds)
         if ending.is_alive():
             log.warning("spans are not sent to their end", spans=self.pending, waited_s=seconds)
-            self._exporter.shutdown()  # ends the attempts of the exporter, so that of its thread
+            self._exporter.shutdown()  # stops the retries of the exporter, and with them its thread
             ending.join(1.0)

@@ -1,17 +1,19 @@
 """
-The thread that writes: batches in, files out.
+The journal of one process: a ring that the forwarding pass writes into, and a thread that writes files from it.
 
-The loop offers batches, small ones copied out of the ring, large ones with the memory that the ring had, which comes
-back. Both are bounded, and what the loop does not get rid of stays in the ring, which sheds and counts. The thread
-makes rows of a batch at once, gathers them to groups, and writes these into a file until that is closed by its size,
-its age or the end. Decoding, compressing and writing let go of the interpreter's lock
+The loop polls the ring every `SLOW_SECONDS` down to `FAST_SECONDS`: half as long as before when more than half of it
+was used, twice as long when less than an eighth was. So the pass does nothing for it. Small batches are copied out of
+the ring; for large ones the ring continues in other memory, and its own comes back later. Both are bounded: records for
+which the writer has no room stay in the ring, where the next ones are shed and counted.
+
+The thread decodes a batch into rows at once, collects them into groups, and writes groups into a file until it is
+closed by size, age or shutdown. Decoding, compressing and writing release the interpreter's lock
 (docs/decisions/0011-the-journal-is-written-by-a-thread.md).
 
-A disk that is full or a directory that is gone is logged once; the rows that were meant for the file at hand are lost
-and counted as shed. Every `RETRY_SECONDS` another attempt is made, with what waits by then, and it is a whole file:
-only one that has appeared shows that files can be written again. Nothing here reaches the loop as an error. A fault of
-the program costs the rows at hand, is logged and counted, and the thread goes on after the same pause. That the thread
-is there says nothing of what it does: `trouble` tells when it is long in one step, or has ended.
+A full disk or a missing directory is logged once; the rows of the current file are lost and counted as shed. Every
+`RETRY_SECONDS` a whole file is tried again, because only a closed file shows that the disk takes data. No error reaches
+the loop. An exception in the thread loses the rows at hand, is logged and counted, and the thread continues after the
+same pause. `Writer.trouble` reports a thread that has stopped or is stuck.
 """
 
 from __future__ import annotations
@@ -35,22 +37,31 @@ from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.kernels import make_decoder
 from broker.forwarding.ring import Ring
 from broker.journal.files import JournalFile, read_files, remove, remove_leftovers, too_old_or_too_many
-from broker.journal.rows import NOBODY_FOLLOWS, Follower, RingBatch, RowBuffer, count_records
+from broker.journal.rows import NO_FOLLOWER, Follower, RingBatch, RowBuffer, count_records
 from broker.routing.decide import NOBODY, Principals
 
-# --- plan ---
-# What a journal is told once: where, for whom, how much of it, and for how long.
+SLOW_SECONDS, FAST_SECONDS = 0.1, 0.003  # between two polls of the ring
+COPY_MAX = 64 * 1024  # bytes of records that are copied out of the ring; for more, the ring gets other memory
+RINGS = 8  # parts of the buffer: the ring, as much for copies, and memory for the ring while parts are read
+CLOSE_SECONDS = 10.0  # for the last records to be written when the instance stops ...
+FOLLOWER_SECONDS = 3.0  # ... and for their spans to be sent
+NICENESS = 10  # a tenth of the loop's weight on one core; at 15 the loop is late by more than it gains
+GROUP_ROWS = 65_536  # of a row group: some 10 MiB before compression, and enough for readers to skip by
+RETRY_SECONDS = 5.0  # after a failure; the buffer fills, and then the ring sheds
+TEND_SECONDS = 60.0  # between two searches for files that are too old
+STILL_SECONDS = 10.0  # in one step before the thread is reported as stuck; writing a group takes milliseconds
 
-
-RINGS = 8  # of the buffer: the ring, as much for copies, and what the ring goes on in while others are read
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPlan:
     """
-    Shape: `directory` absolute; `instance` its name; `sample` the fraction of dialogs; `buffer_bytes` for records that
-    are not rows yet, an eighth of it in the ring; `file_bytes`, `file_seconds` at which a file is closed; `keep_bytes`
-    of all files, `keep_seconds` of their age, 0 is no bound; `decoder` by name, empty is the fastest.
+    The settings of a journal.
+
+    `directory` is absolute; `sample` is the fraction of dialogs; `buffer_bytes` bounds records that are not rows yet,
+    an eighth of it is the ring; a file is closed at `file_bytes` or `file_seconds`; `keep_bytes` and `keep_seconds`
+    bound the size and the age of all files, 0 for none; `decoder` is a name, empty for the fastest.
     """
 
     directory: Path
@@ -65,27 +76,18 @@ class JournalPlan:
 
     @property
     def ring_bytes(self) -> int:
-        """What the pass may write before the loop looks; so much again may be copied, the rest takes turns with it."""
+        """The size of the ring. As much may be copied out of it; the rest is memory for the ring to continue in."""
         return self.buffer_bytes // RINGS
-
-
-NICENESS = 10  # a tenth of the loop's weight where both want one core; at 15 the loop is late by more than it gains
-GROUP_ROWS = 65_536  # of a row group: some 10 MiB before they are compressed, and enough for a reader to skip by
-RETRY_SECONDS = 5.0  # after a failure; what waits meanwhile fills the buffer, and then the ring sheds
-TEND_SECONDS = 60.0  # between two looks at files that are too old
-STILL_SECONDS = 10.0  # in one step after which the thread is said to stand still; a group takes milliseconds to write
-
-log = structlog.get_logger(__name__)
 
 
 class Writer:
     """
-    The writer of one process. `offer`, `room` and `stop` belong to the loop, the rest to the thread.
+    The thread that writes files. `offer`, `room`, `use` and `stop` are called on the loop.
 
-    Shape: counters since the start, each changed by one side only: `records` and `bytes` in the `files` that have
-    appeared, `lost` rows that could not be made or written, `errors` attempts that failed, `removed` files that were
-    too old or too many, `failures` of the program; `pending` rows that are in no file that has appeared; `problem` why
-    nothing can be written, as of the last attempt, else "".
+    Counters since the start, each changed by one side only: `records` and `bytes` in the `files` that were closed,
+    `lost` rows that could not be made or written, `errors` attempts that failed, `removed` files that were too old or
+    too many, `failures` exceptions. `pending` counts rows in no closed file. `problem` is why the last attempt to write
+    failed, or "".
     """
 
     def __init__(
@@ -105,9 +107,9 @@ class Writer:
         self._file: JournalFile | None = None
         self._sequence = 0
         self._shed = 0  # in the ring, as of the last batch
-        self._shed_told = 0  # of those and of `lost`, what the metadata of files has told
+        self._shed_written = 0  # of those and of `lost`, as written to the metadata of files
         self._opened_at = self._tended_at = float("-inf")
-        self._step_at: float | None = None  # since when the thread is at work on one step; None while it waits
+        self._step_at: float | None = None  # when the thread began its present step; None while it waits
         self._thread = Thread(target=self._run, name="journal", daemon=True)
 
     # --- on the loop ---
@@ -118,12 +120,12 @@ class Writer:
 
     @property
     def room(self) -> int:
-        """Bytes of records that may be offered now, copied out of the ring."""
+        """Bytes of records that may be copied out of the ring now."""
         return self._plan.ring_bytes - (self._offered - self._done)
 
     @property
     def trouble(self) -> str:
-        """Why nothing is written now, as seen from outside the thread; "" when all is well."""
+        """Why nothing is written, seen from outside of the thread; "" if it is."""
         if self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set():
             return "the thread that writes has ended; restart the instance"
         began = self._step_at
@@ -133,26 +135,26 @@ class Writer:
         return f"the thread that writes has not moved for {still_s:.0f} s; does the disk of the directory answer?"
 
     def maybe_buffer(self) -> bytearray | None:
-        """Memory for the ring to go on in; None when all of it waits for the thread."""
+        """Return memory for the ring to continue in; None if all of it waits for the thread."""
         return self._free.popleft() if self._free else None
 
     def offer(self, batch: RingBatch) -> None:
-        """Hand over a batch; it belongs to the thread now."""
+        """Give a batch to the thread."""
         if isinstance(batch.taken.data, bytes):
             self._offered += len(batch.taken.data)
         self._queue.put(batch)
 
     def use(self, plan: JournalPlan) -> None:
-        """What is offered from now on is written by this plan; instance, memory and decoder are as they were."""
+        """Write later batches by another plan; instance, memory and decoder stay."""
         self._queue.put(plan)
 
     def stop(self) -> None:
-        """What was offered is written, and nothing else is."""
+        """Let the thread write what was offered, and end."""
         self._stopping.set()
         self._queue.put(None)
 
     def join(self, seconds: float) -> bool:
-        """Wait for the thread to end; whether it has. Blocking."""
+        """Wait for the thread to end, and return whether it has. Blocking."""
         if self._thread.is_alive():
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -160,9 +162,8 @@ class Writer:
     # --- in the thread ---
 
     def _run(self) -> None:
-        """Until stopped."""
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)  # of this thread alone, on Linux
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)  # on Linux, of this thread alone
         self._free.extend(bytearray(self._plan.ring_bytes) for _ in range(RINGS - 2))
         self._guard(self._clean)
         while self._guard(self._step):
@@ -170,7 +171,7 @@ class Writer:
         self._guard(self._end)
 
     def _guard(self, step: Callable[[], bool]) -> bool:
-        """Take one step; a fault of the program in it costs what is in no file yet. False when it was the last one."""
+        """Run one step; an exception loses the rows that are in no file. Return False after the last step."""
         self._step_at = time.monotonic()
         try:
             return step()
@@ -187,7 +188,7 @@ class Writer:
             self._step_at = None
 
     def _step(self) -> bool:
-        """Take one batch, or see to what is due; False when there is nothing more to come."""
+        """Add one batch, or do what is due. Return False at the end."""
         self._step_at = None
         if self.problem:
             self._stopping.wait(RETRY_SECONDS)
@@ -208,12 +209,12 @@ class Writer:
         return True
 
     def _end(self) -> bool:
-        """What is open appears."""
+        """Close the open file."""
         self._attempt(self._close)
         return False
 
     def _adopt(self, plan: JournalPlan) -> None:
-        """A file is made by one plan: what is open appears, where that can be."""
+        """Use another plan; a file is written by one plan, so the open one is closed."""
         if (plan.directory, plan.sample) != (self._plan.directory, self._plan.sample):
             self._attempt(self._close)
         is_elsewhere, self._plan = plan.directory != self._plan.directory, plan
@@ -221,14 +222,14 @@ class Writer:
             self._clean()
 
     def _idle_seconds(self) -> float:
-        """How long nothing is due."""
+        """Return the seconds until something is due."""
         due = TEND_SECONDS - (time.monotonic() - self._tended_at)
         if self._file is not None:
             due = min(due, self._open_seconds())
         return min(TEND_SECONDS, max(0.0, due))
 
     def _add(self, batch: RingBatch) -> None:
-        """Make rows of a batch, and let who follows have it."""
+        """Make rows of a batch, and pass it to the follower."""
         try:
             if self._make_rows(batch) and self._follower is not None:
                 self._follower.add(batch)
@@ -237,10 +238,10 @@ class Writer:
             self._give_back(batch)
 
     def _make_rows(self, batch: RingBatch) -> bool:
-        """Whether it could be read."""
+        """Make rows of a batch, and return whether it could be read."""
         try:
             self.pending += self._rows.add(batch)
-        except ValueError:  # of this process's own ring: a fault of the program, but of this batch alone
+        except ValueError:  # a bug, but of this batch alone
             self.errors += 1
             self.lost += count_records(batch)
             log.exception("journal batch is unreadable", bytes=len(batch.taken.data))
@@ -251,7 +252,7 @@ class Writer:
         return True
 
     def _give_back(self, batch: RingBatch) -> None:
-        """The memory of a batch that was read is the ring's again."""
+        """Return the memory of a batch to the ring."""
         data = batch.taken.data
         if isinstance(data, bytes):
             self._done += len(data)
@@ -260,7 +261,7 @@ class Writer:
             self._free.append(data.obj)
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Do something with files; when the machine refuses, what was at stake is lost and counted."""
+        """Run an action on files; if the system refuses it, the pending rows are lost and counted."""
         try:
             action()
         except OSError as error:
@@ -283,14 +284,14 @@ class Writer:
         self.problem = reason
 
     def _lose_pending(self) -> int:
-        """What is in no file that has appeared never will be; how many rows."""
+        """Give up the rows that are in no closed file, and return their number."""
         self._rows.drop()
         lost, self.pending = self.pending, 0
         self.lost += lost
         return lost
 
     def _abandon(self) -> None:
-        """The file at hand never appears."""
+        """Remove the open file."""
         file, self._file = self._file, None
         if file is not None:
             file.abandon()
@@ -301,13 +302,13 @@ class Writer:
             log.info("journal is written again", directory=str(self._plan.directory), lost_records=self.lost)
 
     def _tend(self) -> None:
-        """Write what is enough for a group, close what is large or old enough, remove what is too old."""
+        """Write a group if it is complete, close a file that is large or old enough, remove files that are too old."""
         if self._rows.count and self._file is None:
             self._open()
         if self._rows.count >= GROUP_ROWS:
             self._write()
         if self._file is not None and (
-            self.problem  # to find out: what is written reaches the disk when the file is closed
+            self.problem  # after a failure: data reaches the disk when the file is closed
             or self._file.size >= self._plan.file_bytes
             or self._open_seconds() <= 0
         ):
@@ -316,11 +317,11 @@ class Writer:
             self._retain()
 
     def _open_seconds(self) -> float:
-        """How much longer the file may be open."""
+        """Return the seconds that the file may stay open."""
         return self._opened_at + self._plan.file_seconds - time.monotonic()
 
     def _open(self) -> None:
-        """A file is made as soon as there is a row for it: what keeps it from being made is found out early."""
+        """Make a file, with its first row: an error is found early."""
         self._plan.directory.mkdir(parents=True, exist_ok=True)
         self._sequence += 1
         self._opened_at = time.monotonic()
@@ -333,7 +334,7 @@ class Writer:
         self._file.write(self._rows.take())
 
     def _close(self) -> None:
-        """Let the file appear, if there is anything for one."""
+        """Close the file, if there are rows for one."""
         if self._rows.count:
             if self._file is None:
                 self._open()
@@ -341,9 +342,9 @@ class Writer:
         if self._file is None:
             return
         file, shed = self._file, self._shed + self.lost
-        _, size = file.close(sample=self._plan.sample, shed=shed - self._shed_told)
+        _, size = file.close(sample=self._plan.sample, shed=shed - self._shed_written)
         self._file = None
-        self._shed_told = shed
+        self._shed_written = shed
         self.records += file.rows
         self.pending -= file.rows
         self.bytes += size
@@ -352,7 +353,7 @@ class Writer:
         self._retain()
 
     def _retain(self) -> None:
-        """Remove what is too old or too much."""
+        """Remove files that are too old or too many."""
         self._tended_at = time.monotonic()
         if not (self._plan.keep_bytes or self._plan.keep_seconds):
             return
@@ -363,12 +364,12 @@ class Writer:
         )
         try:
             self.removed += remove(directory, old)
-        except OSError as error:  # what is written now has nothing to do with it
+        except OSError as error:  # writing goes on
             self.errors += 1
             log.warning("journal files cannot be removed", directory=str(directory), reason=error.strerror)
 
     def _clean(self) -> bool:
-        """Remove what a crash has left."""
+        """Remove the unfinished files of a crash."""
         directory = self._plan.directory
         with suppress(OSError):
             removed = remove_leftovers(directory, self._plan.instance)
@@ -377,29 +378,12 @@ class Writer:
         return True
 
 
-# --- journal ---
-# The journal of one process: a ring that the pass writes into, a thread that makes files of it, and what empties the
-# one
-# into the other.
-#
-# The loop looks at the ring now and then, from `SLOW_SECONDS` down to `FAST_SECONDS` apart: half as long as before
-# when
-# more than half of it was used, twice as long when less than an eighth was. So the pass itself is asked nothing. What
-# the
-# writer has no room for stays in the ring, where the next records are shed and counted.
-
-
-SLOW_SECONDS, FAST_SECONDS = 0.1, 0.003  # between two looks
-COPY_MAX = 64 * 1024  # bytes of records that are copied out of the ring; for more, the ring gets other memory instead
-CLOSE_SECONDS = 10.0  # for what was recorded to be written when the instance stops ...
-FOLLOWER_SECONDS = 3.0  # ... and for what else was made of it to be sent
-
-
 class Journal:
     """
-    Loop-only.
+    The ring and the writer of one process. Loop-only.
 
-    Shape: `ring` for the pass; `principals` tells where mirrored pairs lead now, given once there is somebody to ask.
+    The forwarding pass writes into `ring`. `principals` returns the principals of mirrored pairs; it is set when the
+    instance has them.
     """
 
     def __init__(
@@ -416,20 +400,19 @@ class Journal:
 
     @property
     def shed(self) -> int:
-        """Records since the start that found no room, or could not be written."""
+        """Records that were shed or could not be written, since the start."""
         return self.ring.shed + self._writer.lost
 
     def start(self) -> None:
         """Begin to write."""
         self._writer.start()
-        self._timer = self._loop.call_later(self._pause, self._look)
+        self._timer = self._loop.call_later(self._pause, self._poll)
 
     def use(self, plan: JournalPlan) -> None:
         """
-        Write by this plan from now on; what was recorded before is written by the one before.
+        Write by another plan; records made before are written by the old one.
 
-        Instance, memory and decoder stay as they are. Where the sample is another one, the kernels have to be made anew
-        behind this.
+        Instance, memory and decoder stay. After a change of the sample the kernels have to be rebuilt.
         """
         if self.ring.used:
             self._hand_over(is_last=True)
@@ -438,7 +421,7 @@ class Journal:
         self._writer.use(self._plan)
 
     async def close(self) -> None:
-        """Write everything that was recorded, within `CLOSE_SECONDS`, and be done with what follows it."""
+        """Write all records, within `CLOSE_SECONDS`, and close the follower."""
         if self._timer is not None:
             self._timer.cancel()
         self._hand_over(is_last=True)
@@ -449,7 +432,7 @@ class Journal:
             await asyncio.to_thread(self._follower.close, FOLLOWER_SECONDS)
 
     def status(self) -> Mapping[str, Any]:
-        """What there is to tell, as in a status."""
+        """Return the section `journal` of a status."""
         writer = self._writer
         return {
             "directory": str(self._plan.directory),
@@ -463,11 +446,11 @@ class Journal:
             "removed_files": writer.removed,
             "failures": writer.failures,
             "problem": writer.trouble,
-            **(NOBODY_FOLLOWS if self._follower is None else self._follower.status()),
+            **(NO_FOLLOWER if self._follower is None else self._follower.status()),
         }
 
-    def _look(self) -> None:
-        """Empty the ring, and look again when that is likely to be worth it."""
+    def _poll(self) -> None:
+        """Empty the ring, and schedule the next poll."""
         used, capacity = self.ring.used, len(self.ring.buffer)
         if used:
             self._hand_over()
@@ -475,10 +458,10 @@ class Journal:
             self._pause = max(FAST_SECONDS, self._pause / 2)
         elif 8 * used < capacity:
             self._pause = min(SLOW_SECONDS, self._pause * 2)
-        self._timer = self._loop.call_later(self._pause, self._look)
+        self._timer = self._loop.call_later(self._pause, self._poll)
 
     def _hand_over(self, *, is_last: bool = False) -> None:
-        """What is in the ring is the writer's from now on, if that has room for it."""
+        """Give the records in the ring to the writer, if it has room."""
         ring, writer = self.ring, self._writer
         if ring.used <= COPY_MAX or is_last:
             if ring.used > writer.room and not is_last:

@@ -50,6 +50,7 @@ HELD = (
     "broker/errors.py",
     "broker/files.py",
     "broker/flow.py",
+    "broker/journal",
     "broker/ratelimit.py",
     "broker/supervision.py",
 )

@@ -230,7 +230,7 @@ def test_files_are_removed_with_the_directories_they_leave_empty(tmp_path: Path)
         os.utime(path, (1000 + age, 1000 + age))
 
     files = read_files(tmp_path, "gw")
-    assert [(1000.0, 5), (1001.0, 5), (1002.0, 5)] == sorted((file.appeared_at, file.size) for file in files)
+    assert [(1000.0, 5), (1001.0, 5), (1002.0, 5)] == sorted((file.closed_at, file.size) for file in files)
     paths[1].unlink()  # by another program
 
     assert 2 == remove(tmp_path, files)

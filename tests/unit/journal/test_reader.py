@@ -187,20 +187,20 @@ def test_empty_directory_has_no_visits(tmp_path: Path) -> None:
 def test_new_files_are_shown_once_as_they_appear(tmp_path: Path) -> None:
     old = write(tmp_path / "a.parquet", visit(0, sequence_number=1))
     arriving = NewFiles(tmp_path)
-    assert [] == list(arriving.look(ANY))
+    assert [] == list(arriving.poll(ANY))
 
     new = write(tmp_path / "x" / "b.parquet", *[visit(n, sequence_number=n) for n in (3, 4, 5)])
     write(tmp_path / "x" / ".c.parquet", visit())
     (tmp_path / "d.parquet").write_bytes(b"")
-    shown = list(arriving.look(Wanted()))
+    shown = list(arriving.poll(Wanted()))
     assert [3, 4, 5] == [one["sequence_number"] for one in shown]
     assert [Fitness.DAMAGED] == [state.fitness for state in arriving.unread]
 
     shutil.copy(new, tmp_path / "e.parquet")
     old.unlink()
-    assert ([], []) == (list(arriving.look(ANY)), arriving.unread)
+    assert ([], []) == (list(arriving.poll(ANY)), arriving.unread)
     write(tmp_path / "f.parquet", visit(0, outcome="dropped"), visit(0))
-    assert ["dropped"] == [one["outcome"] for one in arriving.look(Wanted(outcomes=frozenset({"dropped"})))]
+    assert ["dropped"] == [one["outcome"] for one in arriving.poll(Wanted(outcomes=frozenset({"dropped"})))]
 
 
 def test_file_that_is_copied_by_and_by_is_shown_when_it_is_whole(tmp_path: Path) -> None:
@@ -209,13 +209,13 @@ def test_file_that_is_copied_by_and_by_is_shown_when_it_is_whole(tmp_path: Path)
     data = path.read_bytes()
     path.write_bytes(data[:500])
     change(path, 1)
-    assert ([], 1) == (list(arriving.look(ANY)), len(arriving.unread))
-    assert ([], 0) == (list(arriving.look(ANY)), len(arriving.unread))
+    assert ([], 1) == (list(arriving.poll(ANY)), len(arriving.unread))
+    assert ([], 0) == (list(arriving.poll(ANY)), len(arriving.unread))
 
     path.write_bytes(data)
     change(path, 2)
 
-    assert ([0], []) == ([one["sequence_number"] for one in arriving.look(ANY)], arriving.unread)
+    assert ([0], []) == ([one["sequence_number"] for one in arriving.poll(ANY)], arriving.unread)
 
 
 def test_new_file_that_cannot_be_read_to_its_end_is_told(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_new_file_that_cannot_be_read_to_its_end_is_told(tmp_path: Path) -> None
     data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
     path.write_bytes(data)
 
-    assert [] == list(arriving.look(ANY))
+    assert [] == list(arriving.poll(ANY))
     assert [Fitness.DAMAGED] == [state.fitness for state in arriving.unread]
 
 

@@ -158,8 +158,8 @@ def test_what_is_no_journal_is_foreign_and_says_why(tmp_path: Path) -> None:
     rows = table(visit())
     naive = rows.set_column(0, "entered_at", rows["entered_at"].cast(pa.timestamp("ns", "UTC")))
     cases = {
-        "does not tell journal_schema, journal_file": (rows, {}),
-        "does not tell journal_file": (rows, {key: value for key, value in TOLD.items() if key != FILE_KEY}),
+        "lacks journal_schema, journal_file": (rows, {}),
+        "lacks journal_file": (rows, {key: value for key, value in TOLD.items() if key != FILE_KEY}),
         "cannot be understood": (rows, TOLD | {SAMPLE_KEY: b"half"}),
         "there is no version 0": (rows, TOLD | {SCHEMA_KEY: b"0"}),
         "it has no column bytes": (rows.drop(["bytes"]), TOLD),
@@ -188,7 +188,7 @@ def test_row_that_lacks_what_every_row_has_makes_its_file_foreign(tmp_path: Path
 
     assert [state.fitness for state in found] == [Fitness.FOREIGN, Fitness.GOOD, Fitness.FOREIGN]
     assert "its column message_id is null in 2 rows" in found[0].problem
-    assert "may be null, and its footer does not tell whether it is" in found[2].problem
+    assert "may be null, and its footer does not say whether it is" in found[2].problem
 
 
 def test_later_version_is_read_with_what_is_known(tmp_path: Path) -> None:
@@ -254,8 +254,8 @@ def test_directory_that_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
 def test_what_goes_wrong_later_is_told_as_well(tmp_path: Path) -> None:
     state = judge(write(tmp_path / "a.parquet", visit()))
 
-    vanished, damaged = state.spoilt(FileNotFoundError()), state.spoilt(OSError("bad\nblock"))
-    unreadable = state.spoilt(OSError(5, "Input/output error"))
+    vanished, damaged = state.failed(FileNotFoundError()), state.failed(OSError("bad\nblock"))
+    unreadable = state.failed(OSError(5, "Input/output error"))
 
     assert [(Fitness.VANISHED, False), (Fitness.DAMAGED, False), (Fitness.UNREADABLE, False)] == [
         (one.fitness, one.is_readable) for one in (vanished, damaged, unreadable)

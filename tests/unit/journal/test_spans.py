@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from broker.flow import Disposition
 from broker.forwarding.entry import PassOrigin, Queued
 from broker.journal import spans as semantic
-from broker.journal.rows import NOBODY_FOLLOWS, RingBatch
+from broker.journal.rows import NO_FOLLOWER, RingBatch
 from broker.journal.spans import SpanRole, Spans, Tracing, parent_id, span_id, trace_id
 from broker.protocol.layout import Flag, FrameKind
 from examples.demo.topology import wait_for
@@ -339,7 +339,7 @@ def batch(count: int = 1) -> RingBatch:
 
 def counts(tracing: Tracing) -> tuple[int, int, int]:
     status = tracing.status()
-    assert set(NOBODY_FOLLOWS) == set(status)
+    assert set(NO_FOLLOWER) == set(status)
     return status["spans"], status["spans_pending"], status["spans_dropped"]
 
 

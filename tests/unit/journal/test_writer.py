@@ -22,7 +22,7 @@ from broker.flow import Disposition
 from broker.forwarding.entry import ForwardingEntry, FrameOrigin
 from broker.journal import writer as module
 from broker.journal.files import JournalFile, files_of
-from broker.journal.rows import NOBODY_FOLLOWS, RingBatch
+from broker.journal.rows import NO_FOLLOWER, RingBatch
 from broker.journal.schema import SHED_KEY
 from broker.journal.writer import RINGS, Journal, JournalPlan, Writer
 from broker.observe.logs import RepeatFilter
@@ -111,7 +111,7 @@ async def test_full_ring_is_emptied_more_often_and_changes_its_memory(plan: Jour
 async def test_what_finds_no_room_is_shed_and_counted(plan: JournalPlan) -> None:
     """The writer does not take anything as long as it was not started."""
     one = journal(plan)
-    one._look()
+    one._poll()
     recorded = 0
     while not one.shed:
         record(one, 1000)
@@ -214,7 +214,7 @@ async def test_who_follows_has_every_record_and_time_to_end(plan: JournalPlan) -
 
 
 async def test_without_anybody_who_follows_there_are_no_spans(plan: JournalPlan) -> None:
-    assert (0, 0, 0) == tuple(journal(plan).status()[name] for name in NOBODY_FOLLOWS)
+    assert (0, 0, 0) == tuple(journal(plan).status()[name] for name in NO_FOLLOWER)
 
 
 # --- test_plan ---
@@ -549,7 +549,7 @@ class Faulty:
             raise RuntimeError("a fault of the program")
 
     def status(self) -> Mapping[str, int]:
-        return NOBODY_FOLLOWS
+        return NO_FOLLOWER
 
     def close(self, seconds: float) -> None:
         """There is nothing to end."""
