@@ -1,11 +1,13 @@
 """
 The databases of a running instance, and how they come and go.
 
-One that this instance alone has is opened at the start and stays. A mirrored one is here while this instance is its
-principal: coming is all that a start does (lock, copy fence, schema, epoch, scripts of the configuration) and then its
-routes, services and conversations; going is the same in reverse, with the turn under way ended and nothing acknowledged
-that was not committed. From the moment it goes, what comes for it is refused as for a mirror. Loop-only; files are
-opened and closed in threads once the instance serves.
+A database that only this instance has is opened at the start and stays. A mirrored one is here while this instance is
+its principal: to take it over is all that a start does (lock, copy fence, schema, epoch, scripts of the configuration)
+and then its routes, services and conversations; to give it up is the same in reverse, with the batch under way ended
+and nothing acknowledged that was not committed. As soon as it is given up, frames for it are rejected as for a mirror.
+When to take over and when to step down is decided by `broker.daemon.roles`.
+
+Loop-only; files are opened and closed in threads once the instance serves.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from broker.catalog.catalog import MSDB, Auditing, Catalog, Database
 from broker.catalog.database_files import path_of, take
@@ -26,12 +30,10 @@ from broker.catalog.dry_run import COPY_HINT, COPY_PROBLEM
 from broker.catalog.identities import Identities, credentials_of
 from broker.catalog.scripts import own_scripts, run_declared
 from broker.config.settings import Settings
-from broker.conversation.frames import Travel
-from broker.conversation.window import Backoff
+from broker.daemon.reload import dialog_tuning
 from broker.daemon.roles import RoleKeeper, boot_time, role_source
 from broker.dialog.endpoint import Endpoint, EndpointTotals
 from broker.dialog.status import DialogContext, PathProblem
-from broker.dialog.transmitter import DialogTuning
 from broker.errors import StatementError
 from broker.flow import Disposition
 from broker.forwarding.entry import FrameOrigin
@@ -48,96 +50,189 @@ from broker.store.sqlite.write_batch import SqliteStore
 from broker.supervision import SupervisedTask, Supervision
 
 
+class DatabaseState(Enum):
+    """How far a database is between its file and its end."""
+
+    TAKEN = auto()  # its file is locked and open
+    LOADED = auto()  # it has an endpoint, to which no frames are delivered
+    SERVED = auto()  # frames are delivered to it
+    LEAVING = auto()  # frames for it are rejected as for a mirror; what is under way ends
+    CLOSED = auto()  # its file is given back
+
+
+class DatabaseEvent(Enum):
+    """What moves a database on."""
+
+    LOAD = auto()
+    SERVE = auto()
+    REFUSE = auto()
+    CLOSE = auto()
+
+
+# What is missing changes nothing: a takeover that failed is refused before it was served.
+TRANSITIONS: Mapping[tuple[DatabaseState, DatabaseEvent], DatabaseState] = {
+    (DatabaseState.TAKEN, DatabaseEvent.LOAD): DatabaseState.LOADED,
+    (DatabaseState.LOADED, DatabaseEvent.SERVE): DatabaseState.SERVED,
+    (DatabaseState.SERVED, DatabaseEvent.REFUSE): DatabaseState.LEAVING,
+    (DatabaseState.TAKEN, DatabaseEvent.CLOSE): DatabaseState.CLOSED,  # the start has failed
+    (DatabaseState.LOADED, DatabaseEvent.CLOSE): DatabaseState.CLOSED,  # the takeover has failed
+    (DatabaseState.SERVED, DatabaseEvent.CLOSE): DatabaseState.CLOSED,  # the instance stops
+    (DatabaseState.LEAVING, DatabaseEvent.CLOSE): DatabaseState.CLOSED,
+}
+
+
+class OpenDatabase:
+    """One database of this instance, from its file to its end."""
+
+    def __init__(self, name: str, store: SqliteStore, credentials: DialogCredentials, held: ExitStack) -> None:
+        self.name = name
+        self.store = store
+        self.credentials = credentials  # shared with the endpoint, and changed when its files change
+        self.state = DatabaseState.TAKEN
+        self._held = held  # the lock and the connection
+        self._endpoint: Endpoint | None = None
+
+    @classmethod
+    def take(cls, settings: Settings, name: str, *, least_epoch: int | None = None, told: int = 0) -> Self:
+        """
+        Lock and open a file. Blocking.
+
+        Raises:
+            StoreUnavailableError, SettingError: As `broker.catalog.database_files.take`.
+        """
+        with ExitStack() as held:
+            db = take(settings, name, held, least_epoch=least_epoch, told=told)
+            credentials = credentials_of(settings, name)
+            with writing(db):
+                note_own_certificate(db, credentials.principal)
+            size = settings.dialog.fragment_size
+            store = SqliteStore(path_of(settings, name), db, fragment_size=size, credentials=credentials)
+            return cls(name, store, credentials, held.pop_all())
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The database at work; from LOADED on."""
+        assert self._endpoint is not None, f"{self.name} is not loaded"
+        return self._endpoint
+
+    def step(self, event: DatabaseEvent) -> bool:
+        """Go to the next state; False when the event changes nothing."""
+        state = TRANSITIONS.get((self.state, event))
+        self.state = state or self.state
+        return state is not None
+
+    def load(self, endpoint: Endpoint) -> None:
+        """It has this endpoint from now on."""
+        self.step(DatabaseEvent.LOAD)
+        self._endpoint = endpoint
+
+    async def close(self) -> None:
+        """End what is under way, and give the file back."""
+        if self._endpoint is None:
+            self.store.close()
+        else:
+            await self._endpoint.close()
+        await asyncio.to_thread(self._held.close)
+        self.step(DatabaseEvent.CLOSE)
+
+
 class Databases:
     """
+    The databases of one instance; the ports `Hosting` of the role keepers and `FailOver` of the catalog.
+
     Args:
         settings: As `load_settings` gives them, with absolute paths.
-        trouble_of: Why there is no connection to an address, or no principal of a pair.
-        announce: Tells those who asked what this instance is for a broker instance now.
+        problem_of_path: Why there is no connection to an address, or no principal of a pair.
+        announce: Reports what this instance is for a broker instance to the peers that asked.
+        audit: Records the run of a script of the configuration in a database.
         supervision: Keeps the tasks of the databases.
-
-    Shape: `endpoints` the databases at work by name, msdb once it asks for routes; `forwarder` is given before the
-    first one is added; `seen_by` records the run of a script of the configuration in a database.
     """
 
-    forwarder: Forwarder
-    catalog: Catalog
+    _forwarder: Forwarder
+    _catalog: Catalog
 
     def __init__(
         self,
         settings: Settings,
         *,
-        trouble_of: Callable[[Destination], PathProblem],
+        problem_of_path: Callable[[Destination], PathProblem],
         announce: Callable[[bytes], None],
-        supervision: Supervision | None = None,
+        audit: Callable[[Path, str], Auditing | None],
+        supervision: Supervision,
     ) -> None:
-        self.endpoints: dict[str, Endpoint] = {}
-        self.seen_by: Callable[[Path, str], Auditing | None] = lambda _path, _database: None
-        self._past = EndpointTotals()
-        self._leaving: dict[str, Endpoint] = {}
+        self.endpoints: dict[str, Endpoint] = {}  # those that are served, by name; msdb once it asks for routes
+        self.audit = audit
+        self.announce = announce
         self._settings = settings
-        self._trouble_of = trouble_of
-        self._announce = announce
-        self._endpoint_of: dict[bytes, Endpoint] = {}
-        self._open: dict[str, tuple[Endpoint, ExitStack]] = {}
-        self._taken: dict[str, tuple[SqliteStore, ExitStack]] = {}
-        self._credentials: dict[str, DialogCredentials] = {}
-        self._supervision = supervision or Supervision()
+        self._context = DialogContext(problem_of_path, left_cleanly)
+        self._supervision = supervision
+        self._open: dict[str, OpenDatabase] = {}  # all that are not closed
+        self._endpoint_of: dict[bytes, Endpoint] = {}  # those that are served, by broker instance
+        self._keepers: dict[str, RoleKeeper] = {}  # of those that are mirrored
+        self._closed = EndpointTotals()
         self._identities = Identities(settings, self.identify)
         self._watch: SupervisedTask | None = None
-        self._epochs: dict[str, int] = {}
-        self._keepers: dict[str, RoleKeeper] = {}
         self._opened_at = time.time()
 
-    # --- at the start, and at the end ---
+    # --- the start and the end ---
 
     def take(self, name: str) -> SqliteStore:
         """
-        Open a file of this instance alone.
+        Open a file that only this instance has.
 
         Raises:
-            StoreUnavailableError, SettingError: as `custody.take`.
+            StoreUnavailableError, SettingError: As `OpenDatabase.take`.
         """
-        self._taken[name] = self._take(name, None)
-        return self._taken[name][0]
+        one = self._open[name] = OpenDatabase.take(self._settings, name)
+        return one.store
 
-    def add(self, name: str) -> Database:
+    def attach(self, forwarder: Forwarder) -> None:
+        """Send and receive by it; called once, before the first database is loaded."""
+        self._forwarder = forwarder
+
+    def load(self, name: str) -> Database:
         """
-        What was taken becomes one of the databases, not at work yet.
+        Make a database that was taken ready to serve.
 
         Raises:
-            SettingError: it has the identity of another one.
+            SettingError: It has the identity of another one.
         """
-        endpoint = self._make(name, *self._taken.pop(name))
+        one = self._open[name]
+        self._load(one)
         if name != MSDB:
-            self._serve(name, endpoint)
-        return Database(name, endpoint.broker_instance, endpoint.path, endpoint.pause_writer)
+            self._serve(one)
+        return Database(name, one.store.broker_instance, one.store.path, one.endpoint.pause_writer)
 
     @property
     def own(self) -> list[str]:
-        """The databases that this instance alone has, in the order of the configuration."""
+        """The databases that only this instance has, in the order of the configuration."""
         return [name for name, one in self._settings.databases.items() if one.mirroring == "off"]
 
     def bind(self, catalog: Catalog) -> None:
-        """From now on databases come and go in this catalog; those that are mirrored are mirrors at first."""
-        self.catalog = catalog
+        """Let databases come and go in this catalog; those that are mirrored are mirrors at first. Called once."""
+        self._catalog = catalog
         catalog.fail_over = self
         for name, one in self._settings.databases.items():
             source = role_source(one)
             if source is not None:
                 instance = None if one.broker_instance is None else one.broker_instance.bytes
                 catalog.mirrors[name] = instance
-                kept = self._supervision
                 self._keepers[name] = RoleKeeper(
-                    name, one.path, source, self, broker_instance=instance, supervision=kept, clock=boot_time
+                    name,
+                    one.path,
+                    source,
+                    self,
+                    broker_instance=instance,
+                    supervision=self._supervision,
+                    clock=boot_time,
                 )
 
     async def start(self) -> None:
         """
-        All that are here begin to work, and those that are mirrored come when it is their turn.
+        Start the databases that are served, and take over the mirrored ones that are this instance's.
 
         Raises:
-            BrokerError: one that should come does not.
+            BrokerError: One cannot be taken over.
         """
         for endpoint in self.endpoints.values():
             endpoint.start()
@@ -146,10 +241,10 @@ class Databases:
         self._watch_identities()
 
     def use(self, settings: Settings) -> None:
-        """These settings hold from now on for the databases that are there, their certificates left out."""
+        """Go by these settings from now on, certificates left out."""
         self._settings = settings
-        for endpoint, _ in self._open.values():
-            endpoint.transmitter.apply(dialog_settings(settings))
+        for one in self._open.values():
+            one.endpoint.transmitter.apply(dialog_tuning(settings))
         for name, keeper in self._keepers.items():
             source = role_source(settings.databases[name])
             if source is not None:
@@ -161,13 +256,8 @@ class Databases:
         """These databases have these certificates from now on."""
         await self._identities.adopt(loaded)
 
-    def _watch_identities(self) -> None:
-        """Certificates are looked at once there are some."""
-        if self._watch is None and any(one.certificate or one.peers for one in self._settings.databases.values()):
-            self._watch = self._supervision.keep("identities", self._identities.watch)
-
     async def hand_over(self) -> None:
-        """At the end: partners may have at once what they share, whatever else takes time here."""
+        """At the end: partners may have at once what they share, however long the rest takes here."""
         for keeper in self._keepers.values():
             await keeper.close()
 
@@ -177,39 +267,36 @@ class Databases:
             await self._watch.stop()
         for name in reversed(list(self._open)):
             await self._close(name)
-        for store, taken in self._taken.values():  # the start has failed
-            store.close()
-            taken.close()
-        self._taken.clear()
 
-    # --- the pass, the links, and whoever looks ---
+    # --- frames, peers and views ---
 
     def deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
-        """The port `Deliver` of the pass."""
+        """The port `Deliver` of the forwarder."""
         endpoint = self._endpoint_of.get(database)
         if endpoint is not None:
             endpoint.receive(frames, origin)
             return
-        self._past.dropped[Disposition.DATABASE_IS_MIRROR] += len(frames)  # it has gone in the middle of a pass
-        ring = self.forwarder.ring
+        self._closed.dropped[Disposition.DATABASE_IS_MIRROR] += len(frames)  # given up in the middle of a pass
+        ring = self._forwarder.ring
         for frame in frames:
             if ring is not None:
                 ring.report(frame, Disposition.DATABASE_IS_MIRROR, ring.arrival_of(frame), ring.arrival.entered)
             origin.reject(frame, Disposition.DATABASE_IS_MIRROR)
 
-    def prove(self, probe: Probe) -> ProbeReply:
+    def answer_probe(self, probe: Probe) -> ProbeReply:
         """What this instance is for a broker instance."""
-        for standing in self.standings().values():
-            if standing.broker_instance == probe.broker_instance:
-                return ProbeReply(probe.id, probe.broker_instance, standing.role.value, standing.epoch)
+        for status in self.standings().values():
+            if status.broker_instance == probe.broker_instance:
+                return ProbeReply(probe.id, probe.broker_instance, status.role.value, status.epoch)
         return ProbeReply(probe.id, probe.broker_instance, MirrorRole.UNKNOWN.value)
 
     @property
     def past(self) -> EndpointTotals:
-        """What databases counted that are not at work any more."""
-        past = EndpointTotals(*(Counter(getattr(self._past, one.name)) for one in fields(EndpointTotals)))
-        for endpoint in self._leaving.values():
-            past.add(endpoint)
+        """What databases counted that are served no more."""
+        past = EndpointTotals(*(Counter(getattr(self._closed, one.name)) for one in fields(EndpointTotals)))
+        for one in self._open.values():
+            if one.state is DatabaseState.LEAVING:
+                past.add(one.endpoint)
         return past
 
     def standings(self) -> dict[str, OwnRoleStatus]:
@@ -220,24 +307,23 @@ class Databases:
         keeper = self._keepers.get(name)
         if keeper is not None:
             return keeper.standing
-        endpoint = self.endpoints.get(name)
-        instance = None if endpoint is None else endpoint.broker_instance
-        return OwnRoleStatus(instance, MirrorRole.PRINCIPAL, self._epochs.get(name, 0), self._opened_at, "off")
+        one = self._open.get(name)
+        instance, epoch = (None, 0) if one is None else (one.store.broker_instance, one.store.epoch)
+        return OwnRoleStatus(instance, MirrorRole.PRINCIPAL, epoch, self._opened_at, "off")
 
     def converse_in_msdb(self) -> Endpoint | None:
         """From now on msdb has conversations: requests for routes, and nothing else; None when it had them before."""
         if MSDB in self.endpoints:
             return None
-        endpoint = self.endpoints[MSDB] = self.msdb
-        self._endpoint_of[endpoint.broker_instance] = endpoint
-        return endpoint
+        self._add(self._open[MSDB])
+        return self.msdb
 
     @property
     def msdb(self) -> Endpoint:
         """The database of the instance itself."""
-        return self._open[MSDB][0]
+        return self._open[MSDB].endpoint
 
-    # --- `FailOver` of the catalog ---
+    # --- the port `FailOver` of the catalog ---
 
     def check(self, name: str) -> None:
         """Whether SET PARTNER FAILOVER may be carried out here. Raises StatementError."""
@@ -247,125 +333,110 @@ class Databases:
         keeper.check_fail_over()
 
     async def carry_out(self, name: str) -> str:
-        """Step down, and tell who is the principal then."""
+        """Step down, and say which instance is the principal then."""
         return await self._keepers[name].fail_over()
 
-    # --- `Hosting` of the keepers ---
+    # --- the port `Hosting` of the role keepers ---
 
     async def open(self, name: str, least_epoch: int) -> PrincipalRecord:
         """
         Take a mirrored database over and serve it.
 
         Raises:
-            BrokerError: it cannot be; nothing of it is left here.
+            BrokerError: It is not possible; nothing of it is left here.
         """
         keeper = self._keepers[name]
-        store, taken = await asyncio.to_thread(self._take, name, least_epoch, keeper.standing.epoch)
-        endpoint = self._make(name, store, taken)
-        database = Database(name, endpoint.broker_instance, endpoint.path, endpoint.pause_writer, is_served=False)
+        one = await asyncio.to_thread(
+            OpenDatabase.take, self._settings, name, least_epoch=least_epoch, told=keeper.standing.epoch
+        )
+        self._open[name] = one
+        endpoint, store = self._load(one), one.store
+        database = Database(name, store.broker_instance, store.path, endpoint.pause_writer, is_served=False)
         try:
-            await self.catalog.add(database)
+            await self._catalog.add(database)
             for _, path in own_scripts(self._settings, name):
-                await run_declared(self.catalog, path, name, self.seen_by(path, name))
-            reign = PrincipalRecord(endpoint.broker_instance, store.epoch, self._settings.instance.name, time.time())
+                await run_declared(self._catalog, path, name, self.audit(path, name))
+            reign = PrincipalRecord(store.broker_instance, store.epoch, self._settings.instance.name, time.time())
             await asyncio.to_thread(write_principal, store.path, reign)
-            self._serve(name, endpoint)
+            self._serve(one)
         except BaseException:
-            await self.catalog.remove(name, partial(self._close, name))
+            await self.close(name)
             raise
         database.is_served = True
-        self.catalog.mirrors.pop(name, None)
-        self.catalog.changed()
+        self._catalog.mirrors.pop(name, None)
+        self._catalog.changed()
         store.connection.is_confirmed = keeper.is_confirmed
         endpoint.fence_by(keeper.is_confirmed, keeper.on_demoted)
         endpoint.start()
         return reign
 
     def refuse(self, name: str, broker_instance: bytes | None) -> None:
-        """From this moment on nothing comes into the database any more."""
-        database = self.catalog.databases.get(name)
+        """Reject all frames for a database from this moment on."""
+        database = self._catalog.databases.get(name)
         if database is not None:
             database.is_served = False
-        endpoint = self.endpoints.pop(name, None)
-        if endpoint is not None:
-            del self._endpoint_of[endpoint.broker_instance]
-            self._leaving[name] = endpoint
-        self.catalog.mirrors[name] = broker_instance
-        if self.catalog.is_loaded:
-            self.catalog.changed()
+        one = self._open.get(name)
+        if one is not None and one.step(DatabaseEvent.REFUSE):
+            del self.endpoints[name]
+            del self._endpoint_of[one.store.broker_instance]
+        self._catalog.mirrors[name] = broker_instance
+        if self._catalog.is_loaded:
+            self._catalog.changed()
 
     async def close(self, name: str) -> None:
-        """Behind `refuse`: end what is under way, and give the file back."""
-        await self.catalog.remove(name, partial(self._close, name))
-
-    def announce(self, broker_instance: bytes) -> None:
-        """Tell those who asked what this instance is for a broker instance now."""
-        self._announce(broker_instance)
+        """After `refuse`: end what is under way, and give the file back."""
+        await self._catalog.remove(name, partial(self._close, name))
 
     # --- one database ---
 
-    def _take(self, name: str, least_epoch: int | None, told: int = 0) -> tuple[SqliteStore, ExitStack]:
-        with ExitStack() as taken:
-            db = take(self._settings, name, taken, least_epoch=least_epoch, told=told)
-            path = path_of(self._settings, name)
-            credentials = self._credentials[name] = credentials_of(self._settings, name)
-            with writing(db):
-                note_own_certificate(db, credentials.principal)
-            size = self._settings.dialog.fragment_size
-            store = SqliteStore(path, db, fragment_size=size, credentials=credentials)
-            return store, taken.pop_all()
-
-    def _make(self, name: str, store: SqliteStore, taken: ExitStack) -> Endpoint:
+    def _load(self, one: OpenDatabase) -> Endpoint:
         endpoint = Endpoint(
-            name,
-            store.path,
-            store,
-            tuning=dialog_settings(self._settings),
-            forwarder=self.forwarder,
-            context=DialogContext(self._trouble_of, left_cleanly),
-            credentials=self._credentials[name],
+            one.name,
+            one.store.path,
+            one.store,
+            tuning=dialog_tuning(self._settings),
+            forwarder=self._forwarder,
+            context=self._context,
+            credentials=one.credentials,
             supervision=self._supervision,
         )
-        self._open[name] = endpoint, taken
-        self._epochs[name] = store.epoch
+        one.load(endpoint)
         return endpoint
 
+    def _serve(self, one: OpenDatabase) -> None:
+        if one.store.broker_instance in {self.msdb.broker_instance, *self._endpoint_of}:
+            raise self._settings.error(("databases", one.name, "path"), COPY_PROBLEM, COPY_HINT)
+        self._add(one)
+
+    def _add(self, one: OpenDatabase) -> None:
+        one.step(DatabaseEvent.SERVE)
+        self.endpoints[one.name] = self._endpoint_of[one.store.broker_instance] = one.endpoint
+
+    async def _close(self, name: str) -> None:
+        one = self._open[name]
+        is_leaving = one.state is DatabaseState.LEAVING
+        await one.close()
+        if is_leaving:
+            self._closed.add(one.endpoint)
+        del self._open[name]  # only now, so that no count is missing meanwhile
+
+    # --- certificates ---
+
+    def _watch_identities(self) -> None:
+        """Certificates are watched once there are some."""
+        if self._watch is None and any(one.certificate or one.peers for one in self._settings.databases.values()):
+            self._watch = self._supervision.keep("identities", self._identities.watch)
+
     async def identify(self, name: str, credentials: DialogCredentials) -> None:
-        """A database has other certificates from now on, or knows others."""
-        known = self._credentials.get(name)
-        endpoint = self.endpoints.get(name)
-        if known is None or endpoint is None:
-            return  # a mirror; they are loaded when it comes
-        known.own, known.peers = credentials.own, credentials.peers
+        """A database has other certificates from now on, or knows others; a mirror loads them when it is taken over."""
+        one = self._open.get(name)
+        if one is None or one.state is not DatabaseState.SERVED:
+            return
+        one.credentials.own, one.credentials.peers = credentials.own, credentials.peers
 
         def note_in_writer(db: sqlite3.Connection) -> None:
             with writing(db):
                 note_own_certificate(db, credentials.principal)
 
-        await endpoint.run_in_writer(note_in_writer)
-        endpoint.transmitter.on_paths_changed()  # dialogs that waited for a certificate look again
-
-    def _serve(self, name: str, endpoint: Endpoint) -> None:
-        if endpoint.broker_instance in {self.msdb.broker_instance, *self._endpoint_of}:
-            raise self._settings.error(("databases", name, "path"), COPY_PROBLEM, COPY_HINT)
-        self.endpoints[name] = endpoint
-        self._endpoint_of[endpoint.broker_instance] = endpoint
-
-    async def _close(self, name: str) -> None:
-        endpoint, taken = self._open.pop(name)
-        await endpoint.close()
-        if self._leaving.pop(name, None) is not None:
-            self._past.add(endpoint)
-        await asyncio.to_thread(taken.close)
-
-
-def dialog_settings(settings: Settings) -> DialogTuning:
-    """How conversations behave, as the dialogs take it."""
-    dialog = settings.dialog
-    return DialogTuning(
-        backoff=Backoff(dialog.resend_first, dialog.resend_cap),
-        travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
-        window=dialog.window,
-        fragment_size=dialog.fragment_size,
-        window_bytes=dialog.window_size,
-    )
+        await one.endpoint.run_in_writer(note_in_writer)
+        one.endpoint.transmitter.on_paths_changed()  # dialogs that waited for a certificate

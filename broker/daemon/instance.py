@@ -1,4 +1,10 @@
-"""What it means for one instance to leave: who is told, who rests, and what is left of its work."""
+"""
+One instance, put together: settings in, a running gateway, endpoint or both.
+
+The only module that knows every part: it gives each lower layer the ports it declares, runs the scripts of the
+configuration, starts and stops everything in the right order, and swaps what a reload has made ready. How databases
+come and go with their roles is in `broker.daemon.databases`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,14 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,7 +35,16 @@ from broker.config.reload_diff import Difference
 from broker.config.settings import Settings
 from broker.config.values import ListenAddress
 from broker.daemon.databases import Databases
-from broker.daemon.reload import journal_plan, make_ready, pass_limits, peer_limits, swap_in, timeouts_of
+from broker.daemon.reload import (
+    BoundListener,
+    Ready,
+    drain_bounds,
+    make_ready,
+    open_journal,
+    pass_limits,
+    peer_limits,
+    timeouts_of,
+)
 from broker.dialog.endpoint import Endpoint, EndpointTotals
 from broker.dialog.status import PathProblem
 from broker.forwarding.entry import FrameOrigin
@@ -37,12 +52,13 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.outbox import Destination
 from broker.net.certificates import CertificateWatch
-from broker.net.drain import Drain, DrainBounds, DrainRemainder
+from broker.net.drain import Drain, DrainRemainder
 from broker.net.link import Link
 from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
-from broker.net.peers import DeferredWork, Peers
+from broker.net.peers import DeferredWork, Peers, Tuning, largest_frame, refresh_narrow
 from broker.net.tls import Security
+from broker.observe.logs import reconfigure_logging
 from broker.observe.loop_lag import LoopLag
 from broker.protocol.frame import Hello, Rejected
 from broker.protocol.layout import VERSION
@@ -54,109 +70,7 @@ from broker.routing.table import RouteTable
 from broker.supervision import Supervision
 
 if TYPE_CHECKING:
-    from broker.journal.spans import Tracing
     from broker.journal.writer import Journal
-
-
-class Leaving(Protocol):
-    """The instance that leaves."""
-
-    settings: Settings
-    is_ready: bool
-    stopping: asyncio.Event
-    peers: Peers
-    databases: Databases
-
-    @property
-    def listeners(self) -> Sequence[Listener]:
-        """The bound ports."""
-
-
-def drain_of(instance: Leaving) -> Drain:
-    """The drain of an instance, with the bounds of its settings."""
-    return Drain(InstanceLeaver(instance), lambda: bounds_of(instance.settings))
-
-
-def bounds_of(settings: Settings) -> DrainBounds:
-    """How long a drain may take by these settings."""
-    return DrainBounds(settings.drain.announce, settings.drain.timeout)
-
-
-class InstanceLeaver:
-    """As `broker.net.drain.Leaver`. Loop-only."""
-
-    def __init__(self, instance: Leaving) -> None:
-        self._instance = instance
-
-    def on_drain(self) -> None:
-        """Nobody is to send anything here any more."""
-        self._instance.is_ready = False
-        self._instance.stopping.set()
-
-    async def leave(self, seconds: float) -> None:
-        """Peers and partners are told, and the databases send nothing of their own."""
-        instance = self._instance
-        for listener in instance.listeners:
-            listener.finish()
-        instance.peers.announce_departure(reason="the instance drains", seconds=seconds)
-        for endpoint in instance.databases.endpoints.values():
-            endpoint.quiesce()
-        await instance.databases.hand_over()
-
-    async def remainder(self) -> DrainRemainder:
-        """What is held, who may still send, and which databases have something to do."""
-        endpoints = self._instance.databases.endpoints.items()
-        busy = (name for name, endpoint in endpoints if not (endpoint.is_quiet or endpoint.problem))
-        return replace(self._instance.peers.remainder(), busy=tuple(busy))
-
-
-# --- journalling ---
-# The journal of an instance and what is made of it, opened as the settings say.
-#
-# Each needs libraries that are extras of the installation, and is imported only where it is used.
-
-
-DISABLED = "OTEL_SDK_DISABLED"  # of the environment: OpenTelemetry does nothing at all
-
-
-def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) -> Journal | None:
-    """
-    Where the pass records what it does, at work; None without one.
-
-    Raises:
-        SettingError: what stands in the way of it.
-    """
-    plan = journal_plan(settings)
-    if plan is None:
-        return None
-    from broker.journal.writer import Journal  # noqa: PLC0415
-
-    plan = replace(plan, decoder=os.environ.get(KERNEL_VARIABLE, ""))
-    journal = Journal(plan, adjacent_of=adjacent_of, follower=_open_tracing(settings))
-    journal.start()
-    return journal
-
-
-def _open_tracing(settings: Settings) -> Tracing | None:
-    if not settings.tracing.enabled or os.environ.get(DISABLED, "").strip().lower() == "true":
-        return None
-    from broker.journal.spans import Tracing  # noqa: PLC0415
-
-    try:
-        return Tracing(settings.instance.name)
-    except ValueError as error:
-        hint = "see the OTEL_* variables of the environment"
-        raise settings.error(("tracing", "enabled"), f"OpenTelemetry refuses to begin: {error}", hint) from error
-
-
-# --- daemon ---
-# One instance, put together: settings in, a running gateway, endpoint or both.
-#
-# The only module that knows everybody: it gives each lower layer the ports it declares, runs the configuration's
-# scripts,
-# and starts and stops everything in the right order. It decides nothing by itself; how databases come and go with
-# their
-# roles is in `broker.daemon.databases`.
 
 
 CLOSE_SECONDS = 1.0  # for what links have been given to leave them, when all is drained or has to end
@@ -167,11 +81,14 @@ log = structlog.get_logger(__name__)
 
 class Instance:
     """
-    A running instance. Made by `serve`.
+    A running instance. Made by `serve`. Loop-only.
 
-    Shape: `broker_instance` 16 bytes that name it to its peers; `started_at` UTC seconds; `listeners` with the ports
-    that were bound; `endpoints` the databases at work, msdb once it asks for routes; `journal` where one is kept;
-    `is_ready` once everything serves, and until it begins to stop; `lag` of its loop.
+    Attributes:
+        broker_instance: 16 bytes that name it to its peers.
+        started_at: UTC seconds.
+        is_ready: Once everything serves, and until it begins to stop.
+        bound: The listeners of the endpoint.
+        journal: Where one is kept.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -181,14 +98,17 @@ class Instance:
         self.started_at = time.time()
         self.is_ready = False
         self.stopping = asyncio.Event()
-        self.bound: list[tuple[ListenAddress, Listener]] = []  # with the address that each was configured by
+        self.bound: list[BoundListener] = []
         self.lag = LoopLag()
-        self.drain = drain_of(self)
+        self.drain = Drain(InstanceLeaver(self), lambda: drain_bounds(self.settings))
         self.supervision = Supervision()
         self.databases = Databases(
-            settings, trouble_of=self._trouble_of, announce=self._announce, supervision=self.supervision
+            settings,
+            problem_of_path=self._problem_of_path,
+            announce=self._announce,
+            audit=lambda path, database: ScriptEntry(self.settings.admin.audit, path, database),
+            supervision=self.supervision,
         )
-        self.databases.seen_by = lambda path, database: ScriptEntry(self.settings.admin.audit, path, database)
         self.broker_instance: bytes
         self.catalog: Catalog
         self.forwarder: Forwarder
@@ -207,7 +127,7 @@ class Instance:
     @property
     def listeners(self) -> list[Listener]:
         """The ports that were bound."""
-        return [listener for _, listener in self.bound]
+        return [one.listener for one in self.bound]
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
@@ -238,7 +158,7 @@ class Instance:
             stack.callback(sock.close)
         self.journal = open_journal(self.settings, _adjacent)
         if self.journal is not None:
-            stack.push_async_callback(self.journal.close)  # behind everybody who has something to record
+            stack.push_async_callback(self.journal.close)  # after all that record something
         databases = self._open(sockets, stack)
         self.catalog = Catalog(databases, self.on_catalog, self.name)
         stack.push_async_callback(self.catalog.close)
@@ -249,14 +169,14 @@ class Instance:
         self._are_started = True
         stack.push_async_callback(self.databases.hand_over)
         await self.databases.start()
-        # Before the links, so that it stops behind them and can be asked while the instance drains.
+        # Before the links, so that it stops after them and answers while the instance drains.
         self.admin = AdminServer(self)
         await self.admin.start(stack)
         self.peers.start()
         self.certificates.start(stack, self._secure, self.supervision)
         stack.callback(self.mirrors.close)
         stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=CLOSE_SECONDS)
-        stack.push_async_callback(self.databases.hand_over)  # and those who ask are told before they are left
+        stack.push_async_callback(self.databases.hand_over)  # and peers are notified before they are left
         for listener in self.listeners:
             listener.start()
         stack.callback(self._close_listeners)
@@ -278,14 +198,14 @@ class Instance:
         return bind(address.host, address.port, reuse_port=self.settings.endpoint.reuse_port)
 
     def _open(self, sockets: list[socket.socket], stack: AsyncExitStack) -> dict[str, Database]:
-        """The databases, and between them the pass and the links."""
+        """The databases, and after msdb the forwarder and the links."""
         stack.push_async_callback(self.databases.close_all)
         self.broker_instance = self.databases.take(MSDB).broker_instance
         self._build(sockets)
-        databases = {MSDB: self.databases.add(MSDB)}
+        databases = {MSDB: self.databases.load(MSDB)}
         for name in self.databases.own:
             self.databases.take(name)
-            databases[name] = self.databases.add(name)
+            databases[name] = self.databases.load(name)
         return databases
 
     def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
@@ -294,9 +214,12 @@ class Instance:
         return asking | ({MSDB} if SERVICE_BROKER in self.catalog.msdb.rows.services else set())
 
     def _build(self, sockets: list[socket.socket]) -> None:
-        """The pass and the links, each given the ports it asks for."""
+        """The forwarder and the links, each given the ports it asks for."""
         endpoint = self.settings.endpoint
-        self.bound = [(one, Listener(sock, self._accept)) for one, sock in zip(endpoint.listen, sockets, strict=True)]
+        self.bound = [
+            BoundListener(address, Listener(sock, self._accept))
+            for address, sock in zip(endpoint.listen, sockets, strict=True)
+        ]
         hello = Hello(
             versions=(VERSION,),
             instance=self.broker_instance,
@@ -305,19 +228,19 @@ class Instance:
             software=self.software,
             max_frame=endpoint.max_frame,
             heartbeat_ms=int(endpoint.heartbeat * 1000),
-            addresses=self.addresses(),
+            addresses=self._addresses(),
         )
         self.peers = Peers(
             hello,
             timeouts_of(self.settings),
             on_rejected=self._on_rejected,
-            on_capacity=self._on_room,
-            answer_probe=self.databases.prove,
+            on_capacity=self._on_capacity,
+            answer_probe=self.databases.answer_probe,
             security=self.certificates.security,
             limits=peer_limits(self.settings),
             supervision=self.supervision,
         )
-        self.mirrors = Mirrors(self.peers, self.databases.prove, on_capacity=self._on_room)
+        self.mirrors = Mirrors(self.peers, self.databases.answer_probe, on_capacity=self._on_capacity)
         housekeeping = DeferredWork()
         self.forwarder = Forwarder(
             pass_limits(self.settings, endpoint.max_frame),
@@ -334,7 +257,7 @@ class Instance:
         )
         if self.journal is not None:
             self.journal.principals = lambda: self.forwarder.routing_context.principals
-        self.databases.forwarder = self.forwarder
+        self.databases.attach(self.forwarder)
         self.peers.attach(self.forwarder, self.mirrors)
         self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
@@ -345,27 +268,66 @@ class Instance:
         """The addresses that certainly lead here."""
         return addresses_of(self.listeners) | set(self.settings.endpoint.advertise)
 
-    def addresses(self) -> tuple[str, ...]:
-        """Where peers are told that this instance can be reached: as configured, else every named address it has."""
+    def _addresses(self) -> tuple[str, ...]:
+        """Where peers can reach this instance: as configured, else every named address it has."""
         return tuple(map(str, self.settings.endpoint.advertise or named_addresses(self.listeners)))
 
     async def _run_scripts(self) -> None:
         """The scripts of the configuration, msdb's first; those of a mirrored database run when it is taken over."""
         await self.reloads.begin()
         for database, path in scripts_of(self.settings, self.databases.own):
-            await run_declared(self.catalog, path, database, self.databases.seen_by(path, database))
+            await run_declared(self.catalog, path, database, self.databases.audit(path, database))
 
     # --- other settings ---
 
     async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
         """Make ready for these settings; raises what stands in the way, and nothing has changed."""
-        return partial(swap_in, self, await make_ready(self, settings, changed, undo))
+        ready = await make_ready(settings, changed, undo, admin=self.admin, bound=self.bound, listen=self._new_listener)
+        return partial(self._swap_in, ready)
+
+    async def _swap_in(self, ready: Ready) -> None:
+        """
+        Go by these settings from now on. Does not fail.
+
+        The order is that in which things depend on each other: what the forwarder accepts before the links that feed
+        it, certificates before listeners. It is one iteration of the loop, but for what is only given back after it.
+        """
+        settings, before = ready.settings, self.settings
+        unused = [one for one in self.bound if one not in ready.bound]
+        own = self.own()
+        self.settings = settings
+        if settings.observe != before.observe:
+            observe, name = settings.observe, settings.instance.name
+            reconfigure_logging(log_format=observe.log_format, level=observe.log_level, instance=name)
+        if ready.plan is not None and self.journal is not None:
+            self.journal.use(ready.plan)
+        links = list(self.peers.links.values())
+        largest = largest_frame(links, settings.endpoint.max_frame)
+        self.forwarder.limit(pass_limits(settings, largest))
+        refresh_narrow(links, largest)
+        self.bound = ready.bound
+        for listener in ready.new:
+            listener.start()
+        if ready.security is not None:
+            self.certificates.use(settings, ready.security)
+        heartbeat_ms = int(settings.endpoint.heartbeat * 1000)
+        timeouts, limits = timeouts_of(settings), peer_limits(settings)
+        tuning = Tuning(settings.endpoint.max_frame, heartbeat_ms, self._addresses(), timeouts, limits)
+        self.peers.apply(tuning, self.certificates.security)
+        if self.own() != own:
+            self.forwarder.add_own_addresses(self.own(), self._loop.time(), *(own - self.own()))
+        self.databases.use(settings)
+        self.admin.carry_out(ready.admin)
+        self.on_catalog()
+        for one in unused:
+            one.listener.release()
+        await self.databases.adopt(ready.credentials)
 
     def connections(self, before: float) -> int:
         """Connections to peers that were there before an instant of the loop's clock, and still are."""
         return sum(link.opened_at < before for link in self.peers.links.values())
 
-    def listener(self, address: ListenAddress) -> Listener:
+    def _new_listener(self, address: ListenAddress) -> Listener:
         """One more, which does not accept yet; raises ListenFailedError."""
         return Listener(self._bind(address), self._accept)
 
@@ -385,11 +347,14 @@ class Instance:
         """What arrived has no route, and msdb says whom to ask for one."""
         self.databases.msdb.route_requester.ask(facts.to_service, facts.to_broker_instance)
 
+    def _announce(self, broker_instance: bytes) -> None:
+        self.peers.announce_role(broker_instance)
+
     def _on_rejected(self, link: Link, rejected: Rejected) -> None:
         for endpoint in self.endpoints.values():
             endpoint.transmitter.on_rejected(rejected, link)
 
-    def _trouble_of(self, destination: Destination) -> PathProblem:
+    def _problem_of_path(self, destination: Destination) -> PathProblem:
         """Why there is no connection to an address, or no principal of a pair, and when the next attempt is made."""
         if isinstance(destination, MirroredPair):
             return self.mirrors.trouble_of(destination)
@@ -398,11 +363,8 @@ class Instance:
             return PathProblem()
         return PathProblem(attempts.problem, max(attempts.suppressed_until, self._loop.time()))
 
-    def _announce(self, broker_instance: bytes) -> None:
-        self.peers.announce_role(broker_instance)
-
-    def _on_room(self) -> None:
-        """Links take frames again, or have come or gone: dialogs look again."""
+    def _on_capacity(self) -> None:
+        """Links accept frames again, or have come or gone: dialogs go on."""
         have_paths_changed = self._generation != self.forwarder.generation
         self._generation = self.forwarder.generation
         for endpoint in self.endpoints.values():
@@ -432,7 +394,7 @@ class Instance:
         self.peers.admission.on_routes(tables.values())
         self.peers.dialer.on_routes(tables.values())
         self.forwarder.reroute_waiting(self._loop.time())
-        self._on_room()
+        self._on_capacity()
         self._cancel_expiry()
         if self.catalog.next_expiry is not None:
             # A timer may fire a little early by the wall clock; the table would then be built in vain, and again.
@@ -445,6 +407,34 @@ class Instance:
 
     def _not_ready(self) -> None:
         self.is_ready = False
+
+
+class InstanceLeaver:
+    """How an instance leaves; the port `Leaver` of its drain. Loop-only."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    def on_drain(self) -> None:
+        """Not ready any more."""
+        self._instance.is_ready = False
+        self._instance.stopping.set()
+
+    async def leave(self, seconds: float) -> None:
+        """Accept no new peers, notify those that are there, let databases send nothing new, hand over mirrored ones."""
+        instance = self._instance
+        for listener in instance.listeners:
+            listener.finish()
+        instance.peers.announce_departure(reason="the instance drains", seconds=seconds)
+        for endpoint in instance.databases.endpoints.values():
+            endpoint.quiesce()
+        await instance.databases.hand_over()
+
+    async def remainder(self) -> DrainRemainder:
+        """What is held, which peers may still send, and which databases are busy."""
+        endpoints = self._instance.databases.endpoints.items()
+        busy = (name for name, endpoint in endpoints if not (endpoint.is_quiet or endpoint.problem))
+        return replace(self._instance.peers.remainder(), busy=tuple(busy))
 
 
 @asynccontextmanager

@@ -34,6 +34,7 @@ from broker.routing.mirrored import MirrorRole
 from broker.store.sqlite.database import lock_store, open_store
 from broker.store.sqlite.file_identity import RECORD
 from broker.store.sqlite.role_file import role_path
+from broker.supervision import Supervision
 from tests.support.dialog import far_initiator
 
 ALONE = "11111111-1111-4111-8111-111111111111"
@@ -58,23 +59,34 @@ SERVICES = "CREATE QUEUE Inbox; CREATE SERVICE [//orders] ON QUEUE Inbox;"
 SECONDS = 20.0
 
 
+def made(settings: Settings, *announced: list[bytes]) -> Databases:
+    return Databases(
+        settings,
+        problem_of_path=lambda _: PathProblem(),
+        announce=[*announced, []][0].append,
+        audit=lambda _path, _database: None,
+        supervision=Supervision(),
+    )
+
+
 class Running:
     """As much of an instance as its databases need."""
 
     def __init__(self, settings: Settings) -> None:
         self.announced: list[bytes] = []
         self.changes = 0
-        self.databases = Databases(settings, trouble_of=lambda _: PathProblem(), announce=self.announced.append)
-        self.databases.forwarder = Forwarder(
+        self.databases = made(settings, self.announced)
+        self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=self.databases.deliver,
             request_link=lambda _: None,
             health_of=lambda _: AddressHealth.UNTRIED,
         )
+        self.databases.attach(self.forwarder)
         names = (MSDB, *self.databases.own)
         for name in names:
             self.databases.take(name)
-        own = {name: self.databases.add(name) for name in names}
+        own = {name: self.databases.load(name) for name in names}
         self.catalog = Catalog(own, self._on_change)
         self.databases.bind(self.catalog)
 
@@ -85,7 +97,7 @@ class Running:
             endpoint.transmitter.table = tables[name]
 
     def prove(self, instance: str) -> ProbeReply:
-        return self.databases.prove(Probe(id=3, service="s", broker_instance=guid(instance)))
+        return self.databases.answer_probe(Probe(id=3, service="s", broker_instance=guid(instance)))
 
 
 class Peer:
@@ -168,7 +180,7 @@ async def test_what_goes_is_refused_at_once_given_back_and_still_counted(
         handing_over = asyncio.create_task(first.databases.carry_out("orders"))
         await until(lambda: "orders" in first.catalog.mirrors)
         peer = Peer()
-        ring = first.databases.forwarder.ring = Ring(10_000, sample=0)
+        ring = first.forwarder.ring = Ring(10_000, sample=0)
         frames = [far_initiator().message(number) for number in range(2)]
 
         first.databases.deliver(guid(SHARED), frames, peer)
@@ -251,17 +263,15 @@ async def test_a_copy_of_another_database_does_not_come(settings: Settings) -> N
 
 async def test_what_this_instance_alone_has_must_be_free(settings: Settings) -> None:
     instance_lock = lock_store(path_of(settings, "alone"))
-    instance = Databases(settings, trouble_of=lambda _: PathProblem(), announce=lambda _: None)
-
     with pytest.raises(StoreUnavailableError, match="another daemon has it open"):
-        instance.take("alone")
+        made(settings).take("alone")
 
     os.close(instance_lock)
     open_store(path_of(settings, "alone")).close()
 
 
 async def test_what_was_taken_and_never_used_is_given_back(settings: Settings) -> None:
-    databases = Databases(settings, trouble_of=lambda _: PathProblem(), announce=lambda _: None)
+    databases = made(settings)
     databases.take("alone")
 
     await databases.close_all()

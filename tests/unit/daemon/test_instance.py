@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from broker.config.settings import DrainSettings, Settings
-from broker.daemon.instance import InstanceLeaver, bounds_of, drain_of, open_journal
+from broker.daemon.instance import InstanceLeaver
+from broker.daemon.reload import drain_bounds, open_journal
 from broker.errors import SettingError
-from broker.net.drain import DrainBounds, DrainRemainder
+from broker.net.drain import Drain, DrainBounds, DrainRemainder
 
 
 class Database:
@@ -78,14 +79,14 @@ async def test_database_counts_as_busy_until_it_rests_unless_its_store_has_faile
 
 async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment() -> None:
     instance = Instance()
-    drain = drain_of(cast("Any", instance))
+    drain = Drain(InstanceLeaver(cast("Any", instance)), lambda: drain_bounds(instance.settings))
     brief = DrainSettings().replace(announce=0.0, timeout=0.05)
     instance.settings = instance.settings.replace(drain=brief)
 
     await drain.end("SIGTERM")
 
     assert (False, True, False) == (instance.is_ready, instance.stopping.is_set(), drain.is_clean)
-    assert DrainBounds(0.0, 0.05) == bounds_of(instance.settings)
+    assert DrainBounds(0.0, 0.05) == drain_bounds(instance.settings)
 
 
 # --- test_journalling ---
