@@ -31,19 +31,9 @@ from broker.admin.api import Api
 from broker.admin.audit import Audit
 from broker.admin.auth import Authenticator, Caller, origin_of
 from broker.admin.events import Events
+from broker.admin.guard import check_content, check_fields, check_site, check_target
 from broker.admin.operations import BODY_MAX_BYTES, OPERATIONS, Operation, describe
-from broker.admin.problems import (
-    BodyTooLargeError,
-    ForbiddenError,
-    Handler,
-    UnauthorizedError,
-    check_content,
-    check_fields,
-    check_site,
-    check_target,
-    secure,
-    tell_problems,
-)
+from broker.admin.problems import BodyTooLargeError, ForbiddenError, Handler, UnauthorizedError, secure, tell_problems
 from broker.config.admin_access import AdminRole
 from broker.errors import BadRequestError
 

@@ -7,7 +7,7 @@ recorded as well, at a bounded rate, so that refused requests do not fill the di
 written, never a body, a key or a token.
 
 The file is opened for each append, so that it can be renamed at any time (by logrotate), and locked, so that a command
-and the running instance can both write. The process never renames or truncates finished lines itself.
+and the running instance can both write. The process never renames it, and never truncates finished lines.
 
 Keys of a line: `at` (UTC, ISO 8601), `request` (one for all lines of a request), `who`, `role`, `from`, `operation`,
 `database`, `statement` or `target`, `outcome` (done, refused, failed), `problem`, and `unsaid`, the number of refusals
@@ -39,6 +39,7 @@ from broker.ddl.statements import Statement, words_of
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError
 from broker.files import keep_names
 from broker.observe.views import audit_rows
+from broker.ratelimit import TokenBucket
 
 MODE = 0o600
 LINES_MAX = 1000  # of one request that are written one by one; the others are counted
@@ -76,8 +77,7 @@ class Audit:
     def __init__(self, path: Path, executor: Executor | None = None) -> None:
         self.path = path
         self._executor = executor
-        self._refusals = float(REFUSALS_BURST)
-        self._refused_at = time.monotonic()
+        self._refusals = TokenBucket(1 / REFUSAL_SECONDS, REFUSALS_BURST, time.monotonic())
         self._unsaid = 0
         self._failed: AuditUnavailableError | None = None  # of the last append, for problems that opening does not show
         self._lock = threading.Lock()
@@ -119,13 +119,9 @@ class Audit:
     def refuse(self, entry: AuditEntry, problem: str) -> None:
         """Record a refusal, in another thread, unless there were too many."""
         with self._lock:
-            now = time.monotonic()
-            self._refusals = min(REFUSALS_BURST, self._refusals + (now - self._refused_at) / REFUSAL_SECONDS)
-            self._refused_at = now
-            if self._refusals < 1:
+            if not self._refusals.allow(time.monotonic()):
                 self._unsaid += 1
                 return
-            self._refusals -= 1
             unsaid, self._unsaid = self._unsaid, 0
         more = {"unsaid": unsaid} if unsaid else {}
         self.record(entry.line(AuditOutcome.REFUSED, problem=problem[:TEXT_MAX], **more))

@@ -1,8 +1,15 @@
 """
-Which role a statement takes.
+Who asks something of the admin API, decided by the one thing that proves it, and what they may.
 
-A SELECT takes viewer. What can be changed back takes operator; what destroys messages or conversations, and who may
-connect, send or be believed, takes admin. So does a statement that is not named here.
+A token that is shown decides alone, wherever it is shown, so that a person can do with less than they may. Else, on the
+Unix socket, the user and the groups of the process at its other end, as the system reports them; over TLS the client's
+certificate; and on a port of loopback the role that is for everybody there. A client that shows nothing elsewhere is
+refused, and so is one that comes to the port of loopback through a proxy, for then another machine may ask.
+
+A SELECT takes the role viewer. What can be changed back takes operator; what destroys messages or conversations, and
+who may connect, send or be believed, takes admin. So does a statement that is not named here.
+
+Source: socket(7) and unix(7) of Linux, SO_PEERCRED, SO_PEERGROUPS.
 """
 
 from __future__ import annotations
@@ -24,7 +31,8 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from broker.admin.problems import FORWARDED, ForbiddenError, UnauthorizedError
+from broker.admin.guard import FORWARDED
+from broker.admin.problems import ForbiddenError, UnauthorizedError
 from broker.config.admin_access import (
     AdminRole,
     AdminToken,
@@ -64,6 +72,14 @@ from broker.ddl.statements import (
 from broker.errors import DdlSyntaxError
 from broker.net.tls import NO_SECURITY, Identity, Security, identify, identify_issuer, verified_chain
 
+log = structlog.get_logger(__name__)
+
+ANONYMOUS = "anonymous"
+_SCHEME = "bearer"
+_SO_PEERGROUPS = 59  # Linux 4.13; the module `socket` does not name it
+_CREDENTIALS = struct.Struct("3i")
+_GROUPS_MAX_BYTES = 1024  # the largest answer that the module `socket` takes: 256 groups
+_GROUP_BYTES = 4
 STATEMENT_LEAST = AdminRole.OPERATOR  # no statement takes less, so a viewer's script is refused unread
 _OF_OPERATOR = (
     UseDatabase,
@@ -85,25 +101,6 @@ _OF_OPERATOR = (
     BeginConversationTimer,
 )
 _OPTIONS_OF_OPERATOR = frozenset({DatabaseOption.ENABLE_BROKER, DatabaseOption.PARTNER_FAILOVER})
-
-
-def role_for(statement: Statement) -> AdminRole:
-    """The least role that may have this carried out."""
-    match statement:
-        case EndConversation():
-            is_enough = not statement.cleanup
-        case AlterDatabase():
-            is_enough = statement.option in _OPTIONS_OF_OPERATOR
-        case _:
-            is_enough = isinstance(statement, _OF_OPERATOR)
-    return AdminRole.OPERATOR if is_enough else AdminRole.ADMIN
-
-
-# --- caller ---
-# Who asks something of the admin API, from where, and what for: a value that every change is judged by.
-
-
-_ROLE = "{role}"
 
 
 def _always_there() -> bool:
@@ -138,7 +135,7 @@ class Caller:
         """
         if self.role < role:
             has = "no role" if self.role is AdminRole.NONE else f"the role {self.role.word}"
-            way = self.way_to_role.replace(_ROLE, role.word)
+            way = self.way_to_role.replace("{role}", role.word)
             way = f"; {way}" if way else ""
             raise ForbiddenError(f"{what} takes the role {role.word}, and {self.who} has {has} here{way}", role.word)
 
@@ -155,129 +152,16 @@ class Caller:
             yield statement
 
 
-# --- peer ---
-# Who is at the other end of a Unix socket, as the system says: it cannot be forged, and needs no password.
-#
-# The numbers are those of the process that connected, at the moment when it did.
-#
-# Source: socket(7) and unix(7) of Linux, SO_PEERCRED, SO_PEERGROUPS.
-
-
-_SO_PEERGROUPS = 59  # Linux 4.13; the module `socket` does not name it
-_CREDENTIALS = struct.Struct("3i")
-_GROUPS_MAX_BYTES = 1024  # the largest answer that the module `socket` takes: 256 groups
-_GROUP_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SocketPeer:
-    """A process. Shape: `groups` all of them, the first one included."""
-
-    pid: int
-    uid: int
-    groups: frozenset[int]
-
-
-def peer_of(descriptor: int) -> SocketPeer:
-    """
-    The process at the other end of a connected Unix socket.
-
-    Raises:
-        OSError: it is no such socket.
-    """
-    with socket.socket(fileno=os.dup(descriptor)) as sock:
-        pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        return SocketPeer(pid, uid, frozenset({gid, *_groups(sock, uid, gid)}))
-
-
-def _groups(sock: socket.socket, uid: int, gid: int) -> Sequence[int]:
-    """The supplementary groups; of somebody with very many those that the machine's list of groups gives the user."""
-    try:
-        data = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_MAX_BYTES)
-    except OSError as error:
-        if error.errno == errno.ERANGE:
-            return _listed(uid, gid)
-        if error.errno == errno.ENOPROTOOPT:
-            return ()
-        raise
-    return struct.unpack(f"{len(data) // _GROUP_BYTES}I", data)
-
-
-def _listed(uid: int, gid: int) -> Sequence[int]:
-    try:
-        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
-    except KeyError:
-        return ()
-
-
-# --- token_store ---
-# The tokens that count now: the file is read anew whenever it has changed.
-
-
-log = structlog.get_logger(__name__)
-
-
-class TokenStore:
-    """
-    The tokens of a file. Its method may be called by any thread.
-
-    Args:
-        path: The file; there may be none.
-        roles: By name of a token, the role that replaces its own.
-    """
-
-    def __init__(self, path: Path, roles: Mapping[str, AdminRole]) -> None:
-        self._path = path
-        self._roles = roles
-        self._tokens: tuple[AdminToken, ...] = ()
-        self._seen: tuple[int, ...] | None = None
-        self._lock = threading.Lock()
-
-    def find(self, secret: str, *, now: datetime) -> AdminToken | None:
-        """The token that this is, with the role that it has now; None for one that has expired as well. Blocking."""
-        with self._lock:
-            self._look()
-            tokens = self._tokens
-        token = find_token(tokens, secret)
-        if token is None or not token.is_valid_at(now):
-            return None
-        return replace(token, role=self._roles.get(token.name, token.role))
-
-    def _look(self) -> None:
-        """Read the file if it is another one; one that cannot be used counts as empty, and is logged once."""
-        seen = _state(self._path)
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            self._tokens = read_tokens(self._path)
-        except TokenFileError as error:
-            self._tokens = ()
-            log.error("tokens unusable", path=error.path, problem=error.problem, hint=error.hint)  # noqa: TRY400 - no bug
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """What is another for every other content, mode or owner; empty when there is no file."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode, status.st_uid
-
-
-# --- door ---
-# Deciding who a request comes from, by the one thing that proves it.
-#
-# A token that is shown decides alone, wherever it is shown, so that a person can do with less than they may. Else, on
-# the
-# Unix socket, the user and the groups of the process at its other end; over TLS the client's certificate; and on a
-# port
-# of loopback the role that is for everybody there. Who shows nothing elsewhere is refused, and so is who comes to the
-# port of loopback through a proxy, for then it is somebody else who asks.
-
-
-ANONYMOUS = "anonymous"
-_SCHEME = "bearer"
+def role_for(statement: Statement) -> AdminRole:
+    """The least role that may have this carried out."""
+    match statement:
+        case EndConversation():
+            is_enough = not statement.cleanup
+        case AlterDatabase():
+            is_enough = statement.option in _OPTIONS_OF_OPERATOR
+        case _:
+            is_enough = isinstance(statement, _OF_OPERATOR)
+    return AdminRole.OPERATOR if is_enough else AdminRole.ADMIN
 
 
 class Authenticator:
@@ -363,11 +247,101 @@ class Authenticator:
         return Caller(f"certificate:{who.name}", origin, max(roles, default=AdminRole.NONE), way)
 
 
+class TokenStore:
+    """
+    The tokens of a file, which is read again whenever it has changed. For any thread.
+
+    Args:
+        path: The file; there may be none.
+        roles: By name of a token, the role that replaces its own.
+    """
+
+    def __init__(self, path: Path, roles: Mapping[str, AdminRole]) -> None:
+        self._path = path
+        self._roles = roles
+        self._tokens: tuple[AdminToken, ...] = ()
+        self._seen: tuple[int, ...] | None = None
+        self._lock = threading.Lock()
+
+    def find(self, secret: str, *, now: datetime) -> AdminToken | None:
+        """The token that this is, with the role that it has now; None for one that has expired as well. Blocking."""
+        with self._lock:
+            self._refresh()
+            tokens = self._tokens
+        token = find_token(tokens, secret)
+        if token is None or not token.is_valid_at(now):
+            return None
+        return replace(token, role=self._roles.get(token.name, token.role))
+
+    def _refresh(self) -> None:
+        """Read the file if it has changed; one that cannot be used counts as empty, and is logged once."""
+        seen = _state(self._path)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._tokens = read_tokens(self._path)
+        except TokenFileError as error:
+            self._tokens = ()
+            log.error("tokens unusable", path=error.path, problem=error.problem, hint=error.hint)  # noqa: TRY400 - no bug
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """A value that changes with content, mode and owner; empty when there is no file."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode, status.st_uid
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPeer:
+    """A process, as at the moment when it connected; all its groups, the first one included."""
+
+    pid: int
+    uid: int
+    groups: frozenset[int]
+
+
+def peer_of(descriptor: int) -> SocketPeer:
+    """
+    The process at the other end of a connected Unix socket.
+
+    Raises:
+        OSError: it is no such socket.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as sock:
+        pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        return SocketPeer(pid, uid, frozenset({gid, *_groups(sock, uid, gid)}))
+
+
+def _groups(sock: socket.socket, uid: int, gid: int) -> Sequence[int]:
+    """The supplementary groups; of somebody with very many those that the machine's list of groups gives the user."""
+    try:
+        data = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_MAX_BYTES)
+    except OSError as error:
+        if error.errno == errno.ERANGE:
+            return _listed(uid, gid)
+        if error.errno == errno.ENOPROTOOPT:
+            return ()
+        raise
+    return struct.unpack(f"{len(data) // _GROUP_BYTES}I", data)
+
+
+def _listed(uid: int, gid: int) -> Sequence[int]:
+    try:
+        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+    except KeyError:
+        return ()
+
+
 def origin_of(request: web.Request) -> tuple[SocketPeer | None, str, str]:
     """
-    Where a request comes from: the process, on a Unix socket; the user or the address; and both in words.
+    Where a request comes from.
 
-    Shape: the second is the user's number on a Unix socket, else the IP address.
+    Returns:
+        The process, on a Unix socket; its user there, else the IP address; and both in words.
     """
     transport = request.transport
     if transport is None:

@@ -1,10 +1,10 @@
 """
-`GET /v1/events`: what the instance does, as server-sent events, one snapshot a second for all who listen together.
+`GET /v1/events`: what the instance does, as server-sent events, one snapshot a second for all clients together.
 
-While nobody listens nothing is made but one row of the past a second. A snapshot is made once and its bytes are given
-to every stream. A stream holds the newest only, so who reads slowly misses some, and who reads nothing is cut off. One
-that costs more than a hundredth of a second of processor time makes the next one wait longer, so that those who look do
-not slow what they look at.
+Without a client only one row of the past is recorded a second. A snapshot is made once and its bytes are sent on every
+stream. A stream holds the newest only, so a slow reader misses some, and one that reads nothing is cut off. A snapshot
+that costs more than a hundredth of a second of processor time makes the next one wait longer, so that those who watch
+do not slow what they watch.
 
 Source: HTML Living Standard, "Server-sent events".
 """
@@ -66,10 +66,13 @@ class EventsRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 @dataclass(eq=False)
 class Stream:
     """
-    One who listens.
+    A client that listens.
 
-    Shape: `owner` whose it is; `newest` what it has yet to be given; `reason` why it shall get nothing more, "" as long
-    as it shall; `woken` by either.
+    Attributes:
+        owner: The caller.
+        newest: What is to be sent next.
+        reason: Why nothing more is to be sent; "" as long as something is.
+        woken: Set by either.
     """
 
     owner: str = ""
@@ -78,17 +81,17 @@ class Stream:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     def give(self, data: bytes) -> None:
-        """This instead of what it has not taken yet."""
+        """Send this next, instead of what is not sent yet."""
         self.newest = data
         self.woken.set()
 
     def end(self, reason: str) -> None:
-        """Nothing more comes."""
+        """Send nothing more."""
         self.reason = reason
         self.woken.set()
 
     async def take(self) -> bytes:
-        """The newest, once there is one; may be empty when it is over."""
+        """Wait for what is to be sent; it may be empty when the stream has ended."""
         await self.woken.wait()
         self.woken.clear()
         data, self.newest = self.newest, b""
@@ -97,7 +100,7 @@ class Stream:
 
 class Events:
     """
-    The snapshots of one instance, and those who listen. Loop-only.
+    The snapshots of one instance, and its streams. Loop-only.
 
     Args:
         instance: The instance.
@@ -131,9 +134,9 @@ class Events:
         self._is_closed = False
 
     def start(self, stack: AsyncExitStack) -> None:
-        """Note the past, and serve those who listen; `stack` ends it."""
+        """Record the past, and make snapshots; `stack` ends it."""
         supervision = self._instance.supervision
-        supervision.keep_within(stack, "past", self._note)
+        supervision.keep_within(stack, "past", self._record)
         supervision.keep_within(stack, "pulse", self._beat)
         stack.push_async_callback(self._leave_files)
 
@@ -143,7 +146,7 @@ class Events:
             await asyncio.gather(self._stocking, return_exceptions=True)
 
     def close(self) -> None:
-        """Tell those who listen that the instance stops, and let them go."""
+        """End all streams: the instance stops."""
         self._is_closed = True
         for stream in self.streams:
             stream.end("the instance stops")
@@ -212,21 +215,19 @@ class Events:
                 request.transport.abort()
             raise ConnectionAbortedError("the client reads nothing") from None
 
-    # --- what is told ---
-
-    async def _note(self) -> None:
-        """A row of the past every second, for ever."""
+    async def _record(self) -> None:
+        """Record a row of the past every second, for ever."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             counts = read_counts(self._instance)
-            self._look(counts)
+            self._observe(counts)
             self.past.note(counts, self._latency, at=time.time(), now=loop.time())
             due = max(due + BEAT_SECONDS, loop.time())
             await asyncio.sleep(due - loop.time())
 
     async def _beat(self) -> None:
-        """A snapshot every second while somebody listens, for ever."""
+        """Make a snapshot every second while there are clients, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             await self._asked.wait()
@@ -244,7 +245,7 @@ class Events:
 
     async def _snapshot(self) -> bytes:
         loop = asyncio.get_running_loop()
-        self._look_into_files(loop.time())
+        self._refresh_stocks(loop.time())
         status = {**read_status(self._instance), **self._problems}
         facts = InstanceSample(
             status=status,
@@ -259,8 +260,8 @@ class Events:
         told = self._pulse.beat(facts)
         return _event("pulse", {"id": self._id, **told}, self._id)
 
-    def _look(self, counts: Counts) -> None:
-        """How long things took within the last second."""
+    def _observe(self, counts: Counts) -> None:
+        """Update how long things took within the last second."""
         lag = round(self._instance.lag.seconds, 6)
         quantiles = (*self._hops.update(counts.hops), *self._trips.update(counts.trips))
         self._latency = dict(zip(LATENCIES, (lag, *quantiles), strict=True))
@@ -274,8 +275,8 @@ class Events:
             self._dropped = dropped
         return self._drops
 
-    def _look_into_files(self, now: float) -> None:
-        """Have the files of databases read beside, when it is time again."""
+    def _refresh_stocks(self, now: float) -> None:
+        """Have the files of databases read in a thread, when it is due."""
         if now >= self._stocks_due and (self._stocking is None or self._stocking.done()):
             self._stocking = asyncio.get_running_loop().create_task(self._read_stocks(), name="stocks")
 
@@ -294,7 +295,7 @@ class Events:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _forget(self) -> None:
-        """Nobody listens any more: who comes next begins anew."""
+        """Forget what was for the last client: the next one begins again."""
         self._asked.clear()
         self._pulse, self._newest, self._stocks_due = StatsStream(), b"", 0.0
 

@@ -1,15 +1,15 @@
 """
 The port of observation: `/metrics`, and the three questions an orchestrator asks.
 
-`/livez`: does the loop turn; an answer is the proof, and nothing else is looked at, for whoever hears no ends the
-process. `/startupz`: has everything come up. `/readyz`, and `/healthz` for those who know only that: should traffic
-come here. The answer is one word, with `?verbose` one line for each check; `?exclude=NAME` leaves one out, and
+`/livez`: does the loop run; an answer is the proof, and nothing else is checked, for an orchestrator that gets a no
+ends the process. `/startupz`: has everything come up. `/readyz`, and `/healthz` for those that know only that: should
+traffic come here. The answer is one word, with `?verbose` one line for each check; `?exclude=NAME` leaves one out, and
 `/readyz/NAME` asks one alone. A store that fails is reported there and does not make the instance unready: its other
-databases work on. An instance whose own certificate has expired is not ready: nobody connects to it any more. Peers
+databases work on. An instance whose own certificate has expired is not ready: no peer connects to it any more. Peers
 have no say: a gateway whose next hop is dead is as ready as one whose next hop is well.
 
-Nobody has to say who he is here. So why a check is bad, which may name files, is told to this machine alone: not
-through a proxy on it, and not to a page in a browser on it whose name somebody points here (DNS rebinding).
+No client is authenticated here. So why a check is bad, which may name files, is sent to this machine alone: not through
+a proxy on it, and not to a page in a browser on it whose name is pointed here (DNS rebinding).
 
 Source: Kubernetes documentation, "Kubernetes API health endpoints".
 """
@@ -26,62 +26,12 @@ from ipaddress import ip_address
 from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
-from broker.admin.problems import FORWARDED, host_name, http_problem, tell_problems
+from broker.admin.guard import FORWARDED, host_name
+from broker.admin.problems import http_problem, tell_problems
 from broker.catalog.reload import reload_part
 from broker.observe.instance import Running
 from broker.observe.metrics import Exposition, read_metrics
 from broker.observe.status import certificate_part, own_certificate_problem
-
-# --- scrape ---
-# Scrapes that come together share one text.
-#
-# A text of many series takes a while to make, in a thread, and what belongs to the loop is copied on the loop before.
-# So
-# one is made at a time; who comes while it is made waits for the next one, which is as of after the request, and all
-# who
-# wait have the same. However many ask at once, the work is that of two.
-
-
-class Scrapes:
-    """
-    The texts of one instance. Loop-only.
-
-    Args:
-        instance: Whose metrics they are.
-        executor: Makes them; has one thread, because what is remembered from text to text is touched by it alone.
-
-    Shape: `made` texts since the start.
-    """
-
-    def __init__(self, instance: Running, executor: Executor) -> None:
-        self.made = 0
-        self._instance = instance
-        self._executor = executor
-        self._exposition = Exposition()
-        self._turn = asyncio.Lock()
-        self._waiting: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
-
-    async def text(self, accept: str) -> tuple[bytes, str]:
-        """
-        A text that is as of now or later, and its content type.
-
-        Args:
-            accept: The header field of the request; decides between Prometheus text and OpenMetrics.
-        """
-        _, form = choose_encoder(accept)
-        making = self._waiting.get(form)
-        if making is None:
-            making = asyncio.get_running_loop().create_task(self._make(form, accept), name="scrape")
-            self._waiting[form] = making
-        return await asyncio.shield(making)  # one who goes away leaves the others their text
-
-    async def _make(self, form: str, accept: str) -> tuple[bytes, str]:
-        async with self._turn:
-            del self._waiting[form]  # who asks from now on wants the next one
-            render = partial(self._exposition.render, await read_metrics(self._instance), accept)
-            self.made += 1
-            return await asyncio.get_running_loop().run_in_executor(self._executor, render)
-
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
 WRONG_PORT = "this is the port of observe.listen; ask on the admin socket, or on the port of admin.listen"
@@ -90,7 +40,7 @@ WITHHELD = "the reason is told on this machine: broker status"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of an answer. Shape: `is_vital` when the answer as a whole is no without it."""
+    """One line of an answer; where it is vital and bad, the answer as a whole is no."""
 
     name: str
     is_good: bool
@@ -232,3 +182,49 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class Scrapes:
+    """
+    The texts of `/metrics`, shared by scrapes that come together. Loop-only.
+
+    A text of many series takes a while to make, in a thread, and what belongs to the loop is copied on the loop before.
+    So one is made at a time; a scrape that comes meanwhile waits for the next one, which is as of after the request,
+    and all that wait get the same. However many come at once, the work is that of two.
+
+    Args:
+        instance: Whose metrics they are.
+        executor: Makes them; has one thread, because what is remembered from text to text is touched by it alone.
+
+    Attributes:
+        made: Texts since the start.
+    """
+
+    def __init__(self, instance: Running, executor: Executor) -> None:
+        self.made = 0
+        self._instance = instance
+        self._executor = executor
+        self._exposition = Exposition()
+        self._making = asyncio.Lock()
+        self._waiting: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
+
+    async def text(self, accept: str) -> tuple[bytes, str]:
+        """
+        A text that is as of now or later, and its content type.
+
+        Args:
+            accept: The header field of the request; decides between Prometheus text and OpenMetrics.
+        """
+        _, form = choose_encoder(accept)
+        making = self._waiting.get(form)
+        if making is None:
+            making = asyncio.get_running_loop().create_task(self._make(form, accept), name="scrape")
+            self._waiting[form] = making
+        return await asyncio.shield(making)  # a client that goes away leaves the others their text
+
+    async def _make(self, form: str, accept: str) -> tuple[bytes, str]:
+        async with self._making:
+            del self._waiting[form]  # requests from now on get the next one
+            render = partial(self._exposition.render, await read_metrics(self._instance), accept)
+            self.made += 1
+            return await asyncio.get_running_loop().run_in_executor(self._executor, render)

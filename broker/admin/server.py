@@ -1,8 +1,19 @@
 """
 The listeners of admin and observation: a Unix socket, a TCP port on loopback when asked for, and the port of metrics.
 
-Started when the instance serves and stopped before it lets go of what they show. They share nothing with traffic but
+Started when the instance serves, and stopped before it lets go of what they show. They share nothing with traffic but
 the loop: what blocks has threads here, and a client that is slow keeps only itself waiting.
+
+Each listener has its own bound on connections, so a crowd on a TCP port leaves the Unix socket as it is. A connection
+counts from the moment it is accepted: aiohttp's own sites count none, and accept before a TLS handshake has ended. A
+handshake, the head of a request and a client that acknowledges nothing of its answer have a time limit; a client that
+is slow within these keeps its connection.
+
+After a reload another listener may follow on the same address. It has a copy of the socket and accepts from the same
+queue, so no client that connects meanwhile is refused; the one before ends when its requests have had their time.
+
+A user that may open the socket file may steer the instance, so its mode is set before anybody could connect. A file
+that a killed process left behind is replaced; one on which a process answers is never touched.
 """
 
 from __future__ import annotations
@@ -34,8 +45,9 @@ from broker.admin.app import Parts, admin_app
 from broker.admin.audit import Audit
 from broker.admin.auth import Authenticator
 from broker.admin.events import Events
+from broker.admin.guard import is_loopback
 from broker.admin.health import observe_app
-from broker.admin.problems import is_loopback, refused_unread, secure
+from broker.admin.problems import refused_unread, secure
 from broker.catalog.check import check_ways_in
 from broker.config.admin_access import Holders, holders_of, socket_group_of
 from broker.config.consistency import loopback_told
@@ -49,20 +61,6 @@ from broker.net.tls import Security
 from broker.observe.instance import Running
 from broker.observe.logs import tell_summaries
 from broker.supervision import TaskGroup
-
-# --- listening ---
-# One application of the admin side on one listening socket, which another one may follow on the same address.
-#
-# The next one has a copy of the socket and accepts from the same queue, so no client that connects meanwhile is
-# refused.
-# The one before accepts no more, and ends when its requests have had their time.
-#
-# Each listener has its own bound on connections, so a crowd on a TCP port leaves the Unix socket as it is. A
-# connection
-# counts from the moment it is accepted. A TLS handshake, the head of a request and a client that acknowledges nothing
-# of
-# its answer have a time limit; a client that is slow within these keeps its connection.
-
 
 CONNECTIONS_MAX = 128  # of one listener
 HANDSHAKE_SECONDS = 10.0  # for TLS
@@ -80,8 +78,269 @@ _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%s"
 ) % (len(_FULL_BODY), _FULL_BODY)
+MODE = 0o600
+GROUP_MODE = 0o660
+BACKLOG = 128
+THREADS = 5  # questions at once; a SELECT takes ten seconds at most
+EVENT_THREADS = 2  # what the status page and other streams of events read
+END_SECONDS = 1.0  # that questions have when the instance stops
+STEERING_THREADS = 2  # for what takes no time and waits for no question: tokens, the audit, answers as JSON
+_left_running: list[Thread] = []  # alive as long as threads that had their time are at work
+_SOCKET, _ADMIN, _OBSERVE = "socket", "admin", "observe"
 
 log = structlog.get_logger(__name__)
+
+
+class AdminServer:
+    """The HTTP side of one instance."""
+
+    def __init__(self, instance: Running) -> None:
+        self._instance = instance
+        self._served: dict[str, ListeningApp] = {}
+        self._retired = TaskGroup()
+        self._file: SocketFile
+        self._ways: _Ways
+        self._parts: Parts
+        self.events: Events
+        self._observe_threads: ThreadPoolExecutor
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """
+        Listen and answer; `stack` ends it.
+
+        Raises:
+            ListenFailedError: a port or the socket file is taken, or cannot be made.
+            SettingError: a certificate, a user, a group or the file of tokens is not as `[admin]` says.
+        """
+        instance, settings = self._instance, self._instance.settings
+        questions = _threads(THREADS, "question", stack)
+        # What is to be written down is, also when the instance stops at once.
+        admin_threads = _threads(STEERING_THREADS, "admin", stack, finishes=True)
+        # One thread: what a metric remembers from scrape to scrape is touched by it alone.
+        self._observe_threads = _threads(1, "observe", stack)
+        instance.lag.start(stack, instance.supervision)
+        instance.supervision.keep_within(stack, "log summary", tell_summaries)
+        stack.push_async_callback(self._retired.cancel)
+        self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
+        told = loopback_told(settings.admin)
+        if told:
+            log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
+        audit = Audit(settings.admin.audit, admin_threads)
+        api = Api(instance, QuestionThreads(questions, THREADS), admin_threads, audit)
+        door = Authenticator(settings.admin, ways.holders, admin_threads, security=ways.security)
+        self.events = Events(instance, _threads(EVENT_THREADS, "events", stack), audit)
+        self.events.start(stack)
+        self._parts = Parts(api, door, audit, admin_threads, instance.software, self.events)
+        self._file = SocketFile(settings.admin.socket, group=ways.socket_group)
+        stack.callback(self._close_file)
+        await self._begin(_SOCKET, settings, stack)
+        await self._begin(_ADMIN, settings, stack)
+        stack.callback(self.events.close)  # before the listeners wait for those who listen
+        await self._begin(_OBSERVE, settings, stack)
+
+    async def prepare(self, settings: Settings, undo: AsyncExitStack) -> PreparedListeners:
+        """
+        Listen where these settings say so, beside what listens now; what they say counts once it is carried out.
+
+        Args:
+            settings: Those that shall hold.
+            undo: Takes back what was begun, unless its owner lets go of it to carry the change out.
+
+        Raises:
+            ListenFailedError, SettingError: as `start`; what was there is as it was.
+        """
+        before, threads = self._instance.settings, self._parts.executor
+        ways = await asyncio.get_running_loop().run_in_executor(threads, _ways_in, settings)
+        change = PreparedListeners(settings, ways, self._file)
+        if settings.admin.socket != before.admin.socket:
+            change.file = SocketFile(settings.admin.socket, group=ways.socket_group)
+            undo.callback(change.file.close)
+            await self._follow(change, _SOCKET, before, undo)
+        elif ways.socket_group != self._ways.socket_group:
+            undo.callback(self._file.regroup, self._ways.socket_group)
+            self._file.regroup(ways.socket_group)
+        if settings.admin.listen != before.admin.listen or ways.digest != self._ways.digest:
+            await self._follow(change, _ADMIN, before, undo)
+        if settings.observe.listen != before.observe.listen:
+            await self._follow(change, _OBSERVE, before, undo)
+        return change
+
+    def carry_out(self, change: PreparedListeners) -> None:
+        """What was prepared counts from now on; those who are followed go when their requests have had their time."""
+        self._ways = change.ways
+        self._parts.door.use(change.settings.admin, change.ways.holders, change.ways.security)
+        self._parts.audit.path = change.settings.admin.audit
+        for name, served in change.served.items():
+            old = self._served.pop(name, None)
+            if served is not None:
+                self._served[name] = served
+            if old is not None:
+                self._retired.spawn(old.retire(), f"listener of {name}")
+        if change.file is not self._file:
+            self._file.close()
+            self._file = change.file
+
+    @property
+    def audit(self) -> Audit:
+        """Where changes are written down."""
+        return self._parts.audit
+
+    async def state(self) -> dict[str, Any]:
+        """What `GET /v1/status` answers."""
+        return await self._parts.api.status(Nothing(), SIGNAL)
+
+    def signalled(self) -> ReloadAudit:
+        """A reload that a signal has asked for, to be written down."""
+        return ReloadAudit.of_signal(self._parts.audit)
+
+    def _address(self, name: str) -> ListenAddress | None:
+        return self._served[name].address if name in self._served else None
+
+    @property
+    def admin_address(self) -> ListenAddress | None:
+        """Where the admin API listens, as bound; None where the configuration turns that off."""
+        return self._address(_ADMIN)
+
+    @property
+    def observe_address(self) -> ListenAddress | None:
+        """Where metrics are, as bound; None where the configuration turns them off."""
+        return self._address(_OBSERVE)
+
+    async def _begin(self, name: str, settings: Settings, stack: AsyncExitStack) -> None:
+        stack.push_async_callback(self._end, name)
+        served = await self._serve(name, settings, self._ways, self._file)
+        if served is not None:
+            self._served[name] = served
+
+    async def _follow(self, change: PreparedListeners, name: str, before: Settings, undo: AsyncExitStack) -> None:
+        """Begin what shall follow; on the same address with a copy of its socket."""
+        old = self._served.get(name)
+        is_same = name == _ADMIN and change.settings.admin.listen == before.admin.listen
+        sock = old.sock.dup() if old is not None and is_same else None
+        served = await self._serve(name, change.settings, change.ways, change.file, sock)
+        change.served[name] = served
+        if served is not None:
+            undo.push_async_callback(served.close)
+
+    async def _serve(
+        self, name: str, settings: Settings, ways: _Ways, file: SocketFile, sock: socket.socket | None = None
+    ) -> ListeningApp | None:
+        """An application; None where the settings turn it off."""
+        if name == _SOCKET:
+            return await serve(admin_app(self._parts, answers_to=None), file.sock.dup())
+        address = settings.admin.listen if name == _ADMIN else settings.observe.listen
+        if address is None:
+            return None
+        sock = bind(address.host, address.port) if sock is None else sock
+        if name == _OBSERVE:
+            return await serve(observe_app(self._instance, self._observe_threads), sock)
+        return await serve(admin_app(self._parts, answers_to=partial(_answers_to, ways.security)), sock, tls=ways.tls)
+
+    async def _end(self, name: str) -> None:
+        served = self._served.pop(name, None)
+        if served is not None:
+            await served.close()
+
+    def _close_file(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """What the settings of the admin API come to on this machine; `digest` is of the files that TLS needs."""
+
+    holders: Holders
+    socket_group: int | None
+    security: Security | None
+    digest: bytes
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """For the port; None when it speaks plain text. A client may leave its certificate away and show a token."""
+        if self.security is None or self.security.server is None:
+            return None
+        context = self.security.server
+        context.set_alpn_protocols(["http/1.1"])
+        if context.verify_mode is ssl.CERT_REQUIRED:
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+
+def _ways_in(settings: Settings) -> _Ways:
+    """Blocking; raises SettingError."""
+    check_ways_in(settings)
+    digest = _digest(settings)
+    return _Ways(holders_of(settings), socket_group_of(settings), admin_security_of(settings), digest)
+
+
+def _digest(settings: Settings) -> bytes:
+    """A value that changes with the files of the port's certificate; those that cannot be read are left out."""
+    admin = settings.admin
+    digest = hashlib.blake2b()
+    if admin.listen is not None and admin.certificate is not None and admin.private_key is not None:
+        for path in (admin.certificate, admin.private_key, *trusted_files((*admin.trust, *admin.peers))):
+            with contextlib.suppress(OSError):
+                digest.update(f"{path}\0".encode() + path.read_bytes())
+    return digest.digest()
+
+
+@dataclass(slots=True)
+class PreparedListeners:
+    """What was prepared for other settings: the socket's file, and the listeners by name, None where there is none."""
+
+    settings: Settings
+    ways: _Ways
+    file: SocketFile
+    served: dict[str, ListeningApp | None] = field(default_factory=dict)
+
+
+def _answers_to(security: Security | None, host: str) -> bool:
+    """Whether a host is this server: loopback, or what its certificate covers."""
+    own = None if security is None else security.own
+    return is_loopback(host) or (own is not None and own.covers(host))
+
+
+def leave(code: int) -> None:
+    """
+    End the process at once if a question is still under way; else do nothing.
+
+    The interpreter waits for every thread before it ends.
+    """
+    if any(ending.is_alive() for ending in _left_running):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _threads(count: int, name: str, stack: AsyncExitStack, *, finishes: bool = False) -> ThreadPoolExecutor:
+    """
+    Threads until `stack` ends.
+
+    Args:
+        count: How many.
+        name: Their name.
+        stack: Ends them.
+        finishes: Whether queued work is done first, however long it takes. Otherwise it is dropped, and work under way
+            has `END_SECONDS`; a thread that takes longer is left running (`leave`).
+    """
+    executor = ThreadPoolExecutor(count, thread_name_prefix=name)
+
+    async def end() -> None:
+        ending = Thread(
+            target=partial(executor.shutdown, cancel_futures=not finishes), name=f"end of {name}", daemon=True
+        )
+        ending.start()
+        # Not in the loop's own thread: work under way may still ask the loop something.
+        await asyncio.to_thread(ending.join, None if finishes else END_SECONDS)
+        if ending.is_alive():
+            _left_running.append(ending)
+            log.warning("questions left running", threads=name, problem="they end with the process")
+
+    stack.push_async_callback(end)
+    return executor
+
+
+# --- one listener ---
 
 
 class Connection(web.RequestHandler):
@@ -236,28 +495,19 @@ async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContex
     return ListeningApp(runner, sock, tls)
 
 
-# --- socket_file ---
-# The admin socket as a file: for its owner and a group at most, taken over from a dead process, removed at the end.
-#
-# Who may open the file may steer the instance, so its mode is set before anybody could connect. A file that a killed
-# process left behind is known by nobody answering on it; one that somebody answers on is never touched.
-
-
-MODE = 0o600
-GROUP_MODE = 0o660
-BACKLOG = 128
+# --- the socket file ---
 
 
 class SocketFile:
     """
-    A listening Unix socket and its file. Shape: `sock` listens until `close`.
+    A listening Unix socket, `sock`, and its file.
 
     Args:
         path: The file.
         group: Number of the group that may open it as well; None for none.
 
     Raises:
-        ListenFailedError: somebody answers there, it is something else than a socket, or it cannot be made.
+        ListenFailedError: a process answers there, it is something else than a socket, or it cannot be made.
     """
 
     def __init__(self, path: Path, *, group: int | None = None) -> None:
@@ -285,7 +535,7 @@ class SocketFile:
 
     def close(self) -> None:
         """Stop listening; remove the file if it is still this one."""
-        with contextlib.suppress(OSError):  # removed by somebody else, and that is all right
+        with contextlib.suppress(OSError):  # it was removed by another process
             if _identity(self._path) == self._identity:
                 self._path.unlink()
         self.sock.close()
@@ -318,264 +568,3 @@ def _listen(path: Path, group: int | None) -> socket.socket:
 def _identity(path: Path) -> tuple[int, int]:
     status = path.lstat()
     return status.st_dev, status.st_ino
-
-
-THREADS = 5  # questions at once; a SELECT takes ten seconds at most
-EVENT_THREADS = 2  # what the status page and other streams of events read
-END_SECONDS = 1.0  # that questions have when the instance stops
-STEERING_THREADS = 2  # for what takes no time and waits for no question: tokens, the audit, answers as JSON
-_left_running: list[Thread] = []  # alive as long as threads that had their time are at work
-_SOCKET, _ADMIN, _OBSERVE = "socket", "admin", "observe"
-
-
-class AdminServer:
-    """The HTTP side of one instance."""
-
-    def __init__(self, instance: Running) -> None:
-        self._instance = instance
-        self._served: dict[str, ListeningApp] = {}
-        self._retired = TaskGroup()
-        self._file: SocketFile
-        self._ways: _Ways
-        self._parts: Parts
-        self.events: Events
-        self._observe_threads: ThreadPoolExecutor
-
-    async def start(self, stack: AsyncExitStack) -> None:
-        """
-        Listen and answer; `stack` ends it.
-
-        Raises:
-            ListenFailedError: a port or the socket file is taken, or cannot be made.
-            SettingError: a certificate, a user, a group or the file of tokens is not as `[admin]` says.
-        """
-        instance, settings = self._instance, self._instance.settings
-        questions = _threads(THREADS, "question", stack)
-        # What is to be written down is, also by who stops at once.
-        admin_threads = _threads(STEERING_THREADS, "admin", stack, finishes=True)
-        # One thread: what a metric remembers from scrape to scrape is touched by it alone.
-        self._observe_threads = _threads(1, "observe", stack)
-        instance.lag.start(stack, instance.supervision)
-        instance.supervision.keep_within(stack, "log summary", tell_summaries)
-        stack.push_async_callback(self._retired.cancel)
-        self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
-        told = loopback_told(settings.admin)
-        if told:
-            log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
-        audit = Audit(settings.admin.audit, admin_threads)
-        api = Api(instance, QuestionThreads(questions, THREADS), admin_threads, audit)
-        door = Authenticator(settings.admin, ways.holders, admin_threads, security=ways.security)
-        self.events = Events(instance, _threads(EVENT_THREADS, "events", stack), audit)
-        self.events.start(stack)
-        self._parts = Parts(api, door, audit, admin_threads, instance.software, self.events)
-        self._file = SocketFile(settings.admin.socket, group=ways.socket_group)
-        stack.callback(self._close_file)
-        await self._begin(_SOCKET, settings, stack)
-        await self._begin(_ADMIN, settings, stack)
-        stack.callback(self.events.close)  # before the listeners wait for those who listen
-        await self._begin(_OBSERVE, settings, stack)
-
-    async def prepare(self, settings: Settings, undo: AsyncExitStack) -> PreparedListeners:
-        """
-        Listen where these settings say so, beside what listens now; what they say counts once it is carried out.
-
-        Args:
-            settings: Those that shall hold.
-            undo: Takes back what was begun, unless its owner lets go of it to carry the change out.
-
-        Raises:
-            ListenFailedError, SettingError: as `start`; what was there is as it was.
-        """
-        before, threads = self._instance.settings, self._parts.executor
-        ways = await asyncio.get_running_loop().run_in_executor(threads, _ways_in, settings)
-        change = PreparedListeners(settings, ways, self._file)
-        if settings.admin.socket != before.admin.socket:
-            change.file = SocketFile(settings.admin.socket, group=ways.socket_group)
-            undo.callback(change.file.close)
-            await self._follow(change, _SOCKET, before, undo)
-        elif ways.socket_group != self._ways.socket_group:
-            undo.callback(self._file.regroup, self._ways.socket_group)
-            self._file.regroup(ways.socket_group)
-        if settings.admin.listen != before.admin.listen or ways.digest != self._ways.digest:
-            await self._follow(change, _ADMIN, before, undo)
-        if settings.observe.listen != before.observe.listen:
-            await self._follow(change, _OBSERVE, before, undo)
-        return change
-
-    def carry_out(self, change: PreparedListeners) -> None:
-        """What was prepared counts from now on; those who are followed go when their requests have had their time."""
-        self._ways = change.ways
-        self._parts.door.use(change.settings.admin, change.ways.holders, change.ways.security)
-        self._parts.audit.path = change.settings.admin.audit
-        for name, served in change.served.items():
-            old = self._served.pop(name, None)
-            if served is not None:
-                self._served[name] = served
-            if old is not None:
-                self._retired.spawn(old.retire(), f"listener of {name}")
-        if change.file is not self._file:
-            self._file.close()
-            self._file = change.file
-
-    @property
-    def audit(self) -> Audit:
-        """Where changes are written down."""
-        return self._parts.audit
-
-    async def state(self) -> dict[str, Any]:
-        """What `GET /v1/status` answers."""
-        return await self._parts.api.status(Nothing(), SIGNAL)
-
-    def signalled(self) -> ReloadAudit:
-        """A reload that a signal has asked for, to be written down."""
-        return ReloadAudit.of_signal(self._parts.audit)
-
-    def _address(self, name: str) -> ListenAddress | None:
-        return self._served[name].address if name in self._served else None
-
-    @property
-    def admin_address(self) -> ListenAddress | None:
-        """Where the admin API listens, as bound; None where the configuration turns that off."""
-        return self._address(_ADMIN)
-
-    @property
-    def observe_address(self) -> ListenAddress | None:
-        """Where metrics are, as bound; None where the configuration turns them off."""
-        return self._address(_OBSERVE)
-
-    async def _begin(self, name: str, settings: Settings, stack: AsyncExitStack) -> None:
-        stack.push_async_callback(self._end, name)
-        served = await self._serve(name, settings, self._ways, self._file)
-        if served is not None:
-            self._served[name] = served
-
-    async def _follow(self, change: PreparedListeners, name: str, before: Settings, undo: AsyncExitStack) -> None:
-        """Begin what shall follow; on the same address with a copy of its socket."""
-        old = self._served.get(name)
-        is_same = name == _ADMIN and change.settings.admin.listen == before.admin.listen
-        sock = old.sock.dup() if old is not None and is_same else None
-        served = await self._serve(name, change.settings, change.ways, change.file, sock)
-        change.served[name] = served
-        if served is not None:
-            undo.push_async_callback(served.close)
-
-    async def _serve(
-        self, name: str, settings: Settings, ways: _Ways, file: SocketFile, sock: socket.socket | None = None
-    ) -> ListeningApp | None:
-        """An application; None where the settings turn it off."""
-        if name == _SOCKET:
-            return await serve(admin_app(self._parts, answers_to=None), file.sock.dup())
-        address = settings.admin.listen if name == _ADMIN else settings.observe.listen
-        if address is None:
-            return None
-        sock = bind(address.host, address.port) if sock is None else sock
-        if name == _OBSERVE:
-            return await serve(observe_app(self._instance, self._observe_threads), sock)
-        return await serve(admin_app(self._parts, answers_to=partial(_answers_to, ways.security)), sock, tls=ways.tls)
-
-    async def _end(self, name: str) -> None:
-        served = self._served.pop(name, None)
-        if served is not None:
-            await served.close()
-
-    def _close_file(self) -> None:
-        self._file.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Ways:
-    """What the settings of the admin API come to on this machine. Shape: `digest` of the files that TLS needs."""
-
-    holders: Holders
-    socket_group: int | None
-    security: Security | None
-    digest: bytes
-
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        """For the port; None when it speaks plain text. A client may leave its certificate away and show a token."""
-        if self.security is None or self.security.server is None:
-            return None
-        context = self.security.server
-        context.set_alpn_protocols(["http/1.1"])
-        if context.verify_mode is ssl.CERT_REQUIRED:
-            context.verify_mode = ssl.CERT_OPTIONAL
-        return context
-
-
-def _ways_in(settings: Settings) -> _Ways:
-    """Blocking; raises SettingError."""
-    check_ways_in(settings)
-    digest = _digest(settings)
-    return _Ways(holders_of(settings), socket_group_of(settings), admin_security_of(settings), digest)
-
-
-def _digest(settings: Settings) -> bytes:
-    """What changes with the files of the port's certificate; one that cannot be read is told by whoever loads it."""
-    admin = settings.admin
-    digest = hashlib.blake2b()
-    if admin.listen is not None and admin.certificate is not None and admin.private_key is not None:
-        for path in (admin.certificate, admin.private_key, *trusted_files((*admin.trust, *admin.peers))):
-            with contextlib.suppress(OSError):
-                digest.update(f"{path}\0".encode() + path.read_bytes())
-    return digest.digest()
-
-
-@dataclass(slots=True)
-class PreparedListeners:
-    """
-    What was prepared for other settings.
-
-    Shape: `file` of the socket; `served` what shall follow, by name, None where nothing shall.
-    """
-
-    settings: Settings
-    ways: _Ways
-    file: SocketFile
-    served: dict[str, ListeningApp | None] = field(default_factory=dict)
-
-
-def _answers_to(security: Security | None, host: str) -> bool:
-    """Whether a host is this server: loopback, or what its certificate covers."""
-    own = None if security is None else security.own
-    return is_loopback(host) or (own is not None and own.covers(host))
-
-
-def leave(code: int) -> None:
-    """
-    End the process at once if a question is still under way; else do nothing.
-
-    The interpreter waits for every thread before it ends.
-    """
-    if any(ending.is_alive() for ending in _left_running):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _threads(count: int, name: str, stack: AsyncExitStack, *, finishes: bool = False) -> ThreadPoolExecutor:
-    """
-    Threads until `stack` ends.
-
-    Args:
-        count: How many.
-        name: Their name.
-        stack: Ends them.
-        finishes: Whether queued work is done first, however long it takes. Otherwise it is dropped, and work under way
-            has `END_SECONDS`; a thread that takes longer is left running (`leave`).
-    """
-    executor = ThreadPoolExecutor(count, thread_name_prefix=name)
-
-    async def end() -> None:
-        ending = Thread(
-            target=partial(executor.shutdown, cancel_futures=not finishes), name=f"end of {name}", daemon=True
-        )
-        ending.start()
-        # Not in the loop's own thread: work under way may still ask the loop something.
-        await asyncio.to_thread(ending.join, None if finishes else END_SECONDS)
-        if ending.is_alive():
-            _left_running.append(ending)
-            log.warning("questions left running", threads=name, problem="they end with the process")
-
-    stack.push_async_callback(end)
-    return executor

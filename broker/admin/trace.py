@@ -1,9 +1,13 @@
 """
-Following a message from instance to instance: each is asked what it would do with what the one before sends on.
+A message, a plan and a conversation followed from instance to instance; nothing is sent but questions.
 
-Nothing is sent but the questions. Of several addresses the one that would be used now is followed. What arrives at an
-instance is decided by its msdb, so an instance at which the message arrives for a second time does again what it did
-the first time: a loop.
+Each instance is asked what it would do with what the one before sends on; of several addresses the one that would be
+used now is followed. What arrives at an instance is decided by its msdb, so one at which the message arrives for a
+second time does again what it did the first time: a loop.
+
+For a plan the instance that makes it says where messages would go; every other one says what it would do with them now.
+For a conversation each instance on the way is also asked what it knows of it. A side that is found there has a way of
+its own, so from the target the sender is found, and the other way round.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -31,6 +35,21 @@ from broker.routing.explain import Explanation, Outcome
 ADMIN_PORT = 9422  # the documented one; where an instance is asked when nobody says where else
 HOPS_MAX = 255  # what the wire can count
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
+# Drops that no routing decision foretells: those of a gateway on the way, which tells only how many there were.
+_UNFORESEEN = (
+    Disposition.HOPS_EXHAUSTED,
+    Disposition.POOL_LIMIT,
+    Disposition.EXPIRED_HERE,
+    Disposition.LIFETIME_EXCEEDED,
+    Disposition.FRAME_TOO_LARGE,
+    Disposition.STORE_BUSY,
+    Disposition.STORE_FAILED,
+)
+Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
+_T = TypeVar("_T")
+
+
+# --- answers ---
 
 
 class TraceEnd(StrEnum):
@@ -40,6 +59,9 @@ class TraceEnd(StrEnum):
     LOOP = "loop"
     UNKNOWN = "unknown"  # nobody at the next address could be asked
     TOO_FAR = "too far"
+
+
+_GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
 
 
 class TracedRoute(msgspec.Struct, frozen=True):
@@ -55,7 +77,39 @@ class TracedRoute(msgspec.Struct, frozen=True):
         return self.end in {TraceEnd.DECIDED, TraceEnd.UNKNOWN} and self.hops[-1].explanation.has_way
 
 
-Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
+class RoutingLoop(msgspec.Struct, frozen=True):
+    """Messages to one service that would never arrive."""
+
+    to_service: str
+    path: Annotated[str, Meta(description="The whole way in one sentence.")]
+    was_there: Annotated[bool, Meta(description="Whether they go round now as well.")]
+
+
+class Followed(msgspec.Struct, frozen=True):
+    """What was found: loops, and a sentence for each way whose end is not known."""
+
+    loops: list[RoutingLoop]
+    unknown: list[str]
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One cause chain over all instances, and what it is made of."""
+
+    id: str
+    conversation_id: str | None
+    cause: str
+    where: Annotated[str, Meta(description="The instance and database that the cause is at.")]
+    symptom: str
+    why: str
+    next: str
+    remedy: str
+    findings: Annotated[list[WhyFinding], Meta(description="Of all instances, in the order of the way.")]
+    paths: Annotated[list[str], Meta(description="The ways that messages take, one sentence each.")]
+    not_asked: Annotated[list[str], Meta(description="Who could not be asked, and why.")]
+    answers: Annotated[list[WhyAnswer], Meta(description="What each instance answered.")]
+
+
+# --- asking ---
 
 
 class NotAskedError(BrokerError):
@@ -66,6 +120,109 @@ class NotAskedError(BrokerError):
 
     def __str__(self) -> str:
         return f"{self.problem}; say where to ask with --admin {self.address}=http://HOST:PORT or =PATH of its socket"
+
+
+class Directory:
+    """
+    Asks the instance at an address. One that could not be asked where a message would go is not asked again.
+
+    Args:
+        where: URL or socket file of the admin API by address of the instance. An address that is not in it is asked
+            on its own host's documented port, over TLS unless that is loopback, and whoever answers there must know
+            the address as its own.
+        credentials: What is shown to the instances in `where`; to others no token is shown.
+    """
+
+    def __init__(
+        self, where: Mapping[NetworkAddress, Path | str], *, credentials: ClientCredentials = NO_CREDENTIALS
+    ) -> None:
+        self._where = where
+        self._credentials = credentials
+        self._silent: dict[NetworkAddress, NotAskedError] = {}
+
+    def explain(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        """
+        What the instance at this address would do.
+
+        Raises:
+            NotAskedError: none answers there, it refuses to, or it is another instance that does.
+        """
+        if address in self._silent:
+            raise self._silent[address]
+        try:
+            return self._explain(address, request)
+        except NotAskedError as error:
+            self._silent[address] = error
+            raise
+
+    def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
+        """
+        What the instance at this address knows of a conversation; it has been asked where a message would go before.
+
+        Raises:
+            NotAskedError: it does not answer any more, or not like this version.
+        """
+        return self._ask(address, lambda client: ask_why(client, conversation))
+
+    def _explain(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        answer = self._ask(address, lambda client: ask(client, request))
+        if address not in self._where and str(address) not in answer.addresses:
+            where = self._client_of(address).where
+            problem = f"on {where} answers {answer.instance}, which does not know the address as its own"
+            raise NotAskedError(address, problem)
+        return answer
+
+    def _ask(self, address: NetworkAddress, question: Callable[[AdminClient], _T]) -> _T:
+        client = self._client_of(address)
+        try:
+            return question(client)
+        except ProblemError as error:
+            raise NotAskedError(address, f"{client.where} answers: {error}") from error
+        except BrokerError as error:
+            raise NotAskedError(address, str(error)) from error
+
+    def _client_of(self, address: NetworkAddress) -> AdminClient:
+        """
+        Where the instance at this address is asked.
+
+        Raises:
+            NotAskedError: a token would go there in plain text.
+        """
+        if address in self._where:
+            try:
+                return AdminClient(self._where[address], timeout=TIMEOUT_SECONDS, credentials=self._credentials)
+            except ValueError as error:
+                raise NotAskedError(address, str(error)) from error
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        scheme = "http" if ListenAddress(address.host, 0).is_loopback else "https"
+        known = ClientCredentials(authority=self._credentials.authority)
+        return AdminClient(f"{scheme}://{host}:{ADMIN_PORT}", timeout=TIMEOUT_SECONDS, credentials=known)
+
+
+def ask(client: AdminClient, request: ExplainRequest) -> ExplainAnswer:
+    """What one instance would do; raises as `_convert`, or ProblemError."""
+    return _convert(client, client.request("POST", "/v1/explain", msgspec.to_builtins(request)), ExplainAnswer)
+
+
+def ask_why(client: AdminClient, guid: UUID) -> WhyAnswer:
+    """What one instance knows of a conversation or message; raises as `_convert`, or ProblemError."""
+    return _convert(client, client.get(f"/v1/why/{guid}"), WhyAnswer)
+
+
+def _convert(client: AdminClient, answer: Any, kind: type[_T]) -> _T:
+    """
+    An answer as a value.
+
+    Raises:
+        DaemonUnreachableError: it is of something else than a broker of this version.
+    """
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise DaemonUnreachableError(str(client.where), f"its answer is not understood: {error}") from error
+
+
+# --- a message ---
 
 
 def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
@@ -99,85 +256,6 @@ def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
         hops.append(answer)
 
 
-class Directory:
-    """
-    Asks the instance at an address; one that could not be asked is not asked again.
-
-    Args:
-        where: URL or socket file of the admin API by address of the instance. An address that is not in it is asked
-            on its own host's documented port, over TLS unless that is loopback, and whoever answers there must know
-            the address as its own.
-        credentials: What is shown to the instances in `where`; to others no token is shown.
-    """
-
-    def __init__(
-        self, where: Mapping[NetworkAddress, Path | str], *, credentials: ClientCredentials = NO_CREDENTIALS
-    ) -> None:
-        self._where = where
-        self._credentials = credentials
-        self._silent: dict[NetworkAddress, NotAskedError] = {}
-
-    def __call__(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
-        """
-        What the instance at this address would do.
-
-        Raises:
-            NotAskedError: nobody answers there, refuses to, or it is another instance that does.
-        """
-        if address in self._silent:
-            raise self._silent[address]
-        try:
-            return self._ask(address, request)
-        except NotAskedError as error:
-            self._silent[address] = error
-            raise
-
-    def client_of(self, address: NetworkAddress) -> AdminClient:
-        """
-        Where the instance at this address is asked.
-
-        Raises:
-            NotAskedError: a token would go there in plain text.
-        """
-        if address in self._where:
-            try:
-                return AdminClient(self._where[address], timeout=TIMEOUT_SECONDS, credentials=self._credentials)
-            except ValueError as error:
-                raise NotAskedError(address, str(error)) from error
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        scheme = "http" if ListenAddress(address.host, 0).is_loopback else "https"
-        known = ClientCredentials(authority=self._credentials.authority)
-        return AdminClient(f"{scheme}://{host}:{ADMIN_PORT}", timeout=TIMEOUT_SECONDS, credentials=known)
-
-    def _ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
-        client = self.client_of(address)
-        try:
-            answer = ask(client, request)
-        except ProblemError as error:
-            raise NotAskedError(address, f"{client.where} answers: {error}") from error
-        except BrokerError as error:
-            raise NotAskedError(address, str(error)) from error
-        if address not in self._where and str(address) not in answer.addresses:
-            problem = f"on {client.where} answers {answer.instance}, which does not know the address as its own"
-            raise NotAskedError(address, problem)
-        return answer
-
-
-def ask(client: AdminClient, request: ExplainRequest) -> ExplainAnswer:
-    """
-    The answer of one instance.
-
-    Raises:
-        DaemonUnreachableError: nobody answers, or something else than a broker of this version.
-        ProblemError: it refused.
-    """
-    answer = client.request("POST", "/v1/explain", msgspec.to_builtins(request))
-    try:
-        return msgspec.convert(answer, ExplainAnswer)
-    except msgspec.ValidationError as error:
-        raise DaemonUnreachableError(str(client.where), f"its answer is not understood: {error}") from error
-
-
 def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
     """The same message, at the next instance."""
     told = answer.explanation
@@ -200,29 +278,7 @@ def _path(hops: list[ExplainAnswer]) -> str:
     return " -> ".join(hop.instance for hop in hops)
 
 
-# --- following ---
-# Following what a plan changes over the next instances: which messages would go round in a loop.
-#
-# The instance that plans tells where messages would go; every other one is asked what it would do with them now. A
-# loop is an old one when the message goes round already.
-
-
-_GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
-
-
-class RoutingLoop(msgspec.Struct, frozen=True):
-    """Messages to one service that would never arrive."""
-
-    to_service: str
-    path: Annotated[str, Meta(description="The whole way in one sentence.")]
-    was_there: Annotated[bool, Meta(description="Whether they go round now as well.")]
-
-
-class Followed(msgspec.Struct, frozen=True):
-    """What was found. Shape: `unknown` one sentence for each way whose end nobody could tell."""
-
-    loops: list[RoutingLoop]
-    unknown: list[str]
+# --- a plan ---
 
 
 def follow_plan(
@@ -262,96 +318,19 @@ def _question(answer: ExplainAnswer) -> ExplainRequest:
     )
 
 
-# --- why_through ---
-# The whole chain: what every instance says that a conversation touched, as far as they can be asked.
-#
-# From each side that is found the way of its messages is followed as `broker explain --through` does, and each
-# instance
-# on it is asked what it knows of the conversation. A side that is found there has a way of its own, so from the
-# target
-# the sender is found, and the other way round. Nothing is sent but the questions.
+# --- a conversation ---
 
 
-# Drops that no routing decision foretells: those of a gateway on the way, which tells only how many there were.
-_UNFORESEEN = (
-    Disposition.HOPS_EXHAUSTED,
-    Disposition.POOL_LIMIT,
-    Disposition.EXPIRED_HERE,
-    Disposition.LIFETIME_EXCEEDED,
-    Disposition.FRAME_TOO_LARGE,
-    Disposition.STORE_BUSY,
-    Disposition.STORE_FAILED,
-)
-
-
-class Trace(msgspec.Struct, frozen=True):
-    """One cause chain over all instances, and what it is made of."""
-
-    id: str
-    conversation_id: str | None
-    cause: str
-    where: Annotated[str, Meta(description="The instance and database that the cause is at.")]
-    symptom: str
-    why: str
-    next: str
-    remedy: str
-    findings: Annotated[list[WhyFinding], Meta(description="Of all instances, in the order of the way.")]
-    paths: Annotated[list[str], Meta(description="The ways that messages take, one sentence each.")]
-    not_asked: Annotated[list[str], Meta(description="Who could not be asked, and why.")]
-    answers: Annotated[list[WhyAnswer], Meta(description="What each instance answered.")]
-
-
-class WhyClient(Protocol):
-    """Asks the instances at addresses."""
-
-    def __call__(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
-        """What the instance there would do; raises NotAskedError."""
-
-    def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
-        """What it knows of a conversation; raises NotAskedError."""
-
-
-class WhyDirectory(Directory):
-    """The instances at addresses, asked for both."""
-
-    def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
-        """
-        What the instance at this address knows; it has been asked where a message would go before.
-
-        Raises:
-            NotAskedError: it does not answer any more, or not like this version.
-        """
-        try:
-            return ask_why(self.client_of(address), conversation)
-        except BrokerError as error:
-            raise NotAskedError(address, str(error)) from error
-
-
-def ask_why(client: AdminClient, guid: UUID) -> WhyAnswer:
-    """
-    What one instance knows.
-
-    Raises:
-        DaemonUnreachableError: nobody answers, or something else than a broker of this version.
-        ProblemError: it refused.
-    """
-    answer = client.get(f"/v1/why/{guid}")
-    try:
-        return msgspec.convert(answer, WhyAnswer)
-    except msgspec.ValidationError as error:
-        raise DaemonUnreachableError(str(client.where), f"its answer is not understood: {error}") from error
-
-
-def trace(first: WhyAnswer, ask: WhyClient) -> Trace:
+def trace(first: WhyAnswer, directory: Directory) -> Trace:
     """
     Everything that can be known of what `first` knows something of.
 
     Args:
         first: The answer of the instance that was asked first.
-        ask: Asks the others.
+        directory: Asks the others.
     """
     assert first.conversation_id is not None, "it is known there"
-    chain = _Chain(first, UUID(first.conversation_id), ask)
+    chain = _Chain(first, UUID(first.conversation_id), directory)
     chain.run()
     findings = chain.findings()
     cause = _cause(findings)
@@ -373,14 +352,14 @@ def trace(first: WhyAnswer, ask: WhyClient) -> Trace:
 
 
 class _Chain:
-    """The answers so far. Shape: `paths` and `not_asked` each sentence once."""
+    """The answers so far, and the sentences about ways, each once."""
 
-    def __init__(self, first: WhyAnswer, conversation: UUID, ask: WhyClient) -> None:
+    def __init__(self, first: WhyAnswer, conversation: UUID, directory: Directory) -> None:
         self.answers = [first]
         self.paths: dict[str, None] = {}
         self.not_asked: dict[str, None] = {}
         self._conversation = conversation
-        self._ask = ask
+        self._directory = directory
         self._asked = {first.broker_instance}
         self._stations: list[_Station] = [_Station(told=first)]  # in the order of the way
 
@@ -405,7 +384,7 @@ class _Chain:
         return found
 
     def _follow(self, start: ExplainAnswer) -> None:
-        way = follow(start, self._ask)
+        way = follow(start, self._directory.explain)
         self.paths[way.sentence] = None
         for before, hop in zip(way.hops, way.hops[1:], strict=False):
             address = parse_address(before.explanation.next_hop or "")
@@ -422,7 +401,7 @@ class _Chain:
             return None
         self._asked.add(hop.broker_instance)
         try:
-            told = self._ask.why(address, self._conversation)
+            told = self._directory.why(address, self._conversation)
         except NotAskedError as error:
             self.not_asked[str(error)] = None
             return None
@@ -432,7 +411,7 @@ class _Chain:
 
 @dataclass(slots=True)
 class _Station:
-    """An instance on a way. Shape: `hop` None for the one that was asked first; `told` None when nothing is new."""
+    """An instance on a way: what it would do, None for the first; what it knows, None when that is not new; a loop."""
 
     hop: ExplainAnswer | None = None
     told: WhyAnswer | None = None

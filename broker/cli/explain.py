@@ -82,7 +82,7 @@ def explain(
         )
     else:
         first, note = ask_daemon_or_files(config, socket, lambda client: ask(client, request), read)
-    way = follow(first, Directory(where, credentials=credentials())) if through else None
+    way = follow(first, Directory(where, credentials=credentials()).explain) if through else None
     if output == "json":
         if note:
             click.echo(note, err=True)

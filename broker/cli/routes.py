@@ -125,7 +125,8 @@ def plan(
 def _follow(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: bool) -> dict[str, Any]:
     """Where messages would go after the instance that plans."""
     first = msgspec.convert(arrivals, list[ExplainAnswer])
-    followed = follow_plan(first, lambda request: ask(client, request), Directory(where, credentials=credentials()))
+    directory = Directory(where, credentials=credentials())
+    followed = follow_plan(first, lambda request: ask(client, request), directory.explain)
     found: dict[str, Any] = msgspec.to_builtins(followed)
     return found | {"count": len(first), "is_all": is_all}
 

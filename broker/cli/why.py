@@ -12,7 +12,7 @@ from uuid import UUID
 
 import click
 
-from broker.admin.trace import Trace, WhyDirectory, ask_why, trace
+from broker.admin.trace import Directory, Trace, ask_why, trace
 from broker.catalog.database_files import is_elsewhere
 from broker.cli.access import ask_daemon_or_files, credentials, read_settings
 from broker.cli.exit_codes import ExitCode, with_exit_code
@@ -61,7 +61,7 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
         if note:
             click.echo(note, err=True)
         sys.exit(ExitCode.NOT_FOUND)
-    told = trace(first, WhyDirectory(where, credentials=credentials()))
+    told = trace(first, Directory(where, credentials=credentials()))
     if output == "json":
         show_json(told)
     else:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from broker.admin.trace import NotAskedError
+from broker.admin.trace import Directory, NotAskedError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.why import Severity, SideShown, WhyAnswer, WhyFinding
 from broker.routing.address import LOCAL, NetworkAddress
@@ -98,15 +98,16 @@ def finding(instance: str, cause: str, severity: Severity, **more: Any) -> WhyFi
     return WhyFinding(instance=instance, database=None, cause=cause, severity=severity, **words | more)
 
 
-class Instances:
-    """Instances by host, which answer as `broker.admin.trace.WhyClient` wants it; hosts not named are silent."""
+class Instances(Directory):
+    """Instances by host, which answer without a network; hosts not named are silent."""
 
     def __init__(self, places: Mapping[str, InstanceView], answers: Mapping[str, WhyAnswer]) -> None:
+        super().__init__({})
         self.asked: list[str] = []
         self._places = places
         self._answers = answers
 
-    def __call__(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+    def explain(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
         if address.host not in self._places:
             raise NotAskedError(address, "nobody there")
         return answer(self._places[address.host], request)

@@ -23,7 +23,6 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from broker.admin import server as listening
-from broker.admin.problems import secure
 from broker.admin.server import FIELDS_MAX, LINE_MAX_BYTES, ListeningApp, SocketFile, serve
 from broker.daemon.instance import Instance
 from broker.daemon.instance import serve as instance_serve
@@ -176,22 +175,6 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
         got = await speak(served.address, data)
 
     assert 2 == got.count(b"hello")
-
-
-def test_an_answer_is_for_nobody_but_who_asked_and_no_page() -> None:
-    headers: dict[str, str] = {"Content-Security-Policy": "default-src 'self'"}
-
-    secure(headers)
-
-    assert {
-        "Content-Security-Policy": "default-src 'self'",
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        "X-Frame-Options": "DENY",
-        "Server": "broker",
-    } == headers
 
 
 # --- crowds --------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from broker.admin.trace import (
     Trace,
     TracedRoute,
     TraceEnd,
-    WhyDirectory,
     ask,
     ask_why,
     follow,
@@ -142,8 +141,7 @@ def test_today_is_asked_about_the_database_where_the_message_begins() -> None:
     assert [ExplainRequest("S", conversation=CONVERSATION_of_following, database="orders")] == net.asked_here
 
 
-# --- test_through ---
-# From instance to instance: where a way ends, who is asked what, and what is said where nobody can be asked.
+# --- a message ---
 
 
 FAR = UUID(int=0xFA)
@@ -305,7 +303,7 @@ def test_an_address_is_asked_where_somebody_said(fake_admin: Any) -> None:
     """Whoever says where to ask is believed: behind a balancer an instance does not know all its addresses."""
     fake_admin.answers["/v1/explain"] = (200, told_of_through("b"))
 
-    got = Directory({NetworkAddress("b"): fake_admin.path})(NetworkAddress("b"), ExplainRequest("S"))
+    got = Directory({NetworkAddress("b"): fake_admin.path}).explain(NetworkAddress("b"), ExplainRequest("S"))
 
     assert "b" == got.instance
 
@@ -319,7 +317,7 @@ def test_a_refusal_and_silence_say_where_the_question_may_be_asked_instead(fake_
         ("c", "no daemon answers on .*; say where to ask"),
     ):
         with pytest.raises(NotAskedError, match=problem):
-            directory(NetworkAddress(host), ExplainRequest("S"))
+            directory.explain(NetworkAddress(host), ExplainRequest("S"))
 
 
 @pytest.mark.parametrize(("host", "url"), [("b.example", "https://b.example:9422"), ("::1", "http://[::1]:9422")])
@@ -333,11 +331,11 @@ def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_the
     monkeypatch.setattr(AdminClient, "request", answers["request"])
     directory = Directory({})
 
-    got = directory(NetworkAddress(host, 1), ExplainRequest("S"))
+    got = directory.explain(NetworkAddress(host, 1), ExplainRequest("S"))
 
     assert url == got.instance
     with pytest.raises(NotAskedError, match="does not know the address as its own; say where to ask"):
-        directory(NetworkAddress(host, 2), ExplainRequest("S"))
+        directory.explain(NetworkAddress(host, 2), ExplainRequest("S"))
 
 
 def test_who_could_not_be_asked_is_not_asked_again(fake_admin: Any) -> None:
@@ -347,13 +345,12 @@ def test_who_could_not_be_asked_is_not_asked_again(fake_admin: Any) -> None:
 
     for service in ("S", "T"):
         with pytest.raises(NotAskedError, match="only loopback"):
-            directory(NetworkAddress("b"), ExplainRequest(service))
+            directory.explain(NetworkAddress("b"), ExplainRequest(service))
 
     assert ["S"] == [body["to"] for _, _, body in fake_admin.asked]
 
 
-# --- test_why_through ---
-# The whole chain: who is asked, what is the cause of all that is found, and who could not be asked.
+# --- a conversation ---
 
 
 FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
@@ -511,7 +508,7 @@ def test_a_directory_asks_where_it_was_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(AdminClient, "get", get)
     address = NetworkAddress("b")
 
-    answer = WhyDirectory({address: Path("b.sock")}).why(address, CONVERSATION)
+    answer = Directory({address: Path("b.sock")}).why(address, CONVERSATION)
 
     assert "b" == answer.instance
     assert [(Path("b.sock"), f"/v1/why/{CONVERSATION}")] == asked
@@ -519,4 +516,4 @@ def test_a_directory_asks_where_it_was_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_one_that_does_not_answer_is_not_asked() -> None:
     with pytest.raises(NotAskedError, match="say where to ask"):
-        WhyDirectory({NetworkAddress("b"): Path("/nowhere/b.sock")}).why(NetworkAddress("b"), CONVERSATION)
+        Directory({NetworkAddress("b"): Path("/nowhere/b.sock")}).why(NetworkAddress("b"), CONVERSATION)
