@@ -282,9 +282,7 @@ class _Work(Struct):
             case DropService():
                 database.service_statements.pop(statement.name, None)
             case ChangePermission():
-                endpoint, services = self.run.settings.instance.name, (statement.securable,)
-                for rule in rules_of(statement, database=database.name, endpoint=endpoint, services=services):
-                    database.permission_statements[rule] = statement
+                database.permission_statements |= dict.fromkeys(rules_of(statement), statement)
 
     def _refuse_mirrored(self, statement: UseDatabase | AlterDatabase) -> None:
         """Refuse to name a mirrored database of the configuration in the scripts of another one."""
