@@ -22,47 +22,8 @@ from itertools import product
 from typing import Any, NoReturn, TypeAlias, cast
 from uuid import UUID
 
+from broker.ddl import statements as ddl
 from broker.ddl.lexer import END, NAME, NUMBER, TEXT, Token, UnclosedError, read_tokens
-from broker.ddl.statements import (
-    ANY,
-    AlterDatabase,
-    AlterMessageType,
-    AlterPriority,
-    AlterQueue,
-    AlterRemoteServiceBinding,
-    AlterRoute,
-    AlterService,
-    BeginConversationTimer,
-    ChangePermission,
-    ContractType,
-    CreateContract,
-    CreateMessageType,
-    CreatePriority,
-    CreateQueue,
-    CreateRemoteServiceBinding,
-    CreateRoute,
-    CreateService,
-    DatabaseOption,
-    DenyPermission,
-    DropContract,
-    DropMessageType,
-    DropPriority,
-    DropQueue,
-    DropRemoteServiceBinding,
-    DropRoute,
-    DropService,
-    EndConversation,
-    GrantPermission,
-    MoveConversation,
-    NameOrAny,
-    PriorityProperties,
-    QueueName,
-    RevokePermission,
-    Statement,
-    StatementOrigin,
-    UseDatabase,
-)
-from broker.ddl.statements import NAME as NAME_KEY
 from broker.errors import DdlSyntaxError
 from broker.protocol.layout import NAME_MAX_BYTES
 from broker.routing.route import RouteProperties
@@ -81,7 +42,7 @@ _RESERVED = frozenset(
     | {"USER", "WITH"}
 )
 _GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
-_DATABASE_OPTIONS = {option.split()[0]: option for option in DatabaseOption}
+_DATABASE_OPTIONS = {option.split()[0]: option for option in ddl.DatabaseOption}
 
 # What the original documents and this system leaves out, by the first two words: the option, and what to do instead.
 _QUEUE = {
@@ -104,30 +65,22 @@ _SELECT = "SELECT"
 _ALONE = "a SELECT is asked by itself, not in a script"
 
 
-def parse_script(text: str, *, source: str = "-") -> list[Statement]:
+def parse_script(text: str, *, source: str = "-") -> list[ddl.Statement]:
     """
     All statements of a script.
 
     Raises:
         DdlSyntaxError: the first mistake.
     """
-    return list(iter_script(text, source=source))
-
-
-def iter_script(text: str, *, source: str = "-") -> Iterator[Statement]:
-    """
-    The statements of a script, each as soon as it is read.
-
-    Raises:
-        DdlSyntaxError: the first mistake, after every statement before it.
-    """
+    statements = []
     for outcome in read_script(text, source=source):
         if isinstance(outcome, DdlSyntaxError):
             raise outcome
-        yield outcome
+        statements.append(outcome)
+    return statements
 
 
-def read_script(text: str, *, source: str = "-") -> Iterator[Statement | DdlSyntaxError]:
+def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | DdlSyntaxError]:
     """The statements of a script and, in their order, the mistakes. After an unclosed quote or comment it ends."""
     at = counted = 0
     line = 1
@@ -135,7 +88,7 @@ def read_script(text: str, *, source: str = "-") -> Iterator[Statement | DdlSynt
         try:
             tokens, at = read_tokens(text, at, _FORMS)
         except UnclosedError as error:
-            whole = StatementOrigin(source, text, 1, 0, len(text))
+            whole = ddl.StatementOrigin(source, text, 1, 0, len(text))
             yield _mistake(whole, error.start, error.end, error.problem, error.number)
             return
         if tokens:
@@ -144,7 +97,7 @@ def read_script(text: str, *, source: str = "-") -> Iterator[Statement | DdlSynt
             counted = start
             try:
                 places: dict[str, tuple[int, int]] = {}
-                yield _Parser(tokens, StatementOrigin(source, text, line, start, end, places), places).statement()
+                yield _Parser(tokens, ddl.StatementOrigin(source, text, line, start, end, places), places).statement()
             except DdlSyntaxError as error:
                 yield error
 
@@ -156,7 +109,7 @@ class _Parser:
     `_refused` collects which kinds were asked for in vain at which token, to say what was expected there.
     """
 
-    def __init__(self, tokens: list[Token], origin: StatementOrigin, places: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, tokens: list[Token], origin: ddl.StatementOrigin, places: dict[str, tuple[int, int]]) -> None:
         self._tokens = tokens
         self._next = 0
         self._refused: list[tuple[int, tuple[str, ...]]] = []
@@ -164,9 +117,9 @@ class _Parser:
         self._places = places  # those of the origin
         tokens.append(Token(END, "", origin.end, origin.end))
 
-    def statement(self) -> Statement:
+    def statement(self) -> ddl.Statement:
         """The whole statement."""
-        form: _Forms | Callable[[_Parser], Statement] = _FORMS
+        form: _Forms | Callable[[_Parser], ddl.Statement] = _FORMS
         while isinstance(form, dict):
             form = form[self.expect(*form).kind]
         statement = form(self)
@@ -235,7 +188,7 @@ class _Parser:
         while self.accept(","):
             yield self.name_token()
 
-    def object_name(self, key: str = NAME_KEY) -> str:
+    def object_name(self, key: str = ddl.NAME) -> str:
         """The name of what the statement is about."""
         token = self.name_token()
         self._places[key] = token[2:]
@@ -245,13 +198,13 @@ class _Parser:
         """AUTHORIZATION owner, or nothing."""
         return self.name() if self.accept("AUTHORIZATION") else None
 
-    def queue(self, key: str = NAME_KEY) -> QueueName:
+    def queue(self, key: str = ddl.NAME) -> ddl.QueueName:
         """`queue` or `schema.queue`."""
         first = last = self.name_token()
         if self.accept("."):
             last = self.name_token()
         self._places[key] = first.start, last.end
-        return QueueName(last.value, None if last is first else first.value)
+        return ddl.QueueName(last.value, None if last is first else first.value)
 
     def guid(self, key: str, what: str) -> UUID:
         """A GUID in quotes."""
@@ -317,19 +270,19 @@ class _Parser:
         self._places[key] = token[2:]
         return token.value
 
-    def name_or_any(self, key: str) -> NameOrAny:
+    def name_or_any(self, key: str) -> ddl.NameOrAny:
         """`= name` or `= ANY`."""
         self.expect("=")
         word = self.accept("ANY")
         token = word or self.name_token()
         self._places[key] = token[2:]
-        return ANY if word else token.value
+        return ddl.ANY if word else token.value
 
-    def text_or_any(self, key: str) -> NameOrAny:
+    def text_or_any(self, key: str) -> ddl.NameOrAny:
         """`= 'text'` or `= ANY`."""
         self.expect("=")
         token = self._value(key, TEXT, "ANY")
-        return token.value if token.kind is TEXT else ANY
+        return token.value if token.kind is TEXT else ddl.ANY
 
     def level(self, key: str) -> int:
         """`= number` or `= DEFAULT`."""
@@ -344,48 +297,48 @@ class _Parser:
 
     # --- routes and queues ---
 
-    def use_database(self) -> Statement:
+    def use_database(self) -> ddl.Statement:
         """USE name."""
-        return UseDatabase(self.object_name(), origin=self._origin)
+        return ddl.UseDatabase(self.object_name(), origin=self._origin)
 
-    def drop(self, make: Callable[..., Statement]) -> Statement:
+    def drop(self, make: Callable[..., ddl.Statement]) -> ddl.Statement:
         """DROP ... name."""
         return make(self.object_name(), origin=self._origin)
 
-    def create_route(self) -> Statement:
+    def create_route(self) -> ddl.Statement:
         """CREATE ROUTE name [AUTHORIZATION owner] WITH ADDRESS = '...', ..."""
         name, owner = self.object_name(), self.owner()
         self.expect("WITH")
         properties = self.options(_ROUTE_PROPERTIES, is_list=True)
         if "address" not in properties:
             self._refuse_whole("CREATE ROUTE needs ADDRESS")
-        return CreateRoute(name, RouteProperties(**properties), owner, origin=self._origin)
+        return ddl.CreateRoute(name, RouteProperties(**properties), owner, origin=self._origin)
 
-    def alter_route(self) -> Statement:
+    def alter_route(self) -> ddl.Statement:
         """ALTER ROUTE name WITH ..."""
         name = self.object_name()
         self.expect("WITH")
-        return AlterRoute(name, RouteProperties(**self.options(_ROUTE_PROPERTIES)), origin=self._origin)
+        return ddl.AlterRoute(name, RouteProperties(**self.options(_ROUTE_PROPERTIES)), origin=self._origin)
 
-    def create_queue(self) -> Statement:
+    def create_queue(self) -> ddl.Statement:
         """CREATE QUEUE queue [WITH ...]."""
         queue = self.queue()
         options = self.options(_QUEUE_OPTIONS) if self.accept("WITH") else {}
-        return CreateQueue(queue, **options, origin=self._origin)
+        return ddl.CreateQueue(queue, **options, origin=self._origin)
 
-    def alter_queue(self) -> Statement:
+    def alter_queue(self) -> ddl.Statement:
         """ALTER QUEUE queue WITH ..."""
         queue = self.queue()
         self.expect("WITH")
-        return AlterQueue(queue, **self.options(_QUEUE_OPTIONS), origin=self._origin)
+        return ddl.AlterQueue(queue, **self.options(_QUEUE_OPTIONS), origin=self._origin)
 
-    def drop_queue(self) -> Statement:
+    def drop_queue(self) -> ddl.Statement:
         """DROP QUEUE queue."""
-        return DropQueue(self.queue(), origin=self._origin)
+        return ddl.DropQueue(self.queue(), origin=self._origin)
 
     # --- services ---
 
-    def create_service(self) -> Statement:
+    def create_service(self) -> ddl.Statement:
         """CREATE SERVICE name [AUTHORIZATION owner] ON QUEUE queue [(contracts)]."""
         name, owner = self.object_name(), self.owner()
         self.words("ON", "QUEUE")
@@ -397,9 +350,9 @@ class _Parser:
                     self._refuse(token, 8404, f"the contract {token.value!r} is given twice; remove one")
                 contracts[token.value] = None
             self.expect(")")
-        return CreateService(name, queue, tuple(contracts), owner, origin=self._origin)
+        return ddl.CreateService(name, queue, tuple(contracts), owner, origin=self._origin)
 
-    def alter_service(self) -> Statement:
+    def alter_service(self) -> ddl.Statement:
         """ALTER SERVICE name [ON QUEUE queue] [(ADD CONTRACT name, DROP CONTRACT name, ...)], one of them at least."""
         name, queue = self.object_name(), None
         if self.accept("ON"):
@@ -414,27 +367,27 @@ class _Parser:
             has_more = self.accept(",")
             if not has_more:
                 self.expect(")")
-        return AlterService(name, queue, tuple(changes["ADD"]), tuple(changes["DROP"]), origin=self._origin)
+        return ddl.AlterService(name, queue, tuple(changes["ADD"]), tuple(changes["DROP"]), origin=self._origin)
 
     # --- message types, contracts, priorities ---
 
-    def create_message_type(self) -> Statement:
+    def create_message_type(self) -> ddl.Statement:
         """CREATE MESSAGE TYPE name [AUTHORIZATION owner] [VALIDATION = ...]."""
         name, owner = self.object_name(), self.owner()
         validation = self._validation() if self.accept("VALIDATION") else "NONE"
-        return CreateMessageType(name, validation, owner, origin=self._origin)
+        return ddl.CreateMessageType(name, validation, owner, origin=self._origin)
 
-    def alter_message_type(self) -> Statement:
+    def alter_message_type(self) -> ddl.Statement:
         """ALTER MESSAGE TYPE name VALIDATION = ..."""
         name = self.object_name()
         self.expect("VALIDATION")
-        return AlterMessageType(name, self._validation(), origin=self._origin)
+        return ddl.AlterMessageType(name, self._validation(), origin=self._origin)
 
     def _validation(self) -> str:
         self.expect("=")
         return self.expect("NONE", "EMPTY", "WELL_FORMED_XML", "JSON").kind
 
-    def create_contract(self) -> Statement:
+    def create_contract(self) -> ddl.Statement:
         """CREATE CONTRACT name [AUTHORIZATION owner] (name SENT BY INITIATOR | TARGET | ANY, ...)."""
         name, owner = self.object_name(), self.owner()
         self.expect("(")
@@ -449,39 +402,39 @@ class _Parser:
         if set(sent_by.values()) == {"TARGET"}:
             problem = f"the contract {name!r} must have at least one message type SENT BY INITIATOR or ANY"
             self._refuse_whole(problem, 8492)
-        types = tuple(ContractType(message_type, who) for message_type, who in sent_by.items())
-        return CreateContract(name, types, owner, origin=self._origin)
+        types = tuple(ddl.ContractType(message_type, who) for message_type, who in sent_by.items())
+        return ddl.CreateContract(name, types, owner, origin=self._origin)
 
-    def create_priority(self) -> Statement:
+    def create_priority(self) -> ddl.Statement:
         """CREATE BROKER PRIORITY name FOR CONVERSATION [SET (...)]."""
         name = self.object_name()
         self.words("FOR", "CONVERSATION")
-        properties = self._priority() if self.accept("SET") else PriorityProperties()
-        return CreatePriority(name, properties, origin=self._origin)
+        properties = self._priority() if self.accept("SET") else ddl.PriorityProperties()
+        return ddl.CreatePriority(name, properties, origin=self._origin)
 
-    def alter_priority(self) -> Statement:
+    def alter_priority(self) -> ddl.Statement:
         """ALTER BROKER PRIORITY name FOR CONVERSATION SET (...)."""
         name = self.object_name()
         self.words("FOR", "CONVERSATION", "SET")
-        return AlterPriority(name, self._priority(), origin=self._origin)
+        return ddl.AlterPriority(name, self._priority(), origin=self._origin)
 
-    def _priority(self) -> PriorityProperties:
+    def _priority(self) -> ddl.PriorityProperties:
         self.expect("(")
-        properties = PriorityProperties(**self.options(_PRIORITY_PROPERTIES))
+        properties = ddl.PriorityProperties(**self.options(_PRIORITY_PROPERTIES))
         self.expect(")")
         return properties
 
     # --- permissions and remote service bindings ---
 
-    def change_permission(self, make: type[ChangePermission]) -> Statement:
+    def change_permission(self, make: type[ddl.ChangePermission]) -> ddl.Statement:
         """GRANT, DENY or REVOKE: SEND ON SERVICE::name or CONNECT ON ENDPOINT::name, TO principals [CASCADE]."""
         permission = Permission(self.expect("SEND", "CONNECT").kind)
         self.words("ON", "SERVICE" if permission is Permission.SEND else "ENDPOINT", "::")
         securable = self.name_token(NAME_MAX_BYTES)
         if len(securable.value.encode()) > NAME_MAX_BYTES:
             self._refuse(securable, 103, f"the name of a service has at most {NAME_MAX_BYTES} bytes")
-        self._places[NAME_KEY] = securable[2:]
-        self.expect("TO", *(("FROM",) if make is RevokePermission else ()))
+        self._places[ddl.NAME] = securable[2:]
+        self.expect("TO", *(("FROM",) if make is ddl.RevokePermission else ()))
         principals: dict[str, str] = {}
         while not principals or self.accept(","):
             token = self.principal()
@@ -493,7 +446,7 @@ class _Parser:
         self.accept("CASCADE")
         return make(permission, securable.value, tuple(principals.values()), origin=self._origin)
 
-    def create_binding(self) -> Statement:
+    def create_binding(self) -> ddl.Statement:
         """CREATE REMOTE SERVICE BINDING name [AUTHORIZATION owner] TO SERVICE 'service' WITH USER = principal ..."""
         name, owner = self.object_name(), self.owner()
         self.words("TO", "SERVICE")
@@ -504,19 +457,19 @@ class _Parser:
         options = self.options(_BINDING_OPTIONS)
         if "user" not in options:
             self._refuse_whole("CREATE REMOTE SERVICE BINDING needs USER")
-        return CreateRemoteServiceBinding(name, token.value, **options, owner=owner, origin=self._origin)
+        return ddl.CreateRemoteServiceBinding(name, token.value, **options, owner=owner, origin=self._origin)
 
-    def alter_binding(self) -> Statement:
+    def alter_binding(self) -> ddl.Statement:
         """ALTER REMOTE SERVICE BINDING name WITH ..."""
         name = self.object_name()
         self.expect("WITH")
-        return AlterRemoteServiceBinding(name, **self.options(_BINDING_OPTIONS), origin=self._origin)
+        return ddl.AlterRemoteServiceBinding(name, **self.options(_BINDING_OPTIONS), origin=self._origin)
 
     # --- conversations and databases ---
 
-    def end_conversation(self) -> Statement:
+    def end_conversation(self) -> ddl.Statement:
         """END CONVERSATION 'handle' [WITH CLEANUP | WITH ERROR = code DESCRIPTION = 'text']."""
-        handle = self.guid(NAME_KEY, "conversation handle")
+        handle = self.guid(ddl.NAME, "conversation handle")
         ending: dict[str, Any] = {}
         if self.accept("WITH"):
             if self.expect("CLEANUP", "ERROR").kind == "CLEANUP":
@@ -525,26 +478,26 @@ class _Parser:
                 ending = {"error_code": self.number_value("ERROR")}
                 self.expect("DESCRIPTION")
                 ending["description"] = self.text_value("DESCRIPTION")
-        return EndConversation(handle, **ending, origin=self._origin)
+        return ddl.EndConversation(handle, **ending, origin=self._origin)
 
-    def move_conversation(self) -> Statement:
+    def move_conversation(self) -> ddl.Statement:
         """MOVE CONVERSATION 'handle' TO 'group'."""
-        handle = self.guid(NAME_KEY, "conversation handle")
+        handle = self.guid(ddl.NAME, "conversation handle")
         self.expect("TO")
-        return MoveConversation(handle, self.guid("TO", "conversation group"), origin=self._origin)
+        return ddl.MoveConversation(handle, self.guid("TO", "conversation group"), origin=self._origin)
 
-    def begin_timer(self) -> Statement:
+    def begin_timer(self) -> ddl.Statement:
         """BEGIN CONVERSATION TIMER ('handle') TIMEOUT = seconds."""
         self.expect("(")
-        handle = self.guid(NAME_KEY, "conversation handle")
+        handle = self.guid(ddl.NAME, "conversation handle")
         self.words(")", "TIMEOUT")
-        return BeginConversationTimer(handle, self.number_value("TIMEOUT"), origin=self._origin)
+        return ddl.BeginConversationTimer(handle, self.number_value("TIMEOUT"), origin=self._origin)
 
-    def alter_database(self) -> Statement:
+    def alter_database(self) -> ddl.Statement:
         """ALTER DATABASE name | CURRENT SET option [WITH ROLLBACK IMMEDIATE | ROLLBACK AFTER n SECONDS | NO_WAIT]."""
         current = self.accept("CURRENT")
         token = current or self.name_token()
-        self._places[NAME_KEY] = token[2:]
+        self._places[ddl.NAME] = token[2:]
         self.expect("SET")
         option = _DATABASE_OPTIONS[self._value("OPTION", *_DATABASE_OPTIONS).kind]
         self.words(*option.split()[1:])
@@ -552,7 +505,7 @@ class _Parser:
         if is_rolling_back and self.expect("IMMEDIATE", "AFTER").kind == "AFTER":
             self.expect(NUMBER)
             self.accept("SECONDS")
-        return AlterDatabase(None if current else token.value, option, origin=self._origin)
+        return ddl.AlterDatabase(None if current else token.value, option, origin=self._origin)
 
     # --- mistakes ---
 
@@ -562,7 +515,7 @@ class _Parser:
     def _refuse_whole(self, problem: str, number: int = 102) -> NoReturn:
         """Refuse what is wrong with the whole statement, at its name; a mistake in its words comes first."""
         self.end()
-        raise _mistake(self._origin, *self._places[NAME_KEY], problem, number)
+        raise _mistake(self._origin, *self._places[ddl.NAME], problem, number)
 
     def _fail(self) -> NoReturn:
         """Refuse the next token, or an end that comes too early."""
@@ -611,7 +564,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _mistake(origin: StatementOrigin, start: int, end: int, problem: str, number: int = 102) -> DdlSyntaxError:
+def _mistake(origin: ddl.StatementOrigin, start: int, end: int, problem: str, number: int = 102) -> DdlSyntaxError:
     return DdlSyntaxError(number, problem, origin.span(start, end), origin.text_line(start))
 
 
@@ -636,31 +589,31 @@ _PRIORITY_PROPERTIES: dict[str, _Reader] = {
 }
 _BINDING_OPTIONS: dict[str, _Reader] = {"USER": _Parser.principal_value, "ANONYMOUS": _Parser.status_value}
 
-STATEMENTS: dict[str, Callable[[_Parser], Statement]] = {
+STATEMENTS: dict[str, Callable[[_Parser], ddl.Statement]] = {
     "USE": _Parser.use_database,
     "CREATE ROUTE": _Parser.create_route,
     "ALTER ROUTE": _Parser.alter_route,
-    "DROP ROUTE": partial(_Parser.drop, make=DropRoute),
+    "DROP ROUTE": partial(_Parser.drop, make=ddl.DropRoute),
     "CREATE QUEUE": _Parser.create_queue,
     "ALTER QUEUE": _Parser.alter_queue,
     "DROP QUEUE": _Parser.drop_queue,
     "CREATE SERVICE": _Parser.create_service,
     "ALTER SERVICE": _Parser.alter_service,
-    "DROP SERVICE": partial(_Parser.drop, make=DropService),
+    "DROP SERVICE": partial(_Parser.drop, make=ddl.DropService),
     "CREATE MESSAGE TYPE": _Parser.create_message_type,
     "ALTER MESSAGE TYPE": _Parser.alter_message_type,
-    "DROP MESSAGE TYPE": partial(_Parser.drop, make=DropMessageType),
+    "DROP MESSAGE TYPE": partial(_Parser.drop, make=ddl.DropMessageType),
     "CREATE CONTRACT": _Parser.create_contract,
-    "DROP CONTRACT": partial(_Parser.drop, make=DropContract),
+    "DROP CONTRACT": partial(_Parser.drop, make=ddl.DropContract),
     "CREATE BROKER PRIORITY": _Parser.create_priority,
     "ALTER BROKER PRIORITY": _Parser.alter_priority,
-    "DROP BROKER PRIORITY": partial(_Parser.drop, make=DropPriority),
-    "GRANT": partial(_Parser.change_permission, make=GrantPermission),
-    "DENY": partial(_Parser.change_permission, make=DenyPermission),
-    "REVOKE": partial(_Parser.change_permission, make=RevokePermission),
+    "DROP BROKER PRIORITY": partial(_Parser.drop, make=ddl.DropPriority),
+    "GRANT": partial(_Parser.change_permission, make=ddl.GrantPermission),
+    "DENY": partial(_Parser.change_permission, make=ddl.DenyPermission),
+    "REVOKE": partial(_Parser.change_permission, make=ddl.RevokePermission),
     "CREATE REMOTE SERVICE BINDING": _Parser.create_binding,
     "ALTER REMOTE SERVICE BINDING": _Parser.alter_binding,
-    "DROP REMOTE SERVICE BINDING": partial(_Parser.drop, make=DropRemoteServiceBinding),
+    "DROP REMOTE SERVICE BINDING": partial(_Parser.drop, make=ddl.DropRemoteServiceBinding),
     "END CONVERSATION": _Parser.end_conversation,
     "MOVE CONVERSATION": _Parser.move_conversation,
     "BEGIN CONVERSATION TIMER": _Parser.begin_timer,
@@ -668,10 +621,10 @@ STATEMENTS: dict[str, Callable[[_Parser], Statement]] = {
 }
 """The method for each statement, by the words that open it."""
 
-_Forms: TypeAlias = "dict[str, _Forms | Callable[[_Parser], Statement]]"
+_Forms: TypeAlias = "dict[str, _Forms | Callable[[_Parser], ddl.Statement]]"
 
 
-def _by_word(statements: dict[str, Callable[[_Parser], Statement]]) -> _Forms:
+def _by_word(statements: dict[str, Callable[[_Parser], ddl.Statement]]) -> _Forms:
     """The methods word by word."""
     forms: Any = {}
     for words, method in statements.items():

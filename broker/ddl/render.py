@@ -8,52 +8,15 @@ words; a text that is not plain ASCII is written N'..'. What is the default is l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatch
-from typing import TYPE_CHECKING
 
-from broker.ddl.statements import (
-    ANY,
-    AlterDatabase,
-    AlterMessageType,
-    AlterPriority,
-    AlterQueue,
-    AlterRemoteServiceBinding,
-    AlterRoute,
-    AlterService,
-    BeginConversationTimer,
-    ChangePermission,
-    CreateContract,
-    CreateMessageType,
-    CreatePriority,
-    CreateQueue,
-    CreateRemoteServiceBinding,
-    CreateRoute,
-    CreateService,
-    DenyPermission,
-    DropContract,
-    DropMessageType,
-    DropPriority,
-    DropQueue,
-    DropRemoteServiceBinding,
-    DropRoute,
-    DropService,
-    EndConversation,
-    GrantPermission,
-    MoveConversation,
-    NameOrAny,
-    PriorityProperties,
-    QueueName,
-    RevokePermission,
-    Statement,
-    UseDatabase,
-)
+from broker.ddl import statements as ddl
+from broker.routing.route import RouteProperties
 from broker.security.grants import Permission
 
-if TYPE_CHECKING:
-    from broker.routing.route import RouteProperties
 
-
-def render_statement(statement: Statement) -> str:
+def render_statement(statement: ddl.Statement) -> str:
     """
     A statement as text.
 
@@ -73,71 +36,63 @@ def render_text(text: str) -> str:
     return ("'" if text.isascii() else "N'") + text.replace("'", "''") + "'"
 
 
+_ROUTE_PROPERTIES = ("service_name", "broker_instance", "lifetime", "address", "mirror_address", "weight")
+
+
 @singledispatch
-def _render(statement: Statement) -> str:
+def _render(statement: ddl.Statement) -> str:
     raise TypeError(f"no rendering for {type(statement).__name__}")
 
 
-@_render.register(UseDatabase)
-def _use_database(statement: UseDatabase) -> str:
+@_render.register
+def _use_database(statement: ddl.UseDatabase) -> str:
     return f"USE {render_name(statement.name)}"
 
 
-@_render.register(CreateRoute)
-def _create_route(statement: CreateRoute) -> str:
+@_render.register
+def _create_route(statement: ddl.CreateRoute) -> str:
     owner = _authorization(statement.owner)
     return f"CREATE ROUTE {render_name(statement.name)}{owner} WITH {_properties(statement.properties)}"
 
 
-@_render.register(AlterRoute)
-def _alter_route(statement: AlterRoute) -> str:
+@_render.register
+def _alter_route(statement: ddl.AlterRoute) -> str:
     return f"ALTER ROUTE {render_name(statement.name)} WITH {_properties(statement.properties)}"
 
 
-@_render.register(CreateQueue)
-def _create_queue(statement: CreateQueue) -> str:
+@_render.register
+def _create_queue(statement: ddl.CreateQueue) -> str:
     options = _queue_options(statement.status, statement.poison_message_handling or None)
     return f"CREATE QUEUE {_queue(statement.queue)}" + (f" WITH {options}" if options else "")
 
 
-@_render.register(AlterQueue)
-def _alter_queue(statement: AlterQueue) -> str:
+@_render.register
+def _alter_queue(statement: ddl.AlterQueue) -> str:
     options = _queue_options(statement.status, statement.poison_message_handling)
     return f"ALTER QUEUE {_queue(statement.queue)} WITH {options}"
 
 
-_DROPPED: dict[type[Statement], str] = {
-    DropRoute: "ROUTE",
-    DropService: "SERVICE",
-    DropMessageType: "MESSAGE TYPE",
-    DropContract: "CONTRACT",
-    DropPriority: "BROKER PRIORITY",
-    DropRemoteServiceBinding: "REMOTE SERVICE BINDING",
-}
+@_render.register
+def _drop(statement: ddl.DropNamed) -> str:
+    words = ddl.words_of(statement).replace("PRIORITY", "BROKER PRIORITY")
+    return f"{words} {render_name(statement.name)}"
 
 
-@_render.register(DropRoute | DropService | DropMessageType | DropContract | DropPriority | DropRemoteServiceBinding)
-def _drop(
-    statement: DropRoute | DropService | DropMessageType | DropContract | DropPriority | DropRemoteServiceBinding,
-) -> str:
-    return f"DROP {_DROPPED[type(statement)]} {render_name(statement.name)}"
-
-
-@_render.register(DropQueue)
-def _drop_queue(statement: DropQueue) -> str:
+@_render.register
+def _drop_queue(statement: ddl.DropQueue) -> str:
     return f"DROP QUEUE {_queue(statement.queue)}"
 
 
-@_render.register(CreateService)
-def _create_service(statement: CreateService) -> str:
+@_render.register
+def _create_service(statement: ddl.CreateService) -> str:
     owner = _authorization(statement.owner)
     contracts = ", ".join(map(render_name, statement.contracts))
     text = f"CREATE SERVICE {render_name(statement.name)}{owner} ON QUEUE {_queue(statement.queue)}"
     return f"{text} ({contracts})" if contracts else text
 
 
-@_render.register(AlterService)
-def _alter_service(statement: AlterService) -> str:
+@_render.register
+def _alter_service(statement: ddl.AlterService) -> str:
     text = f"ALTER SERVICE {render_name(statement.name)}"
     if statement.queue is not None:
         text += f" ON QUEUE {_queue(statement.queue)}"
@@ -146,8 +101,8 @@ def _alter_service(statement: AlterService) -> str:
     return f"{text} ({', '.join(changes)})" if changes else text
 
 
-@_render.register(EndConversation)
-def _end_conversation(statement: EndConversation) -> str:
+@_render.register
+def _end_conversation(statement: ddl.EndConversation) -> str:
     text = f"END CONVERSATION '{statement.conversation_handle}'"
     if statement.cleanup:
         return f"{text} WITH CLEANUP"
@@ -156,80 +111,72 @@ def _end_conversation(statement: EndConversation) -> str:
     return f"{text} WITH ERROR = {statement.error_code} DESCRIPTION = {render_text(statement.description or '')}"
 
 
-@_render.register(MoveConversation)
-def _move_conversation(statement: MoveConversation) -> str:
+@_render.register
+def _move_conversation(statement: ddl.MoveConversation) -> str:
     return f"MOVE CONVERSATION '{statement.conversation_handle}' TO '{statement.conversation_group_id}'"
 
 
-@_render.register(BeginConversationTimer)
-def _begin_timer(statement: BeginConversationTimer) -> str:
+@_render.register
+def _begin_timer(statement: ddl.BeginConversationTimer) -> str:
     return f"BEGIN CONVERSATION TIMER ('{statement.conversation_handle}') TIMEOUT = {statement.timeout}"
 
 
-@_render.register(CreateMessageType)
-def _create_message_type(statement: CreateMessageType) -> str:
+@_render.register
+def _create_message_type(statement: ddl.CreateMessageType) -> str:
     owner = _authorization(statement.owner)
     validation = "" if statement.validation == "NONE" else f" VALIDATION = {statement.validation}"
     return f"CREATE MESSAGE TYPE {render_name(statement.name)}{owner}{validation}"
 
 
-@_render.register(AlterMessageType)
-def _alter_message_type(statement: AlterMessageType) -> str:
+@_render.register
+def _alter_message_type(statement: ddl.AlterMessageType) -> str:
     return f"ALTER MESSAGE TYPE {render_name(statement.name)} VALIDATION = {statement.validation}"
 
 
-@_render.register(CreateContract)
-def _create_contract(statement: CreateContract) -> str:
+@_render.register
+def _create_contract(statement: ddl.CreateContract) -> str:
     owner = _authorization(statement.owner)
     types = ", ".join(f"{render_name(one.message_type)} SENT BY {one.sent_by}" for one in statement.message_types)
     return f"CREATE CONTRACT {render_name(statement.name)}{owner} ({types})"
 
 
-@_render.register(CreatePriority)
-def _create_priority(statement: CreatePriority) -> str:
+@_render.register
+def _create_priority(statement: ddl.CreatePriority) -> str:
     properties = _priority_properties(statement.properties)
     text = f"CREATE BROKER PRIORITY {render_name(statement.name)} FOR CONVERSATION"
     return f"{text} SET ({properties})" if properties else text
 
 
-@_render.register(AlterPriority)
-def _alter_priority(statement: AlterPriority) -> str:
+@_render.register
+def _alter_priority(statement: ddl.AlterPriority) -> str:
     properties = _priority_properties(statement.properties)
     return f"ALTER BROKER PRIORITY {render_name(statement.name)} FOR CONVERSATION SET ({properties})"
 
 
-_SECURABLES = {Permission.SEND: "SERVICE", Permission.CONNECT: "ENDPOINT"}
-_CHANGED: dict[type[ChangePermission], tuple[str, str]] = {
-    GrantPermission: ("GRANT", "TO"),
-    DenyPermission: ("DENY", "TO"),
-    RevokePermission: ("REVOKE", "FROM"),
-}
-
-
-@_render.register(ChangePermission)
-def _change_permission(statement: ChangePermission) -> str:
-    verb, to = _CHANGED[type(statement)]
-    securable = f"{_SECURABLES[statement.permission]}::{render_name(statement.securable)}"
+@_render.register
+def _change_permission(statement: ddl.ChangePermission) -> str:
+    kind = "SERVICE" if statement.permission is Permission.SEND else "ENDPOINT"
+    to = "FROM" if isinstance(statement, ddl.RevokePermission) else "TO"
     principals = ", ".join(map(render_name, statement.principals))
-    return f"{verb} {statement.permission} ON {securable} {to} {principals}"
+    return f"{ddl.words_of(statement)} ON {kind}::{render_name(statement.securable)} {to} {principals}"
 
 
-@_render.register(CreateRemoteServiceBinding)
-def _create_binding(statement: CreateRemoteServiceBinding) -> str:
+@_render.register
+def _create_binding(statement: ddl.CreateRemoteServiceBinding) -> str:
     owner = _authorization(statement.owner)
     text = f"CREATE REMOTE SERVICE BINDING {render_name(statement.name)}{owner}"
     options = _binding_options(statement.user, statement.anonymous or None)
     return f"{text} TO SERVICE {render_text(statement.remote_service_name)} WITH {options}"
 
 
-@_render.register(AlterRemoteServiceBinding)
-def _alter_binding(statement: AlterRemoteServiceBinding) -> str:
+@_render.register
+def _alter_binding(statement: ddl.AlterRemoteServiceBinding) -> str:
     options = _binding_options(statement.user, statement.anonymous)
     return f"ALTER REMOTE SERVICE BINDING {render_name(statement.name)} WITH {options}"
 
 
-@_render.register(AlterDatabase)
-def _alter_database(statement: AlterDatabase) -> str:
+@_render.register
+def _alter_database(statement: ddl.AlterDatabase) -> str:
     name = "CURRENT" if statement.name is None else render_name(statement.name)
     return f"ALTER DATABASE {name} SET {statement.option}"
 
@@ -238,7 +185,7 @@ def _authorization(owner: str | None) -> str:
     return "" if owner is None else f" AUTHORIZATION {render_name(owner)}"
 
 
-def _queue(queue: QueueName) -> str:
+def _queue(queue: ddl.QueueName) -> str:
     name = render_name(queue.name)
     return name if queue.schema is None else f"{render_name(queue.schema)}.{name}"
 
@@ -259,34 +206,27 @@ def _on_off(is_on: bool) -> str:  # noqa: FBT001 - the one thing it is about
     return "ON" if is_on else "OFF"
 
 
-def _priority_properties(properties: PriorityProperties) -> str:
-    """The properties that are given, in the documented order."""
+def _priority_properties(properties: ddl.PriorityProperties) -> str:
     remote = properties.remote_service_name
-    values = {
-        "CONTRACT_NAME": _name_or_any(properties.contract_name),
-        "LOCAL_SERVICE_NAME": _name_or_any(properties.local_service_name),
-        "REMOTE_SERVICE_NAME": render_text(remote) if isinstance(remote, str) else _name_or_any(remote),
-        "PRIORITY_LEVEL": properties.priority_level,
-    }
-    return ", ".join(f"{name} = {value}" for name, value in values.items() if value is not None)
+    return _values(
+        {
+            "CONTRACT_NAME": _name_or_any(properties.contract_name),
+            "LOCAL_SERVICE_NAME": _name_or_any(properties.local_service_name),
+            "REMOTE_SERVICE_NAME": render_text(remote) if isinstance(remote, str) else _name_or_any(remote),
+            "PRIORITY_LEVEL": properties.priority_level,
+        }
+    )
 
 
-def _name_or_any(value: NameOrAny) -> str | None:
-    return None if value is None else "ANY" if value is ANY else render_name(value)
+def _name_or_any(value: ddl.NameOrAny) -> str | None:
+    return None if value is None else "ANY" if value is ddl.ANY else render_name(value)
 
 
 def _properties(properties: RouteProperties) -> str:
+    given = {name.upper(): getattr(properties, name) for name in _ROUTE_PROPERTIES}
+    return _values({name: render_text(value) if isinstance(value, str) else value for name, value in given.items()})
+
+
+def _values(values: Mapping[str, str | int | None]) -> str:
     """The properties that are given, in the documented order."""
-    values = {
-        "SERVICE_NAME": _maybe_text(properties.service_name),
-        "BROKER_INSTANCE": _maybe_text(properties.broker_instance),
-        "LIFETIME": properties.lifetime,
-        "ADDRESS": _maybe_text(properties.address),
-        "MIRROR_ADDRESS": _maybe_text(properties.mirror_address),
-        "WEIGHT": properties.weight,
-    }
     return ", ".join(f"{name} = {value}" for name, value in values.items() if value is not None)
-
-
-def _maybe_text(value: str | None) -> str | None:
-    return None if value is None else render_text(value)

@@ -1,21 +1,22 @@
 """
-The statements as values, one class each.
+The statements as values, one struct each.
 
-A statement says what was asked, unchecked beyond its grammar: whether a LIFETIME is in range or a queue exists is
-decided by whoever carries it out. Two statements are equal when they ask for the same, wherever they stood; where
-they stood is their `origin`, from which the places of errors are worked out only when an error happens.
+A statement is what was asked, unchecked beyond its grammar: whether a LIFETIME is in range or a queue exists is decided
+when it is carried out. Two statements are equal when they ask for the same, wherever they stood; where they stood is
+their `origin`, from which the places of errors are worked out only when an error happens.
 
 The fields carry the words of the DDL. Names of services, contracts and routes keep their case: they are compared byte
-for byte. A new statement is a class here, a rule in the grammar, a method in the builder and a line in the renderer.
-They are structs of msgspec, because there are so many: to make as many dataclasses takes as long as a whole command.
+for byte. They are structs of msgspec, because there are so many: to make as many dataclasses takes as long as a whole
+command.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
 from msgspec import Struct, field
@@ -23,9 +24,6 @@ from msgspec import Struct, field
 from broker.errors import Span, StatementError
 from broker.routing.route import PropertyError, RouteProperties
 from broker.security.grants import Permission
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _WORD = r"[A-Z][a-z]+"  # of a class name
 NAME = "NAME"  # the key of `Origin.places` under which the name of the object stands
@@ -35,8 +33,11 @@ class StatementOrigin(Struct, frozen=True):
     """
     Where a statement came from.
 
-    Shape: `text` is the whole script, shared by its statements; `line` counts from 1 and is that of `start`; `start`,
-    `end` and `places` (by property name, or NAME) are offsets into the text.
+    Attributes:
+        text: The whole script, shared by its statements.
+        line: That of `start`, from 1.
+        start: Offset into the text, as `end` and those in `places`.
+        places: Of its parts, by property name, or NAME.
     """
 
     source: str
@@ -124,6 +125,12 @@ class QueueName(Struct, frozen=True):
     schema: str | None = None
 
 
+class DropNamed(Statement, frozen=True):
+    """What the statements share that drop something by its name alone."""
+
+    name: str
+
+
 class UseDatabase(Statement, frozen=True):
     """USE: the statements that follow are meant for this database."""
 
@@ -145,17 +152,15 @@ class AlterRoute(Statement, frozen=True):
     properties: RouteProperties
 
 
-class DropRoute(Statement, frozen=True):
+class DropRoute(DropNamed, frozen=True):
     """DROP ROUTE."""
-
-    name: str
 
 
 class CreateQueue(Statement, frozen=True):
     """
     CREATE QUEUE; True = ON.
 
-    Shape: `status` None when it is not said: ON for a new queue, and as it is for one that exists already.
+    `status` None: ON for a new queue, and as it is for one that exists already.
     """
 
     queue: QueueName
@@ -195,17 +200,15 @@ class AlterService(Statement, frozen=True):
     drop_contracts: tuple[str, ...] = ()
 
 
-class DropService(Statement, frozen=True):
+class DropService(DropNamed, frozen=True):
     """DROP SERVICE."""
-
-    name: str
 
 
 class EndConversation(Statement, frozen=True):
     """
     END CONVERSATION, plain, WITH CLEANUP or WITH ERROR; not both of the latter.
 
-    Shape: `error_code` and `description` are both None or both given; the range of the code is not checked here.
+    `error_code` and `description` are both None or both given; the range of the code is not checked here.
     """
 
     conversation_handle: UUID
@@ -243,10 +246,8 @@ class AlterMessageType(Statement, frozen=True):
     validation: str
 
 
-class DropMessageType(Statement, frozen=True):
+class DropMessageType(DropNamed, frozen=True):
     """DROP MESSAGE TYPE."""
-
-    name: str
 
 
 class ContractType(Struct, frozen=True):
@@ -264,10 +265,8 @@ class CreateContract(Statement, frozen=True):
     owner: str | None = None
 
 
-class DropContract(Statement, frozen=True):
+class DropContract(DropNamed, frozen=True):
     """DROP CONTRACT."""
-
-    name: str
 
 
 class _Any(Enum):
@@ -301,18 +300,16 @@ class AlterPriority(Statement, frozen=True):
     properties: PriorityProperties
 
 
-class DropPriority(Statement, frozen=True):
+class DropPriority(DropNamed, frozen=True):
     """DROP BROKER PRIORITY."""
-
-    name: str
 
 
 class ChangePermission(Statement, frozen=True):
     """
     What GRANT, DENY and REVOKE share.
 
-    Shape: `securable` the name of a service, or of the endpoint; `principals` as written, each once. CASCADE is read
-    and not kept: nobody has passed on what is taken away.
+    `securable` is the name of a service, or of the endpoint; `principals` are as written, each once. CASCADE is read
+    and not kept: permissions are not passed on here.
     """
 
     permission: Permission
@@ -350,10 +347,8 @@ class AlterRemoteServiceBinding(Statement, frozen=True):
     anonymous: bool | None = None
 
 
-class DropRemoteServiceBinding(Statement, frozen=True):
+class DropRemoteServiceBinding(DropNamed, frozen=True):
     """DROP REMOTE SERVICE BINDING."""
-
-    name: str
 
 
 class DatabaseOption(StrEnum):
@@ -378,7 +373,7 @@ class AlterDatabase(Statement, frozen=True):
 
 
 def words_of(statement: Statement) -> str:
-    """What a statement is called: its first words, in capitals."""
+    """The first words of a statement, in capitals."""
     match statement:
         case AlterDatabase():
             return f"ALTER DATABASE SET {statement.option}"

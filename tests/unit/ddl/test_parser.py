@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.ddl.parser import iter_script, parse_script, read_script
+from broker.ddl.parser import parse_script, read_script
 from broker.ddl.render import render_statement
 from broker.ddl.statements import (
     ANY,
@@ -542,14 +542,6 @@ def test_error_names_its_source() -> None:
         parse_script("x", source="routes.d/a.sql")
 
     assert str(caught.value).startswith("Msg 102, Level 16, routes.d/a.sql:1:1\n")
-
-
-def test_statements_before_a_mistake_are_given_first() -> None:
-    script = iter_script("USE a; CREATE ROUTE r WITH ADDRESS = 'LOCAL'; DROP; DROP ROUTE r")
-
-    assert [UseDatabase, CreateRoute] == [type(next(script)), type(next(script))]
-    with pytest.raises(DdlSyntaxError):
-        next(script)
 
 
 def test_every_mistake_can_be_had_in_one_reading() -> None:
