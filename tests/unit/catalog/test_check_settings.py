@@ -87,7 +87,7 @@ def test_directory_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     (error,) = journal_errors(one)
 
     assert "journal.directory" in str(error)
-    assert "is no directory" in str(error)
+    assert "is not a directory" in str(error)
 
 
 def test_library_that_is_there_is_found_and_not_imported() -> None:
