@@ -137,22 +137,6 @@ async def test_others_wait_for_the_end_of_a_transaction_and_its_own_tasks_do_not
     assert (["owner", "other"], [1, 2, 3]) == (order, ids(shop))
 
 
-async def test_transactions_of_several_tasks_follow_each_other(shop: Shop) -> None:
-    async with connect(shop) as db:
-
-        async def work(number: int) -> None:
-            async with db:
-                ((count,),) = await db.execute("SELECT count(*) FROM orders")
-                await asyncio.sleep(0.001)
-                await db.execute("INSERT INTO orders VALUES (?, ?)", (number, str(count)))
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(10):
-                group.create_task(work(number))
-
-    assert [str(n) for n in range(10)] == shop.look("SELECT state FROM orders ORDER BY CAST(state AS INTEGER)")
-
-
 async def test_task_that_outlives_the_transaction_in_which_it_was_started_is_on_its_own(shop: Shop) -> None:
     async with connect(shop) as db:
         go = asyncio.Event()
@@ -189,15 +173,6 @@ async def test_transaction_begun_by_hand_is_refused(shop: Shop) -> None:
         await db.execute(INSERT, [1])
 
     assert [1] == ids(shop)
-
-
-async def test_rows_are_as_the_application_wants_them(shop: Shop) -> None:
-    async with connect(shop, timeout=1) as db:
-        db.row_factory = sqlite3.Row
-
-        (row,) = await db.execute("SELECT 1 AS one")
-
-        assert (1, sqlite3.Row) == (row["one"], db.row_factory)
 
 
 # --- cancellation -------------------------------------------------------------------------------------------
@@ -273,17 +248,6 @@ async def test_call_that_had_not_begun_harms_nothing(shop: Shop) -> None:
         assert "done" == await first
 
     assert [1] == ids(shop)
-
-
-async def test_cancelled_call_outside_a_transaction_dooms_no_later_one(shop: Shop) -> None:
-    gate = Gate()
-    async with connect(shop) as db:
-        await cancel_inside(db, gate)
-        gate.go.set()
-        async with db:
-            await db.execute(INSERT, [2])
-
-    assert [1, 2] == ids(shop)
 
 
 @pytest.mark.parametrize("is_late", [False, True])

@@ -18,7 +18,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, get_current_span, use_span
 
-from broker.client.body import NOTHING, Carried, LargeBody, carried, context_of, headers_of, joined, read_body
+from broker.client.body import Carried, LargeBody, carried, context_of, headers_of, joined, read_body
 from broker.client.dialog import send
 from broker.errors import ConversationError
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
@@ -139,9 +139,7 @@ def test_text_that_is_no_utf_8_is_refused() -> None:
     assert len(str(caught.value)) < 200
 
 
-# --- test_header ---
-# Headers of messages: bounded, carried to the far side, and the span at work among them.
-
+# --- header ---
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -158,17 +156,6 @@ def span(flags: int = 1, state: TraceState | None = None) -> NonRecordingSpan:
 
 
 # --- what is carried ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("headers", [None, {}])
-def test_a_message_without_headers_carries_nothing(headers: dict[str, str] | None) -> None:
-    assert NOTHING == carried(headers)
-
-
-def test_headers_are_told_as_they_are() -> None:
-    text, flags = carried({"tenant": "Zoë", "empty": ""})
-
-    assert ({"tenant": "Zoë", "empty": ""}, 0) == (headers_of(text), flags)
 
 
 @pytest.mark.parametrize(("parent", "flags"), [(SAMPLED, int(Flag.TRACE)), (QUIET, 0), ("nonsense", 0)])
@@ -199,13 +186,6 @@ def test_what_are_no_headers_is_refused(headers: Any, problem: str) -> None:
     assert 8412 == caught.value.number
 
 
-@pytest.mark.parametrize(
-    "headers", [{str(n): "" for n in range(HEADERS_MAX)}, {"a": "x" * (HEADERS_MAX_BYTES - 1)}], ids=["many", "long"]
-)
-def test_headers_at_their_bounds_are_taken(headers: dict[str, str]) -> None:
-    assert headers == headers_of(carried(headers).text)
-
-
 # --- how they are sent --------------------------------------------------------------------------------------
 
 
@@ -226,16 +206,6 @@ def test_every_way_to_send_takes_headers(shop: Shop) -> None:
     assert [one, traced, one, one, one, one, (None, 0)] == [row[1:] for row in shop.look(ROWS)]
 
 
-def test_headers_that_are_refused_queue_nothing(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-
-    for call in (dialog.send, lambda body, headers: dialog.send_many([body], headers=headers)):
-        with pytest.raises(ConversationError):
-            call(b"body", headers={"a": None})
-
-    assert [] == shop.look(ROWS)
-
-
 # --- the span at work ---------------------------------------------------------------------------------------
 
 
@@ -248,11 +218,6 @@ def test_context_of_the_span_at_work_is_sent_by_itself(shop: Shop) -> None:
     ((_, headers, flags),) = shop.look(ROWS)
     assert {"tenant": "7", "traceparent": SAMPLED, "tracestate": "vendor=x"} == headers_of(headers)
     assert int(Flag.TRACE) == flags
-
-
-def test_a_span_that_is_not_sampled_is_sent_and_not_followed() -> None:
-    with use_span(span(flags=0)):
-        assert Carried(json.dumps({"traceparent": QUIET}), 0) == carried(None)
 
 
 def test_a_context_that_the_application_gives_counts() -> None:
@@ -280,11 +245,6 @@ def test_context_of_a_message_is_the_parent_of_a_span() -> None:
         assert int(TRACE, 16) == child.get_span_context().trace_id
 
 
-@pytest.mark.parametrize("headers", [{}, {"traceparent": "nonsense"}, {"tracestate": "vendor=x"}])
-def test_a_message_without_a_trace_has_no_context(headers: dict[str, str]) -> None:
-    assert context_of(headers) is None
-
-
 WITHOUT = """
 import sys
 from broker.client.body import carried, context_of, joined
@@ -305,9 +265,7 @@ def test_nothing_is_imported_for_those_who_do_not_trace() -> None:
     assert (0, "") == (done.returncode, done.stderr)
 
 
-# --- test_stream ---
-# The body of a large message: read as a file from its fragments, copied when those will go.
-
+# --- stream ---
 
 LARGE = bytes(range(256)) * (LARGE_BYTES // 256) + b"end"
 
@@ -334,16 +292,6 @@ def test_body_is_read_in_any_portions(body: LargeBody, size: int) -> None:
 
     assert LARGE == b"".join(portions)
     assert {size} == {len(portion) for portion in portions[:-1]}
-
-
-def test_readers_do_not_disturb_each_other(body: LargeBody) -> None:
-    for source in (body, body.copied()):
-        one, two = source.open(), source.open()
-
-        assert LARGE[:10] == one.read(10)
-        assert LARGE[:20] == two.read(20)
-        assert LARGE[10:] == one.read()
-        assert one.readable()
 
 
 def test_copy_outlives_the_fragments(body: LargeBody) -> None:

@@ -99,15 +99,6 @@ def found(shop: Shop) -> tuple[list[str], list[bytes | None], int, int]:
     )
 
 
-def test_program_that_is_not_killed_does_all_its_steps(shop: Shop) -> None:
-    prepare(shop)
-
-    done = run(shop, 0)
-
-    assert (f"{STEPS}\n", "") == (done.stdout, done.stderr)
-    assert (["billing", "paid"], SENT + ANSWERED, 6 * PART_BYTES, 0) == found(shop)
-
-
 @pytest.mark.parametrize("last", range(1, STEPS + 1))
 def test_killed_application_has_done_whole_transactions(shop: Shop, last: int) -> None:
     prepare(shop)
@@ -138,22 +129,6 @@ def test_application_that_is_started_again_goes_on_where_it_was(shop: Shop, last
     orders, sent, _, waiting = found(shop)
     assert (["billing", "paid"], 0) == (orders, waiting)
     assert ANSWERED == [body for body in sent if body not in SENT]
-    ((total, accounted),) = shop.look(EQUATION)
-    assert total == accounted == len(sent)
-
-
-@pytest.mark.parametrize("last", range(1, STEPS + 1))
-def test_killed_application_in_autocommit_mode_has_done_whole_calls(shop: Shop, last: int) -> None:
-    prepare(shop)
-
-    killed = run(shop, last, "autocommit")
-
-    assert -signal.SIGKILL == killed.returncode
-    _, sent, size, waiting = found(shop)
-    sent_by_then = [0, 0, 0, 1, 3, 3, 3, 4, 4, 4, 4, 4, 5, 6, 6][last]
-    assert (SENT + ANSWERED)[:sent_by_then] == sent
-    assert 6 * PART_BYTES * (last >= 7) == size
-    assert waiting == (last < 10)
     ((total, accounted),) = shop.look(EQUATION)
     assert total == accounted == len(sent)
 

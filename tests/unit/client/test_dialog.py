@@ -74,13 +74,6 @@ def test_dialog_is_open_and_lives_for_days_when_nothing_else_is_said(shop: Dialo
     assert row == (None, "DEFAULT", pytest.approx(DEFAULT_LIFETIME.total_seconds()))
 
 
-def test_handles_and_conversations_are_all_different(shop: DialogShop) -> None:
-    db = shop.connect()
-    dialogs = [shop.begin(db) for _ in range(3)]
-
-    assert len({guid for dialog in dialogs for guid in (dialog.conversation_handle, dialog.conversation_id)}) == 6
-
-
 @pytest.mark.parametrize(
     ("number", "wrong"),
     [
@@ -105,15 +98,6 @@ def test_dialog_that_cannot_be_is_refused(shop: DialogShop, number: int, wrong: 
 
     assert number == shop.refusal(lambda: shop.begin(db, **wrong))
     assert shop.seen() == EMPTY
-
-
-@pytest.mark.parametrize("name", ["s" * 512, "é" * 256])
-def test_longest_target_name_fits(shop: DialogShop, name: str) -> None:
-    db = shop.connect()
-
-    shop.begin(db, to_service=name)
-
-    assert db.execute("SELECT far_service FROM broker_conversation").fetchall() == [(name,)]
 
 
 # --- send ---------------------------------------------------------------------------------------------------
@@ -224,16 +208,6 @@ def test_end_says_so_where_somebody_listens(shop: DialogShop, state: str, become
     assert db.execute("SELECT * FROM broker_message").fetchall() == []
 
 
-@pytest.mark.parametrize("state", ["DO", "CD"])
-def test_dialog_ends_once(shop: DialogShop, state: str) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    shop.change(dialog, "state", state)
-
-    assert shop.refusal(dialog.end) == 8462
-    assert shop.seen() == {"conversations": [state], "sent": []}
-
-
 def test_end_with_error_tells_the_far_side_behind_everything_sent(shop: DialogShop) -> None:
     db = shop.connect()
     dialog = shop.begin(db)
@@ -243,23 +217,6 @@ def test_end_with_error_tells_the_far_side_behind_everything_sent(shop: DialogSh
 
     rows = db.execute("SELECT message_sequence_number, flags, message_type_name, message_body FROM broker_transmission")
     assert rows.fetchall()[1:] == [(1, int(Flag.ERROR), ERROR, error_body(42, "out of stock"))]
-
-
-def test_end_with_error_where_nobody_listens_just_ends(shop: DialogShop) -> None:
-    db = shop.connect(isolation_level=None)
-
-    shop.begin(db).end(error=1)
-
-    assert shop.seen() == EMPTY
-
-
-@pytest.mark.parametrize("code", [0, -8462])
-def test_error_code_of_an_application_is_positive(shop: DialogShop, code: int) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-
-    assert shop.refusal(lambda: dialog.end(error=code)) == 8403
-    assert shop.seen() == {"conversations": ["SO"], "sent": []}
 
 
 def test_end_leaves_the_messages_of_other_dialogs(shop: DialogShop) -> None:
@@ -291,18 +248,6 @@ def test_end_with_cleanup_forgets_one_side_and_tells_nobody(shop: DialogShop) ->
     ]
 
 
-def test_end_with_cleanup_is_undone_by_a_rollback(shop: DialogShop) -> None:
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db)
-        dialog.send(b"one")
-
-    end_with_cleanup(db, dialog)
-    db.rollback()
-
-    assert shop.seen() == {"conversations": ["CO"], "sent": [b"one"]}
-
-
 # --- get_dialog ---------------------------------------------------------------------------------------------
 
 
@@ -323,13 +268,6 @@ def test_handle_that_names_no_dialog_is_refused(shop: DialogShop, handle: uuid.U
     db = shop.connect()
 
     assert number == shop.refusal(lambda: get_dialog(db, handle))
-
-
-def test_conversation_id_is_no_handle(shop: DialogShop) -> None:
-    db = shop.connect()
-    dialog = shop.begin(db)
-
-    assert shop.refusal(lambda: get_dialog(db, dialog.conversation_id)) == 8426
 
 
 # --- a file that is not ours --------------------------------------------------------------------------------
@@ -367,15 +305,6 @@ def test_related_dialogs_share_a_group(shop: DialogShop, form: Callable[[Any], A
 
     assert first.conversation_group_id == related.conversation_group_id
     assert first.conversation_group_id != other.conversation_group_id
-
-
-@pytest.mark.parametrize("group", [INSTANCE, str(INSTANCE)])
-def test_dialog_begins_in_a_group_that_is_named(shop: DialogShop, group: uuid.UUID | str) -> None:
-    db = shop.connect()
-
-    dialogs = [shop.begin(db, related_conversation_group=group) for _ in range(2)]
-
-    assert [INSTANCE] * 2 == [dialog.conversation_group_id for dialog in dialogs]
 
 
 @pytest.mark.parametrize(
@@ -453,17 +382,6 @@ def test_timer_is_set_replaced_and_cancelled(shop: DialogShop) -> None:
     assert [60, 120, None] == seen
 
 
-def test_timer_is_set_in_the_application_s_transaction(shop: DialogShop) -> None:
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db)
-
-    dialog.set_timer(60)
-    db.rollback()
-
-    assert [None] == shop.look("SELECT dialog_timer FROM broker_conversation")
-
-
 @pytest.mark.parametrize("seconds", [0, -1, timedelta(0), float("nan"), 3601, float("inf")])
 def test_timer_that_cannot_be_is_refused(shop: DialogShop, seconds: float | timedelta) -> None:
     db = shop.connect(isolation_level=None)
@@ -510,28 +428,7 @@ def test_dialog_of_which_nothing_is_kept_is_closed(shop: DialogShop) -> None:
         assert 8426 == shop.refusal(lambda name=name: getattr(dialog, name))
 
 
-def test_dialog_of_a_file_that_cannot_be_read_says_so(shop: DialogShop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    db.execute("ALTER TABLE broker_conversation RENAME TO gone")
-
-    with pytest.raises(StoreUnavailableError, match="no database of the broker"):
-        _ = dialog.state
-
-
-@pytest.mark.parametrize("bad", ["\udcff", None, 5])
-def test_service_that_is_no_text_is_refused(shop: DialogShop, bad: Any) -> None:
-    db = shop.connect()
-
-    for name in ("from_service", "to_service", "contract"):
-        with pytest.raises(ConversationError, match="name") as caught:
-            shop.begin(db, **{name: bad})
-        assert 8412 == caught.value.number
-
-
-# --- test_securing ---
-# How a dialog that begins is secured: the table of the original, with our default of ENCRYPTION.
-
+# --- securing ---
 
 FULL = Secured(Mode.FULL, "billing")
 
@@ -588,30 +485,7 @@ def test_without_a_binding_encryption_decides_and_a_certificate_turns_it_on(
     assert secured == begun(shop, encryption=encryption, certificate=certificate)
 
 
-def test_a_binding_for_another_service_is_none(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    db.execute(
-        "INSERT INTO broker_remote_service_binding (name, remote_service_name, remote_principal)"
-        " VALUES ('B', '//far/billing', 'billing')"
-    )
-
-    dialog = shop.begin(db)
-
-    assert load_secured(db, dialog.conversation_id.bytes, is_initiator=True) is None
-
-
-def test_nothing_is_noted_of_a_dialog_that_was_rolled_back(shop: Shop) -> None:
-    db = shop.connect()
-    shop.begin(db, encryption=True)
-
-    db.rollback()
-
-    assert [] == db.execute("SELECT * FROM broker_session_key").fetchall()
-
-
-# --- test_status ---
-# GET TRANSMISSION STATUS: a sentence for every situation, never a blank one.
-
+# --- status ---
 
 StatusShop = Any  # its class is in conftest.py, which nothing imports
 
@@ -683,17 +557,6 @@ def test_daemon_tells_why_it_waits(shop: StatusShop) -> None:
             " connection refused by 10.0.0.7:4022"
         ),
     ] == told
-
-
-def test_settings_of_the_connection_do_not_matter(shop: StatusShop) -> None:
-    db = shop.connect(isolation_level=None)
-    db.text_factory = bytes
-    dialog = shop.begin(db)
-    dialog.send(b"")
-    db.execute("DELETE FROM broker_transmission")
-    shop.change(dialog, "state", "ER")
-
-    assert dialog.transmission_status.startswith("the conversation has failed")
 
 
 def test_lock_of_a_daemon_is_seen_and_left_alone(shop: StatusShop) -> None:

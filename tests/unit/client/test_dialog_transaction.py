@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker.client.dialog import Dialog, get_dialog, send
+from broker.client.dialog import get_dialog, send
 from broker.client.receiving import receive
 from broker.errors import StoreUnavailableError
 from broker.store.sqlite.schema import PART_BYTES
@@ -41,18 +41,6 @@ def test_commit_makes_everything_appear_at_once(shop: Shop) -> None:
     assert before == EMPTY
     assert shop.seen() == {"conversations": ["CO"], "sent": [b"one", b"two"]}
     assert shop.connect().execute("SELECT * FROM orders").fetchall() == [(7, "billing")]
-
-
-def test_rollback_leaves_nothing(shop: Shop) -> None:
-    db = shop.connect()
-    db.execute("INSERT INTO orders VALUES (7, 'billing')")
-    shop.begin(db).send(b"one")
-    shop.begin(db).end()
-
-    db.rollback()
-
-    assert shop.seen() == EMPTY
-    assert shop.connect().execute("SELECT * FROM orders").fetchall() == []
 
 
 def test_rollback_brings_back_what_was_received_sent_and_ended(shop: Shop) -> None:
@@ -90,25 +78,6 @@ def test_each_call_commits_by_itself_in_autocommit_mode(shop: Shop) -> None:
     assert not db.in_transaction
 
 
-def test_autocommit_mode_consumes_what_it_receives(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    shop.arrive(shop.begin(db), b"answer")
-
-    bodies = [[message.body for message in receive(db, queue="OrdersQueue")] for _ in range(2)]
-
-    assert bodies == [[b"answer"], []]
-
-
-def test_call_that_is_refused_leaves_no_transaction_open(shop: Shop) -> None:
-    db = shop.connect()
-
-    assert [
-        shop.refusal(lambda: shop.begin(db, from_service="Nobody")),
-        shop.refusal(lambda: Dialog(db, 99, INSTANCE, INSTANCE).send(b"")),
-    ] == [15151, 8426]
-    assert not db.in_transaction
-
-
 def test_message_that_does_not_fit_leaves_the_dialog_as_it_was(shop: Shop) -> None:
     """The application may catch the error and commit: no sequence number may be missing then."""
     db = shop.connect()
@@ -124,50 +93,7 @@ def test_message_that_does_not_fit_leaves_the_dialog_as_it_was(shop: Shop) -> No
     assert shop.seen() == {"conversations": ["CO"], "sent": [b"small"]}
 
 
-def test_row_factory_of_the_application_does_not_matter(shop: Shop) -> None:
-    db = shop.connect()
-    db.row_factory = lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True))
-    with db:
-        dialog = shop.begin(db)
-        sequences = [dialog.send(b"one"), dialog.send(b"two")]
-    shop.arrive(dialog, b"answer")
-
-    (message,) = receive(db, queue="OrdersQueue")
-    get_dialog(db, dialog.conversation_handle).end()
-
-    assert (sequences, message.body) == ([0, 1], b"answer")
-
-
 # --- many at once -------------------------------------------------------------------------------------------
-
-
-def test_threads_contending_for_the_database_wait_for_each_other(shop: Shop) -> None:
-    """Each reads, sends and updates in transactions of its own; none may ever read "database is locked"."""
-    failures: list[Exception] = []
-    start = threading.Barrier(4)
-
-    def work(number: int) -> None:
-        db = sqlite3.connect(shop.path, timeout=0)
-        start.wait()
-        try:
-            for n in range(15):
-                with db:
-                    dialog = shop.begin(db)
-                    db.execute("INSERT INTO orders (state) VALUES ('billing')")
-                    dialog.send(b"%d %d" % (number, n))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
-            failures.append(error)
-        finally:
-            db.close()
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert failures == []
-    assert {b"%d %d" % (number, n) for number in range(4) for n in range(15)} == set(shop.seen()["sent"])
 
 
 _PROCESS = """
@@ -279,19 +205,6 @@ def test_connection_whose_commits_may_be_lost_with_the_power_sends_nothing(shop:
     shop.arrive(dialog, b"y")
     assert [b"y"] == [message.body for message in receive(db, queue="OrdersQueue")]
     dialog.end(cleanup=True)
-
-
-@pytest.mark.parametrize("mode", ["FULL", "EXTRA"])
-def test_connection_that_is_put_right_sends(shop: Shop, mode: str) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    db.execute("PRAGMA synchronous = NORMAL")
-    with pytest.raises(StoreUnavailableError):
-        dialog.send(b"x")
-
-    db.execute(f"PRAGMA synchronous = {mode}")
-
-    assert [0, 1] == [dialog.send(b"x"), dialog.send(b"y")]
 
 
 # --- memory -------------------------------------------------------------------------------------------------

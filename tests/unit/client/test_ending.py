@@ -12,16 +12,13 @@ import pytest
 
 from broker.client import ending as crowd
 from broker.client.ending import ENDABLE, DialogSelection, EndMode, count, end_crowd
-from broker.conversation.message_types import error_parts
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
 from broker.protocol.layout import Flag
 from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.shop import Shop
 
-# --- test_crowd ---
-# Many conversations that are alike, ended as an application would end each.
-
+# --- crowd ---
 
 EVERYBODY = DialogSelection(
     ENDABLE, None, time.time() + 86_400
@@ -60,16 +57,6 @@ def test_they_end_in_slices_and_the_far_sides_are_told(
 
     assert [2, 4, 5] == ended
     assert {"conversations": ["DO"] * 5, "sent": [b""] * 5} == shop.seen()
-
-
-def test_an_error_is_told_with_its_code(shop: Shop, db: sqlite3.Connection) -> None:
-    begin(shop, 1)
-
-    list(end_crowd(db, EVERYBODY, EndMode(9001, "abandoned")))
-
-    [body] = shop.seen()["sent"]
-    assert b"9001" in body
-    assert b"abandoned" in body
 
 
 def test_cleanup_forgets_those_too_that_wait_for_the_far_side(shop: Shop, db: sqlite3.Connection) -> None:
@@ -112,15 +99,6 @@ def test_nobody_else_is_chosen(shop: Shop, db: sqlite3.Connection, other: Dialog
 
     assert [] == count(db, other)
     assert [0] == list(end_crowd(db, other, EndMode()))
-
-
-def test_an_error_that_cannot_be_sent_ends_nobody(shop: Shop, db: sqlite3.Connection) -> None:
-    begin(shop, 2)
-
-    with pytest.raises(ConversationError, match="8424"):
-        list(end_crowd(db, EVERYBODY, EndMode(9001, "x" * 4000)))
-
-    assert ["CO", "CO"] == shop.seen()["conversations"]
 
 
 EndingShop = Any  # its class is in conftest.py, which nothing imports
@@ -191,27 +169,6 @@ def test_description_that_nobody_would_read_says_what_is_missing(shop: EndingSho
         dialog.end(description="something went wrong")
 
 
-def test_an_error_needs_no_description(shop: EndingShop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    dialog.send(b"one")
-
-    dialog.end(error=5)
-
-    (body,) = shop.look("SELECT message_body FROM broker_transmission WHERE message_sequence_number = 1")
-    assert (5, "") == error_parts(body)
-
-
-def test_description_that_is_no_utf_8_is_refused(shop: EndingShop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    dialog.send(b"one")
-
-    with pytest.raises(ConversationError, match=r"the description 'a\\udcff' cannot be written as UTF-8") as caught:
-        dialog.end(error=1, description="a\udcff")
-
-    assert 8424 == caught.value.number
-    assert ["CO"] == shop.seen()["conversations"]
-
-
 @pytest.mark.parametrize("cleanup", [False, True])
 def test_bodies_of_unread_large_messages_are_left_to_the_daemon(shop: EndingShop, cleanup: bool) -> None:  # noqa: FBT001
     db = shop.connect(isolation_level=None)
@@ -269,15 +226,6 @@ def test_end_that_cannot_be_is_refused(shop: EndingShop, how: dict[str, Any], nu
     assert {"conversations": ["SO"], "sent": []} == shop.seen()
 
 
-@pytest.mark.parametrize("cleanup", [False, True])
-def test_unknown_conversation_cannot_be_ended(shop: EndingShop, cleanup: bool) -> None:  # noqa: FBT001
-    db = shop.connect()
-    dialog = shop.begin(db)
-    db.rollback()
-
-    assert 8426 == shop.refusal(lambda: dialog.end(cleanup=cleanup))
-
-
 @pytest.mark.parametrize("how", [{}, {"error": 5}, {"cleanup": True}])
 @pytest.mark.parametrize("state", ["CO", "DI", "ER"])
 def test_end_is_undone_by_a_rollback(shop: EndingShop, how: dict[str, Any], state: str) -> None:
@@ -294,18 +242,3 @@ def test_end_is_undone_by_a_rollback(shop: EndingShop, how: dict[str, Any], stat
     assert {"conversations": [state], "sent": [b"one"]} == shop.seen()
     assert [b"unread"] == shop.look("SELECT message_body FROM broker_message")
     assert [] == shop.look("SELECT * FROM broker_ledger") + shop.look("SELECT * FROM broker_tombstone")
-
-
-def test_end_is_the_same_whatever_the_settings_of_the_connection(shop: EndingShop) -> None:
-    db = shop.connect(isolation_level=None)
-    db.row_factory, db.text_factory = sqlite3.Row, bytes
-    dialog, other = shop.begin(db), shop.begin(db)
-    dialog.send(b"one")
-    dialog.set_timer(60)
-
-    dialog.end(error=5)
-    other.end()
-
-    assert ["DO"] == shop.seen()["conversations"]
-    assert 8429 == shop.refusal(lambda: dialog.set_timer(1))
-    assert 8429 == shop.refusal(lambda: dialog.send(b""))

@@ -92,13 +92,6 @@ def test_record_that_was_written_by_halves_tells_nothing(path: str, spoilt: slic
     assert read_last(path, 0) is None
 
 
-def test_file_that_is_cut_off_tells_nothing(path: str) -> None:
-    write_last(path, 0, LAST)
-    os.truncate(beside(path), 20)
-
-    assert read_last(path, 0) is None
-
-
 def test_what_is_forgotten_is_not_known(path: str) -> None:
     write_last(path, 1, LAST)
 
@@ -150,9 +143,7 @@ def test_disk_that_fails_is_done_without(path: str, monkeypatch: pytest.MonkeyPa
     assert read_last(path, 1) is None
 
 
-# --- test_rollback ---
-# Poison messages of applications that receive by themselves: a message that comes back was rolled back.
-
+# --- rollback ---
 
 QUEUE = 2  # any number: the memory goes by it, and only turning off looks at the row
 
@@ -219,10 +210,6 @@ def test_while_the_disk_is_full_no_message_is_blamed(shop: Shop, monkeypatch: py
     assert [RedeliveryVerdict.YES] * 4 + [
         RedeliveryVerdict.LOOK_AGAIN
     ] == with_room  # the last failure before there was room counts
-
-
-def test_where_nobody_can_tell_the_room_failures_count(shop: Shop) -> None:
-    assert not rollback.is_disk_full(str(shop.path.with_name("nowhere")))
 
 
 def test_what_is_found_out_in_a_transaction_of_the_application_is_part_of_it(shop: Shop) -> None:
@@ -428,17 +415,6 @@ def test_a_dialog_that_is_resumed_is_given_to_the_next_process(shop: Shop) -> No
 
     assert [[b"mended"]] * 5 + [[]] == given
     assert [[b"mended"]] * 5 + [[]] == [rolled_back(shop) for _ in range(6)]
-
-
-def test_a_queue_that_is_turned_on_again_gives_to_the_next_process(shop: Shop) -> None:
-    db = arrived(shop, b"mended")
-    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1 WHERE name = 'OrdersQueue'")
-    given = [rolled_back(shop) for _ in range(6)]
-
-    db.execute("UPDATE broker_queue SET is_receive_enabled = 1, rollbacks = 0 WHERE name = 'OrdersQueue'")
-
-    assert [[b"mended"]] * 5 + [[]] == given
-    assert [b"mended"] == rolled_back(shop)
 
 
 def test_what_the_process_before_committed_is_no_failure(shop: Shop) -> None:

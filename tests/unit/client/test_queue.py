@@ -259,9 +259,7 @@ def test_what_a_living_reader_has_is_not_touched(shop: Shop, db: sqlite3.Connect
     assert 1 == db.execute("SELECT count(*) FROM broker_group_lock").fetchone()[0]
 
 
-# --- test_ready ---
-# Which messages are next, how SQLite finds them, and how groups that a reader has are passed over.
-
+# --- ready ---
 
 ReadyShop = Any  # its class is in conftest.py, which nothing imports
 

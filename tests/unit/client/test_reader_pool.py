@@ -17,7 +17,6 @@ from unittest import mock
 
 import pytest
 
-import broker
 from broker.client.dialog import Dialog
 from broker.client.reader_pool import Reader, Readers, find_readers, reader, run_readers, run_until_signal
 from broker.client.receiving import Message, receive
@@ -66,35 +65,19 @@ def test_a_reader_is_its_function_and_how_it_is_run() -> None:
     assert (1, 2) == one(1, 2)
 
 
-def test_single_is_a_batch_of_one() -> None:
-    one = reader("Q", single=True)(handle)
-
-    assert (True, 1) == (one.single, one.top)
-
-
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"concurrency": 0}, "concurrency has to be a whole number, 1 .. 1024, not 0"),
         ({"concurrency": 1025}, "concurrency has to be a whole number, 1 .. 1024, not 1025"),
-        ({"concurrency": True}, "concurrency has to be a whole number, 1 .. 1024, not True"),
         ({"top": 0}, "top has to be a whole number, 1 .. 2147483647, not 0"),
-        ({"top": 1.5}, "top has to be a whole number, 1 .. 2147483647, not 1.5"),
         ({"attempts": 0}, "attempts has to be a whole number, 1 .. 2147483647, not 0"),
         ({"retry_delay": -1}, "retry_delay has to be a number of seconds, 0 or more, not -1"),
-        ({"retry_delay": float("nan")}, "retry_delay has to be a number of seconds, 0 or more, not nan"),
-        ({"retry_delay": "1"}, "retry_delay has to be a number of seconds, 0 or more, not '1'"),
         ({"single": True, "top": 5}, "leave out top=5"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         reader("Q", **wrong)
-
-
-def test_the_decorator_without_its_queue_is_refused() -> None:
-    with pytest.raises(TypeError, match="needs the name of its queue"):
-        reader(handle)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -117,11 +100,6 @@ def test_a_function_that_cannot_be_called_with_messages_is_refused(function: Any
         app.reader("Q")(function)
 
     assert [] == list(app)
-
-
-def test_a_function_of_one_message_is_told_so() -> None:
-    with pytest.raises(TypeError, match=r"the connection and the message: def handle\(db, message\), not"):
-        reader("Q", single=True)(lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +138,7 @@ def test_where_there_is_no_reader_it_is_said_what_to_do(empty: object) -> None:
         find_readers(empty)
 
 
-def test_the_package_is_the_door() -> None:
-    assert (reader, Readers, Reader) == (broker.reader, broker.Readers, broker.Reader)
-    assert callable(broker.run_readers)
-
-
-# --- test_runner ---
-# Readers at work: what is handled, once and in order; what fails, rests and is put aside; how they stop.
+# --- runner ---
 
 
 def held_up() -> tuple[Reader, threading.Event, threading.Event]:
@@ -231,20 +203,6 @@ async def test_messages_that_come_while_readers_wait_are_handled_at_once(shop: S
             await until(lambda number=number: len(handled(shop)) == number + 1)  # type: ignore[misc]
 
     assert ["0", "1", "2", "3", "4"] == handled(shop)
-
-
-async def test_a_function_that_only_computes_has_its_messages_received(shop: Shop) -> None:
-    arrived(shop, b"one")
-    seen: list[bytes] = []
-
-    @reader("OrdersQueue")
-    def handle(_db: Any, messages: list[Message]) -> None:
-        seen.extend(message.body for message in messages)
-
-    async with reading(handle, shop.path):
-        await until(lambda: is_drained(shop))
-
-    assert [b"one"] == seen
 
 
 async def test_single_gives_one_message_and_top_bounds_a_batch(shop: Shop) -> None:
@@ -322,19 +280,6 @@ async def test_a_group_has_one_reader_at_a_time_and_groups_run_beside_each_other
     assert all([b"0", b"1", b"2", b"3", b"4", b"5"] == bodies for bodies in order.values())
 
 
-async def test_nobody_waits_for_the_file_while_a_function_computes(shop: Shop) -> None:
-    arrived(shop, b"one")
-    handle, started, go = held_up()
-
-    async with reading(handle, shop.path):
-        await until(started.is_set)
-        shop.connect(timeout=0, isolation_level=None).execute("INSERT INTO orders (state) VALUES ('meanwhile')")
-        go.set()
-        await until(lambda: is_drained(shop))
-
-    assert ["meanwhile", "one"] == handled(shop)
-
-
 async def test_receive_leaves_alone_what_a_reader_has(shop: Shop) -> None:
     arrived(shop, b"one", b"two")
     started, go = threading.Event(), threading.Event()
@@ -375,20 +320,6 @@ async def test_a_dialog_that_is_over_is_ended_once_all_of_it_was_read(
 
     assert [state, state] == states
     assert ("CD" if end_dialogs else state) == str(dialog.state)
-
-
-async def test_a_function_may_end_the_dialog_itself(shop: Shop) -> None:
-    dialog = arrived(shop, b"one", b"two")
-
-    @reader("OrdersQueue", top=1)
-    def handle(_db: Any, messages: list[Message]) -> None:
-        messages[0].dialog.end()
-
-    async with reading(handle, shop.path):
-        await until(lambda: is_drained(shop))
-
-    assert "DO" == str(dialog.state)
-    assert [] == list(failures(shop.connect()))
 
 
 # --- what fails ---------------------------------------------------------------------------------------------
@@ -432,41 +363,6 @@ async def test_a_poison_message_puts_its_dialog_aside_and_all_others_go_on(
     assert failure.quarantine_time is not None
     assert 4 == len({dialog.conversation_handle for dialog in (*good, later)})
     assert ["message failed", "message failed", "dialog quarantined"] == told.events
-
-
-async def test_the_message_that_fails_is_found_in_a_batch(shop: Shop) -> None:
-    arrived(shop, b"a", b"b", b"poison", b"c")
-
-    @reader("OrdersQueue", attempts=1, retry_delay=0.001)
-    def handle(db: Any, messages: list[Message]) -> None:
-        write(db, messages)
-        if any(message.body == b"poison" for message in messages):
-            raise RuntimeError
-
-    async with reading(handle, shop.path):
-        await until(lambda: is_drained(shop))
-
-    (failure,) = failures(shop.connect())
-    assert ["a", "b"] == handled(shop)
-    assert (2, 1) == (failure.message_sequence_number, failure.messages_behind)
-
-
-async def test_a_message_that_succeeds_at_last_is_not_held_against_its_dialog(shop: Shop) -> None:
-    arrived(shop, b"one", b"two")
-    left = [3]
-
-    @reader("OrdersQueue", attempts=4, retry_delay=0.001)
-    def handle(db: Any, messages: list[Message]) -> None:
-        if left[0]:
-            left[0] -= 1
-            raise RuntimeError
-        write(db, messages)
-
-    async with reading(handle, shop.path):
-        await until(lambda: is_drained(shop))
-
-    assert ["one", "two"] == handled(shop)
-    assert [] == list(failures(shop.connect()))
 
 
 @pytest.mark.parametrize(
@@ -632,17 +528,6 @@ async def test_a_thread_that_takes_too_long_keeps_its_group_until_it_ends(shop: 
     assert not is_finished
     assert (1, {0}) == during
     assert ["one"] == handled(shop)
-
-
-async def test_readers_stop_while_nothing_is_to_do(shop: Shop) -> None:
-    @reader("OrdersQueue", concurrency=5)
-    def handle(_db: Any, _messages: list[Message]) -> None:
-        raise AssertionError
-
-    async with reading(handle, shop.path) as task:
-        await asyncio.sleep(0.05)
-
-    assert task.result()
 
 
 # --- where they work ----------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import structlog
 from broker.client.dialog import Dialog
 from broker.client.reader_pool import Reader, reader
 from broker.client.reader_worker import (
-    Activation,
     ReaderConnection,
     ReaderDatabase,
     ReaderWorker,
@@ -32,26 +30,7 @@ from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.reading import Told, count
 from tests.support.shop import Shop
 
-
-def handle(db: Any, messages: Any) -> Any:
-    return db, messages
-
-
-async def handle_later(db: Any, messages: Any) -> Any:
-    return db, messages
-
-
-def test_a_coroutine_function_is_known_by_itself() -> None:
-    assert (False, True) == (Activation(handle, "Q").is_async, Activation(handle_later, "Q").is_async)
-
-
-def test_logs_tell_where_the_function_is() -> None:
-    assert Activation(handle, "Q").name.endswith("test_reader_worker.handle")
-    assert "partial" in Activation(partial(handle, None), "Q").name
-
-
-# --- test_desk ---
-# What the readers of one database share: their slot, the thread that wakes them, and what a predecessor left.
+# --- desk ---
 
 
 @reader("OrdersQueue", retry_delay=0)
@@ -81,16 +60,6 @@ def claimed(desk: ReaderDatabase, one: Reader = handle_of_desk) -> tuple[Any, fl
         db.close_all()
 
 
-def test_a_slot_lives_as_long_as_its_desk(shop: Shop) -> None:
-    desk = ReaderDatabase("shop", shop.path, [handle_of_desk])
-    during = live_slots(str(shop.path), [desk.slot])
-    number = desk.slot
-
-    desk.close()
-
-    assert ({number}, set()) == (during, live_slots(str(shop.path), [number]))
-
-
 def test_a_commit_of_anybody_wakes_who_waits(shop: Shop, desk: ReaderDatabase) -> None:
     woken = threading.Event()
 
@@ -106,17 +75,6 @@ def test_a_commit_of_anybody_wakes_who_waits(shop: Shop, desk: ReaderDatabase) -
 
     assert woken.wait(30)
     waiter.join()
-
-
-def test_who_waits_is_woken_at_an_instant_and_at_the_end(desk: ReaderDatabase) -> None:
-    time.sleep(0.1)
-    before = time.time()
-    desk.wait(desk.generation, before + 0.05)
-    after = time.time()
-    desk.stop()
-    desk.wait(desk.generation, None)
-
-    assert before + 0.05 <= after + 0.001
 
 
 def test_nothing_to_do_locks_nothing(shop: Shop, desk: ReaderDatabase) -> None:
@@ -190,8 +148,7 @@ def test_a_file_that_cannot_be_written_is_told(shop: Shop, monkeypatch: pytest.M
     assert set() == live_slots(str(shop.path), [0])
 
 
-# --- test_reader_connection ---
-# The connection of a reader's function: begun by its first write, committed by the reader alone.
+# --- reader connection ---
 
 
 @pytest.fixture
@@ -235,14 +192,6 @@ def test_what_ends_the_transaction_is_refused(shop: Shop, db: ReaderConnection, 
     assert [] == shop.connect().execute("SELECT * FROM orders").fetchall()
 
 
-def test_a_function_may_take_back_its_own_writes(shop: Shop, db: ReaderConnection) -> None:
-    db.execute("INSERT INTO orders (state) VALUES ('x')")
-
-    db.rollback()
-
-    assert not db.in_transaction
-
-
 def test_the_reader_commits_and_undoes_what_the_function_set(shop: Shop, db: ReaderConnection) -> None:
     db.execute("INSERT INTO orders (state) VALUES ('x')")
     db.row_factory = sqlite3.Row
@@ -257,15 +206,7 @@ def test_the_reader_commits_and_undoes_what_the_function_set(shop: Shop, db: Rea
     assert "IMMEDIATE" == db.isolation_level
 
 
-def test_a_file_that_is_not_there_is_not_made(shop: Shop) -> None:
-    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
-        open_connection(shop.path.with_name("none.db"), is_async=True)
-
-    assert not shop.path.with_name("none.db").exists()
-
-
-# --- test_work ---
-# One worker, step by step: what is committed, and what is told of that which is not.
+# --- work ---
 
 
 @reader("OrdersQueue", retry_delay=0, attempts=2)
@@ -478,18 +419,6 @@ def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, mon
     assert ["claim failed", "claim failed"] == told.events
 
 
-def test_file_that_stays_locked_is_told_with_what_to_do(worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
-    error = sqlite3.OperationalError("database is locked")
-    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
-
-    with structlog.testing.capture_logs() as logs:
-        worker.rest_after("claim failed", error)
-
-    [line] = logs
-    assert line["reason"].startswith("another connection keeps a write transaction open: end it")
-
-
 def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: ReaderWorker) -> None:
     arrived_of_work(shop, b"one")
     worker.database.stop()
@@ -508,18 +437,3 @@ def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: ReaderWorker
 )
 def test_whose_fault_an_error_is(error: Exception, *, is_trouble: bool) -> None:
     assert is_trouble == is_store_failure(error)
-
-
-def test_a_database_that_stays_locked_is_nobodys_fault(shop: Shop) -> None:
-    shop.connect(isolation_level=None).execute("BEGIN IMMEDIATE")
-    with pytest.raises(sqlite3.OperationalError) as caught:
-        shop.connect(timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
-
-    assert is_store_failure(caught.value)
-
-
-def test_a_damaged_file_is_nobodys_fault() -> None:
-    error = sqlite3.DatabaseError("database disk image is malformed")
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
-
-    assert is_store_failure(error)

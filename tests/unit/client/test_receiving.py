@@ -16,14 +16,11 @@ from broker.client import receiving as module
 from broker.client.dialog import get_dialog
 from broker.client.receiving import get_conversation_group, receive
 from broker.conversation.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR, error_body
-from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.quarantine import Blame, failures, note_failure
 from broker.store.sqlite.queues import ReaderSlot
 from broker.store.sqlite.schema import LARGE_BYTES
 
-# --- test_message ---
-# What a received message tells, small and large, plain and of the broker's own types.
-
+# --- message ---
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -87,10 +84,6 @@ def test_message_tells_what_it_is(shop: Shop, type_name: str, kinds: tuple[bool,
     [
         (error_body(42, "out of <stock> & more"), 42, "out of <stock> & more"),
         (error_body(-8489, "its lifetime\nis over"), -8489, "its lifetime\nis over"),
-        (b"<Error><Code> 7 </Code><Description/></Error>", 7, ""),
-        (b"no XML \xff at all", None, ""),
-        (b"", None, ""),
-        (b"<Code>1</Code><Description>&#" + b"9" * 5000 + b";</Description>", 1, f"&#{'9' * 5000};"),
     ],
 )
 def test_error_is_told_in_parts(shop: Shop, body: bytes, code: int | None, description: str) -> None:
@@ -118,19 +111,6 @@ def test_large_body_is_a_stream_inside_the_transaction(shop: Shop) -> None:
     assert [] == shop.look("SELECT * FROM broker_message")
 
 
-def test_large_message_is_there_again_after_a_rollback(shop: Shop) -> None:
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db)
-    shop.arrive_large(dialog, LARGE)
-
-    receive(db, queue="OrdersQueue")
-    db.rollback()
-
-    assert LARGE == receive(db, queue="OrdersQueue")[0].body
-    assert [] == shop.look("SELECT * FROM broker_received")
-
-
 @pytest.mark.parametrize("begin", ["", "BEGIN"])
 def test_large_body_in_autocommit_mode_outlives_its_fragments(shop: Shop, begin: str) -> None:
     """Each call is a transaction of its own, so what it gave is copied; not where the application has begun one."""
@@ -151,25 +131,6 @@ def test_large_body_in_autocommit_mode_outlives_its_fragments(shop: Shop, begin:
 # --- receive ------------------------------------------------------------------------------------------------
 
 
-def test_received_message_tells_all_of_itself(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db, contract="//shop/Invoicing")
-    shop.arrive(dialog, b"answer", type_name="//shop/Receipt")
-
-    (message,) = receive(db, queue="OrdersQueue")
-
-    assert (
-        message.type,
-        message.body,
-        message.contract,
-        message.service_name,
-        message.message_sequence_number,
-    ) == ("//shop/Receipt", b"answer", "//shop/Invoicing", "Orders", 0)
-    assert datetime(1970, 1, 2, 0, 0, 0, 500_000, UTC) == message.message_enqueue_time
-    assert dialog.conversation_handle == message.dialog.conversation_handle
-    assert dialog.conversation_id == message.dialog.conversation_id
-
-
 def test_dialog_of_a_received_message_answers(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     shop.arrive(shop.begin(db), b"question")
@@ -180,18 +141,6 @@ def test_dialog_of_a_received_message_answers(shop: Shop) -> None:
     message.dialog.end()
 
     assert shop.seen() == {"conversations": ["DO"], "sent": [b"ok", b""]}
-
-
-@pytest.mark.parametrize(
-    ("type_name", "is_end", "is_error"), [(DEFAULT, False, False), (END_DIALOG, True, False), (ERROR, False, True)]
-)
-def test_message_tells_whether_the_dialog_has_ended(shop: Shop, type_name: str, is_end: bool, is_error: bool) -> None:  # noqa: FBT001
-    db = shop.connect(isolation_level=None)
-    shop.arrive(shop.begin(db), b"", type_name=type_name)
-
-    (message,) = receive(db, queue="OrdersQueue")
-
-    assert (is_end, is_error) == (message.is_end, message.is_error)
 
 
 def test_messages_come_in_the_order_of_arrival_as_many_as_asked_for(shop: Shop) -> None:
@@ -335,15 +284,6 @@ def test_a_failure_is_forgotten_with_the_message_that_is_received(shop: Shop) ->
     assert [1, 0] == left
 
 
-def test_conversation_is_received_from_its_queue_only(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    shop.arrive(dialog, b"", queue="BillingQueue")
-
-    assert [] == receive(db, queue="OrdersQueue", conversation=dialog)
-    assert 1 == len(receive(db, queue="BillingQueue", conversation=dialog))
-
-
 @pytest.mark.parametrize(
     ("which", "number"),
     [
@@ -405,14 +345,6 @@ def test_next_group_is_that_of_the_next_message(shop: Shop) -> None:
     assert [b"two"] == [message.body for message in receive(db, queue="OrdersQueue", conversation_group=group)]
 
 
-def test_queue_without_messages_has_no_next_group_and_no_lock(shop: Shop) -> None:
-    db = shop.connect()
-
-    assert get_conversation_group(db, queue="OrdersQueue") is None
-    assert not db.in_transaction
-    assert 208 == shop.refusal(lambda: get_conversation_group(db, queue="Nobody"))
-
-
 def test_settings_of_the_connection_do_not_matter(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     db.row_factory, db.text_factory = sqlite3.Row, bytes
@@ -423,23 +355,6 @@ def test_settings_of_the_connection_do_not_matter(shop: Shop) -> None:
 
     assert ("T", "Orders") == (message.type, message.service_name)
     assert dialog.conversation_id == get_dialog(db, message.dialog.conversation_handle).conversation_id
-
-
-def test_file_that_cannot_be_read_says_so(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    db.execute("ALTER TABLE broker_queue RENAME TO gone")
-
-    with pytest.raises(StoreUnavailableError, match="no database of the broker"):
-        receive(db, queue="OrdersQueue", wait=60)
-
-
-@pytest.mark.parametrize("bad", ["\udcff", None])
-@pytest.mark.parametrize("call", [receive, get_conversation_group])
-def test_queue_whose_name_is_no_text_is_refused(shop: Shop, bad: Any, call: Callable[..., Any]) -> None:
-    with pytest.raises(ConversationError, match="the queue's name") as caught:
-        call(shop.connect(), queue=bad)
-
-    assert 8412 == caught.value.number
 
 
 def test_what_stands_between_messages_that_are_taken_stays(shop: Shop) -> None:
@@ -455,8 +370,7 @@ def test_what_stands_between_messages_that_are_taken_stays(shop: Shop) -> None:
     assert [b"bill 0", b"bill 1", b"bill 2"] == shop.look("SELECT message_body FROM broker_message")
 
 
-# --- test_waiting ---
-# How a call waits: when it looks, when it only asks whether anything changed, and when it gives up.
+# --- waiting ---
 
 
 class Clock:
@@ -518,14 +432,6 @@ def test_waiting_receive_gives_up_exactly_in_time(shop: Shop, clock: Clock, wait
     assert not db.in_transaction
 
 
-def test_what_comes_in_the_last_pause_is_taken(shop: Shop, clock: Clock) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    clock.happenings[1] = lambda: shop.arrive(dialog, b"just in time")
-
-    assert 1 == len(receive(db, queue="OrdersQueue", wait=module.PAUSE_SECONDS[0]))
-
-
 def test_queue_is_looked_into_only_when_something_was_committed_or_now_and_then(shop: Shop, clock: Clock) -> None:
     db = shop.connect(isolation_level=None)
     other = shop.connect(isolation_level=None)
@@ -538,24 +444,6 @@ def test_queue_is_looked_into_only_when_something_was_committed_or_now_and_then(
     versions = sum("data_version" in statement for statement in statements)
     assert versions == len(clock.pauses) + 1
     assert 10 / (module.RELOOK_SECONDS + module.PAUSE_SECONDS[1]) <= looks <= 10 / module.RELOOK_SECONDS + 2
-
-
-def test_group_is_waited_for_too(shop: Shop, clock: Clock) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    clock.happenings[3] = lambda: shop.arrive(dialog, b"")
-
-    assert dialog.conversation_group_id == get_conversation_group(db, queue="OrdersQueue", wait=30)
-    assert get_conversation_group(shop.connect(), queue="BillingQueue", wait=1) is None
-
-
-def test_queue_disabled_meanwhile_ends_the_waiting(shop: Shop, clock: Clock) -> None:
-    db = shop.connect()
-    clock.happenings[2] = lambda: shop.connect(isolation_level=None).execute(
-        "UPDATE broker_queue SET is_receive_enabled = 0"
-    )
-
-    assert 9617 == shop.refusal(lambda: receive(db, queue="OrdersQueue", wait=30))
 
 
 def test_receive_inside_an_open_transaction_does_not_wait(shop: Shop, clock: Clock) -> None:
@@ -625,13 +513,3 @@ def test_connection_that_is_always_in_a_transaction_waits_beside_it(shop: Shop, 
     assert [] == receive(db, queue="OrdersQueue", wait=1)
     assert clock.now > 1001
     other.execute("BEGIN IMMEDIATE")
-
-
-def test_always_open_connection_in_memory_looks_once(clock: Clock) -> None:
-    db = sqlite3.connect(":memory:", factory=AlwaysOpen)
-
-    with pytest.raises(Exception, match="no database of the broker"):
-        receive(db, queue="OrdersQueue", wait=30)
-
-    assert [] == clock.pauses
-    db.close()

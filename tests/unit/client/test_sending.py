@@ -83,13 +83,6 @@ def test_many_messages_are_queued_in_one_call(shop: Shop) -> None:
     assert ["CO"] == shop.look("SELECT state FROM broker_conversation")
 
 
-def test_no_messages_at_all_change_nothing(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-
-    assert range(0) == dialog.send_many([])
-
-
 @pytest.mark.parametrize("bodies", ["text", {"T": b"body"}, b"bytes", bytearray(), memoryview(b"x")], ids=type)
 def test_one_body_is_not_taken_for_many(shop: Shop, bodies: Any) -> None:
     dialog = shop.begin(shop.connect(isolation_level=None))
@@ -147,23 +140,6 @@ def test_many_are_queued_wholly_or_not_at_all(shop: Shop, isolation_level: Any, 
                                                         " broker_transmission")  # fmt: skip
     assert [] == shop.look("SELECT * FROM broker_transmission_part")
     assert [1] * is_open == shop.look("SELECT id FROM orders")
-
-
-def test_bodies_may_come_from_the_application_s_own_tables(shop: Shop) -> None:
-    """Read while the messages are written, with the settings that the application wants."""
-    db = shop.connect()
-    db.row_factory = sqlite3.Row
-    with db:
-        db.executemany("INSERT INTO orders (state) VALUES (?)", [("a",), ("b",)])
-        dialog = shop.begin(db)
-
-        def bodies() -> Iterator[str]:
-            for row in db.execute("SELECT state FROM orders ORDER BY id"):
-                yield row["state"]
-
-        dialog.send_many(bodies())
-
-    assert [b"a", b"b"] == shop.seen()["sent"]
 
 
 # --- one on many dialogs ------------------------------------------------------------------------------------
@@ -230,14 +206,6 @@ def test_large_body_is_stored_in_parts(shop: Shop, form: Callable[[bytes], Any])
     assert LARGE == body_of(shop, 0)
 
 
-def test_largest_small_body_is_one_value(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-
-    shop.begin(db).send(io.BytesIO(bytes(LARGE_BYTES)))
-
-    assert [(bytes(LARGE_BYTES), None)] == shop.look("SELECT message_body, body_length FROM broker_transmission")
-
-
 @pytest.mark.parametrize("is_open", [False, True])
 def test_large_body_that_cannot_be_read_to_its_end_leaves_nothing(shop: Shop, is_open: bool) -> None:  # noqa: FBT001
     db = shop.connect()
@@ -257,26 +225,6 @@ def test_large_body_that_cannot_be_read_to_its_end_leaves_nothing(shop: Shop, is
     assert {"conversations": ["SO"], "sent": []} == shop.seen()
     assert [] == shop.look("SELECT * FROM broker_transmission_part")
     assert [1] * is_open == shop.look("SELECT id FROM orders")
-
-
-def test_write_lock_is_not_taken_while_an_application_makes_a_body(shop: Shop) -> None:
-    db, other = shop.connect(isolation_level=None), shop.connect(timeout=0)
-    dialog = shop.begin(db)
-    seen: list[str] = []
-
-    def body() -> Iterator[bytes]:
-        for _ in range(8):
-            try:
-                other.execute("BEGIN IMMEDIATE")
-                other.rollback()
-                seen.append("free")
-            except sqlite3.OperationalError:
-                seen.append("locked")
-            yield bytes(PART_BYTES)
-
-    dialog.send(body())
-
-    assert ["free"] * 8 == seen
 
 
 # --- what the application does while its bodies are read ------------------------------------------------------
@@ -402,16 +350,6 @@ def test_declared_contract_is_enforced(declared: Shop, type_name: str, body: byt
     assert {"conversations": ["SO"], "sent": []} == declared.seen()
 
 
-def test_target_sends_what_is_marked_for_it(declared: Shop) -> None:
-    db = declared.connect(isolation_level=None)
-    dialog = declared.begin(db, contract=CONTRACT)
-    db.execute("UPDATE broker_conversation SET is_initiator = 0, state = 'CO'")
-
-    dialog.send(b"ok", type="Receipt")
-
-    assert 8434 == declared.refusal(lambda: dialog.send(b"{}", type="Invoice"))
-
-
 def test_bodies_that_are_what_their_types_say_pass(declared: Shop) -> None:
     db = declared.connect(isolation_level=None)
     dialog = declared.begin(db, contract=CONTRACT)
@@ -429,17 +367,6 @@ def test_contract_that_is_not_declared_lets_everything_pass(declared: Shop) -> N
     declared.begin(db, contract="//other").send(b"{", type="Invoice")
 
     assert [b"{"] == declared.seen()["sent"]
-
-
-def test_contract_is_enforced_whatever_the_settings_of_the_connection(declared: Shop) -> None:
-    db = declared.connect()
-    db.row_factory = lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True))
-    db.text_factory = bytes
-    dialog = declared.begin(db, contract=CONTRACT)
-
-    dialog.send(b"{}", type="Invoice")
-
-    assert 8432 == declared.refusal(lambda: dialog.send(b"", type="Receipt"))
 
 
 @pytest.mark.parametrize("type_name", [END_DIALOG, ERROR, DIALOG_TIMER])
@@ -485,8 +412,7 @@ def test_number_is_not_used_twice_when_the_second_write_of_a_send_fails(shop: Sh
     assert 0 == dialog.send(b"kept")
 
 
-# --- test_spool ---
-# Bodies that wait in memory and in a file: they come back as they were put, whoever made them.
+# --- spool ---
 
 
 def told(spool: Spool) -> list[tuple[str, bytes | list[bytes]]]:

@@ -31,9 +31,7 @@ from broker.errors import StoreBusyError, StoreUnavailableError
 from broker.store.sqlite.transaction import LOCK_PAUSE, LOCK_PAUSE_FIRST, ask
 from tests.support.asleep import sleep_by
 
-# --- test_busy ---
-# Who has the write lock, and what an application reads that waited for it in vain.
-
+# --- busy ---
 
 Shop = Any  # its class is in tests/support/shop.py
 
@@ -72,25 +70,6 @@ def test_process_that_writes_is_named(shop: Shop, holder: int) -> None:
     assert "others were writing for all of the 60.0 s that this call waited" in error.problem
     assert f"process {holder} (" in error.problem
     assert "has a write transaction open: end that, keep transactions short" in error.problem
-
-
-def test_name_of_a_process_that_has_gone_is_left_out(
-    shop: Shop, holder: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(module, "_PROCESSES", tmp_path)
-
-    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY), 1.0)
-
-    assert f"process {holder} has a write transaction open" in error.problem
-
-
-def test_nobody_has_what_nobody_writes_to(shop: Shop) -> None:
-    reading = shop.connect()
-    reading.execute("BEGIN")
-    reading.execute("SELECT * FROM orders").fetchall()
-
-    assert holder_of(str(shop.path)) is None
-    assert holder_of(str(shop.path) + ".missing") is None
 
 
 def test_lock_of_this_process_is_seen_and_not_ended_by_the_look(shop: Shop) -> None:
@@ -191,19 +170,6 @@ def test_connection_in_autocommit_mode_commits_each_by_itself(shop: Shop, option
         ask(db, INSERT, (1,))
 
     assert (_ids(shop), db.in_transaction) == ([1], False)
-
-
-def test_open_transaction_is_joined_in_autocommit_mode_too(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    db.execute("BEGIN")
-    with transaction(db):
-        ask(db, INSERT, (1,))
-
-    seen = [_ids(shop)]
-    db.execute("COMMIT")
-    seen.append(_ids(shop))
-
-    assert seen == [[], [1]]
 
 
 @pytest.mark.parametrize("isolation_level", [None, "", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
@@ -323,32 +289,7 @@ def test_commit_of_the_broker_for_the_application_tells_a_full_disk(shop: Shop) 
     assert {"conversations": [], "sent": []} == shop.seen()
 
 
-def test_commit_that_breaks_a_rule_of_the_application_is_told_as_it_is(shop: Shop) -> None:
-    db = shop.connect()
-    db.execute("PRAGMA foreign_keys = ON")
-    db.execute("CREATE TABLE child (id REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
-    db.execute("INSERT INTO child VALUES (99)")
-
-    with pytest.raises(sqlite3.IntegrityError):
-        commit(db)
-
-
-def test_closed_connection_is_no_fault_of_the_file(shop: Shop) -> None:
-    db = shop.connect()
-    db.close()
-
-    with pytest.raises(sqlite3.ProgrammingError):
-        look(db, lambda: db.execute("SELECT 1"))
-
-
 # --- waiting for other writers ------------------------------------------------------------------------------
-
-
-def test_write_lock_is_taken_at_the_beginning(shop: Shop) -> None:
-    db, other = shop.connect(), shop.connect(timeout=0)
-
-    with transaction(db), pytest.raises(sqlite3.OperationalError, match="locked"):
-        other.execute("BEGIN IMMEDIATE")
 
 
 @pytest.mark.parametrize("timeout", [0, 5.0])
@@ -524,15 +465,6 @@ def test_failing_call_is_undone_and_what_the_application_had_done_is_not(shop: S
     assert [1, 3] == _ids(shop)
 
 
-def test_failing_call_that_began_the_transaction_leaves_none(shop: Shop) -> None:
-    db = shop.connect()
-
-    with pytest.raises(ValueError, match="no"):
-        _failing(db)
-
-    assert ([], False) == (_ids(shop), db.in_transaction)
-
-
 def test_call_after_which_no_transaction_is_left_tells_its_own_failure(shop: Shop) -> None:
     db = shop.connect()
     db.execute(INSERT, (1,))
@@ -597,10 +529,6 @@ def test_file_of_another_release_is_refused_with_what_to_do(shop: Shop, version:
         check_schema(db)
 
 
-def test_database_of_the_broker_passes(shop: Shop) -> None:
-    check_schema(shop.connect())
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [(b"", "no database of the broker"), (b"no database at all, but long enough " * 30, "not a database")],
@@ -614,14 +542,4 @@ def test_other_file_is_refused_with_its_path(tmp_path: Path, content: bytes, pro
         check_schema(db)
 
     assert str(path) == caught.value.path
-    db.close()
-
-
-def test_database_in_memory_has_a_name_too() -> None:
-    db = sqlite3.connect(":memory:")
-
-    with pytest.raises(StoreUnavailableError) as caught:
-        check_schema(db)
-
-    assert caught.value.path == ":memory:"
     db.close()

@@ -61,9 +61,7 @@ def test_last_fragment_makes_the_next_message_expected(
     assert expected == after(where, flags)
 
 
-# --- test_contact ---
-# How one side of a dialog is addressed, and the frames it makes, field by field.
-
+# --- contact ---
 
 CONVERSATION, OURS, THEIRS, MESSAGE_ID = (bytes([n]) * 16 for n in range(1, 5))
 TRAVEL = Travel(hop_limit=3, time_to_live=700)

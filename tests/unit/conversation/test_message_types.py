@@ -34,9 +34,7 @@ def test_types_and_contracts_of_the_broker_itself_are_there() -> None:
     assert {DEFAULT, CONTRACT} == CONTRACT_NAMES
 
 
-# --- test_validation ---
-# Bodies and types against what is declared of them.
-
+# --- validation ---
 
 BOMB = b'<!DOCTYPE a [<!ENTITY x "xx"><!ENTITY y "&x;&x;">]><a>&y;</a>'
 SPACE = b" " * (3 * MARK_MAX_BYTES)
@@ -164,8 +162,7 @@ def test_body_is_refused_with_the_number_of_its_validation(validation: str, numb
     assert Rule("t", SentBy.ANY).refusal_of_body(b"<a") is None
 
 
-# --- test_well_known ---
-# Bodies that every service knows.
+# --- well known ---
 
 
 @pytest.mark.parametrize("description", ["", "plain", "<&>\"'", "żółw 🐢"])

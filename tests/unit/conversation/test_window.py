@@ -16,9 +16,7 @@ from broker.conversation.window import (
     Window,
 )
 
-# --- test_round_trip ---
-# How long to wait for an acknowledgement: RFC 6298 by numbers.
-
+# --- round trip ---
 
 BACKOFF = Backoff(first=4.0, cap=64.0)
 

@@ -98,9 +98,7 @@ async def test_what_waits_is_told_at_the_end_and_nothing_after_it() -> None:
     assert [(1, (1, 0))] == far.heard
 
 
-# --- test_inbox ---
-# Frames wait in their order, within a bound, and acknowledgements by themselves; who came from inside is known.
-
+# --- inbox ---
 
 INSIDE = Secured(None, "CN=orders")
 ORIGIN = object()
@@ -150,8 +148,7 @@ def test_neither_acknowledgements_nor_messages_hold_up_the_others(monkeypatch: p
     assert ([b"message 2", b"ack 2"], {}, 1) == turns[1][:3]
 
 
-# --- test_stranger ---
-# Who hears that a dialog is not known here, and when.
+# --- stranger ---
 
 
 def contact(number: int) -> Contact:

@@ -671,9 +671,7 @@ async def test_what_leads_back_to_this_very_instance_is_asked_for_by_the_instanc
         assert [] == requests(shop)
 
 
-# --- test_wall_clock ---
-# A clock that jumps forward is not believed for a while; every other one is.
-
+# --- wall clock ---
 
 WALL = 1_750_000_000.0
 

@@ -159,9 +159,7 @@ def test_span_of_the_application_goes_with_the_messages_that_have_one(frames: li
     assert ["", "span", ""] == [record.arrival.trace_parent for record in desk.records()]
 
 
-# --- test_witness ---
-# What is sent goes with its time in the queue, and is told once more when it is acknowledged.
-
+# --- witness ---
 
 LAST = int(Flag.LAST_FRAGMENT)
 WALL, NOW = 1_750_000_100.0, 100.0

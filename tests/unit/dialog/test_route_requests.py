@@ -210,9 +210,7 @@ def test_requests_of_applications_are_not_taken_for_our_own(db: sqlite3.Connecti
     assert 1 == len(open_requests_in_writer(db))
 
 
-# --- test_flat_xml ---
-# XML of one level: every name that XML can hold comes back as it was, and nothing else than that is read.
-
+# --- flat xml ---
 
 HELD = st.text(st.characters(exclude_categories=["Cs"])).filter(can_hold)
 
@@ -257,9 +255,7 @@ def test_what_is_not_flat_is_refused(body: bytes, why: str) -> None:
         parse_flat_xml(body)
 
 
-# --- test_inquirer ---
-# Who asks for routes, on virtual time: once per name, again after a rest, never more than the bound.
-
+# --- inquirer ---
 
 T = TypeVar("T")
 
@@ -502,9 +498,7 @@ async def test_a_name_that_xml_cannot_hold_is_not_asked_for() -> None:
         assert "cannot be written in XML" in inquirer.status("\x00")
 
 
-# --- test_inquiry ---
-# What a request says: the documented XML, read back as it was, and refused when it says nothing.
-
+# --- inquiry ---
 
 INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 

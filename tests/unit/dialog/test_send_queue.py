@@ -96,8 +96,7 @@ async def test_closed_alarms_do_not_ring() -> None:
     assert rung == []
 
 
-# --- test_frontier ---
-# How far the acknowledgements of a service have got.
+# --- frontier ---
 
 
 def test_who_sent_later_waits_while_acknowledgements_come_in() -> None:
@@ -142,9 +141,7 @@ def test_services_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatc
     assert [horizon.due_at(service, 2.0, -NEVER) > 0 for service in "ABC"] == [True, False, True]
 
 
-# --- test_loading ---
-# How much of the transmission queue is in memory, and for whom; the transmitter's tests play the rest.
-
+# --- loading ---
 
 LAST = int(Flag.LAST_FRAGMENT)
 SIZE = 100
@@ -292,8 +289,7 @@ def test_one_turn_loads_for_so_many_and_the_others_are_asked_for_in_the_next(mon
     assert turns == [[2, 3], [4, 5], [6], []]
 
 
-# --- test_sender ---
-# What is known of a dialog that sends.
+# --- sender ---
 
 
 def test_round_trip_is_noted_once_under_the_next_hop() -> None:
@@ -350,9 +346,7 @@ def _outbound(*, cap: float) -> Outbound:
     return outbound
 
 
-# --- test_trips ---
-# How long acknowledgements took is counted by next hop, and the next hops are bounded.
-
+# --- trips ---
 
 NEAR, FAR = NetworkAddress("near", 1), NetworkAddress("far", 1)
 
@@ -385,8 +379,7 @@ def test_next_hops_past_the_bound_are_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert not [key for key in counted if key[0] == FAR]
 
 
-# --- test_turns ---
-# Whose turn it is: by priority with a guard, in turn and by bytes within one.
+# --- turns ---
 
 
 def sender_of_turns(endpoint_id: int, priority: int = 5) -> Sender:

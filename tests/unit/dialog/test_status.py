@@ -198,9 +198,7 @@ def test_advice_of_the_next_hop_is_passed_on() -> None:
     assert status.endswith("; refused by the next hop: pool limit exceeded (11289)")
 
 
-# --- test_telling ---
-# What the file says of why dialogs wait, and when it is written.
-
+# --- telling ---
 
 LATER = 1.0 + WRITE_SECONDS
 

@@ -63,9 +63,7 @@ from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
 
-# --- test_detour ---
-# Going round an address that does not answer: which one is next, and which are never taken.
-
+# --- detour ---
 
 C, U, S = AddressHealth.CONNECTED, AddressHealth.UNTRIED, AddressHealth.SUPPRESSED
 
@@ -154,9 +152,7 @@ def test_links_to_addresses_that_were_not_tried_are_asked_for() -> None:
     assert [2, 3] == outboxes.asked
 
 
-# --- test_framing ---
-# Frames are sealed where they leave the instance, and it is said why one cannot be.
-
+# --- framing ---
 
 INSIDE = ForwardingEntry(
     DatabaseSink(b"b" * 16, lambda *_: None, lambda *_: None), Disposition.DELIVERED, kind=FrameKind.MESSAGE
@@ -1422,9 +1418,7 @@ async def test_flags_of_a_message_are_on_every_fragment() -> None:
     assert [Flag.ERROR, Flag.ERROR | Flag.LAST_FRAGMENT] == [header.flags for header in stage.link.headers()]
 
 
-# --- test_resetting ---
-# Dialogs under way with other settings.
-
+# --- resetting ---
 
 OTHER_of_resetting = DialogTuning(
     Backoff(3.0, 9.0), Travel(hop_limit=5, time_to_live=3000), window=7, fragment_size=1, window_bytes=5000
@@ -1461,5 +1455,4 @@ async def test_messages_are_cut_as_those_before(stage: Stage) -> None:
     assert OTHER_of_resetting.travel == stage.transmitter.frames.travel
 
 
-# --- test_setting ---
-# The defaults of dialogs are those of the configuration.
+# --- setting ---
