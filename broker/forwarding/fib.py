@@ -257,11 +257,7 @@ class Resolver:
         self._report = report
 
     def resolve(
-        self,
-        key: bytes,
-        conversation: bytes,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `slow_path.Resolve`
+        self, key: bytes, conversation: bytes, kind: int, is_from_target: bool
     ) -> tuple[ForwardingEntry, bool | None]:
         """As `slow_path.Resolve`: the entry of a frame, after those of its dialog that wait here."""
         try:
@@ -285,11 +281,7 @@ class Resolver:
         return self._decide(route_key_of(frame), conversation_of(frame), frame[4], bool(frame[5] & FROM_TARGET))[0]
 
     def _decide(
-        self,
-        key: bytes,
-        conversation: bytes,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `slow_path.Resolve`
+        self, key: bytes, conversation: bytes, kind: int, is_from_target: bool
     ) -> tuple[ForwardingEntry, Decision]:
         try:
             to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()

@@ -152,17 +152,12 @@ class Kernel(SlowPath):
     def _side(self, kind: int, *, is_from_target: bool) -> Ways:
         return self._ways.setdefault((kind, is_from_target), {})
 
-    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:  # noqa: FBT001 - as `Resolve`
+    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:
         known = self._side(kind, is_from_target=is_from_target).get(key)
         return known if known is None or known.choices is None else known.choices.get(conversation)
 
     def _remember(
-        self,
-        key: bytes,
-        conversation: bytes | None,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
-        way: ForwardingEntry,
+        self, key: bytes, conversation: bytes | None, kind: int, is_from_target: bool, way: ForwardingEntry
     ) -> None:
         ways = self._side(kind, is_from_target=is_from_target)
         if conversation is None:

@@ -118,10 +118,7 @@ class Kernels:
             self._by_profile.pop(oldest).forget()
 
         def resolve(
-            key: bytes,
-            conversation: bytes,
-            kind: int,
-            is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+            key: bytes, conversation: bytes, kind: int, is_from_target: bool
         ) -> tuple[ForwardingEntry, bool | None]:
             if _is_permitted(profile, key):
                 return self._resolve_counted(key, conversation, kind, is_from_target)
@@ -132,11 +129,7 @@ class Kernels:
         return kernel
 
     def _resolve_counted(
-        self,
-        key: bytes,
-        conversation: bytes,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+        self, key: bytes, conversation: bytes, kind: int, is_from_target: bool
     ) -> tuple[ForwardingEntry, bool | None]:
         resolved = self._resolve(key, conversation, kind, is_from_target)
         if resolved[1] is not None:

@@ -55,20 +55,6 @@ class Limits:
 class Pool:
     """What all next hops together may hold, and do."""
 
-    __slots__ = (
-        "feeders",
-        "frames",
-        "hold_seconds",
-        "left_at",
-        "limit_bytes",
-        "over_quota",
-        "over_share",
-        "quotas",
-        "read_cost",
-        "share_percent",
-        "used_bytes",
-    )
-
     def __init__(
         self, limit_bytes: int, *, share_percent: int = 100, read_cost: int = 0, hold_seconds: float = HOLD_SECONDS
     ) -> None:

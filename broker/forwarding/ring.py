@@ -162,26 +162,6 @@ class Ring:
     Besides the buffer there are at most one `PassOrigin` for each record and one number for each `Ending`.
     """
 
-    __slots__ = (
-        "_adjacent_of",
-        "_arrival",
-        "_arrivals",
-        "_came",
-        "_endings",
-        "_freed",
-        "_index",
-        "_moving",
-        "_next_number",
-        "_numbers",
-        "_retired",
-        "_sample",
-        "_span",
-        "buffer",
-        "now",
-        "shed",
-        "used",
-    )
-
     def __init__(self, capacity: int, *, sample: float, adjacent_of: Callable[[FrameOrigin], str] = _unnamed) -> None:
         self.buffer = bytearray(capacity)
         self.used = 0  # bytes

@@ -142,17 +142,12 @@ class SlowPath(ABC):
         """A frame with these has a hop left; a kernel may remember that."""
 
     @abstractmethod
-    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:  # noqa: FBT001 - as `Resolve`
+    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry | None:
         """The cached entry, if there is one."""
 
     @abstractmethod
     def _remember(
-        self,
-        key: bytes,
-        conversation: bytes | None,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
-        way: ForwardingEntry,
+        self, key: bytes, conversation: bytes | None, kind: int, is_from_target: bool, way: ForwardingEntry
     ) -> None:
         """Cache an entry, for this conversation alone where one is given."""
 

@@ -102,15 +102,6 @@ def test_everything_sent_is_delivered_once_and_in_order_and_nothing_is_left_behi
         event(f"dropped: {disposition}")
 
 
-def test_same_seed_tells_the_same_story() -> None:
-    weather = Weather(loss=0.2, repeat=0.3, damage=0.05, reject=0.5, delay=0.02, room=500)
-    blows = [(0.3, "shop", 0.4), (0.2, "bank", 1.0), (0.1, "gateway1", 2.0)]
-    one, other = (Story(seed, 3, weather, [[350, 2500, 0, 99], [101] * 12], blows, is_polite=True) for seed in (7, 8))
-
-    assert _tell(one) == _tell(one)
-    assert _tell(one) != _tell(other)
-
-
 @dataclass(frozen=True)
 class Outcome:
     """How a story went. Shape: `digest` of all frames; `dropped` the dispositions that occurred at either end."""

@@ -6,18 +6,8 @@ from array import array
 
 import pytest
 
-from broker.forwarding.columns import (
-    HAS_QUEUED,
-    IS_FROM_HERE,
-    NOTHING,
-    Columns,
-    Legend,
-    PlainDecoder,
-    microseconds,
-    room_for,
-    trim,
-)
-from broker.forwarding.kernels import DECODERS, make_decoder
+from broker.forwarding.columns import IS_FROM_HERE, Columns, Legend, PlainDecoder, microseconds
+from broker.forwarding.kernels import DECODERS
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.records import frame
@@ -89,30 +79,6 @@ def test_row_has_what_the_legend_says_of_its_numbers(make: type[PlainDecoder]) -
 
 
 @EVERY_DECODER
-def test_words_that_are_missing_are_null(make: type[PlainDecoder]) -> None:
-    columns = make().fill(record(frame()), 1, legend((0, 0, *[NOTHING] * 5)))
-
-    sent = make().fill(record(frame()), 1, legend((0, 0, *[NOTHING] * 5), flags=IS_FROM_HERE))
-
-    assert b"\0" == sent.valid["route_table"]  # no route, no table
-    missing = ("reason", "code", "route", "route_table", "adjacent_out", "to_broker_instance")
-    assert {b"\0"} == {bytes(columns.valid[name]) for name in missing}
-    assert b"\1" == columns.valid["from_broker_instance"]
-
-
-@EVERY_DECODER
-def test_what_was_taken_back_or_gives_no_row_is_left_out(make: type[PlainDecoder]) -> None:
-    data = record(frame(), way=TAKEN_BACK) + record(frame(), way=1) + record(frame(), way=0)
-    decoder = make()
-
-    assert (2, [0, 1]) == decoder.scan(data)
-    columns = decoder.fill(data, 2, legend(ENDING, (0, NOTHING, *ENDING[2:]), flags=HAS_QUEUED))
-
-    assert (1, [0]) == (columns.rows, columns.queued)
-    assert 16 == len(columns.values["message_id"])
-
-
-@EVERY_DECODER
 @pytest.mark.parametrize("damage", ["short", "long", "names"])
 def test_what_is_no_record_is_refused(make: type[PlainDecoder], damage: str) -> None:
     good = record(frame())
@@ -149,23 +115,5 @@ def test_names_are_numbered_anew_after_they_were_forgotten(make: type[PlainDecod
     assert [0] == numbers(columns, "to_service") == numbers(columns, "from_service")
 
 
-def test_room_is_trimmed_to_the_rows_there_are() -> None:
-    values, valid = room_for(20)
-
-    trim(values, valid, 9)
-
-    assert (72, 36, 144, 2) == tuple(len(values[n]) for n in ("left_at", "bytes", "message_id", "from_target"))
-    assert {2} == {len(bits) for bits in valid.values()}
-
-
 # --- test_decoder_choice ---
 # A decoder by name, the fastest where the name says nothing.
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_name_decides(name: str) -> None:
-    assert name == make_decoder(name).name
-
-
-def test_without_a_name_it_is_the_fastest() -> None:
-    assert next(iter(DECODERS)) == make_decoder().name == make_decoder("none of them").name

@@ -9,13 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from broker.flow import Disposition
 from broker.forwarding import slow_path as careful
 from broker.forwarding.entry import ForwardingEntry
 from broker.protocol import layout
-from broker.protocol.frame import Ping, encode_link
-from broker.protocol.layout import NAME_MAX_BYTES, Flag, FrameKind
-from tests.support.kernel import MAX_FRAME, Shelf, Walker, hopped
+from broker.protocol.layout import Flag, FrameKind
+from tests.support.kernel import MAX_FRAME, Walker, hopped
 
 module = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")
 
@@ -25,21 +23,6 @@ HASH_BITS = [0, 1, 5, 64]
 
 def walker_of(hash_bits: int = 64, *, is_by_conversation: bool = False) -> Walker:
     return Walker(make=partial(module.CompiledKernel, hash_bits=hash_bits), is_by_conversation=is_by_conversation)
-
-
-@pytest.mark.usefixtures("is_patient")
-@pytest.mark.parametrize("hash_bits", HASH_BITS)
-def test_names_of_every_length_keep_their_own_ways(hash_bits: int, make_frame: MakeFrame) -> None:
-    walker = walker_of(hash_bits)
-    names = ["n" * length for length in range(1, NAME_MAX_BYTES + 1)]
-    frames = [make_frame(to_service=name) for name in names]
-
-    for _ in range(2):
-        _, shelves = walker.walk(b"".join(frames))
-        assert {name: [hopped(frame)] for name, frame in zip(names, frames, strict=True)} == shelves
-
-    assert len(names) == len(walker.asked)
-    assert {2} == set(walker.taken().values())
 
 
 @pytest.mark.parametrize("hash_bits", HASH_BITS)
@@ -97,28 +80,6 @@ def test_neighbours_leave_as_a_slice_of_the_slab_and_others_as_one_copy(make_fra
     assert hopped(apart, apart) == copied
 
 
-def test_runs_of_careful_and_of_plain_frames_keep_the_order_of_arrival(make_frame: MakeFrame) -> None:
-    walker = walker_of()
-    walker.walk(make_frame(to_service="A"))
-    ping = encode_link(Ping(b"12345678"))
-    walker.ways["new", FrameKind.MESSAGE] = walker.way("A", FrameKind.MESSAGE)
-    frames = [make_frame(bytes([n]), to_service=name) for n, name in enumerate(["A", "new", "A", "B", "A", "new", "A"])]
-
-    _, shelves = walker.walk(b"".join([*frames[:3], ping, *frames[3:]]))
-
-    assert {"A": [hopped(*frames[:3], *frames[4:])], "B": [hopped(frames[3])]} == shelves
-
-
-def test_more_runs_than_there_was_room_for(make_frame: MakeFrame) -> None:
-    walker = walker_of()
-    frames = [make_frame(n.to_bytes(2, "big"), to_service="AB"[n % 2]) for n in range(1000)]
-
-    batch, shelves = walker.walk(b"".join(frames))
-
-    assert {"A": [hopped(*frames[::2])], "B": [hopped(*frames[1::2])]} == shelves
-    assert {FrameKind.MESSAGE: 1000} == batch.received
-
-
 def test_counts_are_told_once_and_before_they_are_forgotten(make_frame: MakeFrame) -> None:
     walker = walker_of()
     walker.walk(make_frame(to_service="A") * 3)
@@ -154,18 +115,6 @@ def test_forgetting_in_the_middle_of_a_walk_loses_nothing(
     changes = sum(one != other for one, other in pairwise(names))
     assert len(set(names)) < len(walker.asked) <= 2 * changes + 2
     assert {(name, FrameKind.MESSAGE): 2 * count for name, count in Counter(names).items()} == walker.taken()
-
-
-def test_sinks_that_are_no_more_are_let_go(make_frame: MakeFrame) -> None:
-    walker = walker_of()
-    walker.walk(make_frame(to_service="A"))
-    walker.shelves["A"] = other = Shelf("A")
-    walker.ways["A", FrameKind.MESSAGE] = ForwardingEntry(other, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
-
-    walker.kernel.forget()
-    batch, _ = walker.walk(make_frame(to_service="A"))
-
-    assert [other] == batch.touched
 
 
 def test_walk_that_failed_leaves_nothing_to_the_next(make_frame: MakeFrame) -> None:

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from broker.flow import Disposition
-from broker.forwarding import fib as deciding
 from broker.forwarding import fib as module
 from broker.forwarding.entry import ForwardingEntry
 from broker.forwarding.fib import OTHER_KIND, ForwardingTable, Resolver
@@ -64,15 +63,6 @@ def key(service: str) -> bytes:
 
 
 @pytest.mark.parametrize("dead", [WEST, EAST])
-def test_dialog_takes_the_best_way_when_nothing_of_it_waits(dead: NetworkAddress) -> None:
-    station = Station()
-    station.dead = {dead}
-
-    assert ({WEST, EAST} - {dead}, True) == ({station.resolve("//far")[0]}, station.resolve("//far")[1])
-    assert not station.decider.has_pinned
-
-
-@pytest.mark.parametrize("dead", [WEST, EAST])
 def test_dialog_goes_where_its_frames_wait(dead: NetworkAddress) -> None:
     station = Station()
     station.dead = {dead}
@@ -89,29 +79,11 @@ def test_dialog_does_not_go_where_no_route_leads_any_more() -> None:
     assert not station.decider.has_pinned
 
 
-def test_what_waits_itself_takes_the_best_way(make_frame: Any) -> None:
-    station = Station()
-    station.dead = {WEST}
-    station.wait_at(WEST)
-
-    way = station.decider.entry_now(make_frame(to_service="//far", conversation_id=CONVERSATION))
-
-    assert station.ways.outbox(EAST) is way.sink
-
-
 def test_question_that_is_out_holds_for_one_frame() -> None:
     station = Station(Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
 
     assert [(Disposition.ASKING_FOR_ROUTE, None)] * 2 == [station.resolve("//unknown") for _ in range(2)]
     assert ["//unknown"] * 2 == [facts.to_service for facts in station.asked]
-
-
-def test_decision_that_fails_is_a_drop_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    station = Station()
-    monkeypatch.setattr(deciding, "decide", lambda *_: 1 / 0)
-
-    assert (Disposition.ROUTE_INVALID, False) == station.resolve("//far")
-    assert [ZeroDivisionError] == [type(error) for error in station.reported]
 
 
 def test_next_hops_not_tried_are_dialled_while_the_best_one_is_about_to_leave() -> None:
@@ -124,19 +96,6 @@ def test_next_hops_not_tried_are_dialled_while_the_best_one_is_about_to_leave() 
 
     assert WEST == station.resolve("//far")[0]
     assert [EAST] == wanted
-
-
-def test_nobody_is_dialled_while_the_best_next_hop_stays() -> None:
-    station = Station()
-    wanted: list[NetworkAddress] = []
-    station.ways = forwarding_table(request_link=wanted.append)
-    station.decider._table = station.ways
-    health = {WEST: AddressHealth.CONNECTED, EAST: AddressHealth.UNTRIED}
-    station.decider.context = replace(station.decider.context, health_of=lambda address: health[address])
-
-    station.resolve("//far")
-
-    assert [] == wanted
 
 
 # --- test_pairs ---
@@ -164,12 +123,6 @@ class Kept:
 @pytest.fixture
 def kept() -> Kept:
     return Kept()
-
-
-def test_each_pair_has_one_outbox(kept: Kept) -> None:
-    """Made when first asked for."""
-    assert kept.table.pair_outbox(ONE) is kept.table.pair_outbox(ONE) is not kept.table.pair_outbox(TWO)
-    assert [ONE, TWO] == list(kept.table.pair_outboxes)
 
 
 def test_outbox_asks_for_the_principal_and_then_for_a_link_to_it(kept: Kept) -> None:
@@ -265,33 +218,6 @@ def test_there_is_one_way_for_a_sink_a_route_and_a_kind(ways: ForwardingTable) -
     assert ways.entry_for(on(NORTH_of_ways), 0x20) is ways.entry_for(on(NORTH_of_ways), 0xFF)
     assert {("R", FrameKind.MESSAGE), ("R", FrameKind.ACK), ("R", OTHER_KIND)} == {key[1:] for key in ways.entries}
     assert {NORTH_of_ways: first.sink} == ways.outboxes
-
-
-def test_another_candidate_may_be_asked_for(ways: ForwardingTable) -> None:
-    assert (
-        ways.outbox(SOUTH_of_ways)
-        is ways.entry_for(on(NORTH_of_ways, None, SOUTH_of_ways), FrameKind.MESSAGE, SOUTH_of_ways).sink
-    )
-
-
-def test_drops_are_by_reason(ways: ForwardingTable) -> None:
-    way = ways.entry_for(Decision(Disposition.NO_ROUTE, 7), FrameKind.MESSAGE)
-
-    assert (Disposition.NO_ROUTE, "", way) == (way.disposition, way.route, ways.drop_entry(Disposition.NO_ROUTE, 0x10))
-
-
-def test_invented_addresses_are_bounded_and_those_of_routes_are_not(
-    ways: ForwardingTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "INVENTED_MAX", 2)
-    invented = [NetworkAddress(f"10.0.0.{n}") for n in range(3)]
-    named = [NetworkAddress(f"10.1.0.{n}") for n in range(5)]
-
-    found = [ways.entry_for(on(address, TRANSPORT), FrameKind.MESSAGE).disposition for address in invented]
-    found += [ways.entry_for(on(address), FrameKind.MESSAGE).disposition for address in named]
-
-    assert [Disposition.FORWARDED] * 2 + [Disposition.POOL_LIMIT] + [Disposition.FORWARDED] * 5 == found
-    assert {*invented[:2], *named} == set(ways.outboxes)
 
 
 def test_only_invented_addresses_that_are_idle_are_retired_and_only_at_the_bound(

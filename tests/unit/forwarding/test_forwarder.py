@@ -136,10 +136,6 @@ def facts_of(frame: bytes, *, database: bytes | None = None) -> RoutingFacts:
     return RoutingFacts(header.to_service, header.to_broker_instance, header.conversation_id, database=database)
 
 
-def test_slab_takes_the_largest_frame_and_a_read_behind_it() -> None:
-    assert len(Station().forwarder.slab) == 65536 + READ_BYTES
-
-
 # --- each of the three ends ---
 
 
@@ -158,17 +154,6 @@ def test_frames_leave_for_their_next_hops(make_frame: MakeFrame) -> None:
         "AlsoToNorth": 1,
     }
     assert (station.forwarder.forwarded, station.forwarder.delivered) == (4, 0)
-
-
-def test_kinds_of_a_dialog_leave_in_the_order_in_which_they_came(make_frame: MakeFrame) -> None:
-    station = Station()
-    kinds = [FrameKind.MESSAGE, FrameKind.ACK, FrameKind.MESSAGE, FrameKind.FAULT, FrameKind.MESSAGE]
-    frames = [make_frame(bytes([n]), to_service="//north", kind=kind) for n, kind in enumerate(kinds)]
-
-    for _ in range(2):
-        station.wires[NORTH].written = b""
-        station.take(*frames)
-        assert hopped(*frames) == station.wires[NORTH].written
 
 
 def test_frames_for_a_database_here_are_delivered_in_order(make_frame: MakeFrame) -> None:
@@ -218,15 +203,6 @@ def test_service_name_that_is_no_text_is_malformed_and_ends_no_batch(make_frame:
     assert hopped(good) == station.wires[NORTH].written
 
 
-def test_drop_without_an_origin_is_only_counted(make_frame: MakeFrame) -> None:
-    station = Station()
-
-    station.forwarder.drop(make_frame(), Disposition.EXPIRED_HERE, None)
-
-    assert station.forwarder.dropped == {Disposition.EXPIRED_HERE: 1}
-    assert station.sender.rejected == []
-
-
 # --- counting ---
 
 
@@ -238,22 +214,6 @@ def test_frames_are_counted_by_kind_at_their_origin_too(make_frame: MakeFrame) -
 
     assert station.forwarder.received == {FrameKind.MESSAGE: 2, FrameKind.ACK: 1, FrameKind.FAULT: 1, OTHER_KIND: 2}
     assert station.forwarder.received == station.sender.received
-
-
-def test_held_frames_are_accounted_for_until_they_leave_or_are_dropped(make_frame: MakeFrame) -> None:
-    station = Station(wired=())
-    frames = [make_frame(to_service="//north", sequence_number=n, time_to_live=1000 * (n + 1)) for n in range(3)]
-
-    station.take(*frames)
-    assert (station.forwarder.pool.frames, station.forwarder.forwarded, station.wanted) == (3, 0, [NORTH])
-    station.forwarder.expire(NOW + 1)
-    assert (station.forwarder.dropped, station.forwarder.unaccounted) == ({Disposition.EXPIRED_HERE: 1}, 0)
-    wire = Wire()
-    station.forwarder.table.outboxes[NORTH].outlet = wire
-    station.forwarder.table.outboxes[NORTH].drain(NOW + 1)
-
-    assert len(frames[0] * 2) == len(wire.written)
-    assert (station.forwarder.forwarded, station.forwarder.pool.frames, station.forwarder.unaccounted) == (2, 0, 0)
 
 
 def test_end_of_the_instance_drops_what_is_held_everywhere(make_frame: MakeFrame) -> None:
@@ -321,19 +281,6 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
     forwarder.table.outboxes[NORTH].drain(NOW)
 
     assert (b"".join(frames), [2, 1]) == (wire.written, [way.frames for way in ways[:2]])
-
-
-def test_dialog_that_is_delayed_has_a_way_that_drops(make_frame: MakeFrame) -> None:
-    station = Station()
-    frame = make_frame(to_service="//nobody")
-    way = station.forwarder.table.entry_for(
-        decide(facts_of(frame), station.forwarder.routing_context), FrameKind.MESSAGE
-    )
-
-    station.forwarder.submit([(way, frame)], NOW, station.sender)
-
-    assert [(frame, Disposition.NO_ROUTE)] == station.sender.rejected
-    assert station.forwarder.unaccounted == 0
 
 
 # --- change ---
@@ -459,44 +406,6 @@ def test_held_frames_leave_by_the_other_way_when_theirs_breaks_before_what_comes
     assert (station.forwarder.pool.used_bytes, station.forwarder.forwarded) == (0, 7)
 
 
-def test_time_here_of_held_frames_is_told_once_when_they_leave_by_the_other_way(make_frame: MakeFrame) -> None:
-    station = Crossing()
-    station.hold(WEST, *far_frames(make_frame))
-    station.cut(WEST)
-
-    station.connect(EAST)
-    station.mend(NOW + 0.25)
-
-    hop = station.forwarder.hop
-    assert ({bucket(0.25): 6}, 0) == ({n: frames for n, frames in enumerate(hop.counts) if frames}, hop.pending)
-
-
-def test_time_here_of_held_frames_is_told_once_when_they_wait_on_the_other_way_too(make_frame: MakeFrame) -> None:
-    station = Crossing()
-    station.hold(WEST, *far_frames(make_frame))
-    station.cut(WEST)
-
-    station.mend(NOW + 0.25)
-    waiting = station.forwarder.hop.pending
-    station.connect(EAST)
-    station.forwarder.table.outbox(EAST).drain(NOW + 0.5)
-
-    hop = station.forwarder.hop
-    assert (0, 0, 6) == (waiting, hop.pending, sum(hop.counts))
-
-
-def test_held_frames_wait_at_an_address_not_tried_yet_when_theirs_is_suppressed(make_frame: MakeFrame) -> None:
-    station = Crossing()
-    frames = far_frames(make_frame)
-    station.hold(WEST, *frames)
-    station.wanted.clear()
-
-    station.cut(WEST)
-    station.mend()
-
-    assert ([hopped(frame) for frame in frames], [], [EAST]) == (station.held(EAST), station.held(WEST), station.wanted)
-
-
 def test_held_frames_do_not_go_to_and_fro_between_dead_addresses(make_frame: MakeFrame) -> None:
     station = Crossing()
     frames = far_frames(make_frame)
@@ -509,18 +418,6 @@ def test_held_frames_do_not_go_to_and_fro_between_dead_addresses(make_frame: Mak
         station.mend()
 
         assert ([hopped(frame) for frame in frames], []) == (station.held(WEST), station.held(EAST))
-
-
-def test_held_frames_of_a_link_that_may_come_back_at_once_stay(make_frame: MakeFrame) -> None:
-    station = Crossing()
-    frames = far_frames(make_frame)
-    station.hold(WEST, *frames)
-
-    station.cut(WEST)
-    station.health[WEST] = AddressHealth.UNTRIED
-    station.mend()
-
-    assert [hopped(frame) for frame in frames] == station.held(WEST)
 
 
 def test_frames_of_a_database_here_stay_when_their_way_breaks(make_frame: MakeFrame) -> None:
@@ -576,21 +473,6 @@ def test_what_finds_no_room_on_the_other_way_stays_until_there_is(make_frame: Ma
     assert hopped(*frames) == wire.written
 
 
-def test_copy_is_dropped_where_the_first_one_waits_whatever_way_is_best_now(make_frame: MakeFrame) -> None:
-    station = Crossing()
-    *frames, late = far_frames(make_frame, 7)
-    station.hold(WEST, *frames)
-    station.cut(WEST)
-    station.connect(EAST).can_send = False
-
-    station.take(*frames, late)
-    assert station.forwarder.dropped == {Disposition.ALREADY_HELD: 6}
-    assert ([hopped(frame) for frame in (*frames, late)], []) == (station.held(WEST), station.held(EAST))
-    station.mend()
-
-    assert ([], [hopped(frame) for frame in (*frames, late)]) == (station.held(WEST), station.held(EAST))
-
-
 def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: MakeFrame) -> None:
     station = Crossing()
     station.health = {WEST: AddressHealth.SUPPRESSED, EAST: AddressHealth.SUPPRESSED}
@@ -613,18 +495,6 @@ def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: 
     station.forwarder.table.outbox(EAST).drain(NOW)
     station.mend()
     assert in_order(wire.written, 64)
-
-
-def test_those_who_wait_want_a_link_to_any_address_that_leads_on(make_frame: MakeFrame) -> None:
-    station = Crossing()
-    station.hold(WEST, *far_frames(make_frame))
-    station.failed.add(EAST)
-    station.health[EAST] = AddressHealth.SUPPRESSED
-    station.cut(WEST)
-
-    station.mend()
-
-    assert EAST in station.wanted
 
 
 def in_order(written: bytes, count: int) -> bool:
@@ -683,22 +553,6 @@ def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make
         {},
         0,
     )
-
-
-def test_frames_for_a_mirrored_pair_wait_together_and_have_one_share(make_frame: MakeFrame) -> None:
-    station = Station()
-    frames = [
-        make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, kind=kind, sequence_number=n)
-        for n, kind in enumerate([FrameKind.MESSAGE, FrameKind.ACK, FrameKind.MESSAGE])
-    ]
-    station.surround(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
-    station.forwarder.pool.limit_bytes = 4 * (len(frames[0]) + HELD_OVERHEAD)
-
-    station.take(*frames)
-
-    (outbox,) = station.forwarder.table.pair_outboxes.values()
-    assert [hopped(frame) for frame in frames[:2]] == [held.frame for held in outbox.held]
-    assert (1, {Disposition.POOL_LIMIT: 1}) == (outbox.share.refused, station.forwarder.dropped)
 
 
 def test_frames_for_a_mirrored_pair_obey_their_lifetime(make_frame: MakeFrame) -> None:
@@ -808,20 +662,6 @@ def test_frames_that_left_through_a_retired_outbox_stay_counted(
     assert (station.forwarder.forwarded, station.forwarder.unaccounted) == (2, 0)
 
 
-def test_addresses_that_peers_invent_leave_those_of_routes_their_outboxes(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ways, "INVENTED_MAX", 2)
-    station = Station(wired=())
-    station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
-    station.take(*(make_frame(to_service=f"tcp://10.0.0.{n}/x", sequence_number=n) for n in range(3)))
-    assert {Disposition.POOL_LIMIT: 1} == station.forwarder.dropped
-
-    station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
-
-    assert ({Disposition.POOL_LIMIT: 1}, 4) == (station.forwarder.dropped, station.forwarder.pool.frames)
-
-
 def test_address_that_a_route_names_does_not_count_as_invented_any_more(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -889,22 +729,6 @@ def test_database_that_fails_drops_its_frames_and_harms_nobody_else(make_frame: 
 
     assert ({Disposition.STORE_FAILED: 3}, 0) == (station.forwarder.dropped, station.forwarder.delivered)
     assert (hopped(*frames[1::2]), [AttributeError]) == (north.written, [type(error) for _, error in station.reported])
-
-
-def test_decision_that_fails_drops_that_frame_and_no_other(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    station = Crossing()
-    north = station.connect(NORTH)
-    good = make_frame(to_service="//north")
-    monkeypatch.setattr(
-        deciding, "decide", lambda facts, here: 1 / 0 if facts.to_service == "//bad" else decide(facts, here)
-    )
-
-    station.take(make_frame(to_service="//bad"), good)
-
-    assert ({Disposition.ROUTE_INVALID: 1}, hopped(good)) == (station.forwarder.dropped, north.written)
-    assert [ZeroDivisionError] == [type(error) for _, error in station.reported]
 
 
 def test_origin_that_cannot_be_advised_is_counted_all_the_same(
@@ -976,15 +800,6 @@ def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped(make_fram
     assert [Disposition.ASKING_FOR_ROUTE] * 3 == [why for _, why in station.sender.rejected]
 
 
-def test_who_has_nobody_to_ask_drops_all_the_same(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.surround(Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
-
-    station.take(make_frame(to_service="//unknown"))
-
-    assert {Disposition.ASKING_FOR_ROUTE: 1} == station.forwarder.dropped
-
-
 def test_other_limits_hold_from_the_next_frame_on_and_nothing_is_uncounted(make_frame: MakeFrame) -> None:
     """More hops are allowed, a larger frame finds room in the slab, and what passed before is still counted."""
     station = Station()
@@ -997,25 +812,6 @@ def test_other_limits_hold_from_the_next_frame_on_and_nothing_is_uncounted(make_
     assert (3, 1) == (forwarder.forwarded, forwarder.dropped[Disposition.HOPS_EXHAUSTED])
     assert (20_000, 2_000) == (forwarder.pool.limit_bytes, forwarder.pool.share_bytes)
     assert (1 << 20) + READ_BYTES == len(forwarder.slab) == len(forwarder.view)
-
-
-def test_smaller_frames_leave_the_slab_as_it_is() -> None:
-    station = Station()
-    slab = station.forwarder.slab
-
-    station.forwarder.limit(Limits(pool_bytes=10_000, max_frame=1024, max_hops=16))
-
-    assert slab is station.forwarder.slab
-
-
-def test_an_address_that_is_given_up_may_be_somebody_elses(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.forwarder.add_own_addresses({NORTH}, NOW)
-
-    station.forwarder.add_own_addresses(set(), NOW, NORTH)
-    station.take(make_frame(to_service="//north"))
-
-    assert 1 == station.forwarder.forwarded
 
 
 # --- test_settling ---
@@ -1075,16 +871,6 @@ def batch_for(*places: Place) -> PassResult:
 
 def entry_of(_frame: Buffer) -> ForwardingEntry:
     raise AssertionError
-
-
-def test_sink_that_fails_is_reported_when_the_others_were_flushed() -> None:
-    station = Flushing()
-    failing, good = Place(station.hop, is_flushed=False), Place(station.hop)
-
-    station.flush(failing, good)
-
-    assert ([], [b"\1"]) == (failing.runs, good.taken)
-    assert [(None, ZeroDivisionError)] == station.reported
 
 
 def test_sink_that_cannot_recover_keeps_no_part_of_the_slab() -> None:

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.flow import Disposition
-from broker.forwarding.entry import ForwardingEntry, PassOrigin, message_id
+from broker.forwarding.entry import ForwardingEntry, PassOrigin
 from broker.forwarding.held_frames import (
     TIME_MAX,
     DialogAffinity,
     DialogPlacement,
     Lane,
-    affinity_key,
     affinity_key_of,
     copy_key,
     hold,
@@ -79,21 +78,6 @@ def test_copies_are_frames_at_one_place_of_a_dialog(
     difference: dict[str, Any], *, is_copy: bool, make_frame: MakeFrame
 ) -> None:
     assert is_copy == (copy_key(make_frame()) == copy_key(memoryview(make_frame(**difference))))
-
-
-def test_copies_are_told_apart_by_their_message_id(make_frame: MakeFrame) -> None:
-    frame = make_frame(message_id=bytes(range(16)))
-
-    assert {bytes(range(16))} == {message_id(form(frame)) for form in (bytes, bytearray, memoryview)}
-
-
-def test_frame_alone_is_a_piece_of_one(make_frame: MakeFrame) -> None:
-    frame = make_frame()
-    held = hold(frame, NOW, WAY_of_held)
-
-    assert (frame, 1, [held]) == (held.data, held.frames, list(held.helds()))
-    assert [(0, 0), (1, len(frame)), (1, len(frame))] == [held.begun(sent) for sent in (0, 1, len(frame))]
-    assert [(WAY_of_held, None, 1)] == list(held.by_dialog(1))
 
 
 # --- test_pack ---
@@ -198,15 +182,6 @@ def test_key_is_that_of_all_frames_which_take_the_same_way(
     assert is_same == (affinity_key_of(make_frame()) == affinity_key_of(memoryview(make_frame(**difference))))
 
 
-@pytest.mark.parametrize("flags", [0, Flag.FROM_TARGET])
-def test_key_of_a_frame_is_that_of_what_decides_its_way(flags: int, make_frame: MakeFrame) -> None:
-    frame = make_frame(to_service="//é", conversation_id=b"d" * 16, flags=flags)
-    route_key = bytes(16) + b"\0\x04" + "//é".encode()[:4]
-
-    assert len("//é".encode()) == 4
-    assert affinity_key_of(frame) == affinity_key(route_key, b"d" * 16, is_from_target=bool(flags))
-
-
 def test_place_is_where_the_first_waits_until_the_last_of_them_has_left() -> None:
     places, here, there = DialogAffinity(), Shelf("here"), Shelf("there")
     old = [places.enter(1, here) for _ in range(2)]
@@ -255,4 +230,3 @@ class Waiting(RuleBasedStateMachine):
 
 
 Waiting.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
-TestWaiting = Waiting.TestCase

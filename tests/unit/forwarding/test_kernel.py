@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
 from broker.forwarding import kernel as module
 from broker.forwarding import slow_path as careful
-from broker.forwarding.entry import ForwardingEntry, FrameOrigin
+from broker.forwarding.entry import ForwardingEntry
 from broker.forwarding.kernel import Kernel
 from broker.protocol.frame import Ping, Pong, encode_link
 from broker.protocol.layout import Flag, FrameKind
@@ -34,18 +34,6 @@ IN_PLAIN_PYTHON = pytest.mark.parametrize("kernel_name", ["python"], indirect=Tr
 # --- the plain case ---
 
 
-def test_neighbours_for_one_sink_are_one_run(make_frame: MakeFrame) -> None:
-    walker = Walker()
-    frames = [make_frame(b"x" * n, to_service="A") for n in range(4)]
-
-    walker.walk(frames[0])
-    batch, shelves = walker.walk(b"".join(frames))
-
-    assert shelves == {"A": [hopped(*frames)]}
-    assert ({FrameKind.MESSAGE: 4}, sum(map(len, frames))) == (batch.received, batch.consumed)
-    assert walker.taken() == {("A", FrameKind.MESSAGE): 5}
-
-
 def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFrame) -> None:
     walker = Walker()
     variants = [{}, {"kind": FrameKind.ACK}, {"flags": Flag.FROM_TARGET}, {"to_broker_instance": b"b" * 16}]
@@ -63,41 +51,6 @@ def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFram
         (named, FrameKind.MESSAGE, False),
     ]
     assert [(k, b"c" * 16, kind, side) for k, kind, side in asked] == walker.asked
-
-
-def test_frames_of_several_sinks_are_gathered_in_the_order_of_arrival(make_frame: MakeFrame) -> None:
-    walker = Walker()
-    services = ["A", "BB", "A", "A", "CCC", "BB"]
-    frames = [make_frame(bytes([n]), to_service=service) for n, service in enumerate(services)]
-
-    for _ in range(2):
-        _, shelves = walker.walk(b"".join(frames))
-        joined = {label: b"".join(runs) for label, runs in shelves.items()}
-        assert joined == {
-            "A": hopped(frames[0], frames[2], frames[3]),
-            "BB": hopped(frames[1], frames[5]),
-            "CCC": hopped(frames[4]),
-        }
-
-
-def test_kinds_for_one_sink_keep_their_order_and_are_counted_apart(make_frame: MakeFrame) -> None:
-    walker = Walker()
-    kinds = [
-        FrameKind.MESSAGE,
-        FrameKind.ACK,
-        FrameKind.MESSAGE,
-        FrameKind.MESSAGE,
-        FrameKind.FAULT,
-        0x42,
-        FrameKind.MESSAGE,
-    ]
-    frames = [make_frame(bytes([n]), to_service="A", kind=kind) for n, kind in enumerate(kinds)]
-    walker.walk(b"".join(frames))
-
-    batch, shelves = walker.walk(b"".join(frames))
-
-    assert b"".join(shelves["A"]) == hopped(*frames)
-    assert batch.received == {FrameKind.MESSAGE: 4, FrameKind.ACK: 1, FrameKind.FAULT: 1, 0x42: 1}
 
 
 @pytest.mark.parametrize("turns", [1, 2])
@@ -268,24 +221,6 @@ def test_walk_stops_before_bytes_that_are_no_frame(
     assert batch.received == {FrameKind.MESSAGE: 1}
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.parametrize("name_bytes", [1, 16, 100, 512])
-def test_frame_one_byte_too_short_for_its_names_is_malformed(
-    name_bytes: int, *, is_known: bool, make_frame: MakeFrame
-) -> None:
-    walker = Walker()
-    name = "A" * name_bytes
-    good = make_frame(b"", to_service=name)
-    bad = (len(good) - 1).to_bytes(4, "big") + good[4:-1]
-    if is_known:
-        walker.walk(good)
-
-    batch, shelves = walker.walk(good + bad + good)
-
-    assert (len(good), FrameMalformedError) == (batch.consumed, type(batch.error))
-    assert shelves == {name: [hopped(good)]}
-
-
 def test_frame_of_exactly_the_largest_size_is_taken(make_frame: MakeFrame) -> None:
     walker = Walker()
     frame = make_frame(b"x" * (MAX_FRAME - len(make_frame(b""))))
@@ -293,34 +228,6 @@ def test_frame_of_exactly_the_largest_size_is_taken(make_frame: MakeFrame) -> No
     batch, _ = walker.walk(frame * 2)
 
     assert batch.consumed == 2 * MAX_FRAME
-
-
-@pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.parametrize(
-    ("body_bytes", "offset", "value"),
-    [(MAX_FRAME, 0, b""), (600, 76, (513).to_bytes(2, "big")), (600, 112, (513).to_bytes(2, "big"))],
-    ids=["frame", "from_service", "to_service"],
-)
-def test_walk_stops_before_a_whole_frame_in_which_something_is_too_large(
-    body_bytes: int, offset: int, value: bytes, *, is_known: bool, make_frame: MakeFrame
-) -> None:
-    walker = Walker()
-    good, bad = make_frame(to_service="A"), make_frame(b"x" * body_bytes, to_service="A")
-    bad = bad[:offset] + value + bad[offset + len(value) :]
-    if is_known:
-        walker.walk(good)
-
-    batch, shelves = walker.walk(good + bad)
-
-    assert (len(good), {"A": [hopped(good)]}) == (batch.consumed, shelves)
-    assert batch.error is not None
-
-
-@pytest.mark.parametrize("end", [0, 3, 8])
-def test_nothing_whole_touches_nothing(end: int, make_frame: MakeFrame) -> None:
-    batch, shelves = Walker().walk(make_frame()[:end])
-
-    assert (batch.consumed, batch.error, batch.received, batch.link_frames, shelves) == (0, None, {}, [], {})
 
 
 # --- what is remembered ---
@@ -334,32 +241,6 @@ def test_forgetting_asks_for_every_way_anew(make_frame: MakeFrame) -> None:
     walker.walk(make_frame())
 
     assert len(walker.asked) == 2
-
-
-def test_way_of_a_frame_is_the_one_that_it_took(make_frame: MakeFrame) -> None:
-    for is_by_conversation in (False, True):
-        walker = Walker(is_by_conversation=is_by_conversation)
-        frame = make_frame()
-        walker.walk(frame)
-
-        way = walker.kernel.entry_of(memoryview(frame))
-
-        assert [way] == list(walker.ways.values())
-        assert len(walker.asked) == 1
-
-
-@IN_PLAIN_PYTHON
-def test_way_that_stands_for_choices_is_never_taken(make_frame: MakeFrame) -> None:
-    walker = Walker(is_by_conversation=True)
-    walker.walk(make_frame())
-
-    assert isinstance(walker.kernel, Kernel)
-    (stand_in,) = (way for ways in walker.kernel._ways.values() for way in ways.values())
-
-    assert {b"c" * 16: walker.way(b"c" * 16, FrameKind.MESSAGE)} == stand_in.choices
-    assert stand_in.frames == 0
-    with pytest.raises(AssertionError, match="a way that has choices was taken"):
-        stand_in.sink.flush(0.0, cast("FrameOrigin", object()), walker.kernel.entry_of)
 
 
 @pytest.mark.usefixtures("is_patient")

@@ -38,10 +38,6 @@ def test_compiled_kernel_is_there_where_a_compiler_is() -> None:
     assert "compiled" in KERNELS, "run `make clean setup`, and look at what the compiler says"
 
 
-def test_fastest_kernel_that_was_built_is_chosen() -> None:
-    assert ("compiled" if "compiled" in KERNELS else "python") == choose_kernel().name
-
-
 def test_without_the_compiled_kernel_its_twin_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "broker.forwarding.compiled_kernel", None)
 
@@ -190,16 +186,6 @@ def test_what_is_forgotten_is_asked_again(walker: Walker, kernels: Kernels, make
     walk(kernels, one, make_frame(to_service="A"))
 
     assert len(walker.asked) == 2
-
-
-def test_name_that_is_no_text_is_left_to_whoever_calls_it_malformed() -> None:
-    assert module._is_permitted(profile("A"), bytes(16) + b"\0\2\xff\xfe")
-    assert not module._is_permitted(profile("A"), bytes(16) + b"\0\1B")
-
-
-def test_every_profile_that_is_open_takes_the_same(kernels: Kernels) -> None:
-    assert kernels.of(Profile(frozenset(), is_open=True)) is kernels.of(OPEN)
-    assert kernels.name == kernels.of(OPEN).name
 
 
 def test_what_holds_for_one_frame_only_is_asked_for_every_time(

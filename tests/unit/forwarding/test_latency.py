@@ -54,10 +54,6 @@ def test_next_read_is_timed_after_a_rest() -> None:
     assert times.due == 7.25 + REST_SECONDS
 
 
-def test_bounds_rise() -> None:
-    assert list(BOUNDS) == sorted(set(BOUNDS))
-
-
 NONE = [0.0] * (len(BOUNDS) + 1)
 
 
@@ -81,10 +77,6 @@ def test_a_quantile_lies_in_the_bucket_where_its_rank_falls(counts: list[float],
     assert pytest.approx(seconds) == quantile(counts, part)
 
 
-def test_of_nothing_there_is_no_quantile() -> None:
-    assert quantile(NONE, 0.5) is None
-
-
 def test_only_what_is_new_counts() -> None:
     latency = Latency()
     first = latency.update(histogram(at10=1000))
@@ -94,11 +86,3 @@ def test_only_what_is_new_counts() -> None:
 
     assert ((None, None), (None, None)) == (first, third)
     assert all(seconds is not None and seconds <= BOUNDS[0] for seconds in second)
-
-
-def test_where_nobody_counts_nothing_is_known() -> None:
-    latency = Latency()
-    latency.update(())
-
-    assert (None, None) == latency.update(())
-    assert (None, None) == latency.update(NONE)

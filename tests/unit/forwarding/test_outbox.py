@@ -13,10 +13,10 @@ from broker.flow import Disposition
 from broker.forwarding import outbox_queue as packing
 from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, Outlet
 from broker.forwarding.held_frames import DialogAffinity, affinity_key_of
-from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, DatabaseSink, DropSink, Outbox
-from broker.forwarding.pool import FED_SECONDS, HELD_OVERHEAD, Pool, forget_feeders
+from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, DatabaseSink, Outbox
+from broker.forwarding.pool import HELD_OVERHEAD, Pool
 from broker.protocol.frame import decode_dialog
-from broker.protocol.layout import Flag, FrameKind
+from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from tests.support.forwarding import outbox_context
 
@@ -118,22 +118,6 @@ def test_batch_leaves_in_one_write(make_frame: MakeFrame) -> None:
     assert station.outbox.runs == []
 
 
-def test_single_run_is_handed_on_without_a_copy(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    station, wire = Station(), Wire()
-    station.outbox.outlet = wire
-    seen: list[Buffer] = []
-
-    def send(data: Buffer) -> int:
-        seen.append(data)
-        return len(data)
-
-    monkeypatch.setattr(wire, "send", send)
-
-    station.send(make_frame())
-
-    assert [memoryview] == [type(data) for data in seen]
-
-
 def test_without_a_link_frames_are_held_and_one_is_asked_for(make_frame: MakeFrame) -> None:
     station = Station()
     frame = make_frame()
@@ -142,34 +126,6 @@ def test_without_a_link_frames_are_held_and_one_is_asked_for(make_frame: MakeFra
 
     assert ([frame], [ADDRESS], 0) == (station.held, station.wanted, station.way.frames)
     assert station.pool.frames == 1
-
-
-def test_link_that_comes_when_asked_for_takes_the_frame_at_once(make_frame: MakeFrame) -> None:
-    station, wire = Station(), Wire()
-
-    def want() -> None:
-        outbox.outlet = wire
-        outbox.drain(NOW)
-
-    outbox = Outbox(ADDRESS, pool=station.pool, request_link=want, context=outbox_context(drop=station.drop))
-    way = ForwardingEntry(outbox, Disposition.FORWARDED, kind=FrameKind.MESSAGE)
-    frame = make_frame()
-
-    outbox.runs.append(frame)
-    way.frames += 1
-    outbox.flush(NOW, station.sender, lambda _: way)
-
-    assert (frame, 1, 0) == (wire.written, way.frames, station.pool.used_bytes)
-
-
-def test_blocked_link_is_not_written_to_and_not_asked_for_again(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.outbox.outlet = wire = Wire(room=0)
-    frame = make_frame()
-
-    station.send(frame)
-
-    assert (b"", [frame], []) == (wire.written, station.held, station.wanted)
 
 
 @pytest.mark.parametrize("cut", [1, 100, 137, 138, 139, 275, 276, 277, 413])
@@ -215,21 +171,6 @@ def test_frames_behind_held_ones_wait_their_turn(make_frame: MakeFrame) -> None:
     assert (first + second, 2, []) == (wire.written, station.way.frames, station.held)
 
 
-@pytest.mark.parametrize(
-    ("outlet", "is_holding", "is_ready"),
-    [(None, False, False), (Wire(), False, True), (Wire(room=0), False, False), (Wire(), True, False)],
-)
-def test_ready_means_that_a_frame_would_leave_at_once(
-    outlet: Wire | None, *, is_holding: bool, is_ready: bool, make_frame: MakeFrame
-) -> None:
-    station = Station()
-    if is_holding:
-        station.send(make_frame())
-    station.outbox.outlet = outlet
-
-    assert is_ready == station.outbox.is_ready
-
-
 # --- what does not leave ---
 
 
@@ -241,37 +182,6 @@ def test_second_copy_of_a_held_frame_is_dropped(make_frame: MakeFrame) -> None:
 
     assert [(copy, Disposition.ALREADY_HELD, station.sender)] == station.dropped
     assert (station.pool.frames, station.way.frames) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    "difference",
-    [
-        {"conversation_id": b"d" * 16},
-        {"sequence_number": 1},
-        {"fragment_number": 1},
-        {"kind": FrameKind.ACK},
-        {"flags": Flag.FROM_TARGET},
-    ],
-    ids=str,
-)
-def test_frame_at_another_place_is_no_copy(difference: dict[str, object], make_frame: MakeFrame) -> None:
-    station = Station()
-
-    station.send(make_frame() + make_frame(**difference), frames=2)
-
-    assert (station.dropped, station.pool.frames) == ([], 2)
-
-
-def test_copy_of_a_frame_that_has_left_is_held_anew(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.send(make_frame())
-    station.outbox.outlet = wire = Wire()
-    station.outbox.drain(NOW)
-    wire.room = 0
-
-    station.send(make_frame())
-
-    assert (station.dropped, station.pool.frames) == ([], 1)
 
 
 def test_frame_that_does_not_fit_the_pool_is_dropped(make_frame: MakeFrame) -> None:
@@ -292,19 +202,6 @@ def test_link_is_asked_for_though_nothing_found_room(make_frame: MakeFrame) -> N
     assert (0, [ADDRESS]) == (station.pool.frames, station.wanted)
 
 
-def test_one_next_hop_holds_no_more_than_its_share(make_frame: MakeFrame) -> None:
-    pool = Pool(4 * (HELD_OVERHEAD + 200), share_percent=50)
-    one, other = Station(pool=pool), Station(pool=pool)
-    frames = [make_frame(sequence_number=n) for n in range(3)]
-
-    one.send(*frames, frames=3)
-    other.send(frames[2])
-
-    assert [(frames[2], Disposition.POOL_LIMIT, one.sender)] == one.dropped
-    assert (frames[:2], [frames[2]], []) == (one.held, other.held, other.dropped)
-    assert (1, 0, 3) == (one.outbox.share.refused, other.outbox.share.refused, pool.frames)
-
-
 # --- those who feed it ---
 
 
@@ -320,18 +217,6 @@ def test_who_brings_what_has_to_wait_is_told_of_and_nobody_else(make_frame: Make
     assert ([(station.outbox, station.sender)], []) == (station.held_back, station.dropped)
 
 
-def test_who_brings_only_copies_is_not_held_back(make_frame: MakeFrame) -> None:
-    frame = make_frame()
-    station = Station(pool=Pool(HELD_OVERHEAD + len(frame)))
-    station.send(frame)
-    station.held_back.clear()
-    station.sender = cast("FrameOrigin", object())
-
-    station.send(frame)
-
-    assert ([Disposition.ALREADY_HELD], []) == ([why for _, why, _ in station.dropped], station.held_back)
-
-
 def test_nobody_is_held_back_when_all_has_left(make_frame: MakeFrame) -> None:
     station = Station(pool=Pool(2 * HELD_OVERHEAD + 400))
     station.send(make_frame(sequence_number=1))
@@ -341,31 +226,6 @@ def test_nobody_is_held_back_when_all_has_left(make_frame: MakeFrame) -> None:
     station.send(make_frame(sequence_number=2))
 
     assert (0, []) == (station.pool.frames, station.held_back)
-
-
-def test_who_brings_what_is_cut_or_refused_is_held_back_too(make_frame: MakeFrame) -> None:
-    station = Station(pool=Pool(HELD_OVERHEAD))
-    station.outbox.outlet = Wire(room=10)
-    assert station.outbox.share.admit(0)
-
-    station.send(make_frame(sequence_number=1), make_frame(sequence_number=2), frames=2)
-
-    assert [(station.outbox, station.sender)] == station.held_back
-
-
-def test_only_those_who_lately_brought_what_had_to_wait_feed_it(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.outbox.outlet = wire = Wire()
-    station.send(make_frame(sequence_number=1))
-    assert {} == station.outbox.share.feeders
-
-    wire.room = 0
-    station.send(make_frame(sequence_number=2))
-    forget_feeders(station.outbox.share, NOW + FED_SECONDS - 0.1)
-    assert {station.sender: NOW} == station.outbox.share.feeders
-    forget_feeders(station.outbox.share, NOW + FED_SECONDS)
-
-    assert {} == station.outbox.share.feeders
 
 
 @pytest.mark.parametrize("position", range(3))
@@ -379,25 +239,6 @@ def test_narrow_link_is_spared_frames_above_its_size(position: int, make_frame: 
 
     assert [(large, Disposition.FRAME_TOO_LARGE, station.sender)] == station.dropped
     assert (b"".join(frame for frame in frames if frame != large), 2) == (wire.written, station.way.frames)
-
-
-def test_narrow_link_is_written_nothing_when_nothing_fits(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.outbox.outlet = wire = Wire(max_frame=512, is_narrow=True)
-
-    station.send(make_frame(b"x" * 1000))
-
-    assert (wire.writes, station.way.frames, len(station.dropped)) == (0, 0, 1)
-
-
-def test_narrow_link_takes_frames_of_its_size_though_the_pool_is_full(make_frame: MakeFrame) -> None:
-    station = Station(pool=Pool(0))
-    station.outbox.outlet = wire = Wire(max_frame=512, is_narrow=True)
-    frame = make_frame()
-
-    station.send(frame)
-
-    assert (frame, []) == (wire.written, station.dropped)
 
 
 def test_held_frame_above_the_size_of_the_link_that_comes_is_dropped(make_frame: MakeFrame) -> None:
@@ -459,22 +300,6 @@ def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
     assert ([long], 1) == (station.held, station.pool.frames)
     assert 1 == station.outbox.expire(NOW + 5, 9)
     assert (station.held, station.pool.used_bytes) == ([], 0)
-
-
-def test_frame_waits_no_longer_than_this_instance_lets_it(make_frame: MakeFrame) -> None:
-    """Whatever its lifetime; what it says on the wire is not changed."""
-    station = Station(pool=Pool(1 << 20, hold_seconds=300.0))
-    frames = [make_frame(time_to_live=2**32 - 1, sequence_number=n) for n in range(3)]
-    last = make_frame(time_to_live=2**32 - 1, sequence_number=3)
-    station.send(b"".join(frames), frames=3)
-    station.send(last, now=NOW + 1)
-
-    station.outbox.expire(NOW + 299.9, 9)
-    assert [] == station.dropped
-    station.outbox.expire(NOW + 300, 9)
-
-    assert [(frame, Disposition.EXPIRED_HERE, None) for frame in frames] == station.dropped
-    assert ([last], 1) == (station.held, station.pool.frames)
 
 
 def test_expired_frame_is_not_sent(make_frame: MakeFrame) -> None:
@@ -628,17 +453,6 @@ def test_drain_ends_after_a_turns_worth_and_asks_for_another(make_frame: MakeFra
     assert b"".join(frames) == wire.written
 
 
-def test_drain_ends_after_a_turns_worth_of_what_is_late_too(make_frame: MakeFrame) -> None:
-    station = Station(pool=Pool(1 << 30))
-    frames = [make_frame(sequence_number=n, time_to_live=1000) for n in range(2 * DRAIN_FRAMES)]
-    station.send(b"".join(frames), frames=len(frames))
-    station.outbox.outlet = Wire()
-
-    station.outbox.drain(NOW + 1)
-
-    assert (DRAIN_FRAMES, [station.outbox]) == (len(station.outbox.held), station.unfinished)
-
-
 # --- where dialogs wait ---
 
 
@@ -697,19 +511,6 @@ def test_database_gets_copies_of_its_frames_in_the_order_of_arrival(make_frame: 
     slab[:] = bytes(len(slab))
 
     assert [(DATABASE, frames, origin)] == delivered
-    assert sink.runs == []
-
-
-def test_every_dropped_frame_is_counted_under_the_reason_of_its_sink(make_frame: MakeFrame) -> None:
-    dropped: list[tuple[bytes, Disposition, FrameOrigin | None]] = []
-    frames = [make_frame(bytes([n])) for n in range(3)]
-    origin = Silent()
-    sink = DropSink(Disposition.HOPS_EXHAUSTED, lambda frame, why, whose: dropped.append((bytes(frame), why, whose)))
-    sink.runs += [frames[0], b"".join(frames[1:])]
-
-    sink.flush(0.0, origin, no_way)
-
-    assert [(frame, Disposition.HOPS_EXHAUSTED, origin) for frame in frames] == dropped
     assert sink.runs == []
 
 

@@ -38,33 +38,11 @@ def keep(queue: HeldQueue, frame: bytes, now: float = NOW) -> Held:
     return held
 
 
-def test_what_is_due_comes_out_the_earliest_first_and_the_rest_stays_in_order(make_frame: MakeFrame) -> None:
-    queue = HeldQueue()
-    lives = [3000, 1000, 60_000, 2000, 50_000]
-    helds = [keep(queue, make_frame(sequence_number=n, time_to_live=life)) for n, life in enumerate(lives)]
-
-    assert [] == queue.pop_due(NOW + 0.999, 9)[0]
-    assert [helds[1], helds[3], helds[0]] == queue.pop_due(NOW + 3.0, 9)[0]
-
-    assert ([helds[2], helds[4]], 2) == (list(queue), len(queue))
-
-
 def test_of_what_is_due_no_more_comes_out_than_was_asked_for(make_frame: MakeFrame) -> None:
     queue = HeldQueue()
     helds = [keep(queue, make_frame(sequence_number=n, time_to_live=1000 + n)) for n in range(5)]
 
     assert [helds[:2], helds[2:4], helds[4:], []] == [queue.pop_due(NOW + 2, 2)[0] for _ in range(4)]
-
-
-def test_one_that_is_replaced_keeps_its_place_and_its_deadline(make_frame: MakeFrame) -> None:
-    queue = HeldQueue()
-    first, second = (keep(queue, make_frame(sequence_number=n, time_to_live=1000)) for n in range(2))
-    other = first._replace(since=first.since + 0.5)
-
-    queue.replace(first, other)
-
-    assert ([other, second], False, True) == (list(queue), queue.has(first), queue.has(other))
-    assert [other, second] == queue.pop_due(NOW + 1, 9)[0]
 
 
 def test_deadline_of_a_frame_that_left_is_not_that_of_its_copy(make_frame: MakeFrame) -> None:
@@ -95,44 +73,6 @@ def keep_together(queue: HeldQueue, frames: list[bytes], now: float = NOW) -> Pa
     pack = pack_of(frames, now, name=queue.new_name())
     queue.add(pack)
     return pack
-
-
-def test_pack_is_its_frames(make_frame: MakeFrame) -> None:
-    queue = HeldQueue()
-    frames = [make_frame(sequence_number=n) for n in range(4)]
-    first = keep(queue, frames[0])
-    pack = keep_together(queue, frames[1:3])
-    last = keep(queue, frames[3])
-
-    assert [first, *pack.helds(), last] == list(queue)
-    assert ([True] * 4, 4) == ([copy_key(frame) in queue for frame in frames], len(queue))
-    assert [first, pack, last] == list(queue.pieces())
-
-
-def test_frame_leaves_the_middle_of_a_pack_and_the_others_stay_where_they_are(make_frame: MakeFrame) -> None:
-    queue = HeldQueue()
-    frames = [make_frame(sequence_number=n) for n in range(5)]
-    keep_together(queue, frames[:3])
-    keep_together(queue, frames[3:])
-
-    queue.remove(list(queue)[1])
-
-    assert [frames[n] for n in (0, 2, 3, 4)] == [held.frame for held in queue]
-    assert (False, 4) == (copy_key(frames[1]) in queue, len(queue))
-
-
-def test_pack_of_which_a_part_has_left_is_shorter_and_in_its_place(make_frame: MakeFrame) -> None:
-    queue = HeldQueue()
-    frames = [make_frame(sequence_number=n) for n in range(4)]
-    pack = keep_together(queue, frames[:3])
-    keep(queue, frames[3])
-
-    queue.remove_first(pack, 2)
-
-    assert frames[2:] == [held.frame for held in queue]
-    assert [False, False, True] == [copy_key(frame) in queue for frame in frames[:3]]
-    [rest, _] = queue.pieces()
-    assert len(frames[2]) == len(rest.data)
 
 
 def test_pack_is_taken_apart_for_what_cannot_leave_and_only_then(make_frame: MakeFrame) -> None:
@@ -170,18 +110,6 @@ def test_last_of_a_large_pack_needs_little_memory(make_frame: MakeFrame) -> None
 
     assert 1 == len(queue)
     assert sys.getsizeof(queue.split(pack.name)) < sys.getsizeof(dict.fromkeys(pack.keys)) / 10
-
-
-def test_frame_of_a_pack_that_is_replaced_keeps_its_place(make_frame: MakeFrame) -> None:
-    queue = HeldQueue()
-    pack = keep_together(queue, [make_frame(sequence_number=n) for n in range(3)])
-    helds = list(queue.split(pack.name).values())
-    other = helds[1]._replace(since=helds[1].since + 0.5)
-
-    queue.replace(helds[1], other)
-
-    assert [helds[0], other, helds[2]] == list(queue)
-    assert (False, True) == (queue.has(helds[1]), queue.has(other))
 
 
 PLAIN = Header(
@@ -264,7 +192,6 @@ class Queue(RuleBasedStateMachine):
 
 
 Queue.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
-TestQueue = Queue.TestCase
 
 
 # --- test_packing ---
@@ -327,17 +254,6 @@ def test_frames_of_a_run_wait_as_one_piece_and_a_lone_one_by_itself(make_frame: 
     assert (0, 0, 4) == (station.ways[FrameKind.MESSAGE].frames, station.hop.pending, station.pool.frames)
 
 
-def test_few_frames_are_held_by_themselves(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "PACK_FRAMES", 4)
-    station = Station()
-    frames = [make_frame(sequence_number=n, hop_count=1) for n in range(7)]
-
-    pieces = station.hold(frames[:3], frames[3:])
-
-    assert [Held, Held, Held, Pack] == [type(piece) for piece in pieces]
-    assert (frames, 7, len(frames)) == ([held.frame for held in station.queue], station.pool.frames, len(station.queue))
-
-
 def test_pack_is_no_longer_than_it_may_be_and_one_frame(make_frame: MakeFrame) -> None:
     station = Station()
     frames = [make_frame(b"x" * 9000, sequence_number=n) for n in range(20)]
@@ -391,19 +307,6 @@ def test_what_is_held_already_is_no_copy_the_second_time(make_frame: MakeFrame) 
     station.hold(frames)
 
     assert [Disposition.ALREADY_HELD] * 3 == station.why_refused
-
-
-def test_who_brings_something_that_is_no_copy_feeds_the_share(make_frame: MakeFrame) -> None:
-    station = Station(HELD_OVERHEAD + 200)
-    frames = [make_frame(sequence_number=n) for n in range(2)]
-    station.hold(frames[:1])
-    station.share.feeders.clear()
-
-    station.hold(frames[:1])
-    assert {} == station.share.feeders
-    station.hold(frames[1:])
-
-    assert ({station.sender: NOW}, Disposition.POOL_LIMIT) == (station.share.feeders, station.why_refused[-1])
 
 
 def test_payer_is_charged_and_its_part_holds(make_frame: MakeFrame) -> None:
@@ -493,16 +396,6 @@ def test_frames_are_held_and_refused_as_one_by_one(
         assert way.frames == sum(frame[4] == kind for frame, _ in refused)  # `refuse` is to take these back
 
 
-@pytest.mark.parametrize("length", [1, 100, 512])
-def test_names_of_any_length_are_read(length: int, make_frame: MakeFrame) -> None:
-    station = Station()
-    frames = [make_frame(hop_count=1, to_service="n" * length, sequence_number=n) for n in range(2)]
-
-    station.hold(frames)
-
-    assert (1, [affinity_key_of(frames[0])]) == (station.asked, list(station.places._by_key))
-
-
 # --- test_pending ---
 # A queue that moves is looked at from its front, each frame once, with what comes meanwhile.
 
@@ -533,12 +426,6 @@ def row(make_frame: MakeFrame) -> Row:
     return Row(make_frame)
 
 
-def test_every_frame_has_its_turn(row: Row) -> None:
-    assert 5 == len(row.pending)
-    assert row.frames == list(row.looked_at())
-    assert (0, None) == (len(row.pending), row.pending.first())
-
-
 def test_what_has_left_meanwhile_is_not_looked_at(row: Row) -> None:
     for number in (0, 2):
         row.queue.remove(row.held(number))
@@ -563,12 +450,3 @@ def test_what_comes_meanwhile_has_its_turn_at_the_end(row: Row, make_frame: Make
 
     assert 8 == len(row.pending)
     assert [*row.frames, *more] == list(row.looked_at())
-
-
-def test_later_copy_of_what_has_left_keeps_its_own_turn(row: Row) -> None:
-    row.queue.remove(row.held(0))
-    copy = hold(row.frames[0], NOW + 1, WAY)
-    row.queue.add(copy)
-    row.pending.add(copy)
-
-    assert [*row.frames[1:], row.frames[0]] == list(row.looked_at())

@@ -9,7 +9,6 @@ from broker.forwarding.pool import (
     FED_SECONDS,
     FULL_BYTES,
     HELD_OVERHEAD,
-    READ_BYTES,
     Bound,
     Limits,
     PartialFrames,
@@ -26,22 +25,6 @@ from broker.protocol.layout import MIN_DIALOG_FRAME
 
 # --- test_limits ---
 # Bounds of the pass, as they are given and as they change while it runs.
-
-
-def test_the_slab_has_room_for_the_largest_frame_and_one_read_behind_it() -> None:
-    """A frame that was begun is complete after one more read, however long it is."""
-    limits = Limits(pool_bytes=1 << 20, max_frame=65_536, max_hops=16)
-
-    assert 65_536 + READ_BYTES == limits.slab_bytes
-
-
-def test_a_pool_has_the_bounds() -> None:
-    """Bytes, share of one next hop, what one read may be charged, and how long a frame waits."""
-    pool = Pool(0)
-    pool.limit(Limits(pool_bytes=1 << 20, max_frame=65_536, max_hops=16, share_percent=25, hold_seconds=7.0))
-
-    assert (1 << 20, 1 << 18, cost_of_read(READ_BYTES, 65_536)) == (pool.limit_bytes, pool.share_bytes, pool.read_cost)
-    assert 7.0 == pool.hold_seconds
 
 
 def test_a_smaller_bound_drops_nothing_and_lets_nothing_in() -> None:
@@ -82,17 +65,6 @@ def test_frame_is_admitted_while_it_fits_with_its_overhead(limit: int, sizes: li
     assert (pool.used_bytes, 0, 0) == (share.used_bytes, share.refused, pool.over_share)
 
 
-def test_released_frame_makes_room_for_another_of_its_size() -> None:
-    pool = Pool(HELD_OVERHEAD + 100)
-    share = Share(pool)
-    share.admit(100)
-
-    share.release(100)
-
-    assert (pool.used_bytes, share.used_bytes, pool.frames) == (0, 0, 0)
-    assert share.admit(100)
-
-
 @pytest.mark.parametrize("frames", [2, 3])
 def test_frames_are_admitted_all_or_none_and_room_tells_before(frames: int) -> None:
     pool = Pool(4 * (HELD_OVERHEAD + 100), share_percent=50)
@@ -119,15 +91,6 @@ def test_one_next_hop_has_its_share_and_leaves_the_rest_to_others() -> None:
     assert [True, True, False, True, True] == admitted
     assert (1, 0, 1) == (dead.refused, other.refused, pool.over_share)
     assert dead.limit_bytes == pool.share_bytes == 2 * (HELD_OVERHEAD + 100)
-
-
-def test_full_pool_is_not_laid_at_the_door_of_a_share() -> None:
-    pool = Pool(2 * (HELD_OVERHEAD + 100), share_percent=50)
-    shares = [Share(pool) for _ in range(3)]
-
-    assert [True, True, False] == [share.admit(100) for share in shares]
-
-    assert (0, 0) == (pool.over_share, shares[2].refused)
 
 
 def test_a_read_costs_at_worst_frames_of_the_smallest_size_behind_the_largest() -> None:
@@ -205,16 +168,6 @@ def test_who_feeds_a_share_feeds_the_pool_and_is_forgotten_after_a_while() -> No
     assert {late: 1.5} == share.feeders == pool.feeders
 
 
-def test_what_leaves_a_share_has_left_the_pool() -> None:
-    pool = Pool(1000)
-    share, other = Share(pool), Share(pool)
-
-    share.left(7.0)
-
-    assert (7.0, 7.0) == (share.left_at, pool.left_at)
-    assert other.left_at < 0
-
-
 def test_full_means_that_next_to_nothing_finds_room_here_or_in_the_pool() -> None:
     pool = Pool(16 * FULL_BYTES, share_percent=50)
     one, other, third = (Share(pool) for _ in range(3))
@@ -247,16 +200,6 @@ def test_what_a_payer_has_no_room_for_is_charged_to_nobody() -> None:
     assert not share.admit(100, payer)
 
     assert (0, 0, 0, 0) == (payer.used_bytes, share.used_bytes, pool.used_bytes, pool.frames)
-
-
-def test_payer_is_charged_no_more_for_what_is_released() -> None:
-    pool = Pool(10_000)
-    payer, share = PoolQuota(pool, 50), Share(pool)
-    assert share.admit(100, payer)
-
-    share.release(100, payer)
-
-    assert (0, 0) == (payer.used_bytes, pool.used_bytes)
 
 
 def test_who_feeds_a_share_feeds_its_payers_part() -> None:
@@ -294,26 +237,6 @@ def unfinished() -> PartialFrames:
     return PartialFrames(max_bytes=100)
 
 
-def test_what_is_kept_follows_what_every_link_says(unfinished: PartialFrames) -> None:
-    one, other = Link(unfinished), Link(unfinished, is_accept=False)
-
-    one.keep(10)
-    other.keep(20)
-    one.keep(5)
-    other.keep(0)
-
-    assert 5 == unfinished.kept_bytes
-
-
-def test_the_bound_itself_closes_nobody(unfinished: PartialFrames) -> None:
-    one, other = Link(unfinished), Link(unfinished)
-
-    one.keep(40)
-    other.keep(60)
-
-    assert ("", "") == (one.closed, other.closed)
-
-
 def test_at_the_bound_those_go_that_have_waited_the_longest_however_little_they_keep(unfinished: PartialFrames) -> None:
     slow, slower, busy = Link(unfinished), Link(unfinished), Link(unfinished)
     slower.keep(10)
@@ -340,12 +263,3 @@ def test_whom_we_have_dialled_goes_last(unfinished: PartialFrames) -> None:
 
     assert known.closed
     assert 40 == unfinished.kept_bytes
-
-
-def test_a_link_that_alone_is_above_the_bound_is_closed_itself(unfinished: PartialFrames) -> None:
-    alone = Link(unfinished)
-
-    alone.keep(101)
-
-    assert alone.closed
-    assert 0 == unfinished.kept_bytes

@@ -134,22 +134,6 @@ def small_slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(packing, "PACK_FRAMES", request.param)
 
 
-def test_queue_moves_a_slice_a_turn_and_asks_for_the_next() -> None:
-    station = Station()
-    station.take(*range(10))
-    wire = station.forwarder.table.outbox(EAST).outlet = Wire()
-
-    station.lead(Route("East", EAST, "//far"))
-    station.forwarder.reroute_waiting(NOW)
-    lengths = [(len(station.held(WEST)), station.turns)]
-    for _ in range(2):
-        station.turn()
-        lengths.append((len(station.held(WEST)), station.turns))
-
-    assert [(6, 1), (2, 2), (0, 2)] == lengths
-    assert [(n, 0) for n in range(10)] == left_by(wire)
-
-
 def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once() -> None:
     station = Station()
     station.take(*[1, 2] * 5)
@@ -166,18 +150,6 @@ def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once()
 
     for dialog in (1, 2):
         assert [(dialog, n) for n in range(7)] == [one for one in left_by(wire) if one[0] == dialog]
-
-
-def test_copy_of_what_has_yet_to_move_is_dropped() -> None:
-    station = Station()
-    station.take(*[1] * 10)
-    station.forwarder.table.outbox(EAST).outlet = Wire()
-    station.lead(Route("East", EAST, "//far"))
-    station.forwarder.reroute_waiting(NOW)
-
-    station.take(1, number=9)
-
-    assert {Disposition.ALREADY_HELD: 1} == station.forwarder.dropped
 
 
 def test_move_ends_however_much_arrives() -> None:

@@ -11,15 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.forwarding import ring as module
-from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Queued, UnknownOrigin
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Queued
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNELS
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD, Limits
-from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Ring, Sample, VisitRecord, decode, head_of, mix
+from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Ring, Sample, VisitRecord, decode, mix
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import HEADER_BYTES, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
@@ -201,41 +200,7 @@ def test_every_frame_that_leads_nowhere_is_recorded_once(
     ]
 
 
-def test_name_that_is_no_text_is_told_as_it_came(make_frame: MakeFrame) -> None:
-    station = Station(0)
-
-    station.take(make_frame(to_service="//north").replace(b"//north", b"//\xffnort"))
-    (record,) = station.records()
-
-    assert (Disposition.MALFORMED, b"//\xffnort") == (record.disposition, record.to_service)
-    with pytest.raises(FrameMalformedError):
-        _ = record.header
-
-
 # --- what they say ---
-
-
-def test_record_tells_the_frame_as_it_arrived_and_the_way_it_took(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.connect(NORTH)
-    frame = make_frame(b"x" * 300, to_service="//north", hop_count=2, time_consumed=7)
-
-    station.take(frame, sender="instance-7")
-    (record,) = station.records()
-
-    assert decode_dialog(frame)[0] == record.header
-    assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
-    assert (NOW, NOW, "instance-7", False, {}, "") == (record.arrival.entered, record.left, *record.arrival[1:])
-    assert ("ToNorth", NORTH, Disposition.FORWARDED) == (route(record), next_hop(record), record.disposition)
-
-
-def test_frame_for_a_database_here_is_delivered(make_frame: MakeFrame) -> None:
-    station = Station()
-
-    station.take(make_frame(to_service="//here"))
-    (record,) = station.records()
-
-    assert (Disposition.DELIVERED, None, "Here") == (record.disposition, next_hop(record), route(record))
 
 
 @pytest.mark.parametrize("is_served", [True, False])
@@ -279,17 +244,6 @@ def test_frame_that_waited_is_recorded_when_it_leaves(make_frame: MakeFrame) -> 
     assert [(1, 2007, "peer", len(frames[2]))] == [
         (each.header.hop_count, each.header.time_consumed, each.arrival.adjacent_in, each.frame_bytes) for each in late
     ]
-
-
-def test_frame_that_nobody_follows_leaves_untold_after_it_waited(make_frame: MakeFrame) -> None:
-    station = Station(0)
-    wire = station.connect(NORTH, 0)
-
-    station.take(make_frame(to_service="//north"))
-    wire.room = 1 << 20
-    station.forwarder.table.outbox(NORTH).drain(NOW + 2)
-
-    assert ([], 1, 0) == (station.records(), station.forwarder.forwarded, station.ring.shed)
 
 
 @pytest.mark.parametrize("sample", [0, 1])
@@ -346,16 +300,6 @@ def test_frames_that_an_outbox_refuses_are_recorded_once_with_why(sample: float,
     assert [each for each in expected if sample or each[3] is not Disposition.FORWARDED] == story(told)
     assert {(4, NORTH)} == {(record.header.hop_count, next_hop(record)) for record in held + told}
     assert station.ring.shed == 0
-
-
-def test_copy_that_left_in_the_same_pass_keeps_its_record(make_frame: MakeFrame) -> None:
-    station = Station()
-    frame = make_frame(to_service="//north")
-    station.connect(NORTH, len(frame))
-
-    station.take(frame, frame)
-
-    assert [(0, NOW, NOW, Disposition.FORWARDED)] == story(station.records())
 
 
 def test_copies_that_differ_in_hops_alone_are_told_apart(make_frame: MakeFrame) -> None:
@@ -440,34 +384,6 @@ def test_frames_that_move_are_one_visit_each_whatever_becomes_of_them(sample: fl
     assert station.ring.shed == 0
 
 
-def test_frame_that_moves_to_a_drop_is_recorded_as_dropped(make_frame: MakeFrame) -> None:
-    station = Station(0)
-    station.take(make_frame(to_service="//north", hop_count=1))
-
-    table = build_table((), now=datetime.now(UTC))
-    station.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
-    station.forwarder.reroute_waiting(NOW + 1)
-    (record,) = station.records()
-
-    assert [(0, NOW, NOW + 1, Disposition.NO_ROUTE)] == story([record])
-    assert (1, 1000) == (record.header.hop_count, record.header.time_consumed)
-
-
-def test_copy_of_what_waits_elsewhere_is_recorded_as_dropped(make_frame: MakeFrame) -> None:
-    station = Station(0)
-    frame = make_frame(to_service="//far")
-    station.connect(WEST, 0)
-    station.take(frame, now=NOW, sender=str(WEST))
-    station.cut(WEST)
-    station.connect(EAST, 0)
-
-    station.take(frame, now=NOW + 1, sender=str(EAST))
-    records = station.records()
-
-    assert [(0, NOW + 1, NOW + 1, Disposition.ALREADY_HELD)] == story(records)
-    assert [str(EAST)] == [record.arrival.adjacent_in for record in records]
-
-
 # --- bounds ---
 
 
@@ -505,14 +421,6 @@ def test_shed_record_is_lost_only_when_its_visit_ends(make_frame: MakeFrame) -> 
 
     assert [(0, NOW, NOW + 1, Disposition.FORWARDED)] == story(station.records())
     assert station.ring.shed == 2
-
-
-def test_drop_that_finds_no_room_is_shed_once(make_frame: MakeFrame) -> None:
-    station = Station(capacity=10, pool_bytes=0)
-
-    station.take(make_frame(to_service="//north"), make_frame(to_service="//nobody"))
-
-    assert ([], 2) == (station.records(), station.ring.shed)
 
 
 def test_what_was_taken_is_gone_from_the_ring_and_stays_as_it_was(make_frame: MakeFrame) -> None:
@@ -567,35 +475,6 @@ def test_kernel_is_told_of_which_ways_it_need_not_look_at_the_dialog(sample: flo
     }
 
     assert [sample == 1, sample == 1, True] == list(marked.values())
-
-
-@pytest.mark.parametrize("kernel", sorted(KERNELS))
-def test_kernel_counts_what_it_sheds_of_every_dialog(kernel: str, make_frame: MakeFrame) -> None:
-    walker = Walker()
-    ring = Ring(record_bytes(make_frame()), sample=1)
-    way = walker.way("name", FrameKind.MESSAGE)
-    walks = KERNELS[kernel](
-        max_frame=1 << 16, max_hops=8, resolve=lambda *_: (way, False), drop_way=lambda *_: way, ring=ring
-    )
-    slab = bytearray(make_frame() * 5)
-
-    ring.begin(0.0, UnknownOrigin(), is_from_here=False)
-    walks.walk(slab, len(slab))
-
-    assert (1, 4) == (len(list(decode(ring.take()))), ring.shed)
-
-
-def test_arrivals_are_no_more_than_records(make_frame: MakeFrame) -> None:
-    station = Station(0.5)
-    station.connect(NORTH)
-    ids = [n.to_bytes(16, "big") for n in range(20)]
-
-    for each in ids:
-        station.take(make_frame(to_service="//north", conversation_id=each))
-    taken = station.ring.take()
-
-    sample = Sample(0.5)
-    assert sum(each in sample for each in ids) == len(taken.arrivals) == len(list(decode(taken)))
 
 
 def test_where_frames_come_from_is_asked_once_for_a_pass_and_only_if_it_is_recorded(make_frame: MakeFrame) -> None:
@@ -670,26 +549,6 @@ def test_databases_tell_of_followed_frames_and_of_all_that_are_dropped(sample: f
     assert sample == station.ring.follows(decode_dialog(plain)[0].conversation_id)
 
 
-def test_head_of_a_frame_is_enough_to_tell_of_it(make_frame: MakeFrame) -> None:
-    ring = Ring(1000, sample=1)
-    frame = make_frame(b"x" * 300, to_service="//here")
-
-    ring.report(head_of(frame), None, PassOrigin(NOW - 5, "", is_from_here=True), NOW)
-    (record,) = decode(ring.take())
-
-    assert (None, None, NOW - 5, NOW) == (record.entry, record.disposition, record.arrival.entered, record.left)
-    assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
-    assert ("//here", 300) == (record.header.to_service, len(frame) - len(head_of(frame)))
-
-
-def test_verdict_without_room_is_shed(make_frame: MakeFrame) -> None:
-    ring = Ring(10, sample=1)
-
-    ring.report(make_frame(), Disposition.DELIVERED, PassOrigin(NOW, "", is_from_here=True), NOW)
-
-    assert (1, []) == (ring.shed, list(decode(ring.take())))
-
-
 def test_what_is_told_in_the_middle_of_a_pass_is_not_taken_back(make_frame: MakeFrame) -> None:
     ring = Ring(1000, sample=1)
     frame = make_frame(to_service="//here", hop_count=1)
@@ -753,13 +612,6 @@ def test_mix_is_what_the_format_says(conversation_id: bytes, expected: int) -> N
     assert expected == mix(conversation_id)
 
 
-def test_mix_is_two_steps_of_splitmix64() -> None:
-    """The first output of SplitMix64 for the seed 0 is well known; a second half equal to it leaves nothing."""
-    first_output = 0xE220A8397B1DCDAF
-
-    assert mix(bytes(8) + first_output.to_bytes(8, "big")) == 0
-
-
 @pytest.mark.parametrize("fraction", [0.01, 0.25, 0.5, 0.9])
 @pytest.mark.parametrize(
     "make",
@@ -780,25 +632,12 @@ def test_sample_is_as_large_as_asked_for_whatever_the_ids_look_like(fraction: fl
     assert abs(hits - COUNT * fraction) < 5 * deviation
 
 
-def test_larger_sample_keeps_what_a_smaller_one_does() -> None:
-    ids = [n.to_bytes(16, "big") for n in range(COUNT)]
-    small, large = ({each for each in ids if each in Sample(fraction)} for fraction in (0.1, 0.3))
-
-    assert small < large
-
-
 def test_bounds_are_nothing_and_everything() -> None:
     ids = [bytes(16), bytes(8) + (0xE220A8397B1DCDAF).to_bytes(8, "big"), b"\xff" * 16]
 
     assert [False] * 3 == [each in Sample(0) for each in ids]
     assert [True] * 3 == [each in Sample(1) for each in ids]
     assert [False, True, False] == [each in Sample(2**-53) for each in ids]  # the mix of one of them is 0
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
-def test_what_is_no_fraction_is_refused(fraction: float) -> None:
-    with pytest.raises(AssertionError, match=r"0 \.\. 1"):
-        Sample(fraction)
 
 
 def test_verdicts_are_the_same_when_they_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

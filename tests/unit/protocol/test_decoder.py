@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import FrameMalformedError, FrameTooLargeError, PeerError
-from broker.protocol.decoder import Buffer, FrameDecoder, check_frame, maybe_length, recognise
+from broker.protocol.decoder import FrameDecoder, check_frame, maybe_length, recognise
 from broker.protocol.layout import FrameKind
 
 MAX_FRAME = 4096
@@ -62,15 +62,6 @@ REFUSED_FRAMES = [
     (dialog(1137, to_length=512, from_length=512), "names of 512 and 512 bytes in a frame of 1137"),
 ]
 
-SOUND_FRAMES = [
-    *(prelude(8, kind) for kind in (1, 4, 5, 6, 7, 8)),
-    *(prelude(16, kind) + b"12345678" for kind in (2, 3)),
-    prelude(16392, FrameKind.HELLO) + bytes(16384),
-    dialog(116),
-    dialog(1138, to_length=512, from_length=512),
-    dialog(MAX_FRAME),
-]
-
 
 # --- recognise ----------------------------------------------------------------------------------------------
 
@@ -102,18 +93,6 @@ def test_stranger_is_recognised_by_its_first_bytes(first_bytes: bytes, hint: str
 # --- maybe_length -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", range(5))
-def test_length_is_not_known_before_the_kind(size: int) -> None:
-    assert maybe_length(prelude(16, FrameKind.PING), 0, size, MAX_FRAME) is None
-
-
-@pytest.mark.parametrize("size", [5, 8, 16])
-def test_length_is_known_with_the_kind(size: int) -> None:
-    frame = b"before" + prelude(16, FrameKind.PING) + bytes(8)
-
-    assert maybe_length(frame, 6, 6 + size, MAX_FRAME) == 16
-
-
 @pytest.mark.parametrize("length", [116, MAX_FRAME])
 def test_length_may_be_as_large_as_max_frame(length: int) -> None:
     assert length == maybe_length(prelude(length, 0x13), 0, 8, MAX_FRAME)
@@ -137,12 +116,6 @@ def test_link_frame_above_its_bound_is_refused_whatever_max_frame_is() -> None:
 # --- check_frame --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("frame", SOUND_FRAMES, ids=lambda frame: f"{frame[4]:02x}-{len(frame)}")
-@pytest.mark.parametrize("kind_of_buffer", [bytes, bytearray, memoryview])
-def test_sound_frame_passes_wherever_it_lies(frame: bytes, kind_of_buffer: type[Buffer]) -> None:
-    check_frame(kind_of_buffer(b"\xff\xff\xff" + frame + b"\xff"), 3, 3 + len(frame))
-
-
 @pytest.mark.parametrize(("frame", "problem"), REFUSED_FRAMES, ids=lambda value: str(value)[-32:])
 def test_broken_frame_is_malformed_wherever_it_lies(frame: bytes, problem: str) -> None:
     with pytest.raises(FrameMalformedError) as caught:
@@ -152,34 +125,6 @@ def test_broken_frame_is_malformed_wherever_it_lies(frame: bytes, problem: str) 
 
 
 # --- Decoder ------------------------------------------------------------------------------------------------
-
-
-def test_frames_come_out_whole_and_in_order() -> None:
-    frames = [prelude(8, FrameKind.HELLO), dialog(200), prelude(16, FrameKind.PING) + b"12345678", dialog(116)]
-    decoder = FrameDecoder(MAX_FRAME)
-
-    assert frames == decoder.feed(b"".join(frames))
-    assert decoder.buffered == 0
-
-
-@pytest.mark.parametrize("frame", [frame for frame in SOUND_FRAMES if len(frame) <= MAX_FRAME], ids=len)
-def test_frame_fed_byte_by_byte_comes_with_its_last_byte(frame: bytes) -> None:
-    decoder = FrameDecoder(MAX_FRAME)
-
-    given = [decoder.feed(frame[at : at + 1]) for at in range(len(frame))]
-
-    assert [[]] * (len(frame) - 1) + [[frame]] == given
-
-
-def test_beginning_of_a_frame_waits_for_its_rest() -> None:
-    first, second = dialog(200), dialog(300)
-    decoder = FrameDecoder(MAX_FRAME)
-
-    assert [first] == decoder.feed(first + second[:120])
-    assert decoder.buffered == 120
-    assert decoder.feed(b"") == []
-    assert [second, first] == decoder.feed(second[120:] + first + second[:3])
-    assert decoder.buffered == 3
 
 
 def test_frames_are_copies_of_a_buffer_that_is_used_again() -> None:

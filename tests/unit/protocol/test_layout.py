@@ -7,7 +7,6 @@ import struct
 import pytest
 
 from broker.protocol import layout
-from broker.protocol.layout import HEADER, PASS, PRELUDE, TIMES, Flag, FrameKind
 
 # Field: offset, size.
 FIELDS = {
@@ -50,26 +49,6 @@ def test_fields_cover_the_header_without_a_gap() -> None:
     assert [0, *ends] == [offset for offset, _ in FIELDS.values()] + [layout.HEADER_BYTES]
 
 
-def test_header_reads_every_field_at_its_offset() -> None:
-    expected = {
-        field: bytes(range(offset, offset + size)) if size == 16 else number(field)
-        for field, (offset, size) in FIELDS.items()
-    }
-
-    assert expected == values(HEADER)
-
-
-def test_prelude_is_the_beginning_of_the_header() -> None:
-    assert PRELUDE.size == layout.PRELUDE_BYTES
-    assert values(PRELUDE) == {field: values(HEADER)[field] for field in list(FIELDS)[:5]}
-
-
-def test_pass_reads_what_the_forwarding_pass_needs() -> None:
-    fields = [*list(FIELDS)[:7], "from_service_length", "to_service_length"]
-
-    assert [number(field) for field in fields] == list(PASS.unpack(bytes(range(layout.HEADER_BYTES))))
-
-
 @pytest.mark.parametrize(
     ("constant", "field"),
     [
@@ -86,29 +65,3 @@ def test_pass_reads_what_the_forwarding_pass_needs() -> None:
 )
 def test_named_offset_is_that_of_its_field(constant: int, field: str) -> None:
     assert FIELDS[field][0] == constant
-
-
-def test_both_times_are_read_in_one_step() -> None:
-    header = bytes(range(layout.HEADER_BYTES))
-
-    assert (number("time_to_live"), number("time_consumed")) == TIMES.unpack_from(header, layout.TIME_TO_LIVE_AT)
-
-
-def test_service_name_follows_the_header() -> None:
-    assert layout.HEADER_BYTES == layout.TO_SERVICE_AT
-    assert layout.HEADER_BYTES + 2 == layout.MIN_DIALOG_FRAME
-
-
-def test_kinds_are_numbered_as_documented() -> None:
-    names = ["HELLO", "PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED", "GOAWAY", "FATAL"]
-    expected = {name: number for number, name in enumerate(names, 1)} | {"MESSAGE": 0x10, "ACK": 0x11, "FAULT": 0x12}
-
-    assert expected == {kind.name: kind.value for kind in FrameKind}
-    assert FrameKind.MESSAGE == layout.FIRST_DIALOG_KIND
-
-
-def test_flags_are_single_bits_as_documented() -> None:
-    expected = ["FROM_TARGET", "LAST_FRAGMENT", "SEALED", "END_DIALOG", "ERROR", "TRACE"]
-
-    assert expected == [flag.name for flag in Flag]
-    assert [1 << bit for bit in range(len(expected))] == [flag.value for flag in Flag]

@@ -22,7 +22,7 @@ from broker.protocol.frame import (
     decode_link,
     encode_link,
 )
-from broker.protocol.layout import HANDSHAKE_TIMEOUT, NO_GUID, FrameKind
+from broker.protocol.layout import NO_GUID, FrameKind
 from broker.protocol.link_state import (
     TRANSITIONS,
     Agreement,
@@ -77,13 +77,6 @@ def connection_in(state: LinkPhase) -> LinkStateMachine:
 
 def test_first_words_are_its_hello() -> None:
     assert decode_link(LinkStateMachine(OWN, now=START).hello()) == OWN
-
-
-def test_limits_are_those_it_was_made_with() -> None:
-    connection = LinkStateMachine(OWN, now=START, handshake_timeout=3.0)
-
-    assert (connection.max_frame, connection.handshake_timeout) == (65536, 3.0)
-    assert LinkStateMachine(OWN, now=START).handshake_timeout == HANDSHAKE_TIMEOUT
 
 
 def test_hello_brings_it_online() -> None:
@@ -281,14 +274,6 @@ def test_answer_to_something_else_proves_nothing(payload: bytes) -> None:
     assert (connection.unanswered_since, connection.round_trip) == (START + 2, None)
 
 
-def test_answer_that_nobody_asked_for_is_nothing() -> None:
-    connection = connection_in(LinkPhase.ONLINE)
-
-    connection.receive(Pong(bytes(8)), START + 1)
-
-    assert (connection.unanswered_since, connection.round_trip) == (None, None)
-
-
 def test_peer_is_given_up_after_three_of_its_own_heartbeats() -> None:
     connection = connection_in(LinkPhase.ONLINE)
     connection.tick(START + 8.5)
@@ -299,15 +284,6 @@ def test_peer_is_given_up_after_three_of_its_own_heartbeats() -> None:
 
     assert caught.value == PeerSilentError(9.0)
     assert (caught.value.code, str(caught.value)) == (9760, "nothing received from the peer for 9.0 s")
-
-
-def test_traffic_that_was_heard_keeps_the_peer() -> None:
-    connection = connection_in(LinkPhase.ONLINE)
-    connection.tick(START + 8)
-
-    connection.last_heard = START + 1
-
-    assert connection.tick(START + 9.5) == []
 
 
 def test_closed_connection_is_due_nothing() -> None:
@@ -342,19 +318,6 @@ def test_agreement_takes_the_limits_of_the_peer() -> None:
     expected = Agreement(version=1, send_max_frame=131072, peer_heartbeat=2.5, peer=PEER_of_handshake, is_self=False)
 
     assert expected == agree(OWN_of_handshake, PEER_of_handshake)
-
-
-@pytest.mark.parametrize(
-    ("own", "peer", "version"), [((1,), (1,), 1), ((1, 2), (2, 1), 2), ((1, 2, 3), (7, 2), 2), ((3, 1), (1, 1), 1)]
-)
-def test_highest_common_version_is_spoken(own: tuple[int, ...], peer: tuple[int, ...], version: int) -> None:
-    assert version == agree(replace(OWN_of_handshake, versions=own), replace(PEER_of_handshake, versions=peer)).version
-    assert version == agree(replace(PEER_of_handshake, versions=peer), replace(OWN_of_handshake, versions=own)).version
-
-
-@pytest.mark.parametrize("max_frame", [4096, 16 * 1024 * 1024])
-def test_max_frame_may_be_at_either_end_of_its_range(max_frame: int) -> None:
-    assert max_frame == agree(OWN_of_handshake, replace(PEER_of_handshake, max_frame=max_frame)).send_max_frame
 
 
 @pytest.mark.parametrize(
@@ -412,11 +375,3 @@ def test_same_instance_is_another_process_of_it(instance: bytes, *, is_self: boo
 )
 def test_connection_opened_by_the_lower_id_stays(own: bytes, peer: bytes, *, opened_here: bool, expected: bool) -> None:
     assert expected is stays(own, peer, opened_here=opened_here)
-
-
-@pytest.mark.parametrize("opened_by_low", [True, False])
-def test_both_sides_decide_alike(*, opened_by_low: bool) -> None:
-    seen_by_low = stays(LOW, HIGH, opened_here=opened_by_low)
-    seen_by_high = stays(HIGH, LOW, opened_here=not opened_by_low)
-
-    assert seen_by_low is seen_by_high

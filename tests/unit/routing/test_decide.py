@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import sha256
 from unittest import mock
 from uuid import UUID
@@ -28,7 +28,6 @@ from broker.routing.decide import (
     NEVER_ASKED_ABOUT,
     AddressHealth,
     Candidate,
-    Decision,
     HealthOf,
     Hosted,
     Match,
@@ -174,16 +173,6 @@ def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expe
         ]
 
 
-def test_candidates_tell_their_health() -> None:
-    choice = choose([TO_ONE, TO_TWO], NOTHING_HERE, _facts(), _health(one=AddressHealth.CONNECTED))
-
-    assert choice is not None
-    assert (
-        Candidate(ONE, TO_ONE, AddressHealth.CONNECTED),
-        Candidate(TWO, TO_TWO, AddressHealth.UNTRIED),
-    ) == choice.candidates
-
-
 def test_among_equals_the_dialog_decides_and_dialogs_spread() -> None:
     first = Counter[str]()
     for n in range(400):
@@ -212,23 +201,6 @@ def test_dialog_names_the_wanted_instance_before_the_route_does(
     route: Route, facts: RoutingFacts, expected: bytes | None
 ) -> None:
     assert expected == wanted_instance(route, facts)
-
-
-def test_principal_is_the_only_candidate_of_a_mirrored_route() -> None:
-    second = Route("second", TWO, "Orders", EAST, mirror_address=THREE)
-    assert MIRRORED.pair is not None
-    assert second.pair is not None
-    both = {MIRRORED.pair: TWO, second.pair: THREE}
-
-    for principals, expected in (
-        ({}, ()),
-        (both, (Candidate(TWO, MIRRORED, AddressHealth.SUPPRESSED),)),
-        ({second.pair: THREE}, (Candidate(THREE, second, AddressHealth.UNTRIED),)),
-    ):
-        choice = choose(
-            [MIRRORED, second], ORDERS_HERE, _facts(), _health(two=AddressHealth.SUPPRESSED), principals=principals
-        )
-        assert choice == RouteChoice(RouteClass.MIRRORED, (MIRRORED, second), expected)
 
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -279,56 +251,12 @@ class Case:
     goes_to: str | UUID | None = None
 
 
-EXAMPLE_2 = (ACL, _to("tcp://host2:4022/", "OrderParts"))
 EXAMPLE_3 = (ACL, _to("tcp://partner1", "OrderParts", ID1, mirror="partner2"))
 EXAMPLE_4 = (ACL, _to("tcp://forwarding"))
 EXAMPLE_5 = (ACL, _to("tcp://server1", "S", ID1), _to("tcp://server2", "S", ID2))
-EXAMPLE_6 = (ACL, _to("tcp://elsewhere", "Elsewhere"))
-EXAMPLE_7 = (ACL, _to("tcp://forwarding"))
 BY_TRANSPORT_of_decide = (_to("TRANSPORT"),)
 
 CASES = [
-    # 1: nothing but AutoCreatedLocal
-    Case("1a", _begun("A"), _here([ACL], sender=["A"]), DELIVERED, 5, SENDER),
-    Case("1a in another database", _begun("A"), _here([ACL], other=["A"]), DELIVERED, 5, OTHER),
-    Case("1b", _begun("A"), _here([ACL], sender=["B"]), NOT_HERE, 5),
-    Case("1c", _incoming("A"), _here([ACL], sender=["A"]), DELIVERED, 5, SENDER),
-    Case("1d", _incoming("A"), _here([ACL], sender=["B"]), NOT_HERE, 5),
-    # 2: one service lives elsewhere
-    Case("2a", _begun("OrderParts"), _here(EXAMPLE_2), FORWARDED, 2, "host2"),
-    Case("2a though the service is here too", _begun("OrderParts"), _here(EXAMPLE_2, sender=["OrderParts"]),
-         FORWARDED, 2, "host2"),
-    Case("2b", _begun("A"), _here(EXAMPLE_2, other=["A"]), DELIVERED, 5, OTHER),
-    Case("2c", _begun("A"), _here(EXAMPLE_2), NOT_HERE, 5),
-    # 3: a mirrored pair; until one of them claims to be principal nothing leaves
-    Case("3a", _begun("OrderParts", ID1), _here(EXAMPLE_3), Disposition.PRINCIPAL_UNKNOWN, 1),
-    Case("3a open", _begun("OrderParts"), _here(EXAMPLE_3), Disposition.PRINCIPAL_UNKNOWN, 3),
-    Case("3b", _begun("A"), _here(EXAMPLE_3, sender=["A"]), DELIVERED, 5, SENDER),
-    Case("3c", _begun("A"), _here(EXAMPLE_3), NOT_HERE, 5),
-    # 4: everything else lives elsewhere
-    Case("4a", _begun("A"), _here(EXAMPLE_4, sender=["A"]), DELIVERED, 5, SENDER),
-    Case("4b", _begun("A"), _here(EXAMPLE_4), FORWARDED, 5, "forwarding"),
-    # 5: load shared by two broker instances (5a and 5b have tests of their own)
-    Case("5b", _begun("S", ID2), _here(EXAMPLE_5), FORWARDED, 1, "server2"),
-    Case("5c", _begun("S", ID1), _here(EXAMPLE_5), FORWARDED, 1, "server1"),
-    Case("5d", _begun("A"), _here(EXAMPLE_5, other=["A"]), DELIVERED, 5, OTHER),
-    Case("5e", _begun("A"), _here(EXAMPLE_5), NOT_HERE, 5),
-    # 6: forwarding one service
-    Case("6a here", _begun("Elsewhere"), _here([ACL], other=["Elsewhere"]), DELIVERED, 5, OTHER),
-    Case("6a nowhere", _begun("Elsewhere"), _here([ACL]), NOT_HERE, 5),
-    Case("6b", _incoming("Elsewhere"), _here(EXAMPLE_6), FORWARDED, 2, "elsewhere"),
-    Case("6b though the service is here too", _incoming("Elsewhere"), _here(EXAMPLE_6, other=["Elsewhere"]),
-         FORWARDED, 2, "elsewhere"),
-    Case("6c", _incoming("Elsewhere"), _here(EXAMPLE_6, is_forwarding=False), Disposition.FORWARDING_DISABLED, 2),
-    Case("6d present", _incoming("A"), _here(EXAMPLE_6, other=["A"]), DELIVERED, 5, OTHER),
-    Case("6d absent", _incoming("A"), _here(EXAMPLE_6), NOT_HERE, 5),
-    # 7: forwarding everything
-    Case("7a present", _begun("A"), _here([ACL], sender=["A"]), DELIVERED, 5, SENDER),
-    Case("7a absent", _begun("A"), _here([ACL]), NOT_HERE, 5),
-    Case("7b", _incoming("A"), _here(EXAMPLE_7, other=["A"]), DELIVERED, 5, OTHER),
-    Case("7b forwarding off", _incoming("A"), _here(EXAMPLE_7, other=["A"], is_forwarding=False), DELIVERED, 5, OTHER),
-    Case("7c", _incoming("A"), _here(EXAMPLE_7), FORWARDED, 5, "forwarding"),
-    Case("7d", _incoming("A"), _here(EXAMPLE_7, is_forwarding=False), Disposition.FORWARDING_DISABLED, 5),
     # matching
     Case("R1", _begun("S", ID1), _here([_to("tcp://name", "S"), _to("tcp://full", "S", ID1)]), FORWARDED, 1, "full"),
     Case("R2", _begun("S"), _here([*EXAMPLE_5, _to("tcp://name", "S")]), FORWARDED, 2, "name"),
@@ -423,25 +351,6 @@ def test_5a_open_dialogs_share_the_instances_and_each_names_one_route() -> None:
     assert (decision.disposition, decision.step, len(decision.candidates)) == (FORWARDED, 3, 1)
 
 
-def test_r6_route_listed_twice_does_not_change_the_split() -> None:
-    shares = _spread(_here([*EXAMPLE_5, _to("tcp://server1", "S", ID1)]))
-
-    assert shares == pytest.approx({"server1": 0.5, "server2": 0.5}, abs=0.05)
-
-
-def test_single_instance_is_no_load_balancing() -> None:
-    decision = decide(_begun("S"), _here(EXAMPLE_5[:2]))
-
-    assert (decision.step, decision.is_by_conversation) == (3, False)
-
-
-@pytest.mark.parametrize("n", range(8))
-def test_r2_one_route_by_name_disables_balancing(n: int) -> None:
-    decision = decide(_begun("S", conversation=n), _here([*EXAMPLE_5, _to("tcp://name", "S")]))
-
-    assert ([c.address.host for c in decision.candidates], decision.is_by_conversation) == (["name"], False)
-
-
 # --- R7, R8: several addresses ------------------------------------------------------------------------------
 
 
@@ -467,21 +376,7 @@ def test_r7_r8_every_address_is_a_candidate_and_losing_one_leaves_the_other(
         assert decision.is_by_conversation
 
 
-def test_decision_follows_the_route_of_its_best_candidate() -> None:
-    one, two = _to("tcp://one", "S"), _to("tcp://two", "S")
-    here = _here([one, two], health_of=lambda a: AddressHealth.CONNECTED if a.host == "two" else AddressHealth.UNTRIED)
-
-    assert two == decide(_begun("S"), here).route
-
-
 # --- R5: replies --------------------------------------------------------------------------------------------
-
-
-def test_r5_reply_to_a_database_here_is_delivered_before_any_matching() -> None:
-    facts = replace(_incoming("A", SENDER), is_from_target=True)
-    here = _here([_to("tcp://far", "A", SENDER)], is_forwarding=False)
-
-    assert Decision(DELIVERED, 0, database=SENDER.bytes) == decide(facts, here)
 
 
 @pytest.mark.parametrize(
@@ -502,26 +397,7 @@ def test_r5_everything_else_is_matched(facts: RoutingFacts, why: str) -> None:
 # --- R10: expiry --------------------------------------------------------------------------------------------
 
 
-def test_r10_expired_route_is_ignored_from_the_next_decision_on() -> None:
-    expiring = replace(_to("tcp://server1", "S"), lifetime=NOW + timedelta(seconds=1))
-    live = _here([ACL, expiring], sender=["S"])
-    later = replace(live, table=build_table([ACL, expiring], now=NOW + timedelta(seconds=1)))
-
-    assert tuple(decide(_begun("S"), here).disposition for here in (live, later)) == (FORWARDED, DELIVERED)
-
-
 # --- several databases here ---------------------------------------------------------------------------------
-
-
-def test_database_with_the_service_is_picked_by_the_dialog_when_nothing_names_one() -> None:
-    here = _here([ACL], sender=["A"], other=["A"])
-
-    decided = [decide(_incoming("A", conversation=n), here) for n in range(400)]
-
-    databases = Counter(decision.database for decision in decided)
-    assert databases == pytest.approx({SENDER.bytes: 200, OTHER.bytes: 200}, abs=60)
-    assert all(decision.is_by_conversation for decision in decided)
-    assert decided == [decide(_incoming("A", conversation=n), here) for n in range(400)]
 
 
 # --- what a cache may keep ----------------------------------------------------------------------------------
@@ -562,12 +438,6 @@ def test_balanced_decision_is_by_conversation_whatever_becomes_of_it(
     assert all(decision.is_by_conversation for decision in decided)
 
 
-def test_addresses_of_keywords_are_never_candidates() -> None:
-    here = _here([Route("l", LOCAL), Route("t", TRANSPORT), _to("tcp://one")])
-
-    assert [NetworkAddress("one")] == [c.address for c in decide(_begun("tcp://two/x"), here).candidates]
-
-
 # --- mirrors here -------------------------------------------------------------------------------------------
 
 
@@ -594,12 +464,6 @@ def test_what_is_for_a_mirror_here_is_refused(facts: RoutingFacts, routes: list[
         decision = decide(facts, _with_mirror(_here(routes, other=other)))
 
         assert (Disposition.DATABASE_IS_MIRROR, step, None) == (decision.disposition, decision.step, decision.database)
-
-
-def test_a_route_to_the_partner_of_a_mirror_is_taken() -> None:
-    decision = decide(_incoming("S", ID1), _with_mirror(_here([_to("tcp://far", "S", ID1)])))
-
-    assert FORWARDED is decision.disposition
 
 
 def test_a_mirror_is_in_nobody_s_way() -> None:
@@ -671,26 +535,6 @@ def test_partner_here_sends_on_to_the_principal() -> None:
 EAST_of_facts, WEST_of_facts, NORTH = b"e" * 16, b"w" * 16, b"n" * 16
 
 
-@pytest.mark.parametrize(("to_broker_instance", "is_open"), [(NO_GUID, True), (EAST_of_facts, False)])
-def test_dialog_is_open_while_it_names_no_broker_instance(to_broker_instance: bytes, is_open: bool) -> None:  # noqa: FBT001
-    facts = RoutingFacts("//shop/Orders", to_broker_instance, DIALOG)
-
-    assert is_open == facts.is_open
-
-
-@pytest.mark.parametrize(("database", "is_incoming"), [(None, True), (EAST_of_facts, False)])
-def test_frame_is_incoming_unless_a_database_here_sends_it(database: bytes | None, is_incoming: bool) -> None:  # noqa: FBT001
-    facts = RoutingFacts("//shop/Orders", NO_GUID, DIALOG, database=database)
-
-    assert is_incoming == facts.is_incoming
-
-
-def test_facts_are_of_the_initiator_and_incoming_when_nothing_else_is_said() -> None:
-    facts = RoutingFacts("//shop/Orders", NO_GUID, DIALOG)
-
-    assert (facts.is_from_target, facts.database) == (False, None)
-
-
 def test_hosted_databases_are_found_by_instance_and_by_service() -> None:
     here = hosted({WEST_of_facts: ["Orders", "Billing", "Orders"], EAST_of_facts: ["Orders"], NORTH: []})
 
@@ -705,16 +549,6 @@ def test_databases_of_a_service_are_sorted_however_they_were_given() -> None:
     assert (forwards.databases_with["Orders"], backwards.databases_with["Orders"]) == (
         (EAST_of_facts, NORTH, WEST_of_facts),
     ) * 2
-
-
-def test_pure_gateway_hosts_nothing() -> None:
-    assert Hosted() == hosted({})
-
-
-def test_mirrors_are_beside_what_is_hosted() -> None:
-    known = hosted({b"a" * 16: ["S"]}, mirrors=[b"b" * 16])
-
-    assert ({b"a" * 16}, frozenset({b"b" * 16})) == (set(known.services_of), known.mirrors)
 
 
 # --- test_match ---
@@ -799,12 +633,6 @@ def test_named_instance_and_a_service_here_are_as_if_local(facts: RoutingFacts, 
     ]
 
 
-def test_route_for_everything_comes_before_as_if_local() -> None:
-    here = hosted({EAST_of_match.bytes: ["Orders"]})
-
-    assert match(_table([AUTO_CREATED_LOCAL]), here, _facts_of_match(NORTH_of_match)).step == 5
-
-
 def test_balanced_dialog_matches_the_routes_of_one_instance_only() -> None:
     second_to_east = Route("second to east", NetworkAddress("other"), "Orders", EAST_of_match)
     table = _table([TO_EAST, TO_WEST, second_to_east])
@@ -827,24 +655,10 @@ def _share_of_east(routes: list[Route], dialogs: int = 6000) -> float:
     return Counter(one.routes[0].broker_instance for one in found)[EAST_of_match] / dialogs
 
 
-def test_number_of_routes_to_an_instance_changes_nothing() -> None:
-    routes = [replace(TO_EAST, name=name) for name in ("one", "two", "three")]
-
-    assert _share_of_east([*routes, TO_WEST]) == pytest.approx(0.5, abs=0.03)
-
-
 def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
     routes = [Route(str(weight), GATEWAY, "Orders", EAST_of_match, weight=weight) for weight in (1, 3, 2)]
 
     assert _share_of_east([*routes, TO_WEST]) == pytest.approx(0.75, abs=0.03)
-
-
-def test_a_live_route_to_the_configuration_service_ends_the_search_before_the_last_resort() -> None:
-    ask = Route("ask", LOCAL, BROKER_CONFIGURATION)
-    table = _table([ask, AUTO_CREATED_LOCAL, TO_EAST])
-
-    assert Match(4, (ask,)) == match(table, NOTHING_HERE, _facts_of_match(NORTH_of_match))
-    assert match(table, NOTHING_HERE, _facts_of_match(EAST_of_match)).step == 1
 
 
 @pytest.mark.parametrize("service", sorted(NEVER_ASKED_ABOUT))
@@ -859,16 +673,6 @@ def test_expired_route_to_the_configuration_service_is_not_asked() -> None:
     ask = Route("ask", LOCAL, BROKER_CONFIGURATION, lifetime=NOW)
 
     assert match(_table([ask]), NOTHING_HERE, _facts_of_match(NORTH_of_match)).step == 7
-
-
-def test_removing_an_instance_moves_only_its_own_dialogs() -> None:
-    three = {instance.bytes: 1 for instance in (EAST_of_match, WEST_of_match, NORTH_of_match)}
-    two = {instance.bytes: 1 for instance in (EAST_of_match, WEST_of_match)}
-    dialogs = [n.to_bytes(16, "big") for n in range(500)]
-
-    moved = [dialog for dialog in dialogs if pick_instance(dialog, three) != pick_instance(dialog, two)]
-
-    assert [dialog for dialog in dialogs if pick_instance(dialog, three) == NORTH_of_match.bytes] == moved
 
 
 def test_lower_guid_wins_a_tie() -> None:

@@ -132,10 +132,6 @@ def test_guids_addresses_and_databases_are_told_as_people_read_them() -> None:
     )
 
 
-def test_a_conversation_that_names_nobody_has_no_broker_instance() -> None:
-    assert tell().to_broker_instance is None
-
-
 MIRRORED = to("tcp://far", "S", ELSEWHERE, mirror="partner")
 PAIR = MIRRORED.pair
 assert PAIR is not None
@@ -233,10 +229,6 @@ def test_each_step_says_how_far_it_came() -> None:
     ] == [(step.step, step.progress, step.why) for step in steps(explanation)]
 
 
-def test_nothing_matched_is_the_seventh_step() -> None:
-    assert (Progress.MATCHED, "no step found a route") == (steps(tell())[7].progress, steps(tell())[7].why)
-
-
 @pytest.mark.parametrize(
     ("question", "progress", "why"),
     [
@@ -261,14 +253,6 @@ def test_whether_it_is_a_reply_to_a_database_here(question: dict[str, Any], prog
     assert (progress, why) == (step.progress, step.why)
 
 
-def test_a_reply_passes_over_all_routes() -> None:
-    explanation = tell(msdb=[to("tcp://far", "S")], incoming=True, from_target=True, instance=BILLING)
-
-    assert {"a reply needs no route"} == {step.why for step in steps(explanation)[1:]}
-    assert {"far": "a reply needs no route"} == fates(steps(explanation)[2])
-    assert () == explanation.passes[0].classes
-
-
 def test_a_route_to_another_broker_instance_falls_out_of_the_first_step() -> None:
     explanation = tell(routes=[to("tcp://far", "S", ELSEWHERE), to("tcp://near", "S", BILLING)], instance=BILLING)
 
@@ -283,41 +267,6 @@ def test_an_expired_route_says_when_it_expired() -> None:
 
     assert {"far": "expired at 2025-03-01 11:59:00 UTC", "near": "expired at 2025-03-01 12:00:00 UTC"} == fates(step)
     assert (Progress.NOTHING, "2 such routes fall out, expired") == (step.progress, step.why)
-
-
-def test_a_step_tells_how_many_of_its_routes_have_expired() -> None:
-    routes = [to("tcp://far", "S", ELSEWHERE), to("tcp://old", "S", ELSEWHERE, lifetime=NOW)]
-
-    assert "2 such routes fall out, 1 of them expired" == steps(tell(routes=routes, instance=BILLING))[1].why
-
-
-def test_routes_behind_the_step_that_matched_are_told_all_the_same() -> None:
-    routes = [to("tcp://far", "S"), to("tcp://one", "S", BILLING), to("tcp://old", "S", ELSEWHERE, lifetime=NOW)]
-
-    step = steps(tell(routes=routes))[3]
-
-    assert Progress.NOT_REACHED is step.progress
-    assert {"one": "step 2 ended the search", "old": "expired at 2025-03-01 12:00:00 UTC"} == fates(step)
-
-
-def test_the_draw_shows_every_broker_instance_with_its_score_the_winner_first() -> None:
-    routes = [to("tcp://one", "S", BILLING, weight=3), to("tcp://two", "S", ELSEWHERE)]
-
-    step = steps(tell(routes=routes))[3]
-
-    first, second = step.scores
-    loser = "one" if second.broker_instance == str(BILLING) else "two"
-    assert {str(BILLING): 3, str(ELSEWHERE): 1} == {one.broker_instance: one.weight for one in step.scores}
-    assert (True, False) == (first.is_picked, second.is_picked)
-    assert first.score > second.score
-    assert f"the conversation picked broker instance {first.broker_instance}" == fates(step)[loser]
-    assert "the conversation picks one of 2" == step.why
-
-
-def test_one_broker_instance_is_no_draw() -> None:
-    step = steps(tell(routes=[to("tcp://one", "S", BILLING)]))[3]
-
-    assert ("1 route matches", 1) == (step.why, len(step.scores))
 
 
 @pytest.mark.parametrize("service", [BROKER_CONFIGURATION, SERVICE_BROKER])
@@ -357,24 +306,6 @@ def test_a_service_that_is_here_matches_for_who_names_a_broker_instance() -> Non
 # --- choosing -----------------------------------------------------------------------------------------------
 
 
-def test_the_first_class_that_works_is_taken_and_those_behind_it_are_not_looked_at() -> None:
-    routes = [to("tcp://far"), to("TRANSPORT"), AUTO_CREATED_LOCAL]
-
-    explanation = tell(routes=routes)
-
-    assert {
-        "mirrored": (Progress.SKIPPED, "no member"),
-        "LOCAL": (Progress.NOTHING, "no member works"),
-        "network address": (Progress.MATCHED, "taken"),
-        "TRANSPORT": (Progress.NOT_REACHED, "network address comes first"),
-    } == tried(explanation)
-    assert {
-        "AutoCreatedLocal": "no database here has a service 'S'",
-        "far": "leads to tcp://far:4022",
-        "TRANSPORT": "network address comes first",
-    } == members(explanation)
-
-
 @pytest.mark.parametrize(
     ("question", "why"),
     [
@@ -402,23 +333,6 @@ def test_the_first_class_that_works_is_taken_and_those_behind_it_are_not_looked_
 )
 def test_a_member_says_why_it_works_or_not(question: dict[str, Any], why: str) -> None:
     assert [why] == list(members(tell(**question)).values())
-
-
-def test_identical_routes_count_once() -> None:
-    explanation = tell(routes=[to("tcp://far", "S", name="a"), to("tcp://far", "S", name="b")])
-
-    assert {"a": "leads to tcp://far:4022", "b": "identical to a, counts once"} == members(explanation)
-
-
-def test_candidates_come_best_first_with_health_and_problem() -> None:
-    explanation = tell(routes=[to(f"tcp://{host}", "S") for host in ("down", "far", "up")])
-
-    assert [
-        ("tcp://up:4022", "up", "connected", ""),
-        ("tcp://far:4022", "far", "untried", ""),
-        ("tcp://down:4022", "down", "suppressed", "refused"),
-    ] == [(one.address, one.route, one.health, one.problem) for one in explanation.passes[0].candidates]
-    assert explanation.is_by_conversation
 
 
 # --- this very instance -------------------------------------------------------------------------------------
@@ -454,23 +368,6 @@ def test_of_many_routes_a_bounded_number_is_listed_what_matched_first_and_the_re
 
     assert (ROUTES_SHOWN, 30, ROUTES_SHOWN) == (len(step.routes), step.more_routes, len(step.scores))
     assert [True] + [False] * (ROUTES_SHOWN - 1) == [fate.is_taken for fate in step.routes]
-
-
-def test_of_many_candidates_too() -> None:
-    explanation = tell(routes=[to(f"tcp://h{n:03}", "S") for n in range(ROUTES_SHOWN + 3)])
-
-    [one] = explanation.passes
-    assert (ROUTES_SHOWN, 3) == (len(one.candidates), one.more_candidates)
-    assert (ROUTES_SHOWN, 3) == (len(one.classes[2].routes), one.classes[2].more_routes)
-    assert (ROUTES_SHOWN, 3) == (len(one.steps[2].routes), one.steps[2].more_routes)
-
-
-def test_what_is_not_reached_is_bounded_too() -> None:
-    routes = [to("tcp://far", "S"), *(to(f"tcp://h{n:03}") for n in range(ROUTES_SHOWN + 3))]
-
-    step = steps(tell(routes=routes))[5]
-
-    assert (ROUTES_SHOWN, 3) == (len(step.routes), step.more_routes)
 
 
 def test_of_many_databases_with_the_service_a_few_are_named() -> None:
@@ -555,22 +452,12 @@ WHOLE = Explanation(
 )
 
 
-def test_a_whole_explanation_survives_json() -> None:
-    assert WHOLE == msgspec.json.decode(msgspec.json.encode(WHOLE), type=Explanation)
-
-
 def test_enums_are_words_and_instants_are_utc() -> None:
     plain = msgspec.to_builtins(WHOLE)
 
     [step] = plain["passes"][0]["steps"]
     assert ("forwarded", "matched") == (plain["outcome"], step["progress"])
     assert "2025-03-01T12:00:00Z" == step["routes"][0]["lifetime"]
-
-
-def test_a_step_that_looked_at_no_route_has_empty_lists() -> None:
-    plain = msgspec.to_builtins(Step(0, "title", Progress.SKIPPED, "why"))
-
-    assert ((), (), 0) == (plain["routes"], plain["scores"], plain["more_routes"])
 
 
 # --- test_hint ---
@@ -625,10 +512,6 @@ def test_a_switch_that_is_off_is_named() -> None:
     told = hints(Route("a", FAR, "Billing"))
 
     assert ["set endpoint.message_forwarding = true to let this instance pass on what is for others"] == told
-
-
-def test_who_is_delivered_needs_no_hint() -> None:
-    assert [] == hints(Route("a", LOCAL), Route("b", FAR, "billing"), services=["Billing", "billing"])
 
 
 def test_who_leaves_needs_no_hint() -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.decide import Hosted, hosted
-from broker.routing.lint import Lint, Remark, leads_out, lint_table
+from broker.routing.lint import Lint, Remark, lint_table
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -249,27 +249,6 @@ def test_hosts_behind_a_local_route_that_is_taken_are_shadowed_and_no_targets() 
     routes = [to("a", "LOCAL"), to("b", "tcp://x"), to("c", "tcp://y")]
 
     assert [(Lint.SHADOWED_ROUTE, "b"), (Lint.SHADOWED_ROUTE, "c")] == told(remarks(*routes, here=HOSTED))
-
-
-@pytest.mark.parametrize(("address", "expected"), [("LOCAL", False), ("TRANSPORT", True), ("tcp://x", True)])
-def test_what_is_not_local_leads_out(address: str, *, expected: bool) -> None:
-    assert expected == leads_out(to("a", address, None))
-
-
-def test_every_route_is_asked_a_bounded_number_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted, not timed: twice the routes are twice the questions whether a route is live."""
-    asked = 0
-    is_live = Route.is_live
-
-    def counting(route: Route, now: datetime) -> bool:
-        nonlocal asked
-        asked += 1
-        return is_live(route, now)
-
-    monkeypatch.setattr(Route, "is_live", counting)
-    remarks(*(to(str(number), "tcp://x", f"S{number % 100}", UUID(int=number + 1)) for number in range(1000)))
-
-    assert 1000 == asked
 
 
 def test_every_lint_has_a_row_on_its_page_and_no_other_has() -> None:

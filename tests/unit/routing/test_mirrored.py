@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from itertools import product
 
 import pytest
 
 from broker.routing.mirrored import (
-    ASKING,
     EPOCH_MAX,
     EPOCH_TOLD_MAX,
     FIRST_SECONDS,
     LAST_SECONDS,
     LATE,
     LONGEST_STEP,
-    ON_USE,
-    ON_WORD,
     PRINCIPAL,
     TRANSITIONS,
     Act,
@@ -75,16 +71,6 @@ def test_wait_doubles_from_200_ms_to_10_s_and_is_spread(chance: float, factor: f
     steps = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, LONGEST_STEP, LONGEST_STEP]
     assert [step * factor for step in steps] == pytest.approx(waits(asking, 9))
     assert LAST_SECONDS >= LONGEST_STEP * factor
-
-
-def test_two_probers_do_not_ask_in_step() -> None:
-    one, other = plan(0.1), plan(0.9)
-    one.begin(0.0)
-    other.begin(0.0)
-
-    apart = [b - a for a, b in zip(waits(one, 6), waits(other, 6), strict=True)]
-
-    assert all(seconds > 0.05 for seconds in apart)
 
 
 def test_change_starts_the_back_off_again() -> None:
@@ -173,29 +159,6 @@ def test_first_use_asks_both_and_leads_to_neither() -> None:
     assert (S.NOT_OPERATIONAL, None) == (route.state, route.principal)
 
 
-def test_nothing_leaves_while_one_is_a_mirror_and_the_other_silent() -> None:
-    route = used()
-
-    route.on_reply(B, "mirror", 5, 0.01)
-
-    assert (None, S.NOT_OPERATIONAL) == (route.principal, route.state)
-
-
-def test_who_says_principal_is_used() -> None:
-    route = used()
-
-    route.on_reply(B, "principal", 5, 0.01)
-
-    assert (B, 5, S.PRINCIPAL_ONLY, None, "") == (route.principal, route.epoch, route.state, route.due, route.alarm)
-
-
-def test_second_use_asks_nobody() -> None:
-    route = used()
-
-    assert () == route.use(0.1)
-    assert () == settled().use(0.1)
-
-
 def test_what_is_heard_before_the_first_use_is_shown_and_not_believed() -> None:
     route = unused()
 
@@ -208,17 +171,6 @@ def test_what_is_heard_before_the_first_use_is_shown_and_not_believed() -> None:
 # --- R6.2: principal known ---
 
 
-def test_partner_is_not_contacted_while_the_principal_is_known() -> None:
-    route = settled()
-
-    assert None is route.due
-    for now in (1.0, 10.0, 1000.0):
-        assert () == route.on_time(now)
-    assert () == route.on_unreachable(B, "link lost", 1001.0)
-    assert () == route.on_reply(B, "unknown", 0, 1002.0)
-    assert (A, None) == (route.principal, route.due)
-
-
 def test_principal_that_repeats_its_claim_raises_the_epoch() -> None:
     route = settled()
 
@@ -227,80 +179,6 @@ def test_principal_that_repeats_its_claim_raises_the_epoch() -> None:
 
 
 # --- R6.3: the principal is out of reach, or denies ---
-
-
-@pytest.mark.parametrize("how", ["lost", "mirror", "unknown", "primary", "stale"])
-def test_principal_that_declines_is_none_at_once_and_both_are_asked(how: str) -> None:
-    route = settled()
-
-    if how == "lost":
-        asked = route.on_unreachable(A, "link lost", 1.0)
-    elif how == "stale":
-        asked = route.on_reply(A, "principal", 4, 1.0)
-    else:
-        asked = route.on_reply(A, how, 5, 1.0)
-
-    assert {A, B} == set(asked)
-    assert (None, S.NOT_OPERATIONAL) == (route.principal, route.state)
-
-
-def test_partner_is_used_when_it_claims_and_not_before() -> None:
-    route = settled()
-    route.on_unreachable(A, "link lost", 1.0)
-
-    route.on_reply(B, "mirror", 5, 1.1)
-    assert MirrorState.BOTH_DECLINED is route.standing
-    route.on_reply(B, "principal", 6, 1.2)
-
-    assert (B, 6, None, S.PRINCIPAL_ONLY) == (route.principal, route.epoch, route.due, route.state)
-
-
-def test_partner_that_takes_over_is_used_without_a_gap() -> None:
-    route = settled()
-
-    assert () == route.on_reply(B, "principal", 6, 1.0)
-    assert (B, S.PRINCIPAL_ONLY) == (route.principal, route.state)
-    assert () == route.on_reply(A, "mirror", 6, 1.1)
-    assert (B, S.OPERATIONAL) == (route.principal, route.state)
-
-
-def test_old_principal_is_used_again_when_it_claims_again() -> None:
-    route = settled()
-    route.on_unreachable(A, "link lost", 1.0)
-
-    assert () == route.on_reply(A, "principal", 5, 1.1)
-
-    assert (A, 5, "") == (route.principal, route.epoch, route.alarm)
-
-
-def test_silence_is_asked_again_with_a_wait_that_doubles_to_ten_seconds() -> None:
-    route = used()
-    instants = []
-
-    for _ in range(12):
-        assert route.due is not None
-        assert () == route.on_time(route.due - 0.001)
-        instants.append(route.due)
-        assert (A, B) == route.on_time(route.due)
-
-    waits = [after - before for before, after in zip([0.0, *instants], instants, strict=False)]
-    assert [0.2, 0.4, 0.8, 1.6, 3.2, 6.4] == pytest.approx(waits[:6])
-    assert all(6.4 < wait <= 10.0 for wait in waits[6:])
-
-
-def test_both_that_deny_are_asked_on_with_back_off() -> None:
-    route = used()
-    asks = 0
-    now = 0.0
-    while now < 60.0:
-        for address in (A, B):
-            route.on_reply(address, "mirror", 5, now)
-        assert route.due is not None
-        now = route.due
-        asks += len(route.on_time(now))
-
-    assert MirrorState.BOTH_DECLINED is route.standing
-    assert 30 > asks
 
 
 def test_change_is_followed_up_soon() -> None:
@@ -396,14 +274,6 @@ def test_failovers_are_advised_only_where_there_are_few_to_make() -> None:
     assert route.alarm.endswith("or restart this instance")
 
 
-def test_two_alarms_are_both_told() -> None:
-    route = settled()
-    route.on_reply(B, "principal", 5, 1.0)
-    route.on_reply(B, "principal", 1, 2.0)
-
-    assert 2 == len(route.alarm.split("; "))
-
-
 def test_addresses_of_one_instance_are_alarming_until_one_of_them_is_another() -> None:
     route = settled()
 
@@ -451,14 +321,6 @@ def test_problem_is_shown_until_the_next_answer() -> None:
     assert (S.OPERATIONAL, "") == (route.state, route.seen[B].problem)
 
 
-def test_problem_without_words_is_one_too() -> None:
-    route = settled()
-
-    route.on_unreachable(B, "", 1.0)
-
-    assert (S.PRINCIPAL_ONLY, "out of reach") == (route.state, route.seen[B].problem)
-
-
 def test_mirror_that_did_not_answer_when_last_asked_is_none() -> None:
     route = settled()
     route.on_unreachable(A, "link lost", 1.0)
@@ -481,44 +343,6 @@ def test_epoch_that_no_pair_can_have_is_not_believed(epoch: int) -> None:
 
     assert (A, 5, S.PRINCIPAL_ONLY) == (route.principal, route.epoch, route.state)
     assert AddressState(0.0, 1.0, MirrorRole.UNKNOWN, None, f"answered with the epoch {epoch}") == route.seen[B]
-
-
-def test_highest_epoch_is_believed() -> None:
-    route = settled()
-
-    route.on_reply(B, "principal", EPOCH_TOLD_MAX, 1.0)
-
-    assert (B, EPOCH_TOLD_MAX) == (route.principal, route.epoch)
-
-
-def test_claim_of_an_impossible_epoch_ends_no_pair() -> None:
-    """Whoever makes it; the other address goes on, and the next failover is believed."""
-    route = used()
-    route.on_reply(B, "principal", 7, 0.1)
-
-    route.on_reply(A, "principal", EPOCH_MAX, 0.2)
-    during = route.principal
-    route.on_unreachable(A, "link lost", 0.3)
-    route.on_reply(B, "principal", 8, 0.4)
-
-    assert (B, B, 8, "") == (during, route.principal, route.epoch, route.alarm)
-
-
-def test_text_that_is_no_role_is_unknown() -> None:
-    route = used()
-
-    route.on_reply(A, "primary", 5, 0.1)
-
-    assert (None, MirrorRole.UNKNOWN) == (route.principal, route.seen[A].role)
-
-
-def test_addresses_may_be_in_any_order() -> None:
-    route = MirroredRoute(B, A, lambda: 0.0)
-
-    asked = route.use(0.0)
-    route.on_reply(B, "principal", 5, 0.01)
-
-    assert ((B, A), B) == (asked, route.principal)
 
 
 def test_two_equal_addresses_make_no_route() -> None:
@@ -586,23 +410,6 @@ def principal(now: float = 0.0, *, epoch: int = 3) -> OwnRole:
 def heard(own: OwnRole, word: RoleAnswer, now: float) -> Act:
     """A word that came as soon as it was asked for."""
     return own.on_word(word, now, now)
-
-
-def test_every_word_has_a_consequence_for_whoever_is_principal_or_mirror() -> None:
-    assert set(product((MirrorRole.PRINCIPAL, MirrorRole.MIRROR), MirrorRole)) == set(ON_WORD)
-
-
-@pytest.mark.parametrize(
-    ("word", "act"),
-    [
-        (PRINCIPAL_of_own_role, Act.TAKE),
-        (RoleAnswer(MirrorRole.PRINCIPAL, 9), Act.TAKE),
-        (MIRROR, Act.STAY),
-        (SILENT, Act.STAY),
-    ],
-)
-def test_a_mirror_takes_over_by_a_word_alone(word: RoleAnswer, act: Act) -> None:
-    assert act is heard(OwnRole(hold=HOLD, now=0.0), word, 1e6)
 
 
 @pytest.mark.parametrize(
@@ -691,14 +498,6 @@ def test_a_word_that_comes_late_says_nothing(word: RoleAnswer) -> None:
     assert (Act.STAY, word.problem or LATE) == (act, mirror.problem)
 
 
-@pytest.mark.parametrize("now", [0.0, 1e9])
-def test_whoever_needs_nobodys_word_never_lapses(now: float) -> None:
-    own = OwnRole(hold=float("inf"), now=0.0)
-    own.on_taken(1, 0.0)
-
-    assert (True, Act.STAY) == (own.is_confirmed(now), heard(own, PRINCIPAL_of_own_role, now))
-
-
 def test_a_problem_stays_until_a_word_that_counts() -> None:
     own = principal()
 
@@ -755,18 +554,9 @@ def test_a_mirror_believes_the_highest_epoch_that_is_told_and_a_principal_its_ow
 # Roles as PROBE_REPLY spells them.
 
 
-@pytest.mark.parametrize("role", MirrorRole)
-def test_role_is_known_by_its_text(role: MirrorRole) -> None:
-    assert role is MirrorRole.of(role.value)
-
-
 @pytest.mark.parametrize("text", ["", "Principal", "primary", "principal ", "\x00"])
 def test_text_that_names_no_role_is_unknown(text: str) -> None:
     assert MirrorRole.UNKNOWN is MirrorRole.of(text)
-
-
-def test_every_epoch_fits_into_a_database() -> None:
-    assert 63 == EPOCH_MAX.bit_length()
 
 
 # --- test_standing ---
@@ -779,30 +569,11 @@ MIRRORED = {
     MirrorState.FIRST_PRINCIPAL: MirrorState.SECOND_PRINCIPAL,
     MirrorState.SECOND_PRINCIPAL: MirrorState.FIRST_PRINCIPAL,
 }
-DECLINES = (MirrorEvent.CLAIMS_LOWER, MirrorEvent.DENIES, MirrorEvent.LOST)
 EVERY = [(before, side, word) for before in MirrorState for side in MirrorSide for word in MirrorEvent]
 
 
 def other(side: MirrorSide) -> MirrorSide:
     return MirrorSide(1 - side.value)
-
-
-def test_every_state_has_an_answer_to_every_input() -> None:
-    assert set(EVERY) == set(TRANSITIONS)
-    assert set(MirrorState) == set(ON_USE)
-
-
-def test_every_state_is_reached_from_the_first_use() -> None:
-    reached = {MirrorState.NEVER_USED, ON_USE[MirrorState.NEVER_USED]}
-    while more := {after for (before, _, _), after in TRANSITIONS.items() if before in reached} - reached:
-        reached |= more
-
-    assert set(MirrorState) == reached
-
-
-def test_a_state_is_one_of_three() -> None:
-    assert {MirrorState.NEVER_USED, *ASKING, *PRINCIPAL} == set(MirrorState)
-    assert not ASKING & set(PRINCIPAL)
 
 
 @pytest.mark.parametrize(("before", "side", "word"), EVERY)
@@ -826,18 +597,3 @@ def test_only_who_claims_becomes_principal(before: MirrorState, side: MirrorSide
     else:
         assert PRINCIPAL.get(after) in (None, other(side))
         assert PRINCIPAL.get(after) is None or after is before
-
-
-@pytest.mark.parametrize("side", MirrorSide)
-@pytest.mark.parametrize("word", DECLINES)
-def test_principal_that_declines_is_none_from_then_on(side: MirrorSide, word: MirrorEvent) -> None:
-    (before,) = (standing for standing, principal in PRINCIPAL.items() if principal is side)
-
-    assert TRANSITIONS[before, side, word] in ASKING
-
-
-def test_using_it_again_changes_nothing() -> None:
-    assert {standing: standing for standing in MirrorState if standing is not MirrorState.NEVER_USED} == {
-        before: after for before, after in ON_USE.items() if before is not MirrorState.NEVER_USED
-    }
-    assert MirrorState.ASKING_BOTH is ON_USE[MirrorState.NEVER_USED]

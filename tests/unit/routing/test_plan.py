@@ -15,9 +15,7 @@ from broker.routing import plan as module
 from broker.routing.address import LOCAL, NetworkAddress, parse_address
 from broker.routing.decide import AddressHealth, Decision, RoutingContext, RoutingFacts, decide, hosted, pick_instance
 from broker.routing.plan import (
-    HARMFUL,
     INSTANCES_MAX,
-    UNCHANGED,
     Fate,
     JourneyOutcome,
     Network,
@@ -34,15 +32,6 @@ from broker.routing.table import RouteChange, build_table
 
 # --- test_fate ---
 # What becomes of a conversation is harm, no change, or neither.
-
-
-def test_nothing_is_harmful_and_unchanged() -> None:
-    assert set() == HARMFUL & UNCHANGED
-    assert {Fate.FINDS, Fate.OTHER_PATHS} == set(Fate) - HARMFUL - UNCHANGED
-
-
-def test_the_harmless_come_first() -> None:
-    assert [False] * 4 + [True] * 3 == [fate in HARMFUL for fate in Fate]
 
 
 # --- test_journey ---
@@ -142,10 +131,6 @@ def test_what_is_not_delivered_is_lost_for_a_reason(end: Site, disposition: Disp
     assert [("LOST", path, str(disposition))] == ends(site("a", to("tcp://x")), end, sent=facts())
 
 
-def test_what_leads_to_an_unknown_address_is_unknown() -> None:
-    assert [("UNKNOWN", "a", "forwarded")] == ends(site("a", to("tcp://nowhere")), sent=facts())
-
-
 def test_what_waits_for_somebody_elses_answer_is_unknown() -> None:
     asking = site("a", to("tcp://t", BROKER_CONFIGURATION))
 
@@ -185,39 +170,10 @@ def test_a_circle_is_told_with_the_part_that_repeats() -> None:
     assert ["a", "b", "a"] == [leg.site.name for leg in end.circle]
 
 
-def test_ways_that_meet_again_are_no_circle() -> None:
-    start = site("s", to("tcp://a"), to("tcp://b"))
-    found = ends(start, site("a", to("tcp://t")), site("b", to("tcp://t")), TARGET, sent=facts())
-
-    assert 1 == len(found)
-    assert "DELIVERED" == found[0][0]
-
-
 def test_a_route_to_the_instance_itself_is_decided_again_by_msdb() -> None:
     sender = site("a", to("tcp://t"), databases={ONE: (["R"], [to("tcp://a")])})
 
     assert [("DELIVERED", "a -> a -> t", "delivered")] == ends(sender, TARGET, sent=facts(database=ONE))
-
-
-def test_an_answer_needs_no_route_where_its_database_is() -> None:
-    closed = site("c", databases={ONE: (["R"], [])})
-    start = site("a", to("tcp://c", "R"))
-
-    assert [("LOST", "a -> c", "no route")] == ends(start, closed, sent=facts("R"))
-    assert [("DELIVERED", "a -> c", "delivered")] == ends(start, closed, sent=facts("R", ONE, answer=True))
-
-
-def test_two_sites_at_one_address_both_count() -> None:
-    twin = replace(site("b"), addresses=TARGET.addresses)
-    found = ends(site("a", to("tcp://t")), TARGET, twin, sent=facts())
-
-    assert {"a -> t", "a -> b"} == {path for _, path, _ in found}
-
-
-def test_a_network_knows_the_addresses_of_its_sites() -> None:
-    network = Network([TARGET])
-
-    assert (True, False) == (network.knows(NetworkAddress("t")), network.knows(NetworkAddress("t", 1)))
 
 
 @pytest.mark.parametrize("count", [2, 5, INSTANCES_MAX])
@@ -235,10 +191,6 @@ def test_so_many_instances_are_followed_and_no_more() -> None:
     table = build_table([to("tcp://x", "S", UUID(int=number + 1)) for number in range(INSTANCES_MAX + 9)], now=NOW)
 
     assert INSTANCES_MAX == len(conversations("S", [table]))
-
-
-def test_without_a_choice_one_conversation_is_enough() -> None:
-    assert [bytes(16)] == conversations("S", [build_table([to("tcp://x", "S", ONE)], now=NOW)])
 
 
 SENDER, EAST, WEST, NORTH = (UUID(int=n) for n in (1, 2, 3, 4))
@@ -327,14 +279,6 @@ def test_a_dialog_fails_when_its_own_service_goes() -> None:
 
     assert [(Fate.FAILS, True), (Fate.FAILS, False)] == [(one.fate, one.is_harm) for one in gone]
     assert Fate.KEEPS == never_there.fate
-
-
-def test_dialogs_to_one_service_from_two_fare_by_their_own() -> None:
-    before, after = here(BY_NAME, services=["Local", "Other"]), here(BY_NAME, services=["Other"])
-
-    made = plan([(flow(own=own), before, after) for own in ("Other", "Local", "Other", "Local")], kept=9)
-
-    assert {Fate.KEEPS: 2, Fate.FAILS: 2} == made.fates
 
 
 @pytest.mark.parametrize(("has_sent", "is_harm"), [(True, True), (False, False)])

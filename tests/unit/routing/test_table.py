@@ -49,13 +49,6 @@ EAST, WEST = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"), UUID("6b0f3c1e-5d5e-4
 GATEWAY = NetworkAddress("gateway")
 
 
-def test_an_empty_table_finds_nothing_and_never_expires() -> None:
-    table = build_table([], now=NOW)
-
-    assert (table.routes("Orders"), table.routes(None), table.instances("Orders")) == ((), (), {})
-    assert (table.count, table.next_expiry, list(table)) == (0, None, [])
-
-
 @pytest.mark.parametrize("more", [0, SMALL], ids=["packed together", "packed by instance"])
 def test_each_shape_of_route_has_its_place(more: int) -> None:
     by_name = Route("by name", GATEWAY, "Orders")
@@ -120,18 +113,6 @@ def test_table_is_out_of_date_when_the_first_live_route_expires() -> None:
     table = build_table([Route("r", GATEWAY, lifetime=lifetime) for lifetime in lifetimes], now=NOW)
 
     assert table.next_expiry == NOW + 2 * SECOND
-
-
-def test_table_at_its_expiry_is_without_the_route_that_expired() -> None:
-    """A chain of tables at `next_expiry` ends: each is without one route more."""
-    routes = [Route(str(after), GATEWAY, lifetime=NOW + after * SECOND) for after in (2, 1)]
-
-    first = build_table(routes, now=NOW)
-    second = first.at(first.next_expiry or NOW)
-    third = second.at(second.next_expiry or NOW)
-
-    assert [len(table.routes(None)) for table in (first, second, third)] == [2, 1, 0]
-    assert third.next_expiry is None
 
 
 names = st.sampled_from("abcdefgh")

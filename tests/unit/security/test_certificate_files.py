@@ -61,16 +61,6 @@ def test_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
     assert {"ca.pem", "ca.key"} == {path.name for path in tmp_path.iterdir()}
 
 
-def test_renewed_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
-    renewed = renew_authority(stored(tmp_path), YEAR, now=NOW)
-    store_files(authority_files(renewed, tmp_path), is_replacing=True)
-
-    found = read_authority(tmp_path)
-
-    assert (renewed.roots, renewed.cross_certificates) == (found.roots, found.cross_certificates)
-    assert (2, 1) == (len(found.roots), len(found.cross_certificates))
-
-
 def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
     stored(tmp_path)
     (tmp_path / "ca.key").write_bytes(issue_database(CertificateSubject("a"), YEAR, None).key_pem)
@@ -94,17 +84,6 @@ SECRET, OPEN = Content(BILLING.key_pem, is_secret=True), Content(BILLING.certifi
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_what_is_stored_is_read(tmp_path: Path) -> None:
-    store_files({tmp_path / "a" / "b.key": SECRET, tmp_path / "a" / "b.pem": OPEN}, is_replacing=False)
-
-    assert list(BILLING.certificates) == read_certificates(tmp_path / "a" / "b.pem")
-    assert BILLING.key_pem == b"".join(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        for key in read_keys(tmp_path / "a" / "b.key")
-    )
-    assert {"b.key", "b.pem"} == {path.name for path in (tmp_path / "a").iterdir()}
 
 
 def test_key_is_its_owners_alone_from_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,13 +134,6 @@ def test_file_that_appears_meanwhile_is_kept_and_the_others_are_taken_back(
     assert ["a.pem"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_link_to_nowhere_counts_as_there(tmp_path: Path) -> None:
-    (tmp_path / "a.pem").symlink_to(tmp_path / "none")
-
-    with pytest.raises(FileExistsError):
-        store_files({tmp_path / "a.pem": OPEN}, is_replacing=False)
-
-
 def test_what_replaces_a_file_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "a.key"
     path.write_text("old")
@@ -178,13 +150,6 @@ def test_left_over_of_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> None
     store_files({tmp_path / "a.key": SECRET}, is_replacing=False)
 
     assert ["a.key"] == [path.name for path in tmp_path.iterdir()]
-
-
-def test_directory_that_cannot_be_made_is_an_error_of_the_system(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("a file")
-
-    with pytest.raises(OSError, match=r"exists|Not a directory"):
-        store_files({tmp_path / "a" / "b.pem": OPEN}, is_replacing=True)
 
 
 @pytest.mark.parametrize(
@@ -316,23 +281,6 @@ def test_database_opens_what_is_sealed_to_its_old_key_and_to_its_new_one() -> No
     assert old.certificates[0] == new.certificates[0]
 
 
-def test_old_key_to_seal_to_is_gone_once_it_is_over() -> None:
-    once = with_new_sealing(
-        issue_database(BILLING_of_renewal, YEAR_of_renewal, None),
-        Validity(NOW_of_renewal - DAY, NOW_of_renewal + DAY),
-        now=NOW_of_renewal,
-    )
-
-    twice = with_new_sealing(once, YEAR_of_renewal, now=NOW_of_renewal + 2 * DAY)
-
-    assert (4 - 1, 4 - 1) == (len(twice.certificates), len(twice.keys))
-
-
-def test_endpoint_has_nothing_to_seal_to() -> None:
-    with pytest.raises(CertificateUnusableError, match="is no identity of a database"):
-        with_new_sealing(issue_endpoint(GATEWAY, YEAR_of_renewal, None), YEAR_of_renewal, now=NOW_of_renewal)
-
-
 def test_key_that_signs_no_more_gets_no_new_one_to_seal_to() -> None:
     with pytest.raises(CertificateUnusableError, match=r"expired at .* with --signing"):
         with_new_sealing(issue_database(BILLING_of_renewal, LAST_YEAR, None), YEAR_of_renewal, now=NOW_of_renewal)
@@ -348,13 +296,6 @@ def test_database_opens_from_the_preparation_on_what_is_sealed_to_the_next_one()
     assert old.certificates[0] == waiting.certificates[0]
     assert new.certificates[0] == after.certificates[0]
     assert new == with_sealing_of(new, waiting, now=NOW_of_renewal + 10_000 * DAY)
-
-
-def test_endpoint_that_is_prepared_changes_nothing_yet() -> None:
-    old = issue_endpoint(GATEWAY, YEAR_of_renewal, None)
-    new = renewed(old, NEXT_YEAR, None)
-
-    assert (old, new) == (with_sealing_of(old, new, now=NOW_of_renewal), with_sealing_of(new, old, now=NOW_of_renewal))
 
 
 def test_bundle_holds_both_while_both_are_valid(ca: Authority) -> None:

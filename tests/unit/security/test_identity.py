@@ -62,10 +62,6 @@ def test_a_good_one_is_read() -> None:
     assert [GOOD.certificate] == load_pem(GOOD.pem)
 
 
-def test_one_without_other_names_has_none() -> None:
-    assert alternative_names(make("gateway").certificate) is None
-
-
 def test_one_of_a_version_that_there_is_not_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="28 is not a valid X509 version"):
         load_der(NONE)
@@ -98,15 +94,6 @@ YEAR = Validity(NOW - DAY, NOW + 365 * DAY)
 CA = make_authority("shop CA", YEAR)
 
 
-def test_every_kind_is_told() -> None:
-    gateway = issue_endpoint(CertificateSubject("gateway", ("a.example",)), YEAR, CA).certificates
-    database = issue_database(CertificateSubject("billing"), YEAR, None).certificates
-
-    uses = [describe(one).use for one in (CA.roots[0], *gateway, *database, make("a", "a.example").certificate)]
-
-    assert [Use.AUTHORITY, Use.TRANSPORT, Use.SIGNING, Use.SEALING, Use.TRANSPORT] == uses
-
-
 def test_names_and_dates_are_told() -> None:
     holder = CertificateSubject("gateway", ("a.example", "::1"), "spiffe://shop/gateway")
     [one] = issue_endpoint(holder, YEAR, CA).certificates
@@ -133,13 +120,6 @@ def test_validity_ends_with_the_last_moment(at: datetime, days: int, *, is_valid
     said = describe(CA.roots[0])
 
     assert (is_valid, days) == (said.is_valid_at(at), said.days_left(at))
-
-
-def test_certificate_without_names_is_described() -> None:
-    said = describe(make("", "a.example").certificate)
-
-    assert ("", "", ("a.example",)) == (said.subject, said.common_name, said.hosts)
-    assert ((), ()) == (describe(make("a").certificate).hosts, describe(make("a").certificate).uris)
 
 
 def signed(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> x509.Certificate:
@@ -171,14 +151,6 @@ def test_key_that_nobody_knows_is_no_databases_and_does_no_harm_in_its_file() ->
     assert ["CN=billing"] == [one.who.name for one in found]
     with pytest.raises(ValueError, match="the first certificate is no signing certificate"):
         parse_own(strange, issued("billing").key_pem)
-
-
-def test_key_that_nobody_knows_is_told() -> None:
-    strange = strange_certificate()
-
-    said = describe(strange)
-
-    assert (Use.TRANSPORT, "unknown", False) == (said.use, said.key, is_self_signed(strange))
 
 
 def test_who_signed_is_told_by_the_signature_not_the_name() -> None:
@@ -306,21 +278,6 @@ def test_a_file_without_a_database_is_no_peer() -> None:
         parse_peers(endpoint.certificate_pem)
 
 
-def test_several_databases_may_be_in_one_file() -> None:
-    found = parse_peers(issued("a").certificate_pem + issued("b").certificate_pem)
-
-    assert ["CN=a", "CN=b"] == [one.who.name for one in found]
-
-
-def test_a_certificate_says_whose_it_is() -> None:
-    made = issue_database(CertificateSubject("billing", (), "spiffe://shop.example/billing"), AGES, None)
-
-    who = who_of(made.certificates[0])
-
-    assert ("CN=billing", "billing", ("spiffe://shop.example/billing",)) == (who.subject, who.common_name, who.uris)
-    assert made.certificates[0].fingerprint(SHA256()).hex() == who.fingerprint
-
-
 def test_a_certificate_without_a_name_is_known_by_its_fingerprint() -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     nobody = x509.Name([])
@@ -356,17 +313,6 @@ def test_the_certificate_that_ends_last_is_used() -> None:
         found = chosen(peers)
         assert found is not None
         assert late.certificates[0].fingerprint(SHA256()) == found.fingerprint
-
-
-def test_dates_are_looked_at() -> None:
-    over, future = issue("billing", until(2025)), issue("billing", until(2035, begins=2027))
-    valid = issue("billing", until(2026, 12))
-
-    found = chosen(known(over, future, valid))
-
-    assert found is not None
-    assert valid.certificates[0].fingerprint(SHA256()) == found.fingerprint
-    assert chosen(known(over, future)) is None
 
 
 def test_a_peer_is_known_by_its_fingerprint() -> None:
@@ -408,29 +354,9 @@ def test_it_is_said_why_nobody_is_found(peers: KnownPeers, sentence: str) -> Non
     assert sentence == peers.missing(principal(), NOW_of_identity)
 
 
-def test_it_is_said_that_only_the_sealing_certificate_is_over() -> None:
-    made = issue("billing", until(2030))
-    sealing = issue_sealing(made.certificates[0], made.keys[0], until(2025))  # type: ignore[arg-type]
-    peers = known(Issued((made.certificates[0], *sealing.certificates), ()))
-
-    assert peers.named(principal(), NOW_of_identity) is None
-    assert "no sealing certificate of billing is valid today: the last one ended" in peers.missing(
-        principal(), NOW_of_identity
-    )
-
-
 def test_too_many_certificates_are_refused() -> None:
     with pytest.raises(ValueError, match="it holds 4097 certificates; 4096 are the most"):
         parse_peers(certificates_pem(issued("a").certificates[:1]) * 4097)
-
-
-def test_a_day_has_begun_when_it_says() -> None:
-    (one,) = parse_peers(issue("a", Validity(datetime(2026, 1, 1, tzinfo=UTC), AGES.ends)).certificate_pem)
-    begins = datetime(2026, 1, 1, tzinfo=UTC)
-
-    assert one.is_valid_at(begins.timestamp())
-    assert not one.is_valid_at((begins - timedelta(seconds=1)).timestamp())
-    assert not one.is_valid_at(AGES.ends.timestamp())
 
 
 def test_private_key_of_a_kind_that_nobody_knows_is_refused_like_any_other() -> None:

@@ -23,15 +23,11 @@ from broker.security.issue import (
     CertificateSubject,
     Issued,
     Validity,
-    certificates_pem,
     is_key_of,
     issue_database,
     issue_endpoint,
-    issue_sealing,
     make_authority,
     renew_authority,
-    renew_database,
-    renew_endpoint,
 )
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -124,14 +120,6 @@ def test_self_signed_endpoint_is_believed_by_whoever_trusts_the_very_certificate
         shake_hands(tmp_path, issued, other.certificates[0])
 
 
-def test_certificates_differ_in_serial_number_and_key(ca: Authority) -> None:
-    first, second = (issue_endpoint(GATEWAY, YEAR, ca) for _ in range(2))
-
-    assert first.certificates[0].serial_number != second.certificates[0].serial_number
-    assert not is_key_of(first.keys[0], second.certificates[0])
-    assert is_key_of(first.keys[0], first.certificates[0])
-
-
 def test_nothing_outlives_its_signer(ca: Authority) -> None:
     issued = issue_endpoint(GATEWAY, Validity(DECADE.begins - DAY, DECADE.ends + DAY), ca)
 
@@ -144,16 +132,6 @@ def test_signer_that_is_over_signs_nothing() -> None:
 
     with pytest.raises(ValueError, match="whoever signs is valid until"):
         issue_endpoint(GATEWAY, YEAR, old)
-
-
-def test_renewed_endpoint_has_the_same_names_and_another_key(ca: Authority) -> None:
-    old = issue_endpoint(GATEWAY, YEAR, ca)
-
-    new = renew_endpoint(old.certificates[0], YEAR, ca)
-
-    verify(new, *ca.roots)
-    assert old.certificates[0].subject == new.certificates[0].subject
-    assert old.certificates[0].public_key() != new.certificates[0].public_key()
 
 
 def test_renewed_authority_is_believed_by_those_who_know_the_old_one_only(ca: Authority, tmp_path: Path) -> None:
@@ -169,15 +147,6 @@ def test_renewed_authority_is_believed_by_those_who_know_the_old_one_only(ca: Au
 
     assert (newest.roots[0], *new.roots) == newest.roots
     assert is_key_of(newest.key, newest.roots[0])
-
-
-def test_renewed_authority_leaves_out_what_is_over() -> None:
-    old = make_authority("old", Validity(NOW - 10 * DAY, NOW - 9 * DAY))
-
-    new = renew_authority(old, DECADE, now=NOW)
-
-    assert (1, ()) == (len(new.roots), new.cross_certificates)
-    assert old.roots[0].subject == new.roots[0].subject
 
 
 @pytest.mark.parametrize("is_self_signed", [False, True])
@@ -203,29 +172,6 @@ def test_database_is_what_dialog_security_reads() -> None:
 
     assert ("CN=billing", own.signing.fingerprint) == (peer.who.subject, peer.fingerprint)
     assert list(own.opening) == [one.fingerprint for one in peer.sealing]
-
-
-def test_new_key_to_seal_to_is_the_one_that_is_used() -> None:
-    old = issue_database(CertificateSubject("billing"), YEAR, None)
-    new = issue_sealing(old.certificates[0], old.keys[0], YEAR)  # type: ignore[arg-type]  # the first one signs
-
-    pem = certificates_pem((old.certificates[0], *new.certificates, old.certificates[1]))
-    [peer] = parse_peers(pem)
-
-    used = peer.sealing_at(NOW.timestamp())
-    assert used is not None
-    assert new.certificates[0].public_key() == used.key
-    assert 2 == len(peer.sealing)
-
-
-def test_renewed_database_has_new_keys_both() -> None:
-    old = issue_database(CertificateSubject("billing", uri="spiffe://shop.example/billing"), YEAR, None)
-
-    new = renew_database(old.certificates[0], YEAR, None)
-
-    assert [] == [one for one in new.certificates for key in old.keys if is_key_of(key, one)]
-    assert old.certificates[0].subject == new.certificates[0].subject
-    assert parse_peers(old.certificate_pem)[0].who.uris == parse_peers(new.certificate_pem)[0].who.uris
 
 
 @pytest.mark.parametrize("name", ["", " a", "a/b", "*", "a=b", "a,b", "a" * (NAME_MAX + 1), "a\n", "ä"])

@@ -13,7 +13,7 @@ from broker.security import session
 from broker.security.identity import KnownPeers, parse_own, parse_peers
 from broker.security.issue import Issued, Validity, issue_sealing
 from broker.security.principal import NOBODY
-from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, Box, Mode, SealRefusedError, read_box, read_packet
+from broker.security.seal import NO_ECHO, Box, Mode, SealRefusedError, read_box, read_packet
 from broker.security.session import (
     FRESH_SECONDS,
     KEY_SECONDS,
@@ -114,18 +114,6 @@ def test_in_anonymous_mode_a_target_derives_the_key_again() -> None:
     assert b"text" == opened(Opener(BILLING), lean, AT_TARGET[Mode.ANONYMOUS]).body
 
 
-@pytest.mark.parametrize("secured", [FULL, ANONYMOUS])
-def test_the_answer_is_opened_by_the_initiator(secured: Secured) -> None:
-    assert secured.mode is not None
-    contact = target(AT_TARGET[secured.mode])
-    answer = sealed(contact, sealer(contact, BILLING))
-    here = credentials("orders", "billing") if secured is FULL else credentials(None, "billing")
-
-    found = opened(Opener(here), answer, secured)
-
-    assert (b"text", secured) == (found.body, found.source.secured)
-
-
 def test_a_signer_who_is_no_peer_any_more_is_not_believed_by_a_key_that_is_known() -> None:
     known = credentials("billing", "orders", "mallory")
     opener, far, other = Opener(known), Initiator(), Initiator(known=credentials("mallory", "billing"))
@@ -138,16 +126,6 @@ def test_a_signer_who_is_no_peer_any_more_is_not_believed_by_a_key_that_is_known
     assert b"text" == opened(opener, lean).body
     assert Disposition.SESSION_KEY_UNKNOWN is refusal(opener, others)
     assert Disposition.SECURITY_UNRESOLVED is refusal(opener, other.send(again=True))
-
-
-def test_an_anonymous_dialog_does_not_ask_for_peers() -> None:
-    known = credentials("billing", "orders")
-    opener, far = Opener(known), Initiator(ANONYMOUS)
-    opened(opener, far.send())
-
-    known.peers = KnownPeers()
-
-    assert b"text" == opened(opener, far.lean()).body
 
 
 def test_keys_that_are_kept_have_a_bound() -> None:
@@ -164,12 +142,6 @@ def test_keys_that_are_kept_have_a_bound() -> None:
 
 
 # --- who is believed ----------------------------------------------------------------------------------------
-
-
-def test_who_is_not_known_is_not_believed() -> None:
-    opener = Opener(credentials("billing", "somebody"))
-
-    assert Disposition.SECURITY_UNRESOLVED is refusal(opener, Initiator().send())
 
 
 def test_who_is_known_but_not_the_far_principal_is_not_believed() -> None:
@@ -209,12 +181,6 @@ def test_a_certificate_that_is_over_signs_nothing_any_more() -> None:
 
 def test_a_database_without_a_certificate_opens_nothing() -> None:
     assert Disposition.SECURITY_UNRESOLVED is refusal(Opener(credentials(None, "orders")), Initiator().send())
-
-
-def test_what_is_sealed_to_another_is_not_opened() -> None:
-    other = Initiator(Secured(Mode.FULL, "other"), credentials("orders", "other"))
-
-    assert Disposition.SECURITY_UNRESOLVED is refusal(Opener(BILLING), other.send())
 
 
 def test_a_dialog_stays_in_its_mode() -> None:
@@ -279,12 +245,6 @@ def test_what_is_not_fresh_any_more_is_older_than_nothing_that_a_tombstone_forge
     assert not KeySource(FULL, made_at=NOW).is_fresh(taken + REPLAY_GUARD)
 
 
-def test_a_key_that_was_derived_begins_nothing() -> None:
-    source = opened(Opener(BILLING), Initiator(ANONYMOUS).lean(), AT_TARGET[Mode.ANONYMOUS]).source
-
-    assert not source.is_fresh(NOW)
-
-
 def test_a_packet_of_yesterday_still_opens_what_has_begun() -> None:
     frame = Initiator().send()
 
@@ -329,15 +289,6 @@ def test_the_packet_goes_along_until_the_far_side_has_named_the_key(secured: Sec
     assert b"" == third.packet
     assert {first.key_id} == {second.key_id, third.key_id, fourth.key_id}
     assert secured.mode is read_packet(first.packet).mode
-
-
-def test_a_frame_in_steady_state_is_longer_by_what_is_in_clear_and_the_tag() -> None:
-    side = Side()
-    side.arrived(side.send())
-
-    frame = sealed(side.contact, side.sealer, b"x" * 100)
-
-    assert 100 + CLEAR.size + TAG_BYTES == len(decode_dialog(frame)[1])
 
 
 def test_no_nonce_comes_twice_under_a_key() -> None:
@@ -423,19 +374,6 @@ def test_a_key_seals_so_many_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [3, 3, 1] == [keys.count(one) for one in dict.fromkeys(keys)]
 
 
-def test_a_clock_that_goes_back_makes_a_new_key() -> None:
-    """Else a packet of the future would be sent for long, and nobody would begin a dialog by it."""
-    side = Side()
-
-    assert side.send().key_id != side.send(NOW - REWRAP_SECONDS - 1).key_id
-
-
-@pytest.mark.parametrize(("secured", "known"), WAYS)
-def test_two_sealers_of_one_side_have_different_keys(secured: Secured, known: DialogCredentials) -> None:
-    """A process that starts anew uses no key of the one before."""
-    assert Side(secured, known).send().key_id != Side(secured, known).send().key_id
-
-
 def test_a_target_in_anonymous_mode_sends_no_packet() -> None:
     contact = target(Secured(Mode.ANONYMOUS, secret=b"s" * 32))
     by = sealer(contact, credentials("billing"))
@@ -443,13 +381,6 @@ def test_a_target_in_anonymous_mode_sends_no_packet() -> None:
     assert b"" == box_of(sealed(contact, by)).packet
     assert b"" == box_of(sealed(contact, by, again=True, now=NOW + KEY_SECONDS)).packet
     assert by.far is None
-
-
-def test_the_certificate_that_is_sealed_to_is_known() -> None:
-    side = Side()
-    side.send()
-
-    assert signing("billing").sealing[0] == side.sealer.far
 
 
 # --- peers that change --------------------------------------------------------------------------------------
@@ -520,10 +451,6 @@ def test_without_a_binding_nothing_is_sealed() -> None:
     assert "there is no remote service binding" == problem_of(Secured(None), ORDERS)
 
 
-def test_without_a_certificate_there_is_no_full_mode() -> None:
-    assert "this database has no certificate" == problem_of(FULL_of_session, NOBODY_of_session)
-
-
 @pytest.mark.parametrize("secured", [FULL_of_session, ANONYMOUS_of_session])
 def test_without_the_far_certificate_nothing_is_sealed(secured: Secured) -> None:
     found = problem_of(secured, credentials("orders"))
@@ -552,11 +479,6 @@ def test_an_anonymous_dialog_goes_on_when_the_far_certificate_is_over() -> None:
     box = side.send(over.timestamp() + KEY_SECONDS)
 
     assert b"" == box.packet
-
-
-def test_credentials_say_who_the_database_is() -> None:
-    assert ("CN=orders", None) == (ORDERS.principal, NOBODY_of_session.principal)
-    assert own("orders") is ORDERS.own
 
 
 def test_a_secret_is_not_shown() -> None:
