@@ -97,10 +97,7 @@ async def test_host_that_a_route_names_finds_room_when_strangers_do_not(door: Do
 
 async def test_mirror_of_a_route_is_known_and_a_name_is_not_looked_up(door: Door) -> None:
     mirrored = Route(
-        "m",
-        NetworkAddress("name.example"),
-        remote_service_name="//m",
-        mirror_address=NetworkAddress("fe80::1"),
+        "m", NetworkAddress("name.example"), remote_service_name="//m", mirror_address=NetworkAddress("fe80::1")
     )
     admission = door.limit(LIMITS)
 

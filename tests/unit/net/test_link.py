@@ -1,4 +1,4 @@
-"""One link from HELLO to its end, as a transcript of what the socket brings and takes."""
+"""One link from HELLO to its end, as a transcript of what the socket brings and accepts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from broker.net.link import (
     ANSWER_SHARE,
     BLOCKED_SECONDS,
     CONTROL_MAX_BYTES,
+    LINGER_BYTES,
     LINGER_SECONDS,
     SMALL_READ_BYTES,
     ActivityState,
@@ -38,14 +39,13 @@ from broker.protocol.frame import (
     encode_link,
 )
 from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
-from broker.protocol.link_state import PEER_NAME_MAX, Ended, RejectedBy
+from broker.protocol.link_state import PEER_NAME_MAX, Ended, PeerLeaving, RejectedBy
 from broker.security.grants import Grants
 from broker.security.principal import who_is
 from tests.support.link import HANDSHAKE, HELLO, OWN, PEER, PING, LinkEnds, message
 from tests.support.played import PlayedLoop
 
-# --- test_advice ---
-# Advice names the frame and the reason, and comes at a bounded rate.
+# --- advice ---
 
 
 HEADER = Header(
@@ -92,8 +92,7 @@ def test_who_lacks_a_permission_is_told_which() -> None:
     assert "CN=a may not send: no GRANT SEND ON SERVICE::[t] TO [CN=a] or public" == permissions.last_refusal
 
 
-# --- test_flow ---
-# What a link does is told by what has really moved: a peer that has stopped does not keep it flowing.
+# --- activity ---
 
 
 HEARTBEAT = OWN.heartbeat_ms / 1000
@@ -113,12 +112,6 @@ async def test_link_before_hello_is_opening(ends: LinkEnds) -> None:
     ends.start()
 
     assert look(ends) == (ActivityState.OPENING, "HELLO of the peer has not come")
-
-
-async def test_link_that_carries_nothing_is_idle(ends: LinkEnds) -> None:
-    ends.go_online()
-
-    assert look(ends, ACTIVE_SECONDS) == (ActivityState.IDLE, "")
 
 
 async def test_frame_that_came_is_flow_for_a_while(ends: LinkEnds) -> None:
@@ -232,33 +225,18 @@ async def test_state_has_an_age(ends: LinkEnds) -> None:
     assert ends.link.activity.since == now + ACTIVE_SECONDS
 
 
-async def test_goaway_is_progress(ends: LinkEnds) -> None:
-    ends.go_online()
-
-    ends.sock.feed(encode_link(GoAway(deadline_ms=1000)))
-    look(ends)
-
-    assert ends.link.activity.progress_at == ends.link.connection.last_heard
-
-
-# --- test_intake ---
-# What a link brings is passed on whole, in order and in time, so much in one turn.
+# --- receiving ---
 
 
 SPENT = message(to_service="//here", hop_count=200)
 MORE = 3 * CARE_MAX + 5  # frames that take four turns
 
 
-@pytest.fixture
-async def ends_of_intake(loop: PlayedLoop) -> LinkEnds:
-    return LinkEnds(loop)
-
-
-async def turns(ends_of_intake: LinkEnds, *, left: int = 0) -> int:
+async def turns(ends: LinkEnds, *, left: int = 0) -> int:
     """Let everything that is kept be passed on, but so many bytes; the turns that took."""
     count = 0
-    while ends_of_intake.link.kept_bytes > left:
-        assert ends_of_intake.sock not in ends_of_intake.loop.readers
+    while ends.link.kept_bytes > left:
+        assert ends.sock not in ends.loop.readers
         count += 1
         await asyncio.sleep(0)
     return count
@@ -272,231 +250,210 @@ async def turns(ends_of_intake: LinkEnds, *, left: int = 0) -> int:
     [PING, encode_link(Rejected()), encode_link(GoAway()), SPENT, message(to_service="//here", time_to_live=0)],
     ids=["ping", "rejected", "goaway", "hops", "lifetime"],
 )
-async def test_what_needs_care_is_taken_care_of_some_in_a_turn(frame: bytes, ends_of_intake: LinkEnds) -> None:
-    ends_of_intake.go_online()
+async def test_what_needs_care_is_taken_care_of_some_in_a_turn(frame: bytes, ends: LinkEnds) -> None:
+    ends.go_online()
 
-    ends_of_intake.sock.feed(frame * MORE)
+    ends.sock.feed(frame * MORE)
 
-    assert (MORE - CARE_MAX) * len(frame) == ends_of_intake.link.kept_bytes
-    assert 3 == await turns(ends_of_intake)
-    assert ends_of_intake.sock in ends_of_intake.loop.readers
+    assert (MORE - CARE_MAX) * len(frame) == ends.link.kept_bytes
+    assert 3 == await turns(ends)
+    assert ends.sock in ends.loop.readers
 
 
-async def test_order_is_kept_over_the_turns_and_nothing_is_lost(ends_of_intake: LinkEnds) -> None:
-    ends_of_intake.go_online()
+async def test_order_is_kept_over_the_turns_and_nothing_is_lost(ends: LinkEnds) -> None:
+    ends.go_online()
     advice = [encode_link(Rejected(sequence=number)) for number in range(MORE)]
     frames = [message(sequence_number=number) for number in range(MORE)]
 
-    ends_of_intake.sock.feed(
-        b"".join(part for pair in zip(advice, frames, strict=True) for part in pair) + frames[0][:50]
-    )
-    await turns(ends_of_intake, left=50)
-    ends_of_intake.sock.feed(frames[0][50:])
+    ends.sock.feed(b"".join(part for pair in zip(advice, frames, strict=True) for part in pair) + frames[0][:50])
+    await turns(ends, left=50)
+    ends.sock.feed(frames[0][50:])
 
-    assert [RejectedBy(Rejected(sequence=number)) for number in range(MORE)] == ends_of_intake.told
-    assert [frame[48:56] for frame in [*frames, frames[0]]] == [frame[48:56] for frame in ends_of_intake.delivered]
-    assert ends_of_intake.forwarder.unfinished.kept_bytes == 0
+    assert [RejectedBy(Rejected(sequence=number)) for number in range(MORE)] == ends.told
+    assert [frame[48:56] for frame in [*frames, frames[0]]] == [frame[48:56] for frame in ends.delivered]
+    assert ends.forwarder.unfinished.kept_bytes == 0
 
 
-async def test_new_link_has_its_turns_as_well(ends_of_intake: LinkEnds) -> None:
-    ends_of_intake.start()
+async def test_new_link_has_its_turns_as_well(ends: LinkEnds) -> None:
+    ends.start()
 
-    ends_of_intake.sock.feed(HELLO + PING * MORE)
+    ends.sock.feed(HELLO + PING * MORE)
 
-    assert 3 == await turns(ends_of_intake)
+    assert 3 == await turns(ends)
 
 
-async def test_link_with_more_than_a_turns_work_is_read_in_small_pieces_until_it_has_less(
-    ends_of_intake: LinkEnds,
-) -> None:
-    ends_of_intake.go_online()
-    ends_of_intake.sock.feed(PING * MORE)
-    await turns(ends_of_intake)
-    start = ends_of_intake.link.bytes_received
+async def test_link_with_more_than_a_turns_work_is_read_in_small_pieces_until_it_has_less(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(PING * MORE)
+    await turns(ends)
+    start = ends.link.bytes_received
     plain = message(bytes(1000))
 
     sizes = []
-    ends_of_intake.sock.feed(plain * (READ_BYTES // len(plain)) * 3)
+    ends.sock.feed(plain * (READ_BYTES // len(plain)) * 3)
     for _ in range(4):
-        sizes.append(ends_of_intake.link.bytes_received - start)
-        start = ends_of_intake.link.bytes_received
-        ends_of_intake.sock.read()
+        sizes.append(ends.link.bytes_received - start)
+        start = ends.link.bytes_received
+        ends.sock.read()
 
     assert [2 * SMALL_READ_BYTES, 4 * SMALL_READ_BYTES, READ_BYTES, READ_BYTES] == sizes
 
 
-async def test_paused_link_has_no_turn(ends_of_intake: LinkEnds) -> None:
-    ends_of_intake.go_online()
-    ends_of_intake.sock.feed(PING * MORE)
-    kept = ends_of_intake.link.kept_bytes
+async def test_paused_link_has_no_turn(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(PING * MORE)
+    kept = ends.link.kept_bytes
 
-    ends_of_intake.link.pause()
+    ends.link.pause()
     for _ in range(10):
         await asyncio.sleep(0)
-    ends_of_intake.link.rearm_reader()
-    assert (kept, {}) == (ends_of_intake.link.kept_bytes, ends_of_intake.loop.readers)
-    ends_of_intake.link.tick(ends_of_intake.loop.time() + 1000)
-    ends_of_intake.link.resume()
+    ends.link.rearm_reader()
+    assert (kept, {}) == (ends.link.kept_bytes, ends.loop.readers)
+    ends.link.tick(ends.loop.time() + 1000)
+    ends.link.resume()
 
-    assert 3 == await turns(ends_of_intake)
-    assert LinkState.LOGGED_IN is ends_of_intake.link.state
+    assert 3 == await turns(ends)
+    assert LinkState.LOGGED_IN is ends.link.state
 
 
-async def test_link_that_is_closed_between_turns_has_none_any_more(ends_of_intake: LinkEnds) -> None:
-    ends_of_intake.go_online()
-    ends_of_intake.sock.feed(SPENT * MORE)
-    dropped = ends_of_intake.forwarder.dropped.total()
+async def test_link_that_is_closed_between_turns_has_none_any_more(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(SPENT * MORE)
+    dropped = ends.forwarder.dropped.total()
 
-    ends_of_intake.link.close("over")
+    ends.link.close("over")
     await asyncio.sleep(1)
 
     assert (dropped, 0, 0) == (
-        ends_of_intake.forwarder.dropped.total(),
-        ends_of_intake.link.kept_bytes,
-        ends_of_intake.forwarder.unfinished.kept_bytes,
+        ends.forwarder.dropped.total(),
+        ends.link.kept_bytes,
+        ends.forwarder.unfinished.kept_bytes,
     )
 
 
-async def test_link_that_fails_in_a_later_turn_is_heard_out(ends_of_intake: LinkEnds) -> None:
-    ends_of_intake.go_online()
-    ends_of_intake.sock.feed(PING * MORE + b"\xff" * 100)
+async def test_link_that_fails_in_a_later_turn_is_heard_out(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(PING * MORE + b"\xff" * 100)
 
     await asyncio.sleep(0.1)
 
-    assert (LinkState.LINGERING, 0) == (ends_of_intake.link.state, ends_of_intake.forwarder.unfinished.kept_bytes)
-    assert ends_of_intake.sock in ends_of_intake.loop.readers
-    ends_of_intake.sock.end()
-    assert LinkState.CLOSED is ends_of_intake.link.state
+    assert (LinkState.LINGERING, 0) == (ends.link.state, ends.forwarder.unfinished.kept_bytes)
+    assert ends.sock in ends.loop.readers
+    ends.sock.end()
+    assert LinkState.CLOSED is ends.link.state
 
 
-async def test_bug_in_a_later_turn_is_told_to_the_owner(
-    ends_of_intake: LinkEnds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bug_in_a_later_turn_is_told_to_the_owner(ends: LinkEnds, monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[Exception] = []
-    monkeypatch.setattr(ends_of_intake, "on_bug", lambda _, error: failed.append(error))
-    ends_of_intake.go_online()
-    ends_of_intake.sock.feed(PING * MORE)
+    monkeypatch.setattr(ends, "on_bug", lambda _, error: failed.append(error))
+    ends.go_online()
+    ends.sock.feed(PING * MORE)
 
     def fail(*_: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(ends_of_intake.forwarder, "forward", fail)
+    monkeypatch.setattr(ends.forwarder, "forward", fail)
     await asyncio.sleep(0.1)
 
     assert ["a bug"] == [str(error) for error in failed]
 
 
-async def test_last_word_of_the_peer_is_the_last(ends_of_intake: LinkEnds) -> None:
-    ends_of_intake.go_online()
+async def test_last_word_of_the_peer_is_the_last(ends: LinkEnds) -> None:
+    ends.go_online()
 
-    ends_of_intake.sock.feed(message() + encode_link(Fatal(text="bye")) + message() + PING)
+    ends.sock.feed(message() + encode_link(Fatal(text="bye")) + message() + PING)
 
-    assert (1, [Ended(Fatal(text="bye"))]) == (len(ends_of_intake.delivered), ends_of_intake.told)
+    assert (1, [Ended(Fatal(text="bye"))]) == (len(ends.delivered), ends.told)
 
 
 # --- in time ---
 
 
-async def test_frame_has_to_be_complete_in_time_that_goes_by_its_length(
-    ends_of_intake: LinkEnds, loop: PlayedLoop
-) -> None:
-    ends_of_intake.go_online()
+async def test_frame_has_to_be_complete_in_time_that_goes_by_its_length(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
     frame = message(bytes(8000))
     seconds = FRAME_SECONDS + len(frame) / FRAME_BYTES_PER_SECOND
     begin = loop.time()
-    ends_of_intake.sock.feed(frame[:3])
+    ends.sock.feed(frame[:3])
     for at in range(3, int(seconds)):
         await asyncio.sleep(1)
-        ends_of_intake.sock.feed(frame[at : at + 1])
+        ends.sock.feed(frame[at : at + 1])
 
-    ends_of_intake.link.tick(begin + seconds - 0.01)
-    assert LinkState.LOGGED_IN is ends_of_intake.link.state
-    ends_of_intake.link.tick(begin + seconds)
+    ends.link.tick(begin + seconds - 0.01)
+    assert LinkState.LOGGED_IN is ends.link.state
+    ends.link.tick(begin + seconds)
 
-    assert "frame of 8126 bytes, not complete within 10 s" in str(ends_of_intake.link.error)
+    assert "frame of 8126 bytes, not complete within 10 s" in str(ends.link.error)
 
 
-async def test_each_frame_has_its_own_time(ends_of_intake: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_intake.go_online()
+async def test_each_frame_has_its_own_time(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
     frame = message(bytes(8000))
 
-    ends_of_intake.sock.feed(frame[:100])
+    ends.sock.feed(frame[:100])
     for _ in range(10):
         await asyncio.sleep(FRAME_SECONDS - 1)
-        ends_of_intake.sock.feed(frame[100:] + frame[:100])
-        ends_of_intake.link.tick(loop.time())
+        ends.sock.feed(frame[100:] + frame[:100])
+        ends.link.tick(loop.time())
 
-    assert (None, 10) == (ends_of_intake.link.error, len(ends_of_intake.delivered))
+    assert (None, 10) == (ends.link.error, len(ends.delivered))
 
 
-async def test_time_in_which_it_is_not_listened_to_does_not_count(ends_of_intake: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_intake.go_online()
-    ends_of_intake.sock.feed(message()[:100])
-    ends_of_intake.link.pause()
+async def test_time_in_which_it_is_not_listened_to_does_not_count(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+    ends.sock.feed(message()[:100])
+    ends.link.pause()
     await asyncio.sleep(100)
-    ends_of_intake.link.tick(loop.time())
+    ends.link.tick(loop.time())
 
-    ends_of_intake.link.resume()
-    ends_of_intake.link.tick(loop.time() + 5)
+    ends.link.resume()
+    ends.link.tick(loop.time() + 5)
 
-    assert None is ends_of_intake.link.error
-
-
-async def test_what_is_kept_of_a_frame_that_is_refused_counts_no_more(ends_of_intake: LinkEnds) -> None:
-    ends_of_intake.go_online()
-    ends_of_intake.sock.feed(message()[:3])
-    assert 3 == ends_of_intake.forwarder.unfinished.kept_bytes
-
-    ends_of_intake.sock.feed(b"\x01" * 100)
-
-    assert (LinkState.LINGERING, 0) == (ends_of_intake.link.state, ends_of_intake.forwarder.unfinished.kept_bytes)
+    assert None is ends.link.error
 
 
-@pytest.fixture
-async def ends_of_link(loop: PlayedLoop) -> LinkEnds:
-    return LinkEnds(loop)
+async def test_what_is_kept_of_a_frame_that_is_refused_counts_no_more(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(message()[:3])
+    assert 3 == ends.forwarder.unfinished.kept_bytes
+
+    ends.sock.feed(b"\x01" * 100)
+
+    assert (LinkState.LINGERING, 0) == (ends.link.state, ends.forwarder.unfinished.kept_bytes)
 
 
 # --- HELLO ---
 
 
-async def test_both_sides_say_hello_at_once_and_are_online_when_it_came(ends_of_link: LinkEnds) -> None:
-    ends_of_link.start()
-    assert (LinkState.CONNECTED, [OWN], "") == (
-        ends_of_link.link.state,
-        ends_of_link.said(),
-        ends_of_link.link.peer_name,
-    )
+async def test_both_sides_say_hello_at_once_and_are_online_when_it_came(ends: LinkEnds) -> None:
+    ends.start()
+    assert (LinkState.CONNECTED, [OWN], "") == (ends.link.state, ends.said(), ends.link.peer_name)
 
-    ends_of_link.sock.feed(HELLO)
+    ends.sock.feed(HELLO)
 
-    assert (LinkState.LOGGED_IN, ["online"]) == (ends_of_link.link.state, ends_of_link.told)
-    assert ends_of_link.link.agreement is not None
-    assert PEER == ends_of_link.link.agreement.peer
-    assert (PEER.max_frame, "peer") == (ends_of_link.link.max_frame, ends_of_link.link.peer_name)
-    assert (ends_of_link.link.can_send, ends_of_link.link.is_narrow) == (True, False)
+    assert (LinkState.LOGGED_IN, ["online"]) == (ends.link.state, ends.told)
+    assert ends.link.agreement is not None
+    assert PEER == ends.link.agreement.peer
+    assert (PEER.max_frame, "peer") == (ends.link.max_frame, ends.link.peer_name)
+    assert (ends.link.can_send, ends.link.is_narrow) == (True, False)
 
 
-async def test_peer_that_takes_less_than_we_do_is_narrow(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online(max_frame=4096, name="x" * 1000)
+async def test_peer_that_takes_less_than_we_do_is_narrow(ends: LinkEnds) -> None:
+    ends.go_online(max_frame=4096, name="x" * 1000)
 
-    assert (4096, True, PEER_NAME_MAX) == (
-        ends_of_link.link.max_frame,
-        ends_of_link.link.is_narrow,
-        len(ends_of_link.link.peer_name),
-    )
+    assert (4096, True, PEER_NAME_MAX) == (ends.link.max_frame, ends.link.is_narrow, len(ends.link.peer_name))
 
 
 @pytest.mark.parametrize("piece", [1, 3, 100, 1 << 20])
-async def test_hello_and_all_behind_it_may_come_in_any_pieces(piece: int, ends_of_link: LinkEnds) -> None:
+async def test_hello_and_all_behind_it_may_come_in_any_pieces(piece: int, ends: LinkEnds) -> None:
     frames = [message(b"x" * 300, sequence_number=n) for n in range(3)]
-    ends_of_link.start()
+    ends.start()
 
-    ends_of_link.sock.feed(HELLO + frames[0] + PING + frames[1] + frames[2], piece=piece)
+    ends.sock.feed(HELLO + frames[0] + PING + frames[1] + frames[2], piece=piece)
 
-    assert [frame[:6] for frame in frames] == [frame[:6] for frame in ends_of_link.delivered]
-    assert [OWN, Pong(b"12345678")] == ends_of_link.said()
-    assert ends_of_link.link.received == {0x10: 3}
+    assert [frame[:6] for frame in frames] == [frame[:6] for frame in ends.delivered]
+    assert [OWN, Pong(b"12345678")] == ends.said()
+    assert ends.link.received == {0x10: 3}
 
 
 @pytest.mark.parametrize(
@@ -512,20 +469,16 @@ async def test_hello_and_all_behind_it_may_come_in_any_pieces(piece: int, ends_o
     ],
     ids=["http", "tls", "unknown kind", "dialog frame", "ping", "other protocol", "no map"],
 )
-async def test_stranger_is_told_what_is_wrong_and_closed(first: bytes, number: int, ends_of_link: LinkEnds) -> None:
-    ends_of_link.start()
+async def test_stranger_is_told_what_is_wrong_and_closed(first: bytes, number: int, ends: LinkEnds) -> None:
+    ends.start()
 
-    ends_of_link.sock.feed(first)
+    ends.sock.feed(first)
 
-    last = ends_of_link.said()[-1]
+    last = ends.said()[-1]
     assert isinstance(last, Fatal)
-    assert (number, ["lost"], True) == (last.code, ends_of_link.told, ends_of_link.sock.shut)
+    assert (number, ["lost"], True) == (last.code, ends.told, ends.sock.shut)
     await asyncio.sleep(LINGER_SECONDS)
-    assert (LinkState.CLOSED, ["lost", "closed"], True) == (
-        ends_of_link.link.state,
-        ends_of_link.told,
-        ends_of_link.sock.is_closed,
-    )
+    assert (LinkState.CLOSED, ["lost", "closed"], True) == (ends.link.state, ends.told, ends.sock.is_closed)
 
 
 @pytest.mark.parametrize(
@@ -538,332 +491,483 @@ async def test_frame_is_refused_on_the_fewest_bytes(
     first: bytes,
     number: int,
     is_online: bool,  # noqa: FBT001 - a parameter of the test
-    ends_of_link: LinkEnds,
+    ends: LinkEnds,
 ) -> None:
     if is_online:
-        ends_of_link.go_online()
+        ends.go_online()
     else:
-        ends_of_link.start()
+        ends.start()
 
-    ends_of_link.sock.feed(first, piece=1)
+    ends.sock.feed(first, piece=1)
 
-    last = ends_of_link.said()[-1]
+    last = ends.said()[-1]
     assert isinstance(last, Fatal)
     assert number == last.code
 
 
-async def test_kind_before_hello_is_not_judged_before_it_is_there(ends_of_link: LinkEnds) -> None:
-    ends_of_link.start()
-    ends_of_link.forwarder.slab[4] = 0x10  # what another link left there
+async def test_kind_before_hello_is_not_judged_before_it_is_there(ends: LinkEnds) -> None:
+    ends.start()
+    ends.forwarder.slab[4] = 0x10  # what another link left there
 
-    ends_of_link.sock.feed(HELLO[:4])
-    ends_of_link.sock.feed(HELLO[4:])
+    ends.sock.feed(HELLO[:4])
+    ends.sock.feed(HELLO[4:])
 
-    assert LinkState.LOGGED_IN == ends_of_link.link.state
-
-
-async def test_silence_before_hello_is_closed_in_time(ends_of_link: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_link.start()
-
-    ends_of_link.link.tick(HANDSHAKE - 0.1)
-    assert ends_of_link.told == []
-    ends_of_link.link.tick(HANDSHAKE)
-
-    assert (HandshakeRefusedError, ["lost"]) == (type(ends_of_link.link.error), ends_of_link.told)
+    assert LinkState.LOGGED_IN == ends.link.state
 
 
-async def test_peer_that_answers_hello_with_fatal_is_told_to_the_owner(ends_of_link: LinkEnds) -> None:
-    ends_of_link.start()
+async def test_silence_before_hello_is_closed_in_time(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.start()
 
-    ends_of_link.sock.feed(encode_link(Fatal(code=1, text="no")))
+    ends.link.tick(HANDSHAKE - 0.1)
+    assert ends.told == []
+    ends.link.tick(HANDSHAKE)
 
-    (event,) = ends_of_link.told
-    assert "Ended" == type(event).__name__
+    assert (HandshakeRefusedError, ["lost"]) == (type(ends.link.error), ends.told)
 
 
-async def test_owner_that_closes_on_hello_hears_of_nothing_behind_it(ends_of_link: LinkEnds, monkeypatch: Any) -> None:
-    monkeypatch.setattr(ends_of_link, "on_online", lambda link: link.close("to itself"))
-    ends_of_link.start()
+async def test_owner_that_closes_on_hello_hears_of_nothing_behind_it(ends: LinkEnds, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ends, "on_online", lambda link: link.close("to itself"))
+    ends.start()
 
-    ends_of_link.sock.feed(HELLO + message() + PING)
+    ends.sock.feed(HELLO + message() + PING)
 
-    assert ([], ["lost", "closed"], "to itself") == (
-        ends_of_link.delivered,
-        ends_of_link.told,
-        ends_of_link.link.reason,
-    )
+    assert ([], ["lost", "closed"], "to itself") == (ends.delivered, ends.told, ends.link.reason)
 
 
 # --- writing ---
 
 
-async def test_cut_frame_is_finished_before_anything_else(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
+async def test_cut_frame_is_finished_before_anything_else(ends: LinkEnds) -> None:
+    ends.go_online()
     frames = message(sequence_number=1), message(sequence_number=2)
-    ends_of_link.sock.room = 30
+    ends.sock.room = 30
 
-    sent = ends_of_link.link.send(frames[0])
-    ends_of_link.link.finish(memoryview(frames[0])[sent:])
-    ends_of_link.sock.feed(PING)
-    assert (30, False, True) == (sent, ends_of_link.link.can_send, ends_of_link.link.is_blocked)
+    sent = ends.link.send(frames[0])
+    ends.link.finish(memoryview(frames[0])[sent:])
+    ends.sock.feed(PING)
+    assert (30, False, True) == (sent, ends.link.can_send, ends.link.is_blocked)
     for _ in range(20):
-        ends_of_link.sock.breathe(20)
+        ends.sock.breathe(20)
 
-    assert frames[0] + encode_link(Pong(b"12345678")) == ends_of_link.sock.written
-    assert (["writable"], True, False) == (ends_of_link.told, ends_of_link.link.can_send, ends_of_link.link.is_blocked)
-    assert ends_of_link.loop.writers == {}
-
-
-async def test_full_socket_takes_nothing_and_says_when_it_does(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
-    ends_of_link.sock.room = 0
-
-    sent = ends_of_link.link.send(message())
-    ends_of_link.sock.breathe()
-
-    assert (0, ["writable"], b"") == (sent, ends_of_link.told, ends_of_link.sock.written)
+    assert frames[0] + encode_link(Pong(b"12345678")) == ends.sock.written
+    assert (["writable"], True, False) == (ends.told, ends.link.can_send, ends.link.is_blocked)
+    assert ends.loop.writers == {}
 
 
-async def test_hello_to_a_full_socket_waits_for_room(ends_of_link: LinkEnds) -> None:
-    ends_of_link.start(room=5)
+async def test_full_socket_takes_nothing_and_says_when_it_does(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.room = 0
 
-    ends_of_link.sock.breathe()
+    sent = ends.link.send(message())
+    ends.sock.breathe()
 
-    assert [OWN] == ends_of_link.said()
+    assert (0, ["writable"], b"") == (sent, ends.told, ends.sock.written)
 
 
-async def test_counters_tell_what_was_moved(ends_of_link: LinkEnds) -> None:
-    ends_of_link.start()
-    ends_of_link.sock.feed(HELLO)
-    ends_of_link.link.send(message())
+async def test_counters_tell_what_was_moved(ends: LinkEnds) -> None:
+    ends.start()
+    ends.sock.feed(HELLO)
+    ends.link.send(message())
 
     sent, received = len(encode_link(OWN)) + len(message()), len(HELLO)
-    link = ends_of_link.link
+    link = ends.link
     assert (2, sent, 1, received) == (link.sends, link.bytes_sent, link.receives, link.bytes_received)
 
 
-async def test_connection_lost_while_writing_closes_after_the_pass(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
-    ends_of_link.sock.problem = errno.EPIPE
+async def test_connection_lost_while_writing_closes_after_the_pass(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.problem = errno.EPIPE
 
-    sent = ends_of_link.link.send(message())
-    assert (0, [], False) == (sent, ends_of_link.told, ends_of_link.link.can_send)
+    sent = ends.link.send(message())
+    assert (0, [], False) == (sent, ends.told, ends.link.can_send)
     await asyncio.sleep(0)
 
-    assert (["lost", "closed"], "Broken pipe") == (ends_of_link.told, ends_of_link.link.reason)
+    assert (["lost", "closed"], "Broken pipe") == (ends.told, ends.link.reason)
 
 
-async def test_connection_lost_while_reading_closes(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
+async def test_connection_lost_while_reading_closes(ends: LinkEnds) -> None:
+    ends.go_online()
 
-    ends_of_link.sock.fail()
+    ends.sock.fail()
 
-    assert (["lost", "closed"], "Connection reset by peer") == (ends_of_link.told, ends_of_link.link.reason)
+    assert (["lost", "closed"], "Connection reset by peer") == (ends.told, ends.link.reason)
 
 
-async def test_readiness_without_data_changes_nothing(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
+async def test_readiness_without_data_changes_nothing(ends: LinkEnds) -> None:
+    ends.go_online()
 
-    ends_of_link.sock.read()
+    ends.sock.read()
 
-    assert (LinkState.LOGGED_IN, []) == (ends_of_link.link.state, ends_of_link.told)
+    assert (LinkState.LOGGED_IN, []) == (ends.link.state, ends.told)
 
 
 # --- advice ---
 
 
-async def test_dropped_frame_is_advised(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
+async def test_dropped_frame_is_advised(ends: LinkEnds) -> None:
+    ends.go_online()
 
-    ends_of_link.sock.feed(message(to_service="//nobody", sequence_number=9))
+    ends.sock.feed(message(to_service="//nobody", sequence_number=9))
 
-    assert [Rejected(b"m" * 16, b"c" * 16, 9, 0, 9798, "no route")] == ends_of_link.said()
-    assert ends_of_link.link.frames_rejected == 1
+    assert [Rejected(b"m" * 16, b"c" * 16, 9, 0, 9798, "no route")] == ends.said()
+    assert ends.link.frames_rejected == 1
 
 
 @pytest.mark.parametrize("frame", [message(to_service="//nobody"), PING], ids=["advice", "replies"])
-async def test_what_waits_for_a_peer_that_does_not_read_has_a_bound(frame: bytes, ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
-    ends_of_link.sock.room = 0
+async def test_what_waits_for_a_peer_that_does_not_read_has_a_bound(frame: bytes, ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.room = 0
 
     for _ in range(100):
-        ends_of_link.sock.feed(frame * 100)
-        ends_of_link.link.tick(ends_of_link.loop.time())
-    ends_of_link.sock.breathe()
+        ends.sock.feed(frame * 100)
+        ends.link.tick(ends.loop.time())
+    ends.sock.breathe()
 
-    assert 0 < len(ends_of_link.sock.written) <= CONTROL_MAX_BYTES + 1000
-    assert {type(said) for said in ends_of_link.said()} <= {Pong, Rejected, Ping}
-
-
-async def test_flood_of_pings_is_answered_with_one_write(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
-    before = ends_of_link.link.sends
-
-    ends_of_link.sock.feed(PING * CARE_MAX)
-
-    assert ([Pong(b"12345678")] * CARE_MAX, before + 1) == (ends_of_link.said(), ends_of_link.link.sends)
+    assert 0 < len(ends.sock.written) <= CONTROL_MAX_BYTES + 1000
+    assert {type(said) for said in ends.said()} <= {Pong, Rejected, Ping}
 
 
-async def test_no_ping_is_added_to_what_a_stalled_peer_does_not_take(ends_of_link: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_link.go_online()
-    ends_of_link.sock.room = 0
-    ends_of_link.sock.feed(PING * (CONTROL_MAX_BYTES // len(PING) + 10))
-    await asyncio.sleep(1)
-    waiting = len(ends_of_link.link._control)
+async def test_flood_of_pings_is_answered_with_one_write(ends: LinkEnds) -> None:
+    ends.go_online()
+    before = ends.link.sends
 
-    ends_of_link.link.tick(loop.time() + 3)
+    ends.sock.feed(PING * CARE_MAX)
 
-    assert waiting == len(ends_of_link.link._control)
+    assert ([Pong(b"12345678")] * CARE_MAX, before + 1) == (ends.said(), ends.link.sends)
 
 
-async def test_whatever_is_said_has_the_same_bound_but_for_the_last_words(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
-    ends_of_link.sock.room = 0
+async def test_whatever_is_said_has_the_same_bound_but_for_the_last_words(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.room = 0
 
     for _ in range(CONTROL_MAX_BYTES):
-        ends_of_link.link.send_control(PING)
-    ends_of_link.link.fail(FrameMalformedError("enough"))
-    ends_of_link.sock.breathe()
+        ends.link.send_control(PING)
+    ends.link.fail(FrameMalformedError("enough"))
+    ends.sock.breathe()
 
-    assert len(ends_of_link.sock.written) <= CONTROL_MAX_BYTES + 1000
-    assert isinstance(ends_of_link.said()[-1], Fatal)
+    assert len(ends.sock.written) <= CONTROL_MAX_BYTES + 1000
+    assert isinstance(ends.said()[-1], Fatal)
 
 
-async def test_link_that_failed_while_writing_asks_nobody_for_room(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
-    ends_of_link.sock.room = 0
-    ends_of_link.link.send(message())
-    ends_of_link.link.finish(message())
-    ends_of_link.sock.problem = errno.EPIPE
+async def test_link_that_failed_while_writing_asks_nobody_for_room(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.room = 0
+    ends.link.send(message())
+    ends.link.finish(message())
+    ends.sock.problem = errno.EPIPE
 
-    ends_of_link.sock.breathe()
-    ends_of_link.link.send_control(PING)
-    ends_of_link.link.tick(ends_of_link.loop.time() + 3)
+    ends.sock.breathe()
+    ends.link.send_control(PING)
+    ends.link.tick(ends.loop.time() + 3)
     await asyncio.sleep(0)
 
-    assert (["lost", "closed"], {}) == (ends_of_link.told, ends_of_link.loop.writers)
+    assert (["lost", "closed"], {}) == (ends.told, ends.loop.writers)
 
 
-async def test_loop_is_asked_again_to_tell_of_a_socket_that_was_read(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
-    assert 1 == ends_of_link.heard
+async def test_loop_is_asked_again_to_tell_of_a_socket_that_was_read(ends: LinkEnds) -> None:
+    ends.go_online()
+    assert 1 == ends.heard
 
-    ends_of_link.sock.feed(PING)
-    assert 1 == ends_of_link.heard
-    del ends_of_link.loop.readers[ends_of_link.sock]
-    ends_of_link.link.rearm_reader()
-    ends_of_link.sock.feed(PING)
+    ends.sock.feed(PING)
+    assert 1 == ends.heard
+    del ends.loop.readers[ends.sock]
+    ends.link.rearm_reader()
+    ends.sock.feed(PING)
 
-    assert (2, [Pong(b"12345678")] * 2) == (ends_of_link.heard, ends_of_link.said())
+    assert (2, [Pong(b"12345678")] * 2) == (ends.heard, ends.said())
 
 
-async def test_paused_or_closed_link_is_not_read_because_it_was_renewed(
-    ends_of_link: LinkEnds, loop: PlayedLoop
-) -> None:
-    ends_of_link.go_online()
+async def test_paused_or_closed_link_is_not_read_because_it_was_renewed(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
 
-    ends_of_link.link.pause()
-    ends_of_link.link.rearm_reader()
+    ends.link.pause()
+    ends.link.rearm_reader()
     assert {} == loop.readers
-    ends_of_link.link.resume()
-    ends_of_link.link.close("over")
-    ends_of_link.link.rearm_reader()
+    ends.link.resume()
+    ends.link.close("over")
+    ends.link.rearm_reader()
 
     assert {} == loop.readers
 
 
-async def test_paused_link_is_not_read_until_everybody_lets_it_go_on(ends_of_link: LinkEnds) -> None:
-    ends_of_link.go_online()
+async def test_paused_link_is_not_read_until_everybody_lets_it_go_on(ends: LinkEnds) -> None:
+    ends.go_online()
 
-    ends_of_link.link.pause()
-    ends_of_link.link.pause()
-    ends_of_link.sock.feed(message(to_service="//here"))
-    ends_of_link.link.resume()
-    ends_of_link.sock.read()
-    assert ([], True) == (ends_of_link.delivered, ends_of_link.link.is_paused)
-    ends_of_link.link.resume()
-    ends_of_link.sock.read()
+    ends.link.pause()
+    ends.link.pause()
+    ends.sock.feed(message(to_service="//here"))
+    ends.link.resume()
+    ends.sock.read()
+    assert ([], True) == (ends.delivered, ends.link.is_paused)
+    ends.link.resume()
+    ends.sock.read()
 
-    assert (1, False) == (len(ends_of_link.delivered), ends_of_link.link.is_paused)
-
-
-async def test_link_closed_while_it_pauses_stays_closed(ends_of_link: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_link.go_online()
-
-    ends_of_link.link.pause()
-    ends_of_link.link.close("over")
-    ends_of_link.link.resume()
-
-    assert ({}, True) == (loop.readers, ends_of_link.sock.is_closed)
+    assert (1, False) == (len(ends.delivered), ends.link.is_paused)
 
 
-async def test_closed_link_can_be_told_to_pause(ends_of_link: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_link.go_online()
+async def test_link_closed_while_it_pauses_stays_closed(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
 
-    ends_of_link.link.close("over")
-    ends_of_link.link.pause()
-    ends_of_link.link.resume()
+    ends.link.pause()
+    ends.link.close("over")
+    ends.link.resume()
 
-    assert ({}, True) == (loop.readers, ends_of_link.sock.is_closed)
-
-
-async def test_link_whose_peer_has_ended_is_not_read_again_after_a_pause(
-    ends_of_link: LinkEnds, loop: PlayedLoop
-) -> None:
-    ends_of_link.go_online()
-    ends_of_link.sock.room = 0
-    ends_of_link.link.send_control(PING)
-    ends_of_link.sock.end()
-
-    ends_of_link.link.pause()
-    ends_of_link.link.resume()
-
-    assert ({}, LinkState.LINGERING) == (loop.readers, ends_of_link.link.state)
+    assert ({}, True) == (loop.readers, ends.sock.is_closed)
 
 
-async def test_peer_that_is_not_listened_to_is_not_silent(ends_of_link: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_link.go_online()
-    ends_of_link.link.pause()
+async def test_link_whose_peer_has_ended_is_not_read_again_after_a_pause(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+    ends.sock.room = 0
+    ends.link.send_control(PING)
+    ends.sock.end()
 
-    ends_of_link.link.tick(loop.time() + 60.0)
+    ends.link.pause()
+    ends.link.resume()
 
-    assert (None, LinkState.LOGGED_IN) == (ends_of_link.link.error, ends_of_link.link.state)
+    assert ({}, LinkState.LINGERING) == (loop.readers, ends.link.state)
 
 
 # --- time ---
 
 
 async def test_heartbeat_is_said_after_silence_and_silence_of_the_peer_ends_the_link(
-    ends_of_link: LinkEnds, loop: PlayedLoop
+    ends: LinkEnds, loop: PlayedLoop
 ) -> None:
-    ends_of_link.go_online()
-    silent_for = ends_of_link.link.connection.heartbeat
+    ends.go_online()
+    silent_for = ends.link.connection.heartbeat
 
-    ends_of_link.link.tick(loop.time())
-    assert ends_of_link.said() == []
-    ends_of_link.link.tick(loop.time() + silent_for)
-    assert ["Ping"] == [type(said).__name__ for said in ends_of_link.said()]
-    ends_of_link.link.tick(loop.time() + 6.0)
+    ends.link.tick(loop.time())
+    assert ends.said() == []
+    ends.link.tick(loop.time() + silent_for)
+    assert ["Ping"] == [type(said).__name__ for said in ends.said()]
+    ends.link.tick(loop.time() + 6.0)
 
-    assert (PeerSilentError, LinkState.LINGERING) == (type(ends_of_link.link.error), ends_of_link.link.state)
-
-
-async def test_peer_that_is_heard_is_not_silent(ends_of_link: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_link.go_online()
-
-    for _ in range(3):
-        await asyncio.sleep(5.9)
-        ends_of_link.sock.feed(PING)
-        ends_of_link.link.tick(loop.time())
-
-    assert (LinkState.LOGGED_IN, None) == (ends_of_link.link.state, ends_of_link.link.error)
+    assert (PeerSilentError, LinkState.LINGERING) == (type(ends.link.error), ends.link.state)
 
 
-async def test_ended_link_has_no_heartbeat(ends_of_link: LinkEnds, loop: PlayedLoop) -> None:
-    ends_of_link.go_online()
-    ends_of_link.link.drain()
-    ends_of_link.link.tick(loop.time() + 100)
-    ends_of_link.link.close("over")
-    ends_of_link.link.tick(loop.time() + 200)
+async def test_ended_link_has_no_heartbeat(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+    ends.link.drain()
+    ends.link.tick(loop.time() + 100)
+    ends.link.close("over")
+    ends.link.tick(loop.time() + 200)
 
-    assert (b"", None) == (ends_of_link.sock.written, ends_of_link.link.error)
+    assert (b"", None) == (ends.sock.written, ends.link.error)
+
+
+# --- the end ---
+
+
+async def test_frames_before_bytes_that_are_none_are_taken(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.sock.feed(message() + PING + b"\xff" * 10 + message())
+
+    assert (1, "FrameTooLargeError") == (len(ends.delivered), type(ends.link.error).__name__)
+    assert [Pong, Fatal] == [type(said) for said in ends.said()]
+    assert not ends.link.can_send
+
+
+async def test_last_words_wait_behind_a_cut_frame_for_a_moment(ends: LinkEnds) -> None:
+    ends.go_online()
+    frame = message()
+    ends.sock.room = 10
+    ends.link.send(frame)
+    ends.link.finish(frame[10:])
+
+    ends.sock.feed(b"\xff" * 10)
+    assert (["lost"], False) == (ends.told, ends.sock.shut)
+    ends.sock.breathe()
+
+    assert frame == ends.sock.written[: len(frame)]
+    assert ([Fatal], True) == ([type(said) for said in ends.said()], ends.sock.shut)
+    ends.sock.end()
+    assert ["lost", "closed"] == ends.told
+
+
+async def test_lingering_link_reads_only_so_much_and_says_nothing_more(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(b"\xff" * 10)
+    said = ends.sock.written
+
+    ends.link.fail(FrameMalformedError("again"))
+    ends.link.send_control(PING)
+    ends.link.drain(1)
+    ends.sock.feed(PING * (LINGER_BYTES // len(PING)), piece=1 << 16)
+    assert LinkState.LINGERING is ends.link.state
+    ends.sock.feed(PING * 100)
+
+    assert (LinkState.CLOSED, said, ["lost", "closed"]) == (ends.link.state, ends.sock.written, ends.told)
+
+
+async def test_close_is_told_once(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.link.close("first")
+    ends.link.close("second")
+    ends.link.fail(FrameMalformedError("third"))
+
+    assert ("first", ["lost", "closed"], {}) == (ends.link.reason, ends.told, ends.loop.readers)
+
+
+async def test_peer_that_closes_ends_the_link(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.sock.end()
+
+    assert ("closed by the peer", ["lost", "closed"]) == (ends.link.reason, ends.told)
+
+
+async def test_peer_that_shuts_its_direction_gets_the_rest_of_a_cut_frame(ends: LinkEnds) -> None:
+    ends.go_online()
+    frame = message()
+    ends.sock.room = 10
+    ends.link.send(frame)
+    ends.link.finish(frame[10:])
+
+    ends.sock.end()
+    assert (["lost"], {}) == (ends.told, ends.loop.readers)
+    ends.sock.breathe()
+    await asyncio.sleep(0)
+
+    assert (frame, ["lost", "closed"]) == (ends.sock.written, ends.told)
+
+
+async def test_drained_link_hears_its_peer_until_that_closes(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.link.drain()
+    ends.link.drain()
+    ends.sock.feed(message() + PING)
+    assert (LinkState.DRAINING, True, 1, b"") == (
+        ends.link.state, ends.sock.shut, len(ends.delivered), ends.sock.written
+    )  # fmt: skip
+    ends.sock.end()
+
+    assert ["lost", "closed"] == ends.told
+
+
+async def test_drained_link_whose_peer_breaks_the_rules_is_lost(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.link.drain()
+
+    ends.sock.feed(b"\xff" * 10)
+    ends.sock.end()
+
+    assert (b"", ["lost", "closed"]) == (ends.sock.written, ends.told)
+    assert "FrameTooLargeError" == type(ends.link.error).__name__
+
+
+async def test_drained_link_is_shut_only_when_a_cut_frame_is_out(ends: LinkEnds) -> None:
+    ends.go_online()
+    frame = message()
+    ends.sock.room = 10
+    ends.link.send(frame)
+    ends.link.finish(frame[10:])
+
+    ends.link.drain()
+    assert not ends.sock.shut
+    ends.sock.breathe()
+
+    assert (frame, True, []) == (ends.sock.written, ends.sock.shut, ends.told)
+
+
+async def test_drained_link_is_closed_when_the_peer_never_does(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.link.drain()
+    await asyncio.sleep(HANDSHAKE)
+
+    assert ("drained", ["lost", "closed"]) == (ends.link.reason, ends.told)
+
+
+async def test_link_that_cannot_be_shut_is_closed(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.problem = errno.ENOTCONN
+
+    ends.link.drain()
+    await asyncio.sleep(0)
+
+    assert LinkState.CLOSED is ends.link.state
+
+
+async def test_leaving_peer_is_heard_after_our_direction_is_closed_for_so_long(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(encode_link(GoAway(reason="upgrade", deadline_ms=500)))
+
+    ends.link.drain(5)
+    ends.sock.feed(message() + PING)
+
+    assert [PeerLeaving(GoAway(reason="upgrade", deadline_ms=500))] == ends.told
+    assert (False, True, 1, []) == (ends.link.can_send, ends.sock.shut, len(ends.delivered), ends.said())
+    await asyncio.sleep(4.9)
+    assert LinkState.DRAINING is ends.link.state
+    await asyncio.sleep(0.2)
+    assert ("drained", LinkState.CLOSED) == (ends.link.reason, ends.link.state)
+
+
+async def test_peer_that_has_ended_its_direction_is_not_taken_for_silent_and_still_gets_frames(
+    ends: LinkEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends.go_online()
+    monkeypatch.setattr(ends, "on_eof", lambda _: None)
+
+    ends.sock.end()
+    ends.link.tick(ends.link.connection.last_heard + 3600.0)
+
+    assert (True, True, LinkState.LOGGED_IN) == (ends.link.has_peer_finished, ends.link.can_send, ends.link.state)
+    ends.link.drain()
+    await asyncio.sleep(0)
+    assert LinkState.CLOSED is ends.link.state
+
+
+async def test_link_ends_in_order_when_the_peer_leaves_and_nothing_breaks(ends: LinkEnds) -> None:
+    ends.go_online()
+    assert not ends.link.left_cleanly
+
+    ends.link.is_peer_draining = True
+    ends.link.drain()
+    ends.sock.end()
+
+    assert (True, LinkState.CLOSED) == (ends.link.left_cleanly, ends.link.state)
+
+
+async def test_link_that_breaks_is_not_in_order_though_the_peer_was_leaving(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.link.is_peer_draining = True
+
+    ends.sock.fail()
+
+    assert not ends.link.left_cleanly
+
+
+async def test_end_that_comes_earlier_replaces_the_later_one(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.link.drain(60)
+
+    ends.link.fail(FrameMalformedError("meanwhile"))
+    await asyncio.sleep(LINGER_SECONDS)
+
+    assert LinkState.CLOSED is ends.link.state
+
+
+async def test_bug_while_reading_is_told_to_the_owner(ends: LinkEnds, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[Exception] = []
+    monkeypatch.setattr(ends, "on_bug", lambda _, error: failed.append(error))
+    ends.go_online()
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(ends.forwarder, "forward", fail)
+    ends.sock.feed(message())
+
+    assert ["a bug"] == [str(error) for error in failed]
+
+
+async def test_link_without_hello_does_not_drain(ends: LinkEnds) -> None:
+    ends.start()
+
+    ends.link.drain()
+
+    assert (LinkState.CONNECTED, False) == (ends.link.state, ends.sock.shut)

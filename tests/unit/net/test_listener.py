@@ -291,8 +291,7 @@ def test_socket_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("where", "text"),
-    [(("10.0.0.1", 4022), "tcp://10.0.0.1:4022"), (("fe80::1", 4022, 0, 3), "tcp://[fe80::1]:4022")],
+    ("where", "text"), [(("10.0.0.1", 4022), "tcp://10.0.0.1:4022"), (("fe80::1", 4022, 0, 3), "tcp://[fe80::1]:4022")]
 )
 def test_end_of_a_socket_reads_as_an_address(where: Any, text: str) -> None:
     assert text == render_endpoint(where)

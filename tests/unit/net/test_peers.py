@@ -1,4 +1,4 @@
-"""Which link serves which address: dialled, announced, arbitrated, lost and dialled again."""
+"""The links of an instance: dialled, announced, duplicate, lost, drained, and closed when it stops."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from broker.flow import Disposition
 from broker.net import dialer as net_module
 from broker.net import peers as module
-from broker.net.link import Link, LinkState
-from broker.net.peer_table import BACKOFF_FIRST, OTHER_PEERS, DialQueue
+from broker.net.link import LINGER_SECONDS, Link, LinkState
+from broker.net.peer_table import BACKOFF_FIRST
 from broker.net.peers import (
     ASKED_MAX,
     ENDS,
@@ -35,7 +35,7 @@ from broker.net.tls import NO_SECURITY
 from broker.protocol.frame import (
     Fatal,
     GoAway,
-    Hello,
+    Ping,
     Probe,
     ProbeReply,
     Rejected,
@@ -48,7 +48,7 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PEER, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
+from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 
 # --- who asked for a role ---
@@ -97,8 +97,7 @@ def test_peer_that_asks_for_ever_more_is_remembered_for_the_latest_only() -> Non
     assert [reply.broker_instance for reply in link.heard] == instances[1:]
 
 
-# --- test_housekeeping ---
-# The forwarder has its turns, one for however many wishes, and a link that failed in a pass is closed behind it.
+# --- deferred work ---
 
 
 class Worker:
@@ -164,8 +163,7 @@ async def test_every_failure_is_counted_and_some_are_told(loop: PlayedLoop, caps
     assert (4, 2) == (housekeeping.failures, told.count("pass went on without"))
 
 
-# --- test_pace ---
-# Links end, and are looked at, so many in one turn of the loop; a bug of one is not that of all.
+# --- fairness ---
 
 
 class Played:
@@ -199,14 +197,6 @@ class Paced:
     @property
     def ended(self) -> int:
         return sum(link.ended for link in self.links)
-
-
-async def test_link_ends_at_once() -> None:
-    paced = Paced(Played())
-
-    paced.end_all()
-
-    assert 1 == paced.ended
 
 
 async def test_crowd_ends_over_many_turns_and_in_order() -> None:
@@ -285,23 +275,6 @@ async def test_nothing_happens_any_more_when_it_is_closed() -> None:
     assert (ENDS, 0) == (paced.ended, paced.links[0].renewed)
 
 
-@pytest.mark.parametrize("state", list(LinkState))
-async def test_time_passes_for_every_link_that_is_not_closed(state: LinkState) -> None:
-    ticks: list[float] = []
-    link: Any = SimpleNamespace(state=state, tick=ticks.append)
-
-    await Paced().pace.visit([link], module._tick)
-
-    assert (state is not LinkState.CLOSED) == bool(ticks)
-
-
-@pytest.fixture
-async def near(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Neighbourhood:
-    near = Neighbourhood(loop, monkeypatch)
-    near.start()
-    return near
-
-
 async def dialled(near: Neighbourhood, address: NetworkAddress = NORTH, **hello: object) -> PlayedSocket:
     """A link that was dialled because a frame was held for the address."""
     near.reachable.add(address)
@@ -331,16 +304,6 @@ async def test_held_frame_makes_its_address_be_dialled_and_leaves_when_hello_cam
     )
     assert [("tcp://10.0.0.1:4022", False)] == [(link.address, link.is_accept) for link in near.links]
     assert near.forwarder.unaccounted == 0
-
-
-async def test_address_is_dialled_once_however_often_it_is_wanted(near: Neighbourhood) -> None:
-    near.reachable.add(NORTH)
-
-    for number in range(5):
-        near.send(NORTH, number)
-        await asyncio.sleep(0)
-
-    assert 1 == len(near.dialled) == len(near.links)
 
 
 async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_held(
@@ -445,28 +408,6 @@ async def test_attempt_that_another_link_overtakes_is_not_made(near: Neighbourho
     assert (1, [sock]) == (len(near.dialled), near.socks)
     near.send(NORTH, 2)
     assert not near.peers.table.histories[NORTH].is_dialling
-
-
-async def test_only_so_many_addresses_are_dialled_at_a_time(
-    near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[NetworkAddress] = []
-
-    async def hang(address: NetworkAddress, *, timeout: float) -> None:  # noqa: ASYNC109
-        calls.append(address)
-        await asyncio.sleep(timeout)
-        raise OSError("no connection within 5 s")
-
-    monkeypatch.setattr(net_module, "connect", hang)
-
-    slots = net_module.DIALS_MAX[DialQueue.INVENTED]
-    for number in range(slots + 10):
-        near.send(NetworkAddress(f"10.1.0.{number}"), time_to_live=4000)
-    await asyncio.sleep(1)
-    assert slots == len(calls)
-    await asyncio.sleep(20)
-
-    assert slots + 10 == len(set(calls))
 
 
 async def test_socket_that_fails_at_once_counts_as_a_failed_attempt(
@@ -578,15 +519,6 @@ async def test_address_that_leads_here_by_configuration_is_never_forgotten(
 # --- links that others opened ---
 
 
-async def test_announced_address_is_served_by_the_link_that_the_peer_opened(near: Neighbourhood) -> None:
-    sock = near.accept(addresses=[str(NORTH), "LOCAL", "http://nonsense", "tcp://[::1]:4022"])
-
-    frame = near.send(NORTH)
-
-    assert (frame, []) == (sent(sock), near.dialled)
-    assert {NORTH, NetworkAddress("::1")} == near.peers.table.known_addresses
-
-
 async def test_dialogs_are_told_when_the_wanted_address_is_served_already(near: Neighbourhood) -> None:
     near.accept(addresses=[str(NORTH)])
     near.forwarder.table.outbox(NORTH)
@@ -693,19 +625,6 @@ async def test_dialled_link_is_preferred_to_an_announcement(near: Neighbourhood)
     assert (before + second, third) == (sent(by_dialling), sent(by_announcing))
 
 
-async def test_dialled_link_takes_over_from_an_announcement(near: Neighbourhood) -> None:
-    near.send(NORTH, 1)
-    await asyncio.sleep(0)
-    near.reachable.add(NORTH)
-    await asyncio.sleep(1)
-    by_announcing = near.accept(arbitration=HIGHER, addresses=[str(NORTH)])
-
-    near.greet(near.socks[0], arbitration=LOWER)
-    frame = near.send(NORTH, 2)
-
-    assert (1, frame) == (sent(by_announcing).count(b"body"), sent(near.socks[0]))
-
-
 # --- two links between the same pair ---
 
 
@@ -733,20 +652,6 @@ async def test_link_opened_by_the_lower_side_stays(
     assert ([LinkState.LOGGED_IN], AddressHealth.CONNECTED) == (
         [link.state for link in near.links], near.peers.table.health_of(NORTH)
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("arbitration", [NO_GUID, PEER.arbitration])
-async def test_links_of_one_direction_or_of_an_unnamed_process_are_not_arbitrated(
-    arbitration: bytes, near: Neighbourhood
-) -> None:
-    if arbitration == NO_GUID:
-        await dialled(near, arbitration=arbitration)
-    near.accept(arbitration=arbitration)
-    near.accept(arbitration=arbitration)
-    near.accept(is_greeting=False)
-
-    assert {LinkState.LOGGED_IN, LinkState.CONNECTED} == {link.state for link in near.links}
-    assert not any(sock.shut for sock in near.socks)
 
 
 # --- what peers say ---
@@ -845,28 +750,6 @@ async def test_frames_are_counted_by_the_name_of_the_peer_while_it_is_here_and_a
     assert {"a": {0x10: 2}, "b": {0x10: 1}} == near.peers.received()
 
 
-async def test_names_beyond_a_bound_are_counted_together(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.peer_table.PEER_NAMES_MAX", 2)
-    frame = near.send(SOUTH)
-
-    for name in ("a", "b", "c", "d", "a"):
-        near.accept(name=name, arbitration=NO_GUID).feed(frame)
-    near.socks[2].end()
-
-    assert {"a": {0x10: 2}, "b": {0x10: 1}, OTHER_PEERS: {0x10: 2}} == near.peers.received()
-
-
-async def test_unknown_address_has_no_problem(near: Neighbourhood) -> None:
-    assert near.peers.table.problem_of(SOUTH) == ""
-
-
-async def test_hello_is_the_one_given(near: Neighbourhood) -> None:
-    sock = near.accept(is_greeting=False)
-
-    assert [OWN] == said(sock)
-    assert isinstance(near.peers.hello, Hello)
-
-
 # --- another way ---
 
 
@@ -950,30 +833,14 @@ async def test_held_frames_leave_by_an_address_that_somebody_else_found_alive(ne
     assert (first, []) == (sent(sock), holding(near))
 
 
-async def test_change_of_role_is_told_to_peers_that_asked(near: Neighbourhood) -> None:
-    """With the id of the last PROBE; whoever did not ask, or is gone, hears nothing."""
-    asker, other = near.accept(arbitration=b"1" * 16), near.accept(arbitration=b"2" * 16)
-    for number in (7, 8):
-        asker.feed(encode_link(Probe(number, "//s", b"b" * 16)))
-    await asyncio.sleep(0)
-    before = len(said(asker))
-
-    near.peers.announce_role(b"b" * 16)
-    near.peers.announce_role(b"x" * 16)
-
-    assert [ProbeReply(8, b"b" * 16)] == said(asker)[before:]
-    assert not any(isinstance(message, ProbeReply) for message in said(other))
-
-
-# --- test_retuning ---
-# Links with other settings: what they agreed on stays, what only this side decides holds at once.
+# --- reload ---
 
 
 @pytest.fixture
-async def near_of_retuning(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Neighbourhood:
-    near_of_retuning = Neighbourhood(loop, monkeypatch)
-    near_of_retuning.start()
-    return near_of_retuning
+async def near(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Neighbourhood:
+    near = Neighbourhood(loop, monkeypatch)
+    near.start()
+    return near
 
 
 def tuning(**more: Any) -> Tuning:
@@ -982,21 +849,21 @@ def tuning(**more: Any) -> Tuning:
     return Tuning(**{**told, **limits, **more})
 
 
-async def test_new_connections_are_told_and_old_ones_keep_what_they_agreed_on(near_of_retuning: Neighbourhood) -> None:
-    before = near_of_retuning.peers.hello
-    near_of_retuning.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
-    [link] = near_of_retuning.links
+async def test_new_connections_are_told_and_old_ones_keep_what_they_agreed_on(near: Neighbourhood) -> None:
+    before = near.peers.hello
+    near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+    [link] = near.links
 
-    near_of_retuning.peers.apply(tuning(), NO_SECURITY)
+    near.peers.apply(tuning(), NO_SECURITY)
 
-    hello = near_of_retuning.peers.hello
+    hello = near.peers.hello
     assert (1 << 20, 3000, ("tcp://new:1",)) == (hello.max_frame, hello.heartbeat_ms, hello.addresses)
     assert (before.arbitration, before.instance) == (hello.arbitration, hello.instance)
     assert before.max_frame == link.connection.max_frame
 
 
-async def test_what_only_this_side_decides_holds_at_once(near_of_retuning: Neighbourhood) -> None:
-    peers = near_of_retuning.peers
+async def test_what_only_this_side_decides_holds_at_once(near: Neighbourhood) -> None:
+    peers = near.peers
 
     peers.apply(tuning(), NO_SECURITY)
 
@@ -1004,21 +871,182 @@ async def test_what_only_this_side_decides_holds_at_once(near_of_retuning: Neigh
     assert (7, 9) == (peers.admission.most, peers.handshaker.handshakes.most)
 
 
-async def test_the_largest_frame_is_the_largest_that_anybody_was_told(near_of_retuning: Neighbourhood) -> None:
-    near_of_retuning.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
-    [link] = near_of_retuning.links
+async def test_the_largest_frame_is_the_largest_that_anybody_was_told(near: Neighbourhood) -> None:
+    near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+    [link] = near.links
     told = link.connection.max_frame
 
     assert (told, 2 * told) == (largest_frame([link], told // 2), largest_frame([link], 2 * told))
     assert told == largest_frame([], told)
 
 
-async def test_a_peer_that_takes_less_than_may_come_now_is_looked_at(near_of_retuning: Neighbourhood) -> None:
-    near_of_retuning.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
-    [link] = near_of_retuning.links
+async def test_a_peer_that_takes_less_than_may_come_now_is_looked_at(near: Neighbourhood) -> None:
+    near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+    [link] = near.links
 
     refresh_narrow([link], link.max_frame + 1)
     is_narrow = link.is_narrow
     refresh_narrow([link], link.max_frame)
 
     assert (True, False) == (is_narrow, link.is_narrow)
+
+
+GOAWAY = GoAway(reason="upgrade", deadline_ms=5000)
+
+
+def _is_ticking(near: Neighbourhood) -> bool:
+    ticking = near.peers._ticks
+    return ticking is not None and ticking.is_running
+
+
+async def stop(near: Neighbourhood, seconds: float = 5.0) -> float:
+    """Stop; virtual seconds that it took."""
+    begin = near.loop.time()
+    await near.peers.close(reason="upgrade", seconds=seconds)
+    assert (False, {}, {}, []) == (_is_ticking(near), near.loop.readers, near.loop.writers, near.links)
+    assert all(sock.is_closed for sock in near.socks)
+    assert (0, 0) == (near.forwarder.pool.used_bytes, near.forwarder.unaccounted)
+    return near.loop.time() - begin
+
+
+# --- time ---
+
+
+async def test_idle_link_is_kept_alive_and_a_silent_peer_is_not(near: Neighbourhood) -> None:
+    alive, silent = near.accept(), near.accept(arbitration=b"q" * 16)
+
+    for _ in range(20):
+        await asyncio.sleep(5)
+        alive.feed(encode_link(Ping(b"12345678")))
+
+    assert (False, True) == (alive.is_closed, silent.is_closed)
+    assert 2 <= sum(isinstance(frame, Ping) for frame in said(silent)) <= 4
+    assert near.peers.protocol_errors == {"PeerSilentError": 1}
+
+
+async def test_heartbeat_shorter_than_a_tick_is_kept(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    near = Neighbourhood(loop, monkeypatch, heartbeat_ms=200)
+    near.start()
+    sock = near.accept()
+
+    await asyncio.sleep(3)
+
+    assert sum(isinstance(frame, Ping) for frame in said(sock)) >= 3 / 0.3 - 1
+
+
+async def test_our_own_standstill_is_not_taken_for_the_peers_silence(near: Neighbourhood, loop: PlayedLoop) -> None:
+    sock = near.accept()
+    await asyncio.sleep(0.5)
+
+    loop._advance(60)
+    await asyncio.sleep(0.6)
+    sock.feed(encode_link(Ping(b"12345678")))
+    await asyncio.sleep(5)
+
+    assert not sock.is_closed
+
+
+async def test_held_frames_expire_without_anybody_asking(near: Neighbourhood) -> None:
+    near.send(NORTH, time_to_live=1500)
+
+    await asyncio.sleep(3)
+
+    assert ({Disposition.EXPIRED_HERE: 1}, 0) == (near.forwarder.dropped, near.forwarder.pool.frames)
+
+
+async def test_link_that_takes_more_is_given_what_is_held_and_dialogs_are_told(near: Neighbourhood) -> None:
+    sock = near.accept(addresses=[str(NORTH), str(SOUTH)])
+    sock.room = 10
+    frames = near.send(NORTH, 1), near.send(NORTH, 2)
+    rooms = near.rooms
+
+    sock.breathe(len(frames[0]))
+    assert rooms == near.rooms
+    sock.breathe()
+
+    assert (b"".join(frames), rooms + 1) == (sent(sock), near.rooms)
+
+
+# --- the end ---
+
+
+async def test_peers_are_told_and_close_and_so_do_we(near: Neighbourhood) -> None:
+    sock = near.accept()
+    stranger = near.accept(is_greeting=False)
+
+    closing = asyncio.ensure_future(stop(near))
+    await asyncio.sleep(0.1)
+    assert ([OWN, GOAWAY], [OWN], True) == (said(sock), said(stranger), sock.shut)
+    sock.end()
+
+    assert await closing < 0.2
+
+
+async def test_what_is_held_for_a_link_leaves_before_the_end(near: Neighbourhood) -> None:
+    sock = near.accept(addresses=[str(NORTH)])
+    sock.room = 0
+    frame = near.send(NORTH)
+
+    closing = asyncio.ensure_future(stop(near))
+    await asyncio.sleep(2)
+    assert not sock.shut
+    sock.breathe()
+    await asyncio.sleep(0.1)
+    assert (frame, True) == (sent(sock), sock.shut)
+    sock.end()
+
+    assert await closing < 2.5
+    assert near.forwarder.dropped == {}
+
+
+async def test_peer_that_never_takes_what_is_held_is_waited_for_so_long(near: Neighbourhood) -> None:
+    sock = near.accept(addresses=[str(NORTH)])
+    sock.room = 0
+    near.send(NORTH)
+
+    seconds = await stop(near)
+
+    assert 5.0 <= seconds <= 5.0 + LINGER_SECONDS + 0.1
+    assert near.forwarder.dropped == {Disposition.SHUTDOWN: 1}
+
+
+async def test_frames_that_nobody_can_take_are_not_waited_for(near: Neighbourhood) -> None:
+    near.send(NORTH)
+    await asyncio.sleep(0)
+
+    assert await stop(near) < 0.1
+    assert near.forwarder.dropped == {Disposition.SHUTDOWN: 1}
+
+
+async def test_peer_that_never_closes_is_waited_for_a_moment(near: Neighbourhood) -> None:
+    near.accept()
+
+    assert LINGER_SECONDS <= await stop(near) <= LINGER_SECONDS + 0.1
+
+
+async def test_no_time_to_stop_closes_at_once(near: Neighbourhood) -> None:
+    near.accept()
+
+    assert await stop(near, seconds=0) < 0.01
+
+
+async def test_nobody_is_accepted_or_dialled_any_more(near: Neighbourhood, loop: PlayedLoop) -> None:
+    await stop(near)
+    sock = PlayedSocket(loop)
+
+    near.peers.accept(sock, "tcp://10.9.9.9:40001")  # type: ignore[arg-type]
+    near.peers.request_link(NORTH)
+    await asyncio.sleep(1)
+
+    assert (True, [], False) == (sock.is_closed, near.dialled, _is_ticking(near))
+
+
+async def test_attempt_under_way_is_given_up(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(_address: NetworkAddress, *, timeout: float) -> None:  # noqa: ASYNC109
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(net_module, "connect", hang)
+    near.send(NORTH)
+    await asyncio.sleep(0.1)
+
+    assert await stop(near) < 0.1
