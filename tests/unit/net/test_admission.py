@@ -11,10 +11,10 @@ import pytest
 from broker.net.admission import TURNED_AWAY_MAX, Admission
 from broker.net.handshake import Opening
 from broker.net.link import LinkState
-from broker.net.quotas import NO_LIMITS, PeerLimits
+from broker.net.quotas import PeerLimits
 from broker.net.tls import Identity
 from broker.net.transport import PlainTransport
-from broker.protocol.frame import Fatal, Hello
+from broker.protocol.frame import Fatal
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -61,15 +61,6 @@ async def door(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Door:
 def fatal(sock: PlayedSocket) -> Fatal:
     [found] = [one for one in said(sock) if isinstance(one, Fatal)]
     return found
-
-
-async def test_without_limits_only_descriptors_count(door: Door) -> None:
-    admission = door.limit(NO_LIMITS, room=3)
-
-    for number in range(5):
-        door.come(f"10.1.0.{number}")
-
-    assert (3, {"connections": 2}) == (len(door.hosts), dict(admission.refused))
 
 
 async def test_stranger_never_gets_the_room_of_those_who_are_known(door: Door) -> None:
@@ -164,16 +155,6 @@ async def test_peer_has_so_many_connections_and_no_more(door: Door) -> None:
     assert ["10.1.0.1", "10.1.0.1", "10.1.0.2"] == door.hosts
     assert "10.1.0.1 has 2 connections here already" in fatal(socks[2]).text
     assert {"connections_per_peer": 1} == dict(admission.refused)
-
-
-async def test_connection_that_ends_leaves_its_place(door: Door) -> None:
-    door.limit(PeerLimits(connections_per_peer=1))
-    door.come("10.1.0.1").end()
-
-    sock = door.come("10.1.0.1")
-
-    assert ["10.1.0.1"] == door.hosts
-    assert [Hello] == [type(one) for one in said(sock)]
 
 
 async def test_crowd_that_is_refused_is_not_told_one_by_one(door: Door) -> None:

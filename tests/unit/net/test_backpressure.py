@@ -79,14 +79,6 @@ async def test_feeder_is_paused_before_anything_is_dropped(crossing: Crossing) -
     assert crossing.near.forwarder.unaccounted == 0
 
 
-async def test_link_that_fed_others_is_read_on(crossing: Crossing) -> None:
-    crossing.feed(0, NORTH, 30)
-
-    crossing.feed(1, SOUTH, 3)
-
-    assert ([True, False], 3) == (crossing.paused, len(sent(crossing.open)) // len(crossing.frame(SOUTH)))
-
-
 async def test_room_is_kept_for_each_who_feeds_it_and_only_who_brings_more_is_paused(crossing: Crossing) -> None:
     crossing.feed(1, NORTH, 1)
     crossing.feed(0, NORTH, 13)
@@ -164,24 +156,6 @@ async def test_who_brings_something_for_others_as_well_is_read_nearly_all_the_ti
     assert (1000, True) == (len(sent(crossing.open)) // len(served), 0 < paused <= 30)
     assert crossing.dropped > 0
     assert crossing.near.forwarder.unaccounted == 0
-
-
-async def test_reading_goes_on_as_soon_as_there_is_room(crossing: Crossing) -> None:
-    crossing.feed(0, NORTH, 30)
-    held = len(crossing.outbox.held)
-
-    crossing.stuck.breathe(3 * len(crossing.frame(NORTH)))
-    crossing.stuck.breathe(3 * len(crossing.frame(NORTH)))
-
-    assert (True, [False, False]) == (len(crossing.outbox.held) < held, crossing.paused)
-
-
-async def test_a_little_room_is_not_enough(crossing: Crossing) -> None:
-    crossing.feed(0, NORTH, 30)
-
-    crossing.stuck.breathe(10)
-
-    assert [True, False] == crossing.paused
 
 
 async def test_dead_next_hop_has_its_time_and_then_frames_for_it_are_dropped(crossing: Crossing) -> None:
@@ -302,13 +276,3 @@ async def test_paused_link_says_for_which_bound_and_says_so_no_more_when_it_is_r
     crossing.stuck.breathe()
 
     assert ([False, False], set()) == (crossing.paused, crossing.links[0].slowed_by)
-
-
-async def test_pauses_that_may_last_no_longer_end_at_once(crossing: Crossing) -> None:
-    crossing.feed(0, NORTH, 37)
-    assert [True, False] == crossing.paused
-
-    crossing.near.peers.backpressure.limit_pauses(0.0)
-    crossing.feed(0, NORTH, 1)
-
-    assert [False, False] == crossing.paused

@@ -26,7 +26,7 @@ from broker.net.certificates import (
     security_of,
     trusted_files,
 )
-from broker.net.tls import NO_SECURITY, Encryption, Security
+from broker.net.tls import NO_SECURITY, Security
 from tests.support.certificates import DAY, Pair, authority, make
 
 # --- test_certificate_use ---
@@ -55,12 +55,6 @@ def test_each_file_is_listed_with_every_setting_that_names_it(tmp_path: Path) ->
 
 def test_pattern_that_matches_nothing_has_no_file_and_a_plain_path_always_has_one(tmp_path: Path) -> None:
     assert [tmp_path / "a"] == trusted_files((f"{tmp_path}/*.pem", f"{tmp_path}/a", f"{tmp_path}/a"))
-
-
-def test_configuration_without_certificates_uses_none(tmp_path: Path) -> None:
-    (tmp_path / "broker.toml").write_text('[databases.orders]\npath="o.db"\n')
-
-    assert {} == certificate_uses(load_settings(tmp_path / "broker.toml", environ={}))
 
 
 # --- test_certificate_watch ---
@@ -197,19 +191,6 @@ async def test_who_is_trusted_no_more_is_out_whatever_else_is_broken(files: File
     assert (["CN=other CA"], 1) == (entry["principals"], entry["trusted"])
 
 
-async def test_nobody_is_trusted_when_no_file_is_left(files: Files) -> None:
-    (files.directory / "trust" / "ca.pem").unlink()
-    await files.poll()
-
-    assert [frozenset()] == [one.pinned for one in files.used]
-    assert "no such file" in files.watch.problem
-
-    (files.directory / "trust" / "ca.pem").write_bytes(files.ca.pem)
-    await files.poll()
-
-    assert ({files.ca.fingerprint}, "") == (set(files.watch.security.pinned), files.watch.problem)
-
-
 async def test_repaired_files_are_used_and_the_problem_is_gone(files: Files) -> None:
     (files.directory / "own.pem").write_text("half of a certif")
     await files.poll()
@@ -219,18 +200,6 @@ async def test_repaired_files_are_used_and_the_problem_is_gone(files: Files) -> 
     await files.poll()
 
     assert (["CN=two"], "", 1, 1) == (files.names, files.watch.problem, files.watch.failures, files.watch.reloads)
-
-
-async def test_files_that_come_back_as_they_were_are_good_again(files: Files) -> None:
-    path = files.directory / "own.pem"
-    path.rename(files.directory / "aside")
-    await files.poll()
-    assert files.watch.problem
-
-    (files.directory / "aside").rename(path)
-    await files.poll()
-
-    assert "" == files.watch.problem
 
 
 async def test_certificate_is_used_when_its_day_has_come_without_another_change(files: Files) -> None:
@@ -295,13 +264,6 @@ async def test_look_that_fails_is_not_the_last(files: Files, monkeypatch: pytest
     assert ("certificate files not looked at", "can't start new thread") == (logs[0]["event"], logs[0]["reason"])
 
 
-def test_what_is_unwise_about_other_settings_is_told_at_the_start_as_well(logs: list[Any]) -> None:
-    CertificateWatch(Settings.read({"endpoint": {"listen": ["127.0.0.1:0"], "trust": ["none.pem"]}})).load()
-
-    told = {entry["setting"]: entry["problem"] for entry in logs if entry["event"] == "setting is unwise"}
-    assert "is not used" == told["endpoint.trust"]
-
-
 async def test_where_nothing_is_encrypted_nobody_looks_and_that_is_told(logs: list[Any]) -> None:
     watch = CertificateWatch(Settings.read({"endpoint": {"listen": ["127.0.0.1:0"]}}))
 
@@ -353,16 +315,6 @@ def settings_with(directory: Path, *, days: float = 365, **endpoint: Any) -> Set
     return Settings.read({"endpoint": named | endpoint})
 
 
-def test_files_become_what_the_endpoint_brings(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, authentication="certificate", trust=[str(tmp_path / "*.pem")])
-
-    security = security_of(settings)
-
-    assert (Encryption.REQUIRED, True) == (security.encryption, security.is_authenticating)
-    assert "CN=a" == security.own.principal_name  # type: ignore[union-attr]
-    assert ([], []) == (certificate_errors(settings), certificate_warnings(settings))
-
-
 def test_disabled_endpoint_reads_no_file(tmp_path: Path) -> None:
     settings = settings_with(tmp_path, encryption="disabled", certificate="/none", private_key="/none")
 
@@ -379,17 +331,6 @@ def test_certificate_that_ends_soon_is_a_warning_with_what_to_do(tmp_path: Path,
     assert "endpoint.certificate" == warning.key
     assert f"{tmp_path}/a.pem ends in {told}, at " in warning.problem
     assert "renew it" in warning.hint
-
-
-def test_file_that_cannot_be_used_is_an_error_of_its_setting(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, private_key=str(tmp_path / "none"))
-
-    [error] = certificate_errors(settings)
-
-    assert "endpoint.private_key" == error.key
-    assert f"{tmp_path}/none: cannot be read: No such file or directory" == error.problem
-    with pytest.raises(SettingError, match="cannot be read"):
-        security_of(settings)
 
 
 def test_every_file_that_cannot_be_used_is_told_in_one_run(tmp_path: Path) -> None:

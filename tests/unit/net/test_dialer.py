@@ -309,23 +309,6 @@ async def test_failed_address_that_nobody_needs_is_dialled_again_and_its_failure
 
 
 @pytest.mark.usefixtures("in_step")
-async def test_address_that_nobody_needs_rests_ever_longer(town: Town) -> None:
-    (address,) = hosts("named", 1)
-    name(town, address)
-    rested = fail(town, address)
-    attempts = town.addresses.histories[address]
-    await asyncio.sleep(0.3)
-
-    town.dialling.dial_due(rested, ())
-    await town.settle()
-    town.answers[address].set_exception(OSError(111, "Connection refused"))
-    await town.settle()
-
-    assert (2, "Connection refused") == (attempts.failures, town.addresses.problem_of(address))
-    assert attempts.suppressed_until > asyncio.get_running_loop().time() + 0.3
-
-
-@pytest.mark.usefixtures("in_step")
 async def test_few_are_dialled_again_at_one_look_and_those_first_that_rested_longest(town: Town) -> None:
     crowd = hosts("named", IDLE_DIALS_MAX + 3)
     name(town, *crowd)

@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.net.drain import (
-    HOPS_MAX,
     LEAST_SECONDS,
     PROBED_SECONDS,
     QUIET_SECONDS,
@@ -19,9 +18,7 @@ from broker.net.drain import (
     DrainBounds,
     DrainRemainder,
     DrainStage,
-    OwnDeparture,
     PeerDepartures,
-    left_cleanly,
 )
 from broker.net.peer_table import DialHistory, PeerTable
 from broker.protocol.frame import GoAway, encode_link
@@ -128,10 +125,6 @@ async def test_nothing_is_given_up_any_more_once_closed(station: Station) -> Non
     await asyncio.sleep(1)
 
     assert [] == station.given_up
-
-
-def test_what_is_no_link_has_not_parted() -> None:
-    assert not left_cleanly(None)
 
 
 HELD = DrainRemainder(held=3, unserved=0, peers=1, by_hop={"tcp://north:4022": 3})
@@ -266,15 +259,6 @@ async def test_whoever_follows_hears_of_every_change_and_of_the_end(loop: Played
     assert "draining: 3 held, 1 peer left, 23 s" in sentences
 
 
-async def test_whoever_follows_is_answered_after_a_while_though_nothing_changes(loop: PlayedLoop) -> None:
-    drain = drain_of(Leaver(lambda _: DrainRemainder()))
-    began = loop.time()
-
-    await drain.changed(0, 10.0)
-
-    assert 10.0 == pytest.approx(loop.time() - began)
-
-
 async def test_dry_look_tells_what_would_have_to_leave_and_begins_nothing(loop: PlayedLoop) -> None:
     leaver = Leaver(lambda _: HELD)
     drain = drain_of(leaver)
@@ -333,14 +317,6 @@ async def test_peers_are_told_once_and_a_late_one_with_what_is_left_of_the_time(
     assert [[GoAway("upgrade", 5000)], [GoAway("upgrade", 3000)]] == goaways(near)
 
 
-async def test_nobody_is_told_anything_while_the_instance_stays(near: Neighbourhood) -> None:
-    near.accept()
-
-    OwnDeparture().announce_to(near.links[0])
-
-    assert [[]] == goaways(near)
-
-
 async def test_peer_that_has_ended_its_direction_has_moved_and_still_gets_what_is_for_it(near: Neighbourhood) -> None:
     sock = near.accept(addresses=[str(NORTH)])
     near.peers.announce_departure(reason="upgrade", seconds=5.0)
@@ -351,14 +327,6 @@ async def test_peer_that_has_ended_its_direction_has_moved_and_still_gets_what_i
 
     assert (0, False) == (near.peers.remainder().peers, sock.is_closed)
     assert sock.written.endswith(frame)
-
-
-async def test_peer_that_ends_its_direction_while_the_instance_stays_is_closed(near: Neighbourhood) -> None:
-    sock = near.accept()
-
-    sock.end()
-
-    assert sock.is_closed
 
 
 async def test_peer_that_says_nothing_of_moving_counts_as_moved_when_no_frames_come(near: Neighbourhood) -> None:
@@ -386,15 +354,6 @@ async def test_what_is_held_is_counted_by_next_hop(near: Neighbourhood) -> None:
     left = near.peers.remainder()
 
     assert DrainRemainder(held=3, unserved=2, peers=1, by_hop={str(NORTH): 2, str(SOUTH): 1}) == left
-
-
-async def test_not_every_next_hop_is_named(near: Neighbourhood) -> None:
-    for number in range(HOPS_MAX + 5):
-        near.send(NetworkAddress(f"10.7.0.{number}"), number)
-
-    left = near.peers.remainder()
-
-    assert (HOPS_MAX + 5, HOPS_MAX) == (left.held, len(left.by_hop))
 
 
 @pytest.mark.parametrize(

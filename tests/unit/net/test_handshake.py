@@ -43,14 +43,6 @@ async def test_without_tls_a_dialled_socket_is_a_transport_at_once(loop: PlayedL
     assert ("tcp://far:4022", True) == (opening.address, isinstance(opening.transport, PlainTransport))
 
 
-async def test_nobody_reached_is_what_the_system_said(loop: PlayedLoop) -> None:
-    async def connect(_: NetworkAddress) -> Any:
-        raise ConnectionRefusedError(111, "Connection refused")
-
-    with pytest.raises(ConnectionRefusedError):
-        await Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None, Handshakes(1, bool)).dial(FAR, connect)
-
-
 async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -> None:
     pair = make("a", "a.example")
 
@@ -154,13 +146,3 @@ async def test_end_ends_all(hall: Hall) -> None:
 
     assert 0 == len(hall.handshakes)
     assert all(sock.is_closed for sock in hall.sockets.values())
-
-
-async def test_host_that_ended_counts_no_more(hall: Hall) -> None:
-    await hall.begin("10.0.0.1", "first")
-    await hall.handshakes.close()
-    await asyncio.sleep(0)
-    for name in ("second", "third"):
-        await hall.begin("10.0.0.1", name)
-
-    assert ["first"] == list(hall.ended)

@@ -20,7 +20,6 @@ from broker.net.listener import (
     RESERVED,
     RESERVED_SHARE,
     SHORTAGE_PAUSE,
-    UNLIMITED,
     Listener,
     are_short,
     bind,
@@ -80,15 +79,6 @@ def test_shortage_is_seen_before_anything_fails() -> None:
     assert not are_short(0)
 
 
-def test_no_descriptor_at_all_is_a_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_descriptor: int) -> int:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(os, "dup", refuse)
-
-    assert are_short(0)
-
-
 def test_where_there_is_no_limit_nothing_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
@@ -103,12 +93,6 @@ def test_connections_have_what_is_not_in_reserve(limit: int, besides: int, expec
     limit_to(limit)
 
     assert expected == room_for_connections(besides)
-
-
-def test_without_a_limit_there_is_room_for_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-    assert UNLIMITED == room_for_connections(256)
 
 
 class Guest(str):
@@ -229,12 +213,6 @@ async def test_closed_listener_accepts_nobody(*, is_short: bool, door: Door, loo
     assert (True, {}) == (door.port.is_closed, loop.readers)
 
 
-async def test_listener_that_never_started_frees_its_port(door: Door) -> None:
-    door.listener.release()
-
-    assert door.port.is_closed
-
-
 def test_port_zero_is_any_free_port_that_is_then_taken() -> None:
     with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
@@ -257,11 +235,6 @@ def test_port_is_shared_by_those_that_set_reuse_port_alone() -> None:
             bind("127.0.0.1", port)
 
 
-def test_port_of_one_that_does_not_set_reuse_port_is_taken() -> None:
-    with bind("127.0.0.1", 0) as one, pytest.raises(ListenFailedError, match="Address already in use"):
-        bind("127.0.0.1", one.getsockname()[1], reuse_port=True)
-
-
 def test_listening_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EADDRINUSE, "Address already in use")
@@ -270,14 +243,6 @@ def test_listening_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ListenFailedError, match="Address already in use"):
         bind("127.0.0.1", 0)
-
-
-@pytest.mark.parametrize("host", ["192.0.2.1", "not an address"])
-def test_address_that_is_not_ours_is_told(host: str) -> None:
-    with pytest.raises(ListenFailedError) as caught:
-        bind(host, 0)
-
-    assert (f"{host}:0", True) == (caught.value.address, bool(caught.value.problem))
 
 
 def test_socket_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

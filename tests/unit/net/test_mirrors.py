@@ -11,7 +11,6 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 
 from broker.conversation.window import NEVER
@@ -27,11 +26,10 @@ from broker.routing.route import MirroredPair, Route
 from broker.routing.table import build_table
 from tests.support.loopback import until
 
-# --- test_mirror_log ---
-# What is logged of a pair that changes: each of a few changes, and one line a second of many; by a played clock.
+# --- the log ---
 
 
-NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
+NORTH, SOUTH, EAST, WEST = [NetworkAddress(name) for name in ("north", "south", "east", "west")]
 PAIR = MirroredPair("//S", UUID(int=1), NORTH, SOUTH)
 
 
@@ -133,29 +131,6 @@ def test_few_changes_are_told_at_once_and_many_once_a_second(watched: Watched) -
     assert [1000] == watched.changes()
 
 
-def test_flapping_for_ever_is_one_line_a_second(watched: Watched) -> None:
-    """After the handful at once."""
-    for _ in range(6000):  # a minute, a change every 10 ms
-        watched.flap(1)
-        watched.clock.wait(0.01)
-
-    told = watched.changes()
-    assert AT_ONCE + 60 >= len(told)
-    assert 6000 - 101 <= sum(told)
-
-
-def test_quiet_pair_has_its_handful_again(watched: Watched) -> None:
-    """After as many seconds."""
-    watched.flap(AT_ONCE + 1)
-    watched.clock.wait(PAUSE_SECONDS)
-    watched.changes()
-
-    watched.clock.wait(100 * PAUSE_SECONDS)
-    watched.flap(AT_ONCE + 1)
-
-    assert [1] * AT_ONCE == watched.changes()
-
-
 def test_forgotten_pair_says_nothing_more(watched: Watched) -> None:
     """Nor one that never said a thing."""
     watched.log.close()
@@ -168,8 +143,7 @@ def test_forgotten_pair_says_nothing_more(watched: Watched) -> None:
     assert [] == watched.changes()
 
 
-# --- test_mirror_told ---
-# What partners said, in words.
+# --- in words ---
 
 
 def route() -> MirroredRoute[NetworkAddress]:
@@ -199,26 +173,12 @@ def test_epoch_that_counts_for_nothing_is_no_part_of_an_answer() -> None:
     assert describe(one) == "tcp://north:4022 (answered with the epoch -1), tcp://south:4022 says principal, epoch 1"
 
 
-def test_alarm_is_told_behind_it() -> None:
-    """Two that claim one epoch."""
-    one = route()
-
-    one.on_reply(NORTH, "principal", 1, 2.0)
-    one.on_reply(SOUTH, "principal", 1, 2.0)
-
-    assert describe(one).endswith(f"; {one.alarm}")
-
-
-NORTH_of_mirrors, SOUTH_of_mirrors, EAST, WEST = [NetworkAddress(name) for name in ("north", "south", "east", "west")]
 BILLING, ORDERS = UUID(int=1), UUID(int=2)
 MIRROR = Disposition.DATABASE_IS_MIRROR.number
 
 
-def route_of_mirrors(
-    name: str,
-    first: NetworkAddress = NORTH_of_mirrors,
-    second: NetworkAddress = SOUTH_of_mirrors,
-    instance: UUID = BILLING,
+def route_to(
+    name: str, first: NetworkAddress = NORTH, second: NetworkAddress = SOUTH, instance: UUID = BILLING
 ) -> Route:
     return Route(name, first, f"//{name}", instance, mirror_address=second)
 
@@ -324,38 +284,23 @@ async def town() -> Any:
     town.mirrors.close()
 
 
-ONE = route_of_mirrors("one")
+ONE = route_to("one")
 
 
 async def test_pair_that_no_route_names_is_never_asked(town: Town) -> None:
     """Pairs come from routes alone."""
-    town.connect(NORTH_of_mirrors, SOUTH_of_mirrors)
+    town.connect(NORTH, SOUTH)
 
     await town.use(ONE)
 
     assert ([], {}) == (town.asked, town.mirrors.in_use)
 
 
-async def test_pair_is_asked_once_however_often_it_is_used(town: Town) -> None:
-    """Both partners, with an id of its own each."""
-    town.connect(NORTH_of_mirrors, SOUTH_of_mirrors)
-    town.route(ONE)
-
-    await town.use(ONE, ONE)
-    await town.use(ONE)
-
-    assert [
-        (NORTH_of_mirrors, Probe(1, "//one", BILLING.bytes)),
-        (SOUTH_of_mirrors, Probe(2, "//one", BILLING.bytes)),
-    ] == town.asked
-    assert (2, []) == (town.mirrors.probes, town.led)
-
-
 async def test_all_pairs_of_one_service_and_broker_instance_are_asked(town: Town) -> None:
     """The principal may be at the addresses of another route."""
     moved = Route("moved", EAST, "//one", BILLING, mirror_address=WEST)
     town.route(ONE, moved)
-    for address in (NORTH_of_mirrors, SOUTH_of_mirrors, EAST, WEST):
+    for address in (NORTH, SOUTH, EAST, WEST):
         town.connect(address)
 
     await town.use(ONE)
@@ -369,9 +314,9 @@ async def test_who_is_not_connected_is_dialled_and_asked_by_the_first_link(town:
     """And counted as asked only then."""
     town.route(ONE)
     await town.use(ONE)
-    assert ([NORTH_of_mirrors, SOUTH_of_mirrors], 0) == (town.wanted, town.mirrors.probes)
+    assert ([NORTH, SOUTH], 0) == (town.wanted, town.mirrors.probes)
 
-    town.connect(SOUTH_of_mirrors)
+    town.connect(SOUTH)
 
     assert ["south"] == town.hosts_asked()
 
@@ -379,53 +324,53 @@ async def test_who_is_not_connected_is_dialled_and_asked_by_the_first_link(town:
 async def test_claim_leads_and_tells_the_dialogs(town: Town) -> None:
     """In a later turn, as more may come."""
     town.route(ONE)
-    town.connect(SOUTH_of_mirrors)
+    town.connect(SOUTH)
     await town.use(ONE)
 
-    town.says(SOUTH_of_mirrors, "principal", 3)
-    assert [{pair_of(ONE): SOUTH_of_mirrors}] == town.led
+    town.says(SOUTH, "principal", 3)
+    assert [{pair_of(ONE): SOUTH}] == town.led
     await asyncio.sleep(0)
 
-    assert (1, SOUTH_of_mirrors) == (town.rooms, town.mirrors.principal_of(pair_of(ONE)))
+    assert (1, SOUTH) == (town.rooms, town.mirrors.principal_of(pair_of(ONE)))
     assert {"principal": 1} == town.mirrors.answers
 
 
 async def test_one_answer_counts_for_every_service_of_the_broker_instance(town: Town) -> None:
     """And they are told to the pass at once."""
-    two = route_of_mirrors("two")
-    town.route(ONE, two, route_of_mirrors("three", instance=ORDERS))
-    town.connect(NORTH_of_mirrors, SOUTH_of_mirrors)
-    await town.use(ONE, two, route_of_mirrors("three", instance=ORDERS))
+    two = route_to("two")
+    town.route(ONE, two, route_to("three", instance=ORDERS))
+    town.connect(NORTH, SOUTH)
+    await town.use(ONE, two, route_to("three", instance=ORDERS))
 
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
 
-    assert [{pair_of(ONE): NORTH_of_mirrors, pair_of(two): NORTH_of_mirrors}] == town.led
+    assert [{pair_of(ONE): NORTH, pair_of(two): NORTH}] == town.led
 
 
 async def test_only_the_link_that_serves_an_address_speaks_for_it(town: Town) -> None:
     """Another one that once did, or a stranger, does not."""
     town.route(ONE)
-    old = town.connect(NORTH_of_mirrors, SOUTH_of_mirrors)
+    old = town.connect(NORTH, SOUTH)
     await town.use(ONE)
-    town.connect(NORTH_of_mirrors)
+    town.connect(NORTH)
 
     town.mirrors.on_probe_reply(old, ProbeReply(0, BILLING.bytes, "principal", 9))
 
-    assert [{pair_of(ONE): SOUTH_of_mirrors}] == town.led
+    assert [{pair_of(ONE): SOUTH}] == town.led
 
 
 async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(town: Town) -> None:
     """So that its peer knows whom to tell; R6.2 holds for the partner."""
     town.route(ONE)
-    town.connect(NORTH_of_mirrors)
-    town.connect(SOUTH_of_mirrors)
+    town.connect(NORTH)
+    town.connect(SOUTH)
     await town.use(ONE)
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
     town.hosts_asked()
 
-    again = town.connect(NORTH_of_mirrors)
-    town.mirrors.on_served(NORTH_of_mirrors, again)
-    town.connect(SOUTH_of_mirrors)
+    again = town.connect(NORTH)
+    town.mirrors.on_served(NORTH, again)
+    town.connect(SOUTH)
 
     assert ["north"] == town.hosts_asked()
 
@@ -433,14 +378,14 @@ async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(t
 async def test_question_that_waits_for_its_connection_is_put_though_the_principal_has_answered(town: Town) -> None:
     """Both are asked at the first use, and only so it becomes known that the partner is a mirror."""
     town.route(ONE)
-    town.connect(NORTH_of_mirrors)
+    town.connect(NORTH)
     await town.use(ONE)
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
     town.hosts_asked()
 
-    town.connect(SOUTH_of_mirrors)
+    town.connect(SOUTH)
     asked = town.hosts_asked()
-    town.says(SOUTH_of_mirrors, "mirror")
+    town.says(SOUTH, "mirror")
 
     assert ["south"] == asked
     assert MirroredRouteState.OPERATIONAL is town.mirrors.in_use[pair_of(ONE)].route.state
@@ -449,13 +394,13 @@ async def test_question_that_waits_for_its_connection_is_put_though_the_principa
 async def test_question_whose_connection_failed_is_not_put_to_the_partner_of_a_principal(town: Town) -> None:
     """R6.2: whoever comes later is not asked."""
     town.route(ONE)
-    town.connect(NORTH_of_mirrors)
+    town.connect(NORTH)
     await town.use(ONE)
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
     town.hosts_asked()
 
-    town.mirrors.on_unserved(SOUTH_of_mirrors, "refused")
-    town.connect(SOUTH_of_mirrors)
+    town.mirrors.on_unserved(SOUTH, "refused")
+    town.connect(SOUTH)
 
     assert [] == town.hosts_asked()
 
@@ -463,29 +408,29 @@ async def test_question_whose_connection_failed_is_not_put_to_the_partner_of_a_p
 async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: Town) -> None:
     """Neither sooner than 200 ms after it was asked last."""
     town.route(ONE)
-    town.connect(NORTH_of_mirrors)
-    town.connect(SOUTH_of_mirrors)
+    town.connect(NORTH)
+    town.connect(SOUTH)
     await town.use(ONE)
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
     town.hosts_asked()
 
-    town.cut(NORTH_of_mirrors)
+    town.cut(NORTH)
     assert {pair_of(ONE): None} == town.led[-1]
     await until(lambda: town.asked)
 
-    assert (["south"], [NORTH_of_mirrors]) == (town.hosts_asked(), town.wanted)
+    assert (["south"], [NORTH]) == (town.hosts_asked(), town.wanted)
     trouble = town.mirrors.trouble_of(pair_of(ONE))
     assert (trouble.problem, trouble.retry_at != NEVER) == (town.mirrors.told(pair_of(ONE)), True)
 
 
 async def test_this_very_instance_is_asked_without_a_link(town: Town) -> None:
     """And again when its role changes."""
-    town.routing_context.own.add(SOUTH_of_mirrors)
+    town.routing_context.own.add(SOUTH)
     town.route(ONE)
 
     await town.use(ONE)
     await asyncio.sleep(0)
-    assert ([NORTH_of_mirrors], [{pair_of(ONE): SOUTH_of_mirrors}]) == (town.wanted, town.led)
+    assert ([NORTH], [{pair_of(ONE): SOUTH}]) == (town.wanted, town.led)
 
     town.role = "mirror"
     town.mirrors.on_role_change(ORDERS.bytes)
@@ -497,23 +442,23 @@ async def test_this_very_instance_is_asked_without_a_link(town: Town) -> None:
 @pytest.mark.parametrize("code", [MIRROR, Disposition.INSTANCE_NOT_HERE.number])
 async def test_refused_frame_makes_the_principal_be_asked_and_its_answer_decides(town: Town, code: int) -> None:
     """What is refused may have been for somebody else there; other refusals do not matter."""
-    two = route_of_mirrors("two")
+    two = route_to("two")
     town.route(ONE, two)
-    link = town.connect(NORTH_of_mirrors)
+    link = town.connect(NORTH)
     await town.use(ONE, two)
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
     town.hosts_asked()
 
     town.mirrors.on_rejected(link, Rejected(code=Disposition.POOL_LIMIT.number))
     assert [] == town.hosts_asked()
     town.mirrors.on_rejected(link, Rejected(code=code))
-    assert (["north"], {pair_of(ONE): NORTH_of_mirrors, pair_of(two): NORTH_of_mirrors}) == (
+    assert (["north"], {pair_of(ONE): NORTH, pair_of(two): NORTH}) == (
         town.hosts_asked(),
         town.routing_context.principals,
     )
-    town.says(NORTH_of_mirrors, "principal")
-    assert {pair_of(ONE): NORTH_of_mirrors, pair_of(two): NORTH_of_mirrors} == town.routing_context.principals
-    town.says(NORTH_of_mirrors, "mirror")
+    town.says(NORTH, "principal")
+    assert {pair_of(ONE): NORTH, pair_of(two): NORTH} == town.routing_context.principals
+    town.says(NORTH, "mirror")
 
     assert {pair_of(ONE): None, pair_of(two): None} == town.led[-1]
 
@@ -522,12 +467,12 @@ async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_a
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many come, whomever they were for: every 200 ms at most, and nothing changes."""
-    two, other = route_of_mirrors("two"), route_of_mirrors("other", instance=ORDERS)
+    two, other = route_to("two"), route_to("other", instance=ORDERS)
     town.route(ONE, two, other)
-    link = town.connect(NORTH_of_mirrors)
+    link = town.connect(NORTH)
     await town.use(ONE, two, other)
     for instance in (BILLING, ORDERS):
-        town.says(NORTH_of_mirrors, "principal", instance=instance)
+        town.says(NORTH, "principal", instance=instance)
     town.hosts_asked()
     now = asyncio.get_running_loop().time()
     monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=lambda: now))
@@ -540,7 +485,7 @@ async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_a
     town.mirrors.on_rejected(link, Rejected(code=MIRROR))
 
     assert ["north", "north"] == town.hosts_asked()
-    assert {pair_of(one): NORTH_of_mirrors for one in (ONE, two, other)} == town.routing_context.principals
+    assert {pair_of(one): NORTH for one in (ONE, two, other)} == town.routing_context.principals
 
 
 async def test_handle_that_does_not_tell_when_it_is_due_does_no_harm(
@@ -555,58 +500,32 @@ async def test_handle_that_does_not_tell_when_it_is_due_does_no_harm(
         return handles[-1]
 
     town.route(ONE)
-    town.connect(NORTH_of_mirrors)
+    town.connect(NORTH)
     played = SimpleNamespace(time=loop.time, call_at=call_at, call_soon=loop.call_soon)
     monkeypatch.setattr(town.mirrors, "_loop", played)
 
     await town.use(ONE)
-    town.connect(SOUTH_of_mirrors)
+    town.connect(SOUTH)
     assert [False] == [handle.cancelled() for handle in handles]
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
     assert [True] == [handle.cancelled() for handle in handles]
-    town.cut(NORTH_of_mirrors)
+    town.cut(NORTH)
 
     assert [True, False] == [handle.cancelled() for handle in handles]
     assert {pair_of(ONE): None} == town.led[-1]
 
 
-def test_question_that_is_due_at_once_is_waited_for_on_uvloop() -> None:
-    """Its handle does not tell when: it is looked at again, and the call comes."""
-
-    async def arm_twice() -> None:
-        town, called = Town(), asyncio.Event()
-        town.route(ONE)
-        await town.use(ONE)
-        one = town.mirrors.in_use[pair_of(ONE)]
-        one.stop()
-        due = asyncio.get_running_loop().time() + 0.0001
-
-        def on_time(_now: float) -> tuple[NetworkAddress, ...]:
-            called.set()
-            return ()
-
-        one.route = cast("Any", SimpleNamespace(due=due, on_time=on_time, principal=None))
-        one.log = cast("Any", SimpleNamespace(look=lambda: None, close=lambda: None))
-        town.mirrors._arm(one)
-        town.mirrors._arm(one)
-        await called.wait()
-        one.stop()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(arm_twice(), 10.0))
-
-
 async def test_forwarder_is_told_whatever_becomes_of_the_timer(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where frames go comes first."""
     town.route(ONE)
-    town.connect(NORTH_of_mirrors)
+    town.connect(NORTH)
     await town.use(ONE)
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=loop.time, call_soon=loop.call_soon))
 
     with pytest.raises(AttributeError):
-        town.says(NORTH_of_mirrors, "mirror")
+        town.says(NORTH, "mirror")
 
     assert {pair_of(ONE): None} == town.led[-1]
 
@@ -617,42 +536,30 @@ async def test_both_addresses_of_one_instance_are_alarming(town: Town, is_in_use
     town.route(ONE)
     if is_in_use_first:
         await town.use(ONE)
-    town.connect(NORTH_of_mirrors, instance=UUID(int=7))
-    town.connect(SOUTH_of_mirrors, instance=UUID(int=7))
+    town.connect(NORTH, instance=UUID(int=7))
+    town.connect(SOUTH, instance=UUID(int=7))
     await town.use(ONE)
 
-    alarm = f"{NORTH_of_mirrors} and {SOUTH_of_mirrors} both lead to instance {UUID(int=7)}: correct one of them"
+    alarm = f"{NORTH} and {SOUTH} both lead to instance {UUID(int=7)}: correct one of them"
     assert alarm == town.mirrors.in_use[pair_of(ONE)].route.alarm
-    town.connect(SOUTH_of_mirrors, instance=UUID(int=8))
+    town.connect(SOUTH, instance=UUID(int=8))
     assert "" == town.mirrors.in_use[pair_of(ONE)].route.alarm
-
-
-async def test_both_addresses_of_this_very_instance_are_alarming(town: Town) -> None:
-    """It is never connected to itself."""
-    town.routing_context.own |= {NORTH_of_mirrors, SOUTH_of_mirrors}
-    town.route(ONE)
-
-    await town.use(ONE)
-    await asyncio.sleep(0)
-
-    alarm = f"{NORTH_of_mirrors} and {SOUTH_of_mirrors} both lead to this very instance: correct one of them"
-    assert alarm == town.mirrors.in_use[pair_of(ONE)].route.alarm
 
 
 async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> None:
     """With everything that was known of it; another one stays."""
-    two = route_of_mirrors("two")
+    two = route_to("two")
     town.route(ONE, two)
-    town.connect(NORTH_of_mirrors)
-    town.connect(SOUTH_of_mirrors)
+    town.connect(NORTH)
+    town.connect(SOUTH)
     await town.use(ONE, two)
-    town.says(NORTH_of_mirrors, "principal")
+    town.says(NORTH, "principal")
 
     town.route(two)
     assert ([pair_of(two)], {pair_of(ONE): None}) == (list(town.mirrors.in_use), town.led[-1])
     town.route()
     town.hosts_asked()
-    town.cut(NORTH_of_mirrors)
+    town.cut(NORTH)
 
     assert ({}, {}) == (town.mirrors.in_use, town.routing_context.principals)
     assert (PathProblem(), "", "") == (
@@ -660,29 +567,6 @@ async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> Non
         town.mirrors.told(pair_of(ONE)),
         town.mirrors.route_name(pair_of(ONE)),
     )
-
-
-async def test_each_change_of_state_is_one_line_in_the_log(town: Town) -> None:
-    """With the number of the original's event; an alarm is a warning."""
-    town.route(ONE)
-    town.connect(NORTH_of_mirrors)
-    town.connect(SOUTH_of_mirrors)
-
-    with capture_logs() as logs:
-        await town.use(ONE)
-        for _ in range(3):
-            town.says(NORTH_of_mirrors, "principal")
-        town.says(SOUTH_of_mirrors, "mirror")
-        town.says(SOUTH_of_mirrors, "principal")
-
-    told = [(one["log_level"], one["state"], one["state_desc"], one["principal"], one["epoch"]) for one in logs]
-    assert told == [
-        ("info", 3, "NOT_OPERATIONAL", None, 0),
-        ("info", 2, "PRINCIPAL_ONLY", str(NORTH_of_mirrors), 1),
-        ("info", 1, "OPERATIONAL", str(NORTH_of_mirrors), 1),
-        ("warning", 2, "PRINCIPAL_ONLY", str(NORTH_of_mirrors), 1),
-    ]
-    assert {(one["event"], one["number"]) for one in logs} == {("mirrored route state changed", STATE_CHANGED)}
 
 
 @dataclass

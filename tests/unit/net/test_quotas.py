@@ -11,7 +11,7 @@ import pytest
 
 from broker.errors import ConnectDeniedError
 from broker.flow import Disposition
-from broker.forwarding.pool import HELD_OVERHEAD, Pool, PoolQuota
+from broker.forwarding.pool import HELD_OVERHEAD
 from broker.net.admission import Admission
 from broker.net.link import Link
 from broker.net.quotas import EVERYTHING, REASON_MAX, PeerLimits, Permissions, host_of
@@ -139,22 +139,6 @@ async def test_peer_that_comes_again_still_owes(source: Source) -> None:
     assert link.is_paused
 
 
-async def test_peer_that_comes_again_has_no_more_than_if_it_had_stayed(source: Source) -> None:
-    """What it may bring at once is there again after a second, whoever looks after the meters meanwhile."""
-    source.limit(bytes_per_second=RATE)
-    meters = source.near.peers.admission.meters
-    sock, link = source.come()
-    sock.feed(source.frames(90))
-    link.close("the test")
-
-    await asyncio.sleep(0.2)
-    meters.prune(asyncio.get_running_loop().time())
-    kept = "10.1.0.1" in meters._meters
-    await asyncio.sleep(2.5)
-
-    assert (True, False) == (kept, "10.1.0.1" in meters._meters)
-
-
 async def test_of_a_peer_that_has_gone_and_owes_nothing_nothing_is_kept(source: Source) -> None:
     source.limit(bytes_per_second=RATE, pool_share=50)
     sock, link = source.come()
@@ -206,18 +190,6 @@ async def test_frames_of_one_peer_take_their_part_of_the_pool_and_not_more(full:
     assert (10, 10) == (pool.over_quota, link.frames_rejected)
 
 
-async def test_others_still_have_room(full: Source) -> None:
-    full.near.peers.backpressure._seconds = 0.0
-    sock, _ = full.come()
-    sock.feed(full.frames(20))
-
-    other, link = full.come("10.1.0.2")
-    other.feed(full.frames(10))
-
-    assert 0 == link.frames_rejected
-    assert 20 == full.near.forwarder.pool.frames
-
-
 async def test_peer_near_its_part_is_paused_before_anything_is_dropped(full: Source) -> None:
     sock, link = full.come()
 
@@ -250,15 +222,6 @@ async def test_what_is_held_is_its_peers_until_it_has_left(full: Source) -> None
     assert 0 == payer.used_bytes
 
 
-async def test_part_is_that_of_the_pool_as_it_is_now() -> None:
-    pool = Pool(1000, read_cost=7)
-    payer = PoolQuota(pool, 30)
-
-    pool.limit_bytes = 2000
-
-    assert (600, 7) == (payer.limit_bytes, payer.read_cost)
-
-
 async def test_limits_that_come_later_hold_for_who_is_connected_and_charge_nothing_of_before(source: Source) -> None:
     source.limit()
     sock, link = source.come()
@@ -283,18 +246,6 @@ async def test_limits_that_go_leave_nobody_paused_and_nothing_charged(source: So
     sock.feed(source.frames(300))
 
     assert (False, None, {}) == (link.is_paused, link.meter, pool.quotas)
-
-
-async def test_a_rate_that_is_raised_is_paid_by_the_new_one(source: Source) -> None:
-    source.limit(bytes_per_second=RATE)
-    sock, link = source.come()
-    admission, pool = source.near.peers.admission, source.near.forwarder.pool
-
-    admission.apply(PeerLimits(bytes_per_second=100 * RATE), 1000, pool)
-    await asyncio.sleep(0.1)
-    sock.feed(source.frames(150))
-
-    assert not link.is_paused
 
 
 # --- test_permissions ---

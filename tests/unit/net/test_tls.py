@@ -18,49 +18,31 @@ from cryptography.x509.oid import NameOID
 
 from broker.errors import CertificateUnusableError
 from broker.net import tls
-from broker.net.tls import (
-    NO_SECURITY,
-    Encryption,
-    identify,
-    identify_issuer,
-    is_readable_by_others,
-    load_security,
-    load_trust,
-    narrowed,
-    verified_chain,
-)
+from broker.net.tls import Encryption, identify, is_readable_by_others, load_security, load_trust, narrowed
 from broker.security.principal import Who
 from tests.support.certificates import DAY, Pair, authority, make, security
 from tests.support.exhaustion import no_descriptors
 
-# --- test_certificate ---
-# Whom a certificate names, and which hosts it covers.
+# --- certificates ---
 
 
 def test_certificate_tells_who_when_and_where() -> None:
     pair = make("gateway-a", "Gateway-A.example", "127.0.0.1", "::1")
 
-    identity = identify(pair.der)
+    identity, pinned = identify(pair.der), identify(pair.der, pinned=frozenset({pair.fingerprint}))
 
-    assert "CN=gateway-a" == identity.principal_name
-    assert pair.fingerprint == identity.fingerprint
+    assert ("CN=gateway-a", pair.fingerprint) == (identity.principal_name, identity.fingerprint)
     assert ("gateway-a.example", "127.0.0.1", "::1") == identity.hosts
     assert pair.certificate.not_valid_before_utc == identity.not_before
     assert pair.certificate.not_valid_after_utc == identity.not_after
-    assert not identity.is_pinned
+    assert (False, True) == (identity.is_pinned, pinned.is_pinned)
 
 
-def test_certificate_that_is_itself_trusted_is_pinned() -> None:
-    pair = make("a")
+def test_certificate_without_a_subject_is_called_by_its_first_name_or_its_fingerprint() -> None:
+    named, nameless = make("", "a.example"), make("")
 
-    assert identify(pair.der, pinned=frozenset({pair.fingerprint})).is_pinned
-
-
-@pytest.mark.parametrize("hosts", [(), ("a.example",)])
-def test_certificate_without_a_subject_is_called_by_its_first_name(hosts: tuple[str, ...]) -> None:
-    pair = make("", *hosts)
-
-    assert (hosts[0] if hosts else pair.fingerprint) == identify(pair.der).principal_name
+    assert ["a.example", nameless.fingerprint] == [identify(one.der).principal_name for one in (named, nameless)]
+    assert f"sha256:{nameless.fingerprint}" == identify(nameless.der).who.name
 
 
 def test_certificate_tells_who_it_is_where_permissions_are_asked() -> None:
@@ -70,13 +52,6 @@ def test_certificate_tells_who_it_is_where_permissions_are_asked() -> None:
 
     uris = ("spiffe://shop.example/a", "spiffe://shop.example/b")
     assert Who(r"CN=a\,b", "a,b", uris, pair.fingerprint) == who
-    assert r"CN=a\,b" == who.name
-
-
-def test_certificate_without_names_is_known_by_its_fingerprint() -> None:
-    pair = make("")
-
-    assert f"sha256:{pair.fingerprint}" == identify(pair.der).who.name
 
 
 def test_most_specific_common_name_counts() -> None:
@@ -97,47 +72,15 @@ def test_long_subject_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "CN=xxxxxxx" == identify(make("x" * 60).der).principal_name
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("a.example", True),
-        ("A.Example.", True),
-        ("b.example", False),
-        ("x.wild.example", True),
-        ("x.y.wild.example", False),
-        ("wild.example", False),
-        ("127.0.0.1", True),
-        ("127.0.0.2", False),
-        ("::1", True),
-        ("localhost", False),
-    ],
-)
-def test_hosts_are_covered_by_name_wildcard_or_address(host: str, *, expected: bool) -> None:
-    identity = identify(make("a", "a.example", "*.wild.example", "127.0.0.1", "::1").der)
+def test_hosts_are_covered_by_name_wildcard_or_address_and_not_by_the_subject() -> None:
+    identity = identify(make("subject.example", "a.example", "*.wild.example", "*.com", "127.0.0.1", "::1").der)
+    covered = ["a.example", "A.Example.", "x.wild.example", "127.0.0.1", "::1"]
+    others = ["b.example", "x.y.wild.example", "wild.example", "127.0.0.2", "localhost", "bank.com", "subject.example"]
 
-    assert expected is identity.covers(host)
+    assert covered == [host for host in (*covered, *others) if identity.covers(host)]
 
 
-def test_wildcard_for_a_whole_domain_of_the_world_covers_nothing() -> None:
-    assert not identify(make("a", "*.com").der).covers("bank.com")
-
-
-def test_subject_alone_covers_nothing() -> None:
-    assert not identify(make("a.example").der).covers("a.example")
-
-
-def test_what_is_no_certificate_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"ParseError|parsing"):
-        identify(b"no certificate")
-
-
-def test_certificate_of_a_ca_is_read_once() -> None:
-    ca = make("ca", is_authority=True)
-
-    assert identify(ca.der) == identify_issuer(ca.der)
-    assert identify_issuer(ca.der) is identify_issuer(bytes(ca.der))
-    with pytest.raises(ValueError, match=r"(?i)asn|parse|der"):
-        identify_issuer(b"no certificate")
+# --- files ---
 
 
 CLOCK = f"set the clock of this machine, which says {datetime.now(UTC):%Y-}"  # whoever reads it sees if that is wrong
@@ -158,10 +101,6 @@ def load(directory: Path, **changes: Any) -> tls.Security:
     return load_security(Encryption.REQUIRED, **(settings | changes))
 
 
-def test_nothing_is_brought_where_encryption_is_disabled() -> None:
-    assert (Encryption.DISABLED, None, None) == (NO_SECURITY.encryption, NO_SECURITY.server, NO_SECURITY.client)
-
-
 def test_contexts_take_tls_1_3_only_and_ask_for_certificates(tmp_path: Path, pair: Pair) -> None:
     side = security(tmp_path, "a", pair, authority(), pair)
 
@@ -174,13 +113,6 @@ def test_contexts_take_tls_1_3_only_and_ask_for_certificates(tmp_path: Path, pai
     assert pair.fingerprint == side.own.fingerprint
     assert pair.fingerprint in side.pinned
     assert side.is_authenticating
-
-
-def test_nobody_is_asked_without_authentication(tmp_path: Path, pair: Pair) -> None:
-    side = security(tmp_path, "a", pair)
-
-    assert {ssl.CERT_NONE} == {side.server.verify_mode, side.client.verify_mode}  # type: ignore[union-attr]
-    assert (frozenset(), False) == (side.pinned, side.is_authenticating)
 
 
 def test_trusted_files_are_found_by_pattern_in_order(tmp_path: Path) -> None:
@@ -253,106 +185,60 @@ def test_nobody_is_trusted_when_no_file_is_left_and_nobody_is_added(tmp_path: Pa
     assert not found.accepts([identify(trusted.pairs["a"].der)])
 
 
-def _missing(directory: Path) -> dict[str, Any]:
-    return {"certificate": directory / "none.pem"}
+def written(name: str, data: bytes) -> Callable[[Path], dict[str, Any]]:
+    """A file that holds this."""
+
+    def spoil(directory: Path) -> dict[str, Any]:
+        (directory / name).write_bytes(data)
+        return {}
+
+    return spoil
 
 
-def _no_key(directory: Path) -> dict[str, Any]:
-    return {"private_key": directory / "none.key"}
+def stored(name: str, **changes: Any) -> Callable[[Path], dict[str, Any]]:
+    """Another certificate with its key."""
+
+    def spoil(directory: Path) -> dict[str, Any]:
+        made = {key: value for key, value in changes.items() if key in {"ends", "begins"}}
+        make(name, **made).store(directory, name)
+        return {key: value(directory) for key, value in changes.items() if key not in made}
+
+    return spoil
 
 
-def _other_key(directory: Path) -> dict[str, Any]:
-    make("other").store(directory, "other")
-    return {"private_key": directory / "other.key"}
-
-
-def _locked_key(directory: Path) -> dict[str, Any]:
-    (directory / "a.key").write_bytes(make("x").key_pem("secret"))
-    return {}
-
-
-def _nonsense_key(directory: Path) -> dict[str, Any]:
-    (directory / "a.key").write_text("no key")
-    return {}
-
-
-def _nonsense(directory: Path) -> dict[str, Any]:
-    (directory / "a.pem").write_text("no certificate")
-    return {}
-
-
-def _broken(directory: Path) -> dict[str, Any]:
-    (directory / "a.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-    return {}
-
-
-def _cut_off(directory: Path) -> dict[str, Any]:
-    (directory / "a.pem").write_bytes((directory / "a.pem").read_bytes()[:300])
-    return {}
-
-
-def _swapped(directory: Path) -> dict[str, Any]:
-    (directory / "a.pem").write_bytes((directory / "a.key").read_bytes())
-    return {}
-
-
-def _expired(directory: Path) -> dict[str, Any]:
-    make("a", ends=timedelta(seconds=-1)).store(directory, "a")
-    return {}
-
-
-def _early(directory: Path) -> dict[str, Any]:
-    make("a", begins=DAY / 2).store(directory, "a")
-    return {}
-
-
-def _trust_missing(directory: Path) -> dict[str, Any]:
-    return {"trust": [str(directory / "peers/*.pem")]}
-
-
-def _trust_empty(_: Path) -> dict[str, Any]:
-    return {"trust": []}
-
-
-def _peers_missing(directory: Path) -> dict[str, Any]:
-    return {"peers": [str(directory / "peers/*.pem")]}
-
-
-def _trust_expired(directory: Path) -> dict[str, Any]:
-    make("old", ends=timedelta(seconds=-1)).store(directory, "old")
-    return {"trust": [str(directory / "old.pem")]}
-
-
-def _trust_directory(directory: Path) -> dict[str, Any]:
+def directory_of_peers(directory: Path) -> dict[str, Any]:
     (directory / "peers.pem").mkdir()
     return {"trust": [str(directory / "peers.pem")]}
 
 
-def _huge(directory: Path) -> dict[str, Any]:
-    (directory / "a.pem").write_bytes(bytes(tls.FILE_MAX_BYTES + 1))
-    return {}
+BROKEN = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+ENDED = timedelta(seconds=-1)
 
 
 @pytest.mark.parametrize(
     ("spoil", "setting", "words"),
     [
-        (_missing, "certificate", "none.pem: cannot be read: No such file or directory; name a file that exists"),
-        (_no_key, "private_key", "none.key: cannot be read"),
-        (_other_key, "private_key", "is not the key of"),
-        (_locked_key, "private_key", "is protected by a password; store it without one"),
-        (_nonsense_key, "private_key", "holds no private key in PEM form"),
-        (_nonsense, "certificate", "holds no certificate in PEM form"),
-        (_broken, "certificate", "it is cut off or damaged; copy all of it again"),
-        (_cut_off, "certificate", "it is cut off or damaged; copy all of it again"),
-        (_swapped, "certificate", "holds a private key and no certificate; name a file with"),
-        (_expired, "certificate", f"UTC; renew it, or {CLOCK}"),
-        (_early, "certificate", f"UTC; {CLOCK}"),
-        (_trust_missing, "trust", "no such file; name the CA"),
-        (_trust_empty, "trust", "nobody is trusted"),
-        (_peers_missing, "peers", "no such file"),
-        (_trust_expired, "trust", f"every certificate in it has expired; name certificates that are valid, or {CLOCK}"),
-        (_trust_directory, "trust", "cannot be read: Is a directory"),
-        (_huge, "certificate", "is above 4 MiB"),
+        (lambda at: {"certificate": at / "none.pem"}, "certificate", "none.pem: cannot be read: No such file or"),
+        (lambda at: {"private_key": at / "none.key"}, "private_key", "none.key: cannot be read"),
+        (stored("other", private_key=lambda at: at / "other.key"), "private_key", "is not the key of"),
+        (written("a.key", make("x").key_pem("secret")), "private_key", "by a password; store it without one"),
+        (written("a.key", b"no key"), "private_key", "holds no private key in PEM form"),
+        (written("a.pem", b"no certificate"), "certificate", "holds no certificate in PEM form"),
+        (written("a.pem", BROKEN), "certificate", "it is cut off or damaged; copy all of it again"),
+        (written("a.pem", make("a").pem[:300]), "certificate", "it is cut off or damaged; copy all of it again"),
+        (written("a.pem", make("a").key_pem()), "certificate", "holds a private key and no certificate; name a file"),
+        (written("a.pem", bytes(tls.FILE_MAX_BYTES + 1)), "certificate", "is above 4 MiB"),
+        (stored("a", ends=ENDED), "certificate", f"UTC; renew it, or {CLOCK}"),
+        (stored("a", begins=DAY / 2), "certificate", f"UTC; {CLOCK}"),
+        (lambda at: {"trust": [str(at / "peers/*.pem")]}, "trust", "no such file; name the CA"),
+        (lambda _: {"trust": []}, "trust", "nobody is trusted"),
+        (lambda at: {"peers": [str(at / "peers/*.pem")]}, "peers", "no such file"),
+        (
+            stored("old", ends=ENDED, trust=lambda at: [str(at / "old.pem")]),
+            "trust",
+            f"certificates that are valid, or {CLOCK}",
+        ),
+        (directory_of_peers, "trust", "cannot be read: Is a directory"),
     ],
 )
 def test_file_that_cannot_be_used_is_named_with_what_to_do(
@@ -385,10 +271,6 @@ def test_key_that_everybody_may_read_is_found(mode: int, *, expected: bool, tmp_
     key.chmod(mode)
 
     assert expected is is_readable_by_others(key)
-
-
-def test_nobody_can_tell_of_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert not is_readable_by_others(tmp_path / "none")
 
 
 def test_certificates_behind_ones_own_are_those_that_are_sent(tmp_path: Path) -> None:
@@ -475,9 +357,3 @@ def test_whom_to_trust_is_known_by_name_each_once(tmp_path: Path) -> None:
 
     assert ["CN=test CA", "CN=other CA"] == [one.principal_name for one in side.trusted]
     assert {ca.fingerprint, other.fingerprint} == side.pinned
-
-
-def test_nothing_is_verified_before_the_handshake() -> None:
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="a")
-
-    assert () == verified_chain(tls)

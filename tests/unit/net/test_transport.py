@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -158,14 +157,6 @@ async def test_socket_that_the_loop_has_given_up_is_watched_anew(
     assert {sock: called} == loop.readers == loop.writers
 
 
-async def test_plain_transport_ends_its_direction(loop: PlayedLoop) -> None:
-    sock: Any = PlayedSocket(loop)
-
-    PlainTransport(sock).shut()
-
-    assert sock.shut
-
-
 # --- receiving ---
 
 
@@ -224,15 +215,6 @@ async def test_end_in_the_read_that_brought_the_last_bytes_is_heard_in_the_next_
     assert [] == ends.problems
 
 
-@pytest.mark.parametrize("half", [b"", b"\x17\x03\x03\x40\x00half of a record"])
-async def test_truncated_end_is_an_end(half: bytes, ends: Ends) -> None:
-    ends.sock.feed(half)
-
-    ends.sock.end()
-
-    assert [None] == ends.heard
-
-
 async def test_changed_record_is_a_problem_that_the_peer_is_told(ends: Ends) -> None:
     ends.sock.feed(ends.records(b"good"))
     broken = bytearray(ends.records(b"bad"))
@@ -243,12 +225,6 @@ async def test_changed_record_is_a_problem_that_the_peer_is_told(ends: Ends) -> 
     assert ["a TLS record was changed on its way"] == ends.problems
     with pytest.raises(ssl.SSLError, match="ALERT_BAD_RECORD_MAC"):
         ends.arrived()
-
-
-async def test_reset_is_what_the_socket_says(ends: Ends) -> None:
-    ends.sock.fail()
-
-    assert ["[Errno 104] Connection reset by peer"] == ends.problems
 
 
 # --- sending ---
@@ -336,17 +312,6 @@ async def test_answers_that_nobody_reads_have_a_bound(ends: Ends) -> None:
 class _Flood:
     def read(self) -> bytes:
         return bytes(GATHER_BYTES - 4096)
-
-
-async def test_cipher_is_told(ends: Ends) -> None:
-    assert ends.transport.cipher.startswith("TLS_")
-
-
-async def test_nodelay_is_set_when_the_link_begins() -> None:
-    with socket.socket() as sock:
-        PlainTransport(sock).set_nodelay()
-
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 # --- sentences ---
