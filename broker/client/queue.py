@@ -39,7 +39,13 @@ from broker.store.sqlite.quarantine import (
     note_success,
     remove_message,
 )
-from broker.store.sqlite.queues import LOCKED_GROUPS_SQL, READ_GROUPS_SQL, Abandoned, locked_groups, rows_of_dead_slots
+from broker.store.sqlite.reader_slots import (
+    LOCKED_GROUPS_SQL,
+    READ_GROUPS_SQL,
+    Abandoned,
+    locked_groups,
+    rows_of_dead_slots,
+)
 from broker.store.sqlite.transaction import ask, path_of
 
 HEAD = 1000  # messages at the head of a queue among which one of a free group is looked for first

@@ -49,7 +49,7 @@ from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.metadata import queues
 from broker.store.sqlite.quarantine import ATTEMPTS, REST_FIRST, Verdict, blame, note_failure, rest
-from broker.store.sqlite.queues import QueueRecord, ReaderSlot, disown
+from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot, disown
 from broker.store.sqlite.transaction import BUSY_SECONDS, ask, sentence
 
 TOP = 100  # messages of one conversation group in one transaction

@@ -3,7 +3,7 @@ RECEIVE and GET CONVERSATION GROUP: messages removed from a queue inside the app
 
 By priority, then in the order in which they were queued; so in order within each conversation, and one call may return
 messages of several conversation groups. What is in quarantine is passed over, and so are the groups that a reader has
-locked (`broker.store.sqlite.queues`); those that rest after a failure are returned where just that group or
+locked (`broker.store.sqlite.reader_slots`); those that rest after a failure are returned where just that group or
 conversation is asked for. SQLite has one writer at a time: from the first message removed until the transaction ends,
 no other connection receives anything from this database, which is more than the original's lock of the conversation
 group.

@@ -44,18 +44,8 @@ from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.protocol.layout import NO_GUID
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store.sqlite.metadata import (
-    is_begun_here,
-    open_requests,
-    put_group,
-    put_lifetime,
-    put_queue,
-    put_service,
-    queues,
-    services,
-    shorten_lifetime,
-    state_of,
-)
+from broker.store.sqlite.metadata import put_queue, put_service, queues, services
+from broker.store.sqlite.side import dialogs_between, is_begun_here, put_group, put_lifetime, shorten_lifetime, state_of
 from broker.store.sqlite.transaction import DaemonConnection, writing
 
 QUEUE = "ServiceBrokerQueue"  # where answers arrive, in the database that asked
@@ -265,7 +255,7 @@ def open_requests_in_writer(db: sqlite3.Connection) -> list[RouteRequest]:
     """
     if SERVICE_BROKER not in services(db):
         return []
-    rows = open_requests(db, SERVICE_BROKER, BROKER_CONFIGURATION)
+    rows = dialogs_between(db, SERVICE_BROKER, BROKER_CONFIGURATION)
     return [RouteRequest(uuid.UUID(bytes=handle), group, created) for handle, group, created in rows]
 
 

@@ -46,7 +46,7 @@ from broker.observe.views import (
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.database import open_watch, origin
 from broker.store.sqlite.lookup import handles_of
-from broker.store.sqlite.queues import queue_monitors
+from broker.store.sqlite.reader_slots import queue_monitors
 
 MSDB = "msdb"
 MSDB_ID = 4  # its number in the original, whose first database of a user is 5

@@ -25,7 +25,7 @@ from broker.security.certificate_files import read_certificates, read_keys
 from broker.security.identity import parse_own, parse_peers
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.file_identity import RECORD, look
-from broker.store.sqlite.queues import RECORD_BYTES, QueueRecord, ReaderSlot, lock_file
+from broker.store.sqlite.reader_slots import RECORD_BYTES, QueueRecord, ReaderSlot, lock_file
 from broker.store.sqlite.role_file import read_principal, recorded_epoch, role_path
 from tests.fuzz.target import KIB, Target
 from tests.support.identities import issued

@@ -18,8 +18,8 @@ from broker.conversation.frames import Contact
 from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_parts
 from broker.protocol.layout import NO_GUID
 from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.queues import LOCKED_GROUPS_SQL, locked_groups
-from broker.store.sqlite.queues import records as reader_records
+from broker.store.sqlite.reader_slots import LOCKED_GROUPS_SQL, locked_groups
+from broker.store.sqlite.reader_slots import records as reader_records
 from broker.store.sqlite.side import sentence_sql
 from broker.store.sqlite.transaction import ask, path_of
 

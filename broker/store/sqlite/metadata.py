@@ -1,8 +1,9 @@
 """
-What a database is made of: its queues, services, message types, contracts, priorities and routes, as rows and values.
+What a database is made of, as rows and values: what the statements of the catalog read and change.
 
-Names compare byte for byte. A function that writes is called inside a transaction of its caller's. The built-in message
-types and contracts are no rows, but for a row of the type DEFAULT, made when a contract names it.
+Queues, services, message types, contracts, priorities, routes, permissions and remote service bindings. Names compare
+byte for byte. A function that writes is called inside the caller's transaction. The built-in message types and
+contracts are not rows, except a row of the type DEFAULT, made when a contract names it.
 """
 
 from __future__ import annotations
@@ -10,25 +11,20 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
-from broker.conversation.state import ConversationState
+from broker.routing.route import RouteRow
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import PUBLIC, PrincipalError, parse_principal
-from broker.store.sqlite.transaction import ask
 
-if TYPE_CHECKING:
-    from broker.routing.route import RouteRow
-
-
-PRIORITY_DEFAULT = 5  # of a conversation that no priority is about; the original's
-FIRST_ID = 65536  # of what statements make; below it is what is built in, as in the original
+PRIORITY_DEFAULT = 5  # of a conversation that no priority covers; the original's
+FIRST_ID = 65536  # of what statements make; lower ones are built in, as in the original
 DEFAULT_TYPE_ID = 14  # of the message type DEFAULT; the original's
 
 
 class QueueRow(NamedTuple):
-    """Shape: `is_receive_enabled` is STATUS = ON; `is_poison_message_handling_enabled` turns it off by itself."""
+    """A queue; `is_receive_enabled` is STATUS = ON, `is_poison_message_handling_enabled` turns it off by itself."""
 
     queue_id: int
     name: str
@@ -37,7 +33,7 @@ class QueueRow(NamedTuple):
 
 
 class Service(NamedTuple):
-    """Shape: `contracts` it accepts as a target, empty = any."""
+    """A service, and the contracts that it accepts as a target, empty = any."""
 
     service_id: int
     name: str
@@ -46,7 +42,7 @@ class Service(NamedTuple):
 
 
 class Priority(NamedTuple):
-    """A conversation priority. Shape: None = any; `priority_level` 1 .. 10."""
+    """A conversation priority: None = any; `priority_level` is 1 .. 10."""
 
     name: str
     contract_name: str | None = None
@@ -59,6 +55,8 @@ class Priority(NamedTuple):
         """What it is about."""
         return (self.contract_name, self.local_service_name, self.remote_service_name)
 
+
+# --- queues and services ---
 
 _QUEUES = "SELECT queue_id, name, is_receive_enabled, is_poison_message_handling_enabled FROM broker_queue"
 _SERVICES = "SELECT service_id, name, queue_id, contracts FROM broker_service"
@@ -88,8 +86,7 @@ def find_service(db: sqlite3.Connection, name: str) -> Service | None:
 
 def find_service_of(db: sqlite3.Connection, queue_id: int) -> str | None:
     """The name of a service that uses this queue."""
-    row = db.execute("SELECT name FROM broker_service WHERE queue_id = ? ORDER BY name", (queue_id,)).fetchone()
-    return None if row is None else str(row[0])
+    return _name(db, "SELECT name FROM broker_service WHERE queue_id = ? ORDER BY name", queue_id)
 
 
 def put_queue(
@@ -99,7 +96,7 @@ def put_queue(
     is_receive_enabled: bool,
     is_poison_message_handling_enabled: bool = False,
 ) -> None:
-    """Make a queue, or change the one of this name; a queue that is turned on counts its rollbacks anew."""
+    """Make a queue, or change the one of this name; a queue that is turned on counts its rollbacks from 0."""
     db.execute(
         "INSERT INTO broker_queue (name, is_receive_enabled, is_poison_message_handling_enabled) VALUES (?, ?, ?)"
         " ON CONFLICT (name) DO UPDATE SET is_receive_enabled = excluded.is_receive_enabled,"
@@ -129,6 +126,16 @@ def drop_queue(db: sqlite3.Connection, name: str) -> None:
 def drop_service(db: sqlite3.Connection, name: str) -> None:
     """Remove a service."""
     db.execute("DELETE FROM broker_service WHERE name = ?", (name,))
+
+
+def _queue(row: tuple[int, str, int, int]) -> QueueRow:
+    queue_id, name, is_receive_enabled, is_poison_message_handling_enabled = row
+    return QueueRow(queue_id, name, bool(is_receive_enabled), bool(is_poison_message_handling_enabled))
+
+
+def _service(row: tuple[int, str, int, str]) -> Service:
+    service_id, name, queue_id, contracts = row
+    return Service(service_id, name, queue_id, frozenset(json.loads(contracts)))
 
 
 # --- message types and contracts ---
@@ -202,12 +209,12 @@ def drop_message_type(db: sqlite3.Connection, name: str) -> None:
 
 def find_contract_of(db: sqlite3.Connection, message_type: str) -> str | None:
     """The name of a contract that names this message type."""
-    row = db.execute(
+    return _name(
+        db,
         "SELECT c.name FROM broker_message_type t JOIN broker_contract_message_type u USING (message_type_id)"
         " JOIN broker_contract c USING (contract_id) WHERE t.name = ? ORDER BY c.name",
-        (message_type,),
-    ).fetchone()
-    return None if row is None else str(row[0])
+        message_type,
+    )
 
 
 def find_contract(db: sqlite3.Connection, name: str) -> dict[str, SentBy] | None:
@@ -260,11 +267,11 @@ def _drop_usages(db: sqlite3.Connection, contract: str) -> None:
 
 def find_service_under(db: sqlite3.Connection, contract: str) -> str | None:
     """The name of a service that names this contract."""
-    row = db.execute(
+    return _name(
+        db,
         "SELECT s.name FROM broker_service s, json_each(s.contracts) WHERE json_each.value = ? ORDER BY s.name",
-        (contract,),
-    ).fetchone()
-    return None if row is None else str(row[0])
+        contract,
+    )
 
 
 # --- priorities ---
@@ -282,7 +289,7 @@ def priority_for(db: sqlite3.Connection, contract: str, local_service: str, remo
     """
     The priority of a new conversation, 1 .. 10: that of the most specific match, by contract, then local service.
 
-    Cost: some microseconds when no priority is declared; else the priorities are looked through.
+    Cost: some microseconds when no priority is declared; else the priorities are read through.
     Source: Service Broker documentation, "Conversation Priorities".
     """
     row = db.execute(_PRIORITY_FOR, (contract, local_service, remote_service)).fetchone()
@@ -304,25 +311,24 @@ def find_priority_about(
     db: sqlite3.Connection, contract: str | None, local_service: str | None, remote_service: str | None
 ) -> str | None:
     """The name of the priority with just these criteria, None = any."""
-    row = db.execute(
+    return _name(
+        db,
         "SELECT name FROM broker_priority WHERE contract_name IS ? AND local_service_name IS ?"
         " AND remote_service_name IS ?",
-        (contract, local_service, remote_service),
-    ).fetchone()
-    return None if row is None else str(row[0])
+        contract,
+        local_service,
+        remote_service,
+    )
 
 
 def find_priority_under(db: sqlite3.Connection, contract: str) -> str | None:
     """The name of a priority that names this contract."""
-    row = db.execute("SELECT name FROM broker_priority WHERE contract_name = ? ORDER BY name", (contract,)).fetchone()
-    return None if row is None else str(row[0])
+    return _name(db, "SELECT name FROM broker_priority WHERE contract_name = ? ORDER BY name", contract)
 
 
 def find_priority_for(db: sqlite3.Connection, local_service: str) -> str | None:
     """The name of a priority that names this service of the database."""
-    query = "SELECT name FROM broker_priority WHERE local_service_name = ? ORDER BY name"
-    row = db.execute(query, (local_service,)).fetchone()
-    return None if row is None else str(row[0])
+    return _name(db, "SELECT name FROM broker_priority WHERE local_service_name = ? ORDER BY name", local_service)
 
 
 def put_priority(db: sqlite3.Connection, priority: Priority) -> None:
@@ -349,7 +355,7 @@ _ROUTES = (
 
 
 def routes(db: sqlite3.Connection) -> Iterator[RouteRow]:
-    """All routes as stored, expired ones included; those of one service stand together."""
+    """All routes as stored, expired ones included; those of one service are adjacent."""
     return db.execute(f"{_ROUTES} ORDER BY remote_service_name")
 
 
@@ -377,24 +383,7 @@ def drop_route(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM broker_route WHERE name = ?", (name,))
 
 
-def _queue(row: tuple[int, str, int, int]) -> QueueRow:
-    queue_id, name, is_receive_enabled, is_poison_message_handling_enabled = row
-    return QueueRow(queue_id, name, bool(is_receive_enabled), bool(is_poison_message_handling_enabled))
-
-
-def _service(row: tuple[int, str, int, str]) -> Service:
-    service_id, name, queue_id, contracts = row
-    return Service(service_id, name, queue_id, frozenset(json.loads(contracts)))
-
-
-# --- permission ---
-# Permissions and remote service bindings as a database keeps them.
-#
-# A function that writes is called inside a transaction of its caller's. What another program has put there may be no
-# rule: a GRANT that cannot be read grants nothing, and a DENY that cannot be read denies everybody.
-
-
-_BINDINGS = "SELECT name, remote_service_name, remote_principal, is_anonymous_on FROM broker_remote_service_binding"
+# --- permissions: a GRANT that cannot be read grants nothing, and a DENY that cannot be read denies everybody ---
 
 
 def permissions(db: sqlite3.Connection) -> tuple[tuple[PermissionRule, ...], list[str]]:
@@ -441,11 +430,13 @@ def drop_permission(db: sqlite3.Connection, rule: PermissionRule) -> None:
 
 
 def drop_permissions_on(db: sqlite3.Connection, service: str) -> None:
-    """Remove what is stored about a service that is no more; patterns stay."""
+    """Remove what is stored about a service that was dropped; patterns stay."""
     db.execute("DELETE FROM broker_permission WHERE permission = 'SEND' AND securable = ?", (service,))
 
 
 # --- remote service bindings ---
+
+_BINDINGS = "SELECT name, remote_service_name, remote_principal, is_anonymous_on FROM broker_remote_service_binding"
 
 
 def bindings(db: sqlite3.Connection) -> dict[str, RemoteServiceBinding]:
@@ -485,57 +476,7 @@ def _binding(row: tuple[str, str, str, int]) -> RemoteServiceBinding:
     return RemoteServiceBinding(name, service, principal, bool(is_anonymous_on))
 
 
-# --- route_request ---
-# Requests for routes, as rows: which are open, what they ask for, and how long an answered one is remembered.
-#
-# `broker.dialog.route_requests` knows what a request is and when it is made. Here it is a conversation like every
-# other,
-# and its group says what it asks for. Nothing here begins or ends a transaction; the connection may be an
-# application's own.
-
-
-_OPEN = (
-    "SELECT conversation_handle, conversation_group_id, create_date FROM broker_conversation"
-    " WHERE is_initiator AND service_name = ? AND far_service = ? AND state NOT IN ('DO', 'CD')"
-)
-
-
-def open_requests(db: sqlite3.Connection, service_name: str, far_service: str) -> list[tuple[bytes, bytes, float]]:
-    """
-    (conversation_handle, conversation_group_id, begun at UTC seconds) of what one asks the other and is not over.
-
-    Cost: it reads all conversations.
-    """
-    return db.execute(_OPEN, (service_name, far_service)).fetchall()
-
-
-def put_group(db: sqlite3.Connection, conversation_handle: bytes, conversation_group_id: bytes) -> None:
-    """A conversation belongs to this group; nobody has a lock on the one that it had."""
-    statement = "UPDATE broker_conversation SET conversation_group_id = ? WHERE conversation_handle = ?"
-    db.execute(statement, (conversation_group_id, conversation_handle))
-
-
-def put_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetime: float) -> None:
-    """A conversation ends at this UTC time."""
-    db.execute(
-        "UPDATE broker_conversation SET lifetime = ? WHERE conversation_handle = ?", (lifetime, conversation_handle)
-    )
-
-
-def shorten_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetime: float) -> None:
-    """A conversation ends at this UTC time, unless it ends earlier anyhow."""
-    statement = "UPDATE broker_conversation SET lifetime = min(lifetime, ?) WHERE conversation_handle = ?"
-    ask(db, statement, (lifetime, conversation_handle))
-
-
-def is_begun_here(db: sqlite3.Connection, conversation_handle: bytes) -> bool:
-    """Whether this side, which exists, is the initiator's."""
-    question = "SELECT is_initiator FROM broker_conversation WHERE conversation_handle = ?"
-    return bool(db.execute(question, (conversation_handle,)).fetchone()[0])
-
-
-def state_of(db: sqlite3.Connection, conversation_handle: bytes) -> ConversationState:
-    """The state of a side; CLOSED when it is gone."""
-    question = "SELECT state FROM broker_conversation WHERE conversation_handle = ?"
-    row = db.execute(question, (conversation_handle,)).fetchone()
-    return ConversationState.CLOSED if row is None else ConversationState(row[0])
+def _name(db: sqlite3.Connection, query: str, *parameters: object) -> str | None:
+    """The first name that a query finds."""
+    row = db.execute(query, parameters).fetchone()
+    return None if row is None else str(row[0])

@@ -1,8 +1,8 @@
 """
-What applications queued becomes fragments to send: found, and loaded in order as its window asks.
+What applications queued becomes fragments to send: found, and loaded in order as the window of its dialog asks.
 
-Runs in the writer thread. New rows are found by `transmission_id`, which grows with every commit; the rows of one
-dialog are read by sequence number, as far as its window asks, and large messages in parts.
+For the writer thread. New rows are found by `transmission_id`, which grows with every commit; the rows of one dialog
+are read by sequence number, as far as its window asks, and large messages in parts.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _FIND_ALL = (
 
 def find_pending(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[PendingDialog]]:
     """
-    The dialogs with rows behind `after` in the transmission queue.
+    Find the dialogs with rows after `after` in the transmission queue.
 
     Returns:
         The highest transmission_id seen, and the dialogs in the order in which they began to wait.
 
-    Cost: a look at each row behind `after`; for all rows, as at the start of a daemon, some looks at each dialog that
+    Cost: each row after `after` is read; for all rows, as at the start of a daemon, some look-ups for each dialog that
     has rows, however many.
     """
     newest: int | None = db.execute(_NEWEST).fetchone()[0]
@@ -74,7 +74,7 @@ def load_fragments(
     db: sqlite3.Connection, request: LoadRequest, fragment_size: int, *, now: float, free_bytes: int
 ) -> LoadedFragments | None:
     """
-    The next fragments of a dialog in order. Cost: what is loaded, and of a message in one row that row.
+    Load the next fragments of a dialog in order. Cost: what is loaded, and of a message in one row that row.
 
     Args:
         db: The connection of the writer thread.
@@ -102,7 +102,7 @@ def load_fragments(
         if first == 0:
             since = max(now, enqueued)
             opening, lifetime = _opening(db, request.endpoint_id, since) if row_sequence == 0 else _NOT_OPENING
-            if 0.0 < lifetime <= since:  # nobody was here to end it: it does not begin any more
+            if 0.0 < lifetime <= since:  # no daemon ran to end it: it does not begin any more
                 break
             sent_us = int(enqueued * 1_000_000)
             envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
@@ -126,7 +126,7 @@ def load_fragments(
 
 
 def save_statuses(db: sqlite3.Connection, statuses: Mapping[int, str | None], now: float) -> None:
-    """Note why dialogs wait, by endpoint_id; None where nothing is to be said any more. Inside a transaction."""
+    """Save why dialogs wait, by endpoint_id; None where they do not. Inside a transaction."""
     db.executemany(
         "UPDATE broker_conversation SET transmission_status = ?, transmission_status_time = ? WHERE endpoint_id = ?",
         [(status, None if status is None else now, endpoint_id) for endpoint_id, status in statuses.items()],
@@ -134,18 +134,14 @@ def save_statuses(db: sqlite3.Connection, statuses: Mapping[int, str | None], no
 
 
 class _Opens(NamedTuple):
-    """What fragment 0 begins with. Shape: `lifetime` as `Outgoing` has it."""
+    """What fragment 0 begins with; `lifetime` is that of `Outgoing`."""
 
     envelope: bytes
     lifetime: float
 
 
 class _Message(NamedTuple):
-    """
-    A row of the transmission queue.
-
-    Shape: `enqueued_at` UTC seconds since 1970; `body` None when it is in parts, of `length` bytes together.
-    """
+    """A row of the transmission queue; `body` is None when it is in parts, of `length` bytes together."""
 
     transmission_id: int
     sequence: int
@@ -167,8 +163,8 @@ _NOT_OPENING = _Opening(), 0.0
 
 def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Opening, float]:
     """
-    What the first message of an initiator tells beside what every message tells, and the instant at which its dialog is
-    over; nothing and 0 for a target.
+    What the first message of an initiator says in addition to every other, and the instant at which its dialog is over;
+    nothing and 0 for a target.
     """
     contract, lifetime, is_initiator = db.execute(
         "SELECT contract, lifetime, is_initiator FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)
@@ -180,7 +176,7 @@ def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Ope
 
 def left(lifetime: float, now: float) -> int:
     """
-    Whole seconds that a dialog may still live, as its first message tells them: 1 at least.
+    Whole seconds that a dialog may still live, as its first message says them: 1 at least.
 
     `now` is not before the message was queued: a wall clock that went back since would add to the lifetime.
     """

@@ -3,7 +3,7 @@ Poison messages: what is kept of a message that makes its reader fail, and what 
 
 One row of `broker_failure` for each dialog whose next message failed: how often in a row, when first and last, with
 which exception. Between two attempts the conversation group rests, longer each time. After the last attempt the dialog
-is put in *quarantine*: its messages stay in their queue, in order, with status 4, so nobody receives them, and all
+is put in *quarantine*: its messages stay in their queue, in order, with status 4, so they are not received, and all
 other dialogs go on. A queue that asks for it (`POISON_MESSAGE_HANDLING (STATUS = ON)`) is turned off instead after
 ROLLBACKS_MAX failures in a row, as in the original.
 
@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from broker.protocol.frame import decode_envelope
 from broker.store.sqlite.transaction import ask
 
 ATTEMPTS = 5  # failures after which a dialog is put in quarantine; the original's number of rollbacks
@@ -32,9 +33,36 @@ TRACEBACK_MAX = 16_000  # characters kept of a traceback, its end: there it was 
 READY, IN_QUARANTINE = 1, 4  # broker_message.status
 
 
+_FREE = (
+    "DELETE FROM broker_group_lock WHERE reader IS NULL AND conversation_group_id ="
+    " (SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?)"
+)
+_BY_SERVICE = """
+    SELECT s.name, (SELECT count(*) FROM broker_failure f JOIN broker_conversation c USING (endpoint_id)
+     WHERE f.quarantine_time IS NOT NULL AND c.service_name = s.name)
+    FROM broker_service s
+"""
+_FORGET_HANDLED = (
+    "DELETE FROM broker_failure AS f WHERE endpoint_id = ? AND quarantine_time IS NULL AND NOT EXISTS"
+    " (SELECT 1 FROM broker_message m WHERE m.endpoint_id = f.endpoint_id"
+    " AND m.message_sequence_number = f.message_sequence_number AND m.message_enqueue_time <= f.last_failure_time)"
+)
+_FAILURES = (
+    "SELECT f.endpoint_id, c.conversation_handle, c.conversation_id, c.service_name, c.far_service, q.name,"
+    " f.message_sequence_number, m.message_type_name, m.queuing_order,"
+    " (SELECT count(*) FROM broker_message w WHERE w.endpoint_id = f.endpoint_id),"
+    " f.failures, f.first_failure_time, f.last_failure_time, f.quarantine_time, f.error, f.traceback"
+    " FROM broker_failure f JOIN broker_conversation c USING (endpoint_id)"
+    " LEFT JOIN broker_message m ON m.queuing_order = "
+    "(SELECT n.queuing_order FROM broker_message n WHERE n.endpoint_id = f.endpoint_id"
+    " AND n.message_sequence_number = f.message_sequence_number ORDER BY n.priority DESC, n.queuing_order LIMIT 1)"
+    " LEFT JOIN broker_queue q ON q.queue_id = m.queue_id"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What failed. Shape: `error` type and text of an exception; `traceback` as Python prints it, else empty."""
+    """What failed: type and text of an exception, and its traceback as Python prints it, if any."""
 
     endpoint_id: int
     message_sequence_number: int
@@ -44,7 +72,7 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows from a failure. Shape: `failures` in a row; `rest_s` until the next attempt, 0 for none."""
+    """What follows from a failure: how many there were in a row, and seconds until the next attempt, 0 for none."""
 
     failures: int
     rest_s: float
@@ -61,10 +89,12 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """
-    A dialog whose next message failed.
+    A dialog whose next message failed. Times are UTC seconds since 1970.
 
-    Shape: times UTC seconds since 1970, `quarantine_time` None while it is tried again; `messages_behind` the failed
-    one that wait in the same dialog; `queuing_order` None when the message is gone.
+    Attributes:
+        queuing_order: None when the message is gone.
+        messages_behind: That wait in the same dialog after the failed one.
+        quarantine_time: None while it is tried again.
     """
 
     endpoint_id: int
@@ -150,10 +180,10 @@ def note_failure(
 
 def note_success(db: sqlite3.Connection, endpoint_ids: Iterable[int]) -> None:
     """
-    Messages of these dialogs were handled and have left their queue: a failure among them is forgotten.
+    Messages of these dialogs were handled and have left their queue: forget a failure among them.
 
     A failure whose message still waits is kept: a conversation timer that fires, or an Error message, goes before the
-    message that failed, and says nothing of it. Such a message has the number of the next one that would come, so
+    message that failed, and proves nothing about it. Such a message has the number of the next one that would come, so
     a message is taken for the failed one by its number only if it was there at the last failure.
     """
     if ask(db, "SELECT 1 FROM broker_failure LIMIT 1").fetchone() is not None:
@@ -161,12 +191,12 @@ def note_success(db: sqlite3.Connection, endpoint_ids: Iterable[int]) -> None:
 
 
 def note_queue_success(db: sqlite3.Connection, queue_id: int) -> None:
-    """Messages of this queue were handled: its failures in a row are over."""
+    """Messages of this queue were handled: end its failures in a row."""
     ask(db, "UPDATE broker_queue SET rollbacks = 0 WHERE queue_id = ? AND rollbacks > 0", (queue_id,))
 
 
 def rest(db: sqlite3.Connection, conversation_group_id: bytes, now: float, seconds: float) -> None:
-    """Nobody takes messages of this group for so many seconds."""
+    """Let no reader lock this group for so many seconds."""
     ask(
         db,
         "INSERT INTO broker_group_lock (conversation_group_id, reader, lock_time, retry_time) VALUES (?1, NULL, ?2, ?3)"
@@ -176,7 +206,7 @@ def rest(db: sqlite3.Connection, conversation_group_id: bytes, now: float, secon
 
 
 def put_in_quarantine(db: sqlite3.Connection, endpoint_id: int, now: float) -> None:
-    """Nobody receives the messages of this dialog any more; its group rests for it no longer."""
+    """Withhold the messages of this dialog; its group does not rest for it any more."""
     ask(db, "UPDATE broker_failure SET quarantine_time = ? WHERE endpoint_id = ?", (now, endpoint_id))
     ask(
         db,
@@ -245,14 +275,14 @@ def skip(db: sqlite3.Connection, failure: Failure) -> int:
 
 
 def forget(db: sqlite3.Connection, endpoint_id: int) -> None:
-    """Nothing is known of a failure any more, and nothing rests for it; the messages stay as they are."""
+    """Forget a failure and the rest of its group; the messages stay as they are."""
     ask(db, "DELETE FROM broker_failure WHERE endpoint_id = ?", (endpoint_id,))
     ask(db, _FREE, (endpoint_id,))
 
 
 def remove_message(db: sqlite3.Connection, queuing_order: int) -> bool:
     """
-    A message has been received; of a large one, the daemon removes the fragments by and by.
+    Remove a message that has been received; of a large one, the daemon removes the fragments later.
 
     Returns:
         False when it was gone already.
@@ -279,39 +309,8 @@ def body_pieces(db: sqlite3.Connection, queuing_order: int) -> Iterator[bytes]:
         "SELECT fragment_number, body FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ?"
         " ORDER BY fragment_number"
     )
-    from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
-
     for number, piece in ask(db, fragments, (endpoint_id, sequence)):
         yield decode_envelope(piece)[1] if number == 0 else piece
-
-
-# --- parts --------------------------------------------------------------------------------------------------
-
-_FREE = (
-    "DELETE FROM broker_group_lock WHERE reader IS NULL AND conversation_group_id ="
-    " (SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?)"
-)
-_BY_SERVICE = """
-    SELECT s.name, (SELECT count(*) FROM broker_failure f JOIN broker_conversation c USING (endpoint_id)
-     WHERE f.quarantine_time IS NOT NULL AND c.service_name = s.name)
-    FROM broker_service s
-"""
-_FORGET_HANDLED = (
-    "DELETE FROM broker_failure AS f WHERE endpoint_id = ? AND quarantine_time IS NULL AND NOT EXISTS"
-    " (SELECT 1 FROM broker_message m WHERE m.endpoint_id = f.endpoint_id"
-    " AND m.message_sequence_number = f.message_sequence_number AND m.message_enqueue_time <= f.last_failure_time)"
-)
-_FAILURES = (
-    "SELECT f.endpoint_id, c.conversation_handle, c.conversation_id, c.service_name, c.far_service, q.name,"
-    " f.message_sequence_number, m.message_type_name, m.queuing_order,"
-    " (SELECT count(*) FROM broker_message w WHERE w.endpoint_id = f.endpoint_id),"
-    " f.failures, f.first_failure_time, f.last_failure_time, f.quarantine_time, f.error, f.traceback"
-    " FROM broker_failure f JOIN broker_conversation c USING (endpoint_id)"
-    " LEFT JOIN broker_message m ON m.queuing_order = "
-    "(SELECT n.queuing_order FROM broker_message n WHERE n.endpoint_id = f.endpoint_id"
-    " AND n.message_sequence_number = f.message_sequence_number ORDER BY n.priority DESC, n.queuing_order LIMIT 1)"
-    " LEFT JOIN broker_queue q ON q.queue_id = m.queue_id"
-)
 
 
 def _note_rollback(db: sqlite3.Connection, endpoint_id: int) -> bool:
@@ -344,7 +343,7 @@ def rest_seconds(count: int, conversation_group_id: bytes, first: float = REST_F
     """
     How long a group rests after so many failures in a row: doubled each time, and spread by a quarter to both sides.
 
-    Groups that failed together for one reason do not come back together; the spread is a hash, so it can be repeated.
+    Groups that failed for one reason are not tried again together; the spread is a hash, so it can be repeated.
     """
     digest = hashlib.blake2b(conversation_group_id, digest_size=2, salt=count.to_bytes(8, "big")).digest()
     spread = 0.75 + 0.5 * int.from_bytes(digest, "big") / 0xFFFF
@@ -358,7 +357,5 @@ def _body_bytes(db: sqlite3.Connection, queuing_order: int) -> int:
         fragments = "FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ?"
         size = ask(db, f"SELECT coalesce(sum(length(body)), 0) {fragments}", tuple(message)).fetchone()[0]
         first = ask(db, f"SELECT body {fragments} AND fragment_number = 0", tuple(message)).fetchone()
-        from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
-
         size -= 0 if first is None else len(first[0]) - len(decode_envelope(first[0])[1])
     return int(size)

@@ -2,7 +2,7 @@
 The rows of one side of a dialog: its state and counters, its keys, its entry in the ledger, its tombstone.
 
 `SideTable` is what the writer thread uses while it applies arrivals. The functions below it may also run in an
-application's own transaction: they neither begin nor end one, and read no row.
+application's own transaction: they neither begin nor end one, and those that end a side read no row.
 
 The ledger: sent = acknowledged + held + failed with a reason, after every commit. Messages are counted where they are:
 `send_sequence` and `acknowledged_sequence` of each conversation, and the rows held in the transmission queue. Whoever
@@ -32,6 +32,7 @@ from broker.protocol.layout import NO_GUID
 from broker.security.seal import Mode
 from broker.security.session import Secured
 from broker.store.sqlite.metadata import priority_for
+from broker.store.sqlite.transaction import ask
 
 SENT, ACKNOWLEDGED = "sent", "acknowledged"  # entries of the ledger for conversations that were removed
 REPLAY_GUARD = 30 * 60.0  # seconds that a tombstone stays; the original's figure
@@ -386,3 +387,52 @@ def sentence_sql(*, schema: str, far_service: str) -> str:
         f" WHEN c.is_initiator THEN 'in clear: no remote service binding for ' || {far_service}"
         " ELSE 'in clear: its initiator does not seal it' END)"
     )
+
+
+# --- single columns, by handle -----------------------------------------------------------------------------------
+
+_OPEN_BETWEEN = (
+    "SELECT conversation_handle, conversation_group_id, create_date FROM broker_conversation"
+    " WHERE is_initiator AND service_name = ? AND far_service = ? AND state NOT IN ('DO', 'CD')"
+)
+
+
+def dialogs_between(db: sqlite3.Connection, service_name: str, far_service: str) -> list[tuple[bytes, bytes, float]]:
+    """
+    (conversation_handle, conversation_group_id, begun at UTC seconds) of open dialogs from one service to another.
+
+    Cost: it reads all conversations.
+    """
+    return db.execute(_OPEN_BETWEEN, (service_name, far_service)).fetchall()
+
+
+def put_group(db: sqlite3.Connection, conversation_handle: bytes, conversation_group_id: bytes) -> None:
+    """Move a conversation to this group; no reader may have locked the one that it had."""
+    statement = "UPDATE broker_conversation SET conversation_group_id = ? WHERE conversation_handle = ?"
+    db.execute(statement, (conversation_group_id, conversation_handle))
+
+
+def put_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetime: float) -> None:
+    """Let a conversation end at this UTC time."""
+    db.execute(
+        "UPDATE broker_conversation SET lifetime = ? WHERE conversation_handle = ?", (lifetime, conversation_handle)
+    )
+
+
+def shorten_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetime: float) -> None:
+    """Let a conversation end at this UTC time, unless it ends earlier."""
+    statement = "UPDATE broker_conversation SET lifetime = min(lifetime, ?) WHERE conversation_handle = ?"
+    ask(db, statement, (lifetime, conversation_handle))
+
+
+def is_begun_here(db: sqlite3.Connection, conversation_handle: bytes) -> bool:
+    """Whether this side, which exists, is the initiator's."""
+    question = "SELECT is_initiator FROM broker_conversation WHERE conversation_handle = ?"
+    return bool(db.execute(question, (conversation_handle,)).fetchone()[0])
+
+
+def state_of(db: sqlite3.Connection, conversation_handle: bytes) -> ConversationState:
+    """The state of a side; CLOSED when it is gone."""
+    question = "SELECT state FROM broker_conversation WHERE conversation_handle = ?"
+    row = db.execute(question, (conversation_handle,)).fetchone()
+    return ConversationState.CLOSED if row is None else ConversationState(row[0])

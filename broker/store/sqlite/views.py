@@ -1,7 +1,15 @@
 """
-A view of one database: an SQL view over its file, so a million rows cost nothing until somebody asks for them.
+The system views that belong to one database: each an SQL view over its file, so a million rows cost nothing until read.
 
-No user's text ever enters the SQL made here.
+Names, order and meaning of the columns are the original's; what does not exist here is NULL, and our own columns come
+last. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in UTC, bits
+as 0 and 1. What only the daemon knows comes from SQL functions that the caller supplies. What is built in has no row in
+the file and comes first, with the numbers of `broker.conversation.message_types`; a service or priority may name a
+contract that no statement has made, whose number is NULL. Principals are texts and have no numbers, so columns with
+numbers of principals are NULL, and the texts are in our own columns. No user's text ever enters the SQL made here.
+
+Source: Service Broker documentation, pages of the views named here; SQL documentation, "sys.server_permissions",
+"sys.database_permissions". docs/views.md gives the meaning of every column.
 """
 
 from __future__ import annotations
@@ -14,27 +22,27 @@ from pathlib import Path
 from broker.conversation.message_types import CONTRACTS, MESSAGE_TYPES, SentBy, Validation
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import Flag
+from broker.store.sqlite.metadata import FIRST_ID
 from broker.store.sqlite.side import sentence_sql
 
-GUID_FUNCTION = "guid_text"  # SQL function, given by whoever asks: a blob of 16 bytes -> text
-STATUS_FUNCTION = "transmission_status"  # the same: conversation_handle (blob) -> text
-BODIES = frozenset({"message_body"})  # columns with what applications say to each other
+GUID_FUNCTION = "guid_text"  # SQL function of the caller: a blob of 16 bytes -> text
+STATUS_FUNCTION = "transmission_status"  # likewise: conversation_handle (blob) -> text
+BODIES = frozenset({"message_body"})  # columns with the contents of messages
 
 
 @dataclass(frozen=True, slots=True)
 class FileView:
     """
-    A view of one database.
+    A view of one database: for each column, its SQL over `source`.
 
-    Shape: `columns` name -> SQL over `source`; in both `{db}` stands for the attached file, `{now}` for UTC seconds,
-    `{queue_id}` for the number of a queue.
+    In both, `{db}` is the attached file, `{now}` UTC seconds, `{queue_id}` the number of a queue.
     """
 
     columns: Mapping[str, str]
     source: str
 
     def render(self, *, db: str, now: float, queue_id: int = 0, shows_bodies: bool = True) -> str:
-        """The SELECT of this view over the file attached as `db`; without the bodies of messages where not told to."""
+        """The SELECT of this view over the file attached as `db`, with or without the bodies of messages."""
         shown = (
             self.columns if shows_bodies else {**self.columns, **dict.fromkeys(BODIES & self.columns.keys(), "NULL")}
         )
@@ -57,15 +65,7 @@ def instant(column: str) -> str:
     return f"strftime('%Y-%m-%d %H:%M:%f', {column}, 'unixepoch')"
 
 
-# --- agreement_view ---
-# The views of what two sides agree on: message types, contracts, and the priorities of conversations.
-#
-# What is built in has no row in the file and stands in front, with the numbers of
-# `broker.conversation.message_types`.
-# Services and priorities may name a contract that no statement has made; its number is NULL then.
-#
-# Source: Service Broker documentation, pages of the views named here.
-
+# --- what two sides agree on: message types, contracts, priorities -------------------------------------------------
 
 # The original's letter and word; JSON is our own.
 _VALIDATIONS = {
@@ -74,7 +74,6 @@ _VALIDATIONS = {
     Validation.WELL_FORMED_XML: ("X", "XML"),
     Validation.JSON: ("J", "JSON"),
 }
-_FIRST_ID = 65536  # of what statements make; a row below stands for something that is built in
 
 
 def _text(value: str) -> str:
@@ -121,6 +120,10 @@ def contract_id(name: str) -> str:
     return f"CASE {name} {built_in} ELSE {stored} END"
 
 
+def _service_id(name: str) -> str:
+    return f"(SELECT s.service_id FROM {{db}}.broker_service s WHERE s.name = {name})"  # noqa: S608 - own words
+
+
 def _is_sent_by(side: SentBy) -> str:
     return f"u.sent_by IN ('{side}', '{SentBy.ANY}')"
 
@@ -135,7 +138,7 @@ _SERVICE_MESSAGE_TYPES = FileView(
         "xml_collection_id": "NULL",
     },
     f"({_TYPES} UNION ALL SELECT message_type_id, name, validation FROM {{db}}.broker_message_type"  # noqa: S608 - own words
-    f" WHERE message_type_id >= {_FIRST_ID}) t",
+    f" WHERE message_type_id >= {FIRST_ID}) t",
 )
 
 _SERVICE_CONTRACTS = FileView(
@@ -163,7 +166,7 @@ _CONVERSATION_PRIORITIES = FileView(
         "priority_id": "p.priority_id",
         "name": "p.name",
         "service_contract_id": contract_id("p.contract_name"),
-        "local_service_id": "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = p.local_service_name)",
+        "local_service_id": _service_id("p.local_service_name"),
         "remote_service_name": "p.remote_service_name",
         "priority": "p.priority_level",
         "service_contract_name": "p.contract_name",
@@ -172,66 +175,9 @@ _CONVERSATION_PRIORITIES = FileView(
     "{db}.broker_priority p",
 )
 
-AGREEMENT_VIEWS: Mapping[str, FileView] = {
-    "sys.service_message_types": _SERVICE_MESSAGE_TYPES,
-    "sys.service_contracts": _SERVICE_CONTRACTS,
-    "sys.service_contract_message_usages": _SERVICE_CONTRACT_MESSAGE_USAGES,
-    "sys.service_contract_usages": _SERVICE_CONTRACT_USAGES,
-    "sys.conversation_priorities": _CONVERSATION_PRIORITIES,
-}
+# --- who may do what ---------------------------------------------------------------------------------------------
 
-
-# --- attached ---
-# The file of a database beside others on one connection: attached under a name, to be read by the views alone.
-#
-# The connection is that of whoever asks: it holds no database of its own, and its questions are those of users. The
-# names
-# are the caller's own, never a user's.
-
-
-# The tables that the views are made of, whose rows may be counted: count(*) reads no column, and for no view.
-COUNTED = frozenset(
-    {
-        "broker_conversation",
-        "broker_message",
-        "broker_permission",
-        "broker_queue",
-        "broker_remote_service_binding",
-        "broker_route",
-        "broker_service",
-        "broker_transmission",
-    }
-)
-
-
-def attach(db: sqlite3.Connection, path: Path, alias: str) -> None:
-    """
-    Make the file readable under this name, read only.
-
-    Raises:
-        sqlite3.Error: it is not there, cannot be read, or is no database of the broker.
-    """
-    db.execute(f"ATTACH ? AS {alias}", (f"{path.absolute().as_uri()}?mode=ro",))
-    db.execute(f"SELECT 1 FROM {alias}.broker_database").fetchone()  # noqa: S608 - the caller's own name
-
-
-def queue_numbers(db: sqlite3.Connection, alias: str) -> dict[str, int]:
-    """The number of each queue of an attached database, by name."""
-    return dict(db.execute(f"SELECT name, queue_id FROM {alias}.broker_queue"))  # noqa: S608 - the caller's own name
-
-
-# --- permission_view ---
-# The views of who may do what, and of remote service bindings.
-#
-# Principals are texts here and have no numbers, so the columns of the original that hold numbers of principals are
-# NULL,
-# and the texts stand in columns of our own.
-#
-# Source: SQL documentation, "sys.server_permissions", "sys.database_permissions"; Service Broker documentation,
-# "sys.remote_service_bindings".
-
-
-SERVER_PERMISSIONS = "sys.server_permissions"  # of the instance: whatever database is asked, those of msdb
+SERVER_PERMISSIONS = "sys.server_permissions"  # of the instance: in every database, those of msdb
 _SERVICE, _ENDPOINT = 17, 105  # classes of the original
 _STATE = "CASE p.state WHEN 'GRANT' THEN 'G' ELSE 'D' END"
 
@@ -257,11 +203,9 @@ def _permissions(class_id: int, class_desc: str, major_id: str, letters: str, pe
     )
 
 
-_SERVICE_ID = "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = p.securable)"
-
 PERMISSION_VIEWS: Mapping[str, FileView] = {
     SERVER_PERMISSIONS: _permissions(_ENDPOINT, "ENDPOINT", "1", "CO", "CONNECT"),
-    "sys.database_permissions": _permissions(_SERVICE, "SERVICE", _SERVICE_ID, "SN", "SEND"),
+    "sys.database_permissions": _permissions(_SERVICE, "SERVICE", _service_id("p.securable"), "SN", "SEND"),
     "sys.remote_service_bindings": FileView(
         {
             "name": "b.name",
@@ -278,18 +222,7 @@ PERMISSION_VIEWS: Mapping[str, FileView] = {
 }
 
 
-# --- system_view ---
-# The system views that belong to one database: each an SQL view over its tables.
-#
-# Names, order and meaning of the columns are the original's; what does not exist here is NULL, and our own columns
-# stand
-# at the end. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in
-# UTC,
-# bits as 0 and 1. What only the daemon knows comes from functions of SQL that whoever asks has to give
-# (`broker.store.sqlite.views`).
-#
-# Source: Service Broker documentation, pages of the views named here; docs/views.md tells the meaning of every
-# column.
+# --- routes, services, queues, conversations -----------------------------------------------------------------------
 
 
 def _out_of_order(what: str, order: str) -> str:
@@ -299,9 +232,7 @@ def _out_of_order(what: str, order: str) -> str:
     return f"(SELECT f.{what} FROM {early} ORDER BY {by_place} LIMIT 1)"  # noqa: S608 - made of this file's own words
 
 
-_STATE_DESC = (
-    "CASE c.state " + " ".join(f"WHEN '{state.value}' THEN '{state.name}'" for state in ConversationState) + " END"
-)
+_STATE_DESC = _case("c.state", {state.value: state.name for state in ConversationState})
 
 ROUTES = FileView(
     {
@@ -375,7 +306,7 @@ _CONVERSATION_ENDPOINTS = FileView(
         "is_initiator": "c.is_initiator",
         "service_contract_id": contract_id("c.contract"),
         "conversation_group_id": guid("c.conversation_group_id"),
-        "service_id": "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = c.service_name)",
+        "service_id": _service_id("c.service_name"),
         "lifetime": instant("c.lifetime"),
         "state": "c.state",
         "state_desc": _STATE_DESC,
@@ -413,7 +344,7 @@ _CONVERSATION_ENDPOINTS = FileView(
 _CONVERSATION_GROUPS = FileView(
     {
         "conversation_group_id": guid("c.conversation_group_id"),
-        "service_id": "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = c.service_name)",
+        "service_id": _service_id("c.service_name"),
         "is_system": "0",
         "service_name": "c.service_name",
         "conversations": "c.conversations",
@@ -443,7 +374,7 @@ _TRANSMISSION_QUEUE = FileView(
     "{db}.broker_transmission t LEFT JOIN {db}.broker_conversation c USING (endpoint_id)",
 )
 
-# What `SELECT * FROM [BillingQueue]` reads: a look at the queue that takes nothing out of it.
+# What `SELECT * FROM [BillingQueue]` reads: the queue, from which nothing is removed.
 QUEUE = FileView(
     {
         "status": "m.status",
@@ -464,9 +395,46 @@ FILE_VIEWS: Mapping[str, FileView] = {
     "sys.routes": ROUTES,
     "sys.services": _SERVICES,
     "sys.service_queues": _SERVICE_QUEUES,
-    **AGREEMENT_VIEWS,
+    "sys.service_message_types": _SERVICE_MESSAGE_TYPES,
+    "sys.service_contracts": _SERVICE_CONTRACTS,
+    "sys.service_contract_message_usages": _SERVICE_CONTRACT_MESSAGE_USAGES,
+    "sys.service_contract_usages": _SERVICE_CONTRACT_USAGES,
+    "sys.conversation_priorities": _CONVERSATION_PRIORITIES,
     **PERMISSION_VIEWS,
     "sys.conversation_endpoints": _CONVERSATION_ENDPOINTS,
     "sys.conversation_groups": _CONVERSATION_GROUPS,
     "sys.transmission_queue": _TRANSMISSION_QUEUE,
 }
+
+
+# --- attached files: several on one connection that is made for reading the views ---------------------------------
+
+# The tables of the views, whose rows may be counted: count(*) reads no column, and belongs to no view.
+COUNTED = frozenset(
+    {
+        "broker_conversation",
+        "broker_message",
+        "broker_permission",
+        "broker_queue",
+        "broker_remote_service_binding",
+        "broker_route",
+        "broker_service",
+        "broker_transmission",
+    }
+)
+
+
+def attach(db: sqlite3.Connection, path: Path, alias: str) -> None:
+    """
+    Make the file readable under this name, read only.
+
+    Raises:
+        sqlite3.Error: it is not there, cannot be read, or is no database of the broker.
+    """
+    db.execute(f"ATTACH ? AS {alias}", (f"{path.absolute().as_uri()}?mode=ro",))
+    db.execute(f"SELECT 1 FROM {alias}.broker_database").fetchone()  # noqa: S608 - the caller's own name
+
+
+def queue_numbers(db: sqlite3.Connection, alias: str) -> dict[str, int]:
+    """The number of each queue of an attached database, by name."""
+    return dict(db.execute(f"SELECT name, queue_id FROM {alias}.broker_queue"))  # noqa: S608 - the caller's own name

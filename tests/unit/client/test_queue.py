@@ -28,7 +28,7 @@ from broker.client.queue import (
     release_claim,
 )
 from broker.store.sqlite.quarantine import Blame, failures, note_failure
-from broker.store.sqlite.queues import ReaderSlot
+from broker.store.sqlite.reader_slots import ReaderSlot
 from tests.support.shop import Shop
 
 NOW = 1_000_000.0

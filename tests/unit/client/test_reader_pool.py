@@ -23,7 +23,7 @@ from broker.client.receiving import Message, receive
 from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.quarantine import failures
-from broker.store.sqlite.queues import live_slots
+from broker.store.sqlite.reader_slots import live_slots
 from tests.support.reading import Told, count, is_drained, reading, until
 from tests.support.shop import Shop
 

@@ -25,7 +25,7 @@ from broker.client.reader_worker import (
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.sqlite.quarantine import Blame, failures, note_failure
-from broker.store.sqlite.queues import live_slots, records
+from broker.store.sqlite.reader_slots import live_slots, records
 from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.reading import Told, count
 from tests.support.shop import Shop

@@ -26,7 +26,7 @@ from broker.store.sqlite.lookup import (
     handles_of,
 )
 from broker.store.sqlite.quarantine import rest
-from broker.store.sqlite.queues import QueueRecord, ReaderSlot
+from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot
 from tests.support.shop import Shop
 
 FAR = uuid.UUID(int=7)

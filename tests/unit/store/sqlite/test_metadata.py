@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -12,12 +11,10 @@ from uuid import UUID
 import pytest
 
 from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
-from broker.conversation.state import ConversationState
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
-from broker.store.sqlite import database
 from broker.store.sqlite import metadata as permission
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import (
@@ -44,15 +41,11 @@ from broker.store.sqlite.metadata import (
     find_service,
     find_service_of,
     find_service_under,
-    is_begun_here,
     message_rule,
     message_types,
-    open_requests,
     priorities,
     priority_for,
     put_contract,
-    put_group,
-    put_lifetime,
     put_message_type,
     put_priority,
     put_queue,
@@ -61,10 +54,7 @@ from broker.store.sqlite.metadata import (
     queues,
     routes,
     services,
-    shorten_lifetime,
-    state_of,
 )
-from tests.support.shop import Shop
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -361,42 +351,33 @@ def test_priority_under_a_contract_is_found_until_it_is_dropped(db: sqlite3.Conn
     assert ("p", None, None) == (before, find_priority_under(db, "C"), find_priority(db, "p"))
 
 
-# --- test_permission ---
-# Permissions and bindings in a file, also those that another program has put there.
-
-
-@pytest.fixture
-def db_of_permission() -> Iterator[sqlite3.Connection]:
-    with closing(database.open_store(":memory:")) as db_of_permission:
-        yield db_of_permission
+# --- permissions and bindings ---
 
 
 def rule(state: PermissionState, principal: str = "a", service: str = "s") -> PermissionRule:
     return PermissionRule(Permission.SEND, service, parse_principal(principal), state)
 
 
-def test_there_is_one_rule_about_the_same(db_of_permission: sqlite3.Connection) -> None:
+def test_there_is_one_rule_about_the_same(db: sqlite3.Connection) -> None:
     for state in (PermissionState.GRANT, PermissionState.DENY):
-        permission.put_permission(db_of_permission, rule(state))
-    permission.put_permission(db_of_permission, rule(PermissionState.GRANT, "b"))
+        permission.put_permission(db, rule(state))
+    permission.put_permission(db, rule(PermissionState.GRANT, "b"))
 
-    assert ((rule(PermissionState.DENY), rule(PermissionState.GRANT, "b")), []) == permission.permissions(
-        db_of_permission
-    )
-    assert PermissionState.DENY is permission.find_state(db_of_permission, rule(PermissionState.GRANT))
-    assert permission.find_state(db_of_permission, rule(PermissionState.GRANT, "c")) is None
+    assert ((rule(PermissionState.DENY), rule(PermissionState.GRANT, "b")), []) == permission.permissions(db)
+    assert PermissionState.DENY is permission.find_state(db, rule(PermissionState.GRANT))
+    assert permission.find_state(db, rule(PermissionState.GRANT, "c")) is None
 
 
-def test_rule_is_dropped_by_what_it_is_about(db_of_permission: sqlite3.Connection) -> None:
-    permission.put_permission(db_of_permission, rule(PermissionState.DENY))
-    permission.put_permission(db_of_permission, rule(PermissionState.GRANT, "b"))
+def test_rule_is_dropped_by_what_it_is_about(db: sqlite3.Connection) -> None:
+    permission.put_permission(db, rule(PermissionState.DENY))
+    permission.put_permission(db, rule(PermissionState.GRANT, "b"))
 
-    permission.drop_permission(db_of_permission, rule(PermissionState.GRANT))
+    permission.drop_permission(db, rule(PermissionState.GRANT))
 
-    assert ((rule(PermissionState.GRANT, "b"),), []) == permission.permissions(db_of_permission)
+    assert ((rule(PermissionState.GRANT, "b"),), []) == permission.permissions(db)
 
 
-def test_rules_go_with_their_service_and_those_of_connect_stay(db_of_permission: sqlite3.Connection) -> None:
+def test_rules_go_with_their_service_and_those_of_connect_stay(db: sqlite3.Connection) -> None:
     connect = PermissionRule(Permission.CONNECT, "s", parse_principal("a"), PermissionState.GRANT)
     for one in (
         connect,
@@ -404,100 +385,45 @@ def test_rules_go_with_their_service_and_those_of_connect_stay(db_of_permission:
         rule(PermissionState.DENY, "b"),
         rule(PermissionState.GRANT, service="s*"),
     ):
-        permission.put_permission(db_of_permission, one)
+        permission.put_permission(db, one)
 
-    permission.drop_permissions_on(db_of_permission, "s")
+    permission.drop_permissions_on(db, "s")
 
-    assert {connect, rule(PermissionState.GRANT, service="s*")} == set(permission.permissions(db_of_permission)[0])
+    assert {connect, rule(PermissionState.GRANT, service="s*")} == set(permission.permissions(db)[0])
 
 
-def test_what_cannot_be_read_grants_nothing_and_denies_everybody(db_of_permission: sqlite3.Connection) -> None:
-    db_of_permission.executemany(
+def test_what_cannot_be_read_grants_nothing_and_denies_everybody(db: sqlite3.Connection) -> None:
+    db.executemany(
         "INSERT INTO broker_permission (permission, securable, principal, state) VALUES ('SEND', 's', ?, ?)",
         [("sha256:1", "GRANT"), ("CN=a,b", "DENY")],
     )
 
-    rules, unreadable = permission.permissions(db_of_permission)
+    rules, unreadable = permission.permissions(db)
 
     assert (rule(PermissionState.DENY, "public"),) == rules
     assert ["CN=a,b", "sha256:1"] == sorted(unreadable)
 
 
-def test_binding_is_found_by_name_and_by_service(db_of_permission: sqlite3.Connection) -> None:
+def test_binding_is_found_by_name_and_by_service(db: sqlite3.Connection) -> None:
     first, second = RemoteServiceBinding("b", "//a", "a"), RemoteServiceBinding("c", "//c", "c", is_anonymous_on=True)
     changed = RemoteServiceBinding("b", "//b", "x")
     for one in (first, second, changed):
-        permission.put_binding(db_of_permission, one)
+        permission.put_binding(db, one)
 
-    assert {"b": changed, "c": second} == permission.bindings(db_of_permission)
+    assert {"b": changed, "c": second} == permission.bindings(db)
     assert (changed, second) == (
-        permission.find_binding(db_of_permission, "b"),
-        permission.find_binding_of(db_of_permission, "//c"),
+        permission.find_binding(db, "b"),
+        permission.find_binding_of(db, "//c"),
     )
     assert (None, None) == (
-        permission.find_binding(db_of_permission, "x"),
-        permission.find_binding_of(db_of_permission, "//a"),
+        permission.find_binding(db, "x"),
+        permission.find_binding_of(db, "//a"),
     )
 
 
-def test_binding_that_is_dropped_is_gone(db_of_permission: sqlite3.Connection) -> None:
-    permission.put_binding(db_of_permission, RemoteServiceBinding("b", "//a", "a"))
+def test_binding_that_is_dropped_is_gone(db: sqlite3.Connection) -> None:
+    permission.put_binding(db, RemoteServiceBinding("b", "//a", "a"))
 
-    permission.drop_binding(db_of_permission, "b")
+    permission.drop_binding(db, "b")
 
-    assert {} == permission.bindings(db_of_permission)
-
-
-# --- test_route_request ---
-# Requests for routes as rows: found while they are open, told apart by group, remembered for a time.
-
-
-FAR = "//far/Billing"
-
-
-@pytest.fixture
-def db_of_route_request(shop: Shop) -> sqlite3.Connection:
-    return shop.connect(isolation_level=None)
-
-
-def test_an_open_request_is_found_by_who_asks_whom(shop: Shop, db_of_route_request: sqlite3.Connection) -> None:
-    dialog = shop.begin(db_of_route_request)
-    handle = dialog.conversation_handle.bytes
-    put_group(db_of_route_request, handle, b"g" * 16)
-    shop.change(dialog, "create_date", 1.5)
-
-    assert [(handle, b"g" * 16, 1.5)] == open_requests(db_of_route_request, "Orders", FAR)
-    assert [] == open_requests(db_of_route_request, "Orders", "//far/Other") + open_requests(
-        db_of_route_request, "Billing", FAR
-    )
-
-
-@pytest.mark.parametrize(("column", "value"), [("state", "DO"), ("state", "CD"), ("is_initiator", 0)])
-def test_what_is_over_or_was_asked_by_the_other_side_is_no_open_request(
-    shop: Shop, db_of_route_request: sqlite3.Connection, column: str, value: object
-) -> None:
-    shop.change(shop.begin(db_of_route_request), column, value)
-
-    assert [] == open_requests(db_of_route_request, "Orders", FAR)
-
-
-def test_a_lifetime_is_put_and_only_ever_shortened(shop: Shop, db_of_route_request: sqlite3.Connection) -> None:
-    handle = shop.begin(db_of_route_request).conversation_handle.bytes
-    told = []
-    for change, lifetime in [(put_lifetime, 50.0), (shorten_lifetime, 60.0), (shorten_lifetime, 40.0)]:
-        change(db_of_route_request, handle, lifetime)
-        told += shop.look("SELECT lifetime FROM broker_conversation")
-
-    assert [50.0, 50.0, 40.0] == told
-
-
-def test_a_side_tells_its_state_and_who_has_begun_it(shop: Shop, db_of_route_request: sqlite3.Connection) -> None:
-    ours, theirs = shop.begin(db_of_route_request), shop.begin(db_of_route_request)
-    shop.change(theirs, "is_initiator", 0)
-    shop.change(theirs, "state", "ER")
-
-    handles = [one.conversation_handle.bytes for one in (ours, theirs)]
-    assert [True, False] == [is_begun_here(db_of_route_request, handle) for handle in handles]
-    assert [ConversationState.STARTED_OUTBOUND, ConversationState.ERROR, ConversationState.CLOSED] == [
-        state_of(db_of_route_request, one) for one in (*handles, b"?" * 16)
-    ]
+    assert {} == permission.bindings(db)

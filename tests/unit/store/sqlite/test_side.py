@@ -28,16 +28,23 @@ from broker.store.sqlite.side import (
     SideRow,
     SideTable,
     close,
+    dialogs_between,
     fail,
+    is_begun_here,
     load_secured,
     note_certificate,
     note_own_certificate,
     purge_tombstones,
+    put_group,
+    put_lifetime,
     put_secured,
     remove,
+    shorten_lifetime,
     side_of,
+    state_of,
 )
 from tests.support.dialog import open_database, rows
+from tests.support.shop import Shop
 
 
 @pytest.fixture
@@ -364,3 +371,51 @@ def test_tombstones_are_purged_in_slices_and_not_before_their_time(db: sqlite3.C
     assert purge_tombstones(db, NOW + 2 + REPLAY_GUARD, 2)
     assert not purge_tombstones(db, NOW + 2 + REPLAY_GUARD, 2)
     assert [NOW + 3, NOW + 4] == rows(db, "SELECT close_time FROM broker_tombstone ORDER BY 1")
+
+
+# --- single columns ---------------------------------------------------------------------------------------------
+
+
+def test_open_dialogs_are_found_by_both_services(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    handle = dialog.conversation_handle.bytes
+    put_group(db, handle, b"g" * 16)
+    shop.change(dialog, "create_date", 1.5)
+
+    assert [(handle, b"g" * 16, 1.5)] == dialogs_between(db, "Orders", "//far/Billing")
+    assert [] == dialogs_between(db, "Orders", "//far/Other") + dialogs_between(db, "Billing", "//far/Billing")
+
+
+@pytest.mark.parametrize(("column", "value"), [("state", "DO"), ("state", "CD"), ("is_initiator", 0)])
+def test_dialog_that_is_over_or_began_at_the_other_side_is_not_found(
+    shop: Shop, db: sqlite3.Connection, column: str, value: object
+) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.change(shop.begin(db), column, value)
+
+    assert [] == dialogs_between(db, "Orders", "//far/Billing")
+
+
+def test_lifetime_is_put_and_only_ever_shortened(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    handle = shop.begin(db).conversation_handle.bytes
+    told = []
+    for change, lifetime in [(put_lifetime, 50.0), (shorten_lifetime, 60.0), (shorten_lifetime, 40.0)]:
+        change(db, handle, lifetime)
+        told += shop.look("SELECT lifetime FROM broker_conversation")
+
+    assert [50.0, 50.0, 40.0] == told
+
+
+def test_side_shows_its_state_and_which_side_began(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    ours, theirs = shop.begin(db), shop.begin(db)
+    shop.change(theirs, "is_initiator", 0)
+    shop.change(theirs, "state", "ER")
+
+    handles = [one.conversation_handle.bytes for one in (ours, theirs)]
+    assert [True, False] == [is_begun_here(db, handle) for handle in handles]
+    assert [ConversationState.STARTED_OUTBOUND, ConversationState.ERROR, ConversationState.CLOSED] == [
+        state_of(db, one) for one in (*handles, b"?" * 16)
+    ]

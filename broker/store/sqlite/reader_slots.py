@@ -1,14 +1,15 @@
 """
-Which conversation groups are taken: by a reader that lives, or resting after a failure.
+Reader processes of a database: which of them live, which conversation groups are locked, and what they report.
 
 A row of `broker_group_lock` names the *slot* of the reader process that works on the group. Whether that process still
-lives is not in the file but in the kernel: beside the database lies a lock file (`<file>.readers`), in which every
-reader process holds an open-file-description lock on the one byte of its slot for as long as it lives, however it
-ends. So anybody can see which slots live, nothing has to be renewed, and what a crashed reader had is free at once.
+lives is not in the file but in the kernel: next to the database is a lock file (`<file>.readers`), in which every
+reader process holds an open-file-description lock on the one byte of its slot for as long as it lives, however it ends.
+So every process sees which slots live, nothing has to be renewed, and what a crashed reader had is free at once. A slot
+is used again by a later process, which first disowns what the slot's last owner left. A program that calls `receive` by
+itself has no slot, so it is not seen here.
 
-A slot is taken again by a later process, which first disowns what the slot's last owner left.
-
-Source: fcntl(2), "Open file description locks"; Service Broker documentation, "Conversation Group Locks".
+Source: fcntl(2), "Open file description locks"; Service Broker documentation, "Conversation Group Locks",
+"sys.dm_broker_queue_monitors", "Understanding When Activation Occurs".
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.transaction import ask, path_of
 
 RECORD_BYTES = 4096  # of a slot's record: some dozens of queues
-SLOTS_MAX = 1024  # reader processes on one database: more cannot get at one writer's file in any useful time
-_LOCKS_AT = SLOTS_MAX * RECORD_BYTES  # where the bytes that are locked begin: behind the records
+SLOTS_MAX = 1024  # reader processes on one database: more would only wait for the one writer
+_LOCKS_AT = SLOTS_MAX * RECORD_BYTES  # where the bytes that are locked begin: after the records
 
-# The groups that nobody else may take now; its parameters are those of `locked_groups`. A rest that begins in the
-# future is none: the clock was set back.
+# The groups that no other reader may lock now; its parameters are those of `locked_groups`. A rest that begins in the
+# future does not count: the clock was set back.
 LOCKED_GROUPS_SQL = (
     "SELECT conversation_group_id FROM broker_group_lock"
     " WHERE retry_time - ? BETWEEN 0.000001 AND retry_time - lock_time OR reader IN (SELECT value FROM json_each(?))"
@@ -52,10 +53,11 @@ _read_record = msgspec.json.Decoder(list[tuple[str, _Count, _Instant, _Instant |
 @dataclass(slots=True)
 class QueueRecord:
     """
-    What a reader process tells of one queue, for the views.
+    What a reader process reports of one queue, for the views. Times are UTC seconds.
 
-    Shape: `tasks_waiting` of its workers have nothing to do; times UTC seconds, `last_empty_time` when one of them
-    last found nothing.
+    Attributes:
+        tasks_waiting: So many of its workers have nothing to do.
+        last_empty_time: When one of them last found nothing.
     """
 
     queue_name: str
@@ -66,7 +68,7 @@ class QueueRecord:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """A group whose reader died while it had it. Shape: `lock_time` UTC seconds, when that reader took it."""
+    """A group whose reader died while it had it locked, since `lock_time` in UTC seconds."""
 
     conversation_group_id: bytes
     reader: int
@@ -74,11 +76,7 @@ class Abandoned:
 
 
 class ReaderSlot:
-    """
-    The slot of this process on one database, as long as it is open.
-
-    Shape: `number` 0 .. SLOTS_MAX - 1.
-    """
+    """The slot of this process on one database, as long as it is open; `number` is 0 .. SLOTS_MAX - 1."""
 
     def __init__(self, path: str) -> None:
         """
@@ -98,18 +96,18 @@ class ReaderSlot:
         raise StoreUnavailableError(path, f"{SLOTS_MAX} reader processes work on it: stop some, or share them")
 
     def record(self, queues: Iterable[QueueRecord]) -> None:
-        """Tell what this process does, for whoever reads `records`; what does not fit is left out."""
-        told: list[object] = []
+        """Report what this process does, for readers of `records`; what does not fit is left out."""
+        lines: list[object] = []
         for queue in queues:
-            told.append([queue.queue_name, queue.tasks_waiting, queue.activated_time, queue.last_empty_time])
-            if len(json.dumps(told)) > RECORD_BYTES:
-                told.pop()
+            lines.append([queue.queue_name, queue.tasks_waiting, queue.activated_time, queue.last_empty_time])
+            if len(json.dumps(lines)) > RECORD_BYTES:
+                lines.pop()
                 break
-        with suppress(OSError):  # a full disk: the views know less, the readers do their work
-            os.pwrite(self._descriptor, json.dumps(told).encode().ljust(RECORD_BYTES), self.number * RECORD_BYTES)
+        with suppress(OSError):  # a full disk: the views show less, the readers do their work
+            os.pwrite(self._descriptor, json.dumps(lines).encode().ljust(RECORD_BYTES), self.number * RECORD_BYTES)
 
     def close(self) -> None:
-        """Give the slot back: what it still has locked counts as left behind by a crash."""
+        """Release the slot: what it still has locked counts as left by a crash."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -130,7 +128,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 def locked_groups(db: sqlite3.Connection, now: float) -> tuple[float, str] | None:
     """
-    The parameters of `LOCKED_GROUPS_SQL` at this moment; None when no group is locked, which costs one look.
+    The parameters of `LOCKED_GROUPS_SQL` at this moment; None when no group is locked, which costs one SELECT.
 
     Args:
         db: Any connection to the database.
@@ -147,7 +145,7 @@ def rows_of_dead_slots(db: sqlite3.Connection, own: int | None = None) -> list[A
     """
     The groups whose reader has died; `own` is a slot that lives because the caller has it.
 
-    Inside a write transaction, so that what is true now stays true until it is settled.
+    Inside a write transaction, so that what is true now stays true until the caller has acted on it.
     """
     readers = {row[0] for row in ask(db, "SELECT DISTINCT reader FROM broker_group_lock WHERE reader IS NOT NULL")}
     readers.discard(own)
@@ -160,7 +158,7 @@ def rows_of_dead_slots(db: sqlite3.Connection, own: int | None = None) -> list[A
 
 def disown(db: sqlite3.Connection, slot: int) -> None:
     """
-    What the last owner of a slot left behind is nobody's: its number becomes one that never lives.
+    Give what the last owner of a slot left a number that never lives.
 
     The new owner calls it before its first claim, inside a write transaction.
     """
@@ -168,13 +166,13 @@ def disown(db: sqlite3.Connection, slot: int) -> None:
 
 
 def live_slots(path: str, slots: Iterable[int]) -> set[int]:
-    """Which of these slots a living process has; every process may ask, also about itself."""
+    """Which of these slots a living process has; any process may ask, also about itself."""
     try:
         descriptor = os.open(lock_file(path), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return set()  # no reader was ever here
     except OSError:
-        return set(slots)  # who may not look must take them for alive
+        return set(slots)  # without permission to look, assume that they live
     try:
         return {slot for slot in slots if _is_locked(descriptor, slot)}
     finally:
@@ -182,7 +180,7 @@ def live_slots(path: str, slots: Iterable[int]) -> set[int]:
 
 
 def records(path: str) -> list[QueueRecord]:
-    """What the reader processes that live tell of their queues."""
+    """What the reader processes that live report of their queues."""
     try:
         descriptor = os.open(lock_file(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -199,7 +197,7 @@ def records(path: str) -> list[QueueRecord]:
 
 
 def lock_file(path: str) -> str:
-    """The lock file of the readers of a database: beside the file itself, by whatever link it is reached."""
+    """The lock file of the readers of a database: next to the file itself, by whatever link that is reached."""
     return f"{os.path.realpath(path)}.readers"
 
 
@@ -227,27 +225,21 @@ def _is_locked(descriptor: int, slot: int) -> bool:
 
 
 def _decode(text: bytes) -> list[QueueRecord]:
-    """A record; nothing when it was read while it was written, or is none that this version writes."""
+    """A record; nothing when it was read while it was written, or by another version."""
     try:
         return [QueueRecord(*queue) for queue in _read_record(text)]
-    except (ValueError, RecursionError):  # also what is no text
+    except (ValueError, RecursionError):
         return []
 
 
-# --- monitor ---
-# What watches a queue: its state, as far as the file and the readers that live can tell.
-#
-# Readers run anywhere on this machine, not only where the daemon is; they tell of themselves beside the database
-# (`group_lock`). A program that calls `receive` by itself tells nothing, so it is not seen here.
-#
-# Source: Service Broker documentation, "sys.dm_broker_queue_monitors", "Understanding When Activation Occurs".
+# --- queue monitors ---------------------------------------------------------------------------------------------
 
 
 class MonitorState(StrEnum):
     """The documented states."""
 
-    INACTIVE = "INACTIVE"  # nothing waits, and nobody reads
-    NOTIFIED = "NOTIFIED"  # messages wait, and nobody reads
+    INACTIVE = "INACTIVE"  # nothing waits, and no reader lives
+    NOTIFIED = "NOTIFIED"  # messages wait, and no reader lives
     RECEIVES_OCCURRING = "RECEIVES_OCCURRING"  # a reader lives
 
 
@@ -256,8 +248,11 @@ class Monitor:
     """
     One queue.
 
-    Shape: times UTC seconds since 1970, None when no reader lives that could tell; `tasks_waiting` workers that have
-    nothing to do; `readers` processes.
+    Attributes:
+        last_empty_rowset_time: UTC seconds, None when no reader that lives has reported one.
+        last_activated_time: Likewise.
+        tasks_waiting: Workers that have nothing to do.
+        readers: Processes.
     """
 
     queue_id: int
@@ -276,7 +271,7 @@ def queue_monitors(path: Path) -> list[Monitor]:
     Raises:
         sqlite3.Error: the file cannot be read.
     """
-    told = records(str(path))
+    reported = records(str(path))
     query = (
         "SELECT q.queue_id, q.name,"
         " EXISTS (SELECT 1 FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = 1)"
@@ -286,7 +281,7 @@ def queue_monitors(path: Path) -> list[Monitor]:
         queues = db.execute(query).fetchall()
     monitors = []
     for queue_id, name, is_waiting in queues:
-        of_queue = [record for record in told if record.queue_name == name]
+        of_queue = [record for record in reported if record.queue_name == name]
         idle = MonitorState.NOTIFIED if is_waiting else MonitorState.INACTIVE
         empty = [record.last_empty_time for record in of_queue if record.last_empty_time is not None]
         monitors.append(

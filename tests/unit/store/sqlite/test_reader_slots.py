@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store.sqlite import queues as group_lock
+from broker.store.sqlite import reader_slots as module
 from broker.store.sqlite.database import open_store
-from broker.store.sqlite.queues import (
+from broker.store.sqlite.reader_slots import (
     LOCKED_GROUPS_SQL,
     RECORD_BYTES,
     Abandoned,
@@ -35,7 +35,7 @@ from tests.support.shop import Shop
 
 HOLDER = """
 import sys, time
-from broker.store.sqlite.queues import ReaderSlot
+from broker.store.sqlite.reader_slots import ReaderSlot
 slot = ReaderSlot(sys.argv[1])
 print(slot.number, flush=True)
 sys.stdin.read()
@@ -194,7 +194,7 @@ def test_a_lock_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def test_more_readers_than_slots_are_refused(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_lock, "SLOTS_MAX", 1)
+    monkeypatch.setattr(module, "SLOTS_MAX", 1)
     slot = ReaderSlot(path_of(db))
 
     with pytest.raises(StoreUnavailableError, match="1 reader processes work on it"):
