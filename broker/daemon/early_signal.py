@@ -1,8 +1,8 @@
 """
-What signals do to the process of an instance before its loop looks after them, and after it no longer does.
+What signals do to the process of an instance before its loop handles them, and after it no longer does.
 
-The system's own way is to end a process by each of them, or, for the first process of a container, to ignore SIGTERM.
-Nothing that takes long to import may enter this file: it is used before anything else.
+By default each of them ends a process, or, for the first process of a container, SIGTERM is ignored. Nothing that takes
+long to import may be in this file: it is used before anything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HARMLESS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def end_on_signal() -> None:
-    """From now on SIGTERM ends this process, which has begun nothing yet: exit code 0. Others are endured."""
+    """From now on SIGTERM ends this process, which has not begun anything: exit code 0. The others do nothing."""
     endure()
     signal.signal(signal.SIGTERM, _end)
 

@@ -1,8 +1,16 @@
 """
-Who says which role this instance has for a database: the lock of its file, or a command.
+The role of this instance for a mirrored database: what decides it, and the task that keeps it.
 
-The interface is one question. A source knows nothing of files, epochs or other databases, and what it says is only
-acted upon by the keeper of the role, so another source (the state of a replicated PostgreSQL, a lease) is one class.
+A role source decides the role, by the lock of the file or by a command. It knows nothing of files, epochs or other
+databases, and only the keeper acts on its answer, so another source (the state of a replicated PostgreSQL, a lease) is
+one more class. The keeper is one task for each database with `mirroring`; it alone takes the database over and steps
+down, so neither happens twice or at once. What to do is decided by `broker.routing.mirrored`; how a database comes and
+goes is the port `Hosting`.
+
+While another instance is the principal, the database file is not opened: all that has to be known is the lock, and the
+record that the principal writes next to the file (`broker.store.sqlite.role_file`). A mirror checks both many times a
+second, so a check is a few system calls: the lock file stays open, and the record is read when its file has changed.
+Once a second everything is read again, for storage that shows changes late. Loop-only, but for `RoleWatch.look`.
 """
 
 from __future__ import annotations
@@ -31,16 +39,33 @@ from broker.store.sqlite.transaction import LAPSED
 from broker.supervision import SupervisedTask, Supervision
 
 LOCK_INTERVAL = 0.05  # seconds between two attempts to take the lock: a principal that was killed is followed at once
+REFRESH_SECONDS = 1.0  # after which a mirror reads everything again
+REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the database to its partner
+RETRY_SECONDS = 1.0  # between two attempts when something is wrong
 _OUTPUT_MAX_BYTES = 4096  # of a command: a role is one line
-_SAID = re.compile(rb"\s*(?:(principal)(?:\s+(\d{1,19}))?|mirror)\s*")
+_PRINTED = re.compile(rb"\s*(?:(principal)(?:\s+(\d{1,19}))?|mirror)\s*")
+_WHERE_TO_LOOK = "why not is told at its partner, by the log and sys.database_mirroring"
+
+log = structlog.get_logger(__name__)
+
+
+def boot_time() -> float:
+    """Seconds of a clock that goes on while this process is suspended, or the whole machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# --- what decides the role -----------------------------------------------------------------------------------
 
 
 class RoleSource(Protocol):
     """
-    Whoever decides about the roles.
+    What decides the role.
 
-    Shape: `name` as the views tell it; `interval` seconds between two questions; `hold` seconds for which an answer
-    confirms a principal; `is_ours` whether an administrator changes the roles here, with SET PARTNER FAILOVER.
+    Attributes:
+        name: As the views show it.
+        interval: Seconds between two questions.
+        hold: Seconds for which an answer confirms a principal.
+        is_ours: Whether an administrator changes the roles here, with SET PARTNER FAILOVER.
     """
 
     name: str
@@ -49,15 +74,15 @@ class RoleSource(Protocol):
     is_ours: bool
 
     async def ask(self) -> RoleAnswer:
-        """What this instance should be now. Never fails: what goes wrong is a word as well. May be cancelled."""
+        """What this instance should be now. Never fails: a problem is an answer as well. May be cancelled."""
 
 
 class LockSource:
-    """Whoever gets the lock of the file is the principal, so everybody should try."""
+    """The instance that gets the lock of the file is the principal, so every one should try."""
 
     name = "lock"
     interval = LOCK_INTERVAL
-    hold = float("inf")  # whoever has the lock needs nobody's word
+    hold = float("inf")  # the lock itself confirms
     is_ours = True
 
     async def ask(self) -> RoleAnswer:
@@ -95,7 +120,7 @@ class CommandSource:
         try:
             async with asyncio.timeout(self.hold):
                 await run.ended.wait()
-                _kill_group(transport)  # what it leaves behind may keep its output open
+                _kill_group(transport)  # what it has started may keep its output open
                 await run.read.wait()
         except TimeoutError:
             return self._failed(f"has not ended within {self.hold:g} s")
@@ -110,7 +135,7 @@ class CommandSource:
         return self._read(output)
 
     def _read(self, output: bytes) -> RoleAnswer:
-        said = _SAID.fullmatch(output)
+        said = _PRINTED.fullmatch(output)
         if said is None:
             shown = output[:60].decode(errors="replace")
             return self._failed(f"printed {shown!r}, and should print principal, principal EPOCH or mirror")
@@ -126,7 +151,7 @@ class CommandSource:
 
 
 def role_source(settings: DatabaseSettings) -> RoleSource | None:
-    """The source that a database asks; None where this instance is always the principal."""
+    """The source of a database; None where this instance is always the principal."""
     if settings.mirroring == "lock":
         return LockSource()
     if settings.mirroring == "command":
@@ -138,8 +163,10 @@ class _Run(asyncio.SubprocessProtocol):
     """
     One run of a program.
 
-    Shape: `printed` the beginning of what it prints, by descriptor; the rest is read as well, so that it can end, and
-    not kept. `ended` once the program has, `read` once nobody can print any more.
+    Attributes:
+        printed: The beginning of its output, by descriptor; the rest is read as well, so that it can end, and dropped.
+        ended: Once the program has.
+        read: Once no process can print any more.
     """
 
     def __init__(self) -> None:
@@ -158,32 +185,22 @@ class _Run(asyncio.SubprocessProtocol):
 
 
 def _kill_group(transport: asyncio.SubprocessTransport) -> None:
-    """The program is no more, nor what it started: they are a session of their own."""
+    """End the program and all that it started, which are one session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(transport.get_pid(), signal.SIGKILL)
 
 
-# --- role_watch ---
-# What can be seen of a mirrored database without opening it: whether somebody has its lock, and what is told beside
-# it.
-#
-# A mirror looks many times a second at each of its databases, so a look is a few calls of the system: the lock file
-# stays
-# open, and what is told is read when its file is another one. Once a second everything is looked up anew, for storage
-# on
-# which a change shows late.
-
-
-REFRESH_SECONDS = 1.0
+# --- what a mirror sees --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
     """
-    What was seen.
+    What is seen of a database from outside.
 
-    Shape: `is_held` whether somebody has the lock; `reign` what the principal tells, None when nothing is told, or when
-    `problem` says why it cannot be read.
+    Attributes:
+        is_held: Whether an instance has the lock.
+        reign: The record of the principal; None when there is none, or when `problem` says why it cannot be read.
     """
 
     is_held: bool
@@ -192,10 +209,7 @@ class Sight:
 
 
 class RoleWatch:
-    """
-    Args:
-        path: The database file.
-    """
+    """Watches the lock of a database file, and the record next to it, without opening the database."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -211,7 +225,7 @@ class RoleWatch:
         Look once. For any thread, one at a time: storage may be slow.
 
         Args:
-            asks_lock: Else nobody tries the lock, so that nobody is in the way of a partner who does.
+            asks_lock: Else the lock is not tried, so as not to be in the way of a partner that does.
         """
         now = time.monotonic()
         is_due = now >= self._refresh_at
@@ -237,11 +251,11 @@ class RoleWatch:
             self._reign, self._problem = None, str(error)
 
     def _is_held(self) -> bool:
-        """False as well when it cannot be told: whoever takes the lock then finds out why."""
+        """Whether an instance has the lock; False when that is unknown: an attempt to take it then finds out why."""
         try:
             there = self._lock_file.stat()
             if self._descriptor < 0 or not os.path.samestat(there, os.fstat(self._descriptor)):
-                self.close()  # it was removed, or there is another one by this name
+                self.close()  # it was removed or replaced
                 self._descriptor = os.open(self._lock_file, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -253,7 +267,7 @@ class RoleWatch:
 
 
 def _mark(file: Path) -> tuple[int, ...]:
-    """What tells one state of a file from the next; empty when there is none to be seen."""
+    """Differs between two states of a file; empty when there is none."""
     try:
         found = file.stat()
     except OSError:
@@ -261,63 +275,45 @@ def _mark(file: Path) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-# --- role_keeper ---
-# Keeping the role of one database: whoever the source of roles names takes it over, anybody else stands by.
-#
-# One task for each database with `mirroring`; it alone takes the database over and steps down, so neither happens
-# twice
-# or at once. What to do is decided by `broker.routing.mirrored`; how a database comes and goes is the port `Hosting`.
-# While somebody else is the principal, the database file is not opened: what has to be known of it is told beside it
-# (`broker.store.sqlite.role_file`). Loop-only.
-
-
-REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the database to its partner
-RETRY_SECONDS = 1.0  # between two attempts when something is wrong
-_WHERE_TO_LOOK = "why not is told at its partner, by the log and sys.database_mirroring"
-
-log = structlog.get_logger(__name__)
-
-
-def boot_time() -> float:
-    """Seconds of a clock that goes on while this process stands still, or the whole machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+# --- keeping the role ----------------------------------------------------------------------------------------
 
 
 class Hosting(Protocol):
     """The port to the databases of the instance."""
 
     async def open(self, name: str, least_epoch: int) -> PrincipalRecord:
-        """Take a database over and serve it. Raises BrokerError: it is as if nothing had been tried."""
+        """Take a database over and serve it. Raises BrokerError: nothing has changed then."""
 
     def refuse(self, name: str, broker_instance: bytes | None) -> None:
-        """From this moment on nothing comes into the database any more."""
+        """Reject all frames for a database from this moment on."""
 
     async def close(self, name: str) -> None:
-        """Behind `refuse`: end what is under way, and give the file back."""
+        """After `refuse`: end what is under way, and give the file back."""
 
     def announce(self, broker_instance: bytes) -> None:
-        """Tell those who asked what this instance is for a broker instance now."""
+        """Report what this instance is for a broker instance to the peers that asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """A word of the source, and when it was asked for it."""
+class _Reply:
+    """An answer of the source, and when it was asked."""
 
-    word: RoleAnswer
+    answer: RoleAnswer
     asked_at: float
 
 
 class RoleKeeper:
     """
+    Keeps the role of this instance for one database.
+
     Args:
         name: Of the database.
         path: Its file.
-        source: Who says which role it should have.
-        hosting: Brings it and lets it go.
+        source: Decides the role.
+        hosting: Takes it over and gives it up.
         broker_instance: As configured, 16 bytes, or None.
         supervision: Keeps the task.
-        clock: Seconds, by which words count and rests last: `boot_time` where roles come by a command; None is the
-            loop's.
+        clock: Seconds, by which answers and rests expire: `boot_time` in an instance; None is the loop's.
     """
 
     def __init__(
@@ -344,9 +340,9 @@ class RoleKeeper:
         self._principal = ""
         self._taken_epoch = 0  # by this instance, the last time
         self._is_handing_over = False
-        self._told = ""  # the last problem that the log has
-        self._step_down_because = ""
-        self._left_because = ""  # the last time
+        self._logged_problem = ""
+        self._step_down_because = ""  # until that is done
+        self._stepped_down_because = ""  # the last time
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._is_closing = False
@@ -354,13 +350,13 @@ class RoleKeeper:
         self._task: SupervisedTask | None = None
 
     def use(self, source: RoleSource) -> None:
-        """Ask this source from now on, of the same kind; at once."""
+        """Ask this source from now on, which is of the same kind; at once."""
         self.source, self._own.hold = source, source.hold
         self._wake.set()
 
     @property
     def standing(self) -> OwnRoleStatus:
-        """What this instance is for the database now; a principal that may not act any more is none."""
+        """What this instance is for the database now; a principal whose confirmation has expired is a mirror."""
         own = self._own
         role = own.role if self.is_confirmed() else MirrorRole.MIRROR
         return OwnRoleStatus(
@@ -380,22 +376,22 @@ class RoleKeeper:
 
     @property
     def _partner(self) -> str:
-        """Who else took the database over last; empty when that was this instance."""
+        """The other instance that took the database over last; empty when that was this one."""
         return self._principal if self._own.epoch > self._taken_epoch else ""
 
     async def start(self) -> None:
         """
-        Ask once, take the database over if that is what it comes to, and keep the role from then on.
+        Ask once, take the database over if the answer says so, and keep the role from then on.
 
         Raises:
-            BrokerError: it should be taken over and cannot be, for another reason than that somebody else has it.
+            BrokerError: It should be taken over and cannot be, for another reason than that another instance has it.
         """
-        await self._look(is_start=True)
+        await self._poll(is_start=True)
         log.info("database role", database=self.name, role=self._own.role.value, epoch=self._own.epoch)
         self._task = self._supervision.keep(f"{self.name} role", self._keep)
 
     async def close(self) -> None:
-        """Whatever is under way ends, and the database is left to the partner."""
+        """End what is under way, and leave the database to the partner."""
         self._is_closing = True
         self._wake.set()
         if self._task is not None:
@@ -406,7 +402,7 @@ class RoleKeeper:
             self._changed.notify_all()
 
     def on_demoted(self, problem: str) -> None:
-        """The store found that it is not ours any more: nothing more may come in."""
+        """The store has found that another instance owns the database: reject all frames, and step down."""
         if self._own.role is MirrorRole.PRINCIPAL and not self._is_closing:
             self._hosting.refuse(self.name, self._broker_instance)
             self._step_down(problem)
@@ -428,13 +424,13 @@ class RoleKeeper:
 
     async def fail_over(self) -> str:
         """
-        Hand the database over, and wait until somebody is its principal again.
+        Hand the database over, and wait until it has a principal again.
 
         Returns:
-            Who that is.
+            A sentence that says which instance that is.
 
         Raises:
-            StatementError: as `check_fail_over`.
+            StatementError: As `check_fail_over`.
         """
         self.check_fail_over()
         epoch = self._own.epoch
@@ -464,48 +460,48 @@ class RoleKeeper:
     async def _keep(self) -> None:
         is_well = True
         while not self._is_closing:
-            is_settled = self.source.is_ours and self._own.role is MirrorRole.PRINCIPAL  # until somebody wakes it
+            is_settled = self.source.is_ours and self._own.role is MirrorRole.PRINCIPAL  # until it is woken
             pause = (None if is_settled else self.source.interval) if is_well else RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
             self._wake.clear()
             if not self._is_closing:
-                is_well = await self._look_again()
+                is_well = await self._poll_safely()
 
-    async def _look_again(self) -> bool:
-        """Look; a bug that this meets is told, and does not keep a mirror from taking over later."""
+    async def _poll_safely(self) -> bool:
+        """Poll; a bug is logged, and does not keep a mirror from taking over later."""
         try:
-            await self._look()
-        except Exception as error:  # whatever it is, the next look may go well
+            await self._poll()
+        except Exception as error:  # whatever it is, the next time may go well
             problem = f"keeping the role failed with {error!r}, and is tried again"
-            if problem != self._told:
+            if problem != self._logged_problem:
                 log.exception("database role in doubt", database=self.name, problem=problem)
-            self._own.problem = self._told = problem
+            self._own.problem = self._logged_problem = problem
             return False
         return True
 
-    async def _look(self, *, is_start: bool = False) -> None:
-        """Once: ask, do what follows, and see what the principal tells."""
+    async def _poll(self, *, is_start: bool = False) -> None:
+        """Once: ask, act on the answer, and read the record of the principal."""
         own, before = self._own, self.standing
-        said: _Said | None = None  # by whom it is to be taken over
+        reply: _Reply | None = None  # that says to take it over
         if self._step_down_because:
             await self._leave(self._step_down_because)
         else:
-            heard = await self._ask()
-            if heard is None:
+            found = await self._ask()
+            if found is None:
                 return
-            said = heard if await self._follow(heard) is Act.TAKE else None
+            reply = found if await self._apply(found) is Act.TAKE else None
         if own.role is MirrorRole.MIRROR:
-            sight = await asyncio.to_thread(self._watch.look, asks_lock=said is not None and not is_start)
-            if said is not None and sight.is_held:
+            sight = await asyncio.to_thread(self._watch.look, asks_lock=reply is not None and not is_start)
+            if reply is not None and sight.is_held:
                 self._on_kept_out(StoreUnavailableError(str(self._path), HELD))
-            elif said is not None:
-                await self._take(said, is_start=is_start)
+            elif reply is not None:
+                await self._take_over(reply, is_start=is_start)
             if own.role is MirrorRole.MIRROR:
-                self._hear(sight)
-        if own.problem != self._told:
-            self._told = own.problem
+                self._read_record(sight)
+        if own.problem != self._logged_problem:
+            self._logged_problem = own.problem
             if own.problem:
                 log.warning("database role in doubt", database=self.name, role=own.role.value, problem=own.problem)
         now = self.standing
@@ -513,51 +509,51 @@ class RoleKeeper:
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _follow(self, said: _Said) -> Act:
-        """What that leads to; a principal has stepped down when it should."""
+    async def _apply(self, reply: _Reply) -> Act:
+        """What an answer leads to; a principal that should step down has done so."""
         now = self._clock()
         has_lapsed = not self._own.is_confirmed(now)
-        act = self._own.on_word(said.word, said.asked_at, now)
+        act = self._own.on_word(reply.answer, reply.asked_at, now)
         if act is Act.STEP_DOWN:
             lost = LAPSED if has_lapsed else f"no principal any more, as its {self.source.name} says"
-            await self._leave(said.word.problem or lost)
+            await self._leave(reply.answer.problem or lost)
         return act
 
-    async def _ask(self) -> _Said | None:
-        """What the source says; None when something else has to be done first, or nothing any more."""
+    async def _ask(self) -> _Reply | None:
+        """Ask the source; None when something else has to be done first, or the keeper closes."""
         asked_at = self._clock()
         if self.source.is_ours:
-            return _Said(await self.source.ask(), asked_at)  # at once
+            return _Reply(await self.source.ask(), asked_at)  # at once
         asking = self._loop.create_task(self.source.ask())
         waking = self._loop.create_task(self._wake.wait())
         try:
             await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
-            return None if self._is_closing or not asking.done() else _Said(asking.result(), asked_at)
+            return None if self._is_closing or not asking.done() else _Reply(asking.result(), asked_at)
         finally:
             asking.cancel()
             waking.cancel()
             await asyncio.gather(asking, waking, return_exceptions=True)
 
-    async def _take(self, said: _Said, *, is_start: bool) -> None:
-        self._own.on_taking(said.asked_at)
+    async def _take_over(self, reply: _Reply, *, is_start: bool) -> None:
+        self._own.on_taking(reply.asked_at)
         try:
-            reign = await self._hosting.open(self.name, said.word.epoch)
+            reign = await self._hosting.open(self.name, reply.answer.epoch)
         except BrokerError as error:
             if is_start and not _is_held(error):
                 raise
             self._on_kept_out(error)
             return
-        if 2 * (self._clock() - said.asked_at) > self.source.hold:  # a takeover may take longer than a word counts
+        if 2 * (self._clock() - reply.asked_at) > self.source.hold:  # a takeover may take longer than an answer holds
             again = await self._ask()
-            said = said if again is None or again.word.role is MirrorRole.UNKNOWN else again
-        self._own.on_taken(reign.epoch, said.asked_at)
+            reply = reply if again is None or again.answer.role is MirrorRole.UNKNOWN else again
+        self._own.on_taken(reign.epoch, reply.asked_at)
         self._since, self._taken_epoch = reign.since, reign.epoch
         self._broker_instance, self._principal = reign.broker_instance, reign.principal
         log.info("database taken over", database=self.name, epoch=reign.epoch)
-        if await self._follow(said) is Act.STAY:
+        if await self._apply(reply) is Act.STAY:
             self._announce()
             if not self.source.is_ours:
-                self._wake.set()  # the word has been used up in part
+                self._wake.set()  # part of the time that the answer holds is over
 
     def _on_kept_out(self, error: BrokerError) -> None:
         is_well = _is_held(error) and self.source.is_ours  # else two sources of roles contradict each other
@@ -565,30 +561,30 @@ class RoleKeeper:
         self._own.on_kept_out(problem, self._clock(), pause=0.0 if is_well else RETRY_SECONDS)
 
     async def _leave(self, problem: str) -> None:
-        """Step down in order."""
+        """Step down: reject frames, announce it, then end what is under way."""
         if self._own.role is MirrorRole.PRINCIPAL:
             self._hosting.refuse(self.name, self._broker_instance)
             self._own.on_stepped_down(problem, self._clock(), rest=REST_SECONDS if self.source.is_ours else 0.0)
-            self._since, self._told, self._left_because = time.time(), problem, problem
+            self._since, self._logged_problem, self._stepped_down_because = time.time(), problem, problem
             self._announce()
             await self._hosting.close(self.name)
             log.warning("database demoted", database=self.name, epoch=self._own.epoch, reason=problem)
         self._step_down_because = ""
 
-    def _hear(self, sight: Sight) -> None:
-        """What the principal tells beside the file."""
+    def _read_record(self, sight: Sight) -> None:
+        """Take in what the principal has written next to the file."""
         reign = sight.reign
         if reign is None:
             self._own.problem = sight.problem or self._own.problem
             return
         if self._configured is not None and reign.broker_instance != self._configured:
-            told, ours = uuid.UUID(bytes=reign.broker_instance), uuid.UUID(bytes=self._configured)
-            differs = f"it tells of broker instance {told}, and the configuration says {ours}: set what is right"
+            found, ours = uuid.UUID(bytes=reign.broker_instance), uuid.UUID(bytes=self._configured)
+            differs = f"it tells of broker instance {found}, and the configuration says {ours}: set what is right"
             hint = "remove the file if it is not that of this database; whoever takes it over writes it anew"
             self._own.problem = f"store {role_path(self._path)}: {differs}, or {hint}"
             return
-        if self._own.problem == self._left_because and reign.epoch > self._own.epoch:
-            self._own.problem = ""  # the partner has it now
+        if self._own.problem == self._stepped_down_because and reign.epoch > self._own.epoch:
+            self._own.problem = ""  # the partner has taken it over
         self._own.on_told(reign.epoch)
         is_new = reign.broker_instance != self._broker_instance
         self._broker_instance, self._principal = reign.broker_instance, reign.principal

@@ -18,8 +18,7 @@ from broker.catalog.database_files import make_directory, path_of
 from broker.catalog.scripts import scripts_of
 from broker.client.dialog import begin_dialog
 from broker.config.settings import Settings
-from broker.daemon import databases
-from broker.daemon import roles as role_keeper
+from broker.daemon import databases, roles
 from broker.daemon.databases import Databases
 from broker.dialog.status import PathProblem
 from broker.errors import SettingError, StatementError, StoreUnavailableError
@@ -171,7 +170,7 @@ async def test_what_somebody_else_has_is_a_mirror_and_stays_closed(settings: Set
 async def test_what_goes_is_refused_at_once_given_back_and_still_counted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(role_keeper, "REST_SECONDS", 0.3)
+    monkeypatch.setattr(roles, "REST_SECONDS", 0.3)
     async with running(settings) as first:
         path = path_of(settings, "orders")
         with closing(sqlite3.connect(path, timeout=SECONDS)) as db, db:

@@ -89,10 +89,6 @@ async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_tha
     assert DrainBounds(0.0, 0.05) == drain_bounds(instance.settings)
 
 
-# --- test_journalling ---
-# A journal is opened as the settings say, and followed by tracing where that is on.
-
-
 def settings(directory: Path | None, *, enabled: bool = False) -> Settings:
     journal = {} if directory is None else {"directory": str(directory)}
     return Settings.read({"journal": journal, "tracing": {"enabled": enabled}})

@@ -18,15 +18,10 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from broker.daemon.exact_loop import ExactLoop
 from broker.daemon.process import Notify, loop_factory, run
 from broker.errors import BrokerError
 from broker.net.drain import Drain, DrainBounds, DrainRemainder
 from tests.support.loopback import until
-
-# --- test_core_dump ---
-# A process that has forbidden core dumps leaves none, and neither do its children.
-
 
 PROGRAM = """
 import resource, subprocess, sys
@@ -47,41 +42,24 @@ def test_neither_the_process_nor_its_children_leave_a_core() -> None:
     assert "0 0 True\n" == done.stdout
 
 
-# --- test_exact_loop ---
-# The loop's clock is the monotonic one, to the microsecond, and timers go by it.
-
-
-def test_time_is_told_to_the_microsecond() -> None:
-    loop = ExactLoop()
-    try:
-        told = [(time.monotonic(), loop.time(), time.monotonic()) for _ in range(1000)]
-    finally:
-        loop.close()
-
-    assert all(before <= now <= after for before, now, after in told)
-    assert len({round(now * 1e6) % 1000 for _, now, _ in told}) > 10
-
-
-def test_timer_rings_when_it_is_due() -> None:
-    async def lateness() -> float:
+def test_clock_of_the_loop_is_the_monotonic_one_to_the_microsecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def times() -> list[tuple[float, float, float]]:
         loop = asyncio.get_running_loop()
-        due = loop.time() + 0.02
-        rang: asyncio.Future[float] = loop.create_future()
-        loop.call_at(due, lambda: rang.set_result(loop.time()))
-        return await rang - due
+        await asyncio.sleep(0.01)
+        return [(time.monotonic(), loop.time(), time.monotonic()) for _ in range(1000)]
 
-    with asyncio.Runner(loop_factory=ExactLoop) as runner:
-        late = runner.run(lateness())
+    monkeypatch.delenv("BROKER_LOOP", raising=False)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        found = runner.run(times())
 
-    assert -0.002 <= late < 5
-
-
-# --- test_notify ---
-# What a service manager hears, on a real socket; a loop that stands still feeds no watchdog.
+    assert all(before <= now <= after for before, now, after in found)
+    assert len({round(now * 1e6) % 1000 for _, now, _ in found}) > 10
+    monkeypatch.setenv("BROKER_LOOP", "asyncio")
+    assert loop_factory() is None
 
 
 class Manager:
-    """A service manager's end of the socket. Shape: `name` as the environment has it."""
+    """A service manager's end of the socket; `name` is as the environment has it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -146,13 +124,6 @@ def test_names_are_taken_out_of_the_environment_so_that_no_child_speaks_for_us(m
 def test_nobody_is_watched_who_was_not_asked_to(environ: dict[str, str]) -> None:
     with closing(Notify(environ)) as notify:
         assert 0.0 == notify.watchdog_s
-
-
-def test_without_a_manager_nothing_is_told_and_nothing_fails() -> None:
-    with capture_logs() as logs, closing(Notify({})) as notify:
-        notify.ready("serving")
-
-    assert [] == logs
 
 
 @pytest.mark.parametrize(
@@ -250,43 +221,29 @@ def play(doing: Callable[[Served], None], **more: Any) -> tuple[bool, Served]:
 
 
 @pytest.fixture
-def manager_of_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A service manager's socket, named in the environment."""
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sock:
-        sock.bind(str(tmp_path / "notify"))
-        sock.setblocking(False)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        yield sock
+def named(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> Manager:
+    """A service manager that the environment names."""
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.name)
+    return manager
 
 
-def heard(manager_of_process: socket.socket) -> list[str]:
+def heard(manager: Manager) -> list[str]:
     """The first lines and the status of each datagram."""
-    found: list[str] = []
-    while True:
-        try:
-            lines = manager_of_process.recv(4096).decode().split("\n")
-        except BlockingIOError:
-            return found
-        found.append(" ".join(line for line in lines if not line.startswith(("MONOTONIC", "EXTEND"))))
+    found = manager.heard()
+    return [" ".join(line for line in lines if not line.startswith(("MONOTONIC", "EXTEND"))) for lines in found]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_begins_the_drain_and_its_end_is_the_end(number: signal.Signals) -> None:
-    is_clean, served = play(lambda _: os.kill(os.getpid(), number))
+@pytest.mark.parametrize(("number", "held"), [(signal.SIGTERM, 0), (signal.SIGINT, 1)])
+def test_signal_begins_the_drain_and_its_end_is_the_end(number: signal.Signals, held: int) -> None:
+    is_clean, served = play(lambda _: os.kill(os.getpid(), number), left=DrainRemainder(held=held))
 
-    assert (True, number.name, ["drain", "leave"]) == (is_clean, served.drain.reason, served.told)
-
-
-def test_what_was_left_behind_is_told_to_whoever_runs_it() -> None:
-    is_clean, _ = play(lambda _: os.kill(os.getpid(), signal.SIGTERM), left=DrainRemainder(held=1))
-
-    assert not is_clean
+    assert (not held, number.name, ["drain", "leave"]) == (is_clean, served.drain.reason, served.told)
 
 
-def test_manager_hears_of_every_stage(manager_of_process: socket.socket) -> None:
+def test_manager_hears_of_every_stage(named: Manager) -> None:
     play(lambda _: os.kill(os.getpid(), signal.SIGTERM))
 
-    words = heard(manager_of_process)
+    words = heard(named)
     assert "READY=1 STATUS=serving" == words[0]
     assert "STOPPING=1 STATUS=draining: announced, 1 s" == words[1]
     assert "STOPPING=1 STATUS=drained" == words[-1]
@@ -297,7 +254,7 @@ def test_manager_hears_of_every_stage(manager_of_process: socket.socket) -> None
     [(False, "serving"), (True, "serving; the last reload failed, the configuration before stays")],
 )
 def test_hangup_reloads_and_the_manager_hears_when_that_is_over(
-    manager_of_process: socket.socket,
+    named: Manager,
     is_refused: bool,  # noqa: FBT001 - a parameter of the test
     status: str,
 ) -> None:
@@ -309,7 +266,7 @@ def test_hangup_reloads_and_the_manager_hears_when_that_is_over(
     _, served = play(hang_up)
 
     assert ["reload", "drain", "leave"] == served.told
-    assert ["READY=1 STATUS=serving", "RELOADING=1", f"READY=1 STATUS={status}"] == heard(manager_of_process)[:3]
+    assert ["READY=1 STATUS=serving", "RELOADING=1", f"READY=1 STATUS={status}"] == heard(named)[:3]
 
 
 @pytest.mark.parametrize(
@@ -388,11 +345,3 @@ def test_signal_before_it_serves_ends_it_in_good_order(when: str) -> None:
     result = child(**{when: True})
 
     assert (0, "") == (result.returncode, result.stderr)
-
-
-def test_loop_is_the_one_that_the_environment_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROKER_LOOP", "asyncio")
-    assert loop_factory() is None
-
-    monkeypatch.delenv("BROKER_LOOP")
-    assert loop_factory() is not None

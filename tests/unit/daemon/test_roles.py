@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,8 +17,7 @@ import pytest
 import structlog
 
 from broker.config.settings import Settings
-from broker.daemon import roles as role_keeper
-from broker.daemon import roles as role_watch
+from broker.daemon import roles
 from broker.daemon.roles import CommandSource, LockSource, RoleKeeper, RoleWatch, Sight, role_source
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
 from broker.routing.mirrored import EPOCH_MAX, LATE, MirrorRole, RoleAnswer
@@ -119,8 +117,8 @@ def storage(tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(role_keeper, "REST_SECONDS", 0.5)
-    monkeypatch.setattr(role_keeper, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(roles, "REST_SECONDS", 0.5)
+    monkeypatch.setattr(roles, "RETRY_SECONDS", 0.01)
 
 
 @asynccontextmanager
@@ -184,7 +182,7 @@ async def test_whoever_handed_over_takes_over_at_once_when_the_new_principal_is_
         await first.fail_over()
         between = first.standing
         await second.close()
-        rests_until = asyncio.get_running_loop().time() + role_keeper.REST_SECONDS / 2
+        rests_until = asyncio.get_running_loop().time() + roles.REST_SECONDS / 2
 
         await until(lambda: role(first) == (MirrorRole.PRINCIPAL, 3))
 
@@ -360,12 +358,6 @@ async def test_roles_that_come_by_the_lock_need_no_clock(storage: Storage) -> No
         assert (True, (MirrorRole.PRINCIPAL, 1)) == (keeper.is_confirmed(), role(keeper))
 
 
-def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
-    before = time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    assert before <= role_keeper.boot_time() <= time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 async def test_a_word_against_the_lock_is_a_problem(storage: Storage) -> None:
     async with keeping("a", storage), keeping("b", storage, Said(RoleAnswer(MirrorRole.PRINCIPAL))) as second:
         assert f"store orders: {HELD}" == second.standing.problem
@@ -479,8 +471,7 @@ async def test_closing_leaves_the_database_to_the_partner_once(storage: Storage)
         handing_over.cancel()
 
 
-# --- test_role_source ---
-# What a source of roles says is one of three words; everything else says nothing, and why.
+# --- the sources ---
 
 
 def source(code: str, *, hold: float = 20.0) -> CommandSource:
@@ -499,21 +490,14 @@ def test_what_is_configured_is_what_is_asked(load: Callable[..., Settings]) -> N
     assert (2.0, 10.0) == (asked[2].interval, asked[2].hold)
 
 
-async def test_whoever_gets_the_lock_should_have_it() -> None:
-    assert RoleAnswer(MirrorRole.PRINCIPAL) == await LockSource().ask()
-
-
 @pytest.mark.parametrize(
-    ("printed", "word"),
-    [
-        ("principal", RoleAnswer(MirrorRole.PRINCIPAL)),
-        ("principal\n", RoleAnswer(MirrorRole.PRINCIPAL)),
-        (" principal 12 \n", RoleAnswer(MirrorRole.PRINCIPAL, 12)),
-        ("mirror", RoleAnswer(MirrorRole.MIRROR)),
-    ],
+    ("printed", "epoch"), [("principal", 0), (" principal 12 \n", 12), ("mirror", None), ("principal; echo mirror", -1)]
 )
-async def test_a_role_is_one_line(printed: str, word: RoleAnswer) -> None:
-    assert word == await source(f"print({printed!r}, end='')").ask()
+async def test_a_role_is_one_line_that_no_shell_has_read(printed: str, epoch: int | None) -> None:
+    word = await CommandSource(["echo", printed], interval=1.0, hold=20.0).ask()
+
+    role = MirrorRole.MIRROR if epoch is None else MirrorRole.UNKNOWN if epoch < 0 else MirrorRole.PRINCIPAL
+    assert (role, max(epoch or 0, 0)) == (word.role, word.epoch)
 
 
 @pytest.mark.parametrize(
@@ -541,12 +525,6 @@ async def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
 
     assert MirrorRole.UNKNOWN is word.role
     assert "cannot be started: No such file or directory" in word.problem
-
-
-async def test_no_shell_reads_the_command() -> None:
-    word = await CommandSource(["echo", "principal; echo mirror"], interval=1.0, hold=20.0).ask()
-
-    assert MirrorRole.UNKNOWN is word.role
 
 
 async def test_a_command_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
@@ -596,8 +574,7 @@ async def is_gone(pid: int) -> bool:
     return False
 
 
-# --- test_role_watch ---
-# A look at a database from outside sees its lock and what is told beside it, whatever becomes of those files.
+# --- what a mirror sees ---
 
 
 REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
@@ -611,7 +588,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is looked up anew but what has changed."""
-    monkeypatch.setattr(role_watch, "REFRESH_SECONDS", 1e6)
+    monkeypatch.setattr(roles, "REFRESH_SECONDS", 1e6)
 
 
 def test_where_there_is_nothing_nothing_is_seen(path: Path) -> None:
@@ -671,7 +648,7 @@ def test_what_is_told_is_read_whenever_its_file_is_another_one_and_only_then(
         reads.append(one)
         return read_principal(one)
 
-    monkeypatch.setattr(role_watch, "read_principal", read)
+    monkeypatch.setattr(roles, "read_principal", read)
     told = [watch.look(asks_lock=False).reign]
 
     write_principal(path, REIGN)
@@ -697,8 +674,8 @@ def test_what_is_told_and_damaged_is_a_problem_until_it_is_written_anew(path: Pa
 
 
 def test_what_shows_no_change_is_read_again_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(role_watch, "_mark", lambda _: ())
-    monkeypatch.setattr(role_watch, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(roles, "_mark", lambda _: ())
+    monkeypatch.setattr(roles, "REFRESH_SECONDS", 0.0)
     watch = RoleWatch(path)
     before = watch.look(asks_lock=False).reign
 
