@@ -97,16 +97,6 @@ async def test_mirror_of_a_route_is_known_and_a_name_is_not_looked_up(door: Door
     assert (True, False) == (admission.is_known("fe80::1"), admission.is_known("name.example"))
 
 
-async def test_routes_that_are_gone_make_nobody_known(door: Door) -> None:
-    admission = door.limit(LIMITS)
-    admission.on_routes([build_table([Route("r", NetworkAddress("10.9.9.9"))], now=NOW)])
-    assert admission.is_known("10.9.9.9")
-
-    admission.on_routes([build_table([], now=NOW)])
-
-    assert not admission.is_known("10.9.9.9")
-
-
 async def test_host_that_was_reached_by_dialling_is_known(door: Door) -> None:
     admission = door.limit(LIMITS)
     door.near.reachable.add(NORTH)

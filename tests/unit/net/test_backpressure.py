@@ -198,14 +198,6 @@ async def test_room_of_what_expires_is_room_too(crossing: Crossing) -> None:
     assert crossing.near.loop.readers == {}
 
 
-async def test_pause_off_drops_at_once(loop: PlayedLoop, crossing: Crossing) -> None:
-    crossing.near.peers.backpressure.close()
-
-    crossing.feed(0, NORTH, 60)
-
-    assert ([False, False], True) == (crossing.paused, crossing.dropped > 0)
-
-
 async def test_dialogs_of_databases_here_are_not_paused(crossing: Crossing) -> None:
     for number in range(60):
         crossing.near.send(NORTH, 1000 + number)
@@ -245,18 +237,6 @@ async def test_full_pool_holds_back_once_for_all_next_hops_that_are_dead(crossin
     pool = crossing.near.forwarder.pool
     assert ([False, False], 400) == (crossing.paused, crossing.dropped + pool.frames)
     assert (True, 0) == (pool.used_bytes <= pool.limit_bytes, pool.over_share)
-
-
-async def test_link_of_a_dead_next_hop_that_only_says_it_can_send_holds_nobody_back(crossing: Crossing) -> None:
-    """Only what has left is a sign of life."""
-    crossing.feed(0, NORTH, 60)
-    await asyncio.sleep(SECONDS)
-    crossing.read()
-
-    crossing.outbox.drain(crossing.near.loop.time())
-    crossing.feed(0, NORTH, 1)
-
-    assert [False, False] == crossing.paused
 
 
 async def test_link_that_closes_while_it_is_held_back_is_forgotten(crossing: Crossing) -> None:

@@ -29,8 +29,7 @@ from broker.net.certificates import (
 from broker.net.tls import NO_SECURITY, Security
 from tests.support.certificates import DAY, Pair, authority, make
 
-# --- test_certificate_use ---
-# Which settings name which certificate files.
+# --- certificate use ---
 
 
 def test_each_file_is_listed_with_every_setting_that_names_it(tmp_path: Path) -> None:
@@ -57,8 +56,7 @@ def test_pattern_that_matches_nothing_has_no_file_and_a_plain_path_always_has_on
     assert [tmp_path / "a"] == trusted_files((f"{tmp_path}/*.pem", f"{tmp_path}/a", f"{tmp_path}/a"))
 
 
-# --- test_certificate_watch ---
-# Certificate files that change while an instance runs: used when they are good, told when they are not.
+# --- certificate watch ---
 
 
 @pytest.fixture
@@ -106,14 +104,6 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-async def test_files_that_stay_as_they_are_are_loaded_once(files: Files) -> None:
-    before = files.watch.security
-
-    await files.poll(5)
-
-    assert ([], True, 0) == (files.used, files.watch.security is before, files.watch.reloads)
-
-
 async def test_changed_certificate_is_used_once_two_looks_find_the_same(files: Files, logs: list[Any]) -> None:
     files.write(make("two", "localhost", by=files.ca))
 
@@ -136,16 +126,6 @@ async def test_file_put_in_the_place_of_another_is_seen_whatever_its_time_and_si
     await files.poll()
 
     assert 1 == files.watch.reloads
-
-
-async def test_what_is_trusted_is_replaced_and_not_added_to(files: Files) -> None:
-    other = authority("other CA")
-    (files.directory / "trust" / "other.pem").write_bytes(other.pem)
-    await files.poll()
-    (files.directory / "trust" / "ca.pem").unlink()
-    await files.poll()
-
-    assert [{files.ca.fingerprint, other.fingerprint}, {other.fingerprint}] == [set(one.pinned) for one in files.used]
 
 
 @pytest.mark.parametrize(
@@ -189,17 +169,6 @@ async def test_who_is_trusted_no_more_is_out_whatever_else_is_broken(files: File
     assert files.watch.problem
     [entry] = [entry for entry in logs if entry["event"] == "trust withdrawn"]
     assert (["CN=other CA"], 1) == (entry["principals"], entry["trusted"])
-
-
-async def test_repaired_files_are_used_and_the_problem_is_gone(files: Files) -> None:
-    (files.directory / "own.pem").write_text("half of a certif")
-    await files.poll()
-    assert files.watch.problem
-
-    files.write(make("two", "localhost", by=files.ca))
-    await files.poll()
-
-    assert (["CN=two"], "", 1, 1) == (files.names, files.watch.problem, files.watch.failures, files.watch.reloads)
 
 
 async def test_certificate_is_used_when_its_day_has_come_without_another_change(files: Files) -> None:
@@ -313,13 +282,6 @@ def settings_with(directory: Path, *, days: float = 365, **endpoint: Any) -> Set
     certificate, key = make("a", "localhost", ends=timedelta(days=days)).store(directory, "a")
     named = {"encryption": "required", "certificate": str(certificate), "private_key": str(key)}
     return Settings.read({"endpoint": named | endpoint})
-
-
-def test_disabled_endpoint_reads_no_file(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, encryption="disabled", certificate="/none", private_key="/none")
-
-    assert NO_SECURITY is security_of(settings)
-    assert ([], []) == (certificate_errors(settings), certificate_warnings(settings))
 
 
 @pytest.mark.parametrize(("days", "told"), [(29.5, "29 days"), (0.21, "5 hours")])

@@ -74,14 +74,6 @@ def refused() -> OSError:
     return OSError(errno.ECONNREFUSED, "Connect call failed somewhere")
 
 
-async def test_first_place_that_answers_is_taken(sockets: Sockets) -> None:
-    sockets.answers = {FIRST: None, SECOND: None}
-
-    sock, where = await connect(ADDRESS, timeout=10)
-
-    assert (FIRST, [FIRST], {sock}) == (where, sockets.tried, sockets.open)
-
-
 @pytest.mark.parametrize("make_answer", [refused, lambda: "silence"], ids=["refused", "silent"])
 async def test_place_that_does_not_answer_does_not_hide_the_next(
     make_answer: Callable[[], Any], sockets: Sockets, loop: PlayedLoop
@@ -139,8 +131,7 @@ def test_many_that_fail_at_one_instant_do_not_try_again_in_step() -> None:
     assert tenths >= set(range(10))
 
 
-# --- test_dialling ---
-# Who is dialled when many are wanted: three queues, and a way from one into a better one.
+# --- dialling ---
 
 
 class Town:
@@ -238,30 +229,6 @@ async def test_address_goes_over_to_a_better_queue_and_is_dialled_once(town: Tow
 
     assert sorted(map(str, crowd)) == sorted(map(str, town.begun))
     assert town.addresses.histories[last].is_dialling
-
-
-async def test_attempt_that_fails_is_told_and_the_next_one_waits(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason is kept, and the address rests."""
-    address = NetworkAddress("named")
-    waits: list[float] = []
-    sleep = asyncio.sleep
-
-    async def note(seconds: float) -> None:
-        waits.append(seconds)
-        await sleep(0)
-
-    town.dialling.request(address)
-    await town.settle()
-    town.answers[address].set_exception(OSError(111, "Connection refused"))
-    await town.settle()
-    assert ([address], "Connection refused") == (town.failed, town.addresses.problem_of(address))
-
-    monkeypatch.setattr(asyncio, "sleep", note)
-    town.dialling.request(address)
-    for _ in range(5):
-        await sleep(0)
-    assert 0 < waits[0] <= 0.2
-    assert [address, address] == town.begun
 
 
 # --- what nobody needs ---

@@ -26,11 +26,7 @@ from broker.routing.address import NetworkAddress
 from tests.support.peers import HIGHER, LOWER, NORTH, SOUTH, Neighbourhood, said
 from tests.support.played import PlayedLoop
 
-# --- test_departures ---
-# A link whose peer leaves is given up when nothing better is to be hoped for, and not before.
-
-
-NORTH_of_departures, SOUTH_of_departures = NetworkAddress("north"), NetworkAddress("south")
+# --- departures ---
 
 
 class Station:
@@ -72,11 +68,11 @@ async def test_link_that_nobody_could_replace_is_given_up_after_the_least_time(s
 async def test_link_is_used_while_an_address_that_may_replace_it_is_dialled(station: Station) -> None:
     link = a_link()
 
-    station.departures.begin(link, 5.0, [NORTH_of_departures, SOUTH_of_departures])
+    station.departures.begin(link, 5.0, [NORTH, SOUTH])
     await asyncio.sleep(2)
-    station.come_to_an_end(NORTH_of_departures)
+    station.come_to_an_end(NORTH)
     assert [] == station.given_up
-    station.come_to_an_end(SOUTH_of_departures)
+    station.come_to_an_end(SOUTH)
 
     assert [link] == station.given_up
 
@@ -85,11 +81,11 @@ async def test_what_is_wanted_meanwhile_is_waited_for_as_well(station: Station) 
     link = a_link()
     station.departures.begin(link, 5.0, [])
 
-    station.dial(SOUTH_of_departures)
-    station.departures.add_hope(SOUTH_of_departures)
+    station.dial(SOUTH)
+    station.departures.add_hope(SOUTH)
     await asyncio.sleep(1)
     assert [] == station.given_up
-    station.come_to_an_end(SOUTH_of_departures)
+    station.come_to_an_end(SOUTH)
 
     assert [link] == station.given_up
 
@@ -97,7 +93,7 @@ async def test_what_is_wanted_meanwhile_is_waited_for_as_well(station: Station) 
 async def test_deadline_ends_every_hope_and_may_be_moved(station: Station) -> None:
     first, second = a_link(), a_link()
     for link in (first, second):
-        station.departures.begin(link, 5.0, [NORTH_of_departures])
+        station.departures.begin(link, 5.0, [NORTH])
 
     station.departures.postpone(second, 10.0)
     await asyncio.sleep(6)
@@ -194,14 +190,6 @@ async def test_announcement_counts_as_a_part_of_the_time(loop: PlayedLoop) -> No
     assert "leave within 3.0" == leaver.told[-1][0]
 
 
-async def test_it_waits_until_nothing_is_left(loop: PlayedLoop) -> None:
-    began = loop.time()
-    drain = drain_of(Leaver(lambda now: HELD if now < began + 3.0 else DrainRemainder()))
-
-    assert 3.0 <= await drained(drain) <= 3.2
-    assert drain.is_clean
-
-
 async def test_time_that_is_up_ends_it_and_the_log_tells_what_was_left(loop: PlayedLoop) -> None:
     drain = drain_of(Leaver(lambda _: HELD))
 
@@ -290,8 +278,7 @@ async def test_status_tells_stage_reason_and_what_is_left(loop: PlayedLoop) -> N
     await drain.end("SIGTERM")
 
 
-# --- test_farewell ---
-# Every peer is told that this instance leaves, and what is left is counted until each has moved.
+# --- farewell ---
 
 
 @pytest.fixture

@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from broker.errors import TlsRefusedError
-from broker.net.handshake import HOST_SHARE, Handshaker, Handshakes, Opening, _check_host
-from broker.net.tls import NO_SECURITY, identify
-from broker.net.transport import PlainTransport
+from broker.net.handshake import HOST_SHARE, Handshakes, _check_host
+from broker.net.tls import identify
 from broker.routing.address import NetworkAddress
 from tests.support.certificates import make
 from tests.support.played import PlayedLoop, PlayedSocket
 
 FAR = NetworkAddress("far", 4022)
-
-
-async def test_without_tls_an_accepted_socket_is_a_transport_at_once(loop: PlayedLoop) -> None:
-    opened: list[Opening] = []
-    sock: Any = PlayedSocket(loop)
-
-    Handshaker(NO_SECURITY, 1.0, Counter(), opened.append, Handshakes(1, bool)).accept(sock, "tcp://peer:1")
-
-    [opening] = opened
-    assert ("tcp://peer:1", loop.time()) == (opening.address, opening.begun_at)
-    assert isinstance(opening.transport, PlainTransport)
-    assert (opening.transport, "tcp://peer:1") == (opening.transport, opening.address)
-
-
-async def test_without_tls_a_dialled_socket_is_a_transport_at_once(loop: PlayedLoop) -> None:
-    sock: Any = PlayedSocket(loop)
-
-    async def connect(address: NetworkAddress) -> Any:
-        await asyncio.sleep(0)
-        return sock, (address.host, address.port)
-
-    opening = await Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None, Handshakes(1, bool)).dial(FAR, connect)
-
-    assert ("tcp://far:4022", True) == (opening.address, isinstance(opening.transport, PlainTransport))
 
 
 async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -> None:
@@ -55,8 +29,7 @@ async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -
         _check_host(identify(make("a").der), "b.example")
 
 
-# --- test_handshakes ---
-# So many handshakes at one time, a share of them for one host, and who makes room for the next.
+# --- handshakes ---
 
 
 MOST = 2 * HOST_SHARE  # so that one host may have two

@@ -9,7 +9,6 @@ import pytest
 
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.latency import BOUNDS, REST_SECONDS, SHARED_FRAMES, HopTimes
-from broker.net.link import LinkState
 from tests.support.link import LinkEnds, message
 from tests.support.played import PlayedLoop
 
@@ -71,15 +70,6 @@ async def test_lone_frame_after_a_rest_is_timed(ends: LinkEnds, monkeypatch: pyt
     assert len(timed) == 3
 
 
-async def test_frame_that_is_dropped_is_not_counted(ends: LinkEnds) -> None:
-    ends.go_online()
-
-    ends.sock.feed(message() + message(sequence_number=1, to_service="//nowhere"))
-
-    assert sum(ends.forwarder.dropped.values()) == 1
-    assert told(ends.forwarder) == {BOUNDS[0]: 1}
-
-
 async def test_frame_that_waits_is_counted_when_it_leaves_with_its_time(ends: LinkEnds, loop: PlayedLoop) -> None:
     ends.go_online()
     ends.sock.feed(message(to_service="//far") + message(sequence_number=1))
@@ -104,18 +94,6 @@ async def test_frames_that_came_at_different_times_are_told_apart(ends: LinkEnds
     outbox.drain(loop.time() + 0.2)
 
     assert told(ends.forwarder) == {0.25: 1, 30.0: 2}
-
-
-async def test_frame_that_waits_and_is_lost_is_not_counted(ends: LinkEnds, loop: PlayedLoop) -> None:
-    ends.go_online()
-    ends.sock.feed(message(to_service="//far", time_to_live=1000))
-
-    ends.forwarder.expire(loop.time() + 2)
-
-    assert sum(ends.forwarder.dropped.values()) == 1
-    assert told(ends.forwarder) == {}
-    assert ends.forwarder.hop.pending == 0
-    assert ends.link.state is LinkState.LOGGED_IN
 
 
 class Taking:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker.errors import FrameMalformedError, HandshakeRefusedError, PeerSilentError
+from broker.errors import FrameMalformedError, PeerSilentError
 from broker.flow import Disposition
 from broker.forwarding.entry import CARE_MAX
 from broker.forwarding.pool import READ_BYTES
@@ -20,6 +19,7 @@ from broker.net.link import (
     CONTROL_MAX_BYTES,
     LINGER_BYTES,
     LINGER_SECONDS,
+    REJECTS_PER_SECOND,
     SMALL_READ_BYTES,
     ActivityState,
     LinkState,
@@ -61,22 +61,6 @@ HEADER = Header(
 )
 
 
-def test_rejected_tells_which_frame_and_why() -> None:
-    for form in (bytes, bytearray, memoryview):
-        frame = form(encode_dialog(replace(HEADER), b"body"))
-
-        rejected = decode_link(render_rejected(frame, Disposition.POOL_LIMIT))
-
-        assert rejected == Rejected(
-            message=b"m" * 16,
-            conversation=b"c" * 16,
-            sequence=2**40 + 1,
-            fragment=7,
-            code=11289,
-            reason="pool limit exceeded",
-        )
-
-
 def test_who_lacks_a_permission_is_told_which() -> None:
     permissions = Permissions()
     permissions.grants = Grants(is_default_deny=True)
@@ -108,121 +92,66 @@ def look(ends: LinkEnds, after: float = 0.0) -> tuple[ActivityState, str]:
     return flow.state, flow.reason
 
 
-async def test_link_before_hello_is_opening(ends: LinkEnds) -> None:
+async def test_activity_follows_the_life_of_a_link(ends: LinkEnds) -> None:
     ends.start()
-
     assert look(ends) == (ActivityState.OPENING, "HELLO of the peer has not come")
+    ends.sock.feed(HELLO)
+    idle_from = ends.loop.time() + ACTIVE_SECONDS
+    assert [look(ends, ACTIVE_SECONDS), look(ends, ACTIVE_SECONDS + 1)] == [(ActivityState.IDLE, "")] * 2
+    assert ends.link.activity.since == idle_from
 
-
-async def test_frame_that_came_is_flow_for_a_while(ends: LinkEnds) -> None:
-    ends.go_online()
-    ends.sock.feed(message())
-
-    assert [look(ends), look(ends, ACTIVE_SECONDS)] == [(ActivityState.FLOWING, ""), (ActivityState.IDLE, "")]
-
-
-async def test_frame_that_left_is_flow_for_a_while(ends: LinkEnds) -> None:
-    ends.go_online()
-    look(ends)
-    ends.link.send(message())
-
-    assert [look(ends, 0.5), look(ends, 0.5 + ACTIVE_SECONDS)] == [
-        (ActivityState.FLOWING, ""),
-        (ActivityState.IDLE, ""),
-    ]
-
-
-async def test_link_frames_are_no_flow(ends: LinkEnds) -> None:
-    ends.go_online()
-    look(ends)
-    look(ends, ACTIVE_SECONDS)
-    for _ in range(100):
-        ends.link.send_control(encode_link(Pong(bytes(8))))
-
-    assert look(ends, ACTIVE_SECONDS) == (ActivityState.IDLE, "")
-
-
-async def test_peer_that_does_not_answer_is_stalled_though_it_is_written_to(ends: LinkEnds) -> None:
-    ends.go_online()
-    now = ends.loop.time()
-    ends.link.tick(now + HEARTBEAT)
-    ends.link.send(message())
-    assert look(ends, HEARTBEAT + 0.01) == (ActivityState.FLOWING, "")
-
-    ends.link.send(message())
-
-    assert look(ends, HEARTBEAT * (1 + ANSWER_SHARE)) == (ActivityState.STALLED, "the peer does not answer")
-
-
-async def test_peer_that_is_heard_is_not_stalled(ends: LinkEnds) -> None:
-    """Its answer may be behind a lot that it sends."""
-    ends.go_online()
-    now = ends.loop.time()
-    ends.link.tick(now + HEARTBEAT)
-
-    ends.link.connection.last_heard = now + HEARTBEAT * 1.4
-
-    assert look(ends, HEARTBEAT * (1 + ANSWER_SHARE))[0] is ActivityState.IDLE
-
-
-async def test_answer_ends_the_doubt_and_is_progress(ends: LinkEnds) -> None:
-    ends.go_online()
-    now = ends.loop.time()
-    ends.link.tick(now + HEARTBEAT)
-    assert look(ends, HEARTBEAT * 2)[0] is ActivityState.STALLED
-
-    ends.sock.feed(encode_link(Pong(b"\0\0\0\0\0\0\0\1")))
-
-    assert look(ends, HEARTBEAT * 2) == (ActivityState.IDLE, "")
-    assert ends.link.activity.progress_at == ends.link.connection.last_heard == now
-
-
-async def test_socket_that_takes_nothing_is_blocked(ends: LinkEnds) -> None:
-    ends.go_online()
-    look(ends)
-    ends.sock.room = 10
-    ends.link.send(message())
-    assert look(ends)[0] is ActivityState.FLOWING
-
-    assert look(ends, BLOCKED_SECONDS) == (ActivityState.BLOCKED, "the peer takes nothing more")
-
-
-async def test_link_that_is_not_read_is_blocked_and_says_why(ends: LinkEnds) -> None:
-    ends.go_online()
-    ends.link.pause()
-    assert look(ends) == (ActivityState.BLOCKED, "it is not read: endpoint.backpressure")
-
-    ends.link.slowed_by.add("limits.bytes_per_second")
-
-    assert look(ends) == (ActivityState.BLOCKED, "it is not read: limits.bytes_per_second")
-
-
-async def test_link_that_is_not_read_does_not_blame_its_peer(ends: LinkEnds) -> None:
-    """The answer may be there and not listened to."""
-    ends.go_online()
-    ends.link.tick(ends.loop.time() + HEARTBEAT)
-    ends.link.pause()
-
-    assert look(ends, 2 * HEARTBEAT)[0] is ActivityState.BLOCKED
-
-
-async def test_link_that_is_ended_is_leaving_and_then_down(ends: LinkEnds) -> None:
-    ends.go_online()
     ends.link.drain()
     assert look(ends)[0] is ActivityState.LEAVING
-
     ends.link.close("for the test")
 
     assert look(ends) == (ActivityState.DOWN, "for the test")
 
 
-async def test_state_has_an_age(ends: LinkEnds) -> None:
+async def test_dialog_frames_are_flow_for_a_while_and_control_frames_are_not(ends: LinkEnds) -> None:
+    flowing, idle = (ActivityState.FLOWING, ""), (ActivityState.IDLE, "")
     ends.go_online()
-    now = ends.loop.time()
-    look(ends, ACTIVE_SECONDS)
-    look(ends, ACTIVE_SECONDS + 1)
+    ends.sock.feed(message())
+    assert [look(ends), look(ends, ACTIVE_SECONDS)] == [flowing, idle]
 
-    assert ends.link.activity.since == now + ACTIVE_SECONDS
+    ends.link.send(message())
+    assert [look(ends, 10.0), look(ends, 10.0 + ACTIVE_SECONDS)] == [flowing, idle]
+    ends.link.send_control(encode_link(Pong(bytes(8))))
+
+    assert look(ends, 10.0 + ACTIVE_SECONDS) == idle
+
+
+async def test_peer_that_does_not_answer_is_stalled_though_it_is_written_to(ends: LinkEnds) -> None:
+    ends.go_online()
+    now, late = ends.loop.time(), HEARTBEAT * (1 + ANSWER_SHARE)
+    ends.link.tick(now + HEARTBEAT)
+    ends.link.send(message())
+    assert look(ends, HEARTBEAT + 0.01) == (ActivityState.FLOWING, "")
+    assert look(ends, late) == (ActivityState.STALLED, "the peer does not answer")
+
+    ends.link.connection.last_heard = now + HEARTBEAT * 1.4  # its answer may be behind a lot that it sends
+    assert look(ends, late)[0] is not ActivityState.STALLED
+    ends.link.connection.last_heard = now
+    ends.sock.feed(encode_link(Pong(b"\0\0\0\0\0\0\0\1")))
+
+    assert look(ends, HEARTBEAT * 2 + ACTIVE_SECONDS) == (ActivityState.IDLE, "")
+    assert ends.link.activity.progress_at == ends.link.connection.last_heard == now
+
+
+async def test_link_that_is_not_read_or_takes_nothing_is_blocked_and_says_why(ends: LinkEnds) -> None:
+    """One that is not read does not blame its peer: the answer may be there."""
+    ends.go_online()
+    ends.link.tick(ends.loop.time() + HEARTBEAT)
+    ends.link.pause()
+    assert look(ends, 2 * HEARTBEAT) == (ActivityState.BLOCKED, "it is not read: endpoint.backpressure")
+    ends.link.slowed_by.add("limits.bytes_per_second")
+    assert look(ends) == (ActivityState.BLOCKED, "it is not read: limits.bytes_per_second")
+
+    ends.link.resume()
+    ends.sock.room = 10
+    ends.link.send(message())
+    assert look(ends)[0] is ActivityState.FLOWING
+
+    assert look(ends, BLOCKED_SECONDS) == (ActivityState.BLOCKED, "the peer takes nothing more")
 
 
 # --- receiving ---
@@ -272,14 +201,6 @@ async def test_order_is_kept_over_the_turns_and_nothing_is_lost(ends: LinkEnds) 
     assert [RejectedBy(Rejected(sequence=number)) for number in range(MORE)] == ends.told
     assert [frame[48:56] for frame in [*frames, frames[0]]] == [frame[48:56] for frame in ends.delivered]
     assert ends.forwarder.unfinished.kept_bytes == 0
-
-
-async def test_new_link_has_its_turns_as_well(ends: LinkEnds) -> None:
-    ends.start()
-
-    ends.sock.feed(HELLO + PING * MORE)
-
-    assert 3 == await turns(ends)
 
 
 async def test_link_with_more_than_a_turns_work_is_read_in_small_pieces_until_it_has_less(ends: LinkEnds) -> None:
@@ -399,19 +320,6 @@ async def test_each_frame_has_its_own_time(ends: LinkEnds, loop: PlayedLoop) -> 
     assert (None, 10) == (ends.link.error, len(ends.delivered))
 
 
-async def test_time_in_which_it_is_not_listened_to_does_not_count(ends: LinkEnds, loop: PlayedLoop) -> None:
-    ends.go_online()
-    ends.sock.feed(message()[:100])
-    ends.link.pause()
-    await asyncio.sleep(100)
-    ends.link.tick(loop.time())
-
-    ends.link.resume()
-    ends.link.tick(loop.time() + 5)
-
-    assert None is ends.link.error
-
-
 async def test_what_is_kept_of_a_frame_that_is_refused_counts_no_more(ends: LinkEnds) -> None:
     ends.go_online()
     ends.sock.feed(message()[:3])
@@ -515,16 +423,6 @@ async def test_kind_before_hello_is_not_judged_before_it_is_there(ends: LinkEnds
     assert LinkState.LOGGED_IN == ends.link.state
 
 
-async def test_silence_before_hello_is_closed_in_time(ends: LinkEnds, loop: PlayedLoop) -> None:
-    ends.start()
-
-    ends.link.tick(HANDSHAKE - 0.1)
-    assert ends.told == []
-    ends.link.tick(HANDSHAKE)
-
-    assert (HandshakeRefusedError, ["lost"]) == (type(ends.link.error), ends.told)
-
-
 async def test_owner_that_closes_on_hello_hears_of_nothing_behind_it(ends: LinkEnds, monkeypatch: Any) -> None:
     monkeypatch.setattr(ends, "on_online", lambda link: link.close("to itself"))
     ends.start()
@@ -564,16 +462,6 @@ async def test_full_socket_takes_nothing_and_says_when_it_does(ends: LinkEnds) -
     assert (0, ["writable"], b"") == (sent, ends.told, ends.sock.written)
 
 
-async def test_counters_tell_what_was_moved(ends: LinkEnds) -> None:
-    ends.start()
-    ends.sock.feed(HELLO)
-    ends.link.send(message())
-
-    sent, received = len(encode_link(OWN)) + len(message()), len(HELLO)
-    link = ends.link
-    assert (2, sent, 1, received) == (link.sends, link.bytes_sent, link.receives, link.bytes_received)
-
-
 async def test_connection_lost_while_writing_closes_after_the_pass(ends: LinkEnds) -> None:
     ends.go_online()
     ends.sock.problem = errno.EPIPE
@@ -583,22 +471,6 @@ async def test_connection_lost_while_writing_closes_after_the_pass(ends: LinkEnd
     await asyncio.sleep(0)
 
     assert (["lost", "closed"], "Broken pipe") == (ends.told, ends.link.reason)
-
-
-async def test_connection_lost_while_reading_closes(ends: LinkEnds) -> None:
-    ends.go_online()
-
-    ends.sock.fail()
-
-    assert (["lost", "closed"], "Connection reset by peer") == (ends.told, ends.link.reason)
-
-
-async def test_readiness_without_data_changes_nothing(ends: LinkEnds) -> None:
-    ends.go_online()
-
-    ends.sock.read()
-
-    assert (LinkState.LOGGED_IN, []) == (ends.link.state, ends.told)
 
 
 # --- advice ---
@@ -611,6 +483,15 @@ async def test_dropped_frame_is_advised(ends: LinkEnds) -> None:
 
     assert [Rejected(b"m" * 16, b"c" * 16, 9, 0, 9798, "no route")] == ends.said()
     assert ends.link.frames_rejected == 1
+
+
+async def test_advice_has_a_rate(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    for _ in range(REJECTS_PER_SECOND + 50):
+        ends.sock.feed(message(to_service="//nobody"))
+
+    assert (REJECTS_PER_SECOND, REJECTS_PER_SECOND + 50) == (len(ends.said()), ends.link.frames_rejected)
 
 
 @pytest.mark.parametrize("frame", [message(to_service="//nobody"), PING], ids=["advice", "replies"])
@@ -858,20 +739,6 @@ async def test_drained_link_whose_peer_breaks_the_rules_is_lost(ends: LinkEnds) 
     assert "FrameTooLargeError" == type(ends.link.error).__name__
 
 
-async def test_drained_link_is_shut_only_when_a_cut_frame_is_out(ends: LinkEnds) -> None:
-    ends.go_online()
-    frame = message()
-    ends.sock.room = 10
-    ends.link.send(frame)
-    ends.link.finish(frame[10:])
-
-    ends.link.drain()
-    assert not ends.sock.shut
-    ends.sock.breathe()
-
-    assert (frame, True, []) == (ends.sock.written, ends.sock.shut, ends.told)
-
-
 async def test_drained_link_is_closed_when_the_peer_never_does(ends: LinkEnds) -> None:
     ends.go_online()
 
@@ -963,11 +830,3 @@ async def test_bug_while_reading_is_told_to_the_owner(ends: LinkEnds, monkeypatc
     ends.sock.feed(message())
 
     assert ["a bug"] == [str(error) for error in failed]
-
-
-async def test_link_without_hello_does_not_drain(ends: LinkEnds) -> None:
-    ends.start()
-
-    ends.link.drain()
-
-    assert (LinkState.CONNECTED, False) == (ends.link.state, ends.sock.shut)

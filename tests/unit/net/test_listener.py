@@ -31,8 +31,7 @@ from broker.net.listener import (
 )
 from tests.support.played import PlayedLoop, PlayedSocket
 
-# --- test_descriptors ---
-# As many descriptors as there may be, and some of them in reserve.
+# --- descriptors ---
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +51,6 @@ def test_limit_becomes_what_the_system_allows() -> None:
 
     assert hard == raise_limit() == raise_limit()
     assert (hard, hard) == resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
-@pytest.mark.parametrize(("limit", "first"), [(4096, 4096 - RESERVED), (400, 400 - 400 // RESERVED_SHARE)])
-def test_last_ones_are_in_reserve(limit: int, first: int) -> None:
-    limit_to(limit)
-
-    assert (False, True) == (is_reserved(first - 1), is_reserved(first))
 
 
 def test_shortage_is_seen_before_anything_fails() -> None:
@@ -281,8 +273,7 @@ async def test_listener_that_is_short_of_descriptors_finishes_without_another_tr
     assert ([], True) == (door.came, door.port.is_closed)
 
 
-# --- test_own_address ---
-# What leads to a port here, and what may lead elsewhere.
+# --- own address ---
 
 
 HERE = {"127.0.0.1", "localhost", socket.gethostname().lower()}

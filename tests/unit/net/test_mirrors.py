@@ -287,15 +287,6 @@ async def town() -> Any:
 ONE = route_to("one")
 
 
-async def test_pair_that_no_route_names_is_never_asked(town: Town) -> None:
-    """Pairs come from routes alone."""
-    town.connect(NORTH, SOUTH)
-
-    await town.use(ONE)
-
-    assert ([], {}) == (town.asked, town.mirrors.in_use)
-
-
 async def test_all_pairs_of_one_service_and_broker_instance_are_asked(town: Town) -> None:
     """The principal may be at the addresses of another route."""
     moved = Route("moved", EAST, "//one", BILLING, mirror_address=WEST)

@@ -216,17 +216,6 @@ async def test_crowd_ends_over_many_turns_and_in_order() -> None:
     assert [1] * len(paced.links) == [link.ended for link in paced.links]
 
 
-async def test_those_who_come_later_find_a_turn_of_their_own() -> None:
-    paced = Paced(*(Played() for _ in range(ENDS)))
-    paced.end_all()
-    for _ in range(3):
-        await asyncio.sleep(0)
-
-    paced.end_all()
-
-    assert 2 * ENDS == paced.ended
-
-
 async def test_bug_of_one_is_told_and_the_others_end() -> None:
     broken = Played(is_broken=True)
     paced = Paced(Played(), broken, Played())
@@ -389,14 +378,6 @@ async def test_address_of_a_route_is_dialled_again_whoever_had_opened_the_lost_l
     assert before + 1 == len(near.dialled)
 
 
-async def test_announced_address_that_no_route_names_is_forgotten_with_its_link(near: Neighbourhood) -> None:
-    theirs = near.accept(arbitration=HIGHER, addresses=[str(NORTH)])
-
-    theirs.end()
-
-    assert (AddressHealth.UNTRIED, {}) == (near.peers.table.health_of(NORTH), near.peers.table.histories)
-
-
 async def test_attempt_that_another_link_overtakes_is_not_made(near: Neighbourhood) -> None:
     near.send(NORTH)
     await asyncio.sleep(0)
@@ -427,13 +408,6 @@ async def test_socket_that_fails_at_once_counts_as_a_failed_attempt(
     await asyncio.sleep(0)
 
     assert ([], True, "Invalid argument") == (near.links, near.socks[0].is_closed, near.peers.table.problem_of(NORTH))
-
-
-async def test_link_to_this_very_process_is_of_no_use(near: Neighbourhood) -> None:
-    await dialled(near, arbitration=OWN.arbitration)
-
-    assert ([], AddressHealth.SUPPRESSED) == (near.links, near.peers.table.health_of(NORTH))
-    assert "the address leads to this very instance" == near.peers.table.problem_of(NORTH)
 
 
 def name_north(near: Neighbourhood) -> None:
@@ -613,18 +587,6 @@ async def test_too_many_announced_addresses_are_told_and_most_of_them_not_believ
     assert () == link.agreement.peer.addresses  # type: ignore[union-attr]
 
 
-async def test_dialled_link_is_preferred_to_an_announcement(near: Neighbourhood) -> None:
-    by_dialling = await dialled(near, arbitration=LOWER)
-    by_announcing = near.accept(arbitration=HIGHER, addresses=[str(NORTH)])
-    before = sent(by_dialling)
-
-    second = near.send(NORTH, 2)
-    by_dialling.end()
-    third = near.send(NORTH, 3)
-
-    assert (before + second, third) == (sent(by_dialling), sent(by_announcing))
-
-
 # --- two links between the same pair ---
 
 
@@ -715,17 +677,6 @@ async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_kn
     await asyncio.sleep(0.15)
 
     assert (True, AddressHealth.SUPPRESSED) == (leaving.shut, near.peers.table.health_of(NORTH))
-
-
-async def test_leaving_peer_is_sent_no_more_behind_its_deadline(near: Neighbourhood) -> None:
-    leaving = await dialled(near)
-
-    leaving.feed(encode_link(GoAway(deadline_ms=3000)))  # it is dialled again, and says no HELLO
-    await asyncio.sleep(2.9)
-    assert not leaving.shut
-    await asyncio.sleep(1.2)
-
-    assert leaving.shut
 
 
 async def test_peer_that_opened_its_link_and_leaves_serves_nothing_more(near: Neighbourhood) -> None:
@@ -946,14 +897,6 @@ async def test_our_own_standstill_is_not_taken_for_the_peers_silence(near: Neigh
     assert not sock.is_closed
 
 
-async def test_held_frames_expire_without_anybody_asking(near: Neighbourhood) -> None:
-    near.send(NORTH, time_to_live=1500)
-
-    await asyncio.sleep(3)
-
-    assert ({Disposition.EXPIRED_HERE: 1}, 0) == (near.forwarder.dropped, near.forwarder.pool.frames)
-
-
 async def test_link_that_takes_more_is_given_what_is_held_and_dialogs_are_told(near: Neighbourhood) -> None:
     sock = near.accept(addresses=[str(NORTH), str(SOUTH)])
     sock.room = 10
@@ -1022,12 +965,6 @@ async def test_peer_that_never_closes_is_waited_for_a_moment(near: Neighbourhood
     near.accept()
 
     assert LINGER_SECONDS <= await stop(near) <= LINGER_SECONDS + 0.1
-
-
-async def test_no_time_to_stop_closes_at_once(near: Neighbourhood) -> None:
-    near.accept()
-
-    assert await stop(near, seconds=0) < 0.01
 
 
 async def test_nobody_is_accepted_or_dialled_any_more(near: Neighbourhood, loop: PlayedLoop) -> None:

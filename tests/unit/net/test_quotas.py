@@ -22,8 +22,7 @@ from broker.security.principal import NOBODY, Who, parse_principal
 from tests.support.peers import NORTH, PLAIN, Neighbourhood, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 
-# --- test_meter ---
-# What one peer brings: it is read less when it brings more than it may, and its frames take their part of the pool.
+# --- meter ---
 
 
 RATE = 100_000
@@ -58,14 +57,6 @@ class Source:
 @pytest.fixture
 async def source(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Source:
     return Source(loop, monkeypatch)
-
-
-async def test_without_limits_nothing_is_measured(source: Source) -> None:
-    source.limit()
-
-    _, link = source.come()
-
-    assert link.meter is None
 
 
 async def test_peer_that_brings_more_than_it_may_is_not_read_until_it_has_paid(
@@ -248,8 +239,7 @@ async def test_limits_that_go_leave_nobody_paused_and_nothing_charged(source: So
     assert (False, None, {}) == (link.is_paused, link.meter, pool.quotas)
 
 
-# --- test_permissions ---
-# What a peer may do follows from who it is; changes reach links that are open.
+# --- permissions ---
 
 
 ORDERS = Who("CN=orders", "orders", (), "0a" * 32)
@@ -309,8 +299,7 @@ def test_endpoint_that_lets_nobody_in_is_worth_a_warning(permissions: Permission
     assert ["", "nobody may connect: no GRANT CONNECT in msdb; see broker check", "", ""] == warnings
 
 
-# --- test_principal ---
-# Whose connection it is.
+# --- principal ---
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from broker.errors import CertificateUnusableError
 from broker.net import tls
-from broker.net.tls import Encryption, identify, is_readable_by_others, load_security, load_trust, narrowed
+from broker.net.tls import Encryption, identify, load_security, load_trust, narrowed
 from broker.security.principal import Who
 from tests.support.certificates import DAY, Pair, authority, make, security
 from tests.support.exhaustion import no_descriptors
@@ -64,12 +64,6 @@ def test_most_specific_common_name_counts() -> None:
     who = identify(builder.sign(key, SHA256()).public_bytes(Encoding.DER)).who
 
     assert ("CN=orders,CN=realm", "orders") == (who.subject, who.common_name)
-
-
-def test_long_subject_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.tls.PRINCIPAL_MAX", 10)
-
-    assert "CN=xxxxxxx" == identify(make("x" * 60).der).principal_name
 
 
 def test_hosts_are_covered_by_name_wildcard_or_address_and_not_by_the_subject() -> None:
@@ -264,15 +258,6 @@ def test_weak_key_is_told() -> None:
     assert "2048 bits" in hint
 
 
-@pytest.mark.parametrize(("mode", "expected"), [(0o600, False), (0o640, False), (0o644, True)])
-def test_key_that_everybody_may_read_is_found(mode: int, *, expected: bool, tmp_path: Path) -> None:
-    key = tmp_path / "a.key"
-    key.touch()
-    key.chmod(mode)
-
-    assert expected is is_readable_by_others(key)
-
-
 def test_certificates_behind_ones_own_are_those_that_are_sent(tmp_path: Path) -> None:
     root = authority("root")
     between = make("between", by=root, is_authority=True)
@@ -348,12 +333,3 @@ def test_authority_that_is_taken_out_is_none_any_more_beside_a_file_that_cannot_
     after = narrowed(before, trusted.patterns)
 
     assert (frozenset({ca.fingerprint}), frozenset()) == (before.authorities, after.authorities)
-
-
-def test_whom_to_trust_is_known_by_name_each_once(tmp_path: Path) -> None:
-    ca, other = authority(), authority("other CA")
-
-    side = security(tmp_path, "a", make("a"), ca, other, ca)
-
-    assert ["CN=test CA", "CN=other CA"] == [one.principal_name for one in side.trusted]
-    assert {ca.fingerprint, other.fingerprint} == side.pinned
