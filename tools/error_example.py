@@ -20,8 +20,9 @@ from broker.catalog.catalog import MSDB, Borrow, Catalog, Database
 from broker.catalog.execute import execute
 from broker.ddl.parser import read_script
 from broker.errors import BrokerError
+from broker.observe.message_catalogue import MessageChannel
 from broker.observe.query import SELF_MADE, SystemViews
-from broker.observe.views import MEMORY_VIEWS, MessageChannel
+from broker.observe.views import MEMORY_VIEWS
 from broker.store.sqlite.database import broker_instance, open_store
 
 SETUP = """\

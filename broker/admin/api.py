@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -38,35 +37,20 @@ from broker.config.schema import Reload
 from broker.config.settings import Settings
 from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement
-from broker.errors import (
-    BrokerError,
-    DdlSyntaxError,
-    SettingError,
-    StatementError,
-    StoreUnavailableError,
-    UnknownNameError,
-)
+from broker.errors import BrokerError, DdlSyntaxError, SettingError, StatementError, UnknownNameError
 from broker.files import room_problem
 from broker.net.drain import Drain, DrainStage
-from broker.observe.database_stats import (
-    CensusAnswer,
-    CensusRequest,
-    DatabaseName,
-    add_ledgers,
-    add_standstills,
-    census_of,
-    read_backlog,
-    read_ledger,
-    read_standstill,
-)
+from broker.observe.database_stats import CensusAnswer, CensusRequest, DatabaseName, census_of, read_quick_stats
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_contact, running_place
 from broker.observe.instance import Running
 from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
 from broker.observe.query import QueryResult, SystemViews, find_name
-from broker.observe.status import add_backlog, backlog_paths, drops_of, read_dropped, read_status
-from broker.observe.view_rows import Snapshots
-from broker.observe.views import AUDIT, DISPOSITIONS, RowSource
-from broker.observe.why import FORWARDED, WhyAnswer, WhyRequest, answer_why, look
+from broker.observe.snapshot import dropped_by_reason, read_snapshot
+from broker.observe.status import Status
+from broker.observe.status_rendering import STATUS, render_status
+from broker.observe.view_rows import LoopReader
+from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource
+from broker.observe.why import WhyAnswer, WhyRequest, answer_why, look
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
 PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most
@@ -266,13 +250,13 @@ class Api:
     """
 
     def __init__(self, instance: Running, questions: QuestionThreads, executor: Executor, audit: Audit) -> None:
-        snapshots = Snapshots(instance)
+        reader = LoopReader(instance)
         self._instance = instance
         self._questions = questions
         self._executor = executor
-        self._snapshots: dict[str, RowSource] = {**snapshots.by_view(), AUDIT: audit.rows}
+        self._snapshots: dict[str, RowSource] = {**reader.by_view(), AUDIT: audit.rows}
         self._audit = audit
-        self._statuses = snapshots.transmission_statuses
+        self._statuses = reader.transmission_statuses
 
     @property
     def _views(self) -> SystemViews:
@@ -347,28 +331,19 @@ class Api:
         select = partial(self._views.select, database=database, shows_bodies=shows_bodies, is_wanted=caller.is_there)
         return await self._questions.run(caller, partial(select, statement))
 
-    async def status(self, _: Nothing, caller: Caller) -> dict[str, Any]:
+    async def status(self, _: Nothing, caller: Caller) -> Status:
         """The state of the instance; what is in files that cannot be read is null."""
-        drops = await self._drops(caller)
-        status = read_status(self._instance)
-        paths = backlog_paths(self._instance)  # without an await before: mirrored databases come and go
-        run = partial(self._questions.run, caller)
-        backlogs = await run(lambda: {name: read_backlog(path) for name, path in paths.items()})
-        ledgers = await run(lambda: {name: read_ledger(path) for name, path in paths.items()})
-        still = await run(lambda: {name: read_standstill(path) for name, path in paths.items()})
-        status["drops"] = drops
-        status["room_problem"] = await run(lambda: room_problem(self._instance.settings.instance.state_dir)) or ""
-        status["audit_problem"] = await run(self._audit.problem)
-        return add_standstills(add_ledgers(add_backlog(status, backlogs), ledgers), still)
-
-    async def _drops(self, caller: Caller) -> list[dict[str, Any]] | None:
-        """What was dropped, by reason; None when the loop is too busy to answer."""
-        name = self._instance.settings.instance.name
-        try:
-            rows = await self._questions.run(caller, lambda: read_dropped(self._snapshots[DISPOSITIONS], name))
-        except StoreUnavailableError:
-            return None
-        return drops_of(rows, datetime.now(UTC))
+        snapshot = read_snapshot(self._instance, STATUS)
+        state_dir = self._instance.settings.instance.state_dir
+        return await self._questions.run(
+            caller,
+            lambda: render_status(
+                snapshot,
+                read_quick_stats(snapshot.paths),
+                room_problem=room_problem(state_dir) or "",
+                audit_problem=self._audit.problem(),
+            ),
+        )
 
     async def drain(self, _: Nothing, caller: Caller) -> DrainAnswer:
         """
@@ -428,15 +403,11 @@ class Api:
         Texts of errors are left out for callers below admin, as bodies are.
         """
         shows_texts = caller.role is AdminRole.ADMIN
-        now, paths = time.time(), backlog_paths(self._instance)
+        now, paths = time.time(), self._paths()
         mirrors = list(self._instance.catalog.mirrors)
-        found = await self._questions.run(
-            caller, lambda: look(request.id, paths, self._snapshots[FORWARDED](), now, mirrors=mirrors)
-        )
-        status = read_status(self._instance)
-        dropped = Counter(status["forwarding"]["dropped"])
-        for database in status["databases"].values():
-            dropped.update(database["dropped"])
+        forwarded = self._snapshots[FORWARDED_MESSAGES.name]
+        found = await self._questions.run(caller, lambda: look(request.id, paths, forwarded(), now, mirrors=mirrors))
+        dropped = {one.value: frames for one, frames in dropped_by_reason(self._instance).items() if frames}
         place = running_place(self._instance)
         return answer_why(place, request.id, found, dropped=dropped, is_running=True, now=now, shows_texts=shows_texts)
 
@@ -448,7 +419,7 @@ class Api:
             UnknownNameError: no such database.
             StoreUnavailableError: a file that cannot be read.
         """
-        paths = backlog_paths(self._instance)
+        paths = self._paths()
         if request.database is not None:
             name = self._database(request.database)
             self._refuse_mirror(name)
@@ -475,6 +446,10 @@ class Api:
         warnings = [*_findings(report.warnings), *(_finding(one.lint, one) for one in report.concerns)]
         left_out = [LeftOut(code, file, count) for (code, file), count in report.left_out.items()]
         return CheckAnswer(not report.errors, _findings(report.errors), warnings, left_out)
+
+    def _paths(self) -> dict[str, Path]:
+        """The files of the user databases at work, by name."""
+        return {name: endpoint.path for name, endpoint in self._instance.endpoints.items()}
 
     def _database(self, name: str | None) -> str:
         """The database that is meant, in the spelling of the configuration where one fits."""

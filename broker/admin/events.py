@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,13 +31,10 @@ from broker.admin.problems import TooManyStreamsError
 from broker.errors import BrokerError
 from broker.files import room_problem
 from broker.forwarding.latency import Latency
-from broker.observe.database_stats import Stock, read_stocks
+from broker.observe.database_stats import DatabaseStats, read_database_stats
 from broker.observe.instance import Running
-from broker.observe.snapshot import carried_by_way
-from broker.observe.status import backlog_paths, read_dropped, read_status
-from broker.observe.stream import LATENCIES, Counts, InstanceSample, StatsHistory, StatsStream, read_counts
-from broker.observe.view_rows import Snapshots
-from broker.observe.views import DISPOSITIONS
+from broker.observe.snapshot import read_snapshot
+from broker.observe.stream import LATENCIES, SECTIONS, Counters, Sample, StatsHistory, StatsStream, read_counters
 
 BEAT_SECONDS = 1.0  # between two snapshots
 COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most
@@ -117,15 +113,12 @@ class Events:
         self._instance = instance
         self._executor = executor
         self._audit = audit
-        self._dispositions = Snapshots(instance).by_view()[DISPOSITIONS]
         self._cpu = cpu
         self._run = f"{time.time_ns():x}"
         self._pulse = StatsStream()
         self._hops, self._trips = Latency(), Latency()
         self._latency: dict[str, float | None] = dict.fromkeys(LATENCIES)
-        self._drops: list[dict[str, Any]] = []
-        self._dropped = -1  # by which count the rows were asked for
-        self._stocks: Mapping[str, Stock | None] = {}
+        self._stocks: Mapping[str, DatabaseStats | None] = {}
         self._problems = {"room_problem": "", "audit_problem": ""}
         self._stocks_due = 0.0
         self._stocking: asyncio.Task[None] | None = None
@@ -220,9 +213,9 @@ class Events:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            counts = read_counts(self._instance)
+            counts = read_counters(self._instance)
             self._observe(counts)
-            self.past.note(counts, self._latency, at=time.time(), now=loop.time())
+            self.past.record(counts, self._latency, at=time.time(), now=loop.time())
             due = max(due + BEAT_SECONDS, loop.time())
             await asyncio.sleep(due - loop.time())
 
@@ -233,7 +226,7 @@ class Events:
             await self._asked.wait()
             began, used = loop.time(), self._cpu()
             try:
-                data = await self._snapshot()
+                data = self._snapshot()
             except BrokerError as error:  # the next one may be made, and those who listen see that none comes
                 log.warning("snapshot failed", reason=str(error))
             else:
@@ -243,37 +236,22 @@ class Events:
             wait = min(max(BEAT_SECONDS, COST_SHARE * (self._cpu() - used)), BEAT_MAX_SECONDS)
             await asyncio.sleep(max(0.0, began + wait - loop.time()))
 
-    async def _snapshot(self) -> bytes:
-        loop = asyncio.get_running_loop()
-        self._refresh_stocks(loop.time())
-        status = {**read_status(self._instance), **self._problems}
-        facts = InstanceSample(
-            status=status,
-            counts=read_counts(self._instance),
-            now=loop.time(),
-            at=datetime.now(UTC),
-            carried=carried_by_way(self._instance.forwarder),
-            drops=await self._read_drops(status),
-            stocks=self._stocks,
+    def _snapshot(self) -> bytes:
+        self._refresh_stocks(asyncio.get_running_loop().time())
+        sample = Sample(
+            snapshot=read_snapshot(self._instance, SECTIONS),
+            counters=read_counters(self._instance),
+            stats=self._stocks,
             latency=self._latency,
+            **self._problems,
         )
-        told = self._pulse.beat(facts)
-        return _event("pulse", {"id": self._id, **told}, self._id)
+        return _event("pulse", {"id": self._id, **self._pulse.next(sample)}, self._id)
 
-    def _observe(self, counts: Counts) -> None:
+    def _observe(self, counts: Counters) -> None:
         """Update how long things took within the last second."""
         lag = round(self._instance.lag.seconds, 6)
         quantiles = (*self._hops.update(counts.hops), *self._trips.update(counts.trips))
         self._latency = dict(zip(LATENCIES, (lag, *quantiles), strict=True))
-
-    async def _read_drops(self, status: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What was dropped, with a sample of each reason; asked for only when there is more of it."""
-        parts = [status["forwarding"], *status["databases"].values()]
-        dropped = sum(sum(part["dropped"].values()) for part in parts)
-        if dropped != self._dropped:
-            self._drops = await self._in_thread(lambda: read_dropped(self._dispositions, status["name"]))
-            self._dropped = dropped
-        return self._drops
 
     def _refresh_stocks(self, now: float) -> None:
         """Have the files of databases read in a thread, when it is due."""
@@ -281,10 +259,13 @@ class Events:
             self._stocking = asyncio.get_running_loop().create_task(self._read_stocks(), name="stocks")
 
     async def _read_stocks(self) -> None:
-        loop, paths = asyncio.get_running_loop(), backlog_paths(self._instance)
+        loop = asyncio.get_running_loop()
+        paths = {name: endpoint.path for name, endpoint in self._instance.endpoints.items()}
         began = loop.time()
         state_dir = self._instance.settings.instance.state_dir
-        self._problems, self._stocks = await self._in_thread(lambda: (self._problems_of(state_dir), read_stocks(paths)))
+        self._problems, self._stocks = await self._in_thread(
+            lambda: (self._problems_of(state_dir), read_database_stats(paths))
+        )
         ended = loop.time()
         self._stocks_due = ended + max(STOCK_SECONDS, STOCK_SHARE * (ended - began))
 

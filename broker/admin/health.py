@@ -30,8 +30,9 @@ from broker.admin.guard import FORWARDED, host_name
 from broker.admin.problems import http_problem, tell_problems
 from broker.catalog.reload import reload_part
 from broker.observe.instance import Running
-from broker.observe.metrics import Exposition, read_metrics
-from broker.observe.status import certificate_part, own_certificate_problem
+from broker.observe.metrics import SECTIONS, Exposition
+from broker.observe.snapshot import read_snapshot_in_steps
+from broker.observe.status_rendering import certificate_part, own_certificate_problem
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
 WRONG_PORT = "this is the port of observe.listen; ask on the admin socket, or on the port of admin.listen"
@@ -225,6 +226,7 @@ class Scrapes:
     async def _make(self, form: str, accept: str) -> tuple[bytes, str]:
         async with self._making:
             del self._waiting[form]  # requests from now on get the next one
-            render = partial(self._exposition.render, await read_metrics(self._instance), accept)
+            snapshot = await read_snapshot_in_steps(self._instance, SECTIONS)
+            render = partial(self._exposition.render, snapshot, accept)
             self.made += 1
             return await asyncio.get_running_loop().run_in_executor(self._executor, render)

@@ -36,6 +36,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -187,7 +188,8 @@ class AdminServer:
 
     async def state(self) -> dict[str, Any]:
         """What `GET /v1/status` answers."""
-        return await self._parts.api.status(Nothing(), SIGNAL)
+        state: dict[str, Any] = msgspec.to_builtins(await self._parts.api.status(Nothing(), SIGNAL))
+        return state
 
     def signalled(self) -> ReloadAudit:
         """A reload that a signal has asked for, to be written down."""

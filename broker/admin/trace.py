@@ -27,7 +27,7 @@ from broker.config.values import ListenAddress
 from broker.errors import BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.health import remedy_of
+from broker.observe.remedies import remedy_of
 from broker.observe.why import Severity, WhyAnswer, WhyFinding
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Explanation, Outcome

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -26,7 +27,8 @@ from broker.cli.exit_codes import with_exit_code
 from broker.cli.options import config_option, examples, output_option, socket_option
 from broker.cli.output import Terminal, encodable, readable, render_table, show_json
 from broker.errors import DaemonUnreachableError
-from broker.observe.health import ledger_sentence, verdict
+from broker.observe.health import judge
+from broker.observe.status import LedgerStatus, Status
 
 UNTRIED_SHOWN = 10  # next hops that have not been dialled yet, by name
 _LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
@@ -144,14 +146,13 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -
 
 def _render_verdict(status: Mapping[str, Any], terminal: Terminal) -> None:
     """One sentence for the whole, and a line for each thing that is not as it should be."""
-    told = verdict(status)
-    terminal.prose(readable(told["sentence"]), _LEVEL_STYLES[told["level"]])
-    for finding in told["findings"]:
-        do = f" -> {readable(finding['do'])}" if finding["do"] else ""
-        line = f"{finding['level']}: {readable(finding['what'])}{do}"
-        terminal.prose(line, _LEVEL_STYLES[finding["level"]])
-    if told["more"]:
-        terminal.prose(f"and {told['more']} more")
+    report = judge(msgspec.convert(status, Status))
+    terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
+    for finding in report.findings:
+        do = f" -> {readable(finding.do)}" if finding.do else ""
+        terminal.prose(f"{finding.level}: {readable(finding.what)}{do}", _LEVEL_STYLES[finding.level])
+    if report.more:
+        terminal.prose(f"and {report.more} more")
 
 
 def _render_identity(status: Mapping[str, Any], terminal: Terminal) -> None:
@@ -226,7 +227,8 @@ def _render_database(name: str, database: Mapping[str, Any], terminal: Terminal)
     ledger = database.get("ledger")
     if ledger is not None:
         style = "red" if ledger["unaccounted"] else ""
-        terminal.prose(f"ledger of {readable(name)}: {readable(ledger_sentence(ledger))}", style)
+        sentence = msgspec.convert(ledger, LedgerStatus).sentence
+        terminal.prose(f"ledger of {readable(name)}: {readable(sentence)}", style)
     if database["problem"]:
         terminal.prose(f"the store of {readable(name)} has failed: {readable(database['problem'])}", "red")
     if database["dropped"]:

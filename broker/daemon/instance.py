@@ -58,8 +58,8 @@ from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers, Tuning, largest_frame, refresh_narrow
 from broker.net.tls import Security
+from broker.observe.instance import LoopLag
 from broker.observe.logs import reconfigure_logging
-from broker.observe.loop_lag import LoopLag
 from broker.protocol.frame import Hello, Rejected
 from broker.protocol.layout import VERSION
 from broker.routing.address import NetworkAddress

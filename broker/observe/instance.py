@@ -1,9 +1,11 @@
-"""What this package and `broker.admin` ask of a running instance: a `broker.daemon.instance.Instance`."""
+"""What this package and `broker.admin` ask of a running instance: the port that `broker.daemon.instance` implements."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from broker.catalog.catalog import Catalog
@@ -16,24 +18,58 @@ from broker.net.drain import Drain
 from broker.net.listener import Listener
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
-from broker.observe.loop_lag import LoopLag
 from broker.routing.mirrored import OwnRoleStatus
 from broker.supervision import Supervision
 
+TICK_SECONDS = 0.1
+WINDOW_TICKS = 150  # 15 s: the usual time between two scrapes, so that no late tick falls between them
+
+
+class LoopLag:
+    """
+    How late the event loop runs what is due: the one figure that shows a blocking call or a starved machine.
+
+    A tick is asked for every 100 ms; by how much it is late is how long everything else in the loop had to wait.
+    Loop-only. `run` keeps time until it is cancelled.
+    """
+
+    def __init__(self) -> None:
+        self._late: deque[float] = deque(maxlen=WINDOW_TICKS)
+
+    @property
+    def seconds(self) -> float:
+        """The worst of the last `WINDOW_TICKS` ticks."""
+        return max(self._late, default=0.0)
+
+    def start(self, stack: AsyncExitStack, supervision: Supervision | None = None) -> None:
+        """Keep time until `stack` ends it."""
+        (supervision or Supervision()).keep_within(stack, "loop lag", self.run)
+
+    async def run(self) -> None:
+        """Tick until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+            self.record(loop.time() - due)
+
+    def record(self, late: float) -> None:
+        """One tick was so many seconds late; the loop's clock may be a little early."""
+        self._late.append(max(0.0, late))
+
 
 class Journalling(Protocol):
-    """A journal as those who look at it see it."""
+    """A journal, as far as a snapshot reads it."""
 
     def status(self) -> Mapping[str, Any]:
-        """What there is to tell: a plain value."""
+        """Its figures, by the names of a `JournalSnapshot`."""
 
 
 class Running(Protocol):
     """
-    An instance as those who look at it see it. Loop-only; nobody here changes it.
+    An instance, as far as a snapshot and the admin API read it. Loop-only; nothing here changes it.
 
-    Shape: `broker_instance` 16 bytes; `started_at` UTC seconds; `endpoints` the user databases by name; `past` what
-    databases counted that are not at work any more; `lag` of its loop.
+    `broker_instance` has 16 bytes, `started_at` is UTC seconds since 1970.
     """
 
     name: str
@@ -55,26 +91,26 @@ class Running(Protocol):
 
     @property
     def certificates(self) -> CertificateWatch:
-        """What the endpoint brings to TLS, and whether its files are in use."""
+        """The certificates of the endpoint, and whether their files are in use."""
 
     @property
     def journal(self) -> Journalling | None:
-        """What records visits of frames; None where nothing does."""
+        """Records visits of frames; None where no journal is kept."""
 
     @property
     def drain(self) -> Drain:
-        """How it leaves."""
+        """How it stops without losing frames."""
 
     @property
     def past(self) -> EndpointTotals:
-        """What databases counted that have gone to a partner."""
+        """What departed databases had counted."""
 
     @property
     def reloads(self) -> Reloads:
-        """How it takes its configuration anew."""
+        """How it reads its configuration again."""
 
     def standings(self) -> Mapping[str, OwnRoleStatus]:
-        """What this instance is for each of its databases, by name."""
+        """The role of the instance for each of its databases, by name."""
 
     @property
     def endpoints(self) -> Mapping[str, Endpoint]:

@@ -28,23 +28,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
+from broker.observe.message_catalogue import MESSAGES, message_rows
 from broker.observe.tsql import ALLOWED, add_functions, render_instant
-from broker.observe.view_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
 from broker.observe.views import (
-    DATABASES,
+    FILES_VIEWS,
     GUID_COLUMNS,
-    LEDGER,
     MEMORY_VIEWS,
-    MESSAGES,
+    MSDB,
     MSDB_ROUTES,
-    QUEUE_MONITORS,
     SYSTEM_COLUMNS,
     SYSTEM_VIEWS,
     UNTRIED,
     Row,
     RowSource,
     column_rows,
-    message_rows,
+    database_names,
     view_rows,
 )
 from broker.store.sqlite.views import (
@@ -241,7 +239,9 @@ COLUMNS_MAX = 128  # of a result; three times those of the widest view, and with
 PROGRESS_STEPS = 50  # steps of SQLite between two looks at the clock; a step on a large value takes milliseconds
 _QUEUE_SCHEMA = "dbo"
 _VIEW_SCHEMA = "sys"
-SELF_MADE = frozenset({DATABASES, QUEUE_MONITORS, LEDGER, SYSTEM_VIEWS, SYSTEM_COLUMNS, MESSAGES})  # without a snapshot
+SELF_MADE = frozenset(
+    {*(view.name for view in FILES_VIEWS), SYSTEM_VIEWS, SYSTEM_COLUMNS, MESSAGES}
+)  # without a snapshot
 _FILE_COLUMNS = {name: tuple(view.columns) for name, view in FILE_VIEWS.items()}
 _INSTANCE_COLUMNS = {name: columns for name, columns in MEMORY_VIEWS.items() if name != MSDB_ROUTES}
 
@@ -305,9 +305,7 @@ class SystemViews:
         self.databases = databases
         self.snapshots: dict[str, RowSource] = {
             **snapshots,
-            DATABASES: partial(database_rows, databases),
-            QUEUE_MONITORS: partial(monitor_rows, databases),
-            LEDGER: partial(ledger_rows, databases),
+            **{view.name: partial(view.rows, databases) for view in FILES_VIEWS},
             SYSTEM_VIEWS: partial(view_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
             SYSTEM_COLUMNS: partial(column_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
             MESSAGES: message_rows,
@@ -346,7 +344,7 @@ class SystemViews:
     @property
     def names(self) -> tuple[str, ...]:
         """The databases of the instance, msdb first."""
-        return names_of(self.databases)
+        return database_names(self.databases)
 
     def find_database(self, name: str) -> str | None:
         """The database of this name, in any case unless case tells two apart."""

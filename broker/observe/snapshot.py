@@ -1,4 +1,14 @@
-"""Part of `broker.observe.status`."""
+"""
+An instance at one moment, as plain typed values: the one source of status, views, metrics, events and health.
+
+`read_snapshot` copies counters and states on the loop and changes nothing there. What is asked for is named by
+`Section`, so that a view of mirrored routes does not copy every frame; a section that was not asked for is empty.
+Each section is as of one moment. A scrape reads many of them, so `read_snapshot_in_steps` yields to the loop every
+`STEP_SECONDS`: a thousand connections take 10 ms, and traffic does not wait for them.
+
+Instants are seconds of the loop's clock; `Snapshot.utc` converts them. Sentences for people, such as why a frame waits,
+are made here, once. What lies in the files of databases is in `broker.observe.database_stats`.
+"""
 
 from __future__ import annotations
 
@@ -7,432 +17,196 @@ import heapq
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import chain
-from types import MappingProxyType
+from enum import StrEnum
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from broker.config.consistency import loopback_told
+from broker.config.settings import EndpointSettings
+from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import PathProblem, connecting, unknown_principal
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
-from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.held_frames import Held, Piece
 from broker.forwarding.outbox import Outbox
-from broker.net.link import Link, LinkState
-from broker.net.mirrors import Mirrors
-from broker.net.peers import Peers
+from broker.net.certificates import SOON, plain_text_told
+from broker.net.link import Link
+from broker.net.tls import Identity
 from broker.observe.instance import Running
-from broker.observe.samples import Labels, MetricDefinition, Reader, single
-from broker.observe.tsql import read_instant
-from broker.observe.views import DISPOSITIONS, MEMORY_VIEWS, MIRRORS, make_row
+from broker.observe.status import (
+    AddressStatus,
+    DrainStatus,
+    JournalStatus,
+    NextHopStatus,
+    ReloadStatus,
+    ScriptStatus,
+    ServiceCounts,
+    TaskStatus,
+    TransportWarning,
+    WarningKind,
+)
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEADER, HEADER_BYTES, MIN_DIALOG_FRAME, NO_GUID, Flag
 from broker.routing.address import NetworkAddress
-from broker.routing.mirrored import AddressState, MirroredRoute
+from broker.routing.decide import AddressHealth
+from broker.routing.mirrored import AddressState, OwnRoleStatus
 from broker.routing.route import MirroredPair
+from broker.routing.table import RouteTable
+
+STEP_SECONDS = 0.002  # of the loop for a snapshot, after which others have their iteration
+STEP_VALUES = 100  # copied between two readings of the clock, half a millisecond
+NEXT_HOPS_MAX = 100  # for which frames wait, those with the most frames
+UNTRIED_MAX = 100  # next hops that nobody has dialled yet: a table may name ten thousand
+WARNINGS_MAX = 10  # certificates named in warnings
 
 
-def slowed_by(link: Link) -> str:
-    """The settings for which a connection is not read now; empty while it is."""
-    if not link.is_paused:
-        return ""
-    return ", ".join(sorted(link.slowed_by)) or "endpoint.backpressure"
+class Section(StrEnum):
+    """A part of a `Snapshot`, by the name of its field."""
+
+    RUN = "run"
+    FORWARDING = "forwarding"
+    TRAFFIC = "traffic"
+    LINKS = "links"
+    ADDRESSES = "addresses"
+    NEXT_HOPS = "next_hops"
+    HELD = "held"
+    MIRRORS = "mirrors"
+    DROPS = "drops"
+    BY_ROUTE = "by_route"
+    ROUTES = "routes"
+    TRANSPORT = "transport"
+    DATABASES = "databases"
+    ROLES = "roles"
 
 
-# --- connection ---
-# A connection to an adjacent instance, as `sys.dm_broker_connections`, the status and the metrics show it.
-#
-# On the loop; the parts are plain values.
-#
-# Source: Service Broker documentation, "sys.dm_broker_connections".
+class TransportSnapshot(Struct, frozen=True, kw_only=True):
+    """Encryption, certificates, and limits that were met. `certificates` have a role, see `certificates_in_use`."""
+
+    encryption: str = ""
+    authentication: str = ""
+    warnings: tuple[TransportWarning, ...] = ()
+    certificates: tuple[tuple[str, Identity], ...] = ()
+    reloads: int = 0
+    reload_failures: int = 0
+    problem: str = ""
+    handshakes: int = 0
+    connections_max: int = 0
+    refused: Mapping[str, int] = {}
+    pauses: Mapping[str, int] = {}
 
 
-_STATES = {LinkState.CONNECTED: 3, LinkState.LOGGED_IN: 4, LinkState.DRAINING: 4}
-_CLOSED = 5
-_LOGIN_STATES = {True: (12, "ONLINE"), False: (1, "WAIT LOGIN NEGOTIATE")}
+class RunSnapshot(Struct, frozen=True, kw_only=True):
+    """The run as such. `task_failures` counts by task, `lag_s` is how late the loop was at worst lately."""
 
-CONNECTION_METRICS = (
-    MetricDefinition(
-        "broker_connections",
-        "Connections to adjacent instances now.",
-        ("peer", "direction", "state"),
-    ),
-    MetricDefinition(
-        "broker_connection_flows",
-        "The same connections by what has really moved: flowing, idle, blocked, stalled, opening, leaving or down.",
-        ("peer", "direction", "flow"),
-    ),
-)
+    lag_s: float = 0.0
+    tasks: tuple[TaskStatus, ...] = ()
+    task_failures: Mapping[str, int] = {}
+    scripts: tuple[ScriptStatus, ...] = ()
+    reload: ReloadStatus = ReloadStatus()
+    reloaded_at: float = 0.0
+    journal: JournalStatus | None = None
 
 
-def connection_values(link: Link, arbitration: bytes, at: datetime, now: float) -> dict[str, Any]:
+class ForwardingSnapshot(Struct, frozen=True, kw_only=True):
+    """What the forwarder has counted, and the pool of frames that wait. `received` is by kind of frame."""
+
+    received: Mapping[int, int] = {}
+    forwarded: int = 0
+    delivered: int = 0
+    dropped: Mapping[Disposition, int] = {}
+    held: int = 0
+    pool_bytes: int = 0
+    pool_limit_bytes: int = 0
+    over_share: int = 0
+    over_peer_share: int = 0
+    unaccounted: int = 0
+
+
+class TrafficSnapshot(Struct, frozen=True, kw_only=True):
     """
-    The columns of a row that have a value.
+    Counters of the whole instance; what departed databases had counted is in them, so that none ever shrinks.
 
-    Args:
-        link: The connection.
-        arbitration: What names this process.
-        at: When the loop's clock said 0.
-        now: Loop time.
+    Attributes:
+        received: Dialog frames by name of the peer and kind; "" are the databases here.
+        round_trips: By next hop, the number of acknowledgements by bucket and their sum.
+        hops: Frames by the bucket of how long they were here.
     """
-    last_activity = max(link.connection.last_heard, link.connection.last_sent)
-    # Unique for as long as the process lives, and the same row after row: this process and the link's number.
-    connection_id = uuid.UUID(int=int.from_bytes(arbitration, "big") ^ link.number)
-    flow = link.activity.update(link, now)
-    return {
-        **_who(link),
-        "connection_id": connection_id,
-        "state": _STATES.get(link.state, _CLOSED),
-        "state_desc": link.state.value,
-        "connect_time": at + timedelta(seconds=link.opened_at),
-        "login_time": None if link.online_at is None else at + timedelta(seconds=link.online_at),
-        "last_activity_time": at + timedelta(seconds=last_activity),
-        "is_accept": link.is_accept,
-        "is_receive_flow_controlled": link.is_paused,
-        "is_send_flow_controlled": link.is_blocked,
-        "total_bytes_sent": link.bytes_sent,
-        "total_bytes_received": link.bytes_received,
-        "total_fragments_received": link.received.total(),
-        "total_sends": link.sends,
-        "total_receives": link.receives,
-        "total_frames_rejected": link.frames_rejected,
-        "flow_state": flow.state.value,
-        "flow_reason": flow.reason or None,
-        "flow_since_time": at + timedelta(seconds=flow.since),
-        "last_progress_time": at + timedelta(seconds=flow.progress_at),
-        "round_trip_ms": None if link.connection.round_trip is None else round(link.connection.round_trip * 1000, 3),
-    }
+
+    received: Mapping[str, Mapping[int, int]] = {}
+    delivered: Mapping[str, int] = {}
+    dropped: Mapping[Disposition, int] = {}
+    duplicates: int = 0
+    resent: Mapping[str, int] = {}
+    round_trips: Mapping[str, Mapping[int, int]] = {}
+    hops: tuple[int, ...] = ()
+    hop_seconds: float = 0.0
+    peer_errors: Mapping[str, int] = {}
+    mirror_probes: int = 0
+    mirror_answers: Mapping[str, int] = {}
 
 
-def _who(link: Link) -> dict[str, Any]:
-    """The columns that tell of the peer, and how it is known."""
-    peer = link.agreement.peer if link.agreement is not None else None
-    login_state, login_state_desc = _LOGIN_STATES[peer is not None]
-    identity = link.transport.identity
-    algorithm, algorithm_desc = _algorithm(link.transport.cipher)
-    return {
-        "login_state": login_state,
-        "login_state_desc": login_state_desc,
-        "authentication_method": None if identity is None else "CERTIFICATE",
-        "principal_name": None if identity is None else identity.principal_name,
-        "peer_certificate_id": None if identity is None else identity.fingerprint,
-        "peer_certificate_expiry_date": None if identity is None else identity.not_after,
-        "encryption_algorithm": algorithm,
-        "encryption_algorithm_desc": algorithm_desc,
-        "peer_arbitration_id": None if peer is None else uuid.UUID(bytes=peer.arbitration),
-        "peer_name": None if peer is None else link.peer_name,
-        "peer_address": link.address,
-        "peer_instance": None if peer is None else uuid.UUID(bytes=peer.instance),
-    }
+class LinkSnapshot(Struct, frozen=True, kw_only=True):
+    """A connection to an adjacent instance. `label` names the peer in metrics; `connection_id` lasts as long as it."""
+
+    connection_id: uuid.UUID
+    name: str
+    label: str
+    address: str
+    is_accept: bool
+    state: str
+    activity: str
+    activity_reason: str
+    activity_since: float
+    progress_at: float
+    round_trip_ms: float | None
+    cipher: str
+    identity: Identity | None
+    peer_arbitration: uuid.UUID | None
+    peer_instance: uuid.UUID | None
+    is_paused: bool
+    is_blocked: bool
+    slowed_by: str
+    opened_at: float
+    online_at: float | None
+    last_activity: float
+    bytes_received: int
+    bytes_sent: int
+    frames_received: int
+    frames_rejected: int
+    sends: int
+    receives: int
+
+    @property
+    def direction(self) -> str:
+        """Who opened the connection: `in` is the peer, `out` is this instance."""
+        return "in" if self.is_accept else "out"
+
+    @property
+    def principal_name(self) -> str:
+        """As whom the peer is known; "" where it showed no certificate."""
+        return "" if self.identity is None else self.identity.principal_name
 
 
-def connection_status(link: Link, at: datetime, now: float) -> dict[str, Any]:
-    """What a status tells; arguments as of `connection_values`."""
-    flow, round_trip = link.activity.update(link, now), link.connection.round_trip
-    return {
-        "name": link.peer_name,
-        "address": link.address,
-        "direction": direction(link),
-        "state": link.state.value,
-        "flow": flow.state.value,
-        "flow_reason": flow.reason,
-        "flow_since": _instant(at, flow.since),
-        "last_progress": _instant(at, flow.progress_at),
-        "round_trip_ms": None if round_trip is None else round(round_trip * 1000, 3),
-        "encryption": "TLS" if link.transport.cipher else "none",
-        "principal": "" if link.transport.identity is None else link.transport.identity.principal_name,
-        "slowed_by": slowed_by(link),
-        "bytes_received": link.bytes_received,
-        "bytes_sent": link.bytes_sent,
-        "frames_received": link.received.total(),
-        "frames_rejected": link.frames_rejected,
-    }
-
-
-def direction(link: Link) -> str:
-    """Who opened a connection: `in` is the peer, `out` is this instance."""
-    return "in" if link.is_accept else "out"
-
-
-def connection_samples(links: Iterable[Link]) -> Iterable[tuple[Labels, float]]:
-    """Connections by the state of their protocol."""
-    return Counter((link.label, direction(link), link.state.value) for link in links).items()
-
-
-def flow_samples(links: Iterable[Link], now: float) -> Iterable[tuple[Labels, float]]:
-    """Connections by what has really moved."""
-    return Counter((link.label, direction(link), link.activity.update(link, now).state.value) for link in links).items()
-
-
-def _instant(at: datetime, seconds: float) -> str:
-    return (at + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
-
-
-def _algorithm(cipher: str) -> tuple[int | None, str]:
-    """The original's number and word for a cipher suite; it has none for a cipher that it did not know."""
-    if not cipher:
-        return 0, "NONE"
-    return (2, "AES") if "_AES_" in cipher else (None, cipher)
-
-
-# --- dropped_counts ---
-# Part of `broker.observe.status`.
-
-
-def dropped_by_reason(instance: Running) -> Counter[Disposition]:
-    """What ended here for another reason than arriving, in the pass or at the end of the way."""
-    dropped = instance.forwarder.dropped + instance.past.dropped
-    for endpoint in instance.endpoints.values():
-        dropped.update(endpoint.dropped)
-    return dropped
-
-
-# --- waiting ---
-# Why a frame is held here, as the sentence a person reads: `why_held`; why a dialog waits is told by `dialog.status`.
-#
-# Loop-only; decides nothing and changes nothing.
-
-
-def why_held(outbox: Outbox, peers: Peers, mirrors: Mirrors) -> str:
-    """What the frames that wait for one address, or for a mirrored pair, wait for, and how much waits there."""
-    address = next_hop(outbox, mirrors)
-    if isinstance(address, MirroredPair):
-        disposition = Disposition.PRINCIPAL_UNKNOWN
-        wall_offset = time.time() - asyncio.get_running_loop().time()
-        why = f"{disposition} ({disposition.number}): {unknown_principal(mirrors.trouble_of(address), wall_offset)}"
-    elif outbox.outlet is None:
-        why = connecting(address, PathProblem(peers.table.problem_of(address)))
-    else:
-        why = f"the connection to {address} takes no more at the moment"
-    share = outbox.share
-    room = ", no room for more" if share.is_full else ""
-    return f"{why}; {share.used_bytes} of at most {share.limit_bytes} bytes wait for it{room}"
-
-
-def next_hop(outbox: Outbox, mirrors: Mirrors) -> NetworkAddress | MirroredPair:
-    """Where an outbox leads now: of a pair its principal, or the pair itself while that is not known."""
-    if isinstance(outbox.address, NetworkAddress):
-        return outbox.address
-    return mirrors.principal_of(outbox.address) or outbox.address
-
-
-# --- held ---
-# Frames that wait for their next hop, as `sys.dm_broker_forwarded_messages` shows them.
-#
-# `copy_held` runs on the loop and takes the frames that wait at one moment, `held_values` decodes one of them
-# wherever it
-# is called. The body is not looked at.
-
-
-@dataclass(frozen=True, slots=True)
-class HeldCopy:
-    """
-    What one outbox held at one moment.
-
-    Shape: `pieces` in the order of leaving; `now` monotonic seconds of that moment; `address` where they are to go;
-    `why` they wait.
-    """
+class HeldFrames(Struct, frozen=True):
+    """The frames that one outbox held; the frames themselves never change, so they are not copied."""
 
     pieces: tuple[Piece, ...]
-    now: float
     address: str
     why: str
 
     @property
     def frames(self) -> Iterator[Held]:
-        """Each frame by itself; in any thread."""
+        """Each frame, in the order of leaving; in any thread."""
         return chain.from_iterable(piece.helds() for piece in self.pieces)
 
 
-def copy_held(outbox: Outbox, peers: Peers, mirrors: Mirrors, *, now: float) -> HeldCopy:
-    """Every frame that waits in one outbox; they are not copied themselves, as they never change."""
-    address = str(next_hop(outbox, mirrors))
-    return HeldCopy(tuple(outbox.held.pieces()), now, address, why_held(outbox, peers, mirrors))
-
-
-def held_values(held: Held, copy: HeldCopy) -> dict[str, object]:
-    """
-    The columns of one frame of a copy by name.
-
-    Shape: times in whole seconds, as the original's.
-    """
-    return {
-        **frame_values(held.frame),
-        "adjacent_broker_address": copy.address,
-        "time_consumed": held.time_consumed(copy.now) // 1000,
-        "why_held": copy.why,
-        "held_ms": held.waited_ms(copy.now),
-        "frame_bytes": len(held.frame),
-    }
-
-
-def frame_values(frame: Buffer) -> dict[str, object]:
-    """
-    What the beginning of a frame tells, by column, as received; also of one that is malformed behind its length.
-
-    Shape: what is left of a life in whole seconds; one shorter than a second still counts as one.
-    """
-    (
-        _,
-        _,
-        flags,
-        hop_count,
-        hop_limit,
-        time_to_live,
-        _,
-        message_id,
-        conversation_id,
-        sequence,
-        fragment,
-        _,
-        _,
-        _,
-        from_length,
-        _,
-        from_instance,
-        to_instance,
-        to_length,
-    ) = HEADER.unpack_from(frame)
-    names_at = HEADER_BYTES + to_length
-    return {
-        "conversation_id": uuid.UUID(bytes=conversation_id),
-        "is_initiator": not flags & Flag.FROM_TARGET,
-        "to_service_name": bytes(frame[HEADER_BYTES:names_at]).decode(errors="replace"),
-        "to_broker_instance": None if to_instance == NO_GUID else uuid.UUID(bytes=to_instance),
-        "from_service_name": bytes(frame[names_at : names_at + from_length]).decode(errors="replace"),
-        "from_broker_instance": None if from_instance == NO_GUID else uuid.UUID(bytes=from_instance),
-        "message_sequence_number": sequence,
-        "message_fragment_number": fragment,
-        "hops_remaining": max(0, hop_limit - hop_count),
-        "time_to_live": -(-time_to_live // 1000),
-        "message_id": uuid.UUID(bytes=message_id),
-    }
-
-
-# --- drop ---
-# What was dropped, as rows of `sys.dm_broker_dispositions`: how many frames by reason, and the last one of each.
-#
-# The counts are those of `broker_messages_dropped_total` and, beside them, of what came twice. A sample is the
-# beginning
-# of the last such frame, so one can see which dialog, and which two services, a number is about.
-
-
-Row = tuple[object, ...]
-
-_DISPOSITION = MEMORY_VIEWS[DISPOSITIONS].index("disposition")
-
-
-def read_drops(instance: Running, at: datetime) -> list[Row]:
-    """
-    The rows of one instance, in the order of the reasons. On the loop.
-
-    Args:
-        instance: The daemon.
-        at: When the loop's clock said 0.
-    """
-    elsewhere = dropped_by_reason(instance)
-    rows: list[Row] = []
-    for name, endpoint in instance.endpoints.items():
-        elsewhere.subtract(endpoint.dropped)
-        samples = {what: (when, _frame(header)) for what, (when, header) in endpoint.last_dropped.items()}
-        rows += _rows(name, endpoint.dropped, samples, at)
-    refusal = instance.peers.permissions.last_refusal
-    rows += _rows(None, elsewhere, instance.forwarder.last_dropped, at, {Disposition.NOT_PERMITTED: refusal})
-    return sorted(rows, key=lambda row: _ORDER[row[_DISPOSITION]])
-
-
-def seconds_since(last_time: str | None, at: datetime) -> float | None:
-    """How long before an instant the last frame was dropped, by `last_time` as views show it; None when none was."""
-    return None if last_time is None else max(0.0, (at - read_instant(last_time)).total_seconds())
-
-
-_ORDER: dict[object, int] = {disposition.value: place for place, disposition in enumerate(Disposition)}
-
-
-def _rows(
-    database: str | None,
-    dropped: Mapping[Disposition, int],
-    samples: Mapping[Disposition, tuple[float, bytes]],
-    at: datetime,
-    reasons: Mapping[Disposition, str] = MappingProxyType({}),
-) -> list[Row]:
-    return [
-        _row(
-            database,
-            disposition,
-            dropped[disposition],
-            samples.get(disposition),
-            at=at,
-            reason=reasons.get(disposition),
-        )
-        for disposition in Disposition
-        if dropped[disposition]
-    ]
-
-
-def _row(
-    database: str | None,
-    disposition: Disposition,
-    frames: int,
-    sample: tuple[float, bytes] | None,
-    *,
-    at: datetime,
-    reason: str | None,
-) -> Row:
-    when, frame = (None, b"") if sample is None else (at + timedelta(seconds=sample[0]), sample[1])
-    values = frame_values(frame) if len(frame) >= MIN_DIALOG_FRAME else {}
-    return make_row(
-        DISPOSITIONS,
-        disposition=disposition.value,
-        message_number=disposition.number or None,
-        database_name=database,
-        frames=frames,
-        last_time=when,
-        reason=reason or None,
-        **values,
-    )
-
-
-def _frame(header: Header | None) -> bytes:
-    return b"" if header is None else encode_dialog(header, b"")
-
-
-# --- mirror ---
-# Mirrored routes in use, as `sys.dm_broker_mirrors`, the status and the metrics show them.
-#
-# `read_mirrors` copies what belongs to the loop; the rest are pure functions of what it gives.
-
-
-MIRROR_METRICS = (
-    MetricDefinition(
-        "broker_mirror_principal",
-        "1 for the address of a mirrored route in use to which its messages go, else 0.",
-        ("route", "address"),
-        fold=max,
-    ),
-    MetricDefinition(
-        "broker_mirror_state",
-        "Of a mirrored route in use: 1 operational, 2 principal only, 3 not operational, so messages wait.",
-        ("route",),
-        fold=max,
-    ),
-    MetricDefinition("broker_mirror_probes_total", "PROBE frames sent to partners of mirrored routes."),
-    MetricDefinition(
-        "broker_mirror_answers_total", "PROBE_REPLY frames of partners of mirrored routes, by role.", ("role",)
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorShown:
-    """
-    One pair at one moment.
-
-    Shape: `route_name` of one route that names it; `seen` of ADDRESS and of MIRROR_ADDRESS; `due` monotonic seconds of
-    the next PROBE; `zero` UTC seconds since 1970 when the clock of the loop said 0; `frames`, `bytes` that wait.
-    """
+class MirrorSnapshot(Struct, frozen=True):
+    """A mirrored pair in use. `seen` is what its ADDRESS and its MIRROR_ADDRESS said; `due` when it is asked again."""
 
     route_name: str
     pair: MirroredPair
@@ -443,168 +217,570 @@ class MirrorShown:
     seen: tuple[AddressState, AddressState]
     due: float | None
     alarm: str
-    zero: float
+    held: int
+    held_bytes: int
+
+
+class FrameFields(Struct, frozen=True):
+    """What the beginning of a frame says, by column of the views; all None of a frame that is not known."""
+
+    conversation_id: uuid.UUID | None = None
+    is_initiator: bool | None = None
+    to_service_name: str | None = None
+    to_broker_instance: uuid.UUID | None = None
+    from_service_name: str | None = None
+    from_broker_instance: uuid.UUID | None = None
+    message_sequence_number: int | None = None
+    message_fragment_number: int | None = None
+    hops_remaining: int | None = None
+    time_to_live: int | None = None
+    message_id: uuid.UUID | None = None
+
+
+class DropSnapshot(Struct, frozen=True):
+    """Frames that ended here for one reason, and the last of them; `database` is None for what passed through."""
+
+    disposition: Disposition
+    database: str | None
     frames: int
-    bytes: int
+    last_at: float | None
+    sample: bytes | Header | None
+    reason: str
+
+    @property
+    def fields(self) -> FrameFields:
+        """What the last frame said; in any thread."""
+        frame = encode_dialog(self.sample, b"") if isinstance(self.sample, Header) else self.sample or b""
+        return frame_fields(frame) if len(frame) >= MIN_DIALOG_FRAME else FrameFields()
 
 
-def read_mirrors(mirrors: Mirrors, now: float) -> list[MirrorShown]:
-    """Every pair in use, at this monotonic instant. Loop-only. Cost: the pairs."""
-    zero = time.time() - now
-    return [_shown(mirrors, pair, one.route, zero) for pair, one in mirrors.in_use.items()]
+class RouteFrames(Struct, frozen=True):
+    """Frames that left by a route; `next_hop` is None for all whose route is remembered no more."""
+
+    route: str
+    next_hop: str | None
+    frames: int
 
 
-def _shown(mirrors: Mirrors, pair: MirroredPair, route: MirroredRoute[NetworkAddress], zero: float) -> MirrorShown:
-    frames, size = mirrors.waiting(pair)
-    return MirrorShown(
-        route_name=mirrors.route_name(pair),
-        pair=pair,
-        state=route.state.value,
-        state_desc=route.state.name,
-        principal=route.principal,
-        epoch=route.epoch,
-        seen=(route.seen[pair.address], route.seen[pair.mirror_address]),
-        due=route.due,
-        alarm=route.alarm,
-        zero=zero,
-        frames=frames,
-        bytes=size,
+class RoutesSnapshot(Struct, frozen=True):
+    """The routes of all databases, msdb included, and the addresses that are not reached."""
+
+    tables: tuple[RouteTable, ...] = ()
+    down: frozenset[NetworkAddress] = frozenset()
+
+
+class DatabaseSnapshot(Struct, frozen=True):
+    """A user database at work. `commits` is transactions by bucket of their duration, and their sum in seconds."""
+
+    broker_instance: bytes
+    path: Path
+    problem: str
+    services: Mapping[str, ServiceCounts]
+    dropped: Mapping[Disposition, int]
+    sending_dialogs: int
+    commits: tuple[tuple[int, ...], float]
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """All sections of one instance, and who it is. `taken_at` is the UTC instant of `loop_time`."""
+
+    taken_at: datetime
+    loop_time: float
+    name: str
+    software: str
+    broker_instance: bytes
+    started_at: float
+    is_ready: bool
+    loop: str
+    kernel: str
+    listen: tuple[str, ...]
+    advertise: tuple[str, ...]
+    endpoint: EndpointSettings
+    draining: DrainStatus | None
+    run: RunSnapshot = RunSnapshot()
+    forwarding: ForwardingSnapshot = ForwardingSnapshot()
+    traffic: TrafficSnapshot = TrafficSnapshot()
+    links: tuple[LinkSnapshot, ...] = ()
+    addresses: tuple[tuple[str, AddressStatus], ...] = ()
+    next_hops: tuple[NextHopStatus, ...] = ()
+    held: tuple[HeldFrames, ...] = ()
+    mirrors: tuple[MirrorSnapshot, ...] = ()
+    drops: tuple[DropSnapshot, ...] = ()
+    by_route: tuple[RouteFrames, ...] = ()
+    routes: RoutesSnapshot = RoutesSnapshot()
+    transport: TransportSnapshot = TransportSnapshot()
+    databases: tuple[tuple[str, DatabaseSnapshot], ...] = ()
+    roles: tuple[tuple[str, OwnRoleStatus], ...] = ()
+
+    def utc(self, loop_seconds: float) -> datetime:
+        """The UTC instant of one of the loop's clock."""
+        return self.taken_at + timedelta(seconds=loop_seconds - self.loop_time)
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """The files of the user databases by name."""
+        return {name: database.path for name, database in self.databases}
+
+
+def read_snapshot(instance: Running, sections: Iterable[Section]) -> Snapshot:
+    """These sections of an instance, at this moment. Loop-only."""
+    now = asyncio.get_running_loop().time()
+    return _snapshot(instance, now, {section: tuple(_read(section, instance, now)) for section in sections})
+
+
+async def read_snapshot_in_steps(instance: Running, sections: Iterable[Section]) -> Snapshot:
+    """The same in several iterations of the loop, each section as of its own moment."""
+    loop = asyncio.get_running_loop()
+    found: dict[Section, tuple[Any, ...]] = {}
+    deadline = time.monotonic() + STEP_SECONDS
+    for section in sections:
+        values = _read(section, instance, loop.time())
+        found[section] = ()
+        while part := tuple(islice(values, STEP_VALUES)):
+            found[section] += part
+            if time.monotonic() >= deadline:
+                await asyncio.sleep(0)
+                deadline = time.monotonic() + STEP_SECONDS
+    return _snapshot(instance, loop.time(), found)
+
+
+def _snapshot(instance: Running, now: float, found: Mapping[Section, tuple[Any, ...]]) -> Snapshot:
+    draining = instance.drain.told
+    values: dict[str, Any] = {key.value: some[0] if key in _SINGLE else some for key, some in found.items()}
+    return Snapshot(
+        taken_at=datetime.now(UTC),
+        loop_time=now,
+        name=instance.name,
+        software=instance.software,
+        broker_instance=instance.broker_instance,
+        started_at=instance.started_at,
+        is_ready=instance.is_ready,
+        loop="asyncio" if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop) else "uvloop",
+        kernel=instance.forwarder.kernel_name,
+        listen=tuple(f"{listener.host}:{listener.port}" for listener in instance.listeners),
+        advertise=tuple(instance.peers.hello.addresses),
+        endpoint=instance.settings.endpoint,
+        draining=None if draining is None else DrainStatus(**draining),
+        **values,
     )
 
 
-def mirror_rows(shown: Iterable[MirrorShown]) -> Iterator[tuple[object, ...]]:
-    """One row for each pair."""
-    for one in shown:
-        sides = {"address": one.seen[0], "mirror": one.seen[1]}
-        yield make_row(
-            MIRRORS,
-            route_name=one.route_name,
-            remote_service_name=one.pair.remote_service_name,
-            broker_instance=one.pair.broker_instance,
-            address=str(one.pair.address),
-            mirror_address=str(one.pair.mirror_address),
-            principal_address=None if one.principal is None else str(one.principal),
-            state=one.state,
-            state_desc=one.state_desc,
-            epoch=one.epoch,
-            next_probe_time=_utc_of(one, one.due),
-            waiting_messages=one.frames,
-            waiting_bytes=one.bytes,
-            alarm=one.alarm or None,
-            **{f"{side}_probe_time": _utc_of(one, seen.asked_at) for side, seen in sides.items()},
-            **{f"{side}_answer_time": _utc_of(one, seen.answered_at) for side, seen in sides.items()},
-            **{f"{side}_role": seen.role and str(seen.role) for side, seen in sides.items()},
-            **{f"{side}_epoch": seen.epoch for side, seen in sides.items()},
-            **{f"{side}_problem": seen.problem or None for side, seen in sides.items()},
+def _read(section: Section, instance: Running, now: float) -> Iterator[Any]:
+    """The values of a section; what may change under way is copied with the first of them."""
+    single = _SINGLE.get(section)
+    return iter((single(instance),)) if single is not None else _MANY[section](instance, now)
+
+
+# --- the run, the forwarder and the databases ---
+
+
+def _read_run(instance: Running) -> RunSnapshot:
+    journal = None if instance.journal is None else JournalStatus(**instance.journal.status())
+    failures = dict(instance.supervision.failures)
+    return RunSnapshot(
+        lag_s=instance.lag.seconds,
+        tasks=tuple(TaskStatus(**task) for task in instance.supervision.status()),
+        task_failures=failures if journal is None else failures | {"journal": journal.failures},
+        scripts=tuple(
+            ScriptStatus(one.source, one.stage.value, one.size, one.position, one.statements)
+            for one in instance.catalog.scripts
+        ),
+        reload=ReloadStatus(**instance.reloads.status()),
+        reloaded_at=instance.reloads.last_success_at,
+        journal=journal,
+    )
+
+
+def _read_forwarding(instance: Running) -> ForwardingSnapshot:
+    forwarder, pool = instance.forwarder, instance.forwarder.pool
+    return ForwardingSnapshot(
+        received=dict(forwarder.received),
+        forwarded=forwarder.forwarded,
+        delivered=forwarder.delivered,
+        dropped=dict(forwarder.dropped),
+        held=pool.frames,
+        pool_bytes=pool.used_bytes,
+        pool_limit_bytes=pool.limit_bytes,
+        over_share=pool.over_share,
+        over_peer_share=pool.over_quota,
+        unaccounted=forwarder.unaccounted,
+    )
+
+
+def _read_traffic(instance: Running) -> TrafficSnapshot:
+    endpoints, past, hop = instance.endpoints.values(), instance.past, instance.forwarder.hop
+    from_databases, delivered = past.received.copy(), past.delivered.copy()
+    resent, trips = past.resent_to.copy(), past.round_trips.copy()
+    duplicates = past.dropped[Disposition.DUPLICATE]
+    for endpoint in endpoints:
+        duplicates += endpoint.dropped[Disposition.DUPLICATE]
+        from_databases.update(endpoint.transmitter.received)
+        delivered.update(endpoint.delivered)
+        resent.update(endpoint.transmitter.resent_to)
+        trips.update(endpoint.transmitter.round_trips)
+    received = {peer: dict(counts) for peer, counts in instance.peers.received().items()}
+    received[""] = from_databases + Counter(received.get("", {}))  # of links whose HELLO is not complete, too
+    by_hop: dict[str, dict[int, int]] = {}
+    for (next_hop, bucket), count in trips.items():
+        by_hop.setdefault("" if next_hop is None else str(next_hop), {})[bucket] = count
+    hop.count_pending()
+    return TrafficSnapshot(
+        received=received,
+        delivered=delivered,
+        dropped=dropped_by_reason(instance),
+        duplicates=duplicates,
+        resent={peer: count for peer, count in resent.items() if count},
+        round_trips=by_hop,
+        hops=tuple(hop.counts),
+        hop_seconds=hop.seconds,
+        peer_errors=dict(instance.peers.protocol_errors),
+        mirror_probes=instance.mirrors.probes,
+        mirror_answers=dict(instance.mirrors.answers),
+    )
+
+
+def dropped_by_reason(instance: Running) -> Counter[Disposition]:
+    """What ended here for another reason than arriving, in the forwarder or in a database, departed ones included."""
+    dropped = instance.forwarder.dropped + instance.past.dropped
+    for endpoint in instance.endpoints.values():
+        dropped.update(endpoint.dropped)
+    return dropped
+
+
+def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
+    """In the order of the reasons; of each the databases last."""
+    elsewhere = dropped_by_reason(instance)
+    for endpoint in instance.endpoints.values():
+        elsewhere.subtract(endpoint.dropped)
+    for disposition in Disposition:
+        for name, endpoint in instance.endpoints.items():
+            if frames := endpoint.dropped[disposition]:
+                at, sample = endpoint.last_dropped.get(disposition, (None, None))
+                yield DropSnapshot(disposition, name, frames, at, sample, "")
+        if frames := elsewhere[disposition]:
+            last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
+            refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
+            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal)
+
+
+def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:
+    for name, endpoint in list(instance.endpoints.items()):
+        yield name, _database(endpoint, instance.catalog.databases[name].rows.services)
+
+
+def _database(endpoint: Endpoint, known: Iterable[str]) -> DatabaseSnapshot:
+    transmitter = endpoint.transmitter
+    counts = transmitter.sent, transmitter.resent, transmitter.acknowledged, endpoint.delivered
+    services = sorted(set(known).union(*counts))
+    return DatabaseSnapshot(
+        broker_instance=endpoint.broker_instance,
+        path=endpoint.path,
+        problem=endpoint.problem,
+        services={service: ServiceCounts(*(count[service] for count in counts)) for service in services},
+        dropped={disposition: frames for disposition, frames in endpoint.dropped.items() if frames},
+        sending_dialogs=len(transmitter.senders),
+        commits=(tuple(endpoint.commits.counts), endpoint.commits.seconds),
+    )
+
+
+def _read_roles(instance: Running, _: float) -> Iterator[tuple[str, OwnRoleStatus]]:
+    yield from instance.standings().items()
+
+
+# --- links and addresses ---
+
+
+def _read_links(instance: Running, now: float) -> Iterator[LinkSnapshot]:
+    own = int.from_bytes(instance.peers.hello.arbitration, "big")
+    for link in list(instance.peers.links.values()):
+        yield _link(link, own, now)
+
+
+def _link(link: Link, own: int, now: float) -> LinkSnapshot:
+    activity, round_trip = link.activity.update(link, now), link.connection.round_trip
+    peer = None if link.agreement is None else link.agreement.peer
+    return LinkSnapshot(
+        connection_id=uuid.UUID(int=own ^ link.number),  # unique for as long as the process lives
+        name=link.peer_name,
+        label=link.label,
+        address=link.address,
+        is_accept=link.is_accept,
+        state=link.state.value,
+        activity=activity.state.value,
+        activity_reason=activity.reason,
+        activity_since=activity.since,
+        progress_at=activity.progress_at,
+        round_trip_ms=None if round_trip is None else round(round_trip * 1000, 3),
+        cipher=link.transport.cipher,
+        identity=link.transport.identity,
+        peer_arbitration=None if peer is None else uuid.UUID(bytes=peer.arbitration),
+        peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
+        is_paused=link.is_paused,
+        is_blocked=link.is_blocked,
+        slowed_by=slowed_by(link),
+        opened_at=link.opened_at,
+        online_at=link.online_at,
+        last_activity=max(link.connection.last_heard, link.connection.last_sent),
+        bytes_received=link.bytes_received,
+        bytes_sent=link.bytes_sent,
+        frames_received=link.received.total(),
+        frames_rejected=link.frames_rejected,
+        sends=link.sends,
+        receives=link.receives,
+    )
+
+
+def slowed_by(link: Link) -> str:
+    """The settings for which a connection is not read now; empty while it is."""
+    if not link.is_paused:
+        return ""
+    return ", ".join(sorted(link.slowed_by)) or "endpoint.backpressure"
+
+
+def _read_addresses(instance: Running, _: float) -> Iterator[tuple[str, AddressStatus]]:
+    """Those that were dialled or are served, and the first of those that routes name and nobody has dialled yet."""
+    peers, outboxes = instance.peers, instance.forwarder.table.outboxes
+    known, own = peers.table.known_addresses | outboxes.keys(), instance.forwarder.routing_context.own
+    untried = list(islice((one for one in peers.dialer.named if one not in known and one not in own), UNTRIED_MAX))
+    for address in sorted(known, key=str):
+        health, problem, outbox = (
+            peers.table.health_of(address).name.lower(),
+            peers.table.problem_of(address),
+            outboxes.get(address),
+        )
+        if outbox is None:
+            yield str(address), AddressStatus(health, problem)
+            continue
+        share, link = outbox.share, outbox.outlet
+        peer = link.peer_name if isinstance(link, Link) else ""
+        yield str(address), AddressStatus(health, problem, len(outbox.held), share.used_bytes, share.refused, peer)
+    yield from ((str(address), AddressStatus("untried")) for address in untried)
+
+
+def _read_routes(instance: Running) -> RoutesSnapshot:
+    """An address is down when the last that is known of it is a failure."""
+    peers = instance.peers
+    return RoutesSnapshot(
+        tables=tuple(database.table for database in instance.catalog.databases.values()),
+        down=frozenset(
+            address
+            for address, attempts in peers.table.histories.items()
+            if attempts.failures > 0 and peers.table.health_of(address) is not AddressHealth.CONNECTED
+        ),
+    )
+
+
+# --- frames that wait, and frames that left ---
+
+
+def _read_next_hops(instance: Running, now: float) -> Iterator[NextHopStatus]:
+    holding = [outbox for outbox in instance.forwarder.table.all_outboxes() if outbox.held]
+    for outbox in heapq.nlargest(NEXT_HOPS_MAX, holding, key=lambda outbox: len(outbox.held)):
+        hop = _next_hop(outbox, instance)
+        attempts = instance.peers.table.histories.get(hop) if isinstance(hop, NetworkAddress) else None
+        wait = None if attempts is None or outbox.outlet is not None else max(0.0, attempts.suppressed_until - now)
+        yield NextHopStatus(
+            next_hop=str(hop),
+            held=len(outbox.held),
+            held_bytes=outbox.share.used_bytes,
+            oldest_s=round(now - next(iter(outbox.held)).since, 3),
+            why=_why_held(outbox, instance),
+            next_attempt_s=None if wait is None else round(wait, 3),
         )
 
 
-def mirror_status(shown: Iterable[MirrorShown]) -> list[dict[str, Any]]:
-    """The same in short, for the status."""
-    return [
-        {
-            "route": one.route_name,
-            "service": one.pair.remote_service_name,
-            "broker_instance": str(one.pair.broker_instance),
-            "state": one.state_desc,
-            "principal": None if one.principal is None else str(one.principal),
-            "epoch": one.epoch,
-            "partners": {
-                str(address): {"role": seen.role and str(seen.role), "epoch": seen.epoch, "problem": seen.problem}
-                for address, seen in zip((one.pair.address, one.pair.mirror_address), one.seen, strict=True)
-            },
-            "held": one.frames,
-            "held_bytes": one.bytes,
-            "alarm": one.alarm,
-        }
-        for one in shown
-    ]
+def _read_held(instance: Running, _: float) -> Iterator[HeldFrames]:
+    for outbox in instance.forwarder.table.all_outboxes():
+        if outbox.held:
+            address = str(_next_hop(outbox, instance))
+            yield HeldFrames(tuple(outbox.held.pieces()), address, _why_held(outbox, instance))
 
 
-# --- metrics, on the loop ---------------------------------------------------------------------------------------
+def _next_hop(outbox: Outbox, instance: Running) -> NetworkAddress | MirroredPair:
+    """Where an outbox leads now: of a pair its principal, or the pair itself while that is not known."""
+    if isinstance(outbox.address, NetworkAddress):
+        return outbox.address
+    return instance.mirrors.principal_of(outbox.address) or outbox.address
 
 
-def mirror_readers() -> Mapping[str, Reader]:
-    """What reads each of them."""
-    return {
-        "broker_mirror_principal": lambda instance: principal_samples(instance.mirrors),
-        "broker_mirror_state": lambda instance: state_samples(instance.mirrors),
-        "broker_mirror_probes_total": single(lambda instance: instance.mirrors.probes),
-        "broker_mirror_answers_total": lambda instance: [((role,), n) for role, n in instance.mirrors.answers.items()],
-    }
+def _why_held(outbox: Outbox, instance: Running) -> str:
+    """What the frames for one address, or for a mirrored pair, wait for, and how much waits there."""
+    address, share = _next_hop(outbox, instance), outbox.share
+    if isinstance(address, MirroredPair):
+        disposition = Disposition.PRINCIPAL_UNKNOWN
+        wall_offset = time.time() - asyncio.get_running_loop().time()
+        trouble = instance.mirrors.trouble_of(address)
+        why = f"{disposition} ({disposition.number}): {unknown_principal(trouble, wall_offset)}"
+    elif outbox.outlet is None:
+        why = connecting(address, PathProblem(instance.peers.table.problem_of(address)))
+    else:
+        why = f"the connection to {address} takes no more at the moment"
+    room = ", no room for more" if share.is_full else ""
+    return f"{why}; {share.used_bytes} of at most {share.limit_bytes} bytes wait for it{room}"
 
 
-def principal_samples(mirrors: Mirrors) -> Iterator[tuple[Labels, float]]:
-    """Route and address of every pair in use."""
-    for pair, one in mirrors.in_use.items():
-        for address in one.route.addresses:
-            yield (mirrors.route_name(pair), str(address)), one.route.principal == address
-
-
-def state_samples(mirrors: Mirrors) -> Iterator[tuple[Labels, float]]:
-    """The number of the state by route."""
-    for pair, one in mirrors.in_use.items():
-        yield (mirrors.route_name(pair),), one.route.state.value
-
-
-def carried_by_way(forwarder: Forwarder) -> dict[Labels, float]:
-    """The same added up, of the ways that there are now."""
-    carried: dict[Labels, float] = {}
-    for labels, frames in forwarded_samples(forwarder):
-        carried[labels] = carried.get(labels, 0) + frames
-    return carried
-
-
-def forwarded_samples(forwarder: Forwarder) -> Iterator[tuple[Labels, float]]:
-    """
-    Frames that left, by route and address; of mirrored routes by the address that was principal then.
-
-    All of it is as of the first step, so that the others may be made in later turns of the loop.
-    """
+def _read_by_route(instance: Running, _: float) -> Iterator[RouteFrames]:
+    """By route and next hop; of mirrored routes by the address that was principal then. As of the first value."""
+    forwarder = instance.forwarder
     principals = forwarder.routing_context.principals
     left = [(way.route, way.sink, way.frames) for way in forwarder.entries.values() if isinstance(way.sink, Outbox)]
     earlier = [one for counts in forwarder.table.sent_earlier.values() for one in counts.items()]
+    if forwarder.retired_frames:
+        yield RouteFrames("", None, forwarder.retired_frames)
     hops: dict[Outbox, str | None] = {}  # its text costs more than all else, and many routes lead to one address
     for route, outbox, frames in left:
         if outbox not in hops:
             address = outbox.address
             hop = principals.get(address) if isinstance(address, MirroredPair) else address
             hops[outbox] = None if hop is None else str(hop)
-        told = hops[outbox]
-        if told is not None:
-            yield (route, told), frames
-    yield from earlier
+        text = hops[outbox]
+        if text is not None:
+            yield RouteFrames(route, text, frames)
+    yield from (RouteFrames(route, text, frames) for (route, text), frames in earlier)
 
 
-def _utc_of(one: MirrorShown, at: float | None) -> datetime | None:
-    return None if at is None else datetime.fromtimestamp(one.zero + at, UTC)
+def _read_mirrors(instance: Running, _: float) -> Iterator[MirrorSnapshot]:
+    for pair, in_use in list(instance.mirrors.in_use.items()):
+        route = in_use.route
+        yield MirrorSnapshot(
+            instance.mirrors.route_name(pair),
+            pair,
+            route.state.value,
+            route.state.name,
+            route.principal,
+            route.epoch,
+            (route.seen[pair.address], route.seen[pair.mirror_address]),
+            route.due,
+            route.alarm,
+            *instance.mirrors.waiting(pair),
+        )
 
 
-# --- next_hop ---
-# What waits for each next hop, since when, why, and when it is tried again: `waiting` of a status.
+def frame_fields(frame: Buffer) -> FrameFields:
+    """
+    What a frame says, as received; also of one that is malformed after its length.
 
-
-NEXT_HOPS_MAX = 100  # told in a status, those with the most frames
-
-
-def next_hop_status(instance: Running, now: float) -> list[dict[str, Any]]:
-    """Those for which frames wait, the most first, at this monotonic instant. Loop-only. Cost: the next hops."""
-    holding = [outbox for outbox in instance.forwarder.table.all_outboxes() if outbox.held]
-    most = heapq.nlargest(NEXT_HOPS_MAX, holding, key=lambda outbox: len(outbox.held))
-    return [_told(outbox, instance, now) for outbox in most]
-
-
-def _told(outbox: Outbox, instance: Running, now: float) -> dict[str, Any]:
-    hop = next_hop(outbox, instance.mirrors)
-    attempts = instance.peers.table.histories.get(hop) if isinstance(hop, NetworkAddress) else None
-    wait = (
-        None if attempts is None or outbox.outlet is not None else round(max(0.0, attempts.suppressed_until - now), 3)
+    The time to live is in whole seconds, as the original's; less than a second still counts as one.
+    """
+    (_, _, flags, hop_count, hop_limit, time_to_live, _, message_id, conversation_id, sequence, fragment, *rest) = (
+        HEADER.unpack_from(frame)
     )
-    return {
-        "next_hop": str(hop),
-        "held": len(outbox.held),
-        "held_bytes": outbox.share.used_bytes,
-        "oldest_s": round(now - next(iter(outbox.held)).since, 3),
-        "why": why_held(outbox, instance.peers, instance.mirrors),
-        "next_attempt_s": wait,
+    _, _, _, from_length, _, from_instance, to_instance, to_length = rest
+    names_at = HEADER_BYTES + to_length
+    return FrameFields(
+        uuid.UUID(bytes=conversation_id),
+        not flags & Flag.FROM_TARGET,
+        bytes(frame[HEADER_BYTES:names_at]).decode(errors="replace"),
+        None if to_instance == NO_GUID else uuid.UUID(bytes=to_instance),
+        bytes(frame[names_at : names_at + from_length]).decode(errors="replace"),
+        None if from_instance == NO_GUID else uuid.UUID(bytes=from_instance),
+        sequence,
+        fragment,
+        max(0, hop_limit - hop_count),
+        -(-time_to_live // 1000),
+        uuid.UUID(bytes=message_id),
+    )
+
+
+# --- certificates ---
+
+_CERTIFICATE_ROLES = {
+    "own": "the certificate of this instance",
+    "own_chain": "a certificate that is sent behind that of this instance",
+    "trust": "a trusted certificate",
+    "peer": "the certificate of a peer",
+    "peer_chain": "a CA of a peer",
+}
+
+
+def _read_transport(instance: Running) -> TransportSnapshot:
+    endpoint, watch, peers = instance.settings.endpoint, instance.certificates, instance.peers
+    certificates = tuple(sorted(certificates_in_use(instance), key=lambda one: one[1].not_after))
+    sentences = {
+        WarningKind.PLAIN_TEXT: plain_text_told(endpoint.encryption),
+        WarningKind.FILES_NOT_IN_USE: watch.problem and f"certificate files are not in use: {watch.problem}",
+        WarningKind.PERMISSIONS: peers.permissions.warning,
+        WarningKind.LOOPBACK: loopback_told(instance.settings.admin),
     }
+    warnings = [TransportWarning(kind, text) for kind, text in sentences.items() if text]
+    return TransportSnapshot(
+        encryption=endpoint.encryption,
+        authentication=endpoint.authentication,
+        warnings=(*warnings, *expiry_warnings(certificates, datetime.now(UTC))),
+        certificates=certificates,
+        reloads=watch.reloads,
+        reload_failures=watch.failures,
+        problem=watch.problem,
+        handshakes=len(peers.handshaker.handshakes),
+        connections_max=peers.admission.most,
+        refused=dict(peers.admission.refused),
+        pauses=dict(peers.admission.meters.pauses),
+    )
+
+
+def certificates_in_use(instance: Running) -> Iterator[tuple[str, Identity]]:
+    """
+    Role and certificate, each once.
+
+    Roles: `own` and `own_chain` are what this instance shows, `trust` whom it trusts, `peer` and `peer_chain` what the
+    peers that are connected now have shown, and by which CAs that was verified.
+    """
+    seen: set[tuple[str, str]] = set()
+    for role, certificate in _certificates(instance):
+        if (role, certificate.fingerprint) not in seen:
+            seen.add((role, certificate.fingerprint))
+            yield role, certificate
+
+
+def _certificates(instance: Running) -> Iterator[tuple[str, Identity]]:
+    security = instance.peers.handshaker.security
+    if security.own is not None:
+        yield "own", security.own
+    yield from (("own_chain", one) for one in security.own_chain)
+    yield from (("trust", one) for one in security.trusted)
+    for link in instance.peers.links.values():
+        for position, certificate in enumerate(link.transport.chain):
+            yield "peer_chain" if position else "peer", certificate
+
+
+def expiry_warnings(certificates: Iterable[tuple[str, Identity]], now: datetime) -> Iterator[TransportWarning]:
+    """
+    One for each certificate that has expired or soon does, the most urgent first, of many only some.
+
+    Before them one on the first that is not valid yet: it was used, so the clock has gone back since.
+    """
+    every = list(certificates)
+    for role, one in [(role, one) for role, one in every if one.not_before > now][:1]:
+        when = f"{one.not_before:%Y-%m-%d %H:%M} UTC"
+        text = f"{_CERTIFICATE_ROLES[role]} is not valid before {when}, by the clock of this machine"
+        yield TransportWarning(WarningKind.CLOCK, f"{text}: {one.principal_name}")
+    due = [(role, one) for role, one in every if one.not_after <= now + SOON]
+    for role, one in due[:WARNINGS_MAX]:
+        left, when = one.not_after - now, f"{one.not_after:%Y-%m-%d %H:%M} UTC"
+        wait = f"{left.days} days" if left.days > 1 else f"{left // timedelta(hours=1)} hours"
+        is_over = one.not_after <= now
+        end = f"has expired at {when}" if is_over else f"ends in {wait}, at {when}"
+        kind = WarningKind.EXPIRED if is_over else WarningKind.EXPIRES
+        yield TransportWarning(kind, f"{_CERTIFICATE_ROLES[role]} {end}: {one.principal_name}")
+    if len(due) > WARNINGS_MAX:
+        yield TransportWarning(WarningKind.MORE_EXPIRE, f"{len(due) - WARNINGS_MAX} more certificates end soon")
+
+
+_SINGLE: Mapping[Section, Callable[[Running], object]] = {
+    Section.RUN: _read_run,
+    Section.FORWARDING: _read_forwarding,
+    Section.TRAFFIC: _read_traffic,
+    Section.ROUTES: _read_routes,
+    Section.TRANSPORT: _read_transport,
+}
+_MANY: Mapping[Section, Callable[[Running, float], Iterator[object]]] = {
+    Section.LINKS: _read_links,
+    Section.ADDRESSES: _read_addresses,
+    Section.NEXT_HOPS: _read_next_hops,
+    Section.HELD: _read_held,
+    Section.MIRRORS: _read_mirrors,
+    Section.DROPS: _read_drops,
+    Section.BY_ROUTE: _read_by_route,
+    Section.DATABASES: _read_databases,
+    Section.ROLES: _read_roles,
+}

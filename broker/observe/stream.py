@@ -1,29 +1,59 @@
-"""The few numbers of an instance that are noted every second, whether anybody looks or not: a dozen additions."""
+"""
+`GET /v1/events`: one snapshot every second as a value, with what grew since the last one, and the last ten minutes.
+
+A row of counters is recorded every second, listeners or not; it costs a dozen additions, and the ring of them some 100
+KiB. While clients listen, one `StatsStream` serves all of them: it remembers the counters of its last event, and which
+connections ended lately. Nothing here reads an instance. Every list is cut to its biggest rows with the sums of the
+rest, and names to 200 characters, since they come from peers and applications. The shape is a contract, told in
+docs/status-page.md.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from msgspec import Struct, structs, to_builtins
 
 from broker.dialog.send_queue import MICROSECONDS
-from broker.observe.database_stats import Stock, ledger_values
-from broker.observe.health import cut, fold, ledger_sentence, shorten, verdict
+from broker.observe.database_stats import DatabaseStats, ledger_status
+from broker.observe.health import judge, shorten
 from broker.observe.instance import Running
-from broker.observe.samples import BUCKETS, Labels
-from broker.observe.snapshot import seconds_since
+from broker.observe.metrics import BUCKETS
+from broker.observe.remedies import remedy_of_drop
+from broker.observe.snapshot import DropSnapshot, Section, Snapshot
+from broker.observe.status import ConnectionStatus, Status, TransportStatus
+from broker.observe.status_rendering import STATUS, render_status
+from broker.observe.tsql import render_instant
+
+SECTIONS = (*STATUS, Section.BY_ROUTE)
+"""What an event needs of an instance."""
+
+ROWS_MAX = 600  # of the history: ten minutes
+PEERS_MAX = NEXT_HOPS_MAX = ROUTES_MAX = DROPS_MAX = MIRRORS_MAX = 40  # what a page can show, and some 100 KiB in all
+WAITING_MAX, DATABASES_MAX, CERTIFICATES_MAX, SCRIPTS_MAX, LISTEN_MAX = 30, 20, 20, 64, 20
+GONE_SECONDS, GONE_MAX = 60.0, 40  # for which a connection that has ended is still shown, and how many
+CERTIFICATE_DAYS = 30  # what ends within them is shown whoever it belongs to
+
+RATED = ("received", "forwarded", "delivered", "dropped", "sent", "acknowledged")
+LATENCIES = ("loop_lag_s", "hop_p50_s", "hop_p99_s", "ack_p50_s", "ack_p99_s")
+COLUMNS = ("at", *RATED, "held", "pool_bytes", *LATENCIES)
+_LINK_COUNTS = ("frames_received", "bytes_received", "bytes_sent")
+_DATABASE_COUNTS = ("sent", "acknowledged", "delivered")
+
+Row = dict[str, Any]
+Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counters(Struct, frozen=True):
     """
-    Frames and messages since the start, and what waits now.
+    The dozen numbers that are recorded every second, listeners or not.
 
-    Shape: `received`, `forwarded`, `delivered`, `dropped` dialog frames of the pass; `sent`, `acknowledged` messages of
-    the databases here; `held` frames and `pool_bytes` that wait for their next hop now; `hops`, `trips` how many frames
-    were here, and acknowledgements under way, for how long: by place in `BUCKETS`, empty where nobody counts.
+    Dialog frames that passed the forwarder, messages of the databases here, and what waits now; `hops` and `trips` are
+    how many frames were here, and acknowledgements under way, for how long, by position in `BUCKETS`.
     """
 
     received: int = 0
@@ -38,11 +68,11 @@ class Counts:
     trips: tuple[float, ...] = ()
 
 
-def read_counts(instance: Running) -> Counts:
+def read_counters(instance: Running) -> Counters:
     """At this moment. Loop-only. Cost: the next hops and the services that have sent."""
     forwarder = instance.forwarder
     transmitters = [endpoint.transmitter for endpoint in instance.endpoints.values()]
-    return Counts(
+    return Counters(
         received=forwarder.received.total(),
         forwarded=forwarder.forwarded,
         delivered=forwarder.delivered,
@@ -59,90 +89,65 @@ def read_counts(instance: Running) -> Counts:
 def _trips(parts: Iterable[Counter[Any]]) -> tuple[float, ...]:
     """Of all next hops together."""
     counts = [0] * len(BUCKETS)
-    for (_, place), count in (one for part in parts for one in part.items()):
-        if place != MICROSECONDS:
-            counts[place] += count
+    for (_, bucket), count in (one for part in parts for one in part.items()):
+        if bucket != MICROSECONDS:
+            counts[bucket] += count
     return tuple(counts)
-
-
-# --- rate ---
-# Rates of counters between two looks at them.
 
 
 class Rates:
     """
-    What counters grew by, a second, since the last look; for one reader.
+    What counters grew by, a second, since the last update; for one reader.
 
-    A counter that is smaller than before has begun anew, so all of it is growth. One that was not there at the last
-    look grew from 0; at the first look nothing is known.
+    A counter that is smaller than before has restarted, so all of it is growth. One that was not there before grew from
+    0; at the first update nothing is known. `seconds` have passed since the last one, 0.0 at the first.
     """
 
     def __init__(self) -> None:
-        self._before: dict[Hashable, float] | None = None
+        self._before: Mapping[Any, float] | None = None
         self._at = 0.0
         self.seconds = 0.0
 
-    def look(self, counters: Mapping[Hashable, float], now: float) -> dict[Hashable, float | None]:
+    def update(self, counters: Mapping[Key, float], now: float) -> dict[Key, float | None]:
         """
-        The rates by counter; None at the first look.
+        The rates by counter; None at the first update. Cost: O(counters).
 
         Args:
-            counters: What they count now; kept until the next look, so never changed by the caller.
+            counters: Their values now; kept until the next update, so never changed by the caller.
             now: Monotonic seconds.
-
-        Cost: O(counters).
         """
-        before, self._before = self._before, dict(counters)
+        before, self._before = self._before, counters
         self.seconds, self._at = now - self._at, now
         if before is None or self.seconds <= 0:
             self.seconds = 0.0
             return dict.fromkeys(counters)
-        get, seconds = before.get, self.seconds
-        rates: dict[Hashable, float | None] = {}
+        rates: dict[Key, float | None] = {}
         for key, count in counters.items():
-            old = get(key, 0)
-            rates[key] = round((count - old if count >= old else count) / seconds, 2)
+            old = before.get(key, 0)
+            rates[key] = round((count - old if count >= old else count) / self.seconds, 2)
         return rates
 
 
-# --- past ---
-# The last ten minutes, one row a second, in a ring: so that who begins to look sees what was before.
-#
-# A row is kept whether anybody looks or not; it costs a dozen additions. Numbers only, so the ring has a bound of
-# some
-# 100 KiB.
-
-
-ROWS_MAX = 600
-_RATED = ("received", "forwarded", "delivered", "dropped", "sent", "acknowledged")
-LATENCIES = ("loop_lag_s", "hop_p50_s", "hop_p99_s", "ack_p50_s", "ack_p99_s")
-COLUMNS = ("at", *_RATED, "held", "pool_bytes", *LATENCIES)
-
-
 class StatsHistory:
-    """
-    The rows, numbered from 1. For one writer.
-
-    Shape: `number` of the last row, 0 before the first.
-    """
+    """A row a second of the last ten minutes, numbered from 1; `number` is the last one's. For one writer."""
 
     def __init__(self) -> None:
         self.number = 0
         self._rates = Rates()
         self._rows: deque[tuple[float | None, ...]] = deque(maxlen=ROWS_MAX)
 
-    def note(self, counts: Counts, latency: dict[str, float | None], *, at: float, now: float) -> None:
+    def record(self, counters: Counters, latency: Mapping[str, float | None], *, at: float, now: float) -> None:
         """
         One row.
 
         Args:
-            counts: Of the instance at this moment.
-            latency: Seconds by name; None or left out = nobody knows.
+            counters: Of the instance at this moment.
+            latency: Seconds by name; None or left out = not known.
             at: UTC seconds since 1970.
             now: Monotonic seconds.
         """
-        rates = self._rates.look({name: getattr(counts, name) for name in _RATED}, now)
-        row = (round(at, 3), *rates.values(), counts.held, counts.pool_bytes, *map(latency.get, LATENCIES))
+        rates = self._rates.update({name: getattr(counters, name) for name in RATED}, now)
+        row = (round(at, 3), *rates.values(), counters.held, counters.pool_bytes, *map(latency.get, LATENCIES))
         self._rows.append(row)
         self.number += 1
 
@@ -152,284 +157,285 @@ class StatsHistory:
         return {"columns": COLUMNS, "rows": list(self._rows)[len(self._rows) - new :]}
 
 
-# --- pulse ---
-# One look at an instance, as `GET /v1/events` sends it every second: the state of `/v1/status`, and what it did
-# since.
-#
-# Pure: values in, a value out, and between two looks the counters of the last one. Every list is cut to the biggest,
-# so
-# that a snapshot has a bound whatever there is. The shape is a contract, told in docs/status-page.md.
-
-
-PEERS_MAX, NEXT_HOPS_MAX, ROUTES_MAX, WAITING_MAX = 40, 40, 40, 30
-DROPS_MAX, DATABASES_MAX, CERTIFICATES_MAX, MIRRORS_MAX, SCRIPTS_MAX = 40, 20, 20, 40, 64
-GONE_SECONDS, GONE_MAX = 60.0, 40  # for which a connection that has ended is still told, and how many
-CERTIFICATE_DAYS = 30  # what ends within them is told whoever shows it
-_ANNOUNCED_COUNTS = ("received", "forwarded", "delivered", "dropped", "sent", "acknowledged")
-_LINK_COUNTS = ("frames_received", "bytes_received", "bytes_sent")
-_DATABASE_COUNTS = ("sent", "acknowledged", "delivered")
-
-Told = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceSample:
+class Sample(Struct, frozen=True, kw_only=True):
     """
-    An instance at one moment.
+    An instance at one moment, as an event needs it.
 
-    Shape: `status` that of `/v1/status` without what is in files; `carried` frames by route and next hop since the
-    start; `drops` rows of `sys.dm_broker_dispositions` by column; `stocks` by database, None for a file that cannot be
-    read, empty before the first look; `latency` seconds by name; `now` monotonic seconds.
+    Attributes:
+        snapshot: Has the sections of `SECTIONS`.
+        stats: By database, None for a file that cannot be read; empty before the files were read first.
+        latency: Seconds by the names of `LATENCIES`.
     """
 
-    status: Mapping[str, Any]
-    counts: Counts
-    now: float
-    at: datetime
-    carried: Mapping[Labels, float] = field(default_factory=dict)
-    drops: Sequence[Mapping[str, Any]] = ()
-    stocks: Mapping[str, Stock | None] = field(default_factory=dict)
-    latency: Mapping[str, float | None] = field(default_factory=dict)
+    snapshot: Snapshot
+    counters: Counters
+    stats: Mapping[str, DatabaseStats | None] = {}
+    latency: Mapping[str, float | None] = {}
+    room_problem: str = ""
+    audit_problem: str = ""
 
 
 class StatsStream:
-    """Looks again and again, and tells what grew. For one caller."""
+    """Makes events one after the other, with what grew in between. For one caller."""
 
     def __init__(self) -> None:
-        names = ("counts", "links", "routes", "next_hops", "drops", "databases")
-        self._rates = {name: Rates() for name in names}
-        self._present: dict[tuple[Any, ...], Told] = {}
-        self._gone: dict[tuple[Any, ...], tuple[float, Told]] = {}
-        self._names: dict[str, str] = {}  # of those who took what was for an address, after they have gone as well
+        self._totals, self._links, self._routes = Rates(), Rates(), Rates()
+        self._next_hops, self._drops, self._databases = Rates(), Rates(), Rates()
+        self._present: dict[tuple[str, ...], Row] = {}
+        self._gone: dict[tuple[str, ...], tuple[float, Row]] = {}
+        self._names: dict[str, str] = {}  # of the peers that served an address, after they have gone as well
 
-    def beat(self, facts: InstanceSample) -> Told:
-        """One snapshot. Cost: the connections, the addresses and the ways of the instance."""
-        status, stocks = facts.status, facts.stocks
-        counts: dict[Any, float] = {name: getattr(facts.counts, name) for name in _ANNOUNCED_COUNTS}
-        looked = self._rates["counts"].look(counts, facts.now)
-        rates = {str(name): rate for name, rate in looked.items()}
-        peers, moved = self._peers(facts)
-        drops = self._drops(facts)
-        databases = self._databases(facts)
-        judged = {**status, "drops": drops, "databases": _judged(databases, stocks)}
-        forwarding = status["forwarding"]
+    def next(self, sample: Sample) -> Row:
+        """One event. Cost: the connections, the addresses and the routes of the instance."""
+        snapshot, now = sample.snapshot, sample.snapshot.loop_time
+        quick = {name: None if stats is None else stats.quick for name, stats in sample.stats.items()}
+        problems = {"room_problem": sample.room_problem, "audit_problem": sample.audit_problem}
+        status = render_status(snapshot, quick, **problems)
+        counters = {name: getattr(sample.counters, name) for name in RATED}
+        rates = self._totals.update(counters, now)
+        peers, moved = self._peer_rows(status, now)
+        frames = {(one.route, one.next_hop): one.frames for one in snapshot.by_route if one.next_hop is not None}
+        drop_rates = self._drops.update(
+            {(one.disposition.value, one.database): one.frames for one in snapshot.drops}, now
+        )
+        drops = [_drop(one, drop_rates[one.disposition.value, one.database], snapshot) for one in snapshot.drops]
+        forwarding = status.forwarding
         return {
-            "at": facts.at.isoformat(timespec="milliseconds"),
-            "seconds": round(self._rates["counts"].seconds, 3),
-            "verdict": verdict(judged | {"loop_lag_s": facts.latency.get("loop_lag_s")}),
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "seconds": round(self._totals.seconds, 3),
+            "verdict": judge(status, loop_lag_s=sample.latency.get("loop_lag_s"), drop_rates=drop_rates),
             "instance": _instance(status),
-            "totals": _totals(facts.counts) | {"unaccounted": forwarding["unaccounted"]},
+            "totals": {**counters, "held": sample.counters.held, "pool_bytes": sample.counters.pool_bytes}
+            | {"unaccounted": forwarding.unaccounted},
             "rates": rates | moved,
             "pool": {
-                "frames": forwarding["held"],
-                "bytes": forwarding["pool_bytes"],
-                "limit_bytes": forwarding["pool_limit_bytes"],
+                "frames": forwarding.held,
+                "bytes": forwarding.pool_bytes,
+                "limit_bytes": forwarding.pool_limit_bytes,
             },
-            "latency": dict(facts.latency),
-            "ledger": _ledger(facts),
+            "latency": sample.latency,
+            "ledger": _ledger(sample, forwarding.unaccounted),
             "peers": peers,
-            "next_hops": self._next_hops(facts),
-            "routes": self._routes(facts),
-            "waiting": _waiting(facts),
-            "drops": fold(drops, DROPS_MAX, weight=lambda one: one["frames"], sums=("frames", "frames_s")),
-            "mirrors": [_mirror(one) for one in status.get("mirrored_routes", ())[:MIRRORS_MAX]],
-            "databases": fold(databases, DATABASES_MAX, weight=lambda one: one["waiting_messages"] or 0),
-            "certificates": _certificates(status.get("transport") or {}),
-            "transport": _transport(status.get("transport") or {}),
-            "journal": status.get("journal"),
-            "scripts": [cut(one) for one in status.get("running_scripts", ())[:SCRIPTS_MAX]],
-            "draining": status.get("draining"),
-            "reload": status.get("reload"),
+            "next_hops": self._next_hop_rows(status, frames, now),
+            "routes": self._route_rows(frames, now),
+            "waiting": _waiting(status, sample.stats),
+            "drops": top_rows(drops, DROPS_MAX, weight=lambda one: one["frames"], sums=("frames", "frames_s")),
+            "mirrors": [_bounded(to_builtins(one)) for one in status.mirrored_routes[:MIRRORS_MAX]],
+            "databases": top_rows(
+                self._database_rows(status, sample.stats, now),
+                DATABASES_MAX,
+                weight=lambda one: one["waiting_messages"] or 0,
+            ),
+            "certificates": _certificates(status.transport),
+            "transport": _transport(status.transport),
+            "journal": status.journal,
+            "scripts": [_bounded(structs.asdict(one)) for one in status.running_scripts[:SCRIPTS_MAX]],
+            "draining": status.draining,
+            "reload": status.reload,
         }
 
     # --- parts that remember ---
 
-    def _peers(self, facts: InstanceSample) -> tuple[Told, Told]:
-        """The connections, those that ended lately among them; and the bytes that moved on all of them."""
-        links = facts.status["connections"]
-        keys = [_link_key(link) for link in links]
-        counters: dict[Any, float] = {
-            (*key, name): link[name] for key, link in zip(keys, links, strict=True) for name in _LINK_COUNTS
+    def _peer_rows(self, status: Status, now: float) -> tuple[Row, Row]:
+        """The connections, with those that ended lately; and the bytes that moved on all of them."""
+        links: dict[tuple[str, ...], ConnectionStatus] = {
+            (link.name, link.address, link.direction): link for link in status.connections
         }
-        rates = self._rates["links"].look(counters, facts.now)
-        rows = [
-            {**_link(link), "gone_s": None, **{f"{name}_s": rates[(*key, name)] for name in _LINK_COUNTS}}
-            for key, link in zip(keys, links, strict=True)
-        ]
-        is_known = self._rates["links"].seconds > 0
+        counters = {(*key, name): getattr(link, name) for key, link in links.items() for name in _LINK_COUNTS}
+        rates = self._links.update(counters, now)
+        present = {
+            key: {**_link(link), "gone_s": None, **{f"{name}_s": rates[(*key, name)] for name in _LINK_COUNTS}}
+            for key, link in links.items()
+        }
         moved = {
-            name: round(sum(row[f"{name}_s"] for row in rows), 2) if is_known else None
+            name: round(sum(row[f"{name}_s"] for row in present.values()), 2) if self._links.seconds else None
             for name in ("bytes_received", "bytes_sent")
         }
-        present = dict(zip(keys, rows, strict=True))
-        self._note_gone(present, facts.now)
-        gone = [{**row, "gone_s": round(facts.now - since, 1)} for since, row in self._gone.values()]
-        folded = fold([*gone, *rows], PEERS_MAX, weight=_link_weight, sums=[f"{name}_s" for name in _LINK_COUNTS])
-        return {**folded, "count": len(links)}, moved
+        self._remember_gone(present, now)
+        gone = [{**row, "gone_s": round(now - since, 1)} for since, row in self._gone.values()]
+        sums = [f"{name}_s" for name in _LINK_COUNTS]
+        rows = top_rows([*gone, *present.values()], PEERS_MAX, weight=_link_weight, sums=sums)
+        return {**rows, "count": len(status.connections)}, moved
 
-    def _note_gone(self, present: dict[tuple[Any, ...], Told], now: float) -> None:
+    def _remember_gone(self, present: dict[tuple[str, ...], Row], now: float) -> None:
         names = {(row["name"], row["direction"]) for row in present.values()}
         for key in self._present.keys() - present.keys():
             row = self._present[key]
             self._gone[key] = now, {**row, "state": "GONE", **{f"{name}_s": 0.0 for name in _LINK_COUNTS}}
         for key, (since, row) in list(self._gone.items()):
-            # One of the same name stands in its place, or it is long ago.
+            # Another of the same name has replaced it, or it is long ago.
             if (row["name"], row["direction"]) in names or now - since > GONE_SECONDS:
                 del self._gone[key]
         while len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]
         self._present = present
 
-    def _routes(self, facts: InstanceSample) -> Told:
-        rates = self._rates["routes"].look(facts.carried, facts.now)  # type: ignore[arg-type]  # labels are hashable
+    def _route_rows(self, frames: Mapping[tuple[str, str], int], now: float) -> Row:
+        rates = self._routes.update(frames, now)
         rows = [
-            {"route": route, "next_hop": hop, "frames": int(frames), "frames_s": rates[route, hop]}
-            for (route, hop), frames in facts.carried.items()
-            if frames
+            {"route": route, "next_hop": hop, "frames": count, "frames_s": rates[route, hop]}
+            for (route, hop), count in frames.items()
+            if count
         ]
-        return fold(rows, ROUTES_MAX, weight=_traffic, sums=("frames", "frames_s"))
+        return top_rows(rows, ROUTES_MAX, weight=_traffic, sums=("frames", "frames_s"))
 
-    def _next_hops(self, facts: InstanceSample) -> Told:
-        carried: dict[str, float] = {}
-        for (_, hop), frames in facts.carried.items():
-            carried[hop] = carried.get(hop, 0) + frames
-        addresses = facts.status["addresses"]
-        self._names = {address: one.get("peer") or self._names.get(address, "") for address, one in addresses.items()}
-        rates = self._rates["next_hops"].look(carried, facts.now)  # type: ignore[arg-type]  # str
+    def _next_hop_rows(self, status: Status, frames: Mapping[tuple[str, str], int], now: float) -> Row:
+        carried: Counter[str] = Counter()
+        for (_, hop), count in frames.items():
+            carried[hop] += count
+        self._names = {address: one.peer or self._names.get(address, "") for address, one in status.addresses.items()}
+        rates = self._next_hops.update(carried, now)
         rows = [
             {
                 "address": address,
-                **{name: one[name] for name in ("health", "problem", "held", "held_bytes")},
+                **{name: getattr(one, name) for name in ("health", "problem", "held", "held_bytes")},
                 "peer": self._names[address],
-                "frames": int(carried.get(address, 0)),
-                "frames_s": rates.get(address, 0.0 if self._rates["next_hops"].seconds else None),
+                "frames": carried[address],
+                "frames_s": rates.get(address, 0.0 if self._next_hops.seconds else None),
             }
-            for address, one in addresses.items()
+            for address, one in status.addresses.items()
         ]
         sums = ("held", "held_bytes", "frames", "frames_s")
-        return fold(
+        return top_rows(
             rows, NEXT_HOPS_MAX, weight=lambda one: (bool(one["problem"]), one["held"], _traffic(one)), sums=sums
         )
 
-    def _drops(self, facts: InstanceSample) -> list[Told]:
-        rates = self._rates["drops"].look(
-            {(row["disposition"], row["database_name"]): row["frames"] for row in facts.drops}, facts.now
-        )
-        return [
-            {
-                "reason": row["disposition"],
-                "number": row["message_number"],
-                "database": row["database_name"],
-                "frames": row["frames"],
-                "frames_s": rates[row["disposition"], row["database_name"]],
-                "last_time": row["last_time"],
-                "last_s": seconds_since(row["last_time"], facts.at),
-                "detail": row["reason"],
-                "do": row.get("do", ""),
-                **{name: row[name] for name in _SAMPLE},
-            }
-            for row in facts.drops
-        ]
-
-    def _databases(self, facts: InstanceSample) -> list[Told]:
-        told = facts.status["databases"]
-        sums = {
-            (name, what): sum(service[what] for service in one["services"].values())
-            for name, one in told.items()
-            for what in _DATABASE_COUNTS
+    def _database_rows(self, status: Status, stats: Mapping[str, DatabaseStats | None], now: float) -> list[Row]:
+        """Those at work, and those whose principal is elsewhere."""
+        counters = {
+            (name, count): sum(getattr(service, count) for service in database.services.values())
+            for name, database in status.databases.items()
+            for count in _DATABASE_COUNTS
         }
-        rates = self._rates["databases"].look(sums, facts.now)  # type: ignore[arg-type]  # pairs of str
-        standings = facts.status.get("mirroring", {})
+        rates = self._databases.update(counters, now)
+        mirrored = {name: role for name, role in status.mirroring.items() if role.source != "off"}
         rows = []
-        for name in {**told, **{name: None for name, one in standings.items() if one["source"] != "off"}}:
-            standing = standings.get(name, {})
+        for name in {**status.databases, **mirrored}:
+            database, role = status.databases.get(name), status.mirroring.get(name)
+            known = database or role
             rows.append(
                 {
                     "name": name,
-                    "broker_instance": told.get(name, standing).get("broker_instance"),
-                    "problem": told.get(name, {}).get("problem") or standing.get("problem", ""),
-                    "role": standing.get("role") if standing.get("source", "off") != "off" else None,
-                    "sending_dialogs": told.get(name, {}).get("sending_dialogs", 0),
-                    **{f"{what}_s": rates.get((name, what)) for what in _DATABASE_COUNTS},
-                    **_stock(facts.stocks.get(name)),
+                    "broker_instance": known.broker_instance if known else None,
+                    "problem": (database.problem if database else "") or (role.problem if role else ""),
+                    "role": mirrored[name].role if name in mirrored else None,
+                    "sending_dialogs": database.sending_dialogs if database else 0,
+                    **{f"{count}_s": rates.get((name, count)) for count in _DATABASE_COUNTS},
+                    **_stats(stats.get(name)),
                 }
             )
         return rows
 
 
-_SAMPLE = (
-    "to_service_name",
-    "from_service_name",
-    "conversation_id",
-    "message_id",
-    "message_sequence_number",
-    "hops_remaining",
-)
+# --- lists of unknown length ---
+
+
+def top_rows(
+    rows: Sequence[Row], most: int, *, weight: Callable[[Row], Any], sums: Sequence[str] = ()
+) -> dict[str, Any]:
+    """
+    The heaviest rows, and what the rest comes to. Cost: O(rows * log most).
+
+    Args:
+        rows: All of them.
+        most: Rows that are kept.
+        weight: What a row counts; of equals the first are kept.
+        sums: Columns that are added up over the rows that are not kept; what is not known counts as 0.
+
+    Returns:
+        `count` of all rows, `rows` the heaviest first, `folded` the `count` and the sums of the others.
+    """
+    kept = heapq.nlargest(most, rows, key=weight)
+    left = len(rows) - len(kept)
+    folded: dict[str, Any] = {"count": left}
+    for column in sums:
+        total = sum(row[column] or 0 for row in rows) if left else 0
+        folded[column] = round(total - sum(row[column] or 0 for row in kept), 3) if left else 0
+    return {"count": len(rows), "rows": [_bounded(row) for row in kept], "folded": folded}
+
+
+def _bounded(value: Any) -> Any:
+    """A value whose texts and names have a bound."""
+    if isinstance(value, dict):
+        return {shorten(name): _bounded(one) for name, one in value.items()}
+    return shorten(value) if isinstance(value, str) else value
 
 
 # --- parts of one moment ---
 
 
-def _totals(counts: Counts) -> Told:
-    return {name: value for name, value in asdict(counts).items() if not isinstance(value, tuple)}
-
-
-def _instance(status: Mapping[str, Any]) -> Told:
+def _instance(status: Status) -> Row:
     names = ("name", "software", "broker_instance", "started_at", "uptime_s", "ready", "loop", "kernel")
-    state = "draining" if status.get("draining") else "ready" if status["ready"] else "not ready"
-    is_gateway = bool(status["forwarding"]["enabled"])
-    return cut({name: status[name] for name in names}) | {
-        "state": state,
-        "listen": status["listen"][:20],
-        "is_gateway": is_gateway,
+    return {name: _bounded(getattr(status, name)) for name in names} | {
+        "state": "draining" if status.draining else "ready" if status.ready else "not ready",
+        "listen": status.listen[:LISTEN_MAX],
+        "is_gateway": status.forwarding.enabled,
     }
 
 
-def _link_key(link: Mapping[str, Any]) -> tuple[Any, ...]:
-    return link["name"], link["address"], link["direction"]
+def _link(link: ConnectionStatus) -> Row:
+    return {name: value for name, value in structs.asdict(link).items() if name not in {"bytes_received", "bytes_sent"}}
 
 
-def _link(link: Mapping[str, Any]) -> Told:
-    return {name: value for name, value in link.items() if name not in {"bytes_received", "bytes_sent"}}
-
-
-def _link_weight(row: Mapping[str, Any]) -> tuple[bool, float, float]:
+def _link_weight(row: Row) -> tuple[bool, float, float]:
     moved = (row["bytes_received_s"] or 0.0) + (row["bytes_sent_s"] or 0.0)
-    return row["gone_s"] is not None or row["state"] != "LOGGED IN", moved, row["frames_received"]
+    return row["gone_s"] is not None or row["state"] != "LOGGED_IN", moved, row["frames_received"]
 
 
-def _traffic(row: Mapping[str, Any]) -> tuple[float, float]:
+def _traffic(row: Row) -> tuple[float, float]:
     return row["frames_s"] or 0.0, row["frames"]
 
 
-def _waiting(facts: InstanceSample) -> Told:
+def _drop(drop: DropSnapshot, rate: float | None, snapshot: Snapshot) -> Row:
+    fields = drop.fields
+    last_at = None if drop.last_at is None else snapshot.utc(drop.last_at)
+    return {
+        "reason": drop.disposition.value,
+        "number": drop.disposition.number or None,
+        "database": drop.database,
+        "frames": drop.frames,
+        "frames_s": rate,
+        "last_time": None if last_at is None else render_instant(last_at),
+        "last_s": None if drop.last_at is None else max(0.0, snapshot.loop_time - drop.last_at),
+        "detail": drop.reason or None,
+        "do": remedy_of_drop(drop, snapshot.name),
+        "to_service_name": fields.to_service_name,
+        "from_service_name": fields.from_service_name,
+        "conversation_id": None if fields.conversation_id is None else str(fields.conversation_id).upper(),
+        "message_id": None if fields.message_id is None else str(fields.message_id).upper(),
+        "message_sequence_number": fields.message_sequence_number,
+        "hops_remaining": fields.hops_remaining,
+    }
+
+
+def _waiting(status: Status, stats: Mapping[str, DatabaseStats | None]) -> Row:
     """What waits and why, at the gateway by next hop and in databases by service."""
-    rows = [
+    rows: list[Row] = [
         {
             "at": "next hop",
-            "name": one["next_hop"],
-            "messages": one["held"],
-            "bytes": one["held_bytes"],
-            "oldest_s": one["oldest_s"],
-            "why": one["why"],
-            "next": _next(one["next_attempt_s"]),
+            "name": one.next_hop,
+            "messages": one.held,
+            "bytes": one.held_bytes,
+            "oldest_s": one.oldest_s,
+            "why": one.why,
+            "next": _next(one.next_attempt_s),
         }
-        for one in facts.status.get("waiting", ())
+        for one in status.waiting
     ]
-    for name, stock in facts.stocks.items():
-        rows += [
-            {
-                "at": "database",
-                "name": f"{name} → {reason.far_service}",
-                "messages": reason.messages,
-                "bytes": None,
-                "oldest_s": round(reason.oldest_s, 3),
-                "why": reason.why or "it has just been sent",
-                "next": None,
-            }
-            for reason in (() if stock is None else stock.reasons)
-        ]
-    return fold(rows, WAITING_MAX, weight=lambda one: one["messages"], sums=("messages",))
+    rows += [
+        {
+            "at": "database",
+            "name": f"{name} → {reason.far_service}",
+            "messages": reason.messages,
+            "bytes": None,
+            "oldest_s": round(reason.oldest_s, 3),
+            "why": reason.why or "it has just been sent",
+            "next": None,
+        }
+        for name, known in stats.items()
+        for reason in (() if known is None else known.reasons)
+    ]
+    return top_rows(rows, WAITING_MAX, weight=lambda one: one["messages"], sums=("messages",))
 
 
 def _next(attempt_s: float | None) -> str | None:
@@ -438,56 +444,40 @@ def _next(attempt_s: float | None) -> str | None:
     return f"tried again in {attempt_s:.0f} s" if attempt_s >= 1 else "tried again now"
 
 
-def _stock(stock: Stock | None) -> Told:
-    """What a database's file tells; null while that is not known."""
-    if stock is None:
+def _stats(stats: DatabaseStats | None) -> Row:
+    """What a database's file holds; null while that is not known."""
+    if stats is None:
         unknown = ("waiting_messages", "oldest_waiting_s", "quarantined", "queues", "queue_count", "ledger")
         return dict.fromkeys(unknown)
     return {
-        "waiting_messages": stock.backlog.messages,
-        "oldest_waiting_s": round(stock.backlog.oldest_s, 3),
-        "quarantined": stock.quarantined,
-        "queues": [cut(asdict(queue)) for queue in stock.queues],
-        "queue_count": stock.queue_count,
-        "ledger": ledger_sentence(ledger_values(stock.ledger)),
+        "waiting_messages": stats.backlog.messages,
+        "oldest_waiting_s": round(stats.backlog.oldest_s, 3),
+        "quarantined": stats.quarantined,
+        "queues": [_bounded(to_builtins(queue)) for queue in stats.queues],
+        "queue_count": stats.queue_count,
+        "ledger": ledger_status(stats.ledger).sentence,
     }
 
 
-def _judged(databases: Iterable[Mapping[str, Any]], stocks: Mapping[str, Stock | None]) -> Told:
-    """The databases with their ledgers as numbers, as a verdict asks for them."""
-    judged = {}
-    for one in databases:
-        stock = stocks.get(one["name"])
-        judged[one["name"]] = {**one, "ledger": None if stock is None else ledger_values(stock.ledger)}
-    return judged
-
-
-def _ledger(facts: InstanceSample) -> Told:
-    """The pass in one sentence; the databases have their own."""
-    counts, unaccounted = facts.counts, facts.status["forwarding"]["unaccounted"]
+def _ledger(sample: Sample, unaccounted: int) -> Row:
+    """The forwarder's in one sentence; the databases have their own."""
+    counters = sample.counters
     sentence = (
-        f"{counts.received:,} frames in = {counts.forwarded:,} forwarded + {counts.delivered:,} delivered"
-        f" + {counts.dropped:,} dropped + {counts.held:,} held"
+        f"{counters.received:,} frames in = {counters.forwarded:,} forwarded + {counters.delivered:,} delivered"
+        f" + {counters.dropped:,} dropped + {counters.held:,} held"
     )
-    known = [stock.ledger.unaccounted for stock in facts.stocks.values() if stock is not None]
     return {
         "sentence": f"{sentence} + {unaccounted:,} UNACCOUNTED" if unaccounted else sentence,
-        "unaccounted": unaccounted + sum(known),
+        "unaccounted": unaccounted + sum(one.ledger.unaccounted for one in sample.stats.values() if one is not None),
     }
 
 
-def _mirror(one: Mapping[str, Any]) -> Told:
-    return cut(one) | {"partners": {shorten(address): cut(said) for address, said in one["partners"].items()}}
+def _certificates(transport: TransportStatus) -> list[Row]:
+    due = [one for one in transport.certificates if one.role == "own" or one.days_left < CERTIFICATE_DAYS]
+    return [_bounded(structs.asdict(one)) for one in due[:CERTIFICATES_MAX]]
 
 
-def _certificates(transport: Mapping[str, Any]) -> list[Told]:
-    told = transport.get("certificates", ())
-    due = [one for one in told if one["role"] == "own" or one["days_left"] < CERTIFICATE_DAYS]
-    return [cut(one) for one in due[:CERTIFICATES_MAX]]
-
-
-def _transport(transport: Mapping[str, Any]) -> Told:
+def _transport(transport: TransportStatus) -> Row:
     names = ("encryption", "authentication", "problem", "reloads", "reload_failures", "refused", "connections_max")
-    return {name: transport[name] for name in names if name in transport} | {
-        "warnings": [shorten(warning) for warning in transport.get("warnings", ())]
-    }
+    warnings = [shorten(warning) for warning in transport.warnings]
+    return {name: getattr(transport, name) for name in names} | {"warnings": warnings}

@@ -1,105 +1,495 @@
 """
-The catalogue of numbers: what each number and each reason means, when it is told, and what to do.
+The system views of an instance: the columns of each, and the rows of those that live in memory.
 
-Whatever raises an error or drops a frame has the number and the sentence; here stands what else a person needs. The
-texts are in the TOML files beside this module, a table for each number or reason. `sys.messages` shows them, and
-`python -m tools.error_pages` makes a page of each. A test fails when a number of the code has no table here, or a table
-no number of the code.
+A file view belongs to one database and is SQL over its file (`broker.store.sqlite.views`). The views here belong to the
+instance. One of them is one entry: its columns by name, each with the function that fills it, and the items that become
+rows, so that no column is declared in one place and filled in another. Items are of a `Snapshot`, or of the files of
+databases; a file that cannot be read leaves its rows out, and `sys.databases` shows that something is wrong with it.
 
-Source: Transact-SQL reference, "sys.messages"; SQL Server documentation, "Database Engine events and errors".
+Names, order and meaning of the columns are the original's; what does not exist here is NULL, and our own columns are at
+the end. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in UTC,
+bits as 0 and 1; bodies stay bytes and are shown as `0x...` with the result.
+
+Source: Service Broker documentation, pages of the views named here; docs/views.md has the meaning of every column.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import tomllib
+import sqlite3
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
-from functools import cache
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from broker.errors import StatementError, StoreUnavailableError
+from msgspec import Struct
+
+from broker.errors import StoreUnavailableError
+from broker.forwarding.held_frames import Held
+from broker.observe.database_stats import read_ledger
+from broker.observe.message_catalogue import MESSAGE_COLUMNS, MESSAGES
+from broker.observe.snapshot import FrameFields, LinkSnapshot, Section, Snapshot, frame_fields
+from broker.routing.mirrored import MirrorRole, OwnRoleStatus
+from broker.store.sqlite.database import open_watch, origin
+from broker.store.sqlite.reader_slots import Monitor, queue_monitors
 from broker.store.sqlite.views import ROUTES
 
-_TEXTS = Path(__file__).parent / "messages"
+Row = tuple[object, ...]
+RowSource = Callable[[], Iterable[Row]]
+Source = TypeVar("Source", Snapshot, Mapping[str, Path])
+Column = Callable[[Any, Any], object]
+
+MSDB = "msdb"
+MSDB_ID = 4  # its number in the original, whose first database of a user is 5
+MSDB_ROUTES = "msdb.sys.routes"  # the memory view in place of the table where msdb has no file
+UNTRIED = "waiting: not tried yet"  # the status of a message about which the daemon says nothing
 
 
-class MessageChannel(StrEnum):
-    """Where a number is told; the word is the key of the tables `when` and `example`."""
-
-    STATEMENT = "statement"
-    SELECT = "select"
-    APPLICATION = "application"
-    DIALOG = "dialog"
-    FRAME = "frame"
-    CONNECTION = "connection"
-    REQUEST = "request"
-    START = "start"
-
-
-@dataclass(frozen=True, slots=True)
-class MessageEntry:
+@dataclass(frozen=True)
+class MemoryView(Generic[Source]):
     """
-    One number or reason.
+    One view.
 
-    Shape: `number` 0 where the original has none for it; `reason` the word of a disposition, empty for an error;
-    `title` one sentence; `when` by place; `told` who hears of a dropped frame, or of a dialog that failed; `original`
-    what the number means there; `example` by place what makes the error: a statement, a SELECT, Python.
+    Attributes:
+        columns: By name, the function from an item and its source to the value; UUIDs, instants and bools are values.
+        items: What becomes rows, from a snapshot or from the files of databases.
+        sections: Of the snapshot that `items` needs.
     """
 
-    number: int
-    title: str
-    when: Mapping[MessageChannel, str]
-    remedy: str
-    reason: str = ""
-    told: str = ""
-    original: str = ""
-    example: Mapping[MessageChannel, str] = field(default_factory=dict)
+    name: str
+    columns: Mapping[str, Column]
+    items: Callable[[Source], Iterable[Any]]
+    sections: tuple[Section, ...] = ()
+
+    def rows(self, source: Source) -> Iterator[Row]:
+        """A row for each item."""
+        columns = tuple(self.columns.values())
+        for item in self.items(source):
+            yield tuple([column(item, source) for column in columns])
 
 
-@cache
-def catalogue() -> Mapping[str, MessageEntry]:
-    """All entries, by number and then by reason."""
-    return read(_TEXTS)
+# --- how a column gets its value ---
 
 
-def read(directory: Path) -> dict[str, MessageEntry]:
-    """
-    The entries of all TOML files of a directory, by number and then by reason.
-
-    Raises:
-        ValueError: two files have the same table.
-    """
-    tables: dict[str, dict[str, Any]] = {}
-    for path in sorted(directory.glob("*.toml")):
-        for key, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
-            if key in tables:
-                raise ValueError(f"{path.name} has a second table [{key}]")
-            tables[key] = table
-    return {key: _entry(key, tables[key]) for key in sorted(tables, key=_order)}
+def _null(_item: object, _source: object) -> object:
+    return None
 
 
-def _order(key: str) -> tuple[bool, int, str]:
-    return (not key.isdigit(), int(key) if key.isdigit() else 0, key)
+def _value(value: object) -> Column:
+    return lambda _item, _source: value
 
 
-def _entry(key: str, table: dict[str, Any]) -> MessageEntry:
-    number = int(key) if key.isdigit() else 0
-    when = {MessageChannel(place): text for place, text in table.pop("when").items()}
-    example = {MessageChannel(place): text.strip("\n") for place, text in table.pop("example", {}).items()}
-    return MessageEntry(number=number, when=when, example=example, **table)
+def _of(path: str) -> Column:
+    """An attribute of the item."""
+    get = attrgetter(path)
+    return lambda item, _source: get(item)
 
 
-# --- audit ---
-# The rows of sys.dm_broker_audit: the newest lines of the audit file.
-#
-# Read from the end, so that the size of the file does not matter. A line that is not an entry is left out.
+def _given(path: str) -> Column:
+    """The same; NULL for an empty text."""
+    get = attrgetter(path)
+    return lambda item, _source: get(item) or None
 
+
+def _utc(path: str) -> Column:
+    """An attribute that is an instant of the loop's clock."""
+    get = attrgetter(path)
+
+    def read(item: object, snapshot: Snapshot) -> datetime | None:
+        at = get(item)
+        return None if at is None else snapshot.utc(at)
+
+    return read
+
+
+def _word(path: str) -> Column:
+    """An attribute that is an enum, as its value."""
+    get = attrgetter(path)
+    return lambda item, _source: get(item) and str(get(item))
+
+
+def _same(*names: str, within: str = "") -> dict[str, Column]:
+    """Columns that are named as the attributes are."""
+    return {name: _of(within + name) for name in names}
+
+
+def _nulls(*names: str) -> dict[str, Column]:
+    return dict.fromkeys(names, _null)
+
+
+# --- connections ---
+
+_STATES = {"CONNECTED": 3, "LOGGED_IN": 4, "DRAINING": 4}
+_CLOSED = 5
+
+
+def _encryption(link: LinkSnapshot) -> tuple[int | None, str]:
+    """The original's number and word for a cipher suite; it has none for a cipher that it did not know."""
+    if not link.cipher:
+        return 0, "NONE"
+    return (2, "AES") if "_AES_" in link.cipher else (None, link.cipher)
+
+
+CONNECTIONS = MemoryView[Snapshot](
+    "sys.dm_broker_connections",
+    {
+        "connection_id": _of("connection_id"),
+        "transport_stream_id": _null,
+        "state": lambda link, _: _STATES.get(link.state, _CLOSED),
+        "state_desc": _of("state"),
+        "connect_time": _utc("opened_at"),
+        "login_time": _utc("online_at"),
+        "last_activity_time": _utc("last_activity"),
+        "authentication_method": lambda link, _: None if link.identity is None else "CERTIFICATE",
+        "principal_name": _given("principal_name"),
+        "remote_user_name": _null,
+        "is_accept": _of("is_accept"),
+        "login_state": lambda link, _: 1 if link.peer_instance is None else 12,
+        "login_state_desc": lambda link, _: "WAIT LOGIN NEGOTIATE" if link.peer_instance is None else "ONLINE",
+        "peer_certificate_id": lambda link, _: None if link.identity is None else link.identity.fingerprint,
+        "encryption_algorithm": lambda link, _: _encryption(link)[0],
+        "encryption_algorithm_desc": lambda link, _: _encryption(link)[1],
+        **_nulls("receives_posted", "sends_posted"),
+        "is_receive_flow_controlled": _of("is_paused"),
+        "is_send_flow_controlled": _of("is_blocked"),
+        "total_bytes_sent": _of("bytes_sent"),
+        "total_bytes_received": _of("bytes_received"),
+        "total_fragments_sent": _null,
+        "total_fragments_received": _of("frames_received"),
+        "total_sends": _of("sends"),
+        "total_receives": _of("receives"),
+        "peer_arbitration_id": _of("peer_arbitration"),
+        "peer_name": lambda link, _: None if link.peer_instance is None else link.name,
+        "peer_address": _of("address"),
+        "peer_instance": _of("peer_instance"),
+        "total_frames_rejected": _of("frames_rejected"),
+        "peer_certificate_expiry_date": lambda link, _: None if link.identity is None else link.identity.not_after,
+        "flow_state": _of("activity"),
+        "flow_reason": _given("activity_reason"),
+        "flow_since_time": _utc("activity_since"),
+        "last_progress_time": _utc("progress_at"),
+        "round_trip_ms": _of("round_trip_ms"),
+    },
+    attrgetter("links"),
+    (Section.LINKS,),
+)
+
+# --- frames that wait, frames that were dropped ---
+
+
+class _HeldRow(Struct, frozen=True):
+    fields: FrameFields
+    held: Held
+    address: str
+    why: str
+
+
+def _held_rows(snapshot: Snapshot) -> Iterator[_HeldRow]:
+    for outbox in snapshot.held:
+        for held in outbox.frames:
+            yield _HeldRow(frame_fields(held.frame), held, outbox.address, outbox.why)
+
+
+_PARTIES = ("to_service_name", "to_broker_instance", "from_service_name", "from_broker_instance")
+
+FORWARDED_MESSAGES = MemoryView[Snapshot](
+    "sys.dm_broker_forwarded_messages",
+    {
+        **_same("conversation_id", "is_initiator", *_PARTIES, within="fields."),
+        "adjacent_broker_address": _of("address"),
+        **_same("message_sequence_number", "message_fragment_number", within="fields."),
+        **_same("hops_remaining", "time_to_live", within="fields."),
+        "time_consumed": lambda row, snapshot: row.held.time_consumed(snapshot.loop_time) // 1000,
+        "message_id": _of("fields.message_id"),
+        "why_held": _of("why"),
+        "held_ms": lambda row, snapshot: row.held.waited_ms(snapshot.loop_time),
+        "frame_bytes": lambda row, _: len(row.held.frame),
+    },
+    _held_rows,
+    (Section.HELD,),
+)
+
+DISPOSITIONS = MemoryView[Snapshot](
+    "sys.dm_broker_dispositions",
+    {
+        "disposition": _of("disposition.value"),
+        "message_number": lambda drop, _: drop.disposition.number or None,
+        "database_name": _of("database"),
+        "frames": _of("frames"),
+        "last_time": _utc("last_at"),
+        **_same("conversation_id", "is_initiator", *_PARTIES, within="fields."),
+        **_same("message_sequence_number", "message_fragment_number", within="fields."),
+        **_same("hops_remaining", "time_to_live", "message_id", within="fields."),
+        "reason": _given("reason"),
+    },
+    attrgetter("drops"),
+    (Section.DROPS,),
+)
+
+# --- the endpoint ---
+
+_MIB = 1024 * 1024
+_CERTIFICATE_AUTH = 4
+_ENDPOINT_ALGORITHMS = {"disabled": (0, "NONE"), "supported": (4, "NONE, AES"), "required": (2, "AES")}
+
+
+def _own_certificate(snapshot: Snapshot, _: Snapshot) -> str | None:
+    return next((one.fingerprint for role, one in snapshot.transport.certificates if role == "own"), None)
+
+
+def _is_authenticating(snapshot: Snapshot) -> bool:
+    return snapshot.endpoint.authentication == "certificate"
+
+
+ENDPOINTS = MemoryView[Snapshot](
+    "sys.service_broker_endpoints",
+    {
+        "name": _of("name"),
+        "endpoint_id": _value(1),
+        "principal_id": _null,
+        "protocol": _value(2),
+        "protocol_desc": _value("TCP"),
+        "type": _value(3),
+        "type_desc": _value("SERVICE_BROKER"),
+        "state": lambda one, _: 0 if one.listen else 1,
+        "state_desc": lambda one, _: "STARTED" if one.listen else "STOPPED",
+        "is_admin_endpoint": _value(False),
+        "is_message_forwarding_enabled": _of("endpoint.message_forwarding"),
+        "message_forwarding_size": lambda one, _: one.endpoint.message_forward_size // _MIB,
+        "connection_auth": lambda one, _: _CERTIFICATE_AUTH if _is_authenticating(one) else None,
+        "connection_auth_desc": lambda one, _: "CERTIFICATE" if _is_authenticating(one) else None,
+        "certificate_id": _own_certificate,
+        "encryption_algorithm": lambda one, _: _ENDPOINT_ALGORITHMS[one.endpoint.encryption][0],
+        "encryption_algorithm_desc": lambda one, _: _ENDPOINT_ALGORITHMS[one.endpoint.encryption][1],
+        "listen": lambda one, _: ", ".join(one.listen),
+        "advertise": lambda one, _: ", ".join(one.advertise),
+        "max_hops": _of("endpoint.max_hops"),
+        "forward_pool_bytes": _of("forwarding.pool_bytes"),
+        "forward_pool_messages": _of("forwarding.held"),
+    },
+    lambda snapshot: [snapshot],
+    (Section.FORWARDING, Section.TRANSPORT),
+)
+
+# --- mirrored routes, and the roles of mirrored databases ---
+
+_SIDES = {"address": 0, "mirror": 1}
+
+
+def _said(side: int, attribute: str) -> Column:
+    """What a partner of a mirrored pair said."""
+    return lambda mirror, _: getattr(mirror.seen[side], attribute)
+
+
+def _said_at(side: int, attribute: str) -> Column:
+    def read(mirror: Any, snapshot: Snapshot) -> datetime | None:
+        at = getattr(mirror.seen[side], attribute)
+        return None if at is None else snapshot.utc(at)
+
+    return read
+
+
+def _columns_of(name: str, side: int) -> dict[str, Column]:
+    return {
+        f"{name}_probe_time": _said_at(side, "asked_at"),
+        f"{name}_answer_time": _said_at(side, "answered_at"),
+        f"{name}_role": lambda mirror, _: mirror.seen[side].role and str(mirror.seen[side].role),
+        f"{name}_epoch": _said(side, "epoch"),
+        f"{name}_problem": lambda mirror, _: mirror.seen[side].problem or None,
+    }
+
+
+MIRRORS = MemoryView[Snapshot](
+    "sys.dm_broker_mirrors",
+    {
+        "route_name": _of("route_name"),
+        **_same("remote_service_name", "broker_instance", within="pair."),
+        "address": _word("pair.address"),
+        "mirror_address": _word("pair.mirror_address"),
+        "principal_address": _word("principal"),
+        **_same("state", "state_desc", "epoch"),
+        **_columns_of("address", 0),
+        **_columns_of("mirror", 1),
+        "next_probe_time": _utc("due"),
+        "waiting_messages": _of("held"),
+        "waiting_bytes": _of("held_bytes"),
+        "alarm": _given("alarm"),
+    },
+    attrgetter("mirrors"),
+    (Section.MIRRORS,),
+)
+
+_ROLES = {MirrorRole.PRINCIPAL: (1, "PRINCIPAL"), MirrorRole.MIRROR: (2, "MIRROR")}
+_SUSPENDED, _PENDING_FAILOVER, _SYNCHRONIZED = (0, "SUSPENDED"), (3, "PENDING_FAILOVER"), (4, "SYNCHRONIZED")
+
+
+class _RoleRow(Struct, frozen=True):
+    """NULL state and role where `mirroring` is off, as in the original."""
+
+    name: str
+    role: OwnRoleStatus
+
+    @property
+    def state_desc(self) -> tuple[int | None, str | None]:
+        """
+        As the original's states: nothing has to be kept in step between two copies, so a database with a partner is
+        SYNCHRONIZED, or PENDING_FAILOVER while it is left to the partner, or SUSPENDED while it cannot have its role.
+        """
+        if self.role.source == "off":
+            return None, None
+        if self.role.is_resting:
+            return _PENDING_FAILOVER
+        return _SUSPENDED if self.role.problem else _SYNCHRONIZED
+
+    @property
+    def role_desc(self) -> tuple[int | None, str | None]:
+        """The original's number and word."""
+        return (None, None) if self.role.source == "off" else _ROLES[self.role.role]
+
+    @property
+    def guid(self) -> uuid.UUID | None:
+        """Of the database."""
+        return None if self.role.broker_instance is None else uuid.UUID(bytes=self.role.broker_instance)
+
+    @property
+    def partner(self) -> str | None:
+        """Who has taken the database over, at its mirror."""
+        return (self.role.principal or None) if self.role.role is MirrorRole.MIRROR else None
+
+
+DATABASE_MIRRORING = MemoryView[Snapshot](
+    "sys.database_mirroring",
+    {
+        "database_id": _null,
+        "mirroring_guid": _of("guid"),
+        "mirroring_state": lambda row, _: row.state_desc[0],
+        "mirroring_state_desc": lambda row, _: row.state_desc[1],
+        "mirroring_role": lambda row, _: row.role_desc[0],
+        "mirroring_role_desc": lambda row, _: row.role_desc[1],
+        "mirroring_role_sequence": _of("role.epoch"),
+        "mirroring_partner_name": _of("partner"),
+        "mirroring_failover_lsn": _null,
+        "database_name": _of("name"),
+        "role_since": lambda row, _: datetime.fromtimestamp(row.role.since, UTC),
+        "role_source": _of("role.source"),
+        "problem": _given("role.problem"),
+    },
+    lambda snapshot: (_RoleRow(*one) for one in snapshot.roles),
+    (Section.ROLES,),
+)
+
+SNAPSHOT_VIEWS = (CONNECTIONS, FORWARDED_MESSAGES, ENDPOINTS, DATABASE_MIRRORING, DISPOSITIONS, MIRRORS)
+
+# --- views that are read from the files of databases ---
+
+
+class _DatabaseRow(Struct, frozen=True):
+    name: str
+    database_id: int
+    service_broker_guid: uuid.UUID | None
+    is_broker_enabled: bool
+    create_date: datetime | None
+    path: str | None
+
+
+def database_names(databases: Mapping[str, Path]) -> tuple[str, ...]:
+    """The databases of the instance, msdb first, whether it has a file or not."""
+    return (MSDB, *(name for name in databases if name != MSDB))
+
+
+def database_ids(databases: Iterable[str]) -> dict[str, int]:
+    """A number for each database: 4 for msdb, the others from 5 on by name; a new one may move those after it."""
+    return {MSDB: MSDB_ID} | {name: MSDB_ID + 1 + at for at, name in enumerate(sorted({*databases} - {MSDB}))}
+
+
+def _database_rows(databases: Mapping[str, Path]) -> Iterator[_DatabaseRow]:
+    """One that cannot be read is not enabled: nothing can be sent or received there."""
+    ids = database_ids(databases)
+    for name in database_names(databases):
+        path = databases.get(name)
+        if path is None:
+            yield _DatabaseRow(name, ids[name], None, is_broker_enabled=True, create_date=None, path=None)
+            continue
+        try:
+            with closing(open_watch(path)) as db:
+                identity, made_at = origin(db)
+            made = datetime.fromtimestamp(made_at, UTC)
+            yield _DatabaseRow(name, ids[name], uuid.UUID(bytes=identity), True, made, str(path))
+        except sqlite3.Error:
+            yield _DatabaseRow(name, ids[name], None, is_broker_enabled=False, create_date=None, path=str(path))
+
+
+DATABASES = MemoryView[Mapping[str, Path]](
+    "sys.databases",
+    _same("name", "database_id", "service_broker_guid", "is_broker_enabled", "create_date", "path"),
+    _database_rows,
+)
+
+
+class _MonitorRow(Struct, frozen=True):
+    database_id: int
+    database_name: str
+    monitor: Monitor
+
+
+def _monitor_rows(databases: Mapping[str, Path]) -> Iterator[_MonitorRow]:
+    ids = database_ids(databases)
+    for name, path in databases.items():
+        try:
+            monitors = queue_monitors(path)
+        except sqlite3.Error:
+            continue
+        yield from (_MonitorRow(ids[name], name, monitor) for monitor in monitors)
+
+
+def _wall_time(path: str) -> Column:
+    """An attribute that is UTC seconds since 1970."""
+    get = attrgetter(path)
+    return lambda item, _: None if get(item) is None else datetime.fromtimestamp(get(item), UTC)
+
+
+QUEUE_MONITORS = MemoryView[Mapping[str, Path]](
+    "sys.dm_broker_queue_monitors",
+    {
+        "database_id": _of("database_id"),
+        "queue_id": _of("monitor.queue_id"),
+        "state": _word("monitor.state"),
+        "last_empty_rowset_time": _wall_time("monitor.last_empty_rowset_time"),
+        "last_activated_time": _wall_time("monitor.last_activated_time"),
+        "tasks_waiting": _of("monitor.tasks_waiting"),
+        "database_name": _of("database_name"),
+        "queue_name": _of("monitor.queue_name"),
+        "readers": _of("monitor.readers"),
+    },
+    _monitor_rows,
+)
+
+
+class _LedgerRow(Struct, frozen=True):
+    database_name: str
+    entry: str
+    reason: str | None
+    messages: int
+
+
+def _ledger_rows(databases: Mapping[str, Path]) -> Iterator[_LedgerRow]:
+    for name, path in databases.items():
+        balance = None if name == MSDB else read_ledger(path)
+        if balance is not None:
+            yield from (_LedgerRow(name, *entry) for entry in balance.entries())
+
+
+LEDGER = MemoryView[Mapping[str, Path]](
+    "sys.dm_broker_ledger", _same("database_name", "entry", "reason", "messages"), _ledger_rows
+)
+FILES_VIEWS = (DATABASES, QUEUE_MONITORS, LEDGER)
+
+# --- the newest lines of the audit file; a line that is not an entry is left out ---
 
 AUDIT = "sys.dm_broker_audit"
 # Each column, and what the file calls it.
@@ -117,7 +507,7 @@ AUDIT_COLUMNS = {
     "problem": "problem",
     "unsaid": "unsaid",
 }
-ROWS_MAX = 10_000  # what one SELECT gives
+AUDIT_ROWS_MAX = 10_000  # what one SELECT gives
 INTEGER_MAX = 2**63 - 1  # of SQLite
 BYTES_MAX = 32 * 1024 * 1024
 
@@ -135,7 +525,7 @@ def audit_rows(path: Path) -> list[tuple[object, ...]]:
         return []  # none yet, or just rotated
     except OSError as error:
         raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
-    return list(islice(_rows(reversed(lines)), ROWS_MAX))[::-1]
+    return list(islice(_audit_rows(reversed(lines)), AUDIT_ROWS_MAX))[::-1]
 
 
 def _last_lines(file: Path, most: int) -> list[bytes]:
@@ -149,33 +539,25 @@ def _last_lines(file: Path, most: int) -> list[bytes]:
     return lines[1:] if begin else lines
 
 
-def _rows(lines: Iterator[bytes]) -> Iterator[tuple[object, ...]]:
+def _audit_rows(lines: Iterator[bytes]) -> Iterator[tuple[object, ...]]:
     for line in lines:
         try:
-            told = json.loads(line)
-            at = datetime.fromisoformat(told["at"]).astimezone(UTC)
+            entry = json.loads(line)
+            at = datetime.fromisoformat(entry["at"]).astimezone(UTC)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
-        yield (at, *(_shown(told.get(key)) for key in list(AUDIT_COLUMNS.values())[1:]))
+        yield (at, *(_shown(entry.get(key)) for key in list(AUDIT_COLUMNS.values())[1:]))
 
 
 def _shown(value: Any) -> object:
-    """A value that a view can hold, whatever somebody has written into the file."""
+    """A value that a view can hold, whatever is in the file."""
     if isinstance(value, int) and not -INTEGER_MAX - 1 <= value <= INTEGER_MAX:
         return str(value)
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
     return text.encode(errors="replace").decode() if isinstance(text, str) else text
 
 
-# --- discovery ---
-# Which views there are, and which columns each has, as views themselves.
-#
-# `sys.system_views` and `sys.system_columns` are the original's names for it. What a person finds with them is what
-# the
-# `\d` of `broker sql` and the completion of names go by, so that they know a daemon's own views, of whatever release.
-#
-# Source: Transact-SQL reference, "sys.system_views", "sys.system_columns".
-
+# --- which views there are, and which columns each has ---
 
 SYSTEM_VIEWS = "sys.system_views"
 SYSTEM_COLUMNS = "sys.system_columns"
@@ -217,215 +599,8 @@ def _numbered(
         yield -place, name
 
 
-# --- message ---
-# `sys.messages`: what the numbers mean that this system tells, and what to do.
-#
-# Source: Transact-SQL reference, "sys.messages".
-
-
-MESSAGES = "sys.messages"
-MESSAGE_COLUMNS = ("message_id", "language_id", "severity", "is_event_logged", "text", "reason", "remedy")
-
-_ENGLISH = 1033
-_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")  # in a text of the catalogue, which pages are made of too
-
-
-def message_rows() -> Iterator[tuple[object, ...]]:
-    """A row for each number, by number."""
-    for entry in catalogue().values():
-        if entry.number:
-            remedy = _LINK.sub(r"\1", entry.remedy)
-            yield entry.number, _ENGLISH, StatementError.severity, False, entry.title, entry.reason, remedy
-
-
-# --- connection_columns ---
-# Part of `broker.observe.snapshot`.
-
-
-CONNECTION_COLUMNS = (
-    "connection_id",
-    "transport_stream_id",
-    "state",
-    "state_desc",
-    "connect_time",
-    "login_time",
-    "last_activity_time",
-    "authentication_method",
-    "principal_name",
-    "remote_user_name",
-    "is_accept",
-    "login_state",
-    "login_state_desc",
-    "peer_certificate_id",
-    "encryption_algorithm",
-    "encryption_algorithm_desc",
-    "receives_posted",
-    "sends_posted",
-    "is_receive_flow_controlled",
-    "is_send_flow_controlled",
-    "total_bytes_sent",
-    "total_bytes_received",
-    "total_fragments_sent",
-    "total_fragments_received",
-    "total_sends",
-    "total_receives",
-    "peer_arbitration_id",
-    "peer_name",
-    "peer_address",
-    "peer_instance",
-    "total_frames_rejected",
-    "peer_certificate_expiry_date",
-    "flow_state",
-    "flow_reason",
-    "flow_since_time",
-    "last_progress_time",
-    "round_trip_ms",
-)
-
-
-# --- view ---
-# What each system view of an instance is: its columns, in order.
-#
-# A file view belongs to one database and is SQL over that database's file (`broker.store.sqlite.views`). A memory view
-# belongs to the instance; its rows are made by the daemon when they are asked for. Names, order and meaning of the
-# columns are the original's; what does not exist here is NULL, and our own columns stand at the end.
-#
-# GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in UTC, bits as
-# 0 and 1; bodies stay bytes and are shown as `0x...` with the result.
-#
-# Source: Service Broker documentation, pages of the views named here; docs/views.md tells the meaning of every
-# column.
-
-
-Row = tuple[object, ...]
-RowSource = Callable[[], Iterable[Row]]
-
-UNTRIED = "waiting: not tried yet"  # the status of a message about which the daemon says nothing
-
-DATABASES = "sys.databases"
-QUEUE_MONITORS = "sys.dm_broker_queue_monitors"
-LEDGER = "sys.dm_broker_ledger"
-DATABASE_MIRRORING = "sys.database_mirroring"
-DISPOSITIONS = "sys.dm_broker_dispositions"
-MIRRORS = "sys.dm_broker_mirrors"
-MSDB_ROUTES = "msdb.sys.routes"  # the memory view that stands for the table where msdb is no file
-
 MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
-    DATABASES: ("name", "database_id", "service_broker_guid", "is_broker_enabled", "create_date", "path"),
-    "sys.dm_broker_connections": CONNECTION_COLUMNS,
-    "sys.dm_broker_forwarded_messages": (
-        "conversation_id",
-        "is_initiator",
-        "to_service_name",
-        "to_broker_instance",
-        "from_service_name",
-        "from_broker_instance",
-        "adjacent_broker_address",
-        "message_sequence_number",
-        "message_fragment_number",
-        "hops_remaining",
-        "time_to_live",
-        "time_consumed",
-        "message_id",
-        "why_held",
-        "held_ms",
-        "frame_bytes",
-    ),
-    "sys.service_broker_endpoints": (
-        "name",
-        "endpoint_id",
-        "principal_id",
-        "protocol",
-        "protocol_desc",
-        "type",
-        "type_desc",
-        "state",
-        "state_desc",
-        "is_admin_endpoint",
-        "is_message_forwarding_enabled",
-        "message_forwarding_size",
-        "connection_auth",
-        "connection_auth_desc",
-        "certificate_id",
-        "encryption_algorithm",
-        "encryption_algorithm_desc",
-        "listen",
-        "advertise",
-        "max_hops",
-        "forward_pool_bytes",
-        "forward_pool_messages",
-    ),
-    QUEUE_MONITORS: (
-        "database_id",
-        "queue_id",
-        "state",
-        "last_empty_rowset_time",
-        "last_activated_time",
-        "tasks_waiting",
-        "database_name",
-        "queue_name",
-        "readers",
-    ),
-    DATABASE_MIRRORING: (
-        "database_id",
-        "mirroring_guid",
-        "mirroring_state",
-        "mirroring_state_desc",
-        "mirroring_role",
-        "mirroring_role_desc",
-        "mirroring_role_sequence",
-        "mirroring_partner_name",
-        "mirroring_failover_lsn",
-        "database_name",
-        "role_since",
-        "role_source",
-        "problem",
-    ),
-    DISPOSITIONS: (
-        "disposition",
-        "message_number",
-        "database_name",
-        "frames",
-        "last_time",
-        "conversation_id",
-        "is_initiator",
-        "to_service_name",
-        "to_broker_instance",
-        "from_service_name",
-        "from_broker_instance",
-        "message_sequence_number",
-        "message_fragment_number",
-        "hops_remaining",
-        "time_to_live",
-        "message_id",
-        "reason",
-    ),
-    MIRRORS: (
-        "route_name",
-        "remote_service_name",
-        "broker_instance",
-        "address",
-        "mirror_address",
-        "principal_address",
-        "state",
-        "state_desc",
-        "epoch",
-        "address_probe_time",
-        "address_answer_time",
-        "address_role",
-        "address_epoch",
-        "address_problem",
-        "mirror_probe_time",
-        "mirror_answer_time",
-        "mirror_role",
-        "mirror_epoch",
-        "mirror_problem",
-        "next_probe_time",
-        "waiting_messages",
-        "waiting_bytes",
-        "alarm",
-    ),
-    LEDGER: ("database_name", "entry", "reason", "messages"),
+    **{view.name: tuple(view.columns) for view in (*SNAPSHOT_VIEWS, *FILES_VIEWS)},
     AUDIT: tuple(AUDIT_COLUMNS),
     SYSTEM_VIEWS: VIEW_COLUMNS,
     SYSTEM_COLUMNS: COLUMN_COLUMNS,
@@ -446,14 +621,3 @@ INSTANT_COLUMNS = frozenset(
     | {"address_probe_time", "address_answer_time", "mirror_probe_time", "mirror_answer_time", "next_probe_time"}
     | {"peer_certificate_expiry_date"}
 )
-
-
-def make_row(view: str, **values: object) -> tuple[object, ...]:
-    """
-    A row of a memory view, from the values by column name.
-
-    Columns not named are NULL. A name that is no column of the view is a bug of the caller.
-    """
-    columns = MEMORY_VIEWS[view]
-    assert values.keys() <= set(columns), f"{view} has no column {sorted(values.keys() - set(columns))}"
-    return tuple(values.get(column) for column in columns)

@@ -26,10 +26,10 @@ from broker.dialog.status import REFUSED
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
-from broker.observe.health import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.observe.query import shown_value
-from broker.observe.status import show_guid
-from broker.observe.views import MEMORY_VIEWS, UNTRIED, Row
+from broker.observe.remedies import remedy_of, remedy_of_error, remedy_of_unreached
+from broker.observe.status_rendering import show_guid
+from broker.observe.views import FORWARDED_MESSAGES, UNTRIED, Row
 from broker.routing.explain import Outcome
 from broker.store.sqlite.database import broker_instance, open_watch
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
@@ -435,7 +435,6 @@ def _wait(count: int) -> str:
 # decision.
 
 
-FORWARDED = "sys.dm_broker_forwarded_messages"
 _HIDDEN = "its text is shown to admins"
 
 
@@ -476,7 +475,7 @@ def look(
     rows = (
         None
         if forwarded is None
-        else [dict(zip(MEMORY_VIEWS[FORWARDED], map(shown_value, row), strict=True)) for row in forwarded]
+        else [dict(zip(FORWARDED_MESSAGES.columns, map(shown_value, row), strict=True)) for row in forwarded]
     )
     name = show_guid(guid.bytes)
     named = [row for row in rows or () if name in {row["message_id"], row["conversation_id"]}]

@@ -19,8 +19,7 @@ from broker.journal.reader import Wanted, newest
 from broker.journal.schema import survey
 from broker.net.tls import identify
 from broker.observe.query import shown_value
-from broker.observe.view_rows import monitor_rows
-from broker.observe.views import audit_rows
+from broker.observe.views import QUEUE_MONITORS, audit_rows
 from broker.security.certificate_files import read_certificates, read_keys
 from broker.security.identity import parse_own, parse_peers
 from broker.store.sqlite.database import open_store
@@ -122,7 +121,7 @@ def _readers(data: bytes) -> None:
     database = _database()
     with Path(lock_file(str(database))).open("r+b") as file:
         file.write(data[:RECORD_BYTES].ljust(RECORD_BYTES))
-    [row] = monitor_rows({"seen": database})
+    [row] = QUEUE_MONITORS.rows({"seen": database})
     with closing(sqlite3.connect(":memory:")) as db:
         db.execute(f"SELECT {', '.join('?' * len(row))}", tuple(map(shown_value, row)))
 

@@ -21,7 +21,6 @@ from structlog.testing import capture_logs
 from broker.net.quotas import PeerLimits
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
-from broker.observe.snapshot import connection_samples
 from broker.protocol.frame import Fatal, Hello, encode_link
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
@@ -367,7 +366,7 @@ async def test_frames_of_a_peer_do_not_count_under_the_name_of_another_principal
             await until(partial(lambda wanted: near.forwarder.received.total() == wanted, number + 1))
 
         assert {"billing": {0x10: 1}, "other": {0x10: 1}} == near.peers.received()
-        assert {"billing", "other"} == {labels[0] for labels, _ in connection_samples(near.peers.links.values())}
+        assert {"billing", "other"} == {link.label for link in near.peers.links.values()}
 
 
 # --- those who break it ---

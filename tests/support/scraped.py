@@ -7,7 +7,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.observe.metrics import METRICS, Exposition, read_metrics
+from broker.observe.metrics import METRICS, SECTIONS, Exposition
+from broker.observe.snapshot import read_snapshot_in_steps
 
 Samples = dict[tuple[str, ...], float]
 
@@ -21,7 +22,9 @@ class Scraped:
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type."""
-        return await asyncio.to_thread(self.exposition.render, await read_metrics(self._instance), accept)
+        return await asyncio.to_thread(
+            self.exposition.render, await read_snapshot_in_steps(self._instance, SECTIONS), accept
+        )
 
 
 async def text_of(metrics: Scraped, accept: str = "") -> str:

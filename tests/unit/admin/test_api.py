@@ -51,7 +51,7 @@ from broker.flow import Disposition
 from broker.net.drain import Drain, DrainBounds, DrainRemainder
 from broker.observe.database_stats import CensusRequest
 from broker.observe.explain import ExplainRequest
-from broker.observe.health import verdict
+from broker.observe.health import judge
 from broker.observe.why import WhyRequest
 from broker.store.sqlite import metadata
 from tests.unit.admin.conftest import CONFIGURATION, Ask
@@ -290,9 +290,10 @@ async def test_databases_are_counted(api: Api, name: str | None) -> None:
 async def test_status_tells_what_waits_in_the_files(api: Api, instance: Instance) -> None:
     status = await api.status(Nothing(), OWNER)
 
-    orders = status["databases"]["orders"]
-    assert (orders["waiting_messages"], orders["ledger"]["unaccounted"]) == (0, 0)
-    assert (orders["quarantined"], orders["queues"], status["drops"]) == (0, [], [])
+    orders = status.databases["orders"]
+    assert orders.ledger is not None
+    assert (orders.waiting_messages, orders.ledger.unaccounted) == (0, 0)
+    assert (orders.quarantined, orders.queues, status.drops) == (0, [], [])
 
 
 async def test_status_tells_of_a_full_disk_before_anything_fails(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,8 +303,8 @@ async def test_status_tells_of_a_full_disk_before_anything_fails(api: Api, monke
     monkeypatch.setattr(os, "statvfs", lambda _: disk)
     status = await api.status(Nothing(), OWNER)
 
-    assert "" == before["room_problem"]
-    assert "has 16 KiB left" in status["room_problem"]
+    assert "" == before.room_problem
+    assert "has 16 KiB left" in status.room_problem
 
 
 async def test_status_tells_that_no_change_can_be_written_down(api: Api, instance: Instance) -> None:
@@ -313,9 +314,9 @@ async def test_status_tells_that_no_change_can_be_written_down(api: Api, instanc
     instance.settings.admin.audit.mkdir()
     status = await api.status(Nothing(), OWNER)
 
-    [finding] = [one for one in verdict(status)["findings"] if one["about"] == "audit"]
-    assert ("", "bad") == (before["audit_problem"], finding["level"])
-    assert "Is a directory; nothing is changed as long as no change can be written down" in finding["what"]
+    [finding] = [one for one in judge(status).findings if one.about == "audit"]
+    assert ("", "bad") == (before.audit_problem, finding.level)
+    assert "Is a directory; nothing is changed as long as no change can be written down" in finding.what
 
 
 async def test_good_configuration_is_good_while_its_ports_are_taken(api: Api) -> None:

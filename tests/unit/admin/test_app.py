@@ -152,10 +152,10 @@ async def speak_to_socket(instance: Instance, data: bytes) -> Answer:
 
 
 async def test_bug_is_logged_and_told_as_one(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("inside")
 
-    monkeypatch.setattr("broker.admin.api.read_status", broken)
+    monkeypatch.setattr("broker.admin.api.read_snapshot", broken)
 
     with capture_logs() as logs:
         status, problem = await ask("GET", "/v1/status")

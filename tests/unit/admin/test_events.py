@@ -19,7 +19,7 @@ from broker.admin.events import STREAMS_MAX, Events, EventsRequest, Stream
 from broker.catalog.execute import execute
 from broker.daemon.instance import Instance, serve
 from broker.ddl.parser import parse_script
-from broker.observe.stream import Counts, InstanceSample, StatsStream
+from broker.observe.stream import Counters, Sample, StatsStream
 from tests.support.admin import request, speak
 from tests.support.loopback import until
 
@@ -115,16 +115,16 @@ async def test_a_misspelt_parameter_is_refused(instance: Instance) -> None:
         assert (400, "application/problem+json") == (listener.response.status, listener.response.content_type)
 
 
-def watch_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[InstanceSample]:
+def watch_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
     """What snapshots are made of, from now on."""
-    made: list[InstanceSample] = []
-    real = StatsStream.beat
+    made: list[Sample] = []
+    real = StatsStream.next
 
-    def beat(pulse: StatsStream, facts: InstanceSample) -> Any:
-        made.append(facts)
-        return real(pulse, facts)
+    def following(stream: StatsStream, sample: Sample) -> Any:
+        made.append(sample)
+        return real(stream, sample)
 
-    monkeypatch.setattr(StatsStream, "beat", beat)
+    monkeypatch.setattr(StatsStream, "next", following)
     return made
 
 
@@ -179,7 +179,7 @@ async def test_who_reads_nothing_is_cut_off_and_holds_little(
     monkeypatch.setattr(events, "STUCK_SECONDS", 0.5)
     monkeypatch.setattr(events, "BEAT_SECONDS", 0.02)
     for number in range(3000):
-        events_of(instance).past.note(Counts(), {"loop_lag_s": 0.1}, at=float(number), now=float(number))
+        events_of(instance).past.record(Counters(), {"loop_lag_s": 0.1}, at=float(number), now=float(number))
     reader, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket), limit=1024)
     writer.write(request("GET", "/v1/events", {"Connection": "keep-alive"}))
     async with listening(instance) as other:

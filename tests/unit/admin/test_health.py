@@ -19,7 +19,7 @@ from broker.admin.health import WITHHELD, Check, Scrapes, checks_of, observe_app
 from broker.daemon.instance import Instance
 from broker.net.peer_table import DialHistory
 from broker.net.tls import Encryption, Identity, Security
-from broker.observe.loop_lag import LoopLag
+from broker.observe.instance import LoopLag
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 

@@ -19,21 +19,19 @@ from broker.observe import database_stats as side
 from broker.observe.database_stats import (
     QUEUES_MAX,
     CensusAnswer,
-    Sides,
-    Standstill,
-    StillQueue,
-    add_ledgers,
-    add_standstills,
+    DatabaseStats,
+    QuickStats,
+    SideCounter,
+    SideCounts,
+    age_samples,
     census_of,
     find_conversation,
-    ledger_values,
-    read_backlog,
+    ledger_status,
+    read_database_stats,
     read_ledger,
-    read_standstill,
-    read_stock,
-    read_stocks,
+    read_quick_stats,
+    state_samples,
 )
-from broker.observe.health import ledger_sentence
 from broker.protocol.layout import NO_GUID
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.inspect import QUEUES_MAX as COUNTED_QUEUES_MAX
@@ -41,6 +39,18 @@ from broker.store.sqlite.inspect import Backlog, LedgerBalance
 from broker.store.sqlite.metadata import put_queue, put_service
 from tests.support.scraped import samples_of
 from tests.support.shop import Shop
+
+
+def quick(path: Path) -> QuickStats:
+    found = read_quick_stats({"one": path})["one"]
+    assert found is not None
+    return found
+
+
+def counted(path: Path) -> DatabaseStats:
+    found = read_database_stats({"one": path})["one"]
+    assert found is not None
+    return found
 
 
 def test_each_database_is_counted(tmp_path: Path) -> None:
@@ -72,7 +82,7 @@ def database(tmp_path: Path) -> Path:
 
 
 def test_nothing_waits(database: Path) -> None:
-    assert Backlog(0, 0.0) == read_backlog(database)
+    assert Backlog(0, 0.0) == quick(database).backlog
 
 
 def test_messages_are_counted_and_the_first_has_an_age(database: Path) -> None:
@@ -84,9 +94,8 @@ def test_messages_are_counted_and_the_first_has_an_age(database: Path) -> None:
             "UPDATE broker_transmission SET enqueue_time = ? WHERE message_sequence_number = 0", (time.time() - 60,)
         )
 
-    backlog = read_backlog(database)
+    backlog = quick(database).backlog
 
-    assert backlog is not None
     assert backlog.messages == 3
     assert 60 <= backlog.oldest_s < 90
 
@@ -96,11 +105,11 @@ def test_clock_that_was_set_back_gives_no_negative_age(database: Path) -> None:
         broker.begin_dialog(db, from_service="//a", to_service="//b").send(b"x")
         db.execute("UPDATE broker_transmission SET enqueue_time = ?", (time.time() + 3600,))
 
-    assert Backlog(1, 0.0) == read_backlog(database)
+    assert Backlog(1, 0.0) == quick(database).backlog
 
 
 def test_file_that_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
-    assert read_backlog(tmp_path / "absent.db") is None
+    assert {"absent": None} == read_quick_stats({"absent": tmp_path / "absent.db"})
 
 
 def test_count_looks_at_no_message(database: Path) -> None:
@@ -205,13 +214,6 @@ def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
     assert read_ledger(tmp_path / "absent.db") is None
 
 
-def test_ledgers_are_put_into_a_status() -> None:
-    status = add_ledgers({"databases": {"a": {}, "b": {}}}, {"a": LedgerBalance(5, 2, 1, {"why": 2}), "b": None})
-
-    ledger = {"sent": 5, "acknowledged": 2, "held": 1, "failed": {"why": 2}, "unaccounted": 0}
-    assert {"databases": {"a": {"ledger": ledger}, "b": {"ledger": None}}} == status
-
-
 @pytest.mark.parametrize(
     ("balance", "sentence"),
     [
@@ -224,7 +226,7 @@ def test_ledgers_are_put_into_a_status() -> None:
     ],
 )
 def test_one_line_says_whether_it_adds_up(balance: LedgerBalance, sentence: str) -> None:
-    assert sentence == ledger_sentence(ledger_values(balance))
+    assert sentence == ledger_status(balance).sentence
 
 
 # --- test_side ---
@@ -255,24 +257,28 @@ def begin_of_side(shop: Shop, dialogs: int) -> list[Any]:
         return [shop.begin(db) for _ in range(dialogs)]
 
 
+def test_the_oldest_of_several_databases_counts_and_sides_add_up() -> None:
+    young, old = SideCounts(states=[("S", "CO", 2, 1e9)]), SideCounts(states=[("S", "CO", 3, 1000.0)])
+
+    assert {("S", "CONVERSING"): 5} == state_samples({"a": young, "b": old})
+    assert age_samples({"a": young, "b": old})["CONVERSING",] > 1.5e9
+
+
 def test_sides_are_counted_by_service_and_state(shop: Shop) -> None:
     first, *_ = begin_of_side(shop, 3)
     shop.change(first, "state", "CO")
 
-    counted = Sides().samples({"shop": shop.path})
+    counts = SideCounter().count({"shop": shop.path})
 
-    assert dict(counted["broker_dialogs"]) == {("Orders", "STARTED_OUTBOUND"): 2, ("Orders", "CONVERSING"): 1}
-    assert {labels for labels, age in counted["broker_dialog_oldest_age_seconds"] if age >= 0} == {
-        ("STARTED_OUTBOUND",),
-        ("CONVERSING",),
-    }
+    assert {("Orders", "STARTED_OUTBOUND"): 2, ("Orders", "CONVERSING"): 1} == state_samples(counts)
+    assert {("STARTED_OUTBOUND",), ("CONVERSING",)} == age_samples(counts).keys()
 
 
 def test_age_is_that_of_the_oldest(shop: Shop) -> None:
     old, _ = begin_of_side(shop, 2)
     shop.change(old, "create_date", 1000.0)
 
-    ((_, age),) = Sides().samples({"shop": shop.path})["broker_dialog_oldest_age_seconds"]
+    (age,) = age_samples(SideCounter().count({"shop": shop.path})).values()
 
     assert age > 1e9
 
@@ -286,51 +292,52 @@ def test_every_service_has_its_quarantine(shop: Shop) -> None:
         (dialog.conversation_handle.bytes,),
     )
 
-    counted = Sides().samples({"shop": shop.path})
+    counts = SideCounter().count({"shop": shop.path})
 
-    assert dict(counted["broker_quarantined_dialogs"]) == {("Orders",): 1, ("Billing",): 0}
+    assert {"Orders": 1, "Billing": 0} == dict(counts["shop"].quarantined)
 
 
 def test_queues_have_depth_and_age(shop: Shop) -> None:
     dialog, *_ = begin_of_side(shop, 1)
     shop.arrive(dialog, b"a", b"b")
 
-    counted = Sides().samples({"shop": shop.path})
+    counts = SideCounter().count({"shop": shop.path})
 
-    assert dict(counted["broker_queue_messages"]) == {("shop", "OrdersQueue"): 2, ("shop", "BillingQueue"): 0}
-    assert {queue for (_, queue), age in counted["broker_queue_oldest_seconds"] if age > 1e9} == {"OrdersQueue"}
+    assert [("OrdersQueue", 2, True), ("BillingQueue", 0, False)] == [
+        (one.name, one.ready, one.oldest_s > 1e9) for one in counts["shop"].queues
+    ]
 
 
 def test_walk_rests_for_many_times_what_it_took(shop: Shop) -> None:
     clock = Clock()
-    sides = Sides(clock)
+    sides = SideCounter(clock)
     clock.step = 0.01
-    sides.samples({"shop": shop.path})
+    sides.count({"shop": shop.path})
     begin_of_side(shop, 1)
     clock.step = 0.0
 
-    at_once = sides.samples({"shop": shop.path})
+    at_once = sides.count({"shop": shop.path})
     clock.now += 2 * 0.01 * side.REST_FACTOR
-    later = sides.samples({"shop": shop.path})
+    later = sides.count({"shop": shop.path})
 
-    assert (at_once["broker_dialogs"], [count for _, count in later["broker_dialogs"]]) == ([], [1])
+    assert (0, 1) == (len(state_samples(at_once)), sum(state_samples(later).values()))
 
 
 def test_walk_that_takes_too_long_is_given_up_and_what_was_counted_stays(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    sides = Sides(clock)
+    sides = SideCounter(clock)
     begin_of_side(shop, 3)
-    sides.samples({"shop": shop.path})
+    sides.count({"shop": shop.path})
     begin_of_side(shop, 3)
     monkeypatch.setattr(side, "_STEPS", 1)
     clock.now += 1.0
     clock.step = side.WALK_SECONDS
 
-    counted = sides.samples({"shop": shop.path})
+    counts = sides.count({"shop": shop.path})
 
-    assert [count for _, count in counted["broker_dialogs"]] == [3]
+    assert [3] == list(state_samples(counts).values())
 
 
 @pytest.mark.parametrize("content", [None, b"no database, and longer than the header of one" * 20])
@@ -339,15 +346,15 @@ def test_file_that_cannot_be_read_is_left_out(tmp_path: Path, content: bytes | N
     if content is not None:
         path.write_bytes(content)
 
-    assert all(not some for some in Sides().samples({"shop": path}).values())
+    assert {} == SideCounter().count({"shop": path})
 
 
 def test_database_that_has_gone_is_forgotten(shop: Shop) -> None:
-    sides = Sides()
+    sides = SideCounter()
     begin_of_side(shop, 1)
-    sides.samples({"shop": shop.path})
+    sides.count({"shop": shop.path})
 
-    assert all(not some for some in sides.samples({}).values())
+    assert {} == sides.count({})
 
 
 def test_lock_of_an_application_does_not_matter(shop: Shop) -> None:
@@ -355,9 +362,9 @@ def test_lock_of_an_application_does_not_matter(shop: Shop) -> None:
     with closing(sqlite3.connect(shop.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
 
-        counted = Sides().samples({"shop": shop.path})
+        counts = SideCounter().count({"shop": shop.path})
 
-    assert [count for _, count in counted["broker_dialogs"]] == [1]
+    assert [1] == list(state_samples(counts).values())
 
 
 async def test_metrics_have_them(start: Any, send: Any) -> None:
@@ -385,24 +392,12 @@ async def test_queues_that_are_off_come_first_and_then_the_one_that_waits_longes
         rows = [(1, 5, now - 30, "New"), (1, 1, now - 400, "Old"), (1, 9, now - 9, "Old"), (4, 5, now - 999, "Q")]
         db.executemany(MESSAGE, rows)
 
-    found = read_standstill(path)
+    found = quick(path)
 
-    assert found is not None
     assert [("Off", False), ("Old", True), ("New", True)] == [
         (one.name, one.is_receive_enabled) for one in found.queues
     ]
     assert 400 <= found.queues[1].oldest_s < 500
-
-
-def test_what_is_not_known_is_null_in_a_status() -> None:
-    queue = StillQueue("Q", is_receive_enabled=False, oldest_s=1.2345)
-    status: dict[str, Any] = {"databases": {"one": {}, "two": {}}}
-
-    add_standstills(status, {"one": Standstill(2, (queue,)), "two": None})
-
-    assert {"quarantined": None, "queues": None} == status["databases"]["two"]
-    queues = [{"name": "Q", "is_receive_enabled": False, "oldest_s": 1.234}]
-    assert {"quarantined": 2, "queues": queues} == status["databases"]["one"]
 
 
 async def test_dialogs_in_quarantine_are_counted(start: Callable[..., Any], send: Callable[..., bytes]) -> None:
@@ -415,9 +410,8 @@ async def test_dialogs_in_quarantine_are_counted(start: Callable[..., Any], send
             " FROM broker_conversation"
         )
 
-    found = read_standstill(path)
+    found = quick(path)
 
-    assert found is not None
     assert 1 == found.quarantined
 
 
@@ -425,14 +419,9 @@ async def test_of_many_queues_some_are_told(start: Callable[..., Any]) -> None:
     script = "".join(f"CREATE QUEUE Q{number} WITH STATUS = OFF;" for number in range(QUEUES_MAX + 10))
     instance = await start("one", script)
 
-    found = read_standstill(instance.endpoints["one"].path)
+    found = quick(instance.endpoints["one"].path)
 
-    assert found is not None
     assert QUEUES_MAX == len(found.queues)
-
-
-def test_file_that_cannot_be_read_tells_nothing_of_standstill(tmp_path: Path) -> None:
-    assert read_standstill(tmp_path / "none.db") is None
 
 
 async def test_what_lies_in_a_queue_is_counted_and_its_age_told(start: Callable[..., Any]) -> None:
@@ -448,9 +437,8 @@ async def test_what_lies_in_a_queue_is_counted_and_its_age_told(start: Callable[
             rows,
         )
 
-    stock = read_stock(path)
+    stock = counted(path)
 
-    assert stock is not None
     first = stock.queues[0]
     assert ("Q", 3, 1, True) == (first.name, first.ready, first.quarantined, first.is_receive_enabled)
     assert 90 <= first.oldest_s < 150
@@ -467,9 +455,8 @@ async def test_what_waits_to_leave_is_told_with_its_reason(
             "UPDATE broker_conversation SET transmission_status = 'no way' WHERE conversation_handle = ?", (handle,)
         )
 
-    stock = read_stock(path)
+    stock = counted(path)
 
-    assert stock is not None
     assert (3, 3) == (stock.backlog.messages, stock.ledger.held)
     [reason] = stock.reasons
     assert ("//nowhere", 3) == (reason.far_service, reason.messages)
@@ -480,9 +467,8 @@ async def test_of_many_queues_the_fullest_are_told(start: Callable[..., Any]) ->
     script = "".join(f"CREATE QUEUE Q{number};" for number in range(COUNTED_QUEUES_MAX + 10))
     instance = await start("one", script)
 
-    stock = read_stock(instance.endpoints["one"].path)
+    stock = counted(instance.endpoints["one"].path)
 
-    assert stock is not None
     assert (COUNTED_QUEUES_MAX, COUNTED_QUEUES_MAX + 11) == (len(stock.queues), stock.queue_count)
 
 
@@ -490,4 +476,4 @@ def test_a_file_that_cannot_be_read_has_no_stock(tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database" * 100)
 
-    assert {"absent": None, "broken": None} == read_stocks({"absent": tmp_path / "absent.db", "broken": broken})
+    assert {"absent": None, "broken": None} == read_database_stats({"absent": tmp_path / "absent.db", "broken": broken})

@@ -55,10 +55,10 @@ def same(value: Any, key: str = "") -> Any:
         return {same(name): same(one, name) for name, one in value.items()}
     if isinstance(value, list):
         return [same(one, key) for one in value]
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, bool) or (value is None and key != "round_trip_ms"):  # null until a heartbeat was answered
         return value
-    if isinstance(value, int | float):
-        return "FIGURE" if isinstance(value, float) or VARYING.search(key) else value
+    if isinstance(value, int | float | None):
+        return "FIGURE" if not isinstance(value, int) or VARYING.search(key) else value
     if key in {"software", "python", "kernel", "loop"}:
         return "VARIES"
     for pattern, kind in KINDS:

@@ -1,164 +1,58 @@
-""""""
+"""Metrics: what each is read from, the text of a scrape, the bound on labels, and what the process says of itself."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 import os
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
+from prometheus_client.core import Sample
 
 from broker.dialog.send_queue import MICROSECONDS
 from broker.flow import Disposition
 from broker.forwarding.fib import OTHER_KIND
 from broker.forwarding.kernels import choose_kernel
+from broker.forwarding.latency import BOUNDS
 from broker.net.peer_table import DialHistory
-from broker.observe import metrics as metrics_module
-from broker.observe import metrics as process
-from broker.observe import metrics as process_module
-from broker.observe import metrics as route_up
-from broker.observe.loop_lag import TICK_SECONDS, WINDOW_TICKS, LoopLag
+from broker.observe import metrics as module
+from broker.observe.instance import TICK_SECONDS, WINDOW_TICKS, LoopLag
 from broker.observe.metrics import (
-    FORWARDED,
-    JOURNAL_METRICS,
+    BUCKETS,
     METRICS,
-    PART_SAMPLES,
-    PROCESS_METRICS,
-    READ_ON_THE_LOOP,
+    OTHER,
+    SUM,
+    VALUES_MAX,
+    LabelCap,
+    Merge,
+    MetricDefinition,
     RouteUp,
-    journal_readers,
+    Samples,
+    Scrape,
+    histogram_family,
+    histogram_samples,
     process_samples,
-    read_metrics,
-    run_readers,
 )
-from broker.observe.samples import LabelCap
+from broker.observe.snapshot import RoutesSnapshot, RunSnapshot, Section, read_snapshot
+from broker.observe.status import JournalStatus
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress
 from broker.routing.route import Route
-from broker.routing.table import RouteChange, RouteTable, build_table
+from broker.routing.table import RouteTable, build_table
 from tests.support.scraped import Scraped, samples_of, text_of
 
-# --- test_journal ---
-# Every number of a journal's status is a metric, and all are 0 where none is kept.
-
-
-STATUS = {
-    "records": 1, "pending": 2, "shed": 3, "files": 4, "bytes": 5, "errors": 6, "removed_files": 7,
-    "spans": 8, "spans_pending": 9, "spans_dropped": 10, "directory": "/flows", "sample": 1.0, "problem": "",
-}  # fmt: skip
-
-
-def told(journal: Any) -> list[float]:
-    instance: Any = SimpleNamespace(journal=journal)
-    readers = journal_readers()
-    return [value for metric in JOURNAL_METRICS for _, value in readers[metric.name](instance)]
-
-
-def test_metrics_are_what_the_status_says() -> None:
-    assert list(range(1, 11)) == told(SimpleNamespace(status=lambda: STATUS))
-
-
-def test_without_a_journal_they_are_all_nothing() -> None:
-    assert [0.0] * 10 == told(None)
-
-
-def test_loop_that_was_never_looked_at_has_no_lag() -> None:
-    assert LoopLag().seconds == 0.0
-
-
-def test_worst_tick_is_told() -> None:
-    lag = LoopLag()
-    for late in (0.001, 0.2, 0.003):
-        lag.note(late)
-
-    assert lag.seconds == 0.2
-
-
-def test_early_tick_counts_as_punctual() -> None:
-    lag = LoopLag()
-    lag.note(-0.01)
-
-    assert lag.seconds == 0.0
-
-
-def test_old_ticks_are_forgotten() -> None:
-    lag = LoopLag()
-    lag.note(5.0)
-    for _ in range(WINDOW_TICKS):
-        lag.note(0.0)
-
-    assert lag.seconds == 0.0
-
-
-async def test_time_is_kept_until_the_stack_ends_it() -> None:
-    lag = LoopLag()
-
-    async with AsyncExitStack() as stack:
-        lag.start(stack)
-        keeping = [task for task in asyncio.all_tasks() if task.get_name() == "loop lag"]
-        await asyncio.sleep(0)
-
-    assert [True] == [task.cancelled() for task in keeping]
-
-
-async def test_blocked_loop_is_noticed() -> None:
-    lag = LoopLag()
-    task = asyncio.create_task(lag.run())
-    await asyncio.sleep(0)  # the first tick is asked for
-
-    time.sleep(2 * TICK_SECONDS)  # noqa: ASYNC251 - blocking the loop is what this is about
-    async with asyncio.timeout(10):
-        while not lag.seconds:  # noqa: ASYNC110 - it sets no event
-            await asyncio.sleep(0.001)
-
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    assert lag.seconds >= TICK_SECONDS / 2
-
-
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
-CONTRACT = {
-    "broker_build_info": (),
-    "broker_connections": ("peer", "direction", "state"),
-    "broker_messages_received_total": ("peer", "kind"),
-    "broker_messages_forwarded_total": ("route", "peer"),
-    "broker_messages_delivered_total": ("service",),
-    "broker_messages_dropped_total": ("reason",),
-    "broker_forward_pool_bytes": (),
-    "broker_forward_pool_limit_bytes": (),
-    "broker_forward_share_exceeded_total": (),
-    "broker_forward_pool_messages": (),
-    "broker_route_up": ("route", "address"),
-    "broker_retransmits_total": ("peer",),
-    "broker_duplicates_total": (),
-    "broker_transmission_queue_messages": ("database",),
-    "broker_transmission_queue_oldest_seconds": ("database",),
-    "broker_ledger_messages": ("database", "entry"),
-    "broker_ledger_unaccounted_messages": ("database",),
-    "broker_event_loop_lag_seconds": (),
-    "broker_metrics_label_overflow_total": (),
-}
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
-
-# --- the contract ---
-
-
-@pytest.mark.parametrize(("name", "labels"), CONTRACT.items())
-def test_promised_metric_is_there_with_its_labels(name: str, labels: tuple[str, ...]) -> None:
-    (metric,) = (metric for metric in METRICS if metric.name == name)
-
-    assert name == "broker_build_info" or labels == metric.labels
 
 
 def test_page_and_code_tell_the_same() -> None:
@@ -231,29 +125,6 @@ async def test_route_is_up_until_its_address_fails(start: Any, attempts: DialHis
     assert (await samples_of(instance))["broker_route_up"] == {("far", "tcp://127.0.0.1:1"): up}
 
 
-async def test_both_addresses_of_a_mirrored_route_are_told(start: Any) -> None:
-    script = (
-        "CREATE ROUTE m WITH SERVICE_NAME = '//far', BROKER_INSTANCE = '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11',"
-        " ADDRESS = 'tcp://a.example:1', MIRROR_ADDRESS = 'tcp://b.example:1'"
-    )
-    instance = await start("near", script)
-
-    assert {("m", "tcp://a.example:1"), ("m", "tcp://b.example:1")} == (await samples_of(instance))[
-        "broker_route_up"
-    ].keys()
-
-
-async def test_expired_route_is_not_told(start: Any) -> None:
-    instance = await start("near", f"{DEAD_ROUTE.replace('ADDRESS', 'LIFETIME = 1000, ADDRESS')}")
-    database = instance.catalog.databases["near"]
-    (route,) = database.table.all_routes("//far")
-    expired = replace(route, lifetime=datetime.now(UTC) - timedelta(seconds=1))
-
-    database.table = database.table.changed([RouteChange(route, expired)])
-
-    assert "broker_route_up" not in await samples_of(instance)
-
-
 async def test_more_values_than_a_label_may_have_are_one(start: Any) -> None:
     instance = await start("near")
     instance.endpoints["near"].delivered.update({f"//s{number}": 1 for number in range(503)})
@@ -268,20 +139,6 @@ async def test_more_values_than_a_label_may_have_are_one(start: Any) -> None:
     assert second["broker_metrics_label_overflow_total"] == {(): 6}
 
 
-async def test_what_the_process_cannot_read_of_itself_is_left_out_of_a_scrape(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without descriptors there is no file of /proc to be read."""
-    instance = await start("near")
-    monkeypatch.setattr(process_module, "_SELF", Path("/nowhere"))
-
-    samples = await samples_of(instance)
-
-    assert not samples.get("process_resident_memory_bytes")
-    assert samples["process_threads"]
-    assert samples["broker_ready"] == {(): 1}
-
-
 async def test_name_of_a_peer_can_break_no_line(start: Any) -> None:
     instance = await start("near")
     instance.endpoints["near"].delivered['a"b\\c\nd'] += 1
@@ -289,227 +146,22 @@ async def test_name_of_a_peer_can_break_no_line(start: Any) -> None:
     assert (await samples_of(instance))["broker_messages_delivered_total"] == {('a"b\\c\nd',): 1}
 
 
-@asynccontextmanager
-async def others(each: Callable[[int], None] = lambda _: None) -> AsyncIterator[Callable[[], int]]:
-    """Others who want the loop at every turn, and do something `each` time: gives how many turns they have had."""
-    turns = 0
+# --- the run ---
 
-    async def go_on() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            each(turns)
-            await asyncio.sleep(0)
 
-    task = asyncio.create_task(go_on())
-    yield lambda: turns
-    task.cancel()
+async def test_every_figure_of_a_journal_is_a_metric_and_all_are_0_without_one(start: Any) -> None:
+    snapshot = read_snapshot(await start("near"), [Section.RUN])
+    journal = JournalStatus("/flows", 1.0, 1, 2, 3, 4, 5, 6, 7, 0, "", 8, 9, 10)
+    kept = structs.replace(snapshot, run=RunSnapshot(journal=journal))
+    metrics = [one for one in METRICS if one.name.startswith(("broker_journal_", "broker_tracing_"))]
 
-
-async def test_reading_lets_others_have_their_turn(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = await start("near")
-    monkeypatch.setattr(metrics_module, "TURN_SECONDS", 0.0)
-
-    async with others() as turns:
-        reading = await read_metrics(instance)
-
-    assert turns() >= len(READ_ON_THE_LOOP)
-    assert reading.samples.keys() == READ_ON_THE_LOOP
-
-
-async def test_ten_thousand_routes_that_carry_are_read_in_many_turns_as_of_one_moment(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    instance = await start("near")
-    table = instance.forwarder.table
-    outbox = table.outbox(NetworkAddress("far"))
-
-    def carry(route: str) -> None:
-        table.entry_to(outbox, Disposition.FORWARDED, route, 0x10).frames = 1
-
-    for number in range(10_000):
-        carry(f"r{number}")
-    monkeypatch.setattr(metrics_module, "TURN_SECONDS", 0.0)
-
-    async with others(lambda turn: carry(f"later{turn}")) as turns:
-        reading = await read_metrics(instance)
-
-    forwarded = dict(reading.samples[FORWARDED])
-    assert turns() >= len(READ_ON_THE_LOOP) + 10_000 // PART_SAMPLES
-    assert {(f"r{number}", "tcp://far:4022") for number in range(10_000)} <= forwarded.keys()
-
-
-# --- test_process ---
-# What the process takes of its machine, as the machine tells it.
-
-
-def value(name: str) -> float:
-    ((_, found),) = process_samples()[name]
-    return found
-
-
-def test_every_metric_has_its_value() -> None:
-    samples = process_samples()
-
-    assert set(samples) == {metric.name for metric in PROCESS_METRICS}
-    assert all(found > 0 for name, some in samples.items() for _, found in some if name.startswith("process_"))
-
-
-def test_descriptor_that_is_opened_is_counted() -> None:
-    before = value("process_open_fds")
-
-    with Path(os.devnull).open():
-        assert value("process_open_fds") == before + 1
-
-
-def test_work_is_counted() -> None:
-    before = value("process_cpu_seconds_total")
-    began = time.process_time()
-    while time.process_time() - began < 0.02:
-        pass
-
-    assert value("process_cpu_seconds_total") >= before + 0.02
-
-
-def test_process_was_started_before_now_and_after_its_machine() -> None:
-    boot = time.time() - float(Path("/proc/uptime").read_text().split()[0])
-
-    assert boot - 2 <= value("process_start_time_seconds") <= time.time() + 1
-
-
-def test_what_a_system_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(process, "_SELF", tmp_path)
-
-    missing = {metric.name for metric in PROCESS_METRICS} - process_samples().keys()
-
-    assert missing == {
-        "process_resident_memory_bytes",
-        "process_virtual_memory_bytes",
-        "process_open_fds",
-        "process_start_time_seconds",
-    }
-
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-A, B = NetworkAddress("a"), NetworkAddress("b")
-NONE: frozenset[NetworkAddress] = frozenset()
-
-
-def _route(
-    name: str,
-    address: NetworkAddress | Keyword,
-    *,
-    mirror: NetworkAddress | None = None,
-    lifetime: datetime | None = None,
-) -> Route:
-    return Route(name=name, address=address, mirror_address=mirror, lifetime=lifetime)
-
-
-def _table(*routes: Route) -> RouteTable:
-    return build_table(routes, now=NOW)
-
-
-def test_route_is_up_until_its_address_is_down() -> None:
-    metric = RouteUp(LabelCap())
-    tables = (_table(_route("r", A), _route("s", B)),)
-
-    before = metric.samples(tables, NONE, now=NOW)
-    after = metric.samples(tables, {A}, now=NOW)
-
-    assert before == {("r", "tcp://a:4022"): 1, ("s", "tcp://b:4022"): 1}
-    assert after == {("r", "tcp://a:4022"): 0, ("s", "tcp://b:4022"): 1}
-
-
-def test_both_addresses_of_a_mirrored_route_are_told_of_route_up() -> None:
-    samples = RouteUp(LabelCap()).samples((_table(_route("m", A, mirror=B)),), {B}, now=NOW)
-
-    assert samples == {("m", "tcp://a:4022"): 1, ("m", "tcp://b:4022"): 0}
-
-
-@pytest.mark.parametrize("keyword", [LOCAL, TRANSPORT])
-def test_route_without_an_address_is_not_told(keyword: Keyword) -> None:
-    assert RouteUp(LabelCap()).samples((_table(_route("r", keyword)),), NONE, now=NOW) == {}
-
-
-def test_route_is_told_until_it_expires() -> None:
-    metric = RouteUp(LabelCap())
-    soon, later = NOW + timedelta(seconds=1), NOW + timedelta(seconds=9)
-    tables = (_table(_route("later", B, lifetime=later), _route("soon", A, lifetime=soon), _route("r", A)),)
-
-    names = [
-        sorted(name for name, _ in metric.samples(tables, NONE, now=now))
-        for now in (NOW, soon, later - timedelta.resolution, later)
-    ]
-
-    assert names == [["later", "r", "soon"], ["later", "r"], ["later", "r"], ["r"]]
-
-
-def test_change_of_routes_is_seen() -> None:
-    metric = RouteUp(LabelCap())
-    kept = _table(_route("r", A))
-    metric.samples((kept, _table(_route("old", A))), NONE, now=NOW)
-
-    samples = metric.samples((kept, _table(_route("new", B))), NONE, now=NOW)
-
-    assert samples.keys() == {("r", "tcp://a:4022"), ("new", "tcp://b:4022")}
-
-
-def test_routes_are_walked_once_for_each_change() -> None:
-    """A million routes must not be walked by every scrape."""
-    cap = LabelCap(1)
-    metric = RouteUp(cap)
-    tables = (_table(_route("r", A), _route("s", A)),)
-
-    for _ in range(3):
-        metric.samples(tables, NONE, now=NOW)
-
-    assert cap.overflows == 1
-
-
-def test_no_more_routes_of_a_table_are_walked_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_up, "ROUTES_MAX", 2)
-    tables = (_table(*(_route(name, A) for name in "abc")), _table(_route("d", A)))
-
-    samples = RouteUp(LabelCap()).samples(tables, NONE, now=NOW)
-
-    assert {name for name, _ in samples} == {"a", "b", "d"}
-
-
-def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
-    metric = RouteUp(LabelCap(1))
-    tables = (_table(_route("r", A), _route("s", A), _route("t", B)),)
-
-    up = metric.samples(tables, NONE, now=NOW)
-    down = metric.samples(tables, {B}, now=NOW)
-
-    assert up == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 1}
-    assert down == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 0}
-
-
-def test_others_have_their_turn_while_a_large_table_is_walked() -> None:
-    """Nobody is made to give up the interpreter's lock here, so whoever gets it meanwhile was given it."""
-    tables = (_table(*(_route(f"r{number}", A) for number in range(10 * route_up.SLICE_ROUTES))),)
-    turns, interval = 0, sys.getswitchinterval()
-    walk = Thread(target=RouteUp(LabelCap()).samples, args=(tables, NONE), kwargs={"now": NOW})
-    sys.setswitchinterval(60.0)
-    try:
-        walk.start()
-        while walk.is_alive():
-            turns += 1
-            time.sleep(0)
-    finally:
-        sys.setswitchinterval(interval)
-
-    assert turns >= 10
-
-
-# --- test_run ---
-# What runs, and whether its loop keeps time.
+    assert list(range(1, 11)) == [value for one in metrics for _, value in one.read(Scrape(kept))]
+    assert [0] * 10 == [value for one in metrics for _, value in one.read(Scrape(snapshot))]
 
 
 async def test_lag_is_the_clock_s(start: Any) -> None:
     instance = await start("near")
-    instance.lag.note(0.25)
+    instance.lag.record(0.25)
 
     samples = await samples_of(instance)
 
@@ -527,24 +179,6 @@ async def test_task_that_dies_is_counted(start: Any, until: Any) -> None:
     assert before["broker_task_failures_total"]["near poll",] == 0
     assert samples["broker_task_failures_total"]["near poll",] == 1
     assert samples["broker_task_failures_total"]["peers tick",] == 0
-
-
-async def test_no_line_of_the_log_is_lost_at_first(start: Any) -> None:
-    assert (await samples_of(await start("near")))["broker_log_lines_dropped_total"] == {(): 0}
-
-
-async def test_journal_whose_writer_has_died_is_counted(start: Any) -> None:
-    instance = await start("near")
-    instance.journal = SimpleNamespace(status=lambda: {"failures": 1})
-
-    told = dict(run_readers()["broker_task_failures_total"](instance))
-
-    instance.journal = None
-    assert told["journal",] == 1
-
-
-# --- test_stored ---
-# What waits in the files of databases, as far as they can be read.
 
 
 async def test_file_that_cannot_be_read_is_left_out(start: Any) -> None:
@@ -570,8 +204,7 @@ async def test_transactions_are_timed(start: Any, send: Any, until: Any) -> None
     assert 0 < samples["broker_store_commit_seconds_sum"]["target",] < 20
 
 
-# --- test_traffic ---
-# What passes is told as it was counted.
+# --- what passes ---
 
 
 async def test_every_reason_for_a_drop_is_there_from_the_start(start: Any) -> None:
@@ -692,3 +325,378 @@ async def test_time_at_a_gateway_and_round_trips_are_told(start: Any, send: Any,
     trips = await samples_of(near)
     assert trips["broker_ack_roundtrip_seconds_count"]["tcp://far:1",] == 2
     assert trips["broker_ack_roundtrip_seconds_sum"]["tcp://far:1",] == 0.0005
+
+
+# --- the lag of the loop ---
+
+
+def test_loop_that_was_never_looked_at_has_no_lag() -> None:
+    assert LoopLag().seconds == 0.0
+
+
+def test_worst_tick_is_told() -> None:
+    lag = LoopLag()
+    for late in (0.001, 0.2, 0.003):
+        lag.record(late)
+
+    assert lag.seconds == 0.2
+
+
+def test_early_tick_counts_as_punctual() -> None:
+    lag = LoopLag()
+    lag.record(-0.01)
+
+    assert lag.seconds == 0.0
+
+
+def test_old_ticks_are_forgotten() -> None:
+    lag = LoopLag()
+    lag.record(5.0)
+    for _ in range(WINDOW_TICKS):
+        lag.record(0.0)
+
+    assert lag.seconds == 0.0
+
+
+async def test_time_is_kept_until_the_stack_ends_it() -> None:
+    lag = LoopLag()
+
+    async with AsyncExitStack() as stack:
+        lag.start(stack)
+        keeping = [task for task in asyncio.all_tasks() if task.get_name() == "loop lag"]
+        await asyncio.sleep(0)
+
+    assert [True] == [task.cancelled() for task in keeping]
+
+
+async def test_blocked_loop_is_noticed() -> None:
+    lag = LoopLag()
+    task = asyncio.create_task(lag.run())
+    await asyncio.sleep(0)  # the first tick is asked for
+
+    time.sleep(2 * TICK_SECONDS)  # noqa: ASYNC251 - blocking the loop is what this is about
+    async with asyncio.timeout(10):
+        while not lag.seconds:  # noqa: ASYNC110 - it sets no event
+            await asyncio.sleep(0.001)
+
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert lag.seconds >= TICK_SECONDS / 2
+
+
+# --- kinds, histograms and the bound on labels ---
+
+
+def _nothing(_: Scrape) -> Samples:
+    return ()
+
+
+PARTS = ("_bucket", "_sum", "_count")
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind", "only_grows", "scraped"),
+    [
+        (MetricDefinition("a_total", "help", _nothing), "counter", True, ("a_total",)),
+        (MetricDefinition("a_bytes", "help", _nothing), "gauge", False, ("a_bytes",)),
+        (
+            MetricDefinition("a_seconds", "help", _nothing, is_histogram=True),
+            "histogram",
+            True,
+            tuple("a_seconds" + one for one in PARTS),
+        ),
+    ],
+)
+def test_kind(metric: MetricDefinition, kind: str, only_grows: bool, scraped: tuple[str, ...]) -> None:  # noqa: FBT001 - a case
+    assert (metric.kind, metric.is_counter, metric.sample_names) == (kind, only_grows, scraped)
+
+
+METRIC = MetricDefinition("a_seconds", "help", _nothing, ("peer",), is_histogram=True)
+
+
+def test_every_bucket_is_told_though_it_is_empty() -> None:
+    samples = dict(histogram_samples(("near",), {0: 2, len(BOUNDS): 1}, 7.5))
+
+    assert list(samples) == [("near", bucket) for bucket in (*BUCKETS, SUM)]
+    assert {labels[1]: value for labels, value in samples.items() if value} == {BUCKETS[0]: 2, "+Inf": 1, SUM: 7.5}
+
+
+def test_text_has_what_is_below_each_bound() -> None:
+    samples = dict(histogram_samples(("near",), {0: 2, 1: 3, len(BOUNDS): 1}, 7.5))
+
+    rendered = histogram_family(METRIC, samples).samples
+
+    assert rendered[:3] == [
+        Sample("a_seconds_bucket", {"peer": "near", "le": BUCKETS[0]}, 2),
+        Sample("a_seconds_bucket", {"peer": "near", "le": BUCKETS[1]}, 5),
+        Sample("a_seconds_bucket", {"peer": "near", "le": BUCKETS[2]}, 5),
+    ]
+    assert rendered[-3:] == [
+        Sample("a_seconds_bucket", {"peer": "near", "le": "+Inf"}, 6),
+        Sample("a_seconds_count", {"peer": "near"}, 6),
+        Sample("a_seconds_sum", {"peer": "near"}, 7.5),
+    ]
+
+
+def test_samples_of_two_add_up() -> None:
+    """As those of peers past the bound on labels do."""
+    parts = [*histogram_samples(("a",), {0: 1}, 0.5), *histogram_samples(("b",), {0: 2, 3: 1}, 1.5)]
+
+    merged = LabelCap(values_max=0).merge("other", parts, operator.add)
+    kept = LabelCap().merge("a_seconds", [*parts, *parts], operator.add)
+
+    assert set(merged.values()) == {sum(value for _, value in parts)}
+    assert (kept["a", BUCKETS[0]], kept["b", BUCKETS[0]], kept["b", SUM]) == (2, 4, 3.0)
+
+
+def test_metric_without_samples_has_none() -> None:
+    assert histogram_family(METRIC, {}).samples == []
+
+
+def test_values_within_the_bound_are_told() -> None:
+    merged = LabelCap(2).merge("m", [(("a",), 1), (("b",), 2)], operator.add)
+
+    assert merged == {("a",): 1, ("b",): 2}
+
+
+def test_samples_with_equal_labels_are_one() -> None:
+    merged = LabelCap(2).merge("m", [(("a",), 1), (("a",), 2)], operator.add)
+
+    assert merged == {("a",): 3}
+
+
+@pytest.mark.parametrize(("merge", "expected"), [(operator.add, 7), (min, 3), (max, 4)])
+def test_values_past_the_bound_are_one(merge: Merge, expected: float) -> None:
+    cap = LabelCap(1)
+
+    merged = cap.merge("m", [(("a",), 1), (("b",), 3), (("c",), 4)], merge)
+
+    assert merged == {("a",): 1, (OTHER,): expected}
+    assert cap.overflows == 2
+
+
+def test_first_values_stay_the_first() -> None:
+    """A counter never moves from its series to another, whatever order it comes in."""
+    cap = LabelCap(1)
+    cap.merge("m", [(("a",), 1)], operator.add)
+
+    merged = cap.merge("m", [(("b",), 3), (("a",), 2)], operator.add)
+
+    assert merged == {(OTHER,): 3, ("a",): 2}
+
+
+def test_every_label_of_every_metric_has_a_bound_of_its_own() -> None:
+    cap = LabelCap(1)
+
+    cap.merge("m", [(("a", "b"), 1)], operator.add)
+    merged = cap.merge("n", [(("c", "d"), 1)], operator.add)
+
+    assert merged == {("c", "d"): 1}
+
+
+def test_labels_without_values_are_let_through() -> None:
+    assert LabelCap().merge("m", [((), 1)], operator.add) == {(): 1}
+
+
+MANY = 10_000
+BYTES_MAX = 4 * 1024 * 1024  # of the text, with every label full
+
+
+async def test_ten_thousand_of_everything_are_five_hundred_and_the_rest(start: Any) -> None:
+    routes = "".join(
+        f"CREATE ROUTE r{n} WITH SERVICE_NAME = '//far/{n}', ADDRESS = 'tcp://10.{n // 250}.0.{n % 250 + 1}:4022';"
+        for n in range(MANY)
+    )
+    instance = await start("near", msdb=routes)
+    endpoint = instance.endpoints["near"]
+    endpoint.delivered.update({f"//s{n}": 1 for n in range(MANY)})
+    endpoint.transmitter.resent_to.update({f"tcp://p{n}:1": 1 for n in range(MANY)})
+    for n in range(MANY):
+        endpoint.transmitter.round_trips[NetworkAddress(f"p{n}", 1), 5] = 1
+    instance.peers.frame_counts._closed.update({f"peer {n}": Counter({0x10: 1}) for n in range(MANY)})
+    scraped = Scraped(instance)
+
+    samples = await samples_of(instance, scraped)
+    again = await text_of(scraped)
+
+    for metric, parts in {
+        "broker_messages_delivered_total": 1,
+        "broker_retransmits_total": 1,
+        "broker_ack_roundtrip_seconds_count": 1,
+    }.items():
+        assert len(samples[metric]) == (VALUES_MAX + 1) * parts
+        assert samples[metric][OTHER,] == MANY - VALUES_MAX
+    assert len(samples["broker_route_up"]) <= 2 * VALUES_MAX + 1
+    assert sum(samples["broker_messages_received_total"].values()) >= MANY
+    assert len({peer for peer, _ in samples["broker_messages_received_total"]}) <= VALUES_MAX + 2
+    assert samples["broker_metrics_label_overflow_total"][()] > 3 * (MANY - VALUES_MAX)
+    assert len(again) < BYTES_MAX
+
+
+# --- the process ---
+
+
+PROCESS = [metric.name for metric in METRICS if metric.name.startswith(("process_", "python_"))]
+
+
+def value(name: str) -> float:
+    ((_, found),) = process_samples()[name]
+    return found
+
+
+def test_every_metric_has_its_value() -> None:
+    samples = process_samples()
+
+    assert set(samples) == set(PROCESS)
+    assert all(found > 0 for name, some in samples.items() for _, found in some if name.startswith("process_"))
+
+
+def test_descriptor_that_is_opened_is_counted() -> None:
+    before = value("process_open_fds")
+
+    with Path(os.devnull).open():
+        assert value("process_open_fds") == before + 1
+
+
+def test_work_is_counted() -> None:
+    before = value("process_cpu_seconds_total")
+    began = time.process_time()
+    while time.process_time() - began < 0.02:
+        pass
+
+    assert value("process_cpu_seconds_total") >= before + 0.02
+
+
+def test_process_was_started_before_now_and_after_its_machine() -> None:
+    boot = time.time() - float(Path("/proc/uptime").read_text().split()[0])
+
+    assert boot - 2 <= value("process_start_time_seconds") <= time.time() + 1
+
+
+def test_what_a_system_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "_SELF", tmp_path)
+
+    missing = set(PROCESS) - process_samples().keys()
+
+    assert missing == {
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_start_time_seconds",
+    }
+
+
+# --- which routes can be used ---
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+A, B = NetworkAddress("a"), NetworkAddress("b")
+
+
+def _route(
+    name: str,
+    address: NetworkAddress | Keyword,
+    *,
+    mirror: NetworkAddress | None = None,
+    lifetime: datetime | None = None,
+) -> Route:
+    return Route(name=name, address=address, mirror_address=mirror, lifetime=lifetime)
+
+
+def _table(*routes: Route) -> RouteTable:
+    return build_table(routes, now=NOW)
+
+
+def test_route_is_up_until_its_address_is_down() -> None:
+    metric = RouteUp(LabelCap())
+    tables = (_table(_route("r", A), _route("s", B)),)
+
+    before = metric.samples(RoutesSnapshot(tables), now=NOW)
+    after = metric.samples(RoutesSnapshot(tables, frozenset({A})), now=NOW)
+
+    assert before == {("r", "tcp://a:4022"): 1, ("s", "tcp://b:4022"): 1}
+    assert after == {("r", "tcp://a:4022"): 0, ("s", "tcp://b:4022"): 1}
+
+
+def test_both_addresses_of_a_mirrored_route_are_told_of_route_up() -> None:
+    samples = RouteUp(LabelCap()).samples(RoutesSnapshot((_table(_route("m", A, mirror=B)),), frozenset({B})), now=NOW)
+
+    assert samples == {("m", "tcp://a:4022"): 1, ("m", "tcp://b:4022"): 0}
+
+
+@pytest.mark.parametrize("keyword", [LOCAL, TRANSPORT])
+def test_route_without_an_address_is_not_told(keyword: Keyword) -> None:
+    assert RouteUp(LabelCap()).samples(RoutesSnapshot((_table(_route("r", keyword)),)), now=NOW) == {}
+
+
+def test_route_is_told_until_it_expires() -> None:
+    metric = RouteUp(LabelCap())
+    soon, later = NOW + timedelta(seconds=1), NOW + timedelta(seconds=9)
+    tables = (_table(_route("later", B, lifetime=later), _route("soon", A, lifetime=soon), _route("r", A)),)
+
+    names = [
+        sorted(name for name, _ in metric.samples(RoutesSnapshot(tables), now=now))
+        for now in (NOW, soon, later - timedelta.resolution, later)
+    ]
+
+    assert names == [["later", "r", "soon"], ["later", "r"], ["later", "r"], ["r"]]
+
+
+def test_change_of_routes_is_seen() -> None:
+    metric = RouteUp(LabelCap())
+    kept = _table(_route("r", A))
+    metric.samples(RoutesSnapshot((kept, _table(_route("old", A)))), now=NOW)
+
+    samples = metric.samples(RoutesSnapshot((kept, _table(_route("new", B)))), now=NOW)
+
+    assert samples.keys() == {("r", "tcp://a:4022"), ("new", "tcp://b:4022")}
+
+
+def test_routes_are_walked_once_for_each_change() -> None:
+    """A million routes must not be walked by every scrape."""
+    cap = LabelCap(1)
+    metric = RouteUp(cap)
+    tables = (_table(_route("r", A), _route("s", A)),)
+
+    for _ in range(3):
+        metric.samples(RoutesSnapshot(tables), now=NOW)
+
+    assert cap.overflows == 1
+
+
+def test_no_more_routes_of_a_table_are_walked_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROUTES_MAX", 2)
+    tables = (_table(*(_route(name, A) for name in "abc")), _table(_route("d", A)))
+
+    samples = RouteUp(LabelCap()).samples(RoutesSnapshot(tables), now=NOW)
+
+    assert {name for name, _ in samples} == {"a", "b", "d"}
+
+
+def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
+    metric = RouteUp(LabelCap(1))
+    tables = (_table(_route("r", A), _route("s", A), _route("t", B)),)
+
+    up = metric.samples(RoutesSnapshot(tables), now=NOW)
+    down = metric.samples(RoutesSnapshot(tables, frozenset({B})), now=NOW)
+
+    assert up == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 1}
+    assert down == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 0}
+
+
+def test_others_have_their_turn_while_a_large_table_is_walked() -> None:
+    """Nobody is made to give up the interpreter's lock here, so whoever gets it meanwhile was given it."""
+    tables = (_table(*(_route(f"r{number}", A) for number in range(10 * module.SLICE_ROUTES))),)
+    turns, interval = 0, sys.getswitchinterval()
+    walk = Thread(target=RouteUp(LabelCap()).samples, args=(RoutesSnapshot(tables),), kwargs={"now": NOW})
+    sys.setswitchinterval(60.0)
+    try:
+        walk.start()
+        while walk.is_alive():
+            turns += 1
+            time.sleep(0)
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert turns >= 10

@@ -34,7 +34,7 @@ from broker.observe.query import (
     translate,
 )
 from broker.observe.tsql import SelectQuery
-from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES, make_row
+from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_queue, put_service, queues
 from broker.store.sqlite.views import FILE_VIEWS
@@ -135,6 +135,10 @@ def snapshots(**given: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
     """A provider for every memory view: those given, the others empty."""
     every = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
     return {**every, **{name.replace("__", "."): provider for name, provider in given.items()}}
+
+
+def row_of(view: str, **values: object) -> tuple[object, ...]:
+    return tuple(values.get(column) for column in MEMORY_VIEWS[view])
 
 
 @pytest.fixture
@@ -276,7 +280,7 @@ def test_guid_is_found_in_any_case(ask: Any, dialog: Dialog, view: str, text: Ca
 
 
 def test_guid_of_a_memory_view_is_found_in_any_case(orders: sqlite3.Connection, tmp_path: Path) -> None:
-    row = make_row(CONNECTIONS, connection_id=CONNECTION)
+    row = row_of(CONNECTIONS, connection_id=CONNECTION)
     views = SystemViews(
         databases={}, snapshots=snapshots(sys__dm_broker_connections=lambda: [row]), transmission_statuses=dict
     )
@@ -368,7 +372,7 @@ def test_database_that_cannot_be_read_is_listed_and_not_enabled(tmp_path: Path) 
 
 
 def test_without_a_database_msdb_is_meant(tmp_path: Path) -> None:
-    row = make_row(MSDB_ROUTES, name="Outside", lifetime=datetime(2026, 1, 1, tzinfo=UTC), is_expired=True)
+    row = row_of(MSDB_ROUTES, name="Outside", lifetime=datetime(2026, 1, 1, tzinfo=UTC), is_expired=True)
     views = SystemViews(databases={}, snapshots=snapshots(msdb__sys__routes=lambda: [row]), transmission_statuses=dict)
 
     result = views.select("SELECT name, lifetime, is_expired FROM sys.routes", database=None)

@@ -1,261 +1,52 @@
-"""The catalogue of numbers is read as it is written, and says something of everything in it."""
+"""The columns of the system views, on their page and here, and the rows of those that live in memory or in files."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
 
 from broker.conversation.state import ConversationState
 from broker.errors import StoreUnavailableError
-from broker.flow import NUMBER, Disposition
+from broker.flow import Disposition
 from broker.observe import views as module
-from broker.observe.query import SELF_MADE, SystemViews, shown_value
+from broker.observe.query import shown_value
+from broker.observe.snapshot import DropSnapshot, MirrorSnapshot, Section, read_snapshot
 from broker.observe.views import (
     AUDIT_COLUMNS,
     COLUMN_COLUMNS,
+    DATABASE_MIRRORING,
+    DATABASES,
+    DISPOSITIONS,
+    FORWARDED_MESSAGES,
     GUID_COLUMNS,
     INSTANT_COLUMNS,
+    LEDGER,
     MEMORY_VIEWS,
-    MESSAGE_COLUMNS,
+    MIRRORS,
     MSDB_ROUTES,
+    QUEUE_MONITORS,
     UNTRIED,
     VIEW_COLUMNS,
-    MessageChannel,
-    MessageEntry,
+    MemoryView,
     audit_rows,
-    catalogue,
     column_rows,
-    make_row,
-    message_rows,
-    read,
+    database_ids,
+    database_names,
     view_rows,
 )
+from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import MirroredRoute, MirrorRole, OwnRoleStatus
+from broker.routing.route import MirroredPair
 from broker.store.sqlite.views import FILE_VIEWS, QUEUE
-
-TABLE = """
-[9744]
-title = "T"
-remedy = "R"
-when.statement = "S"
-example.statement = '''
-CREATE ROUTE
-'''
-"""
-
-
-def test_a_table_becomes_an_entry(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(TABLE)
-
-    expected = MessageEntry(
-        9744,
-        "T",
-        {MessageChannel.STATEMENT: "S"},
-        "R",
-        example={MessageChannel.STATEMENT: "CREATE ROUTE"},
-        original="",
-        reason="",
-        told="",
-    )
-    assert {"9744": expected} == read(tmp_path)
-
-
-def test_numbers_come_in_their_order_and_words_behind_them(tmp_path: Path) -> None:
-    for key in ("forwarded", "9744", "102", "28041"):
-        (tmp_path / f"{key}.toml").write_text(TABLE.replace("9744", key))
-
-    entries = read(tmp_path)
-
-    assert ["102", "9744", "28041", "forwarded"] == list(entries)
-    assert 0 == entries["forwarded"].number
-
-
-def test_a_number_is_in_one_file(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.toml").write_text(TABLE)
-
-    with pytest.raises(ValueError, match=r"b\.toml has a second table \[9744\]"):
-        read(tmp_path)
-
-
-def test_everything_has_words() -> None:
-    silent = [
-        key
-        for key, entry in catalogue().items()
-        if not (entry.title and entry.when and entry.remedy) or (entry.number and not entry.original)
-    ]
-
-    assert [] == silent
-
-
-def test_of_what_fails_a_dialog_it_is_said_who_is_told() -> None:
-    assert [] == [key for key, entry in catalogue().items() if MessageChannel.DIALOG in entry.when and not entry.told]
-
-
-def test_every_disposition_is_there_with_its_number_and_who_is_told() -> None:
-    reasons = {entry.reason: entry for entry in catalogue().values() if entry.reason}
-
-    assert {str(one): one.number for one in Disposition} == {reason: entry.number for reason, entry in reasons.items()}
-    assert all(entry.told and MessageChannel.FRAME in entry.when for entry in reasons.values())
-    assert len(NUMBER) == sum(1 for entry in reasons.values() if entry.number)
-
-
-START = datetime(2026, 11, 22, tzinfo=UTC)
-
-
-def _write(path: Path, first: int, last: int) -> None:
-    lines = ({"at": (START + timedelta(seconds=n)).isoformat(), "target": str(n)} for n in range(first, last))
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _targets(path: Path) -> list[int]:
-    index = list(AUDIT_COLUMNS).index("target")
-    return [int(str(row[index])) for row in audit_rows(path)]
-
-
-def test_rows_are_those_of_the_file_the_oldest_first(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    _write(path, 20, 23)
-    _write(tmp_path / "audit.jsonl.1", 10, 13)
-
-    assert [20, 21, 22] == _targets(path)
-
-
-@pytest.mark.parametrize(
-    ("line", "unsaid"),
-    [
-        ('{"at": "2026-11-22", "unsaid": 9223372036854775808}', ["9223372036854775808"]),
-        ('{"at": "2026-11-22", "unsaid": -9223372036854775808}', [-(2**63)]),
-        ('{"at": "2026-11-22", "unsaid": "\\ud800x"}', ["?x"]),
-        ('{"at": "0001-01-01T00:00:00+23:59", "unsaid": 1}', []),
-        ('{"at": "9999-12-31T23:59:59-23:59", "unsaid": 1}', []),
-    ],
-)
-def test_whatever_stands_in_the_file_a_view_can_hold_it(tmp_path: Path, line: str, unsaid: list[object]) -> None:
-    path = tmp_path / "audit.jsonl"
-    path.write_text(line)
-
-    rows = audit_rows(path)
-
-    assert unsaid == [row[list(AUDIT_COLUMNS).index("unsaid")] for row in rows]
-    assert all(shown_value(row[0]) for row in rows)
-
-
-def test_a_row_has_the_columns_of_the_view(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    line = {"at": START.isoformat(), "who": "user:root", "statement": "DROP ROUTE [a];", "unsaid": 3}
-    path.write_text(json.dumps(line))
-
-    [row] = audit_rows(path)
-
-    told = {name: value for name, value in zip(AUDIT_COLUMNS, row, strict=True) if value is not None}
-    assert {
-        "audit_time": START,
-        "principal_name": "user:root",
-        "statement": "DROP ROUTE [a];",
-        "unsaid": 3,
-    } == told
-
-
-def test_a_line_that_is_none_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    _write(path, 0, 2)
-    path.write_bytes(b"\xff\n{}\n[]\n" + b"[" * 100_000 + b"\n" + path.read_bytes() + b'{"at": "now"}\n{"at"')
-
-    assert [0, 1] == _targets(path)
-
-
-def test_without_a_file_there_are_no_rows(tmp_path: Path) -> None:
-    assert [] == audit_rows(tmp_path / "audit.jsonl")
-
-
-def test_of_many_rows_the_newest_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROWS_MAX", 4)
-    path = tmp_path / "audit.jsonl"
-    _write(path, 0, 13)
-
-    assert [9, 10, 11, 12] == _targets(path)
-
-
-def test_of_many_bytes_the_newest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "audit.jsonl"
-    _write(path, 100, 110)
-    monkeypatch.setattr(module, "BYTES_MAX", path.stat().st_size // 2)
-
-    assert [106, 107, 108, 109] == _targets(path)
-
-
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="Is a directory"):
-        audit_rows(tmp_path)
-
-
-# --- test_discovery ---
-# The views about the views.
-
-
-OF_FILE = {"sys.routes": ("name", "address")}
-OF_INSTANCE = {"sys.databases": ("name",)}
-
-
-def test_each_view_has_a_row_that_says_whether_it_is_of_the_instance() -> None:
-    rows = [dict(zip(VIEW_COLUMNS, row, strict=True)) for row in view_rows(OF_FILE, OF_INSTANCE)]
-
-    assert [("databases", -1, True), ("routes", -2, False)] == [
-        (row["name"], row["object_id"], row["is_instance"]) for row in rows
-    ]
-
-
-def test_each_column_has_a_row_in_its_place_under_the_number_of_its_view() -> None:
-    rows = [dict(zip(COLUMN_COLUMNS, row, strict=True)) for row in column_rows(OF_FILE, OF_INSTANCE)]
-
-    assert [(-1, "databases", "name", 1), (-2, "routes", "name", 1), (-2, "routes", "address", 2)] == [
-        (row["object_id"], row["view_name"], row["name"], row["column_id"]) for row in rows
-    ]
-
-
-# --- test_message ---
-# The view of the numbers.
-
-
-ROWS = [dict(zip(MESSAGE_COLUMNS, row, strict=True)) for row in message_rows()]
-
-
-def test_each_number_has_a_row_in_order() -> None:
-    expected = [entry.number for entry in catalogue().values() if entry.number]
-
-    assert expected == [row["message_id"] for row in ROWS]
-    assert sorted(expected) == expected
-
-
-def test_a_row_says_what_a_number_means_and_what_to_do() -> None:
-    [row] = [row for row in ROWS if row["message_id"] == 11285]
-
-    assert ("hops exhausted", 1033, 16, False) == (
-        row["reason"],
-        row["language_id"],
-        row["severity"],
-        row["is_event_logged"],
-    )
-    assert "gateways" in str(row["text"])
-    assert "max_hops" in str(row["remedy"])
-
-
-def test_a_number_is_asked_for_as_a_number() -> None:
-    snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
-    views = SystemViews(databases={}, snapshots=snapshots, transmission_statuses=dict)
-
-    found = views.select("SELECT message_id FROM sys.messages WHERE message_id IN (102, 9744)", database=None).rows
-
-    assert [(102,), (9744,)] == found
-
-
-def test_links_of_pages_are_words() -> None:
-    assert [] == [row["message_id"] for row in ROWS if "](" in f"{row['text']}{row['remedy']}"]
-
+from tests.support.shop import Shop
 
 PAGE = Path(__file__).parents[3] / "docs" / "views.md"
 
@@ -269,9 +60,6 @@ def page_columns() -> dict[str, list[str]]:
         if table:
             found[section.splitlines()[0]] = re.findall(r"^\| \*?`(\w+)`\*? \|", table[0], flags=re.MULTILINE)
     return found
-
-
-# --- the page and the code ----------------------------------------------------------------------------------
 
 
 def test_page_tells_every_view_and_column_in_order() -> None:
@@ -344,15 +132,288 @@ def test_special_columns_are_columns_of_some_view(names: frozenset[str]) -> None
     assert names <= every
 
 
-# --- rows of memory views -----------------------------------------------------------------------------------
+# --- rows of a snapshot ---
 
 
-def test_row_has_a_value_for_each_column_in_order() -> None:
-    row = make_row("sys.databases", path="/a", name="orders")
-
-    assert row == ("orders", None, None, None, None, "/a")
+def shown(view: MemoryView[Any], source: Any) -> list[dict[str, Any]]:
+    return [dict(zip(view.columns, row, strict=True)) for row in view.rows(source)]
 
 
-def test_row_with_a_value_for_no_column_is_a_bug() -> None:
-    with pytest.raises(AssertionError, match=r"sys.databases has no column \['nam'\]"):
-        make_row("sys.databases", nam="orders")
+@pytest.fixture
+async def snapshot(start: Any) -> Any:
+    return read_snapshot(await start("near"), [Section.ROLES])
+
+
+NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
+
+
+async def test_a_mirrored_route_has_both_partners_and_what_waits(snapshot: Any) -> None:
+    route = MirroredRoute(NORTH, SOUTH, lambda: 0.0)
+    route.use(100.0)
+    route.on_reply(NORTH, "principal", 3, 101.0)
+    route.on_unreachable(SOUTH, "Connection refused", 101.0)
+    pair, seen = MirroredPair("//billing", UUID(int=1), NORTH, SOUTH), (route.seen[NORTH], route.seen[SOUTH])
+    state = route.state
+    mirror = MirrorSnapshot("to billing", pair, state.value, state.name, NORTH, 3, seen, 105.0, "", 2, 700)
+
+    (row,) = shown(MIRRORS, msgspec.structs.replace(snapshot, mirrors=(mirror,)))
+
+    instants = [row.pop(name) for name in ("address_probe_time", "address_answer_time", "next_probe_time")]
+    assert [snapshot.utc(at) for at in (100.0, 101.0, 105.0)] == instants
+    assert instants[0] == row.pop("mirror_probe_time")
+    assert row == {
+        "route_name": "to billing",
+        "remote_service_name": "//billing",
+        "broker_instance": UUID(int=1),
+        "address": "tcp://north:4022",
+        "mirror_address": "tcp://south:4022",
+        "principal_address": "tcp://north:4022",
+        "state": 2,
+        "state_desc": "PRINCIPAL_ONLY",
+        "epoch": 3,
+        "address_role": "principal",
+        "address_epoch": 3,
+        "address_problem": None,
+        "mirror_answer_time": None,
+        "mirror_role": None,
+        "mirror_epoch": None,
+        "mirror_problem": "Connection refused",
+        "waiting_messages": 2,
+        "waiting_bytes": 700,
+        "alarm": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "state", "role", "partner"),
+    [
+        ({}, (4, "SYNCHRONIZED"), (1, "PRINCIPAL"), None),
+        ({"principal": "us"}, (4, "SYNCHRONIZED"), (1, "PRINCIPAL"), None),
+        ({"role": MirrorRole.MIRROR, "principal": "them"}, (4, "SYNCHRONIZED"), (2, "MIRROR"), "them"),
+        ({"role": MirrorRole.MIRROR, "is_resting": True, "problem": "x"}, (3, "PENDING_FAILOVER"), (2, "MIRROR"), None),
+        ({"role": MirrorRole.MIRROR, "problem": "x"}, (0, "SUSPENDED"), (2, "MIRROR"), None),
+        ({"source": "off"}, (None, None), (None, None), None),
+    ],
+)
+async def test_the_role_for_a_database_has_the_words_of_the_original(
+    snapshot: Any, values: dict[str, Any], state: tuple[Any, Any], role: tuple[Any, Any], partner: str | None
+) -> None:
+    known = {"broker_instance": None, "role": MirrorRole.PRINCIPAL, "epoch": 3, "since": 0.0, "source": "lock"}
+    roles = (("orders", OwnRoleStatus(**{**known, **values})),)
+
+    (row,) = shown(DATABASE_MIRRORING, msgspec.structs.replace(snapshot, roles=roles))
+
+    assert state == (row["mirroring_state"], row["mirroring_state_desc"])
+    assert role == (row["mirroring_role"], row["mirroring_role_desc"])
+    assert partner == row["mirroring_partner_name"]
+    assert (None, None, 3, "orders") == (
+        row["mirroring_guid"],
+        row["mirroring_failover_lsn"],
+        row["mirroring_role_sequence"],
+        row["database_name"],
+    )
+    assert datetime(1970, 1, 1, tzinfo=UTC) == row["role_since"]
+
+
+async def test_a_held_frame_ages_while_it_waits(start: Any, take: Any) -> None:
+    gateway = await start("gateway", msdb="CREATE ROUTE r WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'")
+    take(gateway, time_to_live=60_000, time_consumed=1_500, sequence_number=7, hop_limit=16, hop_count=3)
+    now = read_snapshot(gateway, [Section.HELD])
+
+    (row,) = shown(FORWARDED_MESSAGES, msgspec.structs.replace(now, loop_time=now.loop_time + 10.0))
+
+    assert 10_000 <= row.pop("held_ms") < 12_000
+    assert row.pop("why_held").startswith("waiting for a connection to tcp://127.0.0.1:1")
+    assert row == {
+        "conversation_id": UUID(int=2),
+        "is_initiator": True,
+        "to_service_name": "//far",
+        "to_broker_instance": None,
+        "from_service_name": "//near",
+        "from_broker_instance": UUID(int=3),
+        "adjacent_broker_address": "tcp://127.0.0.1:1",
+        "message_sequence_number": 7,
+        "message_fragment_number": 0,
+        "hops_remaining": 12,
+        "time_to_live": 60,
+        "time_consumed": 11,
+        "message_id": UUID(int=1),
+        "frame_bytes": 114 + len("//far") + len("//near") + len("body"),
+    }
+
+
+async def test_a_drop_without_a_frame_has_its_count(snapshot: Any) -> None:
+    drop = DropSnapshot(Disposition.NO_ROUTE, None, 4, None, None, "")
+
+    (row,) = shown(DISPOSITIONS, msgspec.structs.replace(snapshot, drops=(drop,)))
+
+    known = {name: value for name, value in row.items() if value is not None}
+    assert {"disposition": "no route", "message_number": 9798, "frames": 4} == known
+
+
+# --- rows of the files of databases ---
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def files(shop: Shop, tmp_path: Path) -> dict[str, Path]:
+    """One database, and one whose file is none."""
+    (tmp_path / "text.db").write_text("this is a text, and no database at all")
+    return {"shop": shop.path, "broken": tmp_path / "text.db"}
+
+
+def test_msdb_is_first_and_has_the_number_of_the_original() -> None:
+    files = dict.fromkeys(["shop", "msdb", "billing"], Path())
+
+    assert ("msdb", "shop", "billing") == database_names(files)
+    assert {"msdb": 4, "billing": 5, "shop": 6} == database_ids(files)
+    assert {"msdb": 4, "shop": 5} == database_ids({"shop": Path()})
+
+
+def test_every_database_has_a_row_also_when_its_file_is_none(files: dict[str, Path]) -> None:
+    rows = shown(DATABASES, files)
+
+    told = [(row["name"], row["database_id"], row["is_broker_enabled"], row["path"]) for row in rows]
+    assert [
+        ("msdb", 4, True, None),
+        ("shop", 6, True, str(files["shop"])),
+        ("broken", 5, False, str(files["broken"])),
+    ] == told
+
+
+def test_queue_monitors_name_their_database_by_its_number(files: dict[str, Path]) -> None:
+    rows = shown(QUEUE_MONITORS, files)
+
+    told = [(row["database_id"], row["database_name"], row["queue_name"], row["state"]) for row in rows]
+    assert [(6, "shop", "OrdersQueue", "INACTIVE"), (6, "shop", "BillingQueue", "INACTIVE")] == told
+
+
+def test_ledgers_are_of_the_databases_that_can_be_read_and_not_of_msdb(files: dict[str, Path], shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        shop.begin(db).send(b"")
+
+    rows = shown(LEDGER, {"msdb": shop.path} | files)
+
+    assert {"shop"} == {row["database_name"] for row in rows}
+    assert ("sent", None, 1) in {(row["entry"], row["reason"], row["messages"]) for row in rows}
+
+
+# --- the audit file ---
+
+START = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def _write(path: Path, first: int, last: int) -> None:
+    lines = ({"at": (START + timedelta(seconds=n)).isoformat(), "target": str(n)} for n in range(first, last))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _targets(path: Path) -> list[int]:
+    index = list(AUDIT_COLUMNS).index("target")
+    return [int(str(row[index])) for row in audit_rows(path)]
+
+
+def test_rows_are_those_of_the_file_the_oldest_first(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    _write(path, 20, 23)
+    _write(tmp_path / "audit.jsonl.1", 10, 13)
+
+    assert [20, 21, 22] == _targets(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "unsaid"),
+    [
+        ('{"at": "2026-11-22", "unsaid": 9223372036854775808}', ["9223372036854775808"]),
+        ('{"at": "2026-11-22", "unsaid": -9223372036854775808}', [-(2**63)]),
+        ('{"at": "2026-11-22", "unsaid": "\\ud800x"}', ["?x"]),
+        ('{"at": "0001-01-01T00:00:00+23:59", "unsaid": 1}', []),
+        ('{"at": "9999-12-31T23:59:59-23:59", "unsaid": 1}', []),
+    ],
+)
+def test_whatever_stands_in_the_file_a_view_can_hold_it(tmp_path: Path, line: str, unsaid: list[object]) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_text(line)
+
+    rows = audit_rows(path)
+
+    assert unsaid == [row[list(AUDIT_COLUMNS).index("unsaid")] for row in rows]
+    assert all(shown_value(row[0]) for row in rows)
+
+
+def test_a_row_has_the_columns_of_the_view(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    line = {"at": START.isoformat(), "who": "user:root", "statement": "DROP ROUTE [a];", "unsaid": 3}
+    path.write_text(json.dumps(line))
+
+    [row] = audit_rows(path)
+
+    told = {name: value for name, value in zip(AUDIT_COLUMNS, row, strict=True) if value is not None}
+    assert {
+        "audit_time": START,
+        "principal_name": "user:root",
+        "statement": "DROP ROUTE [a];",
+        "unsaid": 3,
+    } == told
+
+
+def test_a_line_that_is_none_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    _write(path, 0, 2)
+    path.write_bytes(b"\xff\n{}\n[]\n" + b"[" * 100_000 + b"\n" + path.read_bytes() + b'{"at": "now"}\n{"at"')
+
+    assert [0, 1] == _targets(path)
+
+
+def test_without_a_file_there_are_no_rows(tmp_path: Path) -> None:
+    assert [] == audit_rows(tmp_path / "audit.jsonl")
+
+
+def test_of_many_rows_the_newest_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AUDIT_ROWS_MAX", 4)
+    path = tmp_path / "audit.jsonl"
+    _write(path, 0, 13)
+
+    assert [9, 10, 11, 12] == _targets(path)
+
+
+def test_of_many_bytes_the_newest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.jsonl"
+    _write(path, 100, 110)
+    monkeypatch.setattr(module, "BYTES_MAX", path.stat().st_size // 2)
+
+    assert [106, 107, 108, 109] == _targets(path)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="Is a directory"):
+        audit_rows(tmp_path)
+
+
+# --- the views about the views ---
+
+OF_FILE = {"sys.routes": ("name", "address")}
+OF_INSTANCE = {"sys.databases": ("name",)}
+
+
+def test_each_view_has_a_row_that_says_whether_it_is_of_the_instance() -> None:
+    rows = [dict(zip(VIEW_COLUMNS, row, strict=True)) for row in view_rows(OF_FILE, OF_INSTANCE)]
+
+    assert [("databases", -1, True), ("routes", -2, False)] == [
+        (row["name"], row["object_id"], row["is_instance"]) for row in rows
+    ]
+
+
+def test_each_column_has_a_row_in_its_place_under_the_number_of_its_view() -> None:
+    rows = [dict(zip(COLUMN_COLUMNS, row, strict=True)) for row in column_rows(OF_FILE, OF_INSTANCE)]
+
+    assert [(-1, "databases", "name", 1), (-2, "routes", "name", 1), (-2, "routes", "address", 2)] == [
+        (row["object_id"], row["view_name"], row["name"], row["column_id"]) for row in rows
+    ]

@@ -14,9 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
-from broker.observe.views import Row, make_row
+from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.observe.why import (
-    FORWARDED,
     ClosedShown,
     HeldShown,
     PoisonShown,
@@ -98,7 +97,7 @@ def frame(**more: Any) -> Row:
         "why_held": "waiting for a connection",
         "held_ms": 1500,
     }
-    return make_row(FORWARDED, **values | more)
+    return tuple((values | more).get(column) for column in FORWARDED_MESSAGES.columns)
 
 
 def where(shop: Shop | None = None) -> InstanceView:

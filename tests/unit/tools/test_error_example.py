@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.errors import ConversationError, StatementError
-from broker.observe.views import MessageChannel
+from broker.observe.message_catalogue import MessageChannel
 from tools.error_example import SAMPLE, Example, shown
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.observe.views import catalogue
+from broker.observe.message_catalogue import catalogue
 from tools.error_pages import written
 
 ROOT = Path(__file__).parents[3]

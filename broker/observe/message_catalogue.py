@@ -1,0 +1,108 @@
+"""
+The catalogue of numbers: what each number and each reason means, when it occurs, and what to do.
+
+Whatever raises an error or drops a frame has the number and the sentence; here is what else a person needs. The texts
+are in the TOML files of `messages/`, a table for each number or reason. `sys.messages` shows them, and
+`python -m tools.error_pages` makes a page of each. A test fails when a number of the code has no table here, or a table
+no number of the code.
+
+Source: Transact-SQL reference, "sys.messages"; SQL Server documentation, "Database Engine events and errors".
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from broker.errors import StatementError
+
+_TEXTS = Path(__file__).parent / "messages"
+
+
+class MessageChannel(StrEnum):
+    """Where a number is told; the word is the key of the tables `when` and `example`."""
+
+    STATEMENT = "statement"
+    SELECT = "select"
+    APPLICATION = "application"
+    DIALOG = "dialog"
+    FRAME = "frame"
+    CONNECTION = "connection"
+    REQUEST = "request"
+    START = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEntry:
+    """
+    One number or reason.
+
+    Shape: `number` 0 where the original has none for it; `reason` the word of a disposition, empty for an error;
+    `title` one sentence; `when` by place; `told` who hears of a dropped frame, or of a dialog that failed; `original`
+    what the number means there; `example` by place what makes the error: a statement, a SELECT, Python.
+    """
+
+    number: int
+    title: str
+    when: Mapping[MessageChannel, str]
+    remedy: str
+    reason: str = ""
+    told: str = ""
+    original: str = ""
+    example: Mapping[MessageChannel, str] = field(default_factory=dict)
+
+
+@cache
+def catalogue() -> Mapping[str, MessageEntry]:
+    """All entries, by number and then by reason."""
+    return read(_TEXTS)
+
+
+def read(directory: Path) -> dict[str, MessageEntry]:
+    """
+    The entries of all TOML files of a directory, by number and then by reason.
+
+    Raises:
+        ValueError: two files have the same table.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for path in sorted(directory.glob("*.toml")):
+        for key, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            if key in tables:
+                raise ValueError(f"{path.name} has a second table [{key}]")
+            tables[key] = table
+    return {key: _entry(key, tables[key]) for key in sorted(tables, key=_order)}
+
+
+def _order(key: str) -> tuple[bool, int, str]:
+    return (not key.isdigit(), int(key) if key.isdigit() else 0, key)
+
+
+def _entry(key: str, table: dict[str, Any]) -> MessageEntry:
+    number = int(key) if key.isdigit() else 0
+    when = {MessageChannel(place): text for place, text in table.pop("when").items()}
+    example = {MessageChannel(place): text.strip("\n") for place, text in table.pop("example", {}).items()}
+    return MessageEntry(number=number, when=when, example=example, **table)
+
+
+# --- the view ---
+
+MESSAGES = "sys.messages"
+MESSAGE_COLUMNS = ("message_id", "language_id", "severity", "is_event_logged", "text", "reason", "remedy")
+
+_ENGLISH = 1033
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")  # in a text of the catalogue, which pages are made of too
+
+
+def message_rows() -> Iterator[tuple[object, ...]]:
+    """A row for each number, by number."""
+    for entry in catalogue().values():
+        if entry.number:
+            remedy = _LINK.sub(r"\1", entry.remedy)
+            yield entry.number, _ENGLISH, StatementError.severity, False, entry.title, entry.reason, remedy

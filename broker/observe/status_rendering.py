@@ -1,0 +1,257 @@
+"""
+Makes the `Status` of an instance, from a snapshot and from what was read of the files of its databases.
+
+Of a database whose file could not be read, that part is null. Lists are bounded here.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from msgspec import structs
+
+from broker.flow import Disposition
+from broker.net.certificates import CertificateWatch
+from broker.net.tls import Encryption, Identity, Security
+from broker.observe.database_stats import QuickStats, ledger_status
+from broker.observe.remedies import remedy_of_drop
+from broker.observe.snapshot import (
+    DatabaseSnapshot,
+    DropSnapshot,
+    ForwardingSnapshot,
+    LinkSnapshot,
+    MirrorSnapshot,
+    Section,
+    Snapshot,
+    TransportSnapshot,
+)
+from broker.observe.status import (
+    CertificateStatus,
+    ConnectionStatus,
+    DatabaseStatus,
+    DropStatus,
+    ForwardingStatus,
+    MirrorStatus,
+    PartnerStatus,
+    RoleStatus,
+    Status,
+    TransportStatus,
+)
+from broker.protocol.layout import FrameKind
+from broker.routing.mirrored import OwnRoleStatus
+
+STATUS = (
+    Section.RUN,
+    Section.TRANSPORT,
+    Section.FORWARDING,
+    Section.LINKS,
+    Section.ADDRESSES,
+    Section.NEXT_HOPS,
+    Section.MIRRORS,
+    Section.ROLES,
+    Section.DATABASES,
+    Section.DROPS,
+)
+CERTIFICATES_MAX = 100  # those that end first
+OTHER_KIND = "other"
+_KIND_NAMES: dict[int, str] = {FrameKind.MESSAGE: "message", FrameKind.ACK: "ack", FrameKind.FAULT: "fault"}
+
+
+def render_status(
+    snapshot: Snapshot,
+    stats: Mapping[str, QuickStats | None],
+    *,
+    room_problem: str = "",
+    audit_problem: str = "",
+) -> Status:
+    """
+    The status of an instance.
+
+    Args:
+        snapshot: Has the sections of `STATUS`.
+        stats: What the files tell, by database; None for one that could not be read.
+        room_problem: Why the disk of the state directory is too full; "" while it is not.
+        audit_problem: Why changes cannot be written down; "" while they can.
+    """
+    return Status(
+        name=snapshot.name,
+        software=snapshot.software,
+        broker_instance=show_guid(snapshot.broker_instance),
+        started_at=_instant(datetime.fromtimestamp(snapshot.started_at, UTC)),
+        uptime_s=round(time.time() - snapshot.started_at, 3),
+        ready=snapshot.is_ready,
+        draining=snapshot.draining,
+        loop=snapshot.loop,
+        kernel=snapshot.kernel,
+        listen=list(snapshot.listen),
+        transport=_transport(snapshot.transport, snapshot.taken_at),
+        forwarding=_forwarding(snapshot.forwarding, is_enabled=snapshot.endpoint.message_forwarding),
+        connections=[_connection(link, snapshot) for link in snapshot.links],
+        addresses=dict(snapshot.addresses),
+        waiting=list(snapshot.next_hops),
+        mirrored_routes=[_mirror(mirror) for mirror in snapshot.mirrors],
+        tasks=list(snapshot.run.tasks),
+        running_scripts=list(snapshot.run.scripts),
+        reload=snapshot.run.reload,
+        journal=snapshot.run.journal,
+        mirroring={name: _role(role) for name, role in snapshot.roles},
+        databases={name: _database(database, stats.get(name)) for name, database in snapshot.databases},
+        drops=[_drop(drop, snapshot) for drop in snapshot.drops],
+        room_problem=room_problem,
+        audit_problem=audit_problem,
+    )
+
+
+def own_certificate_problem(security: Security, *, now: datetime | None = None) -> str:
+    """Why no peer can trust this instance any more; "" while one can."""
+    own = security.own
+    if own is None or own.not_after > (now or datetime.now(UTC)):
+        return ""
+    return f"the certificate of this instance has expired at {own.not_after:%Y-%m-%d %H:%M} UTC: renew it"
+
+
+def certificate_part(watch: CertificateWatch) -> dict[str, str]:
+    """Whether the certificate files are in use, as a part of an answer about health; empty where there are none."""
+    return {} if watch.security.encryption is Encryption.DISABLED else {"certificate files": watch.problem}
+
+
+def kind_name(kind: int) -> str:
+    """The word for a kind of dialog frame; kinds of later versions share one."""
+    return _KIND_NAMES.get(kind, OTHER_KIND)
+
+
+def show_guid(guid: bytes) -> str:
+    """A GUID as the views show it."""
+    return str(uuid.UUID(bytes=guid)).upper()
+
+
+# --- parts ---
+
+
+def _transport(transport: TransportSnapshot, now: datetime) -> TransportStatus:
+    return TransportStatus(
+        encryption=transport.encryption,
+        authentication=transport.authentication,
+        warnings=[warning.text for warning in transport.warnings],
+        notices=list(transport.warnings),
+        certificates=[_certificate(role, one, now) for role, one in transport.certificates[:CERTIFICATES_MAX]],
+        reloads=transport.reloads,
+        reload_failures=transport.reload_failures,
+        problem=transport.problem,
+        handshakes=transport.handshakes,
+        connections_max=transport.connections_max,
+        refused=dict(transport.refused),
+    )
+
+
+def _certificate(role: str, one: Identity, now: datetime) -> CertificateStatus:
+    not_after = one.not_after.isoformat(timespec="seconds")
+    return CertificateStatus(role, one.principal_name, one.fingerprint, not_after, (one.not_after - now).days)
+
+
+def _forwarding(forwarding: ForwardingSnapshot, *, is_enabled: bool) -> ForwardingStatus:
+    received = dict.fromkeys(_KIND_NAMES.values(), 0)
+    for kind, count in forwarding.received.items():
+        received[kind_name(kind)] = received.get(kind_name(kind), 0) + count
+    return ForwardingStatus(
+        enabled=is_enabled,
+        received=received,
+        forwarded=forwarding.forwarded,
+        delivered=forwarding.delivered,
+        dropped=_reasons(forwarding.dropped),
+        held=forwarding.held,
+        pool_bytes=forwarding.pool_bytes,
+        pool_limit_bytes=forwarding.pool_limit_bytes,
+        unaccounted=forwarding.unaccounted,
+    )
+
+
+def _connection(link: LinkSnapshot, snapshot: Snapshot) -> ConnectionStatus:
+    return ConnectionStatus(
+        name=link.name,
+        address=link.address,
+        direction=link.direction,
+        state=link.state,
+        flow=link.activity,
+        flow_reason=link.activity_reason,
+        flow_since=_instant(snapshot.utc(link.activity_since)),
+        last_progress=_instant(snapshot.utc(link.progress_at)),
+        round_trip_ms=link.round_trip_ms,
+        encryption="TLS" if link.cipher else "none",
+        principal=link.principal_name,
+        slowed_by=link.slowed_by,
+        bytes_received=link.bytes_received,
+        bytes_sent=link.bytes_sent,
+        frames_received=link.frames_received,
+        frames_rejected=link.frames_rejected,
+    )
+
+
+def _mirror(mirror: MirrorSnapshot) -> MirrorStatus:
+    addresses = mirror.pair.address, mirror.pair.mirror_address
+    return MirrorStatus(
+        route=mirror.route_name,
+        service=mirror.pair.remote_service_name,
+        broker_instance=str(mirror.pair.broker_instance),
+        state=mirror.state_desc,
+        principal=None if mirror.principal is None else str(mirror.principal),
+        epoch=mirror.epoch,
+        partners={
+            str(address): PartnerStatus(seen.role and str(seen.role), seen.epoch, seen.problem)
+            for address, seen in zip(addresses, mirror.seen, strict=True)
+        },
+        held=mirror.held,
+        held_bytes=mirror.held_bytes,
+        alarm=mirror.alarm,
+    )
+
+
+def _role(role: OwnRoleStatus) -> RoleStatus:
+    return RoleStatus(
+        broker_instance=None if role.broker_instance is None else show_guid(role.broker_instance),
+        role=role.role.value,
+        epoch=role.epoch,
+        since=_instant(datetime.fromtimestamp(role.since, UTC)),
+        source=role.source,
+        principal=role.principal,
+        problem=role.problem,
+    )
+
+
+def _database(database: DatabaseSnapshot, stats: QuickStats | None) -> DatabaseStatus:
+    known = DatabaseStatus(
+        broker_instance=show_guid(database.broker_instance),
+        path=str(database.path),
+        problem=database.problem,
+        services=dict(database.services),
+        dropped=_reasons(database.dropped),
+        sending_dialogs=database.sending_dialogs,
+    )
+    return (
+        known
+        if stats is None
+        else structs.replace(
+            known,
+            waiting_messages=stats.backlog.messages,
+            oldest_waiting_s=round(stats.backlog.oldest_s, 3),
+            ledger=ledger_status(stats.ledger),
+            quarantined=stats.quarantined,
+            queues=list(stats.queues),
+        )
+    )
+
+
+def _drop(drop: DropSnapshot, snapshot: Snapshot) -> DropStatus:
+    last_s = None if drop.last_at is None else round(max(0.0, snapshot.loop_time - drop.last_at), 3)
+    return DropStatus(drop.disposition.value, drop.database, drop.frames, last_s, remedy_of_drop(drop, snapshot.name))
+
+
+def _reasons(dropped: Mapping[Disposition, int]) -> dict[str, int]:
+    return {disposition.value: count for disposition, count in dropped.items() if count}
+
+
+def _instant(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds")

@@ -1,0 +1,121 @@
+"""The catalogue of numbers is read as it is written, says something of everything in it, and is a view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.flow import NUMBER, Disposition
+from broker.observe.message_catalogue import (
+    MESSAGE_COLUMNS,
+    MessageChannel,
+    MessageEntry,
+    catalogue,
+    message_rows,
+    read,
+)
+from broker.observe.query import SELF_MADE, SystemViews
+from broker.observe.views import MEMORY_VIEWS
+
+TABLE = """
+[9744]
+title = "T"
+remedy = "R"
+when.statement = "S"
+example.statement = '''
+CREATE ROUTE
+'''
+"""
+
+
+def test_a_table_becomes_an_entry(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(TABLE)
+
+    expected = MessageEntry(
+        9744,
+        "T",
+        {MessageChannel.STATEMENT: "S"},
+        "R",
+        example={MessageChannel.STATEMENT: "CREATE ROUTE"},
+        original="",
+        reason="",
+        told="",
+    )
+    assert {"9744": expected} == read(tmp_path)
+
+
+def test_numbers_come_in_their_order_and_words_behind_them(tmp_path: Path) -> None:
+    for key in ("forwarded", "9744", "102", "28041"):
+        (tmp_path / f"{key}.toml").write_text(TABLE.replace("9744", key))
+
+    entries = read(tmp_path)
+
+    assert ["102", "9744", "28041", "forwarded"] == list(entries)
+    assert 0 == entries["forwarded"].number
+
+
+def test_a_number_is_in_one_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.toml").write_text(TABLE)
+
+    with pytest.raises(ValueError, match=r"b\.toml has a second table \[9744\]"):
+        read(tmp_path)
+
+
+def test_everything_has_words() -> None:
+    silent = [
+        key
+        for key, entry in catalogue().items()
+        if not (entry.title and entry.when and entry.remedy) or (entry.number and not entry.original)
+    ]
+
+    assert [] == silent
+
+
+def test_of_what_fails_a_dialog_it_is_said_who_is_told() -> None:
+    assert [] == [key for key, entry in catalogue().items() if MessageChannel.DIALOG in entry.when and not entry.told]
+
+
+def test_every_disposition_is_there_with_its_number_and_who_is_told() -> None:
+    reasons = {entry.reason: entry for entry in catalogue().values() if entry.reason}
+
+    assert {str(one): one.number for one in Disposition} == {reason: entry.number for reason, entry in reasons.items()}
+    assert all(entry.told and MessageChannel.FRAME in entry.when for entry in reasons.values())
+    assert len(NUMBER) == sum(1 for entry in reasons.values() if entry.number)
+
+
+ROWS = [dict(zip(MESSAGE_COLUMNS, row, strict=True)) for row in message_rows()]
+
+
+def test_each_number_has_a_row_in_order() -> None:
+    expected = [entry.number for entry in catalogue().values() if entry.number]
+
+    assert expected == [row["message_id"] for row in ROWS]
+    assert sorted(expected) == expected
+
+
+def test_a_row_says_what_a_number_means_and_what_to_do() -> None:
+    [row] = [row for row in ROWS if row["message_id"] == 11285]
+
+    assert ("hops exhausted", 1033, 16, False) == (
+        row["reason"],
+        row["language_id"],
+        row["severity"],
+        row["is_event_logged"],
+    )
+    assert "gateways" in str(row["text"])
+    assert "max_hops" in str(row["remedy"])
+
+
+def test_a_number_is_asked_for_as_a_number() -> None:
+    snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
+    views = SystemViews(databases={}, snapshots=snapshots, transmission_statuses=dict)
+
+    found = views.select("SELECT message_id FROM sys.messages WHERE message_id IN (102, 9744)", database=None).rows
+
+    assert [(102,), (9744,)] == found
+
+
+def test_links_of_pages_are_words() -> None:
+    assert [] == [row["message_id"] for row in ROWS if "](" in f"{row['text']}{row['remedy']}"]

@@ -1,0 +1,84 @@
+"""Remedies: one for each reason that an operator can do something about, with the names of the case."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from broker.flow import Disposition
+from broker.observe.remedies import remedy_of, remedy_of_error, remedy_of_unreached
+
+# What heals by itself, or is no end of a message.
+NOTHING_TO_DO = {
+    Disposition.FORWARDED,
+    Disposition.DELIVERED,
+    Disposition.MALFORMED,
+    Disposition.SHUTDOWN,
+    Disposition.DUPLICATE,
+    Disposition.OUT_OF_SEQUENCE,
+    Disposition.UNKNOWN_CONVERSATION,
+    Disposition.CONVERSATION_ENDED,
+    Disposition.CORRUPTED,
+}
+
+
+@pytest.mark.parametrize("disposition", sorted(set(Disposition) - NOTHING_TO_DO))
+def test_every_reason_has_a_remedy_of_its_own_without_gaps(disposition: Disposition) -> None:
+    text = remedy_of(disposition, instance="gateway-a", service="//S", table="orders")
+
+    assert "the page on dispositions" not in text
+    assert not re.search(r"[{}]", text)
+
+
+@pytest.mark.parametrize("disposition", sorted(NOTHING_TO_DO))
+def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
+    text = remedy_of(disposition, instance="gateway-a", service="//S")
+
+    assert "see the page on dispositions: gateway-a tells the reason in broker status" == text
+
+
+def test_where_a_local_route_led_nowhere_the_first_advice_is_a_route() -> None:
+    """AutoCreatedLocal takes what no other route matches, so a route with another name than the service ends so."""
+    text = remedy_of(Disposition.SERVICE_NOT_HERE, instance="gateway", service="//S")
+
+    assert "in msdb of gateway, when the service is elsewhere: CREATE ROUTE [//S] WITH SERVICE_NAME = '//S'" in text
+
+
+def test_names_are_filled_in_and_never_a_format() -> None:
+    text = remedy_of(Disposition.NO_ROUTE, instance="{service}", service="{0}{x", table="orders")
+
+    assert text.startswith("in orders of ")
+    assert "WITH SERVICE_NAME = '{0}{x'" in text
+
+
+@pytest.mark.parametrize("code", [-8408, -8428, -8430, -8437, -8457, -8462, -8489, -8490, -8495, -8498, -9616])
+def test_every_number_of_the_broker_has_a_remedy_that_ends_the_dialog(code: int) -> None:
+    text = remedy_of_error(code, service="//S")
+
+    assert text.endswith("; RECEIVE the Error message and END CONVERSATION here")
+    assert "{" not in text
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (None, "RECEIVE the Error message and END CONVERSATION here"),
+        (-1, "RECEIVE the Error message and END CONVERSATION here"),
+        (17, "the far application ended the dialog with its own error 17: ask there"),
+    ],
+)
+def test_other_errors(code: int | None, text: str) -> None:
+    assert remedy_of_error(code, service="//S").startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("Connection refused", "start the instance at tcp://a:1"),
+        ("FATAL from the peer: CN=b may not connect: no GRANT", "in msdb of the instance at tcp://a:1: run the GRANT"),
+        ("CN=b may not connect: no GRANT", "in msdb of this instance: run the GRANT CONNECT"),
+    ],
+)
+def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, remedy: str) -> None:
+    assert remedy_of_unreached("tcp://a:1", problem).startswith(remedy)
