@@ -165,7 +165,7 @@ def carried(headers: Headers | None) -> Carried:
 
 def joined(headers: Headers | None) -> Headers | None:
     """
-    These headers, and where they have no `traceparent` and there is room, the context of the span at work.
+    These headers, and, where they have no `traceparent` and it fits, the context of the span at work.
 
     Raises:
         ConversationError: as `carried`.

@@ -177,7 +177,7 @@ class Dialog:
         """
         if cleanup:
             if error is not None or description:
-                raise ConversationError(8424, "WITH CLEANUP tells nobody: leave out the error and its description")
+                raise ConversationError(8424, "WITH CLEANUP notifies no peer: leave out the error and its description")
             ending.end_with_cleanup(self._db, self.endpoint_id, self.conversation_handle)
         else:
             self._check_durable()
@@ -286,7 +286,7 @@ def begin_dialog(
     check_name(contract, "contract")
     far = None if broker_instance is None else guid_of(broker_instance)
     if far is not None and not far.int:
-        raise ConversationError(8413, "the zero GUID is no broker instance: leave it out, and routing chooses one")
+        raise ConversationError(8413, "the zero GUID is not a broker instance: leave it out, and routing chooses one")
     if related_conversation is not None and related_conversation_group is not None:
         raise ConversationError(102, "give related_conversation or related_conversation_group, not both")
     if not db.in_transaction:
@@ -401,7 +401,7 @@ def _group(db: sqlite3.Connection, conversation: Related | None, group: uuid.UUI
 def _check_queue(db: sqlite3.Connection, group: uuid.UUID, service: str, number: int) -> None:
     """A group is received from one queue, so its conversations belong to services of one queue; zeros name none."""
     if not group.int:
-        raise ConversationError(number, "the zero GUID is no conversation group: draw one, or leave it out")
+        raise ConversationError(number, "the zero GUID is not a conversation group: draw one, or leave it out")
     query = (
         "SELECT s.name FROM broker_conversation c JOIN broker_service s ON s.name = c.service_name"
         " WHERE c.conversation_group_id = ? AND s.queue_id <>"

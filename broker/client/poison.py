@@ -39,7 +39,7 @@ from broker.store.sqlite.transaction import ask, path_of
 DISK_MIN_BYTES = 16 << 20  # free on the disk; with less, a transaction may have failed for want of it
 REMEMBERED_MAX = 4096  # receives whose first message is remembered: far more than are open at once
 QUEUES_MAX = 4096  # queues of one database that have a record
-RECORD_BYTES = 128  # with room for more
+RECORD_BYTES = 128  # some are spare
 
 _RECORD = struct.Struct("<qqqdIIdI")  # as in `LastReceive`, the identity spread
 _SUM = struct.Struct("<I")

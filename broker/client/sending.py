@@ -37,7 +37,7 @@ from broker.store.sqlite.metadata import message_rule
 from broker.store.sqlite.transaction import ask, plain
 
 BATCH_BYTES = 1024 * 1024  # held in memory at once
-_RECORD_BYTES = 100  # of a record beside its body, about
+_RECORD_BYTES = 100  # of a record besides its body, about
 _SIZE_BYTES = 8  # before each batch of the file
 SYSTEM_TYPES = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
 

@@ -185,7 +185,7 @@ def blame_file(db: sqlite3.Connection, error: sqlite3.DatabaseError, waited_s: f
         waited_s: How long the call has waited for other writers; None = as long as the connection itself waits.
 
     Raises:
-        StoreUnavailableError: the file behind the connection cannot be used.
+        StoreUnavailableError: the file of the connection cannot be used.
     """
     if is_about_file(error):
         waited_s = ask(db, "PRAGMA busy_timeout").fetchone()[0] / 1000 if waited_s is None else waited_s

@@ -102,7 +102,7 @@ class Contact:
         )
 
     def facts(self) -> RoutingFacts:
-        """What routing is told about frames of this side."""
+        """What routing decides by for frames of this side."""
         return RoutingFacts(
             self.far_service,
             self.far_broker_instance,

@@ -79,7 +79,7 @@ class Outbound:
     resend_at: float = NEVER  # when everything counts as lost
     loss_check_at: float = NEVER  # when a single fragment may
     _passed: deque[Outgoing] = field(default_factory=deque)  # sent since the last rewind or held there, in order
-    _ahead: deque[Outgoing] = field(default_factory=deque)  # those behind them; the first is not held
+    _ahead: deque[Outgoing] = field(default_factory=deque)  # those after them; the first is not held
     _lost: deque[Outgoing] = field(default_factory=deque)  # of `_passed`, to be sent before what is ahead
     _held_there: tuple[Held, ...] = ()  # as last reported; for what is not loaded yet
     _sent_to: Place = (-1, 0)  # highest place ever sent

@@ -149,24 +149,6 @@ def _is_waiting(shop: Shop, dialog: Dialog) -> bool:
     return rows(shop.application, query, dialog.conversation_id.bytes) == [0]
 
 
-@virtual_time
-async def test_fragment_size_holds_until_no_message_waits_that_was_cut_by_it(path: Path) -> None:
-    """The far side may have some of the fragments, and the others have to fit them."""
-    async with open_shop(path, fragment_size=10) as shop:
-        dialog = shop.begin(b"x" * 25)
-
-    async with open_shop(path, fragment_size=1000) as shop:
-        await asyncio.sleep(SOON)
-        assert [0, 1, 2] == [header.fragment_number for header in shop.link.headers()]
-        shop.arrive(shop.target_of(dialog).ack(1, 0))
-        await asyncio.sleep(SOON)
-
-    async with open_shop(path, fragment_size=1000) as shop:
-        shop.begin(b"x" * 25)
-        await asyncio.sleep(SOON)
-        assert [0] == [header.fragment_number for header in shop.link.headers()]
-
-
 # --- receiving --------------------------------------------------------------------------------------------------
 
 
@@ -256,21 +238,6 @@ async def test_arrivals_past_the_bound_of_the_inbox_are_dropped_and_their_sender
         shop.arrive(far.message(taken))
         await asyncio.sleep(SOON)
         assert shop.link.acks()[-1] == (taken + 1, 0)
-
-
-@virtual_time
-async def test_crowd_of_arrivals_is_stored_in_turns_and_all_of_it_acknowledged(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inbox, "BATCH_FRAMES", 3)
-    async with open_shop(path) as shop:
-        far = far_initiator("Orders")
-        shop.arrive(*[far.message(number) for number in range(10)])
-        await asyncio.sleep(SOON)
-
-        first, *_, last = shop.link.acks()
-        assert first[0] in {3, 6, 9}
-        assert (10, 0) == last
 
 
 # --- lifetime ---------------------------------------------------------------------------------------------------

@@ -178,17 +178,6 @@ async def test_what_the_store_failed_with_is_told(tmp_path: Path) -> None:
 
 
 @virtual_time
-async def test_frame_whose_names_are_no_text_is_told(tmp_path: Path) -> None:
-    async with running(tmp_path, "Orders") as instance:
-        frame = far_initiator("Orders").message(0)
-        instance.take(frame.replace(b"//far/Orders", b"//far/\xffrders"))
-        await asyncio.sleep(SOON)
-        told = [record for record in instance.records() if record.entry is None]
-
-    assert [Disposition.MALFORMED] == [record.disposition for record in told]
-
-
-@virtual_time
 async def test_what_has_no_turn_before_the_end_is_told(tmp_path: Path) -> None:
     async with running(tmp_path, "Orders") as instance:
         await asyncio.sleep(SOON)
@@ -221,21 +210,3 @@ async def test_turn_under_way_at_the_end_has_stored_what_it_has_stored(tmp_path:
 
             fate = Disposition.SHUTDOWN if has_failed else Disposition.DELIVERED
             assert [(0, fate), (0, Disposition.SHUTDOWN)] == instance.verdicts()
-
-
-@virtual_time
-async def test_without_a_ring_nothing_is_kept(tmp_path: Path) -> None:
-    with mock.patch.object(Forwarder, "__init__", _without_ring):
-        async with running(tmp_path, "Orders") as instance:
-            instance.take(far_initiator("Orders").message(0))
-            await asyncio.sleep(SOON)
-
-            assert [] == instance.records()
-            assert 1 == instance.endpoints["Orders"].delivered["Orders"]
-
-
-_init = Forwarder.__init__
-
-
-def _without_ring(self: Forwarder, *args: Any, ring: Ring, **more: Any) -> None:
-    _init(self, *args, **more)

@@ -432,15 +432,6 @@ async def test_open_requests_are_looked_at_even_when_nothing_arrives() -> None:
 
 
 @virtual_time
-async def test_nothing_is_looked_at_while_nothing_is_open() -> None:
-    store = Store()
-    async with running(store):
-        await asyncio.sleep(100 * POLL_SECONDS)
-
-        assert 0 == store.looks
-
-
-@virtual_time
 async def test_what_the_store_could_not_take_is_asked_when_it_can() -> None:
     store = Store()
     async with running(store) as inquirer:
@@ -513,12 +504,6 @@ def test_the_body_is_the_documented_one() -> None:
 @pytest.mark.parametrize("inquiry", [Inquiry(" <a> \r"), Inquiry("Orders", INSTANCE)])
 def test_a_request_is_read_as_it_was_written(inquiry: Inquiry) -> None:
     assert inquiry == parse_inquiry(render_inquiry(inquiry))
-
-
-def test_requests_for_one_service_are_one_group_whatever_instance_they_name() -> None:
-    assert group_of("Orders") == group_of("Orders")
-    assert group_of("Orders") != group_of("orders")
-    assert 16 == len(group_of("Orders"))
 
 
 @pytest.mark.parametrize(

@@ -679,36 +679,6 @@ async def test_who_stands_in_a_line_sends_nothing_again() -> None:
 
 
 @virtual_time
-async def test_who_was_overtaken_in_the_line_sends_again_as_always() -> None:
-    stage = Stage()
-    for endpoint_id in (1, 2, 3):
-        stage.send(endpoint_id, b"x")
-        await settle()
-    await asyncio.sleep(FIRST_WAIT / 2)
-    stage.acknowledge(3, 1)
-    stage.link.take()
-
-    await asyncio.sleep(FIRST_WAIT / 2 + 0.01)
-
-    assert stage.transmitter.resent == Counter(Orders=2)
-
-
-@virtual_time
-async def test_who_is_alone_in_the_line_sends_again_as_always() -> None:
-    """The last of its messages is lost: its own acknowledgements are no reason to wait for others."""
-    stage = Stage()
-    stage.send(1, b"a", b"b", b"c")
-    await settle()
-    await asyncio.sleep(0.1)
-    stage.acknowledge(1, 2)
-    stage.link.take()
-
-    await asyncio.sleep(0.6)
-
-    assert stage.link.take() == [(2, 0)]
-
-
-@virtual_time
 async def test_who_was_refused_in_the_line_sends_again_when_it_is_asked_to() -> None:
     """The next hop did not take the frame, so it is not in the line."""
     stage = Stage()
@@ -986,19 +956,6 @@ async def test_address_that_was_not_tried_is_asked_for_and_not_waited_for_when_n
 
 
 @virtual_time
-async def test_new_link_to_the_same_address_sends_again_at_once() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    link = stage.connect(GATEWAY)
-    stage.transmitter.on_paths_changed()
-    await settle()
-
-    assert link.places() == [(0, 0)]
-
-
-@virtual_time
 async def test_link_whose_peer_left_in_good_order_has_nothing_sent_again() -> None:
     stage = Stage()
     stage.parted.append(stage.link)
@@ -1010,19 +967,6 @@ async def test_link_whose_peer_left_in_good_order_has_nothing_sent_again() -> No
     await settle()
 
     assert link.places() == [(1, 0)]
-
-
-@virtual_time
-async def test_resting_transmitter_sends_nothing_new() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.transmitter.is_quiesced = True
-    stage.send(1, b"b")
-    await settle()
-
-    assert stage.link.places() == [(0, 0)]
 
 
 @virtual_time
@@ -1119,17 +1063,6 @@ async def test_message_of_any_size_takes_no_more_than_the_bound() -> None:
     assert stage.link.places() == [(0, number) for number in range(100)]
     assert max(loaded) == 900
     assert stage.transmitter.senders == {}
-
-
-@virtual_time
-async def test_single_fragment_is_loaded_however_little_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "LOADED_MAX_BYTES", 10)
-    stage = Stage()
-
-    stage.send(1, b"x" * 900)
-    await settle()
-
-    assert stage.link.places() == [(0, 0)]
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -1238,19 +1171,6 @@ async def test_only_what_is_missing_is_sent_again_and_early() -> None:
     assert stage.link.take() == [(1, 0)]
 
 
-@virtual_time
-async def test_acknowledgement_that_left_with_a_frame_is_told() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.transmitter.on_stored(1, (3, 0))
-    stage.send(1, b"b", b"c")
-    await settle()
-
-    assert stage.told == [(1, (3, 0))]
-
-
 # --- what is told of it -----------------------------------------------------------------------------------------
 
 
@@ -1291,18 +1211,6 @@ async def test_rejection_is_remembered_until_the_next_acknowledgement() -> None:
     stage.acknowledge(1, 1)
 
     assert (told, sender.last_rejection) == ("pool limit exceeded (11289)", "")
-
-
-@virtual_time
-@pytest.mark.parametrize("reason", ["", " \n"])
-async def test_rejection_without_a_reason_says_so(reason: str) -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.advise(replace(rejected(1), reason=reason))
-
-    assert stage.transmitter.senders[1].last_rejection == "no reason given (11289)"
 
 
 @virtual_time
@@ -1395,27 +1303,6 @@ async def test_nothing_is_sent_after_the_end(stop: Callable[[Stage], None]) -> N
 
     assert stage.link.places() == [(0, 0)]
     assert stage.transmitter.senders == {}
-
-
-@virtual_time
-async def test_dialog_that_ends_before_its_turn_has_none() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-
-    stage.transmitter.finish(1)
-    await settle()
-
-    assert (stage.link.frames, stage.wanted) == ([], [])
-
-
-@virtual_time
-async def test_flags_of_a_message_are_on_every_fragment() -> None:
-    stage = Stage()
-    stage.stored[1] = [Message(0, b"x" * 1500, Flag.ERROR)]
-    stage.transmitter.on_found(PendingDialog(1, contact(1), 0, (0, 0)))
-    await settle()
-
-    assert [Flag.ERROR, Flag.ERROR | Flag.LAST_FRAGMENT] == [header.flags for header in stage.link.headers()]
 
 
 # --- resetting ---
