@@ -78,8 +78,7 @@ class Received:
     @property
     def type(self) -> str:
         """Its message type name."""
-        name: str = self._row[3]
-        return name
+        return str(self._row[3])
 
     @property
     def message_sequence_number(self) -> int:
@@ -94,14 +93,12 @@ class Received:
     @property
     def contract(self) -> str:
         """The contract of its conversation."""
-        name: str = self._row[10]
-        return name
+        return str(self._row[10])
 
     @property
     def service_name(self) -> str:
         """The service here to which it was sent."""
-        name: str = self._row[9]
-        return name
+        return str(self._row[9])
 
     @property
     def conversation_group_id(self) -> uuid.UUID:

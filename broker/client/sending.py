@@ -108,7 +108,7 @@ def send_one(
     data = read_body(body)
     if not isinstance(data, bytes):
         with settled(body, data) as parts:
-            return _send_large(db, [(endpoint_id, handle)], parts, type_name, more)[0]
+            return _send(db, [(endpoint_id, handle)], parts, type_name, more)[0]
     with transaction(db):
         side = _open(db, endpoint_id, handle, more)
         rule = side.rule(type_name)
@@ -164,19 +164,10 @@ def send_to_all(
     """Queue one message on each of several dialogs; returns its sequence numbers. Raises: see `broker.send`."""
     more = carried(headers)
     data = read_body(body)
-    if not isinstance(data, bytes):
-        with settled(body, data) as parts:
-            return _send_large(db, endpoints, parts, type_name, more)
-    with whole(db):
-        sides = [_open(db, *endpoint, more) for endpoint in endpoints]
-        for rule in _distinct_rules(sides, type_name):
-            _refuse(rule.refusal_of_body(data))
-        db.executemany(
-            _TRANSMIT, ((side.endpoint_id, side.sequence, type_name, side.now, data, *more) for side in sides)
-        )
-        for side in sides:
-            side.sent(side.sequence + 1)
-    return [side.sequence for side in sides]
+    if isinstance(data, bytes):
+        return _send(db, endpoints, data, type_name, more)
+    with settled(body, data) as parts:
+        return _send(db, endpoints, parts, type_name, more)
 
 
 def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: str) -> ConversationError:
@@ -221,16 +212,23 @@ def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
         side.sequence = sequence + 1
 
 
-def _send_large(
+def _send(
     db: sqlite3.Connection,
     endpoints: Sequence[tuple[int, uuid.UUID]],
-    parts: Iterator[bytes],
+    data: bytes | Iterator[bytes],
     type_name: str,
     more: Carried,
 ) -> list[int]:
+    """Queue one message, its body or the parts of a large one, on each of these dialogs."""
     with whole(db):
         sides = [_open(db, *endpoint, more) for endpoint in endpoints]
-        _store_large(sides, parts, type_name)
+        if isinstance(data, bytes):
+            for rule in _distinct_rules(sides, type_name):
+                _refuse(rule.refusal_of_body(data))
+            rows = ((side.endpoint_id, side.sequence, type_name, side.now, data, *more) for side in sides)
+            db.executemany(_TRANSMIT, rows)
+        else:
+            _store_large(sides, data, type_name)
         for side in sides:
             side.sent(side.sequence + 1)
     return [side.sequence for side in sides]

@@ -248,13 +248,12 @@ def holder_of(path: str) -> int | None:
         return None
     for line in lines:
         fields = line.split()
-        if (
-            len(fields) == _FIELDS and fields[1] == "POSIX" and fields[3] == "WRITE"
-        ):  # one that waits has a "->" in front
-            _, _, _, _, pid, file, first, last = fields
-            is_there = file.rpartition(":")[2] == str(inode)
-            if is_there and int(first) <= _WRITE_LOCK_AT and (last == "EOF" or int(last) >= _WRITE_LOCK_AT):
-                return int(pid) if int(pid) > 0 else None
+        if len(fields) != _FIELDS or (fields[1], fields[3]) != ("POSIX", "WRITE"):
+            continue  # among them those that wait, which have a "->" in front
+        _, _, _, _, pid, file, first, last = fields
+        is_there = file.rpartition(":")[2] == str(inode)
+        if is_there and int(first) <= _WRITE_LOCK_AT and (last == "EOF" or int(last) >= _WRITE_LOCK_AT):
+            return int(pid) if int(pid) > 0 else None
     return None
 
 
