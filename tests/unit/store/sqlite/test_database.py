@@ -111,14 +111,6 @@ def test_a_file_that_is_there_keeps_its_mode(path: Path) -> None:
     assert {0o640} == modes
 
 
-def test_a_symbolic_link_to_nothing_is_followed(path: Path) -> None:
-    path.symlink_to(path.with_name("elsewhere.db"))
-
-    open_store(path).close()
-
-    assert 0o600 == stat.S_IMODE(path.with_name("elsewhere.db").stat().st_mode)
-
-
 @pytest.mark.parametrize("configured", [None, INSTANCE])
 def test_file_is_opened_again_as_it_was(path: Path, configured: UUID | None) -> None:
     first = open_store(path, broker_instance=INSTANCE)
@@ -174,18 +166,6 @@ def test_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
 
     assert "not a database" in _refusal(path)
     assert before == path.read_bytes()
-
-
-def test_directory_that_is_missing_is_refused(tmp_path: Path) -> None:
-    assert "unable to open" in _refusal(tmp_path / "missing" / "orders.db")
-
-
-def test_table_of_the_application_with_our_name_is_refused(path: Path) -> None:
-    with sqlite3.connect(path) as own:
-        own.execute("CREATE TABLE broker_database (whatever)")
-    own.close()
-
-    assert "no such column" in _refusal(path)
 
 
 def test_schema_is_made_whole_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 from broker.store.sqlite import inspect as module
-from broker.store.sqlite.database import open_store
 from broker.store.sqlite.inspect import (
     LOOKED_AT,
     OTHER_TABLES,
@@ -54,16 +52,6 @@ def change(shop: Shop, statement: str, *parameters: object) -> None:
     shop.connect(isolation_level=None).execute(statement, parameters)
 
 
-def test_a_new_database_has_sent_nothing(shop: Shop) -> None:
-    assert LedgerBalance() == read(shop)
-
-
-def test_what_waits_is_held(shop: Shop) -> None:
-    sent(shop, "one", "two")
-
-    assert (2, 0, 2, 0) == (read(shop).sent, read(shop).acknowledged, read(shop).held, read(shop).unaccounted)
-
-
 def test_what_the_far_side_has_is_acknowledged(shop: Shop) -> None:
     endpoint = sent(shop, "one", "two")
     change(shop, "UPDATE broker_conversation SET acknowledged_sequence = 1 WHERE endpoint_id = ?", endpoint)
@@ -104,18 +92,6 @@ def test_entries_are_those_of_the_view() -> None:
     ] == entries
 
 
-def test_every_conversation_counts() -> None:
-    with closing(open_store(":memory:")) as db:
-        db.executemany(
-            "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator,"
-            " conversation_group_id, state, service_name, far_service, contract, lifetime, create_date, send_sequence,"
-            " acknowledged_sequence) VALUES (?1, ?1, 1, ?1, 'CO', 'S', 'T', 'C', 0, 0, 3, 3)",
-            [(number.to_bytes(16, "big"),) for number in range(1000)],
-        )
-
-        assert LedgerBalance(3000, 3000, 0, {}) == read_balance(db)
-
-
 def test_what_is_not_acknowledged_is_told_over_all_conversations(shop: Shop) -> None:
     assert 0 == unconfirmed(shop.connect())
     endpoint_id = sent(shop, "one", "two", "three")
@@ -123,14 +99,6 @@ def test_what_is_not_acknowledged_is_told_over_all_conversations(shop: Shop) -> 
     change(shop, "UPDATE broker_conversation SET acknowledged_sequence = 2 WHERE endpoint_id = ?", endpoint_id)
 
     assert 2 == unconfirmed(shop.connect())
-
-
-def test_a_connection_with_rows_by_name_reads_the_same(shop: Shop) -> None:
-    sent(shop, "one")
-    db = shop.connect()
-    db.row_factory = sqlite3.Row
-
-    assert LedgerBalance(1, 0, 1, {}) == read_balance(db)
 
 
 NOW = 10_000_000.0
@@ -223,14 +191,6 @@ def test_a_large_file_is_estimated_from_samples(shop: Shop, monkeypatch: pytest.
     assert 1000 == transmission.rows
     assert 1_000_000 < transmission.size_bytes < 1_100_000
     assert told.tables[-1].size_bytes < told.file_bytes
-
-
-def test_a_census_changes_nothing_and_ends_its_transaction(shop: Shop) -> None:
-    db = shop.connect()
-
-    take_census(db, NOW)
-
-    assert not db.in_transaction
 
 
 NOW_of_stock = 86_500.5  # 100 s after messages that the shop says have arrived

@@ -19,7 +19,6 @@ from broker.store.sqlite.lookup import (
     ConversationFacts,
     ConversationSide,
     UnderWay,
-    conversations_by_state,
     conversations_under_way,
     find_contact,
     find_conversation,
@@ -62,12 +61,6 @@ def test_of_two_sides_here_the_id_means_the_initiator_and_a_handle_its_own(shop:
     assert (True, False) == (by_id.is_initiator, by_handle.is_initiator)
 
 
-def test_what_is_not_here_is_not_found(shop: Shop, db: sqlite3.Connection) -> None:
-    shop.begin(db)
-
-    assert find_contact(db, FAR.bytes) is None
-
-
 def test_handles_of_sides_that_are_here_are_found(shop: Shop, db: sqlite3.Connection) -> None:
     dialog = shop.begin(db)
 
@@ -101,16 +94,6 @@ def test_more_than_are_read_at_once_all_come_in_their_order(
     assert handles == [one.conversation_handle for one in conversations_under_way(db)]
 
 
-def test_sides_are_counted_by_state(shop: Shop, db: sqlite3.Connection) -> None:
-    assert {} == conversations_by_state(db)
-
-    shop.begin(db)
-    shop.begin(db)
-    shop.begin(db).send(b"x")
-
-    assert {"CO": 1, "SO": 2} == conversations_by_state(db)
-
-
 # --- where a conversation is ------------------------------------------------------------------------------------
 
 
@@ -121,10 +104,6 @@ def find(shop: Shop, guid: uuid.UUID) -> ConversationFacts:
 def one(shop: Shop, guid: uuid.UUID) -> ConversationSide:
     [side] = find(shop, guid).sides
     return side
-
-
-def test_nothing_is_known_of_an_unknown_id(shop: Shop) -> None:
-    assert ConversationFacts((), ()) == find(shop, uuid.uuid4())
 
 
 @pytest.mark.parametrize("name", ["conversation_handle", "conversation_id"])

@@ -23,24 +23,13 @@ from broker.store.sqlite.metadata import (
     QueueRow,
     Service,
     contracts,
-    drop_contract,
-    drop_message_type,
-    drop_priority,
     drop_queue,
-    drop_route,
-    drop_service,
     find_contract,
-    find_contract_of,
     find_message_type,
     find_priority,
     find_priority_about,
     find_priority_for,
-    find_priority_under,
-    find_queue,
     find_route,
-    find_service,
-    find_service_of,
-    find_service_under,
     message_rule,
     message_types,
     priorities,
@@ -131,15 +120,6 @@ def test_service_comes_back_as_put_and_keeps_its_id(db: sqlite3.Connection) -> N
     } == services(db)
 
 
-def test_dropped_service_is_gone(db: sqlite3.Connection) -> None:
-    put_service(db, "A", 1, frozenset())
-    put_service(db, "a", 1, frozenset())
-
-    drop_service(db, "A")
-
-    assert list(services(db)) == ["a"]
-
-
 ROUTES = [
     AUTO_CREATED_LOCAL,
     Route("r", TRANSPORT, lifetime=datetime(2093, 1, 19, 3, 14, 7, 123457, tzinfo=UTC)),
@@ -187,33 +167,6 @@ def test_routes_of_one_service_stand_together(db: sqlite3.Connection) -> None:
     assert services == [None, *"AAABBBCCC"]
 
 
-def test_queue_and_service_are_found_by_name(db: sqlite3.Connection) -> None:
-    put_queue(db, "Q", is_receive_enabled=False)
-    put_service(db, "S", queues(db)["Q"].queue_id, frozenset({"C"}))
-
-    assert (find_queue(db, "Q"), find_service(db, "S")) == (queues(db)["Q"], services(db)["S"])
-    assert (find_queue(db, "q"), find_service(db, "s")) == (None, None)
-
-
-def test_service_of_a_queue_is_found(db: sqlite3.Connection) -> None:
-    for name in ("B", "A"):
-        put_service(db, name, 1, frozenset())
-
-    assert (find_service_of(db, 1), find_service_of(db, 2)) == ("A", None)
-
-
-def test_route_that_does_not_exist_is_not_found(db: sqlite3.Connection) -> None:
-    assert find_route(db, "autocreatedlocal") is None
-
-
-def test_dropped_route_is_gone(db: sqlite3.Connection) -> None:
-    put_routes(db, [row_of(Route("r", LOCAL))])
-
-    drop_route(db, "AutoCreatedLocal")
-
-    assert [row[0] for row in routes(db)] == ["r"]
-
-
 # --- message types and contracts ---
 
 
@@ -253,27 +206,6 @@ def test_contract_that_is_put_again_has_its_new_message_types_only(db: sqlite3.C
 
     assert find_contract(db, "Invoicing") == {"Receipt": SentBy.ANY}
     assert db.execute("SELECT contract_id FROM broker_contract").fetchall() == [(65536,)]
-
-
-def test_contract_of_a_message_type_and_service_under_a_contract_are_found(db: sqlite3.Connection) -> None:
-    _invoicing(db)
-    put_service(db, "Billing", 1, frozenset({"Invoicing", "Other"}))
-
-    assert ("Invoicing", None) == (find_contract_of(db, "Invoice"), find_contract_of(db, "Other"))
-    assert ("Billing", None) == (find_service_under(db, "Invoicing"), find_service_under(db, "invoicing"))
-
-
-def test_dropped_contract_and_type_are_gone(db: sqlite3.Connection) -> None:
-    _invoicing(db)
-
-    drop_contract(db, "Invoicing")
-    drop_message_type(db, "Invoice")
-
-    assert (None, None, None) == (
-        find_contract(db, "Invoicing"),
-        find_contract_of(db, "Receipt"),
-        find_message_type(db, "Invoice"),
-    )
 
 
 def test_rule_is_what_the_contract_says_of_the_type(db: sqlite3.Connection) -> None:
@@ -340,15 +272,6 @@ def test_priority_comes_back_as_put(db: sqlite3.Connection) -> None:
     assert (find_priority_for(db, "L"), find_priority_for(db, "C")) == ("p", None)
     assert (Priority("p", None, "L", None, 1), None) == (find_priority(db, "p"), find_priority(db, "P"))
     assert ("p", None) == (find_priority_about(db, None, "L", None), find_priority_about(db, "C", None, "R"))
-
-
-def test_priority_under_a_contract_is_found_until_it_is_dropped(db: sqlite3.Connection) -> None:
-    put_priority(db, Priority("p", "C"))
-    before = find_priority_under(db, "C")
-
-    drop_priority(db, "p")
-
-    assert ("p", None, None) == (before, find_priority_under(db, "C"), find_priority(db, "p"))
 
 
 # --- permissions and bindings ---
@@ -419,11 +342,3 @@ def test_binding_is_found_by_name_and_by_service(db: sqlite3.Connection) -> None
         permission.find_binding(db, "x"),
         permission.find_binding_of(db, "//a"),
     )
-
-
-def test_binding_that_is_dropped_is_gone(db: sqlite3.Connection) -> None:
-    permission.put_binding(db, RemoteServiceBinding("b", "//a", "a"))
-
-    permission.drop_binding(db, "b")
-
-    assert {} == permission.bindings(db)

@@ -103,26 +103,11 @@ def test_every_fragment_tells_when_its_message_was_queued(db: sqlite3.Connection
 # --- finding ----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_queued_is_nothing_found(db: sqlite3.Connection) -> None:
-    begin(db)
-
-    assert find(db, 7) == (7, [])
-
-
 def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connection) -> None:
     dialog = begin(db, b"a", b"b")
 
     contact = Contact(dialog.conversation_id.bytes, True, "Orders", broker_instance(db), "//far/Billing", NO_GUID)
     assert (2, [PendingDialog(1, contact, 0, (0, 0))]) == find(db)
-
-
-def test_priority_and_what_the_file_says_are_found(db: sqlite3.Connection) -> None:
-    begin(db, b"a")
-    db.execute("UPDATE broker_conversation SET priority = 8, transmission_status = 'waits'")
-
-    ((found,),) = find(db)[1:]
-
-    assert (found.priority, found.status) == (8, "waits")
 
 
 def test_bound_dialog_is_found_bound_and_with_what_it_has_stored(db: sqlite3.Connection) -> None:
@@ -159,12 +144,6 @@ def test_messages_are_loaded_in_order_from_where_the_window_asks(db: sqlite3.Con
     loaded = load(db, 1, 0, fragments=2)
 
     assert [((1, 0), b"b"), ((2, 0), b"c")] == [(fragment.place, payload(fragment)) for fragment in loaded]
-
-
-def test_nothing_there_is_nothing_loaded(db: sqlite3.Connection) -> None:
-    begin(db, b"a")
-
-    assert load(db, 1, 0) == []
 
 
 @pytest.mark.parametrize(
@@ -357,14 +336,6 @@ def test_cuts_stay_when_the_lifetime_told_takes_fewer_bytes(db: sqlite3.Connecti
     assert len(early[0].body) > len(late[0].body)
     assert early[1:] == late[1:]
     assert payload(early[0]) == payload(late[0]) == bytes(range(10))
-
-
-def test_envelope_lies_wholly_in_the_first_fragment(db: sqlite3.Connection) -> None:
-    begin(db, b"0123456789abcdef", contract="C" * 500)
-
-    first, second = load(db)
-
-    assert (b"0123456789", b"abcdef") == (payload(first), second.body)
 
 
 @pytest.mark.parametrize(

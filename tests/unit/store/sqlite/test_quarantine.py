@@ -285,16 +285,6 @@ def test_an_exception_is_kept_with_the_end_of_its_traceback() -> None:
     assert "characters left out" in kept.traceback
 
 
-def test_a_short_exception_is_kept_whole() -> None:
-    with pytest.raises(KeyError) as caught:
-        raise KeyError("amount")
-    kept = blame(7, 3, caught.value)
-
-    assert "KeyError: 'amount'" == kept.error
-    assert kept.traceback.startswith("Traceback")
-    assert 'raise KeyError("amount")' in kept.traceback
-
-
 def test_a_failure_tells_of_its_message_and_of_what_waits_behind_it(shop: Shop, db: sqlite3.Connection) -> None:
     endpoint_id, dialog = arrived(shop, db, b"12345", b"two", b"three", type_name="//shop/Invoice")
     fail(db, endpoint_id, attempts=1)
@@ -411,8 +401,3 @@ def test_rests_grow_by_two_up_to_a_limit_and_are_spread_by_a_quarter() -> None:
     assert all(0.75 * REST_MAX <= rest <= 1.25 * REST_MAX for rest in rests[9:])
     assert rests == [rest_seconds(count, group) for count in range(1, 40)]
     assert len({rest_seconds(1, bytes([n]) * 16) for n in range(50)}) > 40
-
-
-def test_the_first_rest_is_the_readers_choice() -> None:
-    assert 0.0 == rest_seconds(9, b"g", first=0)
-    assert 10 * rest_seconds(1, b"g") == pytest.approx(rest_seconds(1, b"g", first=10))

@@ -110,10 +110,6 @@ def test_a_forked_child_does_not_keep_its_parents_slot_alive(db: sqlite3.Connect
     assert set() == live
 
 
-def test_no_group_is_locked_in_an_empty_table(db: sqlite3.Connection) -> None:
-    assert locked_groups(db, 100.0) is None
-
-
 def test_groups_of_living_readers_and_groups_that_rest_are_locked(db: sqlite3.Connection) -> None:
     slot = ReaderSlot(path_of(db))
     lock(db, b"live", slot.number)
@@ -131,13 +127,6 @@ def test_a_clock_that_was_set_back_makes_nobody_rest_longer(db: sqlite3.Connecti
     lock(db, b"rests", None, 100.5)
 
     assert ({b"rests"}, {b"rests"}, set()) == (locked(db, 100.0), locked(db, 5.0), locked(db, 4.0))
-
-
-def test_rows_are_found_whatever_row_factory_is_set(db: sqlite3.Connection) -> None:
-    db.row_factory = sqlite3.Row
-    lock(db, b"rests", None, 100.5)
-
-    assert (100.0, "[]") == locked_groups(db, 100.0)
 
 
 def test_groups_of_dead_readers_are_abandoned_but_not_the_callers_own(db: sqlite3.Connection) -> None:
@@ -175,11 +164,6 @@ def test_a_database_reached_by_a_link_has_the_same_slots(db: sqlite3.Connection,
     slot.close()
 
     assert ({0}, {0}) == found
-
-
-def test_nobody_lives_where_no_reader_ever_was(tmp_path: Path) -> None:
-    assert set() == live_slots(str(tmp_path / "none.db"), [0])
-    assert [] == records(str(tmp_path / "none.db"))
 
 
 def test_who_may_not_look_takes_all_for_alive(db: sqlite3.Connection) -> None:
@@ -258,10 +242,6 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 def orders(shop: Shop) -> Monitor:
     (monitor,) = [one for one in queue_monitors(shop.path) if one.queue_name == "OrdersQueue"]
     return monitor
-
-
-def test_every_queue_has_a_row(shop: Shop) -> None:
-    assert ["OrdersQueue", "BillingQueue"] == [one.queue_name for one in queue_monitors(shop.path)]
 
 
 def test_a_queue_that_nobody_reads_is_inactive_until_messages_wait(shop: Shop) -> None:

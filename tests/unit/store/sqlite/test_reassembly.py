@@ -62,13 +62,6 @@ def test_fragments_are_joined_by_number_and_kept_no_longer(db: sqlite3.Connectio
     assert [] == rows(db, PLACES)
 
 
-def test_last_fragment_need_not_be_kept_first(db: sqlite3.Connection) -> None:
-    fragments = begin(db)
-    fragments.keep((5, 0), 0, first(b"a"))
-
-    assert (ENVELOPE, b"ab") == fragments.join(5, 1, (2, b"b"))
-
-
 def test_message_whose_envelope_cannot_be_read_is_kept_no_longer(db: sqlite3.Connection) -> None:
     fragments = begin(db)
     fragments.keep((5, 0), 0, b"\xff\xff\xff\xff")

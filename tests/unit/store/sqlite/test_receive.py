@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
-from broker.client.receiving import receive
 from broker.conversation.frames import EARLY_WINDOW
 from broker.conversation.message_types import (
     DEFAULT_LIFETIME,
@@ -33,20 +32,11 @@ from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NO_GUID, Flag
 from broker.store.port import AckState, ReceiveResult
 from broker.store.sqlite import reassembly as assembly
 from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.expiry import Maintenance
-from broker.store.sqlite.metadata import (
-    Priority,
-    drop_service,
-    put_contract,
-    put_message_type,
-    put_priority,
-    put_service,
-)
+from broker.store.sqlite.metadata import drop_service, put_contract, put_message_type, put_service
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import FailureReason, close
 from tests.support.dialog import (
     LAST,
-    QUEUE,
     FarSide,
     far_initiator,
     far_target,
@@ -97,15 +87,6 @@ def tombstones(db: sqlite3.Connection) -> list[tuple[int, int]]:
 
 
 # --- a beginning ------------------------------------------------------------------------------------------------
-
-
-def test_priority_of_a_new_dialog_is_the_one_declared(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
-    put_priority(db, Priority("high", None, "Billing", None, 8))
-
-    take(far.message(0))
-
-    assert [8] == rows(db, "SELECT priority FROM broker_conversation")
-    assert [8] == rows(db, "SELECT priority FROM broker_message")
 
 
 @pytest.mark.parametrize("name", ["C" * 513])
@@ -331,12 +312,6 @@ def replace_envelope(envelope: Envelope, lifetime: int | None) -> Envelope:
     return Envelope(type=envelope.type, contract=envelope.contract, lifetime=lifetime)
 
 
-def test_part_of_the_first_message_starts_the_endpoint_only(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
-    receipt = take(pieces(far, 0, b"abcd", 2)[0])
-
-    assert (states(db), queued(db), stored(receipt)) == (["SI"], [], [(0, 1)])
-
-
 def test_anything_but_a_beginning_makes_no_endpoint(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
     later, part = far.message(1), far.fragment((0, 1), b"x")
 
@@ -411,24 +386,6 @@ def test_messages_are_delivered_in_order_however_they_arrive(
     assert stored(receipt) == [(5, 0)]
     assert kept(db) == []
     assert rows(db, "SELECT early_fragments FROM broker_conversation") == [0]
-
-
-def test_fragments_that_come_one_by_one_in_order_are_joined(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
-    places = [stored(take(frame)) for frame in pieces(far, 0, b"abcdef", 2)]
-
-    assert places == [[(0, 1)], [(0, 2)], [(1, 0)]]
-    assert (queued(db), kept(db)) == ([("T", b"abcdef")], [])
-
-
-def test_one_batch_in_the_wrong_order_is_as_good_as_the_right_one(
-    db: sqlite3.Connection, take: Take, far: FarSide
-) -> None:
-    frames = [frame for sequence in range(3) for frame in pieces(far, sequence, b"%d" % sequence * 10, 4)]
-
-    receipt = take(*reversed(frames))
-
-    assert [body for _, body in queued(db)] == [b"%d" % sequence * 10 for sequence in range(3)]
-    assert (stored(receipt), receipt.dropped) == ([(3, 0)], Counter())
 
 
 @pytest.mark.parametrize("again", [0, 2], ids=["delivered", "early"])
@@ -586,17 +543,6 @@ def test_acknowledgement_rides_on_any_frame_and_the_highest_counts(take: Take, d
     assert receipt.acknowledged == {1: (4, 0)}
 
 
-def test_old_acknowledgement_brings_nothing_back(
-    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
-) -> None:
-    dialog.send(b"second")
-    take(target.ack(2, 0))
-
-    take(target.ack(1, 0))
-
-    assert rows(db, "SELECT acknowledged_sequence FROM broker_conversation") == [2]
-
-
 @pytest.mark.parametrize("place", [(1, 1), (2, 0), (2**63, 0), (2**64 - 1, 2**32 - 1)])
 def test_acknowledgement_of_what_was_never_sent_is_ignored_and_counted(
     db: sqlite3.Connection, take: Take, target: FarSide, place: tuple[int, int]
@@ -606,13 +552,6 @@ def test_acknowledgement_of_what_was_never_sent_is_ignored_and_counted(
     assert receipt.dropped == Counter({Disposition.OUT_OF_SEQUENCE: 1})
     assert receipt.acknowledged == {}
     assert rows(db, "SELECT message_body FROM broker_transmission") == [b"first"]
-
-
-@pytest.mark.parametrize("sequence", [2**63, 2**64 - 1])
-def test_sequence_numbers_beyond_what_a_row_holds_are_refused(take: Take, far: FarSide, sequence: int) -> None:
-    take(far.message(0))
-
-    assert take(far.message(sequence)).dropped == Counter({Disposition.OUT_OF_SEQUENCE: 1})
 
 
 # --- which database answers -------------------------------------------------------------------------------------
@@ -683,30 +622,6 @@ def test_end_needs_no_body(db: sqlite3.Connection, take: Take, far: FarSide) -> 
     assert states(db) == ["DI"]
 
 
-def test_end_of_ours_that_is_acknowledged_closes_the_dialog(
-    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
-) -> None:
-    dialog.end()
-    assert states(db) == ["DO"]
-
-    receipt = take(target.ack(2, 0))
-
-    assert (states(db), ends_of_tombstones(db)) == ([], [(1, 0, 0)])
-    assert receipt.finished == {1}
-    assert rows(db, "SELECT 1 FROM broker_transmission") == []
-    assert dict(rows(db, "SELECT * FROM broker_ledger")) == {"sent": 2, "acknowledged": 2}
-
-
-def test_end_of_ours_is_not_acknowledged_by_what_comes_before_it(
-    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
-) -> None:
-    dialog.end()
-
-    receipt = take(target.ack(1, 0))
-
-    assert (states(db), receipt.finished) == (["DO"], set())
-
-
 def test_messages_after_our_end_are_acknowledged_and_discarded(
     db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
 ) -> None:
@@ -721,50 +636,7 @@ def test_messages_after_our_end_are_acknowledged_and_discarded(
     assert (queued(db), kept(db)) == ([], [])
 
 
-def test_end_while_the_far_sides_messages_are_unread_throws_them_away(
-    db: sqlite3.Connection, take: Take, far: FarSide
-) -> None:
-    take(far.message(0, b"0"), far.message(1, b"1"))
-    (first,) = receive(db, queue=QUEUE, top=1)
-
-    first.dialog.end()
-    receipt = take(far.message(2, b"2"), far.end(3))
-
-    assert (queued(db), states(db), stored(receipt)) == ([], ["DO"], [(4, 0)])
-
-
-def test_early_fragments_are_not_kept_past_the_end(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
-    take(far.message(0), far.end(1), far.message(2))
-    assert (states(db), kept(db)) == (["DI"], [])
-
-    take(far.message(3))
-
-    assert kept(db) == []
-
-
-def test_early_fragments_are_gone_once_our_own_end_is_acknowledged(
-    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
-) -> None:
-    take(target.message(1))
-    dialog.end()
-
-    take(target.ack(2, 0))
-
-    Maintenance().run(db, NOW)
-    assert (states(db), kept(db)) == ([], [])
-
-
 # --- errors -----------------------------------------------------------------------------------------------------
-
-
-def test_end_with_error_is_read_as_an_error(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
-    take(far.message(0, b"0"))
-    body = error_body(50001, "no")
-
-    receipt = take(far.message(1, body, flags=LAST | Flag.ERROR))
-
-    assert queued(db)[-1] == (ERROR, body)
-    assert (states(db), stored(receipt), codes(receipt)) == (["ER"], [(2, 0)], [])
 
 
 def test_fault_becomes_an_error_message_and_what_waits_is_dropped(
@@ -782,28 +654,6 @@ def test_fault_binds_nothing(db: sqlite3.Connection, take: Take, target: FarSide
     take(target.fault(-8408))
 
     assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [None]
-
-
-def test_fault_says_no_more_to_an_application_that_has_ended(
-    db: sqlite3.Connection, take: Take, dialog: Dialog, target: FarSide
-) -> None:
-    dialog.end()
-
-    receipt = take(target.fault(-8490))
-
-    assert (states(db), queued(db), receipt.finished) == ([], [], {1})
-    assert dict(rows(db, "SELECT * FROM broker_ledger")) == {"sent": 2, "error from the far side": 2}
-
-
-@pytest.mark.parametrize("state", ["ER", "CD"])
-def test_fault_of_a_dialog_that_has_failed_or_closed_changes_nothing(
-    db: sqlite3.Connection, take: Take, target: FarSide, state: str
-) -> None:
-    db.execute("UPDATE broker_conversation SET state = ?", (state,))
-
-    take(target.fault(-8490))
-
-    assert (states(db), queued(db)) == ([state], [])
 
 
 def test_message_for_a_service_that_was_dropped_is_not_lost_in_silence(
@@ -1095,21 +945,6 @@ def test_error_from_the_application_there_ends_the_sending_here(
 
     assert ({1}, {"error from the far side": 3}) == (receipt.finished, ledger(db))
     assert [11] == rows(db, "SELECT priority FROM broker_message")
-
-
-def test_what_was_held_when_this_side_ended_need_not_be_sent_again(
-    db: sqlite3.Connection,
-    take: Take,
-    long_dialog: Dialog,
-    long_target: FarSide,
-) -> None:
-    take(long_target.message(1), long_target.message(2))
-    long_dialog.end()
-
-    receipt = take(long_target.message(0))
-
-    assert ((3, 0), ()) == (standing(receipt).place, standing(receipt).held)
-    assert [] == queued(db)
 
 
 # --- a far side that knows nothing ------------------------------------------------------------------------------

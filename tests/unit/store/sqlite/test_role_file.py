@@ -119,11 +119,6 @@ def test_by_whichever_name_it_is_one_file(tmp_path: Path) -> None:
     assert REIGN == read_principal(tmp_path / "orders.db")
 
 
-def test_nobody_has_taken_it_over_where_nothing_is_told(tmp_path: Path) -> None:
-    assert read_principal(tmp_path / "orders.db") is None
-    assert read_principal(tmp_path / "gone" / "orders.db") is None
-
-
 @pytest.mark.parametrize(
     "text",
     [

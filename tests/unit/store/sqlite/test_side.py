@@ -90,14 +90,6 @@ def test_same_reason_adds_up_and_others_stand_beside_it(db: sqlite3.Connection) 
     assert {"ended with cleanup": 4, "whatever a caller says": 2} == entries(db)
 
 
-def test_nothing_held_makes_no_entry(db: sqlite3.Connection) -> None:
-    begin(db, b"a", acknowledged=1)
-
-    fail(db, 1, FailureReason.CLEANUP)
-
-    assert {} == entries(db)
-
-
 @pytest.mark.parametrize("reason", ["sent", "acknowledged"])
 def test_reason_is_not_one_of_the_sums(db: sqlite3.Connection, reason: str) -> None:
     with pytest.raises(AssertionError):
@@ -154,15 +146,6 @@ def test_the_certificate_of_the_far_side_may_be_another_later(db: sqlite3.Connec
     note_certificate(db, ID, "ef", is_initiator=False)
 
     assert ["sha256:cd"] == rows(db, "SELECT far_certificate FROM broker_session_key")
-
-
-def test_how_a_side_is_secured_is_told_with_who_signed_what_came(db: sqlite3.Connection) -> None:
-    put_secured(db, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
-    put_secured(db, ID, Secured(Mode.ANONYMOUS, "billing"), 1.5, is_initiator=False)
-
-    assert [("FULL", "sha256:ab"), ("ANONYMOUS", None)] == rows(
-        db, "SELECT security, far_certificate FROM broker_session_key ORDER BY is_initiator DESC"
-    )
 
 
 def test_whose_certificate_the_database_has_is_written_when_it_changes(db: sqlite3.Connection) -> None:

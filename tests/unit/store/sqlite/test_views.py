@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -134,10 +133,6 @@ def test_conversations_tell_their_contract_priority_and_group(ask: Ask) -> None:
     assert [("S", 1, 1)] * 3 == groups
 
 
-def test_queue_tells_whether_poison_messages_turn_it_off(ask: Ask) -> None:
-    assert [("Q", 1)] == ask("SELECT name, is_poison_message_handling_enabled FROM sys.service_queues")
-
-
 # --- test_attached ---
 # A file under a name on somebody else's connection: read only, and only if it is a database of the broker.
 
@@ -262,12 +257,6 @@ def test_who_may_send_is_of_each_database(ask_of_permission_view: PermissionView
     assert [(17, "SERVICE", None, "SN", "SEND", "D", "DENY", "//far", "public")] == ask_of_permission_view(
         query, "msdb"
     )
-
-
-def test_permission_joins_its_service(ask_of_permission_view: PermissionViewAsk) -> None:
-    query = "SELECT s.name FROM sys.database_permissions p JOIN sys.services s ON s.service_id = p.major_id"
-
-    assert [("S",)] == ask_of_permission_view(query)
 
 
 def test_bindings_are_shown(ask_of_permission_view: PermissionViewAsk) -> None:
@@ -492,24 +481,3 @@ def test_queue_shows_its_own_messages_only(db: sqlite3.Connection) -> None:
         "message_enqueue_time": "1970-01-01 00:00:02.000",
         "body_bytes": 4,
     }
-
-
-def test_empty_view_has_the_same_columns(db: sqlite3.Connection) -> None:
-    view = FILE_VIEWS["sys.services"]
-
-    cursor = db.execute(view.render_empty())
-
-    assert (list(view.columns), []) == ([column[0] for column in cursor.description], cursor.fetchall())
-
-
-def test_counting_a_large_view_does_not_render_its_rows(db: sqlite3.Connection) -> None:
-    """COUNT(*) is answered from the table: no function of the view is called for any row."""
-    called: list[object] = []
-    db.create_function(STATUS_FUNCTION, 1, called.append)
-    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
-    dialog.send(b"x")
-
-    view = FILE_VIEWS["sys.transmission_queue"].render(db="main", now=time.time())
-    (count,) = db.execute(f"SELECT COUNT(*) FROM ({view})").fetchone()
-
-    assert (count, called) == (1, [])
