@@ -1,16 +1,18 @@
 """
-What this instance knows about its databases: their routes, queues and services, in memory as stored.
+Catalog: the routes, queues, services and permissions of all databases of an instance, in memory as stored.
 
-A `Database` pairs what is known of one file with the way to its connection; msdb is one of them. Whoever changes rows
-does it through `broker.catalog.execute`, which makes the next table beside the traffic and swaps it in with
-`Catalog.adopt`, so that the next frame is routed by what was just committed (R1.6). A table is for one instant, so the
-catalog also tells when the next route expires (R1.4).
+A `Database` pairs what is known of one file with the way to its connection; msdb is one of them. Rows are changed by
+`broker.catalog.execute` alone, which makes the next table in a thread and swaps it in, so that the next frame is routed
+by what was just committed (R1.6). A table is for one instant, so the catalog also says when the next route expires
+(R1.4). Files may be written by other programs as well: a row that is not a route, or not a principal, is left out with
+a warning, and neither stops the instance nor reaches the routing of frames.
 
 Loop-only, except the functions that take a connection.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
+import structlog
 from msgspec import Meta, Struct, field
 
 from broker.ddl.statements import Statement
@@ -35,15 +38,20 @@ from broker.store.sqlite import metadata
 from broker.store.sqlite.metadata import bindings, permissions
 from broker.store.sqlite.transaction import sentence
 
-# --- progress ---
-# How far a script is, and what it has done so far in words, both bounded whatever the size of the script.
-#
-# The thread that carries out the script writes here, and anybody may read: every field is one reference, so what is
-# read
-# is at worst a moment old.
+MSDB = "msdb"
+MESSAGES_MAX = 100  # reported one by one; a script of a million statements would answer with 30 MB
+CHUNK_ROWS = 1000  # checked together
+_LATEST = 253_402_300_799.0  # the end of the year 9999, the last that Python knows
 
+log = structlog.get_logger(__name__)
 
-MESSAGES_MAX = 100  # told one by one; a script of a million statements would answer with 30 MB
+_Instance: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
+_Instant: TypeAlias = Annotated[float, Meta(ge=0.0, le=_LATEST)]
+_Weight: TypeAlias = Annotated[int, Meta(ge=WEIGHT_RANGE[0], le=WEIGHT_RANGE[1])]
+_Row: TypeAlias = tuple[str, str | None, _Instance | None, _Instant | None, str, str | None, _Weight]
+
+# The port to a database's connection: while the context is open, no other thread touches it. Not for the loop's thread.
+Borrow: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
 class Auditing(Protocol):
@@ -57,7 +65,7 @@ class Auditing(Protocol):
 
 
 class ScriptStage(StrEnum):
-    """Where a script is."""
+    """The stages of a script."""
 
     WAITING = "waiting"  # for the script before it
     RUNNING = "running"
@@ -66,11 +74,14 @@ class ScriptStage(StrEnum):
 
 class ScriptProgress(Struct, eq=False):
     """
-    A script under way.
+    How far a script is. Written by its thread and read by any: every field is one reference, at worst a moment old.
 
-    Shape: `source` as in the places of errors; `size` and `position` characters, 0 when the statements come from no
-    text; `statements` carried out so far. Whoever sets `is_stopped` has the script end, and change nothing, soon;
-    `seen_by` records what it changes.
+    Attributes:
+        source: As in the places of errors.
+        size: Characters, as `position`; 0 when the statements come from no text.
+        statements: Carried out so far.
+        is_stopped: Set it to have the script end soon, and change nothing.
+        seen_by: Records what it changes.
     """
 
     source: str = "-"
@@ -104,72 +115,6 @@ class ScriptMessages:
         return [*self._first, f"{self._more.total():,} more: {kinds}"]
 
 
-# --- stored ---
-# Routes and permissions as they are found in a file that others may write as well.
-#
-# What this program stores has passed `check_route`. A row that another hand has put there may hold anything; one that
-# is
-# no route is left out with a warning, and neither stops the instance nor reaches the pass.
-
-
-CHUNK_ROWS = 1000  # looked at together
-_LATEST = 253_402_300_799.0  # the end of the year 9999, the last that Python knows
-
-_Instance: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
-_Instant: TypeAlias = Annotated[float, Meta(ge=0.0, le=_LATEST)]
-_Weight: TypeAlias = Annotated[int, Meta(ge=WEIGHT_RANGE[0], le=WEIGHT_RANGE[1])]
-_Row: TypeAlias = tuple[str, str | None, _Instance | None, _Instant | None, str, str | None, _Weight]
-
-
-def sound_rows(rows: Iterable[RouteRow], *, database: str) -> Iterator[RouteRow]:
-    """
-    The rows that are routes, in their order.
-
-    Cost: well below a microsecond for each, as long as the addresses are few.
-    """
-    rows = iter(rows)
-    while chunk := list(islice(rows, CHUNK_ROWS)):
-        has_types = _is(chunk, list[_Row])
-        for row in chunk:
-            if (has_types or _is(row, _Row)) and has_addresses(row):
-                yield row
-            else:
-                import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-                log = structlog.get_logger(__name__)
-                log.warning("stored route ignored", database=database, route=str(row[0]), address=str(row[4]))
-
-
-def sound_permissions(db: sqlite3.Connection) -> tuple[PermissionRule, ...]:
-    """The rules that are stored, with a warning about each principal that is none."""
-    rules, unreadable = permissions(db)
-    for principal in unreadable:
-        import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-        log = structlog.get_logger(__name__)
-        log.warning("stored principal cannot be read", principal=principal[:PRINCIPAL_MAX])
-    return rules
-
-
-def stored_route(row: RouteRow | None) -> Route | None:
-    """The route of a row; None when there is no row, or none that is a route."""
-    return route_of(row) if row is not None and _is(row, _Row) and has_addresses(row) else None
-
-
-def _is(value: Any, shape: Any) -> bool:
-    try:
-        msgspec.convert(value, shape)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-MSDB = "msdb"
-
-# The port to a database's connection: while the context is open, no other thread touches it. Not for the loop's thread.
-Borrow: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
-
-
 class CatalogRows(Struct, frozen=True):
     """Queues and services of one database as stored, by name; who may do what; and its remote service bindings."""
 
@@ -183,8 +128,11 @@ class Database(Struct):
     """
     One database.
 
-    Shape: `broker_instance` 16 bytes; `path` None when it lives in memory only; `table` all its routes; `is_served`
-    unless it is about to come or go with its role.
+    Attributes:
+        broker_instance: 16 bytes.
+        path: None when it is in memory only.
+        table: All its routes.
+        is_served: False while it is being opened or closed with its role.
     """
 
     name: str
@@ -208,11 +156,11 @@ class FailOver(Protocol):
         """
 
     async def carry_out(self, name: str) -> str:
-        """Step down, and tell who is the principal then."""
+        """Step down; returns who is the principal then."""
 
 
 class _NoRoles:
-    """Where databases have no partners."""
+    """Of an instance whose databases have no partners."""
 
     def check(self, name: str) -> None:
         raise StatementError(1416, f"the database {name!r} is not mirrored")
@@ -221,34 +169,26 @@ class _NoRoles:
         raise AssertionError(name)
 
 
-def read_rows(db: sqlite3.Connection) -> CatalogRows:
-    """What is stored but routes."""
-    return CatalogRows(metadata.queues(db), metadata.services(db), sound_permissions(db), bindings(db))
-
-
-def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> RouteTable:
-    """
-    The table of all routes that are stored.
-
-    Cost: some microseconds a route; no more memory than the table.
-    """
-    return table_of_rows(sound_rows(metadata.routes(db), database=database), now=now)
-
-
 class Catalog:
     """
-    All databases of the instance, msdb among them; `on_change` is called after every change, all in place.
+    All databases of the instance, msdb among them.
 
-    Shape: `is_loaded` once the files were read; `scripts` those under way, the running one first; `mirrors` databases
-    of which another instance is the principal, by name, with their broker instance where it is known; `fail_over`
-    changes that; `endpoint` the name of that of the instance. Whoever changes a database holds `lock`.
+    Args:
+        databases: By name.
+        on_change: Called after every change, when everything is in place.
+        endpoint: Name of the endpoint of the instance.
+
+    Attributes:
+        is_loaded: Whether the files were read.
+        scripts: Those under way, the running one first.
+        lock: Held by whatever changes a database.
+        mirrors: Databases of which another instance is the principal, with their broker instance where it is known.
+        fail_over: Changes that.
     """
 
     def __init__(
         self, databases: Mapping[str, Database], on_change: Callable[[], Any], endpoint: str = ENDPOINT_NAME
     ) -> None:
-        import asyncio  # noqa: PLC0415 - slow to import, and most who make a reader do not run it here
-
         self.databases = dict(databases)
         self.endpoint = endpoint
         self.next_expiry: datetime | None = None
@@ -296,7 +236,7 @@ class Catalog:
 
     async def load(self) -> None:
         """
-        Read all files, and tell of it.
+        Read all files, and notify of the change.
 
         Raises:
             StoreUnavailableError: one cannot be read.
@@ -309,7 +249,7 @@ class Catalog:
 
     async def add(self, database: Database) -> None:
         """
-        One more database, read now; nobody is told yet.
+        Add a database, which is read now, without notice.
 
         Raises:
             StoreUnavailableError: it cannot be read.
@@ -319,7 +259,7 @@ class Catalog:
             self.databases[database.name] = database
 
     async def remove(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
-        """A database goes behind the scripts that use it: it is closed, and no more here."""
+        """Close a database and forget it, after the scripts that use it."""
         async with self.lock:
             self.databases.pop(name, None)
             await close()
@@ -332,17 +272,66 @@ class Catalog:
             except sqlite3.Error as error:
                 raise StoreUnavailableError(str(database.path), sentence(error)) from error
 
-        import asyncio  # noqa: PLC0415 - slow to import, and most who make a reader do not run it here
-
         database.rows, database.table = await asyncio.to_thread(read)
 
     async def close(self) -> None:
-        """End the scripts under way; they change nothing any more. Behind this no connection is borrowed."""
+        """End the scripts under way; they change nothing any more. After this no connection is borrowed."""
         for progress in self.scripts:
             progress.is_stopped = True
         async with self.lock:
             self.scripts.clear()
 
     def changed(self) -> None:
-        """Rows of some database are new, or a route has expired."""
+        """Notify that rows of some database are new, or a route has expired."""
         self._on_change()
+
+
+def read_rows(db: sqlite3.Connection) -> CatalogRows:
+    """What is stored but routes."""
+    return CatalogRows(metadata.queues(db), metadata.services(db), sound_permissions(db), bindings(db))
+
+
+def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> RouteTable:
+    """
+    The table of all routes that are stored.
+
+    Cost: some microseconds a route; no more memory than the table.
+    """
+    return table_of_rows(sound_rows(metadata.routes(db), database=database), now=now)
+
+
+def sound_rows(rows: Iterable[RouteRow], *, database: str) -> Iterator[RouteRow]:
+    """
+    The rows that are routes, in their order.
+
+    Cost: well below a microsecond for each, as long as the addresses are few.
+    """
+    rows = iter(rows)
+    while chunk := list(islice(rows, CHUNK_ROWS)):
+        has_types = _is(chunk, list[_Row])
+        for row in chunk:
+            if (has_types or _is(row, _Row)) and has_addresses(row):
+                yield row
+            else:
+                log.warning("stored route ignored", database=database, route=str(row[0]), address=str(row[4]))
+
+
+def sound_permissions(db: sqlite3.Connection) -> tuple[PermissionRule, ...]:
+    """The rules that are stored, with a warning about each principal that is not one."""
+    rules, unreadable = permissions(db)
+    for principal in unreadable:
+        log.warning("stored principal cannot be read", principal=principal[:PRINCIPAL_MAX])
+    return rules
+
+
+def stored_route(row: RouteRow | None) -> Route | None:
+    """The route of a row; None when there is no row, or none that is a route."""
+    return route_of(row) if row is not None and _is(row, _Row) and has_addresses(row) else None
+
+
+def _is(value: Any, shape: Any) -> bool:
+    try:
+        msgspec.convert(value, shape)
+    except msgspec.ValidationError:
+        return False
+    return True

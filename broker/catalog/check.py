@@ -1,20 +1,21 @@
 """
-Whether settings that are right in themselves meet a machine on which they can work.
+Check: whether settings that are right in themselves can work on this machine.
 
 Everything is tried as the daemon does it, by the daemon's own functions where it has one: scripts are run dry,
 certificates and tokens are loaded, listeners are bound and closed again, files are opened and only read, a file is made
-in each directory that has to be written (and is gone at once). All problems come in one report. Nothing is changed and
-nothing is sent but questions to the resolver. What a running instance of this very state directory has is its own.
+in each directory that has to be written, and removed at once. All problems are in one report. Nothing is changed, and
+nothing is sent but queries to the resolver. Ports and files of a running instance of the same state directory are not
+reported as taken.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shutil import which
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -35,129 +36,44 @@ from broker.catalog.database_files import (
 from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic, Kind
 from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import named_hosts, survey_all, unresolved
-from broker.config.admin_access import AdminRole, holders_of, socket_group_of
+from broker.catalog.identities import identity_errors
+from broker.config.admin_access import AdminRole, TokenFileError, holders_of, read_tokens, socket_group_of
 from broker.config.consistency import setting_warnings
 from broker.config.load import load_settings
-from broker.config.settings import by_place
+from broker.config.settings import Settings, by_place
 from broker.config.toml import KeyPath
+from broker.config.values import ListenAddress
 from broker.errors import ListenFailedError, SettingError, SettingsError
 from broker.files import ANSWERED, socket_problem, write_problem
+from broker.forwarding.kernels import KERNEL_VARIABLE, choose_kernel
 from broker.net.certificates import (
     admin_certificate_errors,
     admin_security_of,
     certificate_errors,
     certificate_warnings,
 )
+from broker.net.listener import bind
 from broker.store.sqlite.database import is_locked
-
-if TYPE_CHECKING:
-    from broker.config.settings import Settings
-    from broker.config.values import ListenAddress
-
-
-# --- admin_check ---
-# Part of `broker.config.settings`.
-
-
-def check_ways_in(settings: Settings) -> None:
-    """
-    See that somebody could ask on the TCP port. Blocking.
-
-    Raises:
-        SettingError: the file of tokens cannot be used, or nobody has a token and no certificate is trusted.
-    """
-    admin = settings.admin
-    if admin.listen is None:
-        return
-    from broker.config.admin_access import TokenFileError, read_tokens  # noqa: PLC0415
-
-    try:
-        has_tokens = bool(read_tokens(admin.tokens))
-    except TokenFileError as error:
-        raise settings.error(("admin", "tokens"), f"{error.path} {error.problem}", error.hint) from error
-    is_open = admin.listen.is_loopback and admin.loopback_role != AdminRole.NONE.word
-    if not (has_tokens or admin.trust or admin.peers or is_open):
-        problem = f'nobody could ask on "{admin.listen}": there is no token, and no certificate of a client is trusted'
-        raise settings.error(
-            ("admin", "listen"), problem, "use broker token new NAME --role viewer, or set trust and roles"
-        )
-
-
-def admin_errors(settings: Settings) -> list[SettingError]:
-    """What keeps the admin API from starting by its files, users and groups."""
-    from broker.files import write_problem  # noqa: PLC0415
-
-    errors: list[SettingError] = []
-    for look in (holders_of, socket_group_of, admin_security_of, check_ways_in):
-        try:
-            look(settings)
-        except SettingError as error:
-            more = admin_certificate_errors(settings) if look is admin_security_of else []
-            errors += more or [error]
-    for key in ("tokens", "audit"):
-        directory = getattr(settings.admin, key).parent
-        problem = write_problem(directory) if directory != settings.instance.state_dir else None
-        if problem:
-            errors.append(settings.error(("admin", key), problem, "name a directory that the instance may write"))
-    return errors
-
-
-# --- journal_check ---
-# Part of `broker.config.settings`.
-
-
-def journal_errors(settings: Settings) -> Iterator[SettingError]:
-    """What keeps a journal from being written, as far as a look tells."""
-    directory = settings.journal.directory
-    if directory is None:
-        return
-    from broker.files import write_problem  # noqa: PLC0415
-
-    if find_spec("pyarrow") is None:
-        hint = "pip install broker[journal], or leave the directory out"
-        yield settings.error(("journal", "directory"), "a journal needs pyarrow, which is not installed", hint)
-    problem = write_problem(directory)
-    if problem:
-        yield _refused(settings, problem)
-
-
-def _refused(settings: Settings, problem: str) -> SettingError:
-    return settings.error(("journal", "directory"), problem, "name a directory that the instance may write")
-
-
-# --- tracing_check ---
-# Part of `broker.config.settings`.
-
-
-def tracing_errors(settings: Settings) -> Iterator[SettingError]:
-    """What keeps spans from being made, as far as a look tells."""
-    if settings.tracing.enabled and not _is_installed():
-        hint = "pip install broker[otel], or turn it off"
-        yield settings.error(("tracing", "enabled"), "tracing needs OpenTelemetry, which is not installed", hint)
-
-
-def _is_installed() -> bool:
-    try:
-        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:  # of a package around it
-        return False
-
 
 _STATE_DIR: KeyPath = ("instance", "state_dir")
 _ALL = "everything on this machine, what is legal and unwise, and whether the names of next hops resolve"
 
-OwnerOf = Callable[["Settings"], RunningInstance]
-"""Who runs already by the state directory of these settings."""
+OwnerOf = Callable[[Settings], RunningInstance]
+"""Returns the instance that runs already by the state directory of these settings."""
 
 
 class CheckReport(Struct, frozen=True):
     """
     What a check found.
 
-    Shape: `errors` keep an instance from starting; `warnings` of settings and `concerns` about what the scripts say are
-    legal and unwise; `left_out` counts the concerns of one code and file that are not among them; `skipped` is what was
-    not looked at, because it was asked for offline; `waiting` what was not, because of an error in the settings;
-    `running` the state directories of instances that run.
+    Attributes:
+        errors: What keeps an instance from starting.
+        warnings: Settings that are legal and unwise.
+        concerns: What the scripts say that is legal and unwise.
+        left_out: How many concerns of one code and file are not among them.
+        skipped: What was not checked, because the check is offline.
+        waiting: What was not checked, because of an error in the settings.
+        running: State directories of instances that run.
     """
 
     errors: list[SettingError] = field(default_factory=list)
@@ -252,7 +168,7 @@ def changeable_errors(settings: Settings) -> list[SettingError]:
     """What is wrong with the files that a running instance could take anew: certificates, journal, admin API."""
     return [
         *certificate_errors(settings),
-        *_identity_errors(settings),
+        *identity_errors(settings),
         *journal_errors(settings),
         *tracing_errors(settings),
         *admin_errors(settings),
@@ -275,10 +191,8 @@ def warnings_of(settings: Settings, run: DryRun) -> list[SettingError]:
 
 
 def _kernel(environ: Mapping[str, str]) -> list[SettingError]:
-    if not environ.get("BROKER_KERNEL"):  # the usual case, for which no kernel has to be imported
+    if not environ.get(KERNEL_VARIABLE):
         return []
-    from broker.forwarding.kernels import KERNEL_VARIABLE, choose_kernel  # noqa: PLC0415
-
     try:
         choose_kernel(environ[KERNEL_VARIABLE])
     except SettingError as error:
@@ -292,8 +206,6 @@ def _role_commands(settings: Settings) -> Iterator[SettingError]:
         command = database.role_command
         if database.mirroring != "command" or not command:
             continue
-        from shutil import which  # noqa: PLC0415 - slow to import: see broker.cli.group
-
         if which(command[0]) is None:
             problem = f'there is no program "{command[0]}" that may be run, so the database stays a mirror'
             hint = "correct its path, or make it executable"
@@ -305,28 +217,18 @@ def _files(settings: Settings, owner: RunningInstance) -> list[SettingError]:
     return [*told.values(), *file_errors(settings, owner, but=told.keys() | out_of_reach(settings, told))]
 
 
-def _identity_errors(settings: Settings) -> Iterable[SettingError]:
-    if not any(one.certificate or one.private_key or one.peers for one in settings.databases.values()):
-        return []
-    from broker.catalog.identities import identity_errors  # noqa: PLC0415
-
-    return identity_errors(settings)
-
-
 def _admin_socket(settings: Settings, owner: RunningInstance, *, offline: bool) -> Iterator[SettingError]:
-    path = settings.admin.socket
+    path, hint = settings.admin.socket, SOCKET_ELSEWHERE
+    is_in_state_dir = path.parent == settings.instance.state_dir  # made by the start, and reported for itself
     is_there = os.path.isdir(path.parent)  # noqa: PTH112 - the other raises what the system refuses
-    hint = SOCKET_ELSEWHERE
-    problem = write_problem(path.parent) if is_there or path.parent != settings.instance.state_dir else None
-    if problem is None and (is_there or path.parent != settings.instance.state_dir):
-        problem = socket_problem(path)
-        if problem == ANSWERED:
-            hint = SOCKET_TAKEN
-            problem = None if offline or owner.state_dir is not None else f'"{path}" is taken: {problem}'
-        elif problem is not None:
-            problem = f'"{path}" cannot be made: {problem}'
-    elif problem is not None and path.parent == settings.instance.state_dir:
-        problem = None  # told of the state directory
+    problem = write_problem(path.parent) if is_there or not is_in_state_dir else None
+    if problem is not None or (is_in_state_dir and not is_there):
+        problem = None if is_in_state_dir else problem
+    elif (problem := socket_problem(path)) == ANSWERED:
+        hint = SOCKET_TAKEN
+        problem = None if offline or owner.state_dir is not None else f'"{path}" is taken: {problem}'
+    elif problem is not None:
+        problem = f'"{path}" cannot be made: {problem}'
     if problem:
         yield settings.error(("admin", "socket"), problem, hint)
 
@@ -334,8 +236,6 @@ def _admin_socket(settings: Settings, owner: RunningInstance, *, offline: bool) 
 def _listener(
     settings: Settings, owner: RunningInstance, key: KeyPath, address: ListenAddress
 ) -> Iterator[SettingError]:
-    from broker.net.listener import bind  # noqa: PLC0415 - slow to import: see broker.cli.group
-
     try:
         reuse_port = key[0] == "endpoint" and settings.endpoint.reuse_port
         bind(address.host, address.port, reuse_port=reuse_port).close()
@@ -368,3 +268,74 @@ def _skipped(settings: Settings, run: DryRun) -> Iterator[tuple[KeyPath, str]]:
     if hosts:
         shown = ", ".join(sorted(hosts)[:10]) + (f" and {len(hosts) - 10} more" if len(hosts) > 10 else "")
         yield ("routes",), f"whether the names of next hops resolve: {shown}"
+
+
+def check_ways_in(settings: Settings) -> None:
+    """
+    See that somebody could ask on the TCP port. Blocking.
+
+    Raises:
+        SettingError: the file of tokens cannot be used, or nobody has a token and no certificate is trusted.
+    """
+    admin = settings.admin
+    if admin.listen is None:
+        return
+    try:
+        has_tokens = bool(read_tokens(admin.tokens))
+    except TokenFileError as error:
+        raise settings.error(("admin", "tokens"), f"{error.path} {error.problem}", error.hint) from error
+    is_open = admin.listen.is_loopback and admin.loopback_role != AdminRole.NONE.word
+    if not (has_tokens or admin.trust or admin.peers or is_open):
+        problem = f'nobody could ask on "{admin.listen}": there is no token, and no certificate of a client is trusted'
+        raise settings.error(
+            ("admin", "listen"), problem, "use broker token new NAME --role viewer, or set trust and roles"
+        )
+
+
+def admin_errors(settings: Settings) -> list[SettingError]:
+    """What keeps the admin API from starting by its files, users and groups."""
+    errors: list[SettingError] = []
+    for look in (holders_of, socket_group_of, admin_security_of, check_ways_in):
+        try:
+            look(settings)
+        except SettingError as error:
+            more = admin_certificate_errors(settings) if look is admin_security_of else []
+            errors += more or [error]
+    for key in ("tokens", "audit"):
+        directory = getattr(settings.admin, key).parent
+        problem = write_problem(directory) if directory != settings.instance.state_dir else None
+        if problem:
+            errors.append(settings.error(("admin", key), problem, "name a directory that the instance may write"))
+    return errors
+
+
+def journal_errors(settings: Settings) -> Iterator[SettingError]:
+    """What keeps a journal from being written, as far as can be seen from outside."""
+    directory = settings.journal.directory
+    if directory is None:
+        return
+    if find_spec("pyarrow") is None:
+        hint = "pip install broker[journal], or leave the directory out"
+        yield settings.error(("journal", "directory"), "a journal needs pyarrow, which is not installed", hint)
+    problem = write_problem(directory)
+    if problem:
+        yield journal_directory_error(settings, problem)
+
+
+def journal_directory_error(settings: Settings, problem: str) -> SettingError:
+    """A journal that cannot be in its directory, under the setting that names it."""
+    return settings.error(("journal", "directory"), problem, "name a directory that the instance may write")
+
+
+def tracing_errors(settings: Settings) -> Iterator[SettingError]:
+    """What keeps spans from being made, as far as can be seen from outside."""
+    if settings.tracing.enabled and not _is_installed():
+        hint = "pip install broker[otel], or turn it off"
+        yield settings.error(("tracing", "enabled"), "tracing needs OpenTelemetry, which is not installed", hint)
+
+
+def _is_installed() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False

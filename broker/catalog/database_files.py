@@ -1,8 +1,17 @@
 """
-Whether the clock of the machine can be right: what an instance wrote down lately cannot lie ahead.
+Database files: taken by an instance for as long as it runs, and judged by a check without being taken.
 
-With a clock that is behind, routes live longer than they should, lifetimes of messages are counted wrongly and
-certificates are "not valid before"; nothing is lost, so an instance starts all the same and tells.
+Taking one is: its lock, so that no other daemon has it; its schema, made or brought up to this release's; the fence,
+which refuses a copy of another file; and one more start noted, which of a mirrored database is a takeover and raises
+its epoch. Giving it back is the same in reverse.
+
+A check asks a running instance on the admin socket for the settings that it runs by; what it has is its own only when
+it runs from the same state directory. What is wrong with the state directory is reported once, for itself, and not
+again of each file in it.
+
+What an instance wrote down lately cannot be in the future. With a clock that is slow, routes live longer than they
+should, lifetimes of messages are counted wrongly and certificates are "not valid before"; nothing is lost, so an
+instance starts all the same and logs a warning.
 """
 
 from __future__ import annotations
@@ -11,15 +20,17 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import structlog
 from msgspec import Struct
 
 from broker.catalog.catalog import MSDB
+from broker.config.settings import Settings
 from broker.config.toml import KeyPath
 from broker.config.values import ListenAddress, clash, parse_listen
 from broker.errors import SettingError, StoreUnavailableError
@@ -40,109 +51,22 @@ from broker.store.sqlite.role_file import check_remains, check_writable, may_mak
 from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
 from broker.store.sqlite.transaction import DaemonConnection, damage, sentence
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from broker.config.settings import Settings
-
-
 SLACK_SECONDS = 300.0  # machines that share a directory differ by less
-
-
-def clock_problem(state_dir: Path, *, now: float) -> str | None:
-    """
-    What tells that the clock is behind; None when nothing does.
-
-    Args:
-        state_dir: Of an instance, which writes its record there at every start and stop.
-        now: UTC seconds.
-    """
-    try:
-        used_at = (state_dir / RECORD).stat().st_mtime
-    except OSError:
-        return None
-    if used_at <= now + SLACK_SECONDS:
-        return None
-    here, there = (datetime.fromtimestamp(one, UTC).strftime("%Y-%m-%d %H:%M UTC") for one in (now, used_at))
-    return f"the clock says {here}, and this instance was last started or stopped at {there}, which is later"
-
-
-# --- owner ---
-# What a running instance has already, so that a check beside it does not call its own ports and files taken.
-#
-# An instance is asked on the admin socket of the very configuration that is checked, and answers with the settings
-# that
-# it runs by. What it says to have is its own only when it runs from the same state directory.
-
-
-class RunningInstance(Struct, frozen=True):
-    """
-    An instance that runs.
-
-    Shape: `state_dir` None for nobody; `ports` where it listens; `files` of its databases, msdb included, as `real`
-    spells them; `is_unknown` when nobody was asked, so that nothing is said to be taken by others.
-    """
-
-    state_dir: Path | None = None
-    ports: tuple[ListenAddress, ...] = ()
-    files: frozenset[str] = frozenset()
-    is_unknown: bool = False
-
-    def has_port(self, address: ListenAddress) -> bool:
-        """Whether it is this instance that listens where nobody else can any more."""
-        return self.is_unknown or any(clash(address, one) for one in self.ports)
-
-    def has_file(self, path: Path) -> bool:
-        """Whether it is this instance that has a database open."""
-        return self.is_unknown or real(path) in self.files
-
-
-NOBODY = RunningInstance()
-UNASKED = RunningInstance(is_unknown=True)
-
-
-def real(path: str | Path) -> str:
-    """The one spelling of a path, whichever links and directories it was reached by."""
-    return os.path.realpath(path)
-
-
-def owner_from(values: Mapping[str, object], *, state_dir: Path) -> RunningInstance:
-    """
-    The instance whose settings these are, by key; nobody when it runs from another state directory.
-
-    Shape: `values` as `in_force` gives them.
-    """
-    if real(str(values.get("instance.state_dir"))) != real(state_dir):
-        return NOBODY
-    ports = [*_texts(values.get("endpoint.listen")), *_texts(values.get("admin.listen"))]
-    ports += _texts(values.get("observe.listen"))
-    files = [str(value) for key, value in values.items() if key.startswith("databases.") and key.endswith(".path")]
-    return RunningInstance(
-        state_dir, tuple(map(parse_listen, ports)), frozenset(map(real, [*files, str(state_dir / "msdb.db")]))
-    )
-
-
-def _texts(value: object) -> list[str]:
-    """The addresses in a value: a list, one, or none."""
-    found = value if isinstance(value, list) else [value]
-    return [text for text in found if isinstance(text, str) and text]
-
-
-# --- custody ---
-# The database files of an instance, each taken for as long as it runs.
-#
-# Taking one is: its lock, so that no other daemon has it; its schema, made or brought up to this release's; the
-# fence,
-# which refuses a copy of another file; and one more start noted, which of a mirrored database is a takeover and
-# raises
-# its epoch. Giving it back is the same in reverse.
-
-
 LOST_HINT = (
     "put the file or a backup back, or mount its disk; else the next start makes a new, empty database, or refuses it"
     " where broker_instance is that of the lost one"
 )
 STOP_IT = "stop the other instance, or give this one a state directory and files of its own"
+MAKE_ROOM = "make room there, or name a directory on another disk"
+_DIRECTORY = "create it for the user that runs the instance, or name another directory"
+_FILE = "name an SQLite file, or one to be created in a directory that exists"
+_RIGHTS = "give {} to the user that runs the instance, mode 0600"
+_BESIDE = ("", "-wal", "-shm")  # of SQLite
+
+log = structlog.get_logger(__name__)
+
+
+# --- taking and giving back ---
 
 
 class Stack(Protocol):
@@ -221,6 +145,101 @@ def is_elsewhere(settings: Settings, name: str) -> bool:
     """Whether a daemon has a mirrored database, so that nobody else may open its file, not even to look."""
     is_mirrored = name != MSDB and settings.databases[name].mirroring != "off"
     return is_mirrored and is_locked(path_of(settings, name))
+
+
+def key_of(name: str) -> KeyPath:
+    """The setting that names the file of a database."""
+    return ("instance", "state_dir") if name == MSDB else ("databases", name, "path")
+
+
+def check_mounted(path: Path) -> None:
+    """See that a file does not land beside the disk that it belongs on; raises StoreUnavailableError."""
+    problem = mount_problem(path.parent)
+    if problem:
+        raise StoreUnavailableError(str(path), f"{problem}: mount it, then start again")
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory of the instance where it is missing; raises StoreUnavailableError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error
+
+
+def _tell_clock(state_dir: Path) -> None:
+    problem = clock_problem(state_dir, now=time.time())
+    if problem:
+        log.warning("clock is behind", problem=problem, hint="set the clock of this machine")
+
+
+def _tell_lost(name: str, path: Path, sighting: Sighting) -> None:
+    if sighting.lost:
+        hint = "put the file or a backup back before anybody uses the new, empty one, and see docs/databases.md"
+        log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
+
+
+def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None:
+    with kept:
+        try:
+            note_stop(path, state_dir, epoch)
+        except (sqlite3.Error, OSError, StoreUnavailableError) as error:
+            log.warning("stop not noted", path=str(path), reason=str(error))
+
+
+# --- checks ---
+
+
+class RunningInstance(Struct, frozen=True):
+    """
+    An instance that runs.
+
+    Attributes:
+        state_dir: None when there is none.
+        ports: Where it listens.
+        files: Of its databases, msdb included, as `real` spells them.
+        is_unknown: Whether it was not asked, so that nothing is reported as taken by others.
+    """
+
+    state_dir: Path | None = None
+    ports: tuple[ListenAddress, ...] = ()
+    files: frozenset[str] = frozenset()
+    is_unknown: bool = False
+
+    def has_port(self, address: ListenAddress) -> bool:
+        """Whether it is this instance that listens where nobody else can any more."""
+        return self.is_unknown or any(clash(address, one) for one in self.ports)
+
+    def has_file(self, path: Path) -> bool:
+        """Whether it is this instance that has a database open."""
+        return self.is_unknown or real(path) in self.files
+
+
+NOBODY = RunningInstance()
+UNASKED = RunningInstance(is_unknown=True)
+
+
+def real(path: str | Path) -> str:
+    """The one spelling of a path, whichever links and directories it was reached by."""
+    return os.path.realpath(path)
+
+
+def owner_from(values: Mapping[str, object], *, state_dir: Path) -> RunningInstance:
+    """The instance whose settings these are, by key as `in_force` returns them; NOBODY with another state directory."""
+    if real(str(values.get("instance.state_dir"))) != real(state_dir):
+        return NOBODY
+    ports = [*_texts(values.get("endpoint.listen")), *_texts(values.get("admin.listen"))]
+    ports += _texts(values.get("observe.listen"))
+    files = [str(value) for key, value in values.items() if key.startswith("databases.") and key.endswith(".path")]
+    return RunningInstance(
+        state_dir, tuple(map(parse_listen, ports)), frozenset(map(real, [*files, str(state_dir / "msdb.db")]))
+    )
+
+
+def _texts(value: object) -> list[str]:
+    """The addresses in a value: a list, one, or none."""
+    found = value if isinstance(value, list) else [value]
+    return [text for text in found if isinstance(text, str) and text]
 
 
 def file_errors(
@@ -319,68 +338,6 @@ def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
     return settings.error(key_of(name), f"{problem} ({path_of(settings, name)})", hint)
 
 
-def key_of(name: str) -> KeyPath:
-    """The setting that names the file of a database."""
-    return ("instance", "state_dir") if name == MSDB else ("databases", name, "path")
-
-
-def check_mounted(path: Path) -> None:
-    """See that a file does not land beside the disk that it belongs on; raises StoreUnavailableError."""
-    problem = mount_problem(path.parent)
-    if problem:
-        raise StoreUnavailableError(str(path), f"{problem}: mount it, then start again")
-
-
-def make_directory(directory: Path) -> None:
-    """Make a directory of the instance where it is missing; raises StoreUnavailableError."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error
-
-
-def _tell_clock(state_dir: Path) -> None:
-    problem = clock_problem(state_dir, now=time.time())
-    if problem:
-        import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-        log = structlog.get_logger(__name__)
-        log.warning("clock is behind", problem=problem, hint="set the clock of this machine")
-
-
-def _tell_lost(name: str, path: Path, sighting: Sighting) -> None:
-    if sighting.lost:
-        import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-        log = structlog.get_logger(__name__)
-        hint = "put the file or a backup back before anybody uses the new, empty one, and see docs/databases.md"
-        log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
-
-
-def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None:
-    with kept:
-        try:
-            note_stop(path, state_dir, epoch)
-        except (sqlite3.Error, OSError, StoreUnavailableError) as error:
-            import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
-
-            log = structlog.get_logger(__name__)
-            log.warning("stop not noted", path=str(path), reason=str(error))
-
-
-# --- file_place ---
-# Whether the files of the databases can be where the settings say: found out by looking, and by making a file there.
-#
-# What is wrong with the state directory is told once, for itself, and not again of each file in it.
-
-
-MAKE_ROOM = "make room there, or name a directory on another disk"
-_DIRECTORY = "create it for the user that runs the instance, or name another directory"
-_FILE = "name an SQLite file, or one to be created in a directory that exists"
-_RIGHTS = "give {} to the user that runs the instance, mode 0600"
-_BESIDE = ("", "-wal", "-shm")  # of SQLite
-
-
 def place_errors(settings: Settings) -> dict[str, SettingError]:
     """
     What keeps the files from being opened or made, by database; of msdb what is wrong with the state directory.
@@ -463,3 +420,21 @@ def _closed_files(path: Path, state_dir: Path) -> list[str]:
         needed |= {record: os.R_OK, f"{record}.lock": os.R_OK | os.W_OK}  # the record is replaced, not written
     may = {one: os.access(one, rights, effective_ids=True) for one, rights in needed.items()}
     return [one for one, is_open in may.items() if not is_open and os.path.lexists(one)]
+
+
+def clock_problem(state_dir: Path, *, now: float) -> str | None:
+    """
+    What tells that the clock is behind; None when nothing does.
+
+    Args:
+        state_dir: Of an instance, which writes its record there at every start and stop.
+        now: UTC seconds.
+    """
+    try:
+        used_at = (state_dir / RECORD).stat().st_mtime
+    except OSError:
+        return None
+    if used_at <= now + SLACK_SECONDS:
+        return None
+    here, there = (datetime.fromtimestamp(one, UTC).strftime("%Y-%m-%d %H:%M UTC") for one in (now, used_at))
+    return f"the clock says {here}, and this instance was last started or stopped at {there}, which is later"

@@ -1,9 +1,10 @@
 """
-One thing that is legal and probably not meant, with its place in a script or in a configuration.
+Diagnostics: what a check finds legal and probably not meant, and what kept an instance from starting.
 
-The place is that of the statement which last made the route or the service. What was in a database file already has
-none; then the place is the setting that names the file, as far as the configuration has one. Line and column are worked
-out when somebody asks: of a million concerns most are only counted.
+Each has its place in a script or in a configuration: that of the statement which last made the route or the service.
+What was in a database file already has none; then the place is the setting that names the file, as far as the
+configuration has one. Line and column are worked out when asked for: of a million concerns most are only counted. A
+port that cannot be bound and a file that cannot be opened are reported by address and path; here the setting is found.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 import errno
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import STOP_IT, key_of, path_of, place_errors
 from broker.catalog.dry_run import DryDatabase, DryRun
-from broker.config.settings import by_place
+from broker.config.settings import Settings, by_place
 from broker.config.toml import KeyPath
 from broker.ddl.statements import NAME, Statement, StatementOrigin
 from broker.errors import ListenFailedError, SettingError, SettingsError, Span, StoreUnavailableError, caret
@@ -27,12 +28,14 @@ from broker.files import ANSWERED, socket_problem
 from broker.routing.lint import Lint
 from broker.store.sqlite.database import HELD, NO_FILE
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from broker.config.settings import Settings
-
-
+SOCKET_ELSEWHERE = "name a directory that exists and that the instance may write"
+RUNS_ALREADY = "an instance of this very state directory runs already: broker status tells of it"
+SOCKET_TAKEN = "stop the other instance, or name another file"
+_REFUSED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY})
+_PASSING = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
+    | {errno.ENOENT, errno.EROFS, errno.ENOMEM, errno.ESTALE}
+)
 KEPT_MAX = 1000  # of one kind in a report: more than anybody corrects by hand, and a megabyte at most
 SHOWN_MAX = 20  # of one kind in a table: two kinds still fit a screen that scrolls
 
@@ -56,10 +59,13 @@ class Part(NamedTuple):
 
 class Diagnostic(Struct, frozen=True):
     """
-    What a check on meaning found.
+    What is legal and probably not meant.
 
-    Shape: `subject` the instance and the database; `problem` what happens because of it, `hint` what to do; `place`
-    None when nothing in the configuration stands for it.
+    Attributes:
+        subject: The instance and the database.
+        problem: What happens because of it.
+        hint: What to do.
+        place: None when nothing in the configuration leads to it.
     """
 
     lint: Lint
@@ -153,30 +159,7 @@ def first_of_each(found: Iterable[_T], kind_of: Callable[[_T], Kind], *, most: i
     return kept, {kind: count - most for kind, count in seen.items() if count > most}
 
 
-# --- start_error ---
-# What kept an instance from starting or reloading, told as a problem of the setting behind it.
-#
-# Whoever binds a port or opens a file knows the address or the path, not where the settings name it; here it is found
-# again, with its place and with what to do, as a check tells it.
-
-
-SOCKET_ELSEWHERE = "name a directory that exists and that the instance may write"
-RUNS_ALREADY = "an instance of this very state directory runs already: broker status tells of it"
-SOCKET_TAKEN = "stop the other instance, or name another file"
-_REFUSED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY})
-_PASSING = frozenset(
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EIO,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOENT,
-        errno.EROFS,
-        errno.ENOMEM,
-        errno.ESTALE,
-    }
-)
+# --- what keeps an instance from starting or reloading ---
 
 
 def listen_error(settings: Settings, error: ListenFailedError, *, is_running: bool = False) -> SettingError:

@@ -1,18 +1,25 @@
 """
-What the given configurations say together: circles, dead ends, and answers that do not come back.
+Lint of a fleet: what several configurations say together, such as circles, dead ends, and answers that do not arrive.
 
 Instances are linked by the addresses they advertise and those they listen on; one that listens on all interfaces and
-advertises nothing cannot be found by address. What leads to an instance that was not given leads out of sight, and
-nothing is said about it. Every way is walked with the function that routes real frames (`broker.routing.plan`).
+advertises nothing cannot be found by address. What leads to an instance that was not given is not judged. Every path is
+followed with the function that routes real frames (`broker.routing.plan`).
+
+Whether the names of next hops resolve is checked on this machine, with some seconds for all of them together. One that
+does not resolve today may do tomorrow, and an instance tries again at every attempt to connect: so it is a concern and
+not an error, and a name without an answer in time is not reported.
 """
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, TypeAlias
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -20,6 +27,7 @@ from broker.catalog.catalog import MSDB
 from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each, of_route, of_setting
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.lint import differing_names, live_routes, shown, survey
+from broker.config.settings import EndpointSettings
 from broker.flow import Disposition
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import TRANSPORT, NetworkAddress
@@ -29,12 +37,9 @@ from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, 
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 
-if TYPE_CHECKING:
-    from queue import SimpleQueue
-
-    from broker.config.settings import EndpointSettings
-
-
+SECONDS = 5.0  # for all names: one try of the usual resolver
+NAMES_MAX = 200  # that are asked for
+_THREADS = 16
 UNNAMED = ""  # stands for a service that no route names: what routes of last resort are for
 
 # Where it is lost and why, and the route that led there.
@@ -78,16 +83,16 @@ class Given:
     """
     The instances as a network. Never changed once made.
 
-    Shape: `run_of` by site; `home_of` by site and broker instance, None for msdb.
+    Attributes:
+        run_of: By site.
+        home_of: The database by site and broker instance, None for msdb.
     """
 
     def __init__(self, runs: Sequence[DryRun]) -> None:
-        self.runs = runs
         self.run_of: dict[Site, DryRun] = {}
         self.home_of: dict[tuple[Site, bytes | None], DryDatabase] = {}
         self.tables: list[RouteTable] = []
-        """Build the sites."""
-        for run in self.runs:
+        for run in runs:
             tables = {name: build_table(one.routes.values(), now=run.now) for name, one in run.databases.items()}
             site = _site(run, tables)
             self.run_of[site] = run
@@ -351,26 +356,13 @@ def _by_place(concern: Diagnostic) -> tuple[bool, str, int, int, str]:
     )
 
 
-# --- resolution ---
-# Whether the names of next hops resolve on this machine.
-#
-# One that does not today may do tomorrow, and an instance asks again at every attempt to connect: so it is a concern
-# and
-# no error. The resolver may take its time over each name; together they have some seconds, and what is not answered
-# by
-# then is not told of.
+# --- names of next hops ---
 
-
-SECONDS = 5.0  # for all names: one try of the usual resolver
-NAMES_MAX = 200  # that are asked for
-_THREADS = 16
 
 Resolve = Callable[[str], object]
 
 
 def _resolve(host: str) -> object:
-    import socket  # noqa: PLC0415 - slow to import: see broker.cli.group
-
     return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
 
 
@@ -409,9 +401,6 @@ def named_hosts(run: DryRun) -> dict[str, tuple[str, str]]:
 
 def _ask(hosts: Iterable[str], resolve: Resolve, seconds: float) -> dict[str, str]:
     """What is wrong with each of them; threads that are still waiting end with the process."""
-    import threading  # noqa: PLC0415 - as in `_resolve`
-    from queue import Empty, SimpleQueue  # noqa: PLC0415
-
     asked: SimpleQueue[str] = SimpleQueue()
     answers: SimpleQueue[tuple[str, str]] = SimpleQueue()
     missing = 0
@@ -432,8 +421,6 @@ def _ask(hosts: Iterable[str], resolve: Resolve, seconds: float) -> dict[str, st
 
 
 def _answer(asked: SimpleQueue[str], answers: SimpleQueue[tuple[str, str]], resolve: Resolve) -> None:
-    from queue import Empty  # noqa: PLC0415
-
     while True:
         try:
             host = asked.get_nowait()

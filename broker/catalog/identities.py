@@ -1,9 +1,9 @@
 """
-What databases can prove and whom they know: the files of `[databases.NAME]`, loaded at the start and when they change.
+Identities: the certificates and known peers of databases, loaded at the start and when their files change.
 
-Files are looked at every few seconds, by name; those that are still being written are left alone until two looks find
-the same. Files that cannot be used leave everything as it was, which is told, but for one thing: a peer that is in no
-file any more is not known any more.
+Files are polled every few seconds, by name; those that are still being written are left alone until two polls find the
+same. Files that cannot be used leave everything as it was, with a warning in the log, but for one thing: a peer that is
+in no file any more is not known any more.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from broker.config.settings import DatabaseSettings, Settings
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
 
 _Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""What tells one state of the files from the next: of each its path, device, inode, size and time of change."""
+"""Distinguishes one state of the files from the next: of each its path, device, inode, size and time of change."""
 
 Use = Callable[[str, DialogCredentials], Awaitable[None]]
 """Have a database use what was loaded for it."""
@@ -64,7 +64,7 @@ def identity_errors(settings: Settings) -> list[SettingError]:
 
 
 class Identities:
-    """The files of all databases of an instance. Loop-only; looking and loading is done in a thread."""
+    """Watches the files of all databases of an instance. Loop-only; files are read in a thread."""
 
     def __init__(self, settings: Settings, use: Use) -> None:
         self._settings = settings
@@ -80,9 +80,9 @@ class Identities:
         self._seen = dict(self._tried)
 
     async def watch(self) -> None:
-        """Look from now on, until cancelled."""
+        """Poll from now on, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             for name in list(self._settings.databases):
                 try:
                     await self.look(name)
@@ -90,7 +90,7 @@ class Identities:
                     log.warning("certificates not taken over, tried again", database=name, problem=str(error))
 
     async def look(self, name: str) -> None:
-        """Look once at the files of one database."""
+        """Poll the files of one database once."""
         settings = self._settings
         if name not in settings.databases:
             return
@@ -136,7 +136,7 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a database uses. Shape: `files` with the fingerprints of the peers in each; None: it cannot be used."""
+    """What a database uses, and the fingerprints of the peers in each of its files; None: it cannot be used."""
 
     credentials: DialogCredentials
     files: dict[Path, frozenset[bytes] | None]

@@ -1,14 +1,21 @@
 """
-What the permissions of msdb say that is legal and probably not meant, or leave out.
+Lint: what the scripts and settings of an instance say that is legal and probably not meant.
 
-Grants are for peers who prove who they are. So an authenticating endpoint without any lets nobody in, and rules about
-certificates where nobody shows one do nothing. What a rule is about is compared with the routes of msdb and the
-services that are here; a service that neither knows may still be meant, so only a name that almost fits is remarked on.
+A rule is worth a warning when it names something that goes wrong, not something that could be done otherwise. A rule
+that cannot be sure reports nothing.
+
+Names compare byte for byte, so two spellings are two services, and a message for one never reaches the other. A hosted
+name is taken for right, on whichever instance it is; else the first one.
+
+Grants are for peers who prove who they are. So an authenticating endpoint without any lets no peer in, and rules about
+certificates where none is shown do nothing. What a rule is about is compared with the routes of msdb and the services
+that are here; a service that neither knows may still be meant, so only a name that almost fits is reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from itertools import chain, islice
 
 from msgspec.structs import replace
@@ -23,6 +30,7 @@ from broker.routing.route import Route
 from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
 from broker.security.principal import ANY, PrincipalKind, covers_text
 
+_SHOWN = 3  # names in one sentence; the rest is counted
 _LACK = {
     Permission.CONNECT: (
         Lint.NOBODY_MAY_CONNECT,
@@ -35,138 +43,7 @@ _LACK = {
 }
 
 
-def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
-    """Everything to tell about the permissions of msdb."""
-    rules = run.msdb.rows.permissions
-    is_authenticating = run.settings.endpoint.authentication == "certificate"
-    if is_authenticating:
-        yield from _lacks(run)
-    known = {service for database in run.users for service in database.services}
-    known |= {route.remote_service_name for route in run.msdb.routes.values() if route.remote_service_name}
-    by_fold = {name.casefold(): name for name in sorted(known)}
-    denied = [rule for rule in rules if rule.state is PermissionState.DENY]
-    for rule in rules:
-        if not is_authenticating and rule.principal.kind is not PrincipalKind.PUBLIC:
-            problem = f"{_told(run, rule)} is about nobody: endpoint.authentication is none, so all are public"
-            yield _of_rule(run, Lint.GRANT_UNUSED, problem, 'set authentication = "certificate"', rule)
-        elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
-            problem = f"{_told(run, rule)} permits nothing: {_told(run, deny)} wins"
-            yield _of_rule(run, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)
-        elif is_authenticating and _is_for_all(rule):
-            problem = f"{_told(run, rule)} lets every peer send to every service, whoever it proves to be"
-            hint = "name the principals, or the services that all may send to"
-            yield _of_rule(run, Lint.GRANT_TO_ALL, problem, hint, rule)
-        spelled = by_fold.get(rule.securable.casefold())
-        if spelled is not None and rule.securable not in known:
-            problem = f"{_told(run, rule)} is not about {spelled!r}: they differ in case"
-            yield _of_rule(run, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", rule)
-
-
-def _lacks(run: DryRun) -> Iterator[Diagnostic]:
-    """Permissions that nobody has."""
-    grants = grants_of(run.settings, run.msdb.rows.permissions)
-    for permission, (lint, problem) in _LACK.items():
-        if grants.has_granted(permission):
-            continue
-        securable = run.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
-        hint = f"USE msdb; {render_rule(PermissionState.GRANT, permission, securable, 'PRINCIPAL')}"
-        at = (run, run.msdb)
-        yield of_setting(lint, problem, hint, at=at, path=("endpoint", "authentication"))
-
-
-def _overruled_by(rule: PermissionRule, denied: list[PermissionRule]) -> PermissionRule | None:
-    """The DENY that is about all that this rule is about; only what is certain counts."""
-    for deny in denied:
-        is_wider = deny.securable == rule.securable or (
-            ANY not in rule.securable and covers_text(deny.securable, rule.securable)
-        )
-        same_who = deny.principal == rule.principal or deny.principal.kind is PrincipalKind.PUBLIC
-        if deny.permission is rule.permission and same_who and (is_wider or deny.securable == ANY):
-            return deny
-    return None
-
-
-def _is_for_all(rule: PermissionRule) -> bool:
-    is_grant = rule.state is PermissionState.GRANT and rule.permission is Permission.SEND
-    return is_grant and rule.principal.kind is PrincipalKind.PUBLIC and rule.securable == ANY
-
-
-def _told(run: DryRun, rule: PermissionRule) -> str:
-    securable = run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
-    return render_rule(rule.state, rule.permission, securable, rule.principal.text)
-
-
-def _of_rule(run: DryRun, lint: Lint, problem: str, hint: str, rule: PermissionRule) -> Diagnostic:
-    statement = run.msdb.permission_statements.get(rule)
-    return of_statement(lint, problem, hint, at=(run, run.msdb), statement=statement)
-
-
-# --- spelling ---
-# Service names that differ in case only, over everything that was given.
-#
-# Names compare byte for byte, so two spellings are two services, and a message for one never comes to the other. A
-# hosted name is taken for right, on whichever instance it is; else the one met first.
-
-
-def differing_names(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
-    """Each name that differs from another one, once for every instance that has it."""
-    right: dict[str, tuple[str, Diagnostic]] = {}
-    told: set[tuple[int, str]] = set()
-    for concern, name, number in chain(_hosted(runs), _named(runs)):
-        other, first = right.setdefault(name.casefold(), (name, concern))
-        if other != name and (number, name) not in told:
-            told.add((number, name))
-            yield _two_names(concern, name, other, first)
-
-
-def _hosted(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
-    for number, run in enumerate(runs):
-        for database in run.users:
-            for service in sorted(database.services):
-                at, statement = (run, database), database.service_statements.get(service)
-                yield of_statement(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, statement=statement), service, number
-
-
-def _named(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
-    """By routes, the first of each name on each instance."""
-    for number, run in enumerate(runs):
-        seen: set[str] = set()
-        for database in run.databases.values():
-            for name, route in _routes(run, database):
-                if name not in seen:
-                    seen.add(name)
-                    at = (run, database)
-                    yield of_route(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, route=route), name, number
-
-
-def _routes(run: DryRun, database: DryDatabase) -> Iterator[tuple[str, str]]:
-    """Service name and route name of the live routes that name a service."""
-    for route in database.routes.values():
-        if route.remote_service_name is not None and route.is_live(run.now):
-            yield route.remote_service_name, route.name
-
-
-def _two_names(concern: Diagnostic, name: str, other: str, first: Diagnostic) -> Diagnostic:
-    span = first.span
-    where = f"{span.source}:{span.line}:{span.column}" if span else first.subject
-    problem = (
-        f"{name!r} here and {other!r} at {where} differ only in case, so they are two services and never match each"
-        " other"
-    )
-    return replace(concern, problem=problem, hint="write both alike, unless two services are meant")
-
-
-# --- survey ---
-# What the databases of one instance say together that is legal and probably not meant.
-#
-# The remarks on each table get their places; the rest needs the settings beside the tables. Whether a rule of this
-# page
-# is worth a warning is judged by one question: does it name something that goes wrong, or only something that could
-# be
-# done otherwise? A rule that cannot tell says nothing.
-
-
-_SHOWN = 3  # names in one sentence; the rest is counted
+# --- one instance ---
 
 
 def survey(
@@ -274,8 +151,6 @@ def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagno
     for name, service in sorted(database.services.items()):
         for contract in sorted(service.contracts - known):
             problem = f"{name!r} names the contract {contract!r}, which no statement makes: it is not checked"
-            from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
-
             near = get_close_matches(contract, sorted(database.contracts), n=1)
             hint = f"write [{near[0]}], or CREATE CONTRACT [{contract}]" if near else f"CREATE CONTRACT [{contract}]"
             statement = database.service_statements.get(name)
@@ -351,3 +226,123 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
             path = ("databases", database.name)
             at = (run, database)
             yield of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)
+
+
+# --- permissions of msdb ---
+
+
+def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
+    """Everything to tell about the permissions of msdb."""
+    rules = run.msdb.rows.permissions
+    is_authenticating = run.settings.endpoint.authentication == "certificate"
+    if is_authenticating:
+        yield from _lacks(run)
+    known = {service for database in run.users for service in database.services}
+    known |= {route.remote_service_name for route in run.msdb.routes.values() if route.remote_service_name}
+    by_fold = {name.casefold(): name for name in sorted(known)}
+    denied = [rule for rule in rules if rule.state is PermissionState.DENY]
+    for rule in rules:
+        if not is_authenticating and rule.principal.kind is not PrincipalKind.PUBLIC:
+            problem = f"{_told(run, rule)} is about nobody: endpoint.authentication is none, so all are public"
+            yield _of_rule(run, Lint.GRANT_UNUSED, problem, 'set authentication = "certificate"', rule)
+        elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
+            problem = f"{_told(run, rule)} permits nothing: {_told(run, deny)} wins"
+            yield _of_rule(run, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)
+        elif is_authenticating and _is_for_all(rule):
+            problem = f"{_told(run, rule)} lets every peer send to every service, whoever it proves to be"
+            hint = "name the principals, or the services that all may send to"
+            yield _of_rule(run, Lint.GRANT_TO_ALL, problem, hint, rule)
+        spelled = by_fold.get(rule.securable.casefold())
+        if spelled is not None and rule.securable not in known:
+            problem = f"{_told(run, rule)} is not about {spelled!r}: they differ in case"
+            yield _of_rule(run, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", rule)
+
+
+def _lacks(run: DryRun) -> Iterator[Diagnostic]:
+    """Permissions that nobody has."""
+    grants = grants_of(run.settings, run.msdb.rows.permissions)
+    for permission, (lint, problem) in _LACK.items():
+        if grants.has_granted(permission):
+            continue
+        securable = run.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
+        hint = f"USE msdb; {render_rule(PermissionState.GRANT, permission, securable, 'PRINCIPAL')}"
+        at = (run, run.msdb)
+        yield of_setting(lint, problem, hint, at=at, path=("endpoint", "authentication"))
+
+
+def _overruled_by(rule: PermissionRule, denied: list[PermissionRule]) -> PermissionRule | None:
+    """The DENY that is about all that this rule is about; only what is certain counts."""
+    for deny in denied:
+        is_wider = deny.securable == rule.securable or (
+            ANY not in rule.securable and covers_text(deny.securable, rule.securable)
+        )
+        same_who = deny.principal == rule.principal or deny.principal.kind is PrincipalKind.PUBLIC
+        if deny.permission is rule.permission and same_who and (is_wider or deny.securable == ANY):
+            return deny
+    return None
+
+
+def _is_for_all(rule: PermissionRule) -> bool:
+    is_grant = rule.state is PermissionState.GRANT and rule.permission is Permission.SEND
+    return is_grant and rule.principal.kind is PrincipalKind.PUBLIC and rule.securable == ANY
+
+
+def _told(run: DryRun, rule: PermissionRule) -> str:
+    securable = run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
+    return render_rule(rule.state, rule.permission, securable, rule.principal.text)
+
+
+def _of_rule(run: DryRun, lint: Lint, problem: str, hint: str, rule: PermissionRule) -> Diagnostic:
+    statement = run.msdb.permission_statements.get(rule)
+    return of_statement(lint, problem, hint, at=(run, run.msdb), statement=statement)
+
+
+# --- service names that differ in case ---
+
+
+def differing_names(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
+    """Each name that differs from another one, once for every instance that has it."""
+    right: dict[str, tuple[str, Diagnostic]] = {}
+    told: set[tuple[int, str]] = set()
+    for concern, name, number in chain(_hosted(runs), _named(runs)):
+        other, first = right.setdefault(name.casefold(), (name, concern))
+        if other != name and (number, name) not in told:
+            told.add((number, name))
+            yield _two_names(concern, name, other, first)
+
+
+def _hosted(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
+    for number, run in enumerate(runs):
+        for database in run.users:
+            for service in sorted(database.services):
+                at, statement = (run, database), database.service_statements.get(service)
+                yield of_statement(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, statement=statement), service, number
+
+
+def _named(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
+    """By routes, the first of each name on each instance."""
+    for number, run in enumerate(runs):
+        seen: set[str] = set()
+        for database in run.databases.values():
+            for name, route in _routes(run, database):
+                if name not in seen:
+                    seen.add(name)
+                    at = (run, database)
+                    yield of_route(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, route=route), name, number
+
+
+def _routes(run: DryRun, database: DryDatabase) -> Iterator[tuple[str, str]]:
+    """Service name and route name of the live routes that name a service."""
+    for route in database.routes.values():
+        if route.remote_service_name is not None and route.is_live(run.now):
+            yield route.remote_service_name, route.name
+
+
+def _two_names(concern: Diagnostic, name: str, other: str, first: Diagnostic) -> Diagnostic:
+    span = first.span
+    where = f"{span.source}:{span.line}:{span.column}" if span else first.subject
+    problem = (
+        f"{name!r} here and {other!r} at {where} differ only in case, so they are two services and never match each"
+        " other"
+    )
+    return replace(concern, problem=problem, hint="write both alike, unless two services are meant")

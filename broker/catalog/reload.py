@@ -1,5 +1,5 @@
 """
-Reading the configuration again while the instance runs: all of it holds, or nothing has changed.
+Reload: read the configuration again while the instance runs. All of it takes effect, or nothing has changed.
 
 Everything that can fail comes first: the file is parsed, its values and what they say together are judged, scripts are
 run dry, files and users are checked, new ports are bound and certificates loaded, all next to what is in use. Then the
@@ -65,7 +65,7 @@ class ReloadRefusedError(RequestError):
 
 
 class ReloadObserver(Auditing, Protocol):
-    """Whoever says what a reload may change, and writes down what it does."""
+    """Decides what a reload may change, and records what it does."""
 
     def allow(self, changed: Sequence[Difference]) -> None:
         """See that all of this may change; raises what refuses it."""
@@ -81,7 +81,7 @@ class ReloadObserver(Auditing, Protocol):
 
 
 class Admin(Protocol):
-    """Where reloads by signal are written down."""
+    """Records reloads by signal."""
 
     def signalled(self) -> ReloadObserver:
         """Another one."""
@@ -118,11 +118,14 @@ class Reloadable(Protocol):
 @dataclass(frozen=True, slots=True)
 class Reloaded:
     """
-    What a reload came to.
+    The result of a reload.
 
-    Shape: `changes` settings that differ from those before; `scripts` what the scripts did that had changed, in words;
-    `databases` whose scripts they were; `connections` that go on with what they had, where a change is for new ones;
-    `warnings` of what is unwise about the settings that hold, and was not before, with their places.
+    Attributes:
+        changes: Settings that differ from those before.
+        databases: Those whose scripts have changed.
+        scripts: What these scripts did, in words.
+        connections: Links that keep the settings they had, where a change is for new ones.
+        warnings: What is unwise about the new settings and was not before, with places.
     """
 
     changes: list[Difference] = field(default_factory=list)
@@ -145,11 +148,14 @@ class Reloaded:
 
 class Reloads:
     """
-    The reloads of one instance.
+    The reloads of one instance, one at a time.
 
-    Shape: `succeeded` and `failed` since the start; `is_successful` whether the last one was, true before the first;
-    `last_success_at` UTC seconds at which settings were last taken over, at first those of the start; `problem` of the
-    last one, empty when it was successful; `waiting` keys whose new values wait for a restart.
+    Attributes:
+        succeeded: How many since the start, as `failed`.
+        is_successful: Whether the last one was; true before the first.
+        last_success_at: UTC seconds of the last settings that took effect, at first those of the start.
+        problem: Of the last one; empty when it was successful.
+        waiting: Keys whose new values wait for a restart.
     """
 
     def __init__(self, instance: Reloadable) -> None:
@@ -173,7 +179,7 @@ class Reloads:
         return 0 if self._reconnect_at is None else self._instance.connections(self._reconnect_at)
 
     def status(self) -> dict[str, Any]:
-        """What there is to tell: a plain value."""
+        """The state of reloading, as a plain value."""
         return {
             "successful": self.is_successful,
             "problem": self.problem,
@@ -189,8 +195,8 @@ class Reloads:
         Read the configuration again, and have it hold.
 
         Args:
-            is_dry_run: Only tell what would change; everything else is tried all the same.
-            seen_by: Says whether it may be, and writes down what changes, before it does; else it was a signal.
+            is_dry_run: Only report what would change; everything else is tried all the same.
+            seen_by: Permits it, and records what changes before it does; None for a signal.
 
         Raises:
             ReloadRefusedError: the instance stops, or its settings came from no file.
@@ -272,7 +278,7 @@ class Reloads:
             log.info("configuration reloaded, nothing changed")
 
     def _fail(self, error: BrokerError) -> None:
-        """Who may not reload, or comes at the wrong time, says nothing about the configuration."""
+        """Note a failure; a reload that was refused says nothing about the configuration."""
         if not isinstance(error, SettingsError | StoreUnavailableError):
             log.warning("configuration reload refused", reason=str(error))
             return
@@ -332,7 +338,7 @@ def _new_warnings(old: Settings, new: Settings) -> list[str]:
 async def _prepared(
     instance: Reloadable, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack
 ) -> CarryOut:
-    """What the instance has made ready; what stands in the way is told as a problem of the setting behind it."""
+    """What the instance has made ready; what prevents it is an error of the setting behind it."""
     try:
         return await instance.prepare(settings, changed, undo)
     except SettingError as error:
@@ -342,5 +348,5 @@ async def _prepared(
 
 
 def reload_part(reloads: Reloads) -> Mapping[str, str]:
-    """What to tell where the parts of an instance are told: that the last reload has failed."""
+    """For the health of the parts of an instance: that the last reload has failed."""
     return {"configuration": f"not reloaded: {reloads.problem.splitlines()[0]}" if reloads.problem else ""}

@@ -1,7 +1,15 @@
 """
-Running a script of the configuration, and telling the log how far it is when it is long.
+The scripts that a configuration names: which files they are, running them at a start, and again when they change.
 
-The statements may be made again at every start: see `broker.catalog.handlers`.
+Patterns count in the order given, the files of one pattern in the order of their names, each file once. A path that
+names one file is a promise: without its routes an instance would drop what it should forward, so it does not start. A
+pattern may match nothing: a directory of scripts can be empty, and a check only warns. A directory that may not be read
+is not an empty one.
+
+Where a script of a database has changed, was added or removed, all of that database's scripts are carried out again, in
+their order and as at a start; the scripts of other databases are left alone. All that are carried out are one change: a
+mistake in one of them, and nothing has happened. What a script does not say any more stays, as it does at a start: only
+DROP takes something away.
 """
 
 from __future__ import annotations
@@ -28,57 +36,18 @@ from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement, UseDatabase
 from broker.errors import DdlSyntaxError, SettingError, SettingsError, StatementError
 
-TELL_SECONDS = 5.0  # between two words about a long script
+TELL_SECONDS = 5.0  # between two log lines about a long script
 
 log = structlog.get_logger(__name__)
 
+_ESCAPED = re.compile(r"\[[\[*?]\]")  # by glob.escape, for a directory with such a name
+_MAGIC = re.compile(r"[*?\[]")
 
-async def run_declared(catalog: Catalog, path: Path, database: str, seen_by: Auditing | None = None) -> None:
-    """
-    Carry out a script file, wholly or not at all; `seen_by` records it.
-
-    Raises:
-        StatementError, StoreUnavailableError: as `execute`.
-        DdlSyntaxError: it is no text.
-        SettingError: it cannot be read.
-    """
-    text = await asyncio.to_thread(_read, path)
-    progress = ScriptProgress(str(path), len(text), seen_by=seen_by)
-    statements = read_script(text, source=progress.source)
-    telling = asyncio.get_running_loop().create_task(_tell(progress), name=f"progress of {path}")
-    try:
-        await execute(catalog, statements, database=database, is_declared=True, progress=progress)
-    finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+State: TypeAlias = Mapping[str, tuple[tuple[Path, bytes], ...]]
+"""The scripts of each database in their order, each with a digest of what is in it."""
 
 
-def _read(path: Path) -> str:
-    try:
-        return decode_script(path.read_bytes(), source=str(path))
-    except OSError as error:
-        hint = "make it readable for the instance"
-        raise SettingError(str(path), f"cannot be read: {error.strerror}", None, hint) from error
-
-
-async def _tell(progress: ScriptProgress) -> None:
-    while True:
-        await asyncio.sleep(TELL_SECONDS)
-        log.info(
-            "script running",
-            script=progress.source,
-            stage=progress.stage.value,
-            statements=progress.statements,
-            percent=progress.position * 100 // max(1, progress.size),
-        )
-
-
-# --- script ---
-# Which script files a list of paths and patterns means, in the order in which they are read.
-#
-# Patterns in the order given, the files of one pattern in the order of their names, each file once. A plain path
-# counts
-# as a pattern that only it matches.
+# --- files ---
 
 
 def script_files(patterns: Iterable[str]) -> list[Path]:
@@ -88,9 +57,9 @@ def script_files(patterns: Iterable[str]) -> list[Path]:
 
 def closed_directory(pattern: str) -> str | None:
     """
-    A directory that a pattern leads into and that this user may not look into, so that nobody knows what it matches.
+    A directory that a pattern leads into and that this user may not read, so that its matches are unknown.
 
-    Cost: one look at each directory that the pattern leads through.
+    Cost: one check of each directory that the pattern leads through.
     """
     parts = Path(pattern).parts
     for end in range(1, len(parts)):
@@ -126,19 +95,6 @@ def _is_closed(directory: str) -> bool:
 def _matches(pattern: str) -> list[Path]:
     found = (Path(name) for name in sorted(glob.glob(pattern, recursive=True)))  # noqa: PTH207 - absolute patterns
     return [path for path in found if os.path.isfile(path)]  # noqa: PTH113 - the other raises what the system refuses
-
-
-# --- named_script ---
-# The scripts that a configuration names, and what it means when one is not there.
-#
-# A path that names one file is a promise: without its routes an instance would drop what it should forward, so it
-# does
-# not start. A pattern may match nothing: a directory of scripts can be empty, and a check only warns. A
-# directory that may not be looked into is no empty one.
-
-
-_ESCAPED = re.compile(r"\[[\[*?]\]")  # by glob.escape, for a directory with such a name
-_MAGIC = re.compile(r"[*?\[]")
 
 
 def is_pattern(path: str) -> bool:
@@ -192,30 +148,62 @@ def scripts_of(settings: Settings, own: list[str]) -> list[tuple[str, Path]]:
     return scripts
 
 
-# --- reload_script ---
-# The scripts of the configuration when it is read again: which have changed, and carrying those out.
-#
-# Where a script of a database has changed, has come or has gone, all of that database's scripts are carried out
-# again, in
-# their order and as at a start (`broker.catalog.handlers`); the scripts of other databases are left alone. All that are
-# carried out are one change: a mistake in one of them, and nothing has happened. What a script does not say any more
-# stays, as it does at a start: only DROP takes something away.
+# --- at a start ---
 
 
-State: TypeAlias = Mapping[str, tuple[tuple[Path, bytes], ...]]
-"""The scripts of each database in their order, each with a digest of what is in it."""
+async def run_declared(catalog: Catalog, path: Path, database: str, seen_by: Auditing | None = None) -> None:
+    """
+    Carry out a script file, wholly or not at all; `seen_by` records it.
+
+    Raises:
+        StatementError, StoreUnavailableError: as `execute`.
+        DdlSyntaxError: it is no text.
+        SettingError: it cannot be read.
+    """
+    text = await asyncio.to_thread(_read, path)
+    progress = ScriptProgress(str(path), len(text), seen_by=seen_by)
+    statements = read_script(text, source=progress.source)
+    telling = asyncio.get_running_loop().create_task(_tell(progress), name=f"progress of {path}")
+    try:
+        await execute(catalog, statements, database=database, is_declared=True, progress=progress)
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return decode_script(path.read_bytes(), source=str(path))
+    except OSError as error:
+        hint = "make it readable for the instance"
+        raise SettingError(str(path), f"cannot be read: {error.strerror}", None, hint) from error
+
+
+async def _tell(progress: ScriptProgress) -> None:
+    while True:
+        await asyncio.sleep(TELL_SECONDS)
+        log.info(
+            "script running",
+            script=progress.source,
+            stage=progress.stage.value,
+            statements=progress.statements,
+            percent=progress.position * 100 // max(1, progress.size),
+        )
+
+
+# --- when they have changed ---
 
 
 class Permitting(Auditing, Protocol):
-    """Whoever says which statements may be carried out, and sees them."""
+    """Decides which statements may be carried out, and records them."""
 
     def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
-        """These, as far as they may; raises when one that may not is taken."""
+        """Pass on those that are permitted; raises when the next one is not."""
 
 
 @dataclass(slots=True)
 class Scripts:
-    """The scripts as they were carried out last. Shape: `done` as `look` gives it."""
+    """The scripts as they were carried out last, in `done`, as `look` returns them."""
 
     done: State = field(default_factory=dict)
 

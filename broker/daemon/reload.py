@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.admin.server import AdminServer, PreparedListeners
-from broker.catalog.check import _refused, journal_errors, tracing_errors
+from broker.catalog.check import journal_directory_error, journal_errors, tracing_errors
 from broker.catalog.identities import credentials_of
 from broker.config.reload_diff import Difference
 from broker.config.settings import Settings
@@ -110,7 +110,7 @@ def journal_plan(settings: Settings) -> JournalPlan | None:
     try:
         journal.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _refused(settings, f'"{journal.directory}" cannot be made: {error.strerror}') from error
+        raise journal_directory_error(settings, f'"{journal.directory}" cannot be made: {error.strerror}') from error
     from broker.journal.writer import JournalPlan  # noqa: PLC0415 - an extra
 
     return JournalPlan(

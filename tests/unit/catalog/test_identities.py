@@ -124,7 +124,7 @@ async def test_changed_files_are_used_when_two_looks_have_found_the_same(place: 
 
 
 async def test_what_a_database_could_not_take_over_is_tried_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identities, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(identities, "POLL_SECONDS", 0.001)
     tried: list[str | None] = []
 
     async def use(_: str, credentials: DialogCredentials) -> None:
