@@ -41,7 +41,7 @@ from broker.forwarding.ring import Ring
 from broker.protocol.layout import ENDS_AT, GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT
 
 PACK_BYTES = 64 * 1024  # of a pack, and one frame more: what is copied when a link accepts a part of it
-PACK_FRAMES = 8  # of a pack at least: below, what it needs beside the frames is more than theirs (`HELD_OVERHEAD`)
+PACK_FRAMES = 8  # of a pack at least: below, what it needs besides the frames is more than theirs (`HELD_OVERHEAD`)
 NAME_BYTES = 8  # of a pack; no `copy_key` has this length
 
 # length, kind, flags, hop_count, time_to_live, time_consumed, conversation to fragment, lengths of both names

@@ -56,7 +56,7 @@ _STRANGERS: tuple[tuple[tuple[bytes, ...], str], ...] = (
 
 
 def recognise(first_bytes: bytes) -> str:
-    """What a stranger seems to speak, judged by the first four bytes; empty when they tell nothing."""
+    """The protocol that a stranger seems to speak, by the first four bytes; empty when it is unknown."""
     for beginnings, hint in _STRANGERS:
         if first_bytes.startswith(beginnings):
             return hint
@@ -77,7 +77,7 @@ def maybe_length(buffer: Buffer, start: int, stop: int, max_frame: int) -> int |
         Bytes of the whole frame, this and all that is still to come; None while its kind, the fifth byte, is missing.
 
     Raises:
-        FrameTooLargeError: a length above `max_frame`; its hint tells what the bytes look like.
+        FrameTooLargeError: a length above `max_frame`; its hint says what the bytes look like.
         FrameMalformedError: a length that is too short, or out of range for the kind, or an unknown link kind.
 
     Cost: one unpack and a look-up.

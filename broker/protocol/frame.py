@@ -200,7 +200,7 @@ class Header:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the fragment stands in its direction: sequence number, then fragment number."""
+        """The position of the fragment in its direction: sequence number, then fragment number."""
         return self.sequence_number, self.fragment_number
 
     @property
@@ -301,7 +301,7 @@ def decode_dialog(frame: bytes | bytearray | memoryview) -> tuple[Header, bytes]
 
 
 def checksum(body: bytes) -> int:
-    """CRC-32 of a body; 0 stands for "not given", so a body that hashes to 0 travels unchecked."""
+    """CRC-32 of a body; 0 means "not given", so a body that hashes to 0 travels unchecked."""
     return zlib.crc32(body)
 
 

@@ -202,7 +202,7 @@ class DisplayNames(Struct, frozen=True):
     Attributes:
         databases: Broker instance -> name.
         problem_of: What is known against an address, empty when nothing is.
-        pair_state: What a mirrored pair has said of its principal, empty when nobody has asked.
+        pair_state: What the addresses of a mirrored pair have answered, empty when they were not asked.
     """
 
     databases: Mapping[bytes, str] = field(default_factory=dict)

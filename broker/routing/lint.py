@@ -1,8 +1,8 @@
 """
-What one route table says that is legal and probably not meant. Pure.
+Lints of one route table: what is legal and probably not meant. Pure.
 
 Every remark follows from the rules of matching and choosing, and from nothing else: what might be meant differently
-elsewhere is not remarked on here. Routes are grouped by what they match, so a million of them are looked at once each.
+elsewhere is not remarked on here. Routes are grouped by what they match, so a million of them are visited once each.
 `Lint` holds the code of every remark of the package, also of those that need more than one table.
 
 Source: Service Broker documentation, "Service Broker Routing"; "Using multiple routes in Service Broker".
@@ -56,7 +56,7 @@ class Lint(StrEnum):
 
 class Remark(Struct, frozen=True):
     """
-    One thing to tell about one route of a table.
+    One finding about one route of a table.
 
     Attributes:
         route: Its name.
@@ -74,12 +74,12 @@ _Key: TypeAlias = tuple[str | None, UUID | None]
 
 def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msdb: bool) -> Iterator[Remark]:
     """
-    Everything to tell about a table.
+    All findings about a table.
 
     Args:
         routes: All of it, expired ones included.
         hosted: The databases and services of the instance.
-        now: The UTC instant that tells live from expired.
+        now: The UTC instant at which routes are live or expired.
         is_msdb: Whether this is the table for what arrives from outside.
 
     Cost: O(number of routes); the remarks are made one by one.
@@ -143,8 +143,8 @@ def _absent(
     goes_on = any(leads_out(route) for route in group)
     lost = "what arrives for it is dropped" if is_msdb else "what is sent to it waits"
     if instance is not None and instance.bytes in hosted.services_of:
-        lost = "whoever sends to it gets an error (-8490)"
-    end = "it is passed over for the routes beside it" if goes_on else lost
+        lost = "a conversation with it gets an error (-8490)"
+    end = "the other routes to it are used instead" if goes_on else lost
     for route in group:
         if is_absent and route.address == LOCAL:
             problem = f"[{route.name}] leads {service!r} to this instance, and {where}: {end}"
@@ -205,7 +205,7 @@ def _asked_for(
     """Services of this instance that a route of last resort to LOCAL would find, were it not for step 4."""
     services = sorted(unnamed - NEVER_ASKED_ABOUT)
     door = next((route for route in last_resort if route.address == LOCAL), None)
-    # Of a database's services the one that is alone has nobody here who sends to it.
+    # The only service of a database has no sender here.
     if door is None or len(services) < (1 if is_msdb else 2):
         return
     more = f" and {len(services) - 1} more services of this instance are" if len(services) > 1 else " is"

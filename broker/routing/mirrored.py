@@ -142,7 +142,7 @@ CLAIMS = frozenset({MirrorEvent.CLAIMS_HIGHER, MirrorEvent.CLAIMS_EQUAL})
 
 class MirroredRouteState(IntEnum):
     """
-    What event 144, Broker:Mirrored Route State Changed, tells; its numbers, and one for a route not used so far.
+    The states of event 144, Broker:Mirrored Route State Changed, by its numbers, and one for a route not used so far.
 
     OPERATIONAL: the principal is known, and the partner said `mirror` when it was last asked. PRINCIPAL_ONLY: the
     partner did not. NOT_OPERATIONAL: frames wait until one claims to be the principal.
@@ -219,7 +219,7 @@ class MirroredRoute(Generic[Address]):
 
     @property
     def due(self) -> float | None:
-        """When `on_time` is to be called, monotonic seconds; None while nobody has to be asked."""
+        """When `on_time` is to be called, monotonic seconds; None while no address has to be asked."""
         return self._asking.due
 
     @property
@@ -230,10 +230,10 @@ class MirroredRoute(Generic[Address]):
     @property
     def alarm(self) -> str:
         """
-        What an administrator has to look at, empty when nothing.
+        What an administrator has to correct, empty when nothing.
 
-        That both have claimed one epoch is told until a failover raises it; that an address shows a stale copy, until
-        something else is heard of it; that both lead to one instance, and are no pair, until one of them does not.
+        Both have claimed one epoch: reported until a failover raises it. An address shows a stale copy: until something
+        else is heard of it. Both lead to one instance: until one of them does not.
         """
         texts = list(self._stale.values())
         first, second = self.addresses
@@ -250,7 +250,7 @@ class MirroredRoute(Generic[Address]):
         return self._ask(before, now, has_changed=False)
 
     def meet(self, address: Address, instance: str) -> None:
-        """Which instance is there, in words that only one instance has; empty when it does not tell."""
+        """The instance at an address, by a name that no other instance has; empty when it is not known."""
         self._met[address] = instance
 
     def on_reply(self, address: Address, role: str, epoch: int, now: float) -> tuple[Address, ...]:
@@ -328,7 +328,7 @@ class ProbeSchedule(Generic[Address]):
 
     Attributes:
         jitter: Gives a number in [0, 1).
-        due: The next instant when somebody is to be asked, None while nobody is.
+        due: The next instant at which an address is to be asked, None while none is.
     """
 
     def __init__(self, addresses: Sequence[Address], jitter: Callable[[], float]) -> None:
@@ -403,8 +403,8 @@ class RoleAnswer:
     What the source of roles says.
 
     Attributes:
-        role: Principal, mirror, or unknown when it says nothing that counts, then `problem` tells why.
-        epoch: At least, 0 = none told.
+        role: Principal, mirror, or unknown when there is no valid report, then `problem` says why.
+        epoch: At least so high, 0 = not reported.
     """
 
     role: MirrorRole
@@ -434,7 +434,7 @@ class OwnRole:
 
     def is_confirmed(self, now: float) -> bool:
         """
-        Whether a principal may act. Once it may not, it may not before it has taken the database over anew.
+        Whether a principal may act. Once it may not, it may not before it has taken the database over again.
 
         For any thread: writer threads ask as well.
         """
@@ -473,18 +473,18 @@ class OwnRole:
         self._confirmed_at = asked_at
 
     def on_kept_out(self, problem: str, now: float, *, pause: float = 0.0) -> None:
-        """It could not be taken; `problem` is empty when somebody else has it, which is how it should be."""
+        """The takeover failed; `problem` is empty when the partner has the database, as it should."""
         self.problem = problem
         self.rests_until = now + pause
 
     def on_stepped_down(self, problem: str, now: float, *, rest: float) -> None:
         """It is not ours any more, and the partner may have it for so long before we try again."""
         self.role, self.problem = MirrorRole.MIRROR, problem
-        self._confirmed_at = NEVER  # whoever is told `mirror` may copy the file, which is open for a while still
+        self._confirmed_at = NEVER  # a partner that sees `mirror` may copy the file, which is open for a while still
         self.rests_until = now + rest
 
     def on_told(self, epoch: int) -> None:
-        """What is told beside the file: the epoch of whoever is the principal. A new one ends the rest."""
+        """The epoch of the current principal, as the role file says. A new one ends the rest."""
         if self.role is MirrorRole.MIRROR and epoch > self.epoch:
             self.epoch = epoch
             self.rests_until = NEVER

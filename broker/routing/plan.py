@@ -46,7 +46,7 @@ from broker.routing.table import RouteChange, RouteTable
 INSTANCES_MAX = 32  # broker instances of one service that are followed; what holds for 32 holds for the rest
 ALIKE_MAX = 10_000  # consequences remembered for conversations that are alike; some 10 MB
 _TRIES = 16  # conversation ids tried for each of them: of equal weights, one in 10^7 is missed
-# Somebody else's answer is needed to tell where it goes.
+# The answer of another instance decides where it goes.
 _ASKS = frozenset({Disposition.ASKING_FOR_ROUTE, Disposition.PRINCIPAL_UNKNOWN})
 _TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})
 Place: TypeAlias = NetworkAddress | bytes
@@ -75,7 +75,7 @@ UNCHANGED = frozenset({Fate.KEEPS, Fate.STAYS_LOST})
 @dataclass(frozen=True, slots=True)
 class PlannedFlow:
     """
-    A conversation, or all that share a route key, as a plan looks at it.
+    A conversation, or all that share a route key, in a plan.
 
     Attributes:
         name: What people find it by.
@@ -100,7 +100,7 @@ class FlowConsequence:
 
     @property
     def is_harm(self) -> bool:
-        """Whether messages would go to somebody else than before, or nowhere."""
+        """Whether messages would go to another target than before, or nowhere."""
         return self.flow.has_sent and self.fate in HARMFUL
 
     @property
@@ -214,7 +214,7 @@ def _is_declared(facts: RoutingFacts, decision: Decision) -> bool:
 
 
 def _instance(facts: RoutingFacts, decision: Decision) -> bytes | None:
-    """The broker instance that a decision leads to; None when the way does not tell."""
+    """The broker instance that a decision leads to; None when the route does not say."""
     if not facts.is_open:
         return facts.to_broker_instance
     if decision.database is not None:

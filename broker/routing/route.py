@@ -4,7 +4,7 @@ A route, and every rule about what a route may say.
 `RouteProperties` is what a statement says, as text and numbers; `Route` is what a table holds. The only way from one
 to the other is `check_route`, so a rule is written once and holds for CREATE, for the merged result of ALTER and for
 rows read back from a store. A broken rule is a `PropertyError` with the original's message number and the names of
-the properties it is about; it knows no text, so whoever has the statement adds the place.
+the properties it is about; it has no position in the text; the caller, which has the statement, adds it.
 
 Three shapes of route pass the rules: full (service and broker instance, mirror optional), by name only, and last
 resort (neither). No clock is read: a LIFETIME becomes an instant with the `now` it is given.
@@ -234,10 +234,10 @@ def check_route(name: str, properties: RouteProperties) -> Route:
     Raises:
         PropertyError:
             102 no ADDRESS; 1080 WEIGHT out of range; 8412 a service name that does not fit the wire;
-            8413 a broker instance that is no GUID, is the zero GUID, or stands beside the configuration service;
+            8413 a broker instance that is not a GUID, is the zero GUID, or is given with the configuration service;
             9659 empty; 9660 over 256 characters; 9661 a mirror without both service name and broker instance;
-            9662 a broker instance without service name; 9743 LOCAL or TRANSPORT beside or as a mirror;
-            9744 no address; 9745 TRANSPORT beside a service name; 9746 LIFETIME out of range;
+            9662 a broker instance without service name; 9743 LOCAL or TRANSPORT with or as a mirror;
+            9744 not an address; 9745 TRANSPORT with a service name; 9746 LIFETIME out of range;
             9747 address and mirror are the same.
     """
     return _checked(name, properties, None)

@@ -48,7 +48,7 @@ class RouteTable:
 
     Attributes:
         count: All routes, expired ones included.
-        now: The UTC instant at which it tells live from expired.
+        now: The UTC instant at which its routes are live or expired.
         next_expiry: The UTC instant at which that is out of date, None = never.
     """
 

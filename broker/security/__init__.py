@@ -1,1 +1,1 @@
-"""Who somebody is, what they may do, and what only they can read."""
+"""Identities, permissions, and the encryption of dialogs."""

@@ -164,7 +164,7 @@ def store_files(files: Mapping[Path, Content], *, is_replacing: bool) -> None:
     Make files, all of them or, where one is there and may not be replaced, none.
 
     The directory is made where it is missing. The files of a pair are replaced one after the other, the first one named
-    first: whoever reads them in that moment finds a key that is not that of the certificate, and reads them again.
+    first: a reader at that moment finds a key that does not match the certificate, and reads them again.
 
     Raises:
         FileExistsError: one is there, and `is_replacing` is not said.
@@ -184,7 +184,7 @@ def store_files(files: Mapping[Path, Content], *, is_replacing: bool) -> None:
             if is_replacing:
                 part.replace(path)
             else:
-                os.link(part, path)  # which, unlike a renaming, fails when somebody has made it meanwhile
+                os.link(part, path)  # which, unlike a renaming, fails when another process has made it meanwhile
                 made.append(path)
     except BaseException:
         for path in made:

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from broker.security.principal import ANY, NOBODY, PUBLIC, Principal, Who, covers_text, spelled
 
-ENDPOINT_NAME = "Broker"  # of the endpoint in what is told, where nobody knows its name
+ENDPOINT_NAME = "Broker"  # of the endpoint in reasons, where its name is not known
 PROFILES_MAX = 256  # sets of rules that are remembered as one object; each peer's certificate selects one
 
 
@@ -119,7 +119,7 @@ class Grants:
     Args:
         rules: In any order.
         is_default_deny: Whether what no rule grants is denied also where nothing of that kind is stated.
-        endpoint: What the endpoint is called in what is told.
+        endpoint: The name of the endpoint in reasons.
     """
 
     def __init__(
@@ -154,25 +154,25 @@ class Grants:
         return not self.is_default_deny and permission not in self._stated
 
     def has_granted(self, permission: Permission) -> bool:
-        """Whether anybody is granted it."""
+        """Whether any principal is granted it."""
         return any(rule.permission is permission and rule.state is PermissionState.GRANT for rule in self.rules)
 
     def connect(self, who: Who) -> PermissionRuling:
-        """Whether somebody may connect to the endpoint."""
+        """Whether a peer may connect to the endpoint."""
         if self.is_open(Permission.CONNECT):
             return _NOTHING_STATED[Permission.CONNECT]
         rules = _ordered(self._rules_of(who, Permission.CONNECT))
         return self._ruling(Permission.CONNECT, self._endpoint, who, rules[0] if rules else None)
 
     def send(self, who: Who, service: str) -> PermissionRuling:
-        """Whether somebody may send to a service."""
+        """Whether a peer may send to a service."""
         profile = self.profile(who)
         if profile.is_open:
             return _NOTHING_STATED[Permission.SEND]
         return self._ruling(Permission.SEND, service, who, profile.rule_for(service))
 
     def profile(self, who: Who) -> Profile:
-        """What somebody may send; the same object for everybody about whom the same rules are."""
+        """What a peer may send; the same object for all peers to which the same rules apply."""
         if self.is_open(Permission.SEND):
             return OPEN
         rules = frozenset(self._rules_of(who, Permission.SEND))
@@ -221,7 +221,7 @@ def _bracketed(name: str) -> str:
 
 
 def _ordered(rules: Iterable[PermissionRule]) -> list[PermissionRule]:
-    """DENY first, then in an order that is always the same, so that what is told is too."""
+    """DENY first, then in an order that is always the same, so that reasons are, too."""
     return sorted(rules, key=lambda rule: (rule.state is PermissionState.GRANT, rule.securable, rule.principal.text))
 
 

@@ -107,7 +107,7 @@ class KnownPeers:
         return self.known.get(fingerprint)
 
     def named(self, principal: Principal, now: float) -> tuple[Signing, Sealing] | None:
-        """Of those whom a principal stands for, who can be sealed to now; whose certificate ends last, if several."""
+        """A peer that a principal names and that can be sealed to now; of several, whose certificate ends last."""
         found = [
             (one, sealing)
             for one in self._of(principal)
@@ -116,7 +116,7 @@ class KnownPeers:
         return max(found, key=lambda pair: (pair[0].ends, pair[1].ends), default=None)
 
     def missing(self, principal: Principal, now: float) -> str:
-        """Why `named` finds nobody, as the end of a sentence."""
+        """Why `named` finds no peer, as the end of a sentence."""
         signing = self._of(principal)
         if not signing:
             return f"no certificate of {principal.text} is among the peers of this database"
@@ -342,7 +342,7 @@ def is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> boo
 
 
 def is_self_signed(certificate: x509.Certificate) -> bool:
-    """Whether nobody else vouches for it."""
+    """Whether it is signed by its own key alone."""
     return is_signed_by(certificate, certificate)
 
 
@@ -400,7 +400,7 @@ def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternative
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """In this block, certificates of whomever are looked at; raises ValueError for one that cannot be."""
+    """In this block certificates of others are read; raises ValueError for one that cannot be read."""
     try:
         yield
     except _UNREAD as error:
@@ -420,7 +420,7 @@ def load_der(data: bytes) -> x509.Certificate:
 
 
 def alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
-    """The names that it has beside its subject; None when it has none; raises ValueError."""
+    """The names that it has besides its subject; None when it has none; raises ValueError."""
     with reading():
         try:
             return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -4,7 +4,7 @@ Certificates and keys, made with the `cryptography` library: of an authority, of
 - An *endpoint* proves to its neighbours who it is: an elliptic curve key (P-256), for both sides of TLS.
 - A *database* has two: an Ed25519 key that signs, and an X25519 key that others seal to, whose certificate has the same
   subject and is signed by the former, so that it can be renewed alone.
-- An *authority* signs for others. When it gets a new key its old certificate stays beside the new one, and the new key
+- An *authority* signs for others. When it gets a new key its old certificate stays next to the new one, and the new key
   is signed by the old one as well, for those who know the old one only.
 
 No file is read here and no clock; serial numbers and keys are drawn by the library.
@@ -48,7 +48,7 @@ class Validity:
 
     def within(self, certificate: x509.Certificate) -> Validity:
         """
-        As much of it as lies in the validity of whoever signs: nobody vouches for longer than he is there.
+        The part of it within the validity of the signer.
 
         Raises:
             ValueError: nothing of it does.
@@ -56,7 +56,7 @@ class Validity:
         begins = max(self.begins, certificate.not_valid_before_utc)
         ends = min(self.ends, certificate.not_valid_after_utc)
         if ends <= begins:
-            raise ValueError(f"whoever signs is valid until {certificate.not_valid_after_utc:%Y-%m-%d %H:%M:%S} UTC")
+            raise ValueError(f"the signer is valid until {certificate.not_valid_after_utc:%Y-%m-%d %H:%M:%S} UTC")
         return Validity(begins, ends)
 
 
@@ -210,7 +210,7 @@ def renew_database(old: x509.Certificate, validity: Validity, authority: Authori
 
 
 def issue_sealing(signing: x509.Certificate, key: SigningKey, validity: Validity) -> Issued:
-    """A certificate to seal to, with a key of its own, for the holder of one that signs."""
+    """A sealing certificate, with its own key, for the holder of a signing one."""
     own = x25519.X25519PrivateKey.generate()
     builder = _leaf(signing.subject, _names_of(signing), own.public_key(), _usage(key_agreement=True))
     builder = _dated(builder, validity.within(signing)).issuer_name(signing.subject)

@@ -1,16 +1,16 @@
 r"""
-Who a permission is given to, as statements write it, and who a peer has proved to be.
+Principals: whom a permission is granted to, as statements write it, and who a peer has proved to be.
 
-A principal is one of these texts; `*` stands for any characters, but in a fingerprint:
+A principal is one of these texts; `*` matches any characters, except in a fingerprint:
 
-    public                          everybody, also who has shown no certificate
+    public                          everybody, also peers without a certificate
     CN=orders,O=shop                the whole subject of a certificate, as RFC 4514 writes it
     spiffe://shop.example/orders    a URI among the names of the certificate
     sha256:<64 hexadecimal digits>  the certificate itself
     orders                          the common name in the subject
 
-In a subject `*` stays within one value, so that no value can pretend to be several; as a part of its own it stands for
-any number of parts: `CN=orders,*`. A `*` that is meant is written `\2a`. Values compare byte for byte. Types are kept
+In a subject `*` stays within one value, so that no value can pretend to be several; as a separate part it matches any
+number of parts: `CN=orders,*`. A `*` that is meant is written `\2a`. Values compare byte for byte. Types are kept
 as certificates say them: those of RFC 4514 by their names, others, such as emailAddress, by their numbers.
 
 Source: RFC 4514 (how a subject is written), SPIFFE ID specification.
@@ -81,7 +81,7 @@ class PrincipalKind(Enum):
 
 class Who(NamedTuple):
     """
-    What somebody has proved to be; nothing of it by default.
+    The identity that a peer has proved; empty by default.
 
     Attributes:
         subject: As RFC 4514 writes it.
@@ -98,10 +98,10 @@ class Who(NamedTuple):
     @property
     def name(self) -> str:
         """
-        The principal that one would name in a statement; `public` for somebody who has proved nothing.
+        The principal that one would name in a statement; `public` for a peer that has proved nothing.
 
-        It covers whoever bears just this name: a URI that would be read as anything else, such as `public` or one with
-        `*`, is passed over.
+        It covers every peer with just this name: a URI that would be read as anything else, such as `public` or one
+        with `*`, is not used.
         """
         for text, kind in (
             (spelled(self.subject), PrincipalKind.SUBJECT),
@@ -116,7 +116,7 @@ NOBODY = Who()
 
 
 class PrincipalError(ValueError):
-    """A text that is no principal; its sentence says what would be one."""
+    """A text that is not a principal; its sentence says what would be one."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Principal:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it stands for more than one name."""
+        """Whether it matches more than one name."""
         return self.kind is PrincipalKind.PUBLIC or ANY in self.text
 
     @cached_property
@@ -185,7 +185,7 @@ def who_is(text: str) -> Who:
     Somebody who has proved to be just what a principal says: for questions about peers that are not there.
 
     Raises:
-        PrincipalError: it is no principal, or stands for more than one.
+        PrincipalError: it is not a principal, or matches more than one name.
     """
     principal = parse_principal(text)
     if principal.kind is not PrincipalKind.PUBLIC and principal.is_pattern:
@@ -215,7 +215,7 @@ def _is_plain(text: str, kind: PrincipalKind) -> bool:
 
 
 def covers_text(pattern: str, text: str) -> bool:
-    """Whether a text is one that a pattern with `*` stands for. Cost: O(length of both) for each `*`."""
+    """Whether a text matches a pattern with `*`. Cost: O(length of both) for each `*`."""
     return _covers_pieces(pattern.split(ANY), text)
 
 

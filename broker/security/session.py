@@ -133,7 +133,7 @@ class Sealer:
         self._credentials = credentials
         self._draw = draw
         self._far_signer = b""  # fingerprint of whose `far` is
-        self._own_signer = b""  # fingerprint of who signed the packet, empty when nobody did
+        self._own_signer = b""  # fingerprint of the signer of the packet, empty in anonymous mode
         self._peers = credentials.peers  # among whom the two were last found
         self._key: AESGCM | None = None
         self._key_id = bytes(KEY_ID_BYTES)
@@ -363,7 +363,7 @@ class Opener:
         return frame_key(secret, direction, box.key_id), source
 
     def _signer(self, packet: KeyPacket, secured: Secured | None, now: float) -> Signing:
-        """The certificate of whoever signed a packet, when it may be believed for this side."""
+        """The certificate of the signer of a packet, if this side may believe it."""
         signing = self._credentials.peers.by_fingerprint(packet.signer)
         if signing is None:
             found = f"sha256:{packet.signer.hex()}"

@@ -117,7 +117,7 @@ FIRE = {
     ),
     "LOCAL to a service that is not here, beside another way": case(
         Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL"), to("b", "tcp://x")], NOTHING,
-        "[a] leads 'S' to this instance, and no database here has it: it is passed over for the routes beside it",
+        "[a] leads 'S' to this instance, and no database here has it: the other routes to it are used instead",
         "create the service, compare its name byte for byte, or let the route lead where the service is",
     ),
     "LOCAL to a database that is not here": case(
@@ -127,7 +127,7 @@ FIRE = {
     ),
     "LOCAL to a database that has another service": case(
         Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "T", HERE)], HOSTED,
-        f"[a] leads 'T' to this instance, and the database {HERE} does not have it: whoever sends to it gets an error"
+        f"[a] leads 'T' to this instance, and the database {HERE} does not have it: a conversation with it gets an error"
         " (-8490)",
         "create the service, compare its name byte for byte, or let the route lead where the service is",
     ),

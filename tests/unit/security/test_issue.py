@@ -130,7 +130,7 @@ def test_nothing_outlives_its_signer(ca: Authority) -> None:
 def test_signer_that_is_over_signs_nothing() -> None:
     old = make_authority("old", Validity(NOW - 10 * DAY, NOW - 9 * DAY))
 
-    with pytest.raises(ValueError, match="whoever signs is valid until"):
+    with pytest.raises(ValueError, match="the signer is valid until"):
         issue_endpoint(GATEWAY, YEAR, old)
 
 
