@@ -46,19 +46,9 @@ from broker.net.peer_table import (
 )
 from broker.net.quotas import NO_LIMITS, PeerLimits, Permissions, Timeouts
 from broker.net.tls import NO_SECURITY, Security
-from broker.protocol.frame import Hello, Probe, ProbeReply, Rejected, encode_link
+from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_link
 from broker.protocol.layout import ADDRESSES_MAX, NAME_MAX_BYTES
-from broker.protocol.link_state import (
-    Agreement,
-    Ended,
-    Event,
-    LinkStateMachine,
-    PeerLeaving,
-    ProbeAnswered,
-    Probed,
-    RejectedBy,
-    stays,
-)
+from broker.protocol.link_state import Agreement, Event, LinkStateMachine, stays
 from broker.ratelimit import TokenBucket
 from broker.routing.address import NetworkAddress
 from broker.security.grants import Grants
@@ -321,18 +311,18 @@ class Peers:
 
     def on_event(self, link: Link, event: Event) -> None:
         """The peer sent a control frame that concerns more than its link."""
-        if isinstance(event, RejectedBy):
-            self._on_rejected(link, event.rejected)
-            self._watcher.on_rejected(link, event.rejected)
-        elif isinstance(event, ProbeAnswered):
-            self._watcher.on_probe_reply(link, event.reply)
-        elif isinstance(event, Probed):
-            self.probe_subscribers.answer(link, event.probe)
-        elif isinstance(event, PeerLeaving):
-            self._on_goaway(link, min(event.goaway.deadline_ms / 1000, LEAVING_MAX), event.goaway.reason)
-        elif isinstance(event, Ended):
-            log.warning("peer ended the link", link=link.number, peer=link.address, reason=event.fatal.text)
-            link.close(f"FATAL from the peer: {event.fatal.text}")
+        if isinstance(event, Rejected):
+            self._on_rejected(link, event)
+            self._watcher.on_rejected(link, event)
+        elif isinstance(event, ProbeReply):
+            self._watcher.on_probe_reply(link, event)
+        elif isinstance(event, Probe):
+            self.probe_subscribers.answer(link, event)
+        elif isinstance(event, GoAway):
+            self._on_goaway(link, min(event.deadline_ms / 1000, LEAVING_MAX), event.reason)
+        elif isinstance(event, Fatal):
+            log.warning("peer ended the link", link=link.number, peer=link.address, reason=event.text)
+            link.close(f"FATAL from the peer: {event.text}")
 
     def on_eof(self, link: Link) -> None:
         """Nothing more arrives by a link; while this instance leaves, a peer that moved away still gets the rest."""

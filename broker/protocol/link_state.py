@@ -109,42 +109,8 @@ class Reply(bytes):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """The peer asks whether this instance is the principal; a PROBE_REPLY is due."""
-
-    probe: Probe
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeAnswered:
-    """The peer answered a PROBE."""
-
-    reply: ProbeReply
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedBy:
-    """The peer could not take a dialog frame; advice only."""
-
-    rejected: Rejected
-
-
-@dataclass(frozen=True, slots=True)
-class PeerLeaving:
-    """The peer drains: nothing new to it after the deadline."""
-
-    goaway: GoAway
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The peer gave its last word; the connection is to be closed."""
-
-    fatal: Fatal
-
-
-Event = Online | Reply | Probed | ProbeAnswered | RejectedBy | PeerLeaving | Ended
+Event = Online | Reply | Probe | ProbeReply | Rejected | GoAway | Fatal
+"""What follows from a frame; of the frames for which the shell has to do something, the frame itself."""
 
 
 # --- the machine ---
@@ -300,16 +266,8 @@ class LinkStateMachine:
                 events.append(Reply(encode_link(Pong(message.payload))))
             case Pong():
                 self._hear_answer(message, now)
-            case Probe():
-                events.append(Probed(message))
-            case ProbeReply():
-                events.append(ProbeAnswered(message))
-            case Rejected():
-                events.append(RejectedBy(message))
-            case GoAway():
-                events.append(PeerLeaving(message))
-            case Fatal():
-                events.append(Ended(message))
+            case Probe() | ProbeReply() | Rejected() | GoAway() | Fatal():
+                events.append(message)
             case _:
                 assert_never(message)
         return events

@@ -143,7 +143,7 @@ def _absent(
     goes_on = any(leads_out(route) for route in group)
     lost = "what arrives for it is dropped" if is_msdb else "what is sent to it waits"
     if instance is not None and instance.bytes in hosted.services_of:
-        lost = "a conversation with it gets an error (-8490)"
+        lost = "senders get an error (-8490)"
     end = "the other routes to it are used instead" if goes_on else lost
     for route in group:
         if is_absent and route.address == LOCAL:

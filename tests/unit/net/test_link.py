@@ -39,7 +39,7 @@ from broker.protocol.frame import (
     encode_link,
 )
 from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
-from broker.protocol.link_state import PEER_NAME_MAX, Ended, PeerLeaving, RejectedBy
+from broker.protocol.link_state import PEER_NAME_MAX
 from broker.security.grants import Grants
 from broker.security.principal import who_is
 from tests.support.link import HANDSHAKE, HELLO, OWN, PEER, PING, LinkEnds, message
@@ -198,7 +198,7 @@ async def test_order_is_kept_over_the_turns_and_nothing_is_lost(ends: LinkEnds) 
     await turns(ends, left=50)
     ends.sock.feed(frames[0][50:])
 
-    assert [RejectedBy(Rejected(sequence=number)) for number in range(MORE)] == ends.told
+    assert [Rejected(sequence=number) for number in range(MORE)] == ends.told
     assert [frame[48:56] for frame in [*frames, frames[0]]] == [frame[48:56] for frame in ends.delivered]
     assert ends.forwarder.unfinished.kept_bytes == 0
 
@@ -284,7 +284,7 @@ async def test_last_word_of_the_peer_is_the_last(ends: LinkEnds) -> None:
 
     ends.sock.feed(message() + encode_link(Fatal(text="bye")) + message() + PING)
 
-    assert (1, [Ended(Fatal(text="bye"))]) == (len(ends.delivered), ends.told)
+    assert (1, [Fatal(text="bye")]) == (len(ends.delivered), ends.told)
 
 
 # --- in time ---
@@ -765,7 +765,7 @@ async def test_leaving_peer_is_heard_after_our_direction_is_closed_for_so_long(e
     ends.link.drain(5)
     ends.sock.feed(message() + PING)
 
-    assert [PeerLeaving(GoAway(reason="upgrade", deadline_ms=500))] == ends.told
+    assert [GoAway(reason="upgrade", deadline_ms=500)] == ends.told
     assert (False, True, 1, []) == (ends.link.can_send, ends.sock.shut, len(ends.delivered), ends.said())
     await asyncio.sleep(4.9)
     assert LinkState.DRAINING is ends.link.state

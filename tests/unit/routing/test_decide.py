@@ -400,6 +400,24 @@ def test_r5_everything_else_is_matched(facts: RoutingFacts, why: str) -> None:
 # --- several databases here ---------------------------------------------------------------------------------
 
 
+def test_database_with_the_service_is_picked_by_the_dialog_when_nothing_names_one() -> None:
+    here = _here([ACL], sender=["A"], other=["A"])
+
+    decided = [decide(_incoming("A", conversation=n), here) for n in range(400)]
+
+    databases = Counter(decision.database for decision in decided)
+    assert databases == pytest.approx({SENDER.bytes: 200, OTHER.bytes: 200}, abs=60)
+    assert all(decision.is_by_conversation for decision in decided)
+    assert decided == [decide(_incoming("A", conversation=n), here) for n in range(400)]
+
+
+def test_an_own_address_counts_as_connected_and_is_routed_again_by_msdb() -> None:
+    here = _here([_to("tcp://me", "S"), _to("tcp://far", "S")], health_of=lambda _: AddressHealth.SUPPRESSED)
+    here = replace(here, own=frozenset({NetworkAddress("me")}))
+
+    assert (Disposition.NO_ROUTE, 7) == (decide(_begun("S"), here).disposition, decide(_begun("S"), here).step)
+
+
 # --- what a cache may keep ----------------------------------------------------------------------------------
 
 
