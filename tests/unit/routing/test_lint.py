@@ -127,8 +127,7 @@ FIRE = {
     ),
     "LOCAL to a database that has another service": case(
         Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "T", HERE)], HOSTED,
-        f"[a] leads 'T' to this instance, and the database {HERE} does not have it: a conversation with it gets an error"
-        " (-8490)",
+        f"[a] leads 'T' to this instance, and the database {HERE} does not have it: senders get an error (-8490)",
         "create the service, compare its name byte for byte, or let the route lead where the service is",
     ),
     "services of this instance are asked for while the configuration service has a route": case(
