@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import socket
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from broker.admin.client import AdminClient
 from broker.bench.generator import tied
+from broker.config.toml import render_sections
 from broker.errors import BrokerError, DaemonUnreachableError
 
 PORTS = (20_000, 32_000)  # below the range from which the system takes the ports of outgoing connections
@@ -99,7 +99,7 @@ class Instance:
             sections.setdefault(section, {}).update(values)
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "broker.toml"
-        self.config.write_text(_toml(sections), encoding="utf-8")
+        self.config.write_text(render_sections(sections), encoding="utf-8")
         for database in ("msdb", *databases):
             self.script(database, "")
 
@@ -224,12 +224,3 @@ def free_port() -> int:
                 continue
         _given_ports.add(port)
         return port
-
-
-def _toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """TOML of plain sections: strings, numbers, bools and lists look as in JSON without its escapes of non-ASCII."""
-    return "\n".join(
-        f"[{section}]\n"
-        + "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
-        for section, values in sections.items()
-    )

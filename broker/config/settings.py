@@ -83,15 +83,12 @@ class InstanceSettings(Section, frozen=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=128), text("name"), about(
         "Name of this instance in logs, metrics and for its peers. It does not identify anything.",
-        why="People know machines by their host names.",
-        reload=Reload.RESTART,
-        default="the host name",
+        why="People know machines by their host names.", reload=Reload.RESTART, default="the host name",
     )] = field(default_factory=_host_name)
     state_dir: Annotated[ConfigPath, about(
         "Directory for what the instance keeps: its identity, its databases, the admin socket. A relative path is "
         "relative to the configuration file's directory.",
-        why="The place Linux distributions give to a service's state.",
-        reload=Reload.RESTART,
+        why="The place Linux distributions give to a service's state.", reload=Reload.RESTART,
     )] = Path("/var/lib/broker")
 
 
@@ -105,101 +102,78 @@ class EndpointSettings(Section, frozen=True):
     advertise: Annotated[tuple[PeerAddress, ...], about(
         "Addresses under which peers reach this instance, sent to each of them.",
         why="Behind NAT or a load balancer the listening address is not the one peers dial; nothing can be guessed.",
-        reload=Reload.RECONNECT,
-    )] = ()
+        reload=Reload.RECONNECT)] = ()
     reuse_port: Annotated[bool, about(
         "Whether other instances of the same user on this machine may listen on the addresses of `listen` too, if "
         "they also set this (SO_REUSEPORT). The system gives each new connection to one of them. For gateways: an "
         "instance with `[databases.NAME]` needs addresses of its own.",
         why="Two instances that are started with one configuration by mistake find that the port is taken.",
-        reload=Reload.RESTART,
-    )] = False
+        reload=Reload.RESTART)] = False
     encryption: Annotated[Literal["disabled", "supported", "required"], about(
         "Whether connections are encrypted, with TLS 1.3. `supported` accepts both kinds on one port, and dials in "
         "plain text only where a peer has no TLS. Plain text has to be spelled out: an instance that listens where "
         "other machines reach it does not start without this key.",
         why="TLS needs a certificate, which has to be made. `supported` is for the time in which a network changes "
-        "over: an attacker on the path can have the traffic in plain text.",
-        reload=Reload.RECONNECT,
-    )] = "disabled"
+        "over: an attacker on the path can have the traffic in plain text.", reload=Reload.RECONNECT)] = "disabled"
     authentication: Annotated[Literal["none", "certificate"], about(
         "How a peer proves who it is: with `certificate` both sides show one, which has to be one in `trust` or "
         "`peers`, or lead to a CA in `trust`.",
-        why="Certificates need TLS.",
-    )] = "none"
+        why="Certificates need TLS.")] = "none"
     certificate: Annotated[OptionalConfigPath, about(
         "PEM file with this instance's certificate, followed by those between it and its CA; needed for TLS. Relative "
         "to the configuration file's directory. Changed files are used within seconds, without a restart.",
-        why="There is no default.",
-        reload=Reload.RECONNECT,
-    )] = None
+        why="There is no default.", reload=Reload.RECONNECT)] = None
     private_key: Annotated[OptionalConfigPath, about(
         "PEM file with the key of `certificate`, without a password; needed for TLS. Relative to the configuration "
         "file's directory.",
-        why="There is no default. Only the instance's user should be able to read it.",
-        reload=Reload.RECONNECT,
-    )] = None
+        why="There is no default. Only the instance's user should be able to read it.", reload=Reload.RECONNECT)] = None
     trust: Annotated[tuple[Pattern, ...], about(
         "PEM files, each a path or a pattern as in `routes.files`, with CAs or with the very certificates of peers; "
         "this or `peers` is needed for `authentication`. Relative to the configuration file's directory.",
-        why="Only you know whom to trust; the CAs of the web are not used.",
-    )] = ()
+        why="Only you know whom to trust; the CAs of the web are not used.")] = ()
     peers: Annotated[tuple[Pattern, ...], about(
         "PEM files as in `trust`, with the very certificates of peers. What one of these certificates has issued is "
         "not trusted, also if it says that it is a CA. Relative to the configuration file's directory.",
-        why="Off: one CA in `trust` is enough for most. `openssl req -x509` makes certificates that say CA:TRUE.",
-    )] = ()
+        why="Off: one CA in `trust` is enough for most. `openssl req -x509` makes certificates that say CA:TRUE.")] = ()
     message_forwarding: Annotated[bool, about(
         "Whether messages that are for services elsewhere are forwarded; if not, they are dropped.",
-        why="Off as in the original: an instance becomes a gateway only on purpose.",
-    )] = False
+        why="Off as in the original: an instance becomes a gateway only on purpose.")] = False
     message_forward_size: Annotated[Size, Meta(ge=1 << 20, le=64 << 30), about(
         "Memory for messages that wait to be forwarded, headers included. A message that does not fit is dropped; its "
         "sender still has it.",
         why="Half a second of a 1 Gbit/s link. The original's 10 MB is a sixth of that; less than 1 MiB would not "
-        "hold one frame of the default size.",
-    )] = 64 << 20
+        "hold one frame of the default size.")] = 64 << 20
     message_forward_share: Annotated[int, Meta(ge=1, le=100), number_of("percent"), about(
         "How much of `message_forward_size` the messages for one next hop may take, or for one mirrored pair whose "
         "principal is not known. A message above it is dropped; its sender still has it.",
-        why="A next hop that is down leaves half of the memory to all others.",
-    )] = 50
+        why="A next hop that is down leaves half of the memory to all others.")] = 50
     message_lifetime_max: Annotated[Duration, Meta(ge=1, le=DAY), about(
         "How long a message waits here for its next hop at most, even if its time to live is longer. Then it is "
         "dropped as `expired here`; its sender still has it, and sends it again.",
         why="Senders send again at least every 64 s (`dialog.resend_cap`), so a longer wait only costs memory. Raise "
-        "it where senders have a longer `resend_cap`.",
-    )] = 300.0
+        "it where senders have a longer `resend_cap`.")] = 300.0
     backpressure: Annotated[Duration, Meta(ge=0, le=10), about(
         "How long a connection is not read at most because the pool has no room for what it brings; after that its "
         "messages are dropped. 0s: they are dropped at once.",
         why="A next hop that is slow for a moment costs nothing; one that is down does not delay for longer what its "
-        "neighbours send to others.",
-    )] = 0.25
+        "neighbours send to others.")] = 0.25
     max_hops: Annotated[int, Meta(ge=1, le=255), number_of("hops"), about(
         "Hops after which this instance drops a message, whatever its sender allows.",
-        why="Ends loops; no sensible network of gateways is sixteen deep. The wire has one byte for it.",
-    )] = HOP_LIMIT
+        why="Ends loops; no sensible network of gateways is sixteen deep. The wire has one byte for it.")] = HOP_LIMIT
     max_frame: Annotated[Size, Meta(ge=MAX_FRAME_RANGE[0], le=MAX_FRAME_RANGE[1]), about(
         "Largest frame this instance accepts, sent to each peer.",
         why="Sixteen fragments of the default size; every connection has a receive buffer of at least this.",
-        reload=Reload.RECONNECT,
-    )] = 1 << 20
+        reload=Reload.RECONNECT)] = 1 << 20
     heartbeat: Annotated[Duration, Meta(ge=0.1, le=HOUR), about(
         "Silence after which a PING is sent, sent to each peer; after three of them a silent peer is disconnected.",
         why="A dead peer is noticed in 45 s; shorter than the idle time-out of common firewalls.",
-        reload=Reload.RECONNECT,
-    )] = 15.0
+        reload=Reload.RECONNECT)] = 15.0
     handshake_timeout: Annotated[Duration, Meta(ge=0.1, le=600), about(
         "Time a new connection has to complete its handshake before it is closed.",
-        why="Several round trips around the globe; longer only keeps unknown peers.",
-        reload=Reload.RECONNECT,
-    )] = 10.0
+        why="Several round trips around the globe; longer only keeps unknown peers.", reload=Reload.RECONNECT)] = 10.0
     connect_timeout: Annotated[Duration, Meta(ge=0.1, le=600), about(
         "Time an attempt to reach a peer may take before the next address is tried.",
-        why="Three lost SYN packets are retried within it.",
-        reload=Reload.RECONNECT,
-    )] = 10.0
+        why="Three lost SYN packets are retried within it.", reload=Reload.RECONNECT)] = 10.0
 
 
 class RoutesSettings(Section, frozen=True):
@@ -208,8 +182,7 @@ class RoutesSettings(Section, frozen=True):
     files: Annotated[tuple[Pattern, ...], about(
         "Scripts of route statements for msdb, each a path or a pattern (`*`, `?`, `[...]`, `**`), read in the order "
         "given and, within a pattern, of their names; relative to the configuration file's directory.",
-        why="Without a script msdb holds AutoCreatedLocal only.",
-    )] = ()
+        why="Without a script msdb holds AutoCreatedLocal only.")] = ()
 
 
 class DatabaseSettings(Section, frozen=True):
@@ -218,56 +191,43 @@ class DatabaseSettings(Section, frozen=True):
     path: Annotated[StatePath, about(
         "The SQLite file, shared with the application, created if missing. A relative path is relative to "
         "`instance.state_dir`.",
-        why="There is no default.",
-        reload=Reload.RESTART,
-    )]
+        why="There is no default.", reload=Reload.RESTART)]
     broker_instance: Annotated[DatabaseGuid, about(
         "GUID that addresses this database. Left out: made once and kept in the file.",
-        why="Two databases with one GUID cannot both be here; a made one is unique.",
-        reload=Reload.RESTART,
-        default="made once",
-    )] = None
+        why="Two databases with one GUID cannot both be here; a made one is unique.", reload=Reload.RESTART,
+        default="made once")] = None
     scripts: Annotated[tuple[Pattern, ...], about(
         "Scripts that create the queues, services and routes of this database; paths or patterns as in `routes.files`.",
-        why="An application may create everything itself.",
-    )] = ()
+        why="An application may create everything itself.")] = ()
     certificate: Annotated[OptionalConfigPath, about(
         "PEM file with the certificates of this database: first the one that signs, then those that messages are "
         "sealed to; needed for sealed dialogs. Relative to the configuration file's directory. Changed files are used "
         "within seconds, without a restart.",
-        why="Without it dialogs are in clear, or anonymous from here.",
-    )] = None
+        why="Without it dialogs are in clear, or anonymous from here.")] = None
     private_key: Annotated[OptionalConfigPath, about(
         "PEM file with the keys of `certificate`, without a password. Relative to the configuration file's directory.",
-        why="There is no default. Only the instance's user should be able to read it.",
-    )] = None
+        why="There is no default. Only the instance's user should be able to read it.")] = None
     peers: Annotated[tuple[Pattern, ...], about(
         "PEM files with the certificates of remote databases, each a path or a pattern as in `routes.files`. Relative "
         "to the configuration file's directory.",
-        why="A remote database is identified by its certificate itself; no CA is used.",
-    )] = ()
+        why="A remote database is identified by its certificate itself; no CA is used.")] = ()
     mirroring: Annotated[Literal["off", "lock", "command"], about(
         "Who is the principal of this database: `off` this instance, always; `lock` whichever of the instances that "
         "share the file has its lock; `command` the one that `role_command` names.",
-        why="One instance for one file is the usual case.",
-        reload=Reload.RESTART,
-    )] = "off"
+        why="One instance for one file is the usual case.", reload=Reload.RESTART)] = "off"
     role_command: Annotated[tuple[Word, ...], about(
         'For `mirroring = "command"`: a program and its arguments, run without a shell, that prints `principal`, '
         "`principal EPOCH` or `mirror`.",
-        why="What replicates the file knows which instance may write to it; there is no default.",
-    )] = ()
+        why="What replicates the file knows which instance may write to it; there is no default.")] = ()
     role_interval: Annotated[Duration, Meta(ge=0.1, le=HOUR), about(
         "Pause between two runs of `role_command`.",
-        why="A change of roles is noticed within a second or so, for a few milliseconds of the machine.",
-    )] = 1.0
+        why="A change of roles is noticed within a second or so, for a few milliseconds of the machine.")] = 1.0
     role_timeout: Annotated[Duration, Meta(ge=0.1, le=HOUR), about(
         "How long an answer of `role_command` holds, from the start of its run: a run that takes longer is ended, and "
         "a principal that nothing has confirmed for so long stores, sends and acknowledges nothing more and steps "
         "down. Above `role_interval` and two runs together.",
         why="Some failed runs are survived; a principal that is cut off from what decides the roles, or was "
-        "suspended, ends within it.",
-    )] = 10.0
+        "suspended, ends within it.")] = 10.0
 
 
 class DialogSettings(Section, frozen=True):
@@ -275,31 +235,25 @@ class DialogSettings(Section, frozen=True):
 
     resend_first: Annotated[Duration, Meta(ge=0.05, le=HOUR), about(
         "Time without an acknowledgement after which a message is first sent again; it doubles from there.",
-        why="Above any usual round trip, gateways and the 50 ms that an acknowledgement may wait included.",
-    )] = 1.0
+        why="Above any usual round trip, gateways and the 50 ms that an acknowledgement may wait included.")] = 1.0
     resend_cap: Annotated[Duration, Meta(ge=0.05, le=HOUR), about(
         "Longest time between two sendings of the same message.",
-        why="Six doublings of 1s: an outage of a minute is over within two.",
-    )] = 64.0
+        why="Six doublings of 1s: an outage of a minute is over within two.")] = 64.0
     time_to_live: Annotated[Duration, Meta(ge=0.1, le=DAY), about(
         "How long one copy of a message may be on its way, all hops together.",
-        why="Just under `resend_cap`, so that in the steady state one copy is under way at a time.",
-    )] = 60.0
+        why="Just under `resend_cap`, so that in the steady state one copy is under way at a time.")] = 60.0
     hop_limit: Annotated[int, Meta(ge=1, le=255), number_of("hops"), about(
         "Hops a message sent here may take.",
-        why="The same as `endpoint.max_hops`, which every gateway applies as well.",
-    )] = HOP_LIMIT
+        why="The same as `endpoint.max_hops`, which every gateway applies as well.")] = HOP_LIMIT
     fragment_size: Annotated[Size, Meta(ge=1 << 10, le=15 << 20), about(
         "Payload bytes of one fragment; a longer message is sent in several.",
         why="Small enough that a large message does not hold up others, large enough that headers cost under 1 %.",
-        reload=Reload.RESTART,
-    )] = 64 << 10
+        reload=Reload.RESTART)] = 64 << 10
     window: Annotated[int, Meta(ge=1, le=EARLY_WINDOW), number_of("frames"), about(
         "Frames of one dialog that may be sent and not yet be acknowledged, at most; the actual window adapts to the "
         "path.",
         why="With messages of 1 KiB what a 1 Gbit/s link carries in 8 ms: several commits of the far side. A receiver "
-        "drops what is further ahead than the upper bound, as out of sequence.",
-    )] = 1024
+        "drops what is further ahead than the upper bound, as out of sequence.")] = 1024
     window_size: Annotated[Size, Meta(ge=1 << 10, le=32 << 20), about(
         "Bytes of one dialog that may be sent and not yet acknowledged, at most; a single fragment always may.",
         why="What 1 Gbit/s carries in 64 ms; eight such dialogs fill the 64 MiB that a database has loaded at most.",
@@ -316,48 +270,39 @@ class AdminSettings(Section, frozen=True):
     socket_group: Annotated[GroupName, about(
         "Group that may open the socket as well (mode 0660); its members may do what `roles` gives them. The "
         "directory of the socket has to let them through.",
-        why="None: the socket is for the instance's user and root, with mode 0600.",
-    )] = ""
+        why="None: the socket is for the instance's user and root, with mode 0600.")] = ""
     listen: Annotated[OptionalListen, about(
         "TCP address of the admin API. Any other than loopback needs TLS, and a token or a certificate of every "
         "client.",
-        why="Off: the socket is enough for the commands.",
-    )] = None
+        why="Off: the socket is enough for the commands.")] = None
     loopback_role: Annotated[Literal["none", "viewer", "operator", "admin"], about(
         "What clients on loopback may do over TCP without a token or a certificate.",
         why="Nothing listens unless `listen` says so, and many machines have a single user. Where yours has more, set "
-        "it to none.",
-    )] = "admin"
+        "it to none.")] = "admin"
     certificate: Annotated[OptionalConfigPath, about(
         "PEM file with the certificate of `listen`, and behind it those between it and its CA; with one the port "
         "speaks TLS 1.3 only. Relative to the configuration file's directory.",
-        why="There is no default.",
-    )] = None
+        why="There is no default.")] = None
     private_key: Annotated[OptionalConfigPath, about(
         "PEM file with the key of `certificate`, without a password. Relative to the configuration file's directory.",
-        why="There is no default. Only the instance's user should be able to read it.",
-    )] = None
+        why="There is no default. Only the instance's user should be able to read it.")] = None
     trust: Annotated[tuple[Pattern, ...], about(
         "PEM files, each a path or a pattern as in `routes.files`, with the CAs or the very certificates of clients. "
         "A certificate alone gives no role: `roles` says what its holder may do.",
-        why="Off: tokens are enough for most.",
-    )] = ()
+        why="Off: tokens are enough for most.")] = ()
     peers: Annotated[tuple[Pattern, ...], about(
         "PEM files as in `trust`, with the very certificates of clients. What one of these certificates has issued is "
         "not trusted, also if it says that it is a CA.",
-        why="Off: as for `trust`. `openssl req -x509` makes certificates that say CA:TRUE.",
-    )] = ()
+        why="Off: as for `trust`. `openssl req -x509` makes certificates that say CA:TRUE.")] = ()
     tokens: Annotated[StatePath, about(
         "File of token hashes, made by `broker token new`. A relative path is relative to `instance.state_dir`. A "
         "change counts from the next request on.",
-        why="With the other files that only the instance's user may read.",
-    )] = Path("tokens")
+        why="With the other files that only the instance's user may read.")] = Path("tokens")
     roles: Annotated[Mapping[str, Literal["viewer", "operator", "admin"]], kind(_ROLES), about(
         'Who may do what: `"user:NAME"`, `"group:NAME"`, `"token:NAME"` or `"certificate:CN=NAME"` = `"viewer"`, '
         '`"operator"` or `"admin"`. The highest of several counts; the role of a token here replaces the one that it '
         "was made with.",
-        why="The instance's user and root are admin; all others have no role unless you give them one.",
-    )] = {}
+        why="The instance's user and root are admin; all others have no role unless you give them one.")] = {}
     audit: Annotated[StatePath, about(
         "File that records every change through the admin API before it is made, one JSON object a line. A relative "
         "path is relative to `instance.state_dir`. Rotate it with logrotate.",
@@ -370,16 +315,13 @@ class ObserveSettings(Section, frozen=True):
 
     listen: Annotated[OptionalListen, about(
         "Address of `/metrics`, `/livez`, `/readyz` and `/startupz`.",
-        why="A scraper on the same machine sees it, others do not.",
-    )] = ListenAddress("127.0.0.1", 9423)
+        why="A scraper on the same machine sees it, others do not.")] = ListenAddress("127.0.0.1", 9423)
     log_format: Annotated[Literal["auto", "json", "console"], about(
         "Form of log lines on standard error; `auto` is `console` on a terminal, else `json`.",
-        why="Programs read JSON, people do not.",
-    )] = "auto"
+        why="Programs read JSON, people do not.")] = "auto"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], about(
         "Least severe level that is logged.",
-        why="`info` logs changes of state only; nothing above `debug` is logged per message.",
-    )] = "info"
+        why="`info` logs changes of state only; nothing above `debug` is logged per message.")] = "info"
 
 
 class JournalSettings(Section, frozen=True):
@@ -389,20 +331,17 @@ class JournalSettings(Section, frozen=True):
         "Directory for the files of the journal, created if missing; needs `pip install broker[journal]`. A relative "
         "path is relative to `instance.state_dir`. A reload takes another directory; starting or ending a journal "
         "needs a restart.",
-        why="Off: a journal is data about the senders of messages, and takes disk space.",
-    )] = None
+        why="Off: a journal is data about the senders of messages, and takes disk space.")] = None
     sample: Annotated[float, Meta(ge=0, le=1), about(
         "Fraction of the dialogs whose messages are recorded, the same dialogs on every instance. Messages that are "
         "dropped, or carry the TRACE flag, are always recorded.",
         why="A whole journal answers every question, at some 25 bytes of disk for each visit. 0.01 is enough for the "
-        "times of routes that carry thousands of messages a second.",
-    )] = 1.0
+        "times of routes that carry thousands of messages a second.")] = 1.0
     buffer_size: Annotated[Size, Meta(ge=4 << 20, le=4 << 30), about(
         "Memory for records that are not in a file yet. A record that does not fit is dropped and counted; its "
         "message is not affected.",
         why="150,000 records: what a busy gateway writes in the tenths of a second that a slow disk takes.",
-        reload=Reload.RESTART,
-    )] = 32 << 20
+        reload=Reload.RESTART)] = 32 << 20
     file_size: Annotated[Size, Meta(ge=1 << 20, le=4 << 30), about(
         "Size at which a file is complete and gets its name.",
         why="Small files cost their readers more than their rows do; larger ones are read by one core for long.",
@@ -410,16 +349,13 @@ class JournalSettings(Section, frozen=True):
     file_age: Annotated[Duration, Meta(ge=1, le=DAY), about(
         "Time after which a file is complete and gets its name, however small it is. A crash loses what was recorded "
         "since.",
-        why="A hundred files a day and instance are read in seconds, and no reader waits longer than this.",
-    )] = 900.0
+        why="A hundred files a day and instance are read in seconds, and no reader waits longer than this.")] = 900.0
     keep_age: Annotated[Duration, Meta(ge=0, le=3650 * DAY), about(
         "Age at which files of this instance are removed; 0s: none is for its age.",
-        why="Questions about capacity and incidents rarely reach back further than a month.",
-    )] = 30 * DAY
+        why="Questions about capacity and incidents rarely reach back further than a month.")] = 30 * DAY
     keep_size: Annotated[Size, Meta(ge=0, le=1 << 50), about(
         "Size of all files of this instance above which the oldest are removed; 0: none is for their size.",
-        why="Some 400 million visits; a journal must not fill the disk that the databases are on.",
-    )] = 10 << 30
+        why="Some 400 million visits; a journal must not fill the disk that the databases are on.")] = 10 << 30
 
 
 class LimitSettings(Section, frozen=True):
@@ -429,17 +365,14 @@ class LimitSettings(Section, frozen=True):
         "Connections to other instances at one time; never more than file descriptors allow, with some kept for the "
         "admin API, files and outgoing connections. At the limit, one that has not completed its handshake is closed "
         "for the next.",
-        why="Some 16 KiB each when idle.",
-    )] = 10_000
+        why="Some 16 KiB each when idle.")] = 10_000
     connections_per_peer: Annotated[int, Meta(ge=0, le=1_000_000), number_of("connections"), about(
         "Connections that one peer may open: one principal, or one IP address where peers show no certificate.",
-        why="An instance opens one; many may be behind one NAT.",
-    )] = 1000
+        why="An instance opens one; many may be behind one NAT.")] = 1000
     reserved_connections: Annotated[int, Meta(ge=0, le=100_000), number_of("connections"), about(
         "How many of `connections` are kept for known peers: those with a certificate, and those at an address that a "
         "route names, that was dialled successfully, or that a certificate was shown from.",
-        why="However many unknown peers connect, the neighbours of a usual gateway still can.",
-    )] = 100
+        why="However many unknown peers connect, the neighbours of a usual gateway still can.")] = 100
     handshakes: Annotated[int, Meta(ge=1, le=65_536), number_of("handshakes"), about(
         "TLS handshakes with connecting peers at one time, a quarter of them with one unknown address. At the limit "
         "the oldest is ended.",
@@ -449,21 +382,18 @@ class LimitSettings(Section, frozen=True):
         "Bytes that are read from one peer in a second. One that sends more is not read for a while, so that nothing "
         "is lost; `broker status` shows which limit slows a connection.",
         why="Off: how much a neighbour should send cannot be guessed. Less than 64KiB is refused: a single read may "
-        "bring that much, and would pause the connection for too long.",
-    )] = 0
+        "bring that much, and would pause the connection for too long.")] = 0
     messages_per_second: Annotated[int, Meta(ge=0, le=10_000_000), number_of("messages"), about(
         "Dialog frames (messages, fragments, acknowledgements) that are read from one peer in a second, as "
         "`bytes_per_second`.",
-        why="Off, as above. Less than 100 is refused, for the same reason.",
-    )] = 0
+        why="Off, as above. Less than 100 is refused, for the same reason.")] = 0
     pool_share: Annotated[int, Meta(ge=0, le=100), number_of("percent"), about(
         "How much of `endpoint.message_forward_size` the messages from one peer may take, whatever their next hops. "
         "Near it the peer is not read for a while, as by `endpoint.backpressure`; above it its messages are dropped "
         "as for a full pool, and it still has them.",
         why="A peer that sends messages for next hops that are down leaves half of the pool to the others. Without "
         "certificates peers are known by their IP addresses, which many may share.",
-        default=f'{POOL_SHARE} with `endpoint.authentication = "certificate"`, else 0',
-    )] = 0
+        default=f'{POOL_SHARE} with `endpoint.authentication = "certificate"`, else 0')] = 0
 
 
 class DrainSettings(Section, frozen=True):
@@ -472,13 +402,11 @@ class DrainSettings(Section, frozen=True):
     announce: Annotated[Duration, Meta(ge=0, le=600), about(
         "How long a draining instance accepts new connections as before, while `/readyz` says that it is not ready. "
         "Only where `/readyz` was requested within the last minute; else there is no wait.",
-        why="Load balancers and orchestrators ask every few seconds, and then send no more clients.",
-    )] = 5.0
+        why="Load balancers and orchestrators ask every few seconds, and then send no more clients.")] = 5.0
     timeout: Annotated[Duration, Meta(ge=0, le=HOUR), about(
         "How long a drain takes at most, `announce` included. What has not been sent by then is dropped; its senders "
         "still have it.",
-        why="Kubernetes kills after 30 s, and closing connections and files takes a second or two.",
-    )] = 25.0
+        why="Kubernetes kills after 30 s, and closing connections and files takes a second or two.")] = 25.0
 
 
 class TracingSettings(Section, frozen=True):
@@ -487,9 +415,7 @@ class TracingSettings(Section, frozen=True):
     enabled: Annotated[bool, about(
         "Make spans of messages with the TRACE flag and send them by OTLP over HTTP, as the `OTEL_*` variables of the "
         "environment say; needs `pip install broker[otel]` and a `[journal]`, whose records they are made of.",
-        why="Off: spans are data about the senders of messages, and need a collector.",
-        reload=Reload.RESTART,
-    )] = False
+        why="Off: spans are data about the senders of messages, and need a collector.", reload=Reload.RESTART)] = False
 
 
 # fmt: on

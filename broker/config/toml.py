@@ -70,10 +70,19 @@ def render_value(value: Any) -> str:
         case list() | tuple():
             return f"[{', '.join(map(render_value, value))}]"
         case Mapping():
-            pairs = (f"{json.dumps(name, ensure_ascii=False)} = {render_value(one)}" for name, one in value.items())
+            pairs = (f"{_render_name(name)} = {render_value(one)}" for name, one in value.items())
             return f"{{{', '.join(pairs)}}}"
         case _:
             return str(value)
+
+
+def render_sections(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """A file of plain sections; the name of a section is its dotted path, as TOML writes it."""
+    tables = (
+        [f"[{section}]", *(f"{_render_name(key)} = {render_value(value)}" for key, value in values.items()), ""]
+        for section, values in sections.items()
+    )
+    return "\n".join(line for table in tables for line in table)
 
 
 def _render_name(name: str) -> str:

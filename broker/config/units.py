@@ -1,15 +1,20 @@
 """
-Durations and sizes as people write them: "250ms", "10s", "7d"; "512KiB", "10MB", or a plain number of bytes.
+Durations, sizes and counts as people write and read them.
 
-A duration always names its unit, because a bare 10 has meant seconds to one program and milliseconds to the next.
-A size may be a bare number, because bytes are the only unit it could mean. KiB, MiB and GiB count in 1024,
-KB, MB and GB in 1000. `render_` writes the shortest text that `parse_` reads back as the same value.
+In settings and options: "250ms", "10s", "7d"; "512KiB", "10MB", or a plain number of bytes. A duration always names its
+unit, because a bare 10 has meant seconds to one program and milliseconds to the next. A size may be a bare number,
+because bytes are the only unit it could mean. KiB, MiB and GiB count in 1024, KB, MB and GB in 1000. `render_` writes
+the shortest text that `parse_` reads back as the same value.
+
+In pages and reports: a `Quantity` of three digits and a unit, with the exact figure for the tooltip. An unknown number
+is a dash, never a zero.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import NamedTuple
 
 DURATION_PATTERN = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)"
@@ -31,11 +36,11 @@ def parse_duration(text: str) -> float:
         Seconds.
 
     Raises:
-        ValueError: no number followed at once by one of ms, s, m, h, d.
+        ValueError: Not a number followed at once by one of ms, s, m, h, d.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no duration")
+        raise ValueError(f"{text!r} is not a duration")
     whole, _, part = match[1].partition(".")
     parts: int = 1000 * 10 ** len(part)
     return int(whole + part) * _MILLISECONDS[match[2]] / parts  # whole numbers, so rounded once
@@ -47,8 +52,6 @@ def render_duration(seconds: float) -> str:
     if whole / 1000 == seconds and whole < _EXACT:
         unit = next(unit for unit, factor in _MILLISECONDS.items() if whole % factor == 0 and (whole or unit == "s"))
         return f"{whole // _MILLISECONDS[unit]}{unit}"
-    from decimal import Decimal  # noqa: PLC0415 - for parts of a millisecond; a slow import for all others
-
     exact = Decimal(repr(seconds)) * 1000
     for unit, factor in _MILLISECONDS.items():
         if exact % factor == 0 and (exact or unit == "s"):
@@ -64,11 +67,11 @@ def parse_size(text: str) -> int:
         Bytes.
 
     Raises:
-        ValueError: no whole number, alone or followed at once by one of KiB, MiB, GiB, KB, MB, GB.
+        ValueError: Not a whole number, alone or followed at once by one of KiB, MiB, GiB, KB, MB, GB.
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no size")
+        raise ValueError(f"{text!r} is not a size")
     return int(match[1]) * _BYTES[match[2] or ""]
 
 
@@ -78,22 +81,18 @@ def render_size(count: int) -> str:
     return f"{count // _BYTES[unit]}{unit}"
 
 
-# --- number ---
-# Numbers as people read them: three digits and a unit. The exact figure stands beside it, in the tooltip.
-#
-# An unknown number is a dash, never a zero.
-
+# --- for pages and reports -----------------------------------------------------------------------------------
 
 UNKNOWN = "–"  # noqa: RUF001 - an en dash, as printed tables have it
 _DURATIONS = ((1, "µs"), (1_000, "ms"), (1_000_000, "s"), (60_000_000, "min"), (3_600_000_000, "h"))
 _SIZES = ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"), (1 << 40, "TiB"))
 _COUNTS = ((1, ""), (1_000, "k"), (1_000_000, "M"), (1_000_000_000, "G"))
-_PLAIN_MAX = 10_000  # counts below are told whole
-_LITTLE = 0.0001  # a share that is told as "less than"
+_PLAIN_MAX = 10_000  # counts below are written whole
+_LITTLE = 0.0001  # a smaller share is written as "less than"
 
 
 class Quantity(NamedTuple):
-    """A number for people. Shape: `text` short, `exact` whole, empty when the text is exact."""
+    """A number for people: `text` is short, `exact` whole, and empty when the text is exact."""
 
     text: str
     exact: str = ""
@@ -117,7 +116,7 @@ def size(octets: float | None) -> Quantity:
 
 
 def count(number: int | None) -> Quantity:
-    """How many; below ten thousand told whole."""
+    """A count; below ten thousand written whole."""
     if number is None:
         return Quantity(UNKNOWN)
     if abs(number) < _PLAIN_MAX:
@@ -140,7 +139,7 @@ def share(part: float, whole: float) -> Quantity:
         return Quantity("0 %", exact)
     if abs(ratio) < _LITTLE:
         return Quantity("< 0.01 %", exact)
-    # What is not quite all is never told as all of it.
+    # What is not quite all is never written as all of it.
     text = "> 99.99 %" if 1 - _LITTLE < ratio < 1 else f"{_digits(100 * ratio)} %"
     return Quantity(text, exact)
 
@@ -171,7 +170,7 @@ def _scaled(number: float, unit: tuple[int, str], smallest: str) -> Quantity:
 
 
 def _digits(number: float) -> str:
-    """Three digits; no zeros behind the point."""
+    """Three digits; no zeros after the point."""
     places = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
     text = f"{number:,.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from broker.config.load import load_settings
 from broker.config.settings import Settings
+from broker.config.toml import render_sections
 from broker.security.certificate_files import Pair, store_files
 from broker.security.issue import CertificateSubject, Validity, issue_database, issue_endpoint
 
@@ -57,10 +57,8 @@ def dialog_pair(name: str, directory: Path) -> Pair:
 
 
 def configured(directory: Path, sections: dict[str, dict[str, Any]]) -> Settings:
-    lines = ["[instance]", f'name = "{directory.name}"', 'state_dir = "."']
-    for section, values in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
-    (directory / "broker.toml").write_text("\n".join(lines) + "\n")
+    instance = {"name": directory.name, "state_dir": "."}
+    (directory / "broker.toml").write_text(render_sections({"instance": instance} | sections))
     return load_settings(directory / "broker.toml", environ={})
 
 

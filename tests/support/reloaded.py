@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from broker.catalog.reload import Reloaded
 from broker.config.load import load_settings
+from broker.config.toml import render_sections
 from broker.daemon.instance import Instance
 from tests.support.certificates import make
 from tests.support.identities import issue
@@ -20,17 +20,10 @@ Sections = Mapping[str, Mapping[str, Any]]
 
 def render(sections: Sections) -> str:
     """As TOML. A value of None leaves the key out."""
-    lines = []
-    for section, keys in sections.items():
-        lines.append(f"[{section}]")
-        lines += [f"{json.dumps(key)} = {_value(value)}" for key, value in keys.items() if value is not None]
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_value(one)}" for key, one in value.items()) + "}"
-    return json.dumps(value)
+    kept = {
+        section: {key: value for key, value in keys.items() if value is not None} for section, keys in sections.items()
+    }
+    return render_sections(kept)
 
 
 def merged(base: Sections, change: Sections) -> Sections:

@@ -1,4 +1,4 @@
-""""""
+"""Numbers for people are read back as written, are short, and never say more or less than they mean."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def test_size_is_read_and_written_alike(text: str, count: int) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("1.5s", 1.5), ("90s", 90.0), ("0.5ms", 0.0005)])
 def test_duration_may_have_a_fraction(text: str, seconds: float) -> None:
-    assert seconds == parse_duration(text)
+    assert seconds == parse_duration(text) == parse_duration(render_duration(seconds))
 
 
 @pytest.mark.parametrize(
     "text", ["", "10", "s", "10 s", "-1s", "1S", "1w", "1e3s", ".5s", "1.s", "1sec", "٣s", "9" * 99]
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["", "64 MiB", "64mib", "1TiB", "1.5MiB", "-1", "B", "MiB", "٣", "9" * 99])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 
 
@@ -82,14 +82,6 @@ def test_every_number_of_milliseconds_survives_writing_and_reading(milliseconds:
 @given(st.integers(0, 10**17))
 def test_every_size_survives_writing_and_reading(count: int) -> None:
     assert count == parse_size(render_size(count))
-
-
-def test_a_fraction_of_a_millisecond_is_written_in_milliseconds() -> None:
-    assert render_duration(0.0005) == "0.5ms"
-
-
-# --- test_number ---
-# Numbers for people are short, and never say more or less than they mean.
 
 
 @pytest.mark.parametrize(
