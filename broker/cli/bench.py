@@ -1,4 +1,4 @@
-"""The command that measures this installation."""
+"""`broker bench`: measure this installation, a table for each benchmark and mode, one for what has changed."""
 
 from __future__ import annotations
 
@@ -16,70 +16,6 @@ from broker.bench.figures import FigureChange, Result, Row, yardsticks
 from broker.cli.exit_codes import with_exit_code
 from broker.cli.options import examples, output_option
 from broker.cli.output import render_table, show_json
-
-# --- report ---
-# Figures for people: one table for each benchmark and mode, and one for what has changed since another run.
-
-
-HEADS = {
-    "offered_s": "offered/s",
-    "in_time_pct": "in time %",
-    "refused_pct": "refused %",
-    "of_offered_pct": "of offered %",
-    "cpu_us": "CPU us",
-    "messages_s": "messages/s",
-    "resent": "sent again",
-    "received_s": "received/s",
-    "exchanges_s": "exchanges/s",
-    "sending_us": "sending us",
-    "sender_us": "sender us",
-    "gateway_us": "gateway us",
-    "target_us": "target us",
-    "receiving_us": "receiving us",
-    "mib_s": "MiB/s",
-    "p50_ms": "p50 ms",
-    "p99_ms": "p99 ms",
-    "max_ms": "max ms",
-    "p50_us": "p50 us",
-    "p99_us": "p99 us",
-    "p999_us": "p99.9 us",
-    "max_us": "max us",
-    "cpu_seconds": "CPU seconds",
-    "times": "times",
-    "seconds": "seconds",
-    "connect_s": "connects/s",
-    "stop_ms": "stop ms",
-    "sender_pct": "sender busy %",
-    "target_pct": "target busy %",
-    "gateway_mib": "gateway MiB",
-    "sender_mib": "sender MiB",
-    "target_mib": "target MiB",
-    "initiator_db_mib": "initiator's database MiB",
-    "target_db_mib": "target's database MiB",
-    "resident_mib": "resident MiB",
-    "limit_mib": "limit MiB",
-    "pool_mib": "pool MiB",
-    "kib_each": "KiB each",
-    "busy_pct": "busy %",
-    "lag_ms": "lag ms",
-    "late_us": "late us",
-    "busy_p99_us": "busy p99 us",
-    "slow_p50_us": "slow p50 us",
-    "slow_p99_us": "slow p99 us",
-    "admin_ms": "admin ms",
-    "pings_s": "PING/s",
-    "pings_most": "most in 0.1 s",
-    "journal_files": "journal files",
-    "shed": "shed",
-    "peak_mib": "peak MiB",
-    "grown_mib": "grown MiB",
-    "reader_mib": "reader MiB",
-    "generator_us": "generator us",
-    "value": "value",
-}
-"""Of the values of rows, in the order of the columns. CPU times are for each message, frame or exchange, of all
-processes together or of the one that is named: of applications `sending` and `receiving`, of daemons `sender`,
-`gateway`, `target`."""
 
 
 def show(result: Result) -> None:
@@ -122,12 +58,18 @@ def readable(value: float) -> str:
 
 def _cells(row: Row, stick: Row | None) -> dict[str, Any]:
     cells: dict[str, Any] = ({"case": row.case} if row.case else {}) | {"subject": row.subject}
-    for name, head in HEADS.items():
-        if name in row.values:
-            cells[head] = readable(row.values[name])
+    for name, value in row.values.items():
+        cells[_head(name)] = readable(value)
         if name == row.headline:
             cells["x yardstick"] = "" if stick is None else f"{row.figure / stick.figure:.2f}"
     return cells | {"+-": f"{row.spread:.0%}"}
+
+
+def _head(name: str) -> str:
+    """The head of a column: messages_s is messages/s, busy_pct is busy %, p50_us is p50 us."""
+    what, _, unit = name.rpartition("_")
+    units = {"s": "/s", "pct": " %"}
+    return (what + units[unit] if what and unit in units else name).replace("_", " ")
 
 
 def _grouped(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, str], list[Row]]]:

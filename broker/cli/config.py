@@ -1,4 +1,4 @@
-"""The commands about settings: what is in force and where it came from, what a restart would change, the schema."""
+"""`broker config`: the settings in force and where they came from, what a restart would change, and their schema."""
 
 from __future__ import annotations
 
@@ -107,7 +107,6 @@ def schema() -> None:
 
 
 def _written(config: Path | None, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
-
     found = in_force(read_settings(config, overrides_from(overrides)))
     return [{"key": one.key, "value": one.value, "origin": one.origin, "reload": one.reload} for one in found]
 

@@ -208,7 +208,6 @@ def _find(config: Path | None, database: str) -> tuple[Path, Path]:
 
 
 def _file(settings: Settings, database: str) -> Path:
-
     is_named = database == MSDB or database in settings.databases
     path = path_of(settings, database) if is_named else Path(database)
     if not path.is_file():
@@ -274,7 +273,6 @@ def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, 
 
 
 def _instance(db: sqlite3.Connection) -> uuid.UUID:
-
     return uuid.UUID(bytes=broker_instance(db))
 
 

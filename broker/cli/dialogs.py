@@ -1,4 +1,8 @@
-"""The commands about all dialogs of a database together."""
+"""
+Commands that use a database's services from the shell (`send`, `receive`), and that look at all its dialogs together.
+
+They work on the file, whether a daemon runs or not. Nothing is lost between the file and the terminal.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,6 @@ from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
 from broker.observe.database_stats import census_of
 from broker.store.sqlite.schema import LARGE_BYTES
-
-# --- dialog ---
-# The commands that use a database's services from the shell: nothing is lost between its file and the terminal.
 
 
 @examples("""
@@ -106,7 +107,7 @@ def send(
 
 def _body(file: Path | None, body: str | None, *, is_needed: bool) -> IO[bytes]:
     """
-    What is sent, complete before the transaction: nobody else can write to the database while that is open.
+    The body, complete before the transaction: no other process can write to the database while that is open.
 
     What comes from standard input goes into a file without a name when it is large.
     """
@@ -320,9 +321,6 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
             hint = "give the path of one, or with -c FILE the name of a database of that configuration"
             raise ConversationError(911, f"there is no database file {str(path)!r} for {name!r}: {hint}")
     return paths
-
-
-# --- as it is read --------------------------------------------------------------------------------------------------
 
 
 def _show(database: str, told: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> None:

@@ -1,4 +1,4 @@
-"""The commands about poison messages: what failed, and what shall become of it."""
+"""`broker quarantine`: dialogs whose message made its reader fail, and what is to become of them."""
 
 from __future__ import annotations
 
@@ -210,9 +210,6 @@ def answer(*, code: int, text: str, **options: Any) -> None:
     _settle("answer", what, change, asks=True, **options)
 
 
-# --- parts --------------------------------------------------------------------------------------------------
-
-
 def _settle(
     action: str,
     sentence: str,
@@ -290,7 +287,6 @@ def _plan(action: str, sentence: str, failure: Failure, *, is_done: bool) -> dic
 
 
 def _find(db: sqlite3.Connection, conversation: str) -> Failure:
-
     try:
         guid = uuid.UUID(conversation)
     except ValueError:
@@ -328,7 +324,6 @@ def _instant(seconds: float) -> str:
 
 
 def _write_body(db: sqlite3.Connection, failure: Failure, file: Path) -> None:
-
     if failure.queuing_order is None:
         raise ConversationError(8426, "the failed message is gone: its dialog has ended, or somebody received it")
     target: Any = nullcontext(sys.stdout.buffer) if str(file) == "-" else file.open("wb")

@@ -1,125 +1,12 @@
-"""`broker drain` follows an instance until it has gone, and its exit code says whether anything was left."""
+"""`broker reload`: what is asked, what is reported of the answer, and how it ends."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from tests.support.command import run
-
-SERVING = {
-    "stage": "serving",
-    "sentence": "serving",
-    "reason": "",
-    "held": 0,
-    "unserved": 0,
-    "peers": 0,
-    "by_hop": {},
-    "busy": [],
-    "remaining_s": None,
-    "clean": None,
-    "changes": 0,
-    "process": None,
-}
-LEAVING = SERVING | {"stage": "leaving", "sentence": "draining: 2 held, 1 peer left, 9 s", "changes": 3}
-HELD = {"held": 2, "unserved": 1, "peers": 1, "by_hop": {"tcp://north:4022": 2}, "busy": ["orders"]}
-
-
-def test_every_change_is_told_and_the_end(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/drain"] = (200, LEAVING)
-    fake_admin.answers["/v1/drain?since=3"] = (200, LEAVING | {"stage": "left", "sentence": "drained", "clean": True})
-
-    result = run("drain", "--socket", fake_admin.path)
-
-    assert (0, "") == (result.exit_code, result.stdout)
-    assert ["draining: 2 held, 1 peer left, 9 s", "drained"] == result.stderr.splitlines()
-    assert ("POST", "/v1/drain", {}) == fake_admin.asked[0]
-
-
-def test_what_was_left_behind_is_an_exit_code_of_its_own(fake_admin: Any) -> None:
-    last = LEAVING | HELD | {"stage": "left", "sentence": "not drained: 2 held, 1 peer left", "clean": False}
-    fake_admin.answers["/v1/drain"] = (200, last)
-
-    result = run("drain", "--socket", fake_admin.path, "-o", "json")
-
-    assert (7, last) == (result.exit_code, json.loads(result.stdout))
-    assert "gone, and something was left behind: 2 held (1 without a connection), 1 peers" in result.stderr
-
-
-def test_instance_that_is_still_there_after_the_time_is_told(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/drain"] = (200, LEAVING | HELD)
-    fake_admin.answers["/v1/drain?since=3"] = (200, LEAVING | HELD)
-
-    result = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
-
-    assert (7, True) == (result.exit_code, "still there after 0.1 s; draining: 2 held" in result.stderr)
-
-
-def test_process_that_has_not_ended_is_waited_for(fake_admin: Any) -> None:
-    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid()}
-    fake_admin.answers["/v1/drain"] = (200, last)
-
-    result = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
-
-    told = ["drained", f"waiting for process {os.getpid()} to end", "still there after 0.1 s; drained"]
-    assert (7, told) == (result.exit_code, result.stderr.splitlines())
-
-
-def test_process_that_is_not_the_one_behind_the_socket_is_not_waited_for(fake_admin: Any) -> None:
-    """It counts in another container, or through a tunnel."""
-    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid() + 1}
-    fake_admin.answers["/v1/drain"] = (200, last)
-
-    result = run("drain", "--socket", fake_admin.path)
-
-    assert (0, ["drained"]) == (result.exit_code, result.stderr.splitlines())
-
-
-def test_dry_run_begins_nothing(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/drain"] = (200, SERVING | HELD)
-
-    result = run("drain", "--socket", fake_admin.path, "--dry-run")
-
-    assert [("GET", "/v1/drain", None)] == fake_admin.asked
-    assert [
-        "2 held (1 without a connection), 1 peers",
-        "  2 held for tcp://north:4022",
-        "  database orders is busy",
-    ] == result.stdout.splitlines()
-
-
-def test_dry_run_of_an_instance_that_does_nothing_says_so(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/drain"] = (200, SERVING)
-
-    assert "nothing would have to leave\n" == run("drain", "--socket", fake_admin.path, "--dry-run").stdout
-
-
-def test_who_may_not_is_told(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/drain"] = (403, {"detail": "this takes the role operator"})
-
-    result = run("drain", "--socket", fake_admin.path)
-
-    assert (5, "this takes the role operator\n") == (result.exit_code, result.stderr)
-
-
-def test_instance_that_is_not_there_is_unreachable(fake_admin: Any) -> None:
-    assert 4 == run("drain", "--socket", fake_admin.path.parent / "none.sock").exit_code
-
-
-def test_instance_that_cannot_write_it_down_is_told_to_drain_by_a_signal(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/drain"] = (503, {"detail": "audit a.jsonl: No space left on device; nothing is changed"})
-
-    result = run("drain", "--socket", fake_admin.path)
-
-    assert 1 == result.exit_code
-    assert "No space left on device; nothing is changed; SIGTERM drains it all the same" in result.stderr
-
-
-# --- test_reload ---
-# The command reload: what is asked, how the answer is shown, and what its exit code says.
-
 
 ANSWER: dict[str, Any] = {
     "changed": True,

@@ -1,0 +1,137 @@
+"""`broker drain`: have an instance leave in good order, and follow it until its process has ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import click
+
+from broker.admin.client import AdminClient, ProblemError
+from broker.cli.access import admin_client
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import config_option, examples, output_option, socket_option
+from broker.cli.output import show_json
+from broker.errors import DaemonUnreachableError
+
+ANSWER_SECONDS = 20.0  # an answer about the next change comes within ten
+QUIET_SECONDS = 1.0  # that a process may take to end before that is reported
+
+
+@examples("""
+broker drain -c config/gateway.toml
+broker drain --dry-run --socket /run/broker/admin.sock
+""")
+@click.command()
+@config_option
+@socket_option
+@output_option
+@click.option("--dry-run", is_flag=True, help="Only tell what would have to leave.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for the end; else until it has come.")
+@with_exit_code
+def drain(config: Path | None, socket: Path | str | None, output: str, timeout: float | None, *, dry_run: bool) -> None:
+    """
+    Have an instance leave in good order, and follow it until it has gone.
+
+    Peers move to other ways, what is held leaves, databases are handed over, and the process ends: asked on its socket,
+    this returns when it has. Exit codes: 0 drained, 4 daemon unreachable, 5 not permitted, 7 something was left behind,
+    or it was still there after --timeout.
+    """
+    client = admin_client(config, socket, timeout=ANSWER_SECONDS)
+    if dry_run:
+        _show(client.get("/v1/drain"), output)
+        return
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    with _watched_process(client) as (process, descriptor):
+        last = _follow(client, _begin(client), deadline)
+        is_over = last["stage"] == "left"
+        if process is not None and process == last.get("process"):  # an application goes on without the instance
+            is_over = _has_ended(process, descriptor, deadline)
+    if output == "json":
+        show_json(last)
+    if time.monotonic() >= deadline and not is_over:
+        fail(f"still there after {timeout:g} s; {last['sentence']}", ExitCode.TIMED_OUT)
+    if _is_left(last):
+        fail(f"gone, and something was left behind: {_remainder(last)}; its senders have it", ExitCode.TIMED_OUT)
+    if last["stage"] != "left":  # else the last sentence has said so
+        click.echo("drained", err=True)
+
+
+@contextmanager
+def _watched_process(client: AdminClient) -> Iterator[tuple[int | None, int]]:
+    """The number and a descriptor of the process behind the socket; None behind a port, or where it is not visible."""
+    number, descriptor = client.process(), -1
+    try:
+        descriptor = -1 if number is None else os.pidfd_open(number)
+    except OSError:
+        number = None  # one of another container is number 0 here
+    try:
+        yield number, descriptor
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _has_ended(number: int, descriptor: int, deadline: float) -> bool:
+    """Wait until a process has ended, or the time is up."""
+    ending = select.poll()
+    ending.register(descriptor, select.POLLIN)
+    if ending.poll(1000 * max(0.0, min(QUIET_SECONDS, deadline - time.monotonic()))):
+        return True
+    click.echo(f"waiting for process {number} to end", err=True)
+    return bool(ending.poll(None if deadline == math.inf else 1000 * max(0.0, deadline - time.monotonic())))
+
+
+def _begin(client: AdminClient) -> dict[str, Any]:
+    """The first state of the drain; an instance that is short of something, as of room for its audit, refuses."""
+    try:
+        begun: dict[str, Any] = client.request("POST", "/v1/drain", {})
+    except ProblemError as error:
+        if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        hint = "SIGTERM drains it all the same: systemctl stop, or kill -TERM its process"
+        fail(f"{error}; {hint}", ExitCode.ERROR)
+    return begun
+
+
+def _follow(client: AdminClient, state: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """Report every change until the instance has gone, or the time is up; the last state that was heard."""
+    reported = ""
+    while True:
+        if state["sentence"] != reported:
+            click.echo(state["sentence"], err=True)
+        reported = state["sentence"]
+        if state["stage"] == "left" or time.monotonic() >= deadline:
+            return state
+        wait = max(0.05, min(ANSWER_SECONDS, deadline - time.monotonic()))
+        try:
+            state = client.patient(wait).get(f"/v1/drain?since={state['changes']}")
+        except DaemonUnreachableError:
+            if time.monotonic() < deadline:  # it has ended
+                return state
+
+
+def _show(state: dict[str, Any], output: str) -> None:
+    if output == "json":
+        show_json(state)
+        return
+    click.echo(_remainder(state) if _is_left(state) else "nothing would have to leave")
+    for hop, held in state["by_hop"].items():
+        click.echo(f"  {held} held for {hop}")
+    for name in state["busy"]:
+        click.echo(f"  database {name} is busy")
+
+
+def _is_left(state: dict[str, Any]) -> bool:
+    return bool(state["held"] or state["peers"] or state["busy"])
+
+
+def _remainder(state: dict[str, Any]) -> str:
+    return f"{state['held']} held ({state['unserved']} without a connection), {state['peers']} peers"

@@ -1,0 +1,107 @@
+"""`broker reload`: have a running instance read its configuration again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import click
+
+from broker.admin.client import ProblemError
+from broker.cli.access import admin_client
+from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.options import config_option, examples, output_option, socket_option
+from broker.cli.output import show_json
+from broker.errors import SettingsError
+
+RELOAD_SECONDS = 180.0  # scripts of a million routes are carried out within a minute
+_EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
+_EFFECTS_IF = {
+    "live": "would be in force",
+    "reconnect": "would be for new connections",
+    "restart": "would wait for a restart",
+}
+
+
+@examples("""
+broker reload -c config/gateway.toml
+broker reload --dry-run -o json --socket /run/broker/admin.sock
+""")
+@click.command()
+@config_option
+@socket_option
+@output_option
+@click.option("--dry-run", is_flag=True, help="Try everything, tell what would change, and change nothing.")
+@with_exit_code
+def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_run: bool) -> None:
+    """
+    Have a running instance read its configuration again, as SIGHUP does.
+
+    All of it holds, or nothing has changed. Exit codes: 0 it holds, 2 something is wrong with the configuration, 4
+    daemon unreachable, 5 not permitted.
+    """
+    try:
+        answer = admin_client(config, socket, timeout=RELOAD_SECONDS).request(
+            "POST", "/v1/reload", {"dry_run": dry_run}
+        )
+    except SettingsError as error:
+        fail(str(error), ExitCode.USAGE)
+    except ProblemError as error:
+        if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+            raise
+        if output == "json":
+            show_json(error.problem)
+        more = error.problem.get("more_errors", 0)
+        errors = [str(one["text"]) for one in error.problem["errors"]] + ([f"and {more:,} more"] if more else [])
+        fail("\n".join([*errors, "nothing has changed"]), ExitCode.USAGE)
+    if output == "json":
+        show_json(answer)
+        return
+    for line in _lines(answer):
+        click.echo(line)
+
+
+def _lines(answer: dict[str, Any]) -> Iterator[str]:
+    """What has changed, a line each; first the sentence that says it all."""
+    yield _sentence(answer)
+    effects = _EFFECTS_IF if answer["dry_run"] else _EFFECTS
+    for one in answer["settings"]:
+        place = f"  ({one['place']})" if one["place"] else ""
+        yield f"  {one['key']}: {_change(one)}, {effects[one['effect']]}{place}"
+    yield from (f"  warning: {one}" for one in answer.get("warnings", []))
+    for message in answer["messages"]:
+        yield f"  {message}"
+    if answer["connections"]:
+        yield f"{answer['connections']} connections go on with what they had; new ones have the new settings"
+    if answer["waiting"]:
+        yield f"restart the instance for: {', '.join(answer['waiting'])}"
+
+
+def _sentence(answer: dict[str, Any]) -> str:
+    """How many settings changed and how many wait, which are the lines below, and whose scripts were carried out."""
+    waiting = len(answer["waiting"])
+    changed = len(answer["settings"]) - waiting
+    is_dry_run, would = answer["dry_run"], "would be " if answer["dry_run"] else ""
+    done = [] if answer["changed"] else ["nothing would change" if is_dry_run else "nothing changed"]
+    if changed:
+        done.append(f"{_settings(changed)} {would}changed")
+    if waiting:
+        who = str(waiting) if changed else _settings(waiting)
+        verb = "would wait" if is_dry_run else "waits" if waiting == 1 else "wait"
+        done.append(f"{who} {verb} for a restart")
+    if answer["databases"]:
+        done.append(f"scripts of {', '.join(answer['databases'])} {would}carried out")
+    return ", ".join(done)
+
+
+def _settings(count: int) -> str:
+    return f"{count} setting{'' if count == 1 else 's'}"
+
+
+def _change(one: dict[str, Any]) -> str:
+    """Both values; a database comes or goes as a whole, and has none."""
+    if one["before"] and one["after"]:
+        return f"{one['before']} -> {one['after']}"
+    return str(one["after"]) or f"{one['before']} that is there no more"
