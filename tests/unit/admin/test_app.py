@@ -19,10 +19,8 @@ from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
 from broker.admin import app
-from broker.admin.api import Api
 from broker.admin.app import LARGE_BODIES, STATIC
 from broker.admin.auth import origin_of
-from broker.admin.events import Events
 from broker.admin.operations import BODY_MAX_BYTES, OPERATIONS, SCRIPT_MAX_BYTES
 from broker.admin.problems import tell_problems
 from broker.daemon.instance import Instance
@@ -207,36 +205,6 @@ async def test_web_pages_are_kept_from_the_port(instance: Instance, headers: dic
 
     assert status == response.status
     assert ("one" if status == 200 else None) == answer.get("name")
-
-
-async def test_refused_page_changes_nothing(instance: Instance) -> None:
-    url = f"http://{instance.admin.admin_address}/v1/sql"
-    body = json.dumps({"statement": "CREATE QUEUE Q"})
-
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(url, data=body, headers={"Origin": "http://evil.example"}) as response,
-    ):
-        assert response.status == 403
-
-    assert "Q" not in instance.catalog.databases["orders"].rows.queues
-
-
-async def test_whatever_host_is_named_on_the_socket_is_answered(instance: Instance) -> None:
-    """Who can open the file needs no further proof."""
-    connector = aiohttp.UnixConnector(str(instance.settings.admin.socket))
-
-    async with (
-        aiohttp.ClientSession(connector=connector) as session,
-        session.get("http://broker/v1/status") as response,
-    ):
-        assert response.status == 200
-
-
-def test_operations_are_methods_of_the_api() -> None:
-    owners = {operation: Events if operation.is_stream else Api for operation in OPERATIONS}
-
-    assert all(getattr(owner, one.call.__name__) is one.call for one, owner in owners.items())
 
 
 async def test_a_client_that_has_gone_before_it_is_asked_after_is_no_failure() -> None:

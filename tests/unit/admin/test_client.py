@@ -43,16 +43,6 @@ def test_process_behind_a_socket_is_known_and_behind_a_port_is_not(fake_admin: A
         AdminClient(fake_admin.path.with_name("none.sock")).process()
 
 
-def test_one_client_asks_more_than_once(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/status"] = (200, {})
-    client = AdminClient(fake_admin.path)
-
-    client.get("/v1/status")
-    client.get("/v1/status")
-
-    assert 2 == len(fake_admin.asked)
-
-
 @pytest.mark.parametrize(
     ("status", "body", "sentence"),
     [
@@ -187,14 +177,6 @@ def test_a_token_does_not_go_through_a_network_in_plain_text(url: str) -> None:
 @pytest.mark.parametrize("where", ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://gateway:1"])
 def test_a_token_may_go_to_loopback_and_over_tls(where: str) -> None:
     assert "secret" not in repr(AdminClient(where, credentials=ClientCredentials(token="secret")).credentials)
-
-
-def test_a_patient_client_asks_the_same_with_the_same() -> None:
-    client = AdminClient("https://gateway:1", credentials=ClientCredentials(token="x"))
-
-    patient = client.patient(3600.0)
-
-    assert (client.where, client.credentials) == (patient.where, patient.credentials)
 
 
 def _tls_server(directory: Path, pair: Pair, trusted: Pair | None = None) -> tuple[HTTPServer, list[str | None]]:

@@ -48,11 +48,6 @@ def test_any_other_host_is_refused(host: str) -> None:
     assert f"Host is {host!r}; only loopback addresses and names of this server are answered" == str(caught.value)
 
 
-def test_no_host_at_all_is_refused() -> None:
-    with pytest.raises(ForbiddenError, match=r"^Host is None"):
-        _site()
-
-
 def test_a_name_of_the_server_is_answered() -> None:
     headers = CIMultiDict({"Host": "gateway.example:9422", "Origin": "https://gateway.example:9422"})
 
@@ -87,10 +82,6 @@ def test_what_a_browser_says_comes_from_another_site_is_refused(site: str) -> No
     """Also where it sends no Origin, as for a picture or a link."""
     with pytest.raises(ForbiddenError, match=f"^Sec-Fetch-Site is '{site}'"):
         _site(Host="127.0.0.1:9422", Sec_Fetch_Site=site)
-
-
-def test_an_address_that_a_person_typed_is_answered() -> None:
-    _site(Host="127.0.0.1:9422", Sec_Fetch_Site="none")
 
 
 @pytest.mark.parametrize("content", ["application/json", "Application/JSON", 'application/json; charset="utf-8"'])
@@ -179,10 +170,6 @@ def test_a_path_that_could_be_read_in_two_ways_is_refused(target: str) -> None:
 def test_a_header_that_counts_stands_there_once(name: str) -> None:
     with pytest.raises(BadRequestError, match=r"stands there twice$"):
         check_fields(CIMultiDict([(name, "one"), (name, "two")]))
-
-
-def test_other_headers_may_stand_there_more_often() -> None:
-    check_fields(CIMultiDict([("Accept", "a"), ("Accept", "b")]))
 
 
 LINK = {"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}

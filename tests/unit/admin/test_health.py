@@ -102,12 +102,6 @@ async def test_instance_whose_own_certificate_has_expired_is_not_ready(instance:
     assert "[!] certificate files: endpoint.certificate: gone" == told[1]
 
 
-async def test_lag_of_the_loop_is_told(get: Get) -> None:
-    _, _, text = await get("/livez?verbose")
-
-    assert text.startswith("[+] loop: at most ")
-
-
 @pytest.mark.parametrize(
     ("accept", "content_type", "end"),
     [
@@ -123,12 +117,6 @@ async def test_metrics_in_the_form_that_is_asked_for(get: Get, accept: str, cont
     assert answered.startswith(content_type)
     assert text.endswith(end)
     assert "broker_ready 1.0" in text
-
-
-async def test_nothing_else_is_there(get: Get) -> None:
-    status, content_type, _ = await get("/v1")
-
-    assert (status, content_type.partition(";")[0]) == (404, "application/problem+json")
 
 
 async def test_who_asks_for_the_admin_interface_is_told_where_it_is(get: Get) -> None:
@@ -309,12 +297,6 @@ async def test_text_is_as_of_after_the_request(scrapes: Scrapes, instance: Insta
     body, _ = await scrapes.text("")
 
     assert b"\nbroker_ready 0.0\n" in body
-
-
-async def test_each_form_has_a_text_of_its_own(scrapes: Scrapes) -> None:
-    answers = await asyncio.gather(scrapes.text(""), scrapes.text(OPENMETRICS))
-
-    assert [False, True] == [body.endswith(b"# EOF\n") for body, _ in answers]
 
 
 async def test_who_goes_away_takes_nobody_s_text(scrapes: Scrapes, executor: ThreadPoolExecutor) -> None:

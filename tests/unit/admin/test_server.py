@@ -24,12 +24,11 @@ from structlog.testing import capture_logs
 
 from broker.admin import server as listening
 from broker.admin.server import FIELDS_MAX, LINE_MAX_BYTES, ListeningApp, SocketFile, serve
-from broker.daemon.instance import Instance
 from broker.daemon.instance import serve as instance_serve
 from broker.errors import ListenFailedError
 from broker.net.listener import bind
 from broker.observe.query import QueryResult, SystemViews
-from tests.support.admin import ask, read_answer, request, speak
+from tests.support.admin import ask, read_answer, speak
 from tests.support.certificates import authority, make
 from tests.support.loopback import until
 
@@ -169,14 +168,6 @@ async def test_what_is_no_request_is_refused_as_a_problem_and_not_repeated(data:
     assert [] == logs
 
 
-async def test_a_connection_serves_one_request_after_the_other() -> None:
-    async with serving() as served:
-        data = request("GET", "/", {"Connection": "keep-alive"}) + request("GET", "/")
-        got = await speak(served.address, data)
-
-    assert 2 == got.count(b"hello")
-
-
 # --- crowds --------------------------------------------------------------------------------------------------
 
 
@@ -284,16 +275,6 @@ async def test_socket_is_for_its_owner_and_gone_at_the_end(configuration: Path) 
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
     assert not path.exists()
-
-
-async def test_ports_are_told_as_bound(instance: Instance) -> None:
-    admin, observe = instance.admin.admin_address, instance.admin.observe_address
-
-    assert admin is not None
-    assert observe is not None
-    assert admin.port
-    assert observe.port
-    assert admin != observe
 
 
 async def test_what_is_off_is_not_there(configuration: Path) -> None:
@@ -475,16 +456,6 @@ def test_file_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> None:
 
     assert path.exists()
     second.close()
-
-
-def test_file_that_is_gone_already_does_not_matter(tmp_path: Path) -> None:
-    path = tmp_path / "admin.sock"
-    file = SocketFile(path)
-    path.unlink()
-
-    file.close()
-
-    assert file.sock.fileno() == -1
 
 
 def test_a_group_that_is_named_may_use_the_file_as_well(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import pytest
 
-from broker.admin.client import ClientCredentials
 from broker.cli.access import (
     admin_client,
     credentials,
@@ -121,17 +120,6 @@ def test_a_token_comes_from_the_environment_or_from_the_file_that_it_names(
     monkeypatch.setenv("BROKER_ADMIN_TOKEN", "of-the-variable")
 
     assert ["of-the-file", "of-the-variable"] == [of_file.token, credentials().token]
-
-
-def test_nothing_is_shown_unless_it_is_said() -> None:
-    assert ClientCredentials() == credentials()
-
-
-def test_certificate_key_and_authority_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CA", "CERTIFICATE", "KEY"):
-        monkeypatch.setenv(f"BROKER_ADMIN_{name}", f"{name}.pem")
-
-    assert ClientCredentials("", Path("CA.pem"), Path("CERTIFICATE.pem"), Path("KEY.pem")) == credentials()
 
 
 def test_a_certificate_without_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from broker.bench import suite
 from broker.bench.figures import FigureChange, Result, Row, load
-from broker.bench.generator import GeneratorError
 from broker.cli.bench import readable, show, show_changes
 from tests.support.command import run
 
@@ -91,12 +90,6 @@ def test_without_a_name_everything_is_measured(asked: list[tuple[Any, ...]]) -> 
     assert "4.00" in result.stdout
 
 
-def test_what_is_named_is_measured_in_full(asked: list[tuple[Any, ...]]) -> None:
-    run("bench", "dialogs", "--full")
-
-    assert [("dialogs", True)] == asked
-
-
 def test_figures_are_kept_and_compared_with(asked: list[tuple[Any, ...]], tmp_path: Path) -> None:
     run("bench", "--save", tmp_path / "first.json")
 
@@ -124,18 +117,3 @@ def test_a_file_that_holds_no_figures_is_refused_before_anything_is_measured(
 
     assert (1, []) == (result.exit_code, asked)
     assert "holds no results of broker bench" in result.stderr
-
-
-def test_an_unknown_benchmark_is_wrong_usage() -> None:
-    assert 2 == run("bench", "weather").exit_code
-
-
-def test_a_measurement_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> Result:
-        raise GeneratorError("load generator: connect to the hop: Connection refused")
-
-    monkeypatch.setattr(suite, "run", fail)
-
-    result = run("bench")
-
-    assert (1, "load generator: connect to the hop: Connection refused\n") == (result.exit_code, result.stderr)

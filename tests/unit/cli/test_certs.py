@@ -86,13 +86,6 @@ def test_database_is_what_dialog_security_loads() -> None:
     assert ("CN=billing", ("spiffe://shop/billing",)) == (identity.signing.who.subject, identity.signing.who.uris)
 
 
-def test_database_may_be_signed_by_an_authority() -> None:
-    certs("init", "ca")
-    certs("issue", "--database", "billing", "--ca", "ca")
-
-    own("billing.dialog.pem").verify_directly_issued_by(own("ca/ca.pem"))
-
-
 def test_identity_on_its_own_is_signed_by_itself() -> None:
     values = told("init", "--self-signed", "tls", "--name", "gateway", "--host", "127.0.0.1")
 
@@ -217,27 +210,6 @@ def test_show_tells_which_setting_uses_a_file() -> None:
     assert [("ca/ca.pem", ""), ("a.pem", "endpoint.certificate")] == [(row["file"], row["setting"]) for row in one]
 
 
-def test_show_says_where_a_configuration_would_name_certificates_when_it_names_none() -> None:
-    Path("broker.toml").write_text('[endpoint]\nlisten=["127.0.0.1:4022"]\n')
-
-    table, rows = certs("show", "-c", "broker.toml"), certs("show", "-c", "broker.toml", "-o", "json")
-
-    assert "" == table.stdout
-    assert table.stderr.startswith(
-        "broker.toml names no certificate that is there: certificate and trust in [endpoint]"
-    )
-    assert [] == json.loads(rows.stdout)
-
-
-def test_show_of_a_key_says_what_it_is() -> None:
-    certs("issue", "--database", "billing")
-
-    result = run("certs", "show", "billing.dialog.key")
-
-    assert 1 == result.exit_code
-    assert "billing.dialog.key: holds a private key and no certificate" in result.stderr
-
-
 # --- renew --------------------------------------------------------------------------------------------------
 
 
@@ -305,17 +277,6 @@ def test_self_signed_one_is_replaced_at_once_when_that_is_said() -> None:
 
     assert [own("a.pem"), old] == read_certificates(Path("a.trust.pem"))
     assert old != own("a.pem")
-
-
-def test_what_an_authority_signed_may_be_prepared_too() -> None:
-    certs("init", "ca")
-    certs("issue", "a", "--ca", "ca")
-
-    certs("renew", "a.pem", "--ca", "ca", "--prepare")
-    new = own("a.next.pem")
-    certs("renew", "a.pem")
-
-    assert new == own("a.pem")
 
 
 def test_key_to_seal_to_is_renewed_alone_and_the_old_one_still_opens() -> None:

@@ -119,17 +119,6 @@ def test_check_shows_the_first_of_each_kind_and_counts_the_others(configuration:
     assert ("duplicate-route", str(script), None) == (more["code"], more["file"], more["line"])
 
 
-def test_check_counts_mistakes_as_well(configuration: Path, tmp_path: Path) -> None:
-    configuration.write_text(configuration.read_text() + 'scripts = ["a.sql"]\n')
-    (tmp_path / "a.sql").write_text("x; " * 1500)
-
-    lines = run("check", "-c", configuration, "--offline").stderr.splitlines()
-
-    assert 20 == sum(": error 102: " in line for line in lines)
-    assert f"{tmp_path / 'a.sql'}: and 980 more `setting`" in lines
-    assert any('a.sql" has 1,000 mistakes, and what comes after them is not read' in line for line in lines)
-
-
 def test_check_takes_several_configurations_and_walks_through_them(tmp_path: Path) -> None:
     for name, other in (("a", "b"), ("b", "a")):
         (tmp_path / f"{name}.sql").write_text(f"CREATE ROUTE r WITH ADDRESS = 'tcp://{other}';\n")
@@ -156,13 +145,6 @@ def test_check_tells_what_it_has_not_looked_at(configuration: Path) -> None:
     assert 'endpoint.listen[0]: whether "127.0.0.1:0" can be bound' in skipped
 
 
-def test_check_without_offline_has_looked_at_everything(configuration: Path) -> None:
-    result = run("check", "-c", configuration)
-
-    assert (0, "the configuration is good\n") == (result.exit_code, result.stdout)
-    assert "not checked" not in result.stderr
-
-
 def test_check_prints_annotations_of_a_workflow(configuration: Path) -> None:
     configuration.write_text(f"[endpoint]\nmax_hopz = 3\n{_QUIET}")
 
@@ -181,15 +163,6 @@ def test_annotation_is_escaped(text: str, escaped: str) -> None:
     row = {"level": "skipped", "code": "setting", "file": text, "line": None, "column": None, "text": "50%"}
 
     assert f"::notice file={escaped},title=setting::50%25" == _annotation(row)
-
-
-def test_check_takes_flags_as_serve_does(configuration: Path) -> None:
-    result = run("check", "-c", configuration, "--offline", "--set", "endpoint.max_hops=999")
-
-    assert (1, "endpoint.max_hops (flag): 999 is not a whole number from 1 to 255; write it without quotes") == (
-        result.exit_code,
-        result.stderr.splitlines()[0],
-    )
 
 
 def test_check_of_nothing_asks_for_a_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

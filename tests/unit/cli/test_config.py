@@ -59,19 +59,6 @@ def test_running_settings_have_no_flags(configuration: Path) -> None:
     assert "give one of them" in result.stderr
 
 
-def test_nobody_runs_is_4(configuration: Path) -> None:
-    assert 4 == run("config", "show", "-c", configuration, "--running").exit_code
-    assert 4 == run("config", "diff", "-c", configuration).exit_code
-
-
-def test_wrong_configuration_is_1_and_shows_the_place(configuration: Path) -> None:
-    configuration.write_text("[endpoint]\nmax_hops = 0\n")
-
-    result = run("config", "show", "-c", configuration)
-
-    assert (1, ["max_hops = 0", "           ^"]) == (result.exit_code, result.stderr.splitlines()[1:])
-
-
 def test_what_differs_is_told_with_both_values(configuration: Path, fake_admin: Any) -> None:
     written = json.loads(run("config", "show", "-c", configuration, "-o", "json").stdout)
     fake_admin.answers["/v1/config"] = (200, {"settings": written})

@@ -129,15 +129,6 @@ def test_a_file_of_which_no_record_is_known_is_told_so(used: Path) -> None:
     assert "broker database keep NAME -c CONFIG" in texts[1]
 
 
-def test_a_file_beside_it_that_is_no_record_is_passed_by(used: Path, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    link = tmp_path / "elsewhere" / "link"
-    link.symlink_to(used)
-    link.with_name("databases.json").write_text("[]")
-
-    assert str(used.with_name("databases.json")) == told("keep", link)["record"]
-
-
 def test_a_copy_of_which_no_record_is_known_is_told_so(configuration: Path, copied: Path) -> None:
     copied.with_name("databases.json").unlink()
 
@@ -160,10 +151,6 @@ def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Pa
         line["operation"] for line in (keep, error, new)
     ]
     assert {(str(copied), "done")} == {(line["target"], line["outcome"]) for line in (keep, error, new)}
-
-
-def test_msdb_can_be_kept(configuration: Path, used: Path) -> None:
-    assert str(used.with_name("msdb.db")) == told("keep", "-c", configuration, "msdb")["path"]
 
 
 # --- new ----------------------------------------------------------------------------------------------------
@@ -250,26 +237,6 @@ def test_a_file_that_a_daemon_has_is_left_alone(configuration: Path, copied: Pat
     assert "another daemon has it open: stop it first" in result.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_database_that_is_not_there_is_3_and_is_not_made(configuration: Path, tmp_path: Path, command: str) -> None:
-    result = run("database", command, "-c", configuration, tmp_path / "none.db")
-
-    assert 3 == result.exit_code
-    assert "the configuration has: msdb, orders" in result.stderr
-    assert not (tmp_path / "none.db").exists()
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_that_is_no_database_is_refused(configuration: Path, tmp_path: Path, command: str) -> None:
-    (tmp_path / "text").write_text("this is a text, and no database at all")
-
-    result = run("database", command, "-c", configuration, tmp_path / "text")
-
-    assert 1 == result.exit_code
-    assert "store " in result.stderr
-    assert "this is a text, and no database at all" == (tmp_path / "text").read_text()
-
-
 def test_a_lock_that_cannot_be_made_is_an_error(configuration: Path, used: Path) -> None:
     Path(f"{used}.lock").unlink()
     Path(f"{used}.lock").mkdir()
@@ -313,29 +280,9 @@ def test_a_database_is_found_by_its_file(configuration: Path, shop: Path, *, con
         db.execute("SELECT 1")
 
 
-def test_a_database_that_is_not_there_is_911_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(ConversationError, match="give the path of one") as caught:
-        open_database(None, str(tmp_path / "none.db"))
-
-    assert 911 == caught.value.number
-    assert [] == list(tmp_path.iterdir())
-
-
 def test_a_name_that_the_configuration_does_not_have_is_answered_with_those_it_has(configuration: Path) -> None:
     with pytest.raises(ConversationError, match=r"the configuration has \['orders'\]"):
         open_database(configuration, "bill")
-
-
-def test_a_file_that_is_no_database_of_the_broker_is_refused(tmp_path: Path) -> None:
-    text, plain = tmp_path / "passwd", tmp_path / "plain.db"
-    text.write_text("root:x:0:0:" * 200)
-    with closing(sqlite3.connect(plain)) as db:
-        db.execute("CREATE TABLE mine (x)")
-
-    with pytest.raises(StoreUnavailableError, match="passwd: "):
-        open_database(None, str(text))
-    with pytest.raises(StoreUnavailableError, match="no database of the broker; name it in a daemon's configuration"):
-        open_database(None, str(plain))
 
 
 @pytest.mark.parametrize("size", [1, 5000], ids=["in a page", "in pages of its own"])
@@ -354,8 +301,3 @@ def fill(path: Path, text: str) -> None:
         db.execute(f"PRAGMA max_page_count = {pages + 2}")
         for _ in range(10_000):
             db.execute("INSERT INTO note VALUES (?)", (text,))
-
-
-def test_a_mistake_of_the_command_stays_one(shop: Path) -> None:
-    with pytest.raises(sqlite3.ProgrammingError), open_database(None, str(shop)) as db:
-        db.execute("SELECT ?", ())

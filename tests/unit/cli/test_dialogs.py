@@ -96,19 +96,6 @@ def test_send_ends_the_conversation_behind_the_last_message(shop: Path) -> None:
     assert [("DO",)] == look(shop, "SELECT state FROM broker_conversation")
 
 
-def test_send_takes_a_database_by_its_name_in_the_configuration(shop: Path, configuration: Path) -> None:
-    result = run("send", "-c", configuration, "-d", "orders", "--from", "Orders", "--to", "b", "x")
-
-    assert 0 == result.exit_code
-    assert [b"x"] == sent(shop)
-
-
-def test_send_takes_a_file_beside_a_configuration_that_does_not_name_it(shop: Path, configuration: Path) -> None:
-    result = run("send", "-c", configuration, "-d", shop, "--from", "Orders", "--to", "b", "x")
-
-    assert 0 == result.exit_code
-
-
 def test_receive_prints_json_and_takes_what_it_printed(shop: Path) -> None:
     handle = arrive(shop, b"one", "zwei \N{SNOWMAN}".encode(), b"\xff")
 
@@ -124,21 +111,6 @@ def test_receive_prints_json_and_takes_what_it_printed(shop: Path) -> None:
     } == rows[0]
     assert ["one", "zwei \N{SNOWMAN}", "\\xff"] == [row["message_body"] for row in rows]
     assert [] == look(shop, "SELECT * FROM broker_message")
-
-
-def test_receive_prints_a_table_in_which_nothing_is_markup(shop: Path) -> None:
-    arrive(shop, b"[/red]")
-
-    assert "[/red]" in receive(shop).stdout
-
-
-def test_receive_takes_no_more_than_it_was_asked_for(shop: Path) -> None:
-    arrive(shop, b"one", b"two")
-
-    rows = json.loads(receive(shop, "--top", 1, "-o", "json").stdout)
-
-    assert ["one"] == [row["message_body"] for row in rows]
-    assert [(b"two",)] == look(shop, "SELECT message_body FROM broker_message")
 
 
 def test_receive_ends_a_conversation_once(shop: Path) -> None:
@@ -226,15 +198,6 @@ def test_send_takes_the_body_from_a_file(shop: Path, tmp_path: Path, body: bytes
         assert LARGE * 3 == large_sent(shop)
     else:
         assert [body] * 3 == sent(shop)
-
-
-def test_send_begins_the_dialog_in_a_group(shop: Path) -> None:
-    group = uuid.uuid4()
-
-    result = send(shop, "--group", group, "x")
-
-    assert 0 == result.exit_code
-    assert [(group.bytes,)] == look(shop, "SELECT conversation_group_id FROM broker_conversation")
 
 
 @pytest.mark.parametrize(
@@ -372,13 +335,6 @@ def test_what_the_ledger_does_not_account_for_is_told(store: Shop) -> None:
     db.execute("DELETE FROM broker_transmission")
 
     assert "0 failed + 1 UNACCOUNTED" in run("dialogs", "census", "-d", store.path).stdout
-
-
-def test_a_lifetime_beyond_the_calendar_is_shown(store: Shop) -> None:
-    crowd(store)
-    store.connect(isolation_level=None).execute("UPDATE broker_conversation SET lifetime = 1e15")
-
-    assert "in a far future" in run("dialogs", "census", "-d", store.path).stdout
 
 
 def test_as_json_it_has_every_figure(store: Shop) -> None:

@@ -18,7 +18,7 @@ from broker.cli.explain import explanation_lines
 from broker.cli.output import Terminal, print_lines
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.protocol.layout import NO_GUID
-from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
+from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, hosted
 from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions
 from broker.routing.route import Route
@@ -97,28 +97,6 @@ def test_no_way_is_3(fake_admin: Any, output: str) -> None:
     assert 3 == explain_by(fake_admin, "--to", "S", "-o", output, told=plain(LOST)).exit_code
 
 
-def test_no_such_database_is_3_and_the_daemons_own_sentence(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/explain"] = (404, {"number": 911, "detail": "the database 'x' does not exist here"})
-
-    result = run("explain", "--socket", fake_admin.path, "--to", "S", "-d", "x")
-
-    assert (3, "the database 'x' does not exist here\n") == (result.exit_code, result.stderr)
-
-
-def test_nobody_there_is_4(tmp_path: Path) -> None:
-    assert 4 == run("explain", "--socket", tmp_path / "none.sock", "--to", "S").exit_code
-
-
-def test_the_socket_is_found_through_the_configuration_of_the_environment(
-    configuration: Path, fake_admin: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BROKER_CONFIG", str(configuration))
-    fake_admin.answers["/v1/explain"] = (200, plain(FAR))
-
-    assert 0 == run("explain", "--to", "S").exit_code
-    assert 1 == len(fake_admin.asked)
-
-
 # --- offline ---
 
 
@@ -177,10 +155,6 @@ def test_a_configuration_answers_in_json_as_the_instance_would(described: Path) 
     assert ("delivered", "orders") == (told.explanation.outcome, told.explanation.database)
 
 
-def test_a_configuration_without_a_route_is_3(described: Path) -> None:
-    assert 3 == run("explain", "-c", described, "--to", "//c").exit_code
-
-
 def test_a_conversation_that_a_configurations_databases_do_not_have_is_3(described: Path) -> None:
     result = run("explain", "-c", described, "--conversation", GUID)
 
@@ -209,16 +183,6 @@ def test_through_goes_on_where_somebody_said_and_ends_with_the_whole_way(fake_ad
     ]
     assert "\none -> two: dropped by route to: service not here (9796);" in result.stdout
     assert [("S", True)] == [(body["to"], body["incoming"]) for _, _, body in fake_port.asked]
-
-
-def test_through_goes_on_from_a_configuration_that_nobody_runs(described: Path, fake_port: Any) -> None:
-    fake_port.answers["/v1/explain"] = (200, plain(LOST) | {"instance": "two", "broker_instance": str(UUID(int=2))})
-    where = f"tcp://far=http://127.0.0.1:{fake_port.port}"
-
-    result = run("explain", "-c", described, "--to", "//b", "--through", "--admin", where)
-
-    assert (3, 1) == (result.exit_code, len(fake_port.asked))
-    assert 1 == " ".join(result.stdout.split()).count(f"no daemon answers, so read from {described}")
 
 
 def test_through_tells_a_loop(fake_admin: Any) -> None:
@@ -346,22 +310,6 @@ def test_candidates_have_a_number_their_health_and_what_is_known_against_them() 
     assert ", suppressed: Connection refused\n" in text
 
 
-def test_a_mirror_is_shown() -> None:
-    text = read(tell([Route("pair", FAR_HOST, "Billing", ONE, mirror_address=NEAR)]))
-
-    assert "pair (tcp://far.example:4022, mirror tcp://near.example:4022, broker" in text
-    assert text.endswith("held by route pair: principal unknown (9794)\n")
-
-
-def test_a_class_behind_the_one_taken_tells_how_many_routes_it_has() -> None:
-    text = read(tell([Route("out", FAR_HOST), Route("named", TRANSPORT), Route("also", TRANSPORT, weight=2)]))
-
-    assert "  - TRANSPORT: network address comes first (2 routes)\n" in text
-    assert "  - TRANSPORT: network address comes first (1 route)\n" in read(
-        tell([Route("out", FAR_HOST), Route("named", TRANSPORT)])
-    )
-
-
 def test_the_second_pass_has_a_heading_of_its_own() -> None:
     text = read(tell([Route("me", ME, "Billing")], msdb=[Route("far", FAR_HOST)]))
 
@@ -378,33 +326,6 @@ def test_nothing_matched_is_no_success_and_hints_come_before_the_answer() -> Non
     assert "\ndelayed: no route (9798); matched again after 10 s and whenever routes or\n  services change\n" in create
 
 
-def test_the_route_that_no_table_holds_has_a_name() -> None:
-    text = read(tell([], to_service="Orders", instance=ORDERS.bytes))
-
-    assert "  ✓ 6 service in a database here: as if a route to LOCAL were there: orders\n" in text
-    assert "      ✓ the implied route: the service is here\n" in text
-
-
-@pytest.mark.parametrize(
-    ("facts", "line"),
-    [
-        ({}, "shop: to Billing, from the database orders"),
-        ({"database": None}, "shop: to Billing, from outside"),
-        ({"is_from_target": True}, "shop: to Billing, from the database orders, an answer of the target"),
-    ],
-)
-def test_the_question_stands_first(facts: dict[str, Any], line: str) -> None:
-    assert line == read(tell([], **facts)).splitlines()[0]
-
-
-def test_a_reply_needs_no_route() -> None:
-    text = read(tell([], database=None, is_from_target=True, instance=ORDERS.bytes, to_service="Orders"))
-
-    assert "  ✓ 0 reply to a database here: from a target, to the database orders\n" in text
-    assert "  - 1 to 7 not reached: a reply needs no route\n" in text
-    assert "Choosing" not in text
-
-
 @pytest.mark.parametrize(
     ("routes", "drawn", "remark"),
     [
@@ -416,10 +337,6 @@ def test_a_reply_needs_no_route() -> None:
 )
 def test_whether_the_conversation_counts_is_told(routes: list[Route], drawn: bool, remark: str) -> None:  # noqa: FBT001
     assert f"  conversation {CONVERSATION}{remark}\n" in read(tell(routes), drawn=drawn)
-
-
-def test_a_note_stands_below_the_first_line() -> None:
-    assert "  not asked" == read(tell([]), note="not asked").splitlines()[1]
 
 
 def test_what_was_not_listed_is_counted() -> None:

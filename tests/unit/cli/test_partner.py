@@ -87,12 +87,6 @@ def test_address_that_nobody_could_dial_is_refused(config: Path) -> None:
     assert "no other machine could dial LOCAL" in result.stderr
 
 
-def test_daemon_that_does_not_run_is_4(tmp_path: Path) -> None:
-    config = config_of(tmp_path, tmp_path / "none.sock", advertise=["tcp://a:4022"])
-
-    assert 4 == run(*EXPORT, "-c", config).exit_code
-
-
 def test_file_that_is_none_is_1(config: Path) -> None:
     result = run("partner", "import", "-", "-c", config, stdin="colour = 1")
 

@@ -14,7 +14,6 @@ from broker.cli import pipeline
 from broker.cli.options import Duration
 from broker.cli.pipeline import JOBS
 from broker.errors import PipelineError
-from broker.pipeline import jobs
 from broker.pipeline import jobs as entry
 from broker.pipeline.jobs import PeriodBounds, RunRequest
 from broker.pipeline.report import file as report_file
@@ -139,10 +138,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(entry, "run", fake)
     monkeypatch.setattr(report_file, "run", fake)
     return seen
-
-
-def test_the_jobs_are_those_that_there_are() -> None:
-    assert list(JOBS) == list(jobs.JOBS)
 
 
 def test_options_become_a_request(asked: list[Any]) -> None:

@@ -122,12 +122,6 @@ def test_what_is_typed_is_kept_unless_it_may_hold_a_secret(prompt: Prompt, histo
     assert ["SELECT\n1;", "SELCT;"] == History(tmp_path / "history").statements
 
 
-def test_a_statement_of_several_lines_can_be_called_back(prompt: Prompt, fake_admin: Any) -> None:
-    prompt.run(Keys("SELECT\n1;").read)
-
-    assert ["SELECT\n1;"] == statements(fake_admin)
-
-
 def test_use_changes_the_database_once_the_daemon_knows_it(
     prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,13 +142,6 @@ def test_o_chooses_how_answers_are_shown(prompt: Prompt, capsys: pytest.CaptureF
     captured = capsys.readouterr()
     assert 'name\r\na\r\n{"name": "a"}\n{"name": "a"}\n' == captured.out
     assert "\\o takes one of table, json, jsonl, csv; it is jsonl" in captured.err
-
-
-def test_d_lists_views_and_queues(prompt: Prompt, fake_admin: Any) -> None:
-    prompt.run(Keys("\\d").read)
-
-    assert "sys.system_views" in statements(fake_admin)[0]
-    assert "sys.service_queues" in statements(fake_admin)[0]
 
 
 def test_d_with_a_name_asks_for_its_columns(
@@ -200,10 +187,6 @@ def test_words_are_completed_over_the_lines_of_a_statement(prompt: Prompt, fake_
     prompt.enter("ALTER")
 
     assert ["Far"] == prompt.words("ROUTE ", "f")
-
-
-def test_words_behind_o_are_the_formats(prompt: Prompt) -> None:
-    assert ["json", "jsonl"] == prompt.words("\\o ", "js")
 
 
 def test_answers_alone_go_to_a_file(
@@ -264,16 +247,6 @@ def test_statements_are_there_in_the_next_session_with_their_lines(tmp_path: Pat
     assert (0o600, 0o700) == (mode(path), mode(path.parent))
 
 
-def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
-    path = tmp_path / "history"
-    path.write_text("SELECT 1;\n", encoding="utf-8")
-    path.chmod(0o644)
-
-    history = History(path)
-
-    assert (0o600, ["SELECT 1;"]) == (mode(path), history.statements)
-
-
 def test_the_newest_alone_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_text("".join(f"SELECT {number};\n" for number in range(3 * KEPT)), encoding="utf-8")
@@ -304,14 +277,6 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
     assert ("mine\n", []) == (other.read_text(encoding="utf-8"), history.statements)
     assert "history" in history.problem
-
-
-def test_a_directory_in_its_place_is_told_and_no_error(tmp_path: Path) -> None:
-    history = History(tmp_path)
-    history.add("SELECT 1;")
-
-    assert [] == history.statements
-    assert history.problem
 
 
 # --- what is typed ---

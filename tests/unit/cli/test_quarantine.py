@@ -66,16 +66,6 @@ def test_list_tells_what_is_in_quarantine_and_what_is_tried_again(shop: Path, db
     assert "KeyError" in table
 
 
-def test_list_of_nothing_is_empty(shop: Path) -> None:
-    assert [] == json.loads(run("quarantine", "list", "-d", shop, "-o", "json").stdout)
-
-
-def test_list_finds_its_database_by_the_configuration(shop: Path, configuration: Path, db: sqlite3.Connection) -> None:
-    failed(db, b"x")
-
-    assert 1 == len(json.loads(run("quarantine", "list", "-c", configuration, "-d", "orders", "-o", "json").stdout))
-
-
 def test_show_tells_the_traceback(shop: Path, db: sqlite3.Connection) -> None:
     handle = failed(db, b"x")
 
@@ -93,19 +83,6 @@ def test_show_writes_the_body(shop: Path, db: sqlite3.Connection, tmp_path: Path
     printed = run("quarantine", "show", "-d", shop, "--body", "-", handle)
 
     assert b"\xff\x00body" == (tmp_path / "body").read_bytes() == printed.stdout_bytes
-
-
-def test_looks_take_the_dry_run_of_the_commands_beside_them(shop: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
-    handle = failed(db, b"x")
-    looks: list[list[object]] = [["list"], ["show", handle], ["show", handle, "--body", tmp_path / "body"]]
-    before = snapshot(db)
-
-    dry = [run("quarantine", *look, "-d", shop, "--dry-run") for look in looks]
-
-    assert [0, 0, 0] == [result.exit_code for result in dry]
-    assert [handle in result.stdout for result in dry] == [True, True, True]
-    assert not (tmp_path / "body").exists()
-    assert before == snapshot(db)
 
 
 def test_show_tells_why_a_program_that_receives_itself_left_no_exception(shop: Path, db: sqlite3.Connection) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -52,34 +51,12 @@ def test_a_database_that_comes_or_goes_has_no_second_value(fake_admin: Any) -> N
     ] == lines[1:]
 
 
-def test_what_only_waits_for_a_restart_is_counted_and_nothing_changed(fake_admin: Any) -> None:
-    waiting = [ANSWER["settings"][1], ANSWER["settings"][1] | {"key": "store.synchronous"}]
-    told = NOTHING | {"settings": waiting, "waiting": [one["key"] for one in waiting]}
-    fake_admin.answers["/v1/reload"] = (200, told)
-
-    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
-
-    assert "nothing changed, 2 settings wait for a restart" == lines[0]
-
-
-def test_nothing_new_is_said_to_be_nothing_new(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/reload"] = (200, NOTHING)
-
-    assert "nothing changed\n" == run("reload", "--socket", fake_admin.path).stdout
-
-
 def test_what_is_unwise_about_the_new_settings_is_told(fake_admin: Any) -> None:
     fake_admin.answers["/v1/reload"] = (200, ANSWER | {"warnings": ["a.toml:3:1: endpoint.encryption: is unwise"]})
 
     lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
 
     assert "  warning: a.toml:3:1: endpoint.encryption: is unwise" == lines[3]
-
-
-def test_scripts_alone_are_said_alone(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/reload"] = (200, NOTHING | {"changed": True, "databases": ["msdb"]})
-
-    assert "scripts of msdb carried out\n" == run("reload", "--socket", fake_admin.path).stdout
 
 
 def test_a_dry_run_says_would(fake_admin: Any) -> None:
@@ -95,12 +72,6 @@ def test_a_dry_run_says_would(fake_admin: Any) -> None:
     assert [("POST", "/v1/reload", {"dry_run": True})] == fake_admin.asked
 
 
-def test_for_programs_it_is_json(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/reload"] = (200, ANSWER)
-
-    assert ANSWER == json.loads(run("reload", "-o", "json", "--socket", fake_admin.path).stdout)
-
-
 def test_a_wrong_configuration_is_told_whole_with_exit_code_2(fake_admin: Any) -> None:
     errors = [{"key": "a", "text": "a.toml:1:2: a: is wrong; do b"}, {"key": "c", "text": "a.toml:2:2: c: is wrong"}]
     problem = {"status": 422, "detail": "x", "errors": errors, "more_errors": 3}
@@ -110,12 +81,6 @@ def test_a_wrong_configuration_is_told_whole_with_exit_code_2(fake_admin: Any) -
 
     assert 2 == result.exit_code
     assert [*(one["text"] for one in errors), "and 3 more", "nothing has changed"] == result.stderr.splitlines()
-
-
-def test_a_daemon_that_is_not_there_is_exit_code_4(tmp_path: Path) -> None:
-    result = run("reload", "--socket", tmp_path / "none.sock")
-
-    assert (4, True) == (result.exit_code, "--socket" in result.stderr)
 
 
 def test_a_file_that_is_wrong_is_exit_code_2_and_asks_nobody(fake_admin: Any, tmp_path: Path) -> None:

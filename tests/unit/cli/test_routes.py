@@ -102,24 +102,11 @@ def test_json_is_the_answer_of_the_api_without_the_arrivals(fake_admin: Any) -> 
     assert api | {"followed": None} == told
 
 
-def test_a_refusal_is_told_in_the_daemons_own_words(fake_admin: Any) -> None:
-    text = "Msg 15151, Level 16, <stdin>:1:12\ncannot drop the route 'there'"
-    fake_admin.answers["/v1/plan"] = (404, {"number": 15151, "detail": text})
-
-    result = run("routes", "plan", "-", "--socket", fake_admin.path, stdin=SCRIPT)
-
-    assert (3, "", True) == (result.exit_code, result.stdout, "cannot drop the route" in result.stderr)
-
-
 def test_bytes_that_are_no_text_are_told_with_their_place(fake_admin: Any) -> None:
     result = plan(fake_admin, script=b"DROP ROUTE\n\xff")
 
     assert (1, []) == (result.exit_code, fake_admin.asked)
     assert "<stdin>:2:1" in result.stderr
-
-
-def test_nobody_there_is_4(tmp_path: Path) -> None:
-    assert 4 == run("routes", "plan", "-", "--socket", tmp_path / "none.sock", stdin=SCRIPT).exit_code
 
 
 # --- from instance to instance ---
@@ -154,12 +141,6 @@ def test_a_loop_that_is_there_already_is_0(fake_admin: Any) -> None:
 
     assert 0 == result.exit_code
     assert "it is there today" in " ".join(result.stdout.split())
-
-
-def test_more_services_than_could_be_followed_are_told(fake_admin: Any) -> None:
-    result = plan(fake_admin, "--through", told=msgspec.structs.replace(HARMLESS, more_arrivals=True))
-
-    assert "there are more services than were followed" in result.stdout
 
 
 # --- usage ---
@@ -331,10 +312,6 @@ def test_many_routes_are_cut() -> None:
     assert "  and 7 more\n" not in read(a_plan(*edits[:-1]))
 
 
-def test_too_many_changes_to_list_are_told() -> None:
-    assert "Routes\n  more than 10,000 changes, which are too many to list\n" in read(a_plan(more_edits=None))
-
-
 # --- conversations ---
 
 
@@ -345,12 +322,6 @@ def test_every_fate_has_its_words(fate: Fate, count: int, its: str) -> None:
 
     [row] = [line for line in text.splitlines() if line.startswith(f"       {count}  would ")]
     assert ({"its", "their"} - {its}).isdisjoint(row.split())
-
-
-def test_one_conversation_is_told_by_its_handle() -> None:
-    assert f"  ! {HANDLES[0]} of orders, to //shop/Billing: would move\n" in read(
-        a_plan(consequences=(change(),)), width=100
-    )
 
 
 @pytest.mark.parametrize(
@@ -413,10 +384,6 @@ def test_harm_of_both_kinds_is_in_the_verdict() -> None:
     )
 
 
-def test_one_service_is_no_services() -> None:
-    assert "  1 service followed, no loop found\n" in read(a_plan(followed=ways(count=1)))
-
-
 def test_where_nobody_could_be_asked_the_verdict_is_less_sure() -> None:
     text = read(a_plan(followed=ways(unknown=("a -> b: not known from there on",))))
 
@@ -443,19 +410,6 @@ def test_many_ways_are_cut() -> None:
 
 
 # --- any text ---
-
-
-def test_names_that_a_terminal_would_obey_are_written_out() -> None:
-    text = read(a_plan(edit("\x1b[2J", None, route(remote_service_name="[bold]")), consequences=(change(),)))
-
-    assert "  + \\x1b[2J: [bold] -> tcp://old:4022\n" in text
-
-
-def test_lines_fit_and_guids_stay_whole() -> None:
-    text = read(a_plan(consequences=(change(to_service="//a/rather/long/service/name/for/one/line"),)))
-
-    assert 80 >= max(map(len, text.splitlines()))
-    assert HANDLES[0] in text
 
 
 def test_what_comes_when_the_last_lifetime_has_ended_is_told() -> None:

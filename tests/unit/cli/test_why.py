@@ -75,10 +75,6 @@ def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> 
     ] == done.stderr.splitlines()
 
 
-def test_what_is_no_guid_is_refused() -> None:
-    assert 2 == run("why", "nonsense").exit_code
-
-
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path / "shop.db")
@@ -150,18 +146,6 @@ def test_closed_side_is_told_by_its_handle(config: Path, shop: Shop) -> None:
     assert 0 == done.exit_code
     assert f"conversation {str(dialog.conversation_id).upper()}" in done.stdout
     assert "the initiator's side is closed since" in done.stdout
-
-
-def test_an_id_that_no_file_knows_is_unknown_too(config: Path) -> None:
-    done = run("why", uuid4(), "-c", config)
-
-    assert 3 == done.exit_code
-    assert "database shop" in done.stderr
-    assert "no frames under way" in done.stderr
-
-
-def test_a_socket_on_which_nobody_answers_is_told(tmp_path: Path) -> None:
-    assert 4 == run("why", uuid4(), "--socket", tmp_path / "none.sock").exit_code
 
 
 def test_without_a_configuration_there_are_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
