@@ -109,7 +109,7 @@ class Sighting(NamedTuple):
 
     @property
     def lost(self) -> str:
-        """What the file held before it was made anew, as far as this instance knows; empty when nothing."""
+        """What the file held before it was made again, as far as this instance knows; empty when nothing."""
         return lost_sentence(self.others) if self.starts == 0 else ""
 
 

@@ -137,7 +137,7 @@ class Reassembly:
         return tuple((sequence, first, last) for sequence, first, last in runs)
 
     def join(
-        self, sequence: int, last: int, tail: tuple[int, bytes] | None = None
+        self, sequence: int, last: int, tail: tuple[int, bytes] | None = None, *, is_end: bool = False
     ) -> tuple[Envelope, bytes | LargeBody]:
         """
         Join a message whose fragments are all here, up to its last one; what is joined is not kept any longer.
@@ -145,7 +145,8 @@ class Reassembly:
         Args:
             sequence: The message.
             last: The number of its last fragment.
-            tail: Flags and body of that one when it has just come; None when it is kept like the others.
+            tail: Flags and body of that one when it has just arrived; None when it is kept like the others.
+            is_end: It is END DIALOG, which needs no body.
 
         Raises:
             FrameMalformedError: its envelope cannot be read; its fragments are not kept any longer.
@@ -164,7 +165,8 @@ class Reassembly:
         self._db.execute(f"DELETE {_OF_MESSAGE}", key)
         if tail is not None:
             bodies.append(tail[1])
-        return decode_envelope(b"".join(bodies))
+        body = b"".join(bodies)
+        return decode_envelope(body) if body or not is_end else (Envelope(), b"")
 
     def discard(self, expected: Place) -> None:
         """What waits after whole messages will never be one; maintenance removes it."""

@@ -284,7 +284,7 @@ class SideReceiver:
 
     def _join(self, where: Place, flags: int, tail: tuple[int, bytes] | None = None) -> None:
         try:
-            envelope, body = self._fragments.join(*where, tail)
+            envelope, body = self._fragments.join(*where, tail, is_end=bool(flags & _END))
         except FrameMalformedError as error:
             self._fail_malformed(where[0], error)
         else:

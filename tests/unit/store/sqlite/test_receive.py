@@ -741,8 +741,10 @@ def test_endless_list_of_runs_is_cut(desk: Desk, target: FarSide) -> None:
 # --- the end and errors -----------------------------------------------------------------------------------------
 
 
-def test_end_is_read_in_its_turn(desk: Desk, far: FarSide) -> None:
-    desk.take(far.message(0, b"0"), far.end(2))
+@pytest.mark.parametrize("has_body", [True, False])
+def test_end_is_read_in_its_turn(desk: Desk, far: FarSide, *, has_body: bool) -> None:
+    end = far.end(2) if has_body else far.fragment((2, 0), b"", flags=LAST | Flag.END_DIALOG)
+    desk.take(far.message(0, b"0"), end)
     assert ["CO"] == desk.states
 
     desk.take(far.message(1, b"1"))
