@@ -3,8 +3,8 @@ Which connections are admitted: so many in all, so many of one peer, and slots t
 
 A peer is its principal where it has proved one, else its host. Known are peers that have proved a principal, and hosts
 that a route names by their IP address, that were reached by dialling, or from which a principal was proved. When all
-slots are taken, a connection of an unknown peer without HELLO is evicted, the longest first; else the new one is told
-why and closed. What this instance dials is counted and never refused.
+slots are taken, a connection of an unknown peer without HELLO is evicted, the longest first; else the new one is
+closed with the reason. What this instance dials is counted and never refused.
 
 There are never more connections than the file descriptors allow, apart from the reserve of `broker.net.listener`, so
 that a crowd of strangers cannot have accepting paused, which would lock out everybody. Loop-only.

@@ -163,7 +163,7 @@ class Dialer:
             except (OSError, TlsRefusedError) as error:
                 self._fail(address, history, getattr(error, "strerror", "") or str(error))
             except Exception:
-                self._fail(address, history, "a fault of this program, which the log tells")
+                self._fail(address, history, "a fault of this program: see the log")
                 raise
             else:
                 history.is_dialling = False

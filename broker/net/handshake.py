@@ -3,7 +3,7 @@ From a connected socket to the transport of a link: plain, or by a TLS handshake
 
 Where encryption is disabled there is nothing to do. A TLS handshake is a task with a deadline; only it reads the socket
 until it is over. What `supported` means: the side that dials begins with TLS, and dials again in plain text once a peer
-has answered so, which is remembered for a while; the side that is dialled waits for the first byte, which tells.
+has answered so, which is remembered for a while; the side that is dialled waits for the first byte, which decides.
 
 Unknown peers may begin as many handshakes as they like; only so many run at one time. A peer that means it is done
 within milliseconds, so above the limit the longest of a host that has its share is ended, else the longest of the host
@@ -183,7 +183,7 @@ class Handshaker:
 
     def secure(self, security: Security, links: Iterable[Link]) -> None:
         """
-        Use this for TLS from now on; links whose peers it does not accept are closed, and the peers told why.
+        Use this for TLS from now on; links whose peers it does not accept are closed with the reason.
 
         Links stay whose peers saw the certificate that this instance showed before.
         """
@@ -219,9 +219,7 @@ class Handshaker:
                 raise TlsRefusedError(problem)
             data = await self._loop.sock_recv(sock, HANDSHAKE_READ_BYTES)
             if not data:
-                raise TlsRefusedError(
-                    "the peer closed the connection in the middle of the handshake; its log tells why"
-                )
+                raise TlsRefusedError("the peer closed the connection in the middle of the handshake: see its log")
             if not received and data[0] == FIRST_OF_HELLO and not is_accept:
                 raise _PlainAnswerError("the peer speaks plain text: set encryption there, or allow plain text here")
             received += len(data)

@@ -3,7 +3,7 @@ Listening: accept connections and hand each on as a socket; and the file descrip
 
 Each peer that connects takes a descriptor, and there is no end to strangers. So no connection is accepted while fewer
 than a reserve are free: next hops are dialled, files opened and the admin interface answers all the same. The system
-gives out the lowest number that is free, so the number of a new descriptor tells how many are taken at least. A
+gives out the lowest number that is free, so the number of a new descriptor is how many are taken at least. A
 shortage pauses accepting for a moment instead of spinning or dying; connected peers are served on. Loop-only.
 """
 
@@ -32,8 +32,8 @@ SHORTAGE_PAUSE = 0.1  # seconds without accepting when descriptors or memory ran
 _SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _REMEDIES = {
-    errno.EADDRINUSE: "stop what listens there (ss -ltnp tells), or choose another address",
-    errno.EADDRNOTAVAIL: "choose an address of this machine (ip address tells)",
+    errno.EADDRINUSE: "stop what listens there (see ss -ltnp), or choose another address",
+    errno.EADDRNOTAVAIL: "choose an address of this machine (see ip address)",
     errno.EACCES: "choose a port above 1023, or give the program CAP_NET_BIND_SERVICE",
 }
 

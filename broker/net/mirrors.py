@@ -1,12 +1,12 @@
 """
-Asks mirrored pairs which partner is the principal, as `broker.routing.mirrored` decides, and tells the forwarder.
+Asks mirrored pairs which partner is the principal, as `broker.routing.mirrored` decides; the forwarder follows.
 
 A pair is asked once frames need it, until no route names it any more; so there are never more than mirrored routes.
 What is said of a broker instance by the link that serves an address counts for every pair that has both, asked for or
 not: a partner that takes over says so by the link on which it was asked. Whenever another link comes to serve an
 address that is asked, or is the principal's, the question is sent again on that one, so that its peer knows whom to
 notify. A question that waits for its connection is sent although the other partner has claimed meanwhile, as only its
-answer tells that there is a mirror; when the connection fails, it is dropped. A frame refused at a principal's address
+answer shows that there is a mirror; when the connection fails, it is dropped. A frame refused at a principal's address
 says nothing by itself, as it may have been for another service there; the principal is asked, and its answer decides.
 This very instance is asked without a link. Loop-only.
 """

@@ -366,7 +366,7 @@ class Peers:
         Whether a peer that claims to be this instance is.
 
         A HELLO repeats what any peer was sent, so certificates decide where peers show them. Elsewhere the id of this
-        process is the best there is: it tells a copy of the state directory, which has the same `instance`.
+        process is the best there is: a copy of the state directory has the same `instance` and another one.
         """
         if self.handshaker.security.is_authenticating:
             return self._shows_our_certificate(link)
@@ -588,7 +588,7 @@ class LoopFairness:
             self._rearm = self._loop.call_later(REARM_SECONDS, self._rearm_next)
 
     def close(self) -> None:
-        """Do nothing more; all links are closed by somebody else."""
+        """Do nothing more; the caller closes all links."""
         self._ended.clear()
         if self._rearm is not None:
             self._rearm.cancel()

@@ -431,7 +431,7 @@ def _check_key(path: Path) -> None:
 def _load_pair(context: ssl.SSLContext, certificate: Path, private_key: Path) -> None:
     _check_key(private_key)
     try:
-        # An empty password, so that nobody is asked for one on a terminal whatever the file holds.
+        # An empty password, so that OpenSSL does not ask for one on a terminal whatever the file holds.
         context.load_cert_chain(certificate, private_key, password="")
     except ssl.SSLError as error:
         raise CertificateUnusableError("private_key", str(private_key), *_pair_problem(error, certificate)) from None

@@ -181,7 +181,8 @@ class TlsTransport(Transport):
         """
         Decrypt what one read brings.
 
-        Shape: `view` longer than `RECORD_MAX_BYTES`, and not above that and the scratch buffer together.
+        Args:
+            view: Longer than `RECORD_MAX_BYTES`, and not longer than that and the scratch buffer together.
 
         Raises:
             BlockingIOError: nothing for the link has come.
@@ -201,7 +202,7 @@ class TlsTransport(Transport):
             plain = self._decrypt(size, view)
         except ssl.SSLError as error:
             with contextlib.suppress(OSError):
-                self._push()  # the alert that tells the peer
+                self._push()  # the alert for the peer
             raise ConnectionError(explain(error)) from None
         if self._outgoing.pending:  # an answer to the peer's key update
             self._push()
@@ -305,8 +306,8 @@ class TlsTransport(Transport):
 
 
 _SENTENCES = {
-    "WRONG_VERSION_NUMBER": "what the peer speaks is no TLS",
-    "HTTP_REQUEST": "what the peer speaks is HTTP, not TLS",
+    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
+    "HTTP_REQUEST": "the peer speaks HTTP, not TLS",
     "UNSUPPORTED_PROTOCOL": "the peer does not speak TLS 1.3",
     "NO_PROTOCOLS_AVAILABLE": "the peer does not speak TLS 1.3",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer shows no certificate: set endpoint.certificate there",
@@ -314,10 +315,10 @@ _SENTENCES = {
     "TLSV1_ALERT_UNKNOWN_CA": (
         "the peer does not trust this instance's certificate: add it to peers there, or its CA to trust"
     ),
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this instance's certificate: its log tells why",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this instance's certificate: see its log",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this instance's certificate has expired: renew endpoint.certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this instance's certificate: its log tells why",
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the peer refuses this kind of certificate: its log tells why",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this instance's certificate: see its log",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the peer refuses this kind of certificate: see its log",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer has no cipher or key exchange in common with this instance",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the peer does not speak TLS 1.3",
     "TLSV1_ALERT_NO_APPLICATION_PROTOCOL": "the peer does not speak sbrk/1 over TLS",

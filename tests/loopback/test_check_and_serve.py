@@ -36,7 +36,7 @@ CASES: list[tuple[Mistake, int, str, str]] = [
     (hurried.certificate_of_tomorrow, EX_TEMPFAIL, "UTC; set the clock of this machine, which says 2", ""),
     (hurried.database_certificate_without_key, EX_CONFIG, "and private_key is not; give private_key, or neither", ""),
     (hurried.port_taken, EX_TEMPFAIL, "Address already in use; stop what listens there", ""),
-    (hurried.port_of_another_machine, EX_TEMPFAIL, "choose an address of this machine (ip address tells)", ""),
+    (hurried.port_of_another_machine, EX_TEMPFAIL, "choose an address of this machine (see ip address)", ""),
     (hurried.name_that_does_not_resolve, EX_TEMPFAIL, "correct the name, or write an address", ""),
     (hurried.observe_port_taken, EX_TEMPFAIL, "Address already in use; stop what listens there", ""),
     (hurried.admin_port_taken, EX_TEMPFAIL, "Address already in use; stop what listens there", ""),

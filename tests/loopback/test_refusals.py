@@ -83,7 +83,7 @@ WRONG: dict[str, tuple[Make, str, str]] = {
     "not valid yet": (
         lambda sides: make("bad", *LOOPBACK, by=sides.ca, begins=DAY / 2),
         "the peer's certificate is not valid yet: compare the clocks of both machines",
-        "the peer refuses this instance's certificate: its log tells why",
+        "the peer refuses this instance's certificate: see its log",
     ),
 }
 

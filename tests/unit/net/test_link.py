@@ -11,6 +11,8 @@ import pytest
 from broker.errors import FrameMalformedError, PeerSilentError
 from broker.flow import Disposition
 from broker.forwarding.entry import CARE_MAX
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.latency import BOUNDS, REST_SECONDS, SHARED_FRAMES, HopTimes
 from broker.forwarding.pool import READ_BYTES
 from broker.net.link import (
     ACTIVE_SECONDS,
@@ -394,19 +396,11 @@ async def test_stranger_is_told_what_is_wrong_and_closed(first: bytes, number: i
     [(b"\xff\xff\xff\xff", 28042), (b"\x00\x00\x00\x07", 28041), (b"\x00\x00\x00\x10\x09", 28041)],
     ids=["too long", "too short", "unknown kind"],
 )
-@pytest.mark.parametrize("is_online", [False, True])
-async def test_frame_is_refused_on_the_fewest_bytes(
-    first: bytes,
-    number: int,
-    is_online: bool,  # noqa: FBT001 - a parameter of the test
-    ends: LinkEnds,
-) -> None:
-    if is_online:
-        ends.go_online()
-    else:
-        ends.start()
+@pytest.mark.parametrize("hello", [HELLO, b""], ids=["online", "stranger"])
+async def test_frame_is_refused_on_the_fewest_bytes(first: bytes, number: int, hello: bytes, ends: LinkEnds) -> None:
+    ends.start()
 
-    ends.sock.feed(first, piece=1)
+    ends.sock.feed(hello + first, piece=1)
 
     last = ends.said()[-1]
     assert isinstance(last, Fatal)
@@ -634,6 +628,77 @@ async def test_ended_link_has_no_heartbeat(ends: LinkEnds, loop: PlayedLoop) -> 
     ends.link.tick(loop.time() + 200)
 
     assert (b"", None) == (ends.sock.written, ends.link.error)
+
+
+# --- how long frames are here ---
+
+
+def hop_times(forwarder: Forwarder) -> dict[float, int]:
+    """Frames by the bound they are below."""
+    forwarder.hop.count_pending()
+    bounds = [*BOUNDS, float("inf")]
+    return {bound: count for bound, count in zip(bounds, forwarder.hop.counts, strict=True) if count}
+
+
+@pytest.mark.parametrize(("pause", "frames"), [(0.0, 3 * SHARED_FRAMES + 1), (2 * REST_SECONDS, 3)])
+async def test_lone_frames_share_one_time_unless_the_link_rested(
+    pause: float, frames: int, ends: LinkEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends.go_online()
+    timed: list[float] = []
+    handed_over = HopTimes.handed_over
+
+    def watched(times: HopTimes, *args: Any) -> None:
+        timed.append(args[0])
+        handed_over(times, *args)
+
+    monkeypatch.setattr(HopTimes, "handed_over", watched)
+
+    for number in range(frames):
+        await asyncio.sleep(pause)
+        ends.sock.feed(message(sequence_number=number))
+
+    assert (3, frames) == (len(timed), sum(hop_times(ends.forwarder).values()))
+
+
+async def test_frame_that_waits_is_counted_when_it_leaves_with_its_time(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+    ends.sock.feed(message(to_service="//far") + message(sequence_number=1))
+    assert hop_times(ends.forwarder) == {BOUNDS[0]: 1}
+    outbox = next(iter(ends.forwarder.table.outboxes.values()))
+    outbox.outlet = Taking()
+
+    outbox.drain(loop.time() + 0.7)
+
+    assert hop_times(ends.forwarder) == {BOUNDS[0]: 1, 1.0: 1}
+    assert ends.forwarder.hop.seconds == pytest.approx(0.7)
+
+
+async def test_frames_that_came_at_different_times_are_told_apart(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+    ends.sock.feed(message(to_service="//far") + message(to_service="//far", sequence_number=1))
+    await asyncio.sleep(10)
+    ends.sock.feed(message(to_service="//far", sequence_number=2))
+    outbox = next(iter(ends.forwarder.table.outboxes.values()))
+    outbox.outlet = Taking()
+
+    outbox.drain(loop.time() + 0.2)
+
+    assert hop_times(ends.forwarder) == {0.25: 1, 30.0: 2}
+
+
+class Taking:
+    """An outlet that takes everything."""
+
+    max_frame = 1 << 20
+    is_narrow = False
+    can_send = True
+
+    def send(self, data: Any) -> int:
+        return len(data)
+
+    def finish(self, rest: Any) -> None:
+        raise AssertionError("takes everything at once")
 
 
 # --- the end ---

@@ -213,7 +213,7 @@ def test_port_zero_is_any_free_port_that_is_then_taken() -> None:
         with pytest.raises(ListenFailedError) as caught:
             bind("127.0.0.1", port)
 
-    hint = "stop what listens there (ss -ltnp tells), or choose another address"
+    hint = "stop what listens there (see ss -ltnp), or choose another address"
     problem = f"{os.strerror(errno.EADDRINUSE)}; {hint}"
     assert (f"127.0.0.1:{port}", problem) == (caught.value.address, caught.value.problem)
 

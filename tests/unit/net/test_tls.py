@@ -168,17 +168,6 @@ def test_nobody_is_taken_out_because_a_directory_cannot_be_listed(
     assert {"a"} == trusted.left()
 
 
-def test_nobody_is_trusted_when_no_file_is_left_and_nobody_is_added(tmp_path: Path) -> None:
-    trusted = Trusted(tmp_path, "a")
-    make("new").store(tmp_path, "new")
-    (tmp_path / "a.pem").unlink()
-
-    found = narrowed(trusted.security, trusted.patterns)
-
-    assert ((), frozenset()) == (found.trusted, found.pinned)
-    assert not found.accepts([identify(trusted.pairs["a"].der)])
-
-
 def written(name: str, data: bytes) -> Callable[[Path], dict[str, Any]]:
     """A file that holds this."""
 
