@@ -24,8 +24,6 @@ from broker.catalog.catalog import (
     Database,
     ScriptMessages,
     ScriptProgress,
-    read_rows,
-    read_table,
     sound_rows,
     stored_route,
 )
@@ -35,7 +33,6 @@ from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, Rout
 from broker.routing.table import build_table
 from broker.store.sqlite import metadata
 from broker.store.sqlite.database import open_store
-from broker.store.sqlite.transaction import writing
 
 ORDERS, BILLING = bytes([1]) * 16, bytes([2]) * 16
 NOW = datetime.now(UTC)  # lifetimes are hours from here, so that none ends while the tests run
@@ -60,28 +57,6 @@ def database(
 
 def catalog(*databases: Database, on_change: Callable[[], None] = lambda: None) -> Catalog:
     return Catalog({one.name: one for one in databases}, on_change)
-
-
-def test_rows_are_read_as_stored(tmp_path: Path) -> None:
-    db = open_store(tmp_path / "orders.db")
-    with writing(db):
-        metadata.put_queue(db, "Queue", is_receive_enabled=False)
-        metadata.put_service(db, "Orders", 1, frozenset({"C"}))
-
-    known = read_rows(db)
-
-    assert known.queues == {"Queue": metadata.QueueRow(1, "Queue", is_receive_enabled=False)}
-    assert known.services == {"Orders": metadata.Service(1, "Orders", 1, frozenset({"C"}))}
-    assert list(read_table(db, database="orders", now=NOW)) == [AUTO_CREATED_LOCAL]
-    db.close()
-
-
-def test_msdb_is_no_database_of_users() -> None:
-    orders = database("orders", ORDERS)
-
-    known = catalog(database(MSDB, bytes(16)), orders)
-
-    assert (known.msdb.name, known.users) == (MSDB, [orders])
 
 
 def test_tables_find_live_routes_only_each_database_its_own() -> None:
@@ -136,15 +111,6 @@ def test_hosted_are_the_services_of_users_databases() -> None:
 
     assert here.services_of == {ORDERS: {"Orders", "Both"}, BILLING: {"Both"}}
     assert here.databases_with["Both"] == (ORDERS, BILLING)
-
-
-def test_change_is_told() -> None:
-    told: list[str] = []
-    known = catalog(database(MSDB, bytes(16)), on_change=lambda: told.append("changed"))
-
-    known.changed()
-
-    assert told == ["changed"]
 
 
 async def test_loading_reads_every_file_and_tells_once(tmp_path: Path) -> None:
@@ -228,14 +194,6 @@ def test_where_databases_have_no_partners_none_is_handed_over() -> None:
     assert 1416 == caught.value.number
 
 
-def test_few_messages_are_told_one_by_one() -> None:
-    messages = ScriptMessages()
-    for number in range(MESSAGES_MAX):
-        messages.add("route", number, "created")
-
-    assert messages.lines() == [f"route {number} created" for number in range(MESSAGES_MAX)]
-
-
 @pytest.mark.parametrize(("more", "line"), [(1, "2 more: route created 1, queue dropped 1"), (1999, None)])
 def test_many_messages_are_counted_by_kind(more: int, line: str | None) -> None:
     messages = ScriptMessages()
@@ -247,10 +205,6 @@ def test_many_messages_are_counted_by_kind(more: int, line: str | None) -> None:
 
     assert len(lines) == MESSAGES_MAX + 1
     assert lines[-1] == (line or "2,000 more: route created 1,999, queue dropped 1")
-
-
-def test_two_scripts_that_look_alike_are_not_the_same() -> None:
-    assert ScriptProgress() != ScriptProgress()
 
 
 # --- test_stored ---

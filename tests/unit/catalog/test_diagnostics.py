@@ -224,7 +224,3 @@ def test_the_first_of_each_kind_are_kept_in_their_order_and_the_others_counted()
 
     assert [1, 2, 3, 4, 6] == [number for _, _, number in kept]
     assert {("a", "x"): 2} == more
-
-
-def test_nothing_found_is_nothing_kept() -> None:
-    assert ([], {}) == first_of_each([], kind_of, most=2)

@@ -13,12 +13,11 @@ from uuid import UUID
 
 import pytest
 
-from broker.catalog.catalog import MSDB
 from broker.catalog.dry_run import MISTAKES_MAX, DryRun, dry_run
 from broker.config.settings import Settings
 from broker.daemon.instance import serve
 from broker.routing.address import LOCAL
-from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
+from broker.routing.route import Route, row_of
 from broker.store.sqlite import database, metadata
 
 INSTANCE = UUID(int=7)
@@ -47,14 +46,6 @@ def errors(found: DryRun) -> list[str]:
         for one in found.errors
         if one.span
     ]
-
-
-def test_a_database_begins_with_the_automatic_route(run: Run) -> None:
-    found = run()
-
-    assert [MSDB, "a", "b"] == list(found.databases)
-    assert all({"AutoCreatedLocal": AUTO_CREATED_LOCAL} == one.routes for one in found.databases.values())
-    assert [] == found.errors
 
 
 @pytest.mark.parametrize(("count", "is_told"), [(MISTAKES_MAX, False), (MISTAKES_MAX + 1, True)])
@@ -200,13 +191,6 @@ def test_a_file_in_use_is_read(run: Run, tmp_path: Path) -> None:
         metadata.put_queue(db, "Q", is_receive_enabled=True)
 
         assert (True, {}) == ((one := run().users[0]).is_identified, one.rows.queues)
-
-
-def test_what_is_hosted_is_told_by_broker_instance(run: Run) -> None:
-    found = run(a="CREATE QUEUE Q;\nCREATE SERVICE S ON QUEUE Q;\n")
-
-    assert (found.users[0].broker_instance,) == found.hosted().databases_with["S"]
-    assert ["a", "b"] == [one.name for one in found.users]
 
 
 @pytest.mark.parametrize(

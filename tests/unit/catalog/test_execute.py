@@ -22,7 +22,7 @@ from broker.client.dialog import Dialog, begin_dialog
 from broker.ddl import statements as ddl
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import DropRoute, Statement, UseDatabase
-from broker.errors import DemotedError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
+from broker.errors import DemotedError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.route import Route
 from broker.store.sqlite import database, transaction
 
@@ -213,15 +213,6 @@ async def test_queue_that_was_turned_off_is_turned_on_at_a_start_only_by_a_scrip
     assert {"q": after} == world.queues()
 
 
-async def test_queue_that_is_on_stays_on_at_a_start(world: World) -> None:
-    await world.run("CREATE QUEUE q WITH STATUS = OFF")
-    await world.run("ALTER QUEUE q WITH STATUS = ON")
-
-    await world.run("CREATE QUEUE q", declared=True)
-
-    assert {"q": True} == world.queues()
-
-
 async def test_service_is_created_altered_and_dropped(world: World) -> None:
     assert await world.run("CREATE QUEUE q; CREATE QUEUE other; CREATE SERVICE s ON QUEUE q (A, B)") == [
         "queue q created",
@@ -237,12 +228,6 @@ async def test_service_is_created_altered_and_dropped(world: World) -> None:
 
     assert await world.run("DROP SERVICE s; DROP QUEUE other") == ["service s dropped", "queue other dropped"]
     assert (world.services(), world.queues()) == ({}, {"q": True})
-
-
-async def test_names_keep_their_case(world: World) -> None:
-    await world.run("CREATE QUEUE q; CREATE QUEUE Q; CREATE SERVICE s ON QUEUE q; CREATE SERVICE S ON QUEUE Q")
-
-    assert world.services() == {"s": ("q", set()), "S": ("Q", set())}
 
 
 # --- conversations ----------------------------------------------------------------------------------------------
@@ -325,21 +310,11 @@ async def test_mistake_about_a_name_points_at_the_name(world: World) -> None:
     assert (line, caret) == ("  DROP ROUTE [no such]", "             ^^^^^^^^^")
 
 
-async def test_later_statements_see_what_earlier_ones_did(world: World) -> None:
-    await world.run("CREATE QUEUE q; CREATE SERVICE s ON QUEUE q; DROP SERVICE s; DROP QUEUE q; CREATE QUEUE q")
-
-    assert world.queues() == {"q": True}
-
-
 async def test_statements_that_were_made_need_no_place(world: World) -> None:
     with pytest.raises(UnknownNameError) as caught:
         await execute(world.catalog, iter([DropRoute("nix")]), database="orders")
 
     assert (caught.value.span, caught.value.number) == (None, 15151)
-
-
-async def test_empty_script_changes_nothing(world: World) -> None:
-    assert (await world.run(""), world.changes) == ([], 0)
 
 
 # --- USE --------------------------------------------------------------------------------------------------------
@@ -543,40 +518,6 @@ async def test_preview_of_nothing_is_nothing(world: World, script: str) -> None:
     assert {} == await world.preview(script)
 
 
-@pytest.mark.parametrize(
-    ("script", "number", "place"),
-    [
-        ("CREATE QUEUE q;\nDROP ROUTE nix", 15151, "2:12"),
-        ("CREATE QUEUE q;\nCREATE QEUE p", 102, "2:8"),
-        ("CREATE QUEUE q;\nUSE nowhere", 911, "2:5"),
-        (f"USE msdb;\nCREATE ROUTE r WITH ADDRESS = '{FAR}';\nCREATE QUEUE q", 15151, "3:14"),
-    ],
-)
-async def test_preview_refuses_what_would_be_refused_with_its_place(
-    world: World, script: str, number: int, place: str
-) -> None:
-    before = world.dump()
-
-    with pytest.raises(StatementError) as caught:
-        await world.preview(script)
-
-    assert str(caught.value).startswith(f"Msg {number}, Level 16, a.sql:{place}\n")
-    assert (before, 0) == (world.dump(), world.changes)
-
-
-async def test_preview_of_many_changes_tells_the_table_and_that_they_are_many(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(effect, "CHANGES_MAX", 2)
-
-    outcomes = await world.preview("".join(f"CREATE ROUTE r{n} WITH ADDRESS = '{FAR}';" for n in range(5)))
-
-    orders = outcomes["orders"]
-    assert (True, []) == (orders.changes.are_many, orders.changes.kept)
-    assert {"AutoCreatedLocal", "r0", "r1", "r2", "r3", "r4"} == {route.name for route in orders.table}
-    assert [] == world.routes()
-
-
 async def test_preview_takes_its_turn_and_is_seen_like_any_script(world: World) -> None:
     """It borrows the databases, so whoever stops the instance has to be able to stop it."""
     started, may_go_on = threading.Event(), threading.Event()
@@ -615,15 +556,6 @@ async def test_preview_of_a_store_that_fails_names_the_file(world: World, monkey
 
 
 # --- msdb -------------------------------------------------------------------------------------------------------
-
-
-async def test_msdb_takes_routes(world: World) -> None:
-    await world.run(f"CREATE ROUTE r WITH ADDRESS = '{FAR}'; ALTER ROUTE r WITH ADDRESS = 'LOCAL'", database=MSDB)
-    assert world.routes(MSDB) == ["r"]
-
-    await world.run("USE msdb; DROP ROUTE r")
-
-    assert world.routes(MSDB) == []
 
 
 @pytest.mark.parametrize(
@@ -685,20 +617,6 @@ async def test_declared_create_makes_what_exists_what_the_script_says(world: Wor
     )
 
 
-async def test_declared_alter_still_needs_what_it_alters(world: World) -> None:
-    report = await world.refuse("ALTER QUEUE q WITH STATUS = ON", declared=True)
-
-    assert report.startswith("Msg 15151, ")
-
-
-async def test_declared_drop_of_a_queue_in_use_is_refused(world: World) -> None:
-    await world.run("CREATE QUEUE q; CREATE SERVICE s ON QUEUE q")
-
-    report = await world.refuse("DROP QUEUE q", declared=True)
-
-    assert "cannot drop the queue 'q': the service 's' uses it" in report
-
-
 # --- what is no mistake of the caller ---------------------------------------------------------------------------
 
 
@@ -712,14 +630,6 @@ async def test_store_that_fails_is_told_as_such(world: World, tmp_path: Path) ->
     assert told.startswith(f"store {tmp_path / 'orders.db'}: the file cannot be written: the user of this program")
     assert told.endswith("(attempt to write a readonly database)")
     assert world.changes == 0
-
-
-async def test_errors_say_whose_turn_it_is(world: World) -> None:
-    await world.run("CREATE QUEUE q")
-
-    for script, kind in (("CREATE QUEUE q", DuplicateNameError), ("DROP QUEUE nix", UnknownNameError)):
-        with pytest.raises(kind):
-            await world.run(script)
 
 
 async def test_a_database_that_another_program_keeps_locked_holds_up_one_script_for_a_bounded_time(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +12,6 @@ import pytest
 
 from broker.catalog import handlers as effect
 from broker.catalog.catalog import MSDB, Catalog, Database, ScriptMessages
-from broker.catalog.dry_run import dry_run
 from broker.catalog.execute import execute, preview
 from broker.catalog.handlers import RouteChanges, Session, carry_out, grants_of
 from broker.client.dialog import Dialog, begin_dialog
@@ -90,42 +89,10 @@ async def test_script_of_the_configuration_is_told_the_same_unless_it_may(world:
         assert await world.run(case.script, is_declared=True)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_check_finds_the_same_in_a_script_of_the_configuration(
-    load: Callable[[str], Settings], tmp_path: Path, case: Case
-) -> None:
-    from datetime import UTC, datetime
-
-    (tmp_path / "orders.sql").write_text(f"{EXISTING}{case.script}")
-    text = "[instance]\nstate_dir = '.'\n[databases.orders]\npath = 'o.db'\nscripts = ['orders.sql']\n"
-
-    run = dry_run(load(text), now=datetime.now(UTC))
-
-    problems = [one.problem.split(":")[0] for one in run.errors]
-    assert problems == [f"error {case.number}"] * case.is_declared_too
-
-
 def test_every_number_is_on_the_page_of_statements() -> None:
     page = (Path(__file__).parents[3] / "docs" / "statements.md").read_text(encoding="utf-8")
 
     assert all(f"| {case.number} | " in page for case in CASES)
-
-
-async def test_statements_about_an_agreement_have_no_place_in_msdb(world: World) -> None:
-    assert "msdb holds routes and permissions only" in (await world.refusal("USE msdb; CREATE MESSAGE TYPE T")).problem
-
-
-async def test_plan_of_a_script_changes_nothing_and_finds_its_mistakes(world: World) -> None:
-    before = list(world.db.iterdump())
-
-    await world.preview(
-        "CREATE MESSAGE TYPE N; CREATE CONTRACT X (N SENT BY ANY, Invoice SENT BY ANY);"
-        "CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = X); DROP CONTRACT Free"
-    )
-    with pytest.raises(StatementError, match="because the contract 'Invoicing' names it"):
-        await world.preview("DROP MESSAGE TYPE Receipt")
-
-    assert before == list(world.db.iterdump())
 
 
 async def test_remote_service_that_is_no_text_is_refused(world: World) -> None:
@@ -158,14 +125,6 @@ async def test_contract_is_created_and_dropped_and_then_its_types_can_be(world: 
     assert told == ["contract C created", "contract C dropped", "message type Unused dropped"]
     assert created == {"Unused": SentBy.TARGET, "DEFAULT": SentBy.INITIATOR}
     assert metadata.find_contract(world.db, "C") is None
-
-
-async def test_declared_script_may_run_again_and_makes_things_what_it_says(world: World) -> None:
-    await world.run(EXISTING, is_declared=True)
-    told = await world.run("CREATE CONTRACT Free (Receipt SENT BY ANY)", is_declared=True)
-
-    assert told == ["contract Free replaced"]
-    assert metadata.find_contract(world.db, "Free") == {"Receipt": SentBy.ANY}
 
 
 async def test_service_may_name_a_contract_that_nothing_has_made(world: World) -> None:

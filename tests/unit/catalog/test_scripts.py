@@ -115,16 +115,6 @@ def test_pattern_is_told_from_a_path(path: str, *, is_one: bool) -> None:
     assert is_one == is_pattern(path)
 
 
-def test_files_come_in_the_order_of_the_configuration(load: Any, tmp_path: Path) -> None:
-    for name in ("b.sql", "a.sql", "c.txt"):
-        (tmp_path / name).touch()
-    settings = load("[routes]\nfiles = ['c.txt', '*.sql', 'none/*.sql']\n")
-
-    found = named_scripts(settings, KEY, settings.routes.files)
-
-    assert ["c.txt", "a.sql", "b.sql"] == [path.name for path in found]
-
-
 @pytest.mark.parametrize("make", ["nothing", "directory"])
 def test_path_without_a_file_is_refused_at_its_place(load: Any, tmp_path: Path, make: str) -> None:
     if make == "directory":
@@ -199,15 +189,6 @@ def test_scripts_that_are_no_more_are_noticed_and_nothing_is_carried_out(tmp_pat
     found = look(settings(tmp_path))
 
     assert ([], True) == (before.changed(found), before.are_others(found))
-
-
-def test_what_a_file_is_touched_for_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "1.sql").write_text("one")
-    before = Scripts(look(settings(tmp_path)))
-
-    (tmp_path / "1.sql").write_text("one")
-
-    assert [] == before.changed(look(settings(tmp_path)))
 
 
 @pytest.fixture

@@ -208,13 +208,6 @@ def test_statement_is_read(text: str, statement: Statement) -> None:
     assert [statement] == parse_script(text)
 
 
-def test_names_keep_their_case() -> None:
-    create = parse_script("create service Orders on queue Q (Contract)")[0]
-
-    assert CreateService("Orders", QueueName("Q"), ("Contract",)) == create
-    assert CreateService("orders", QueueName("Q"), ("Contract",)) != create
-
-
 @pytest.mark.parametrize("name", ["r" * 128, "[" + "]]" * 128 + "]"])
 def test_name_of_128_characters_is_accepted(name: str) -> None:
     assert len(parse_script(f"DROP ROUTE {name}")) == 1
@@ -527,14 +520,6 @@ def test_line_and_column_count_from_one_over_the_whole_script(text: str, line: i
 
     assert span is not None
     assert (line, column) == (span.line, span.column)
-
-
-def test_rule_broken_inside_a_statement_is_told_at_its_token() -> None:
-    assert str(mistake("USE a; USE []")).endswith("\na name must not be empty\nUSE a; USE []\n           ^^")
-
-
-def test_text_line_is_shown_without_its_carriage_return() -> None:
-    assert mistake("DROP ROUTE 'a'\r\n").text_line == "DROP ROUTE 'a'"
 
 
 def test_error_names_its_source() -> None:

@@ -7,7 +7,7 @@ import pytest
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import DropRoute, StatementOrigin, blaming, words_of
 from broker.errors import DuplicateNameError, Span, StatementError
-from broker.routing.route import PropertyError, check_route
+from broker.routing.route import PropertyError
 
 SCRIPT = """\
 -- the routes
@@ -80,34 +80,6 @@ def test_error_with_a_place_keeps_it() -> None:
         raise StatementError(1, "p", span, "text")
 
     assert (span, "text") == (caught.value.span, caught.value.text_line)
-
-
-def test_error_of_a_made_statement_stays_without_place() -> None:
-    with pytest.raises(StatementError) as caught, blaming(DropRoute("x")):
-        raise StatementError(1, "p")
-
-    assert caught.value.span is None
-
-
-def test_nothing_raised_is_nothing_changed() -> None:
-    with blaming(DropRoute("x")):
-        outcome = "done"
-
-    assert outcome == "done"
-
-
-def test_broken_rule_reads_like_this() -> None:
-    statement = parse_script("CREATE ROUTE r WITH ADDRESS = 'tcp://h', LIFETIME = 0")[0]
-
-    with pytest.raises(PropertyError) as caught, blaming(statement):
-        check_route(statement.name, statement.properties)  # type: ignore[attr-defined]  # a CreateRoute
-
-    assert str(caught.value) == (
-        "Msg 9746, Level 16, -:1:53\n"
-        "LIFETIME 0 is not between 1 and 2147483647 seconds\n"
-        "CREATE ROUTE r WITH ADDRESS = 'tcp://h', LIFETIME = 0\n"
-        "                                                    ^"
-    )
 
 
 @pytest.mark.parametrize(
