@@ -237,3 +237,11 @@ def test_only_invented_addresses_that_are_idle_are_retired_and_only_at_the_bound
     assert {NORTH_of_ways, invented[0]} == set(ways.outboxes)
     assert idle not in ways.entries.values()
     assert set() == ways.idle_invented()
+
+
+def test_decision_that_fails_is_a_drop_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    station = Station()
+    monkeypatch.setattr(module, "decide", lambda *_: 1 / 0)
+
+    assert (Disposition.ROUTE_INVALID, False) == station.resolve("//far")
+    assert [ZeroDivisionError] == [type(error) for error in station.reported]

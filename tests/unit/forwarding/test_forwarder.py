@@ -908,3 +908,12 @@ def test_it_is_reported_whether_a_batch_is_for_others_as_well() -> None:
     station.forwarder._report_waiting(outbox, origin)
 
     assert [(outbox, origin, True), (outbox, origin, False)] == station.held_back
+
+
+def test_smaller_frames_leave_the_slab_as_it_is() -> None:
+    station = Station()
+    slab = station.forwarder.slab
+
+    station.forwarder.limit(Limits(pool_bytes=10_000, max_frame=1024, max_hops=16))
+
+    assert slab is station.forwarder.slab

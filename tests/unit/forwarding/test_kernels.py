@@ -212,3 +212,13 @@ def test_they_are_made_anew_and_what_they_counted_is_told(
     assert (1, True) == (way.frames, kernels.of(OPEN) is not before)
     walk(kernels, profile("A"), frame)
     assert 2 == len(walker.asked)
+
+
+def test_name_that_is_no_text_is_left_to_whoever_calls_it_malformed() -> None:
+    assert module._is_permitted(profile("A"), bytes(16) + b"\0\2\xff\xfe")
+    assert not module._is_permitted(profile("A"), bytes(16) + b"\0\1B")
+
+
+def test_every_profile_that_is_open_takes_the_same(kernels: Kernels) -> None:
+    assert kernels.of(Profile(frozenset(), is_open=True)) is kernels.of(OPEN)
+    assert kernels.name == kernels.of(OPEN).name

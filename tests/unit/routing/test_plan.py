@@ -362,3 +362,19 @@ def test_edits_fold_the_steps_of_a_script() -> None:
     ]
 
     assert edits(changes) == [PlannedEdit("east", TO_EAST, changed), PlannedEdit("mirrored", None, MIRRORED)]
+
+
+def test_what_leads_to_an_unknown_address_is_unknown() -> None:
+    assert [("UNKNOWN", "a", "forwarded")] == ends(site("a", to("tcp://nowhere")), sent=facts())
+
+
+def test_ways_that_meet_again_are_no_circle() -> None:
+    start = site("s", to("tcp://a"), to("tcp://b"))
+    found = ends(start, site("a", to("tcp://t")), site("b", to("tcp://t")), TARGET, sent=facts())
+
+    assert 1 == len(found)
+    assert "DELIVERED" == found[0][0]
+
+
+def test_without_a_choice_one_conversation_is_enough() -> None:
+    assert [bytes(16)] == conversations("S", [build_table([to("tcp://x", "S", ONE)], now=NOW)])

@@ -316,3 +316,18 @@ def test_what_is_over_is_refused(ca: Authority) -> None:
 
     with pytest.raises(CertificateUnusableError, match=r"ca\.pem: expired at .* UTC; renew it"):
         refuse_expired(ca.roots[0], "ca.pem", now=NEXT_YEAR.ends, hint="renew it")
+
+
+def test_renewed_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
+    renewed = renew_authority(stored(tmp_path), YEAR, now=NOW)
+    store_files(authority_files(renewed, tmp_path), is_replacing=True)
+
+    found = read_authority(tmp_path)
+
+    assert (renewed.roots, renewed.cross_certificates) == (found.roots, found.cross_certificates)
+    assert (2, 1) == (len(found.roots), len(found.cross_certificates))
+
+
+def test_endpoint_has_nothing_to_seal_to() -> None:
+    with pytest.raises(CertificateUnusableError, match="is no identity of a database"):
+        with_new_sealing(issue_endpoint(GATEWAY, YEAR_of_renewal, None), YEAR_of_renewal, now=NOW_of_renewal)

@@ -150,3 +150,12 @@ def test_profile_agrees_with_the_slow_and_obvious_rule(
     grants = Grants(rules, is_default_deny=is_default_deny)
 
     assert expected == grants.profile(who).permits(service) == grants.send(who, service).is_permitted
+
+
+def test_grants_of_the_same_rules_are_equal() -> None:
+    rules = [send("GRANT", "//a", "public"), send("DENY", "//b", "public")]
+
+    assert Grants(rules) == Grants(rules[::-1])
+    assert hash(Grants(rules)) == hash(Grants(rules[::-1]))
+    assert Grants(rules) != Grants(rules, is_default_deny=True)
+    assert Grants(rules) != rules

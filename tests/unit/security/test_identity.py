@@ -367,3 +367,22 @@ def test_private_key_of_a_kind_that_nobody_knows_is_refused_like_any_other() -> 
 
     with pytest.raises(ValueError, match="a private key in it cannot be read"):
         parse_own(made.certificate_pem, f"-----BEGIN PRIVATE KEY-----\n{unknown}\n-----END PRIVATE KEY-----\n".encode())
+
+
+def test_key_that_nobody_knows_is_told() -> None:
+    strange = strange_certificate()
+
+    said = describe(strange)
+
+    assert (Use.TRANSPORT, "unknown", False) == (said.use, said.key, is_self_signed(strange))
+
+
+def test_it_is_said_that_only_the_sealing_certificate_is_over() -> None:
+    made = issue("billing", until(2030))
+    sealing = issue_sealing(made.certificates[0], made.keys[0], until(2025))  # type: ignore[arg-type]
+    peers = known(Issued((made.certificates[0], *sealing.certificates), ()))
+
+    assert peers.named(principal(), NOW_of_identity) is None
+    assert "no sealing certificate of billing is valid today: the last one ended" in peers.missing(
+        principal(), NOW_of_identity
+    )

@@ -204,3 +204,12 @@ def test_host_that_one_can_dial_is_taken(host: str) -> None:
 def test_uri_that_is_no_spiffe_id_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="is no SPIFFE id"):
         CertificateSubject("a", uri=uri)
+
+
+def test_renewed_authority_leaves_out_what_is_over() -> None:
+    old = make_authority("old", Validity(NOW - 10 * DAY, NOW - 9 * DAY))
+
+    new = renew_authority(old, DECADE, now=NOW)
+
+    assert (1, ()) == (len(new.roots), new.cross_certificates)
+    assert old.roots[0].subject == new.roots[0].subject

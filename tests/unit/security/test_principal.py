@@ -236,3 +236,8 @@ def test_pattern_of_parts_agrees_with_the_slow_and_obvious_rule(pattern: list[st
         or text == ",".join(["*"] * len(pattern))
         or slow(pattern, parts) == parse_principal(text).covers(Who(",".join(parts), names[0]))
     )
+
+
+def test_parts_of_one_level_may_stand_in_any_order() -> None:
+    assert parse_principal("OU=a+CN=b").covers(Who("CN=b+OU=a"))
+    assert not parse_principal("OU=a+CN=b").covers(Who("CN=b+OU=c"))

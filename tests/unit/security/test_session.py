@@ -483,3 +483,12 @@ def test_an_anonymous_dialog_goes_on_when_the_far_certificate_is_over() -> None:
 
 def test_a_secret_is_not_shown() -> None:
     assert "ssss" not in repr(ANONYMOUS_of_session)
+
+
+def test_without_a_certificate_there_is_no_full_mode() -> None:
+    assert "this database has no certificate" == problem_of(FULL_of_session, NOBODY_of_session)
+
+
+def test_credentials_say_who_the_database_is() -> None:
+    assert ("CN=orders", None) == (ORDERS.principal, NOBODY_of_session.principal)
+    assert own("orders") is ORDERS.own
