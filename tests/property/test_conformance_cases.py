@@ -129,7 +129,7 @@ def play(directory: Path, story: Callable[[Stage], Awaitable[None]]) -> None:
     run_virtually(run)
 
 
-# --- 5: load shared -----------------------------------------------------------------------------------------
+# --- 5: load shared ---
 
 
 def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_message_reached(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_message_rea
     play(tmp_path, story)
 
 
-# --- R7, R8: several ways -----------------------------------------------------------------------------------
+# --- R7, R8: several ways ---
 
 
 def test_case_r7_losing_one_of_two_gateways_stops_nothing_and_copies_through_both_are_one_delivery(
@@ -244,7 +244,7 @@ def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(tmp_pa
     play(tmp_path, story)
 
 
-# --- R10: a change of routes --------------------------------------------------------------------------------
+# --- R10: a change of routes ---
 
 
 def test_change_of_routes_loses_nothing_that_a_gateway_holds(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_change_of_routes_loses_nothing_that_a_gateway_holds(tmp_path: Path) -> 
     play(tmp_path, story)
 
 
-# --- R11 to R14: gateways -----------------------------------------------------------------------------------
+# --- R11 to R14: gateways ---
 
 
 def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_keeps_the_message(tmp_path: Path) -> None:

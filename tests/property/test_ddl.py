@@ -191,7 +191,7 @@ def test_any_text_is_read_or_refused_at_a_place_inside_it(pieces: list[str], bet
             assert str(outcome).splitlines()
 
 
-# --- the rules of a route ---------------------------------------------------------------------------------------
+# --- the rules of a route ---
 
 guids = st.sampled_from(["5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11", "{5B0F3C1E-5D5E-4F0B-8A55-0E9B0B9C2F11}", "x", ""])
 addresses = st.sampled_from(

@@ -111,7 +111,7 @@ def hopped(frame: bytes) -> bytes:
     return frame[:HOP_COUNT_AT] + bytes([frame[HOP_COUNT_AT] + 1]) + frame[HOP_COUNT_AT + 1 :]
 
 
-# --- a stream, cut anywhere ---------------------------------------------------------------------------------
+# --- a stream, cut anywhere ---
 
 HEADERS = st.builds(
     Header,

@@ -90,7 +90,7 @@ def assert_explains(answer: Answer, facts: RoutingFacts, explanation: Explanatio
         assert answer.addresses == tuple(parse_address(candidate.address) for candidate in last.candidates)
 
 
-# --- random situations --------------------------------------------------------------------------------------
+# --- random situations ---
 
 # Few of everything, so that they meet; and names that only look alike.
 SERVICES = (
@@ -268,4 +268,4 @@ OUTCOMES = {
 }
 
 
-# --- cases by hand ------------------------------------------------------------------------------------------
+# --- cases by hand ---

@@ -339,7 +339,7 @@ TestReception = ReceptionMachine.TestCase
 TestReception.settings = settings(max_examples=40, stateful_step_count=20)
 
 
-# --- frames that no broker would send -----------------------------------------------------------------------------
+# --- frames that no broker would send ---
 
 numbers = st.one_of(st.integers(0, 3), st.sampled_from([2**32 - 1, 2**63, 2**64 - 1]))
 halves = st.one_of(st.integers(0, 3), st.just(2**32 - 1))

@@ -140,7 +140,7 @@ def split(data: list[bytes]) -> tuple[list[bytes], PeerError | None]:
     return given_out, decoder.error
 
 
-# --- splitting ----------------------------------------------------------------------------------------------
+# --- splitting ---
 
 
 @given(st.lists(frames, max_size=6), st.lists(st.integers(0, 10_000), max_size=20))
@@ -167,7 +167,7 @@ def test_frames_that_come_out_are_what_went_in_and_sound(data: bytes) -> None:
         check_frame(frame, 0, len(frame))
 
 
-# --- round trips --------------------------------------------------------------------------------------------
+# --- round trips ---
 
 
 @given(links)
@@ -212,7 +212,7 @@ def test_stored_runs_survive_their_bytes(stored: Stored) -> None:
     assert stored == decode_stored(encode_stored(stored))
 
 
-# --- hostile input ------------------------------------------------------------------------------------------
+# --- hostile input ---
 
 
 @given(any_input)

@@ -115,5 +115,5 @@ def test_names_are_numbered_anew_after_they_were_forgotten(make: type[PlainDecod
     assert [0] == numbers(columns, "to_service") == numbers(columns, "from_service")
 
 
-# --- test_decoder_choice ---
+# --- decoder choice ---
 # A decoder by name, the fastest where the name says nothing.

@@ -10,7 +10,7 @@ from broker.flow import Disposition
 from broker.forwarding.entry import rejected
 from broker.protocol.frame import Rejected
 
-# --- test_way ---
+# --- way ---
 # A run of frames falls apart where its length fields say; a way begins with nothing counted.
 
 

@@ -98,12 +98,12 @@ def test_next_hops_not_tried_are_dialled_while_the_best_one_is_about_to_leave() 
     assert [EAST] == wanted
 
 
-# --- test_pairs ---
+# --- pairs ---
 # The outboxes of mirrored pairs: where they lead, and what left them for whom.
 
 
-NORTH_of_pairs, SOUTH = NetworkAddress("north"), NetworkAddress("south")
-ONE, TWO = (MirroredPair(name, UUID(int=1), NORTH_of_pairs, SOUTH) for name in ("//one", "//two"))
+SOUTH = NetworkAddress("south")
+ONE, TWO = (MirroredPair(name, UUID(int=1), NORTH, SOUTH) for name in ("//one", "//two"))
 
 
 class Kept:
@@ -151,11 +151,11 @@ def test_address_has_the_outboxes_of_those_that_it_is_principal_of(kept: Kept) -
     """Of those alone that something was sent to."""
     outbox = kept.table.pair_outbox(ONE)
 
-    kept.table.set_principals({ONE: NORTH_of_pairs, TWO: NORTH_of_pairs})
-    assert [outbox] == list(kept.table.outboxes_to(NORTH_of_pairs))
+    kept.table.set_principals({ONE: NORTH, TWO: NORTH})
+    assert [outbox] == list(kept.table.outboxes_to(NORTH))
     kept.table.set_principals({ONE: SOUTH, TWO: None})
 
-    assert ([], [outbox]) == (list(kept.table.outboxes_to(NORTH_of_pairs)), list(kept.table.outboxes_to(SOUTH)))
+    assert ([], [outbox]) == (list(kept.table.outboxes_to(NORTH)), list(kept.table.outboxes_to(SOUTH)))
     assert {ONE: SOUTH} == kept.table.principals
 
 
@@ -163,15 +163,15 @@ def test_what_left_is_counted_by_the_principal_of_that_time(kept: Kept) -> None:
     """Nothing left while there was none."""
     entry, other = kept.entry(ONE, "r"), kept.entry(TWO, "other")
     other.frames = 1
-    kept.table.set_principals({ONE: NORTH_of_pairs})
+    kept.table.set_principals({ONE: NORTH})
     entry.frames = 3
 
     kept.table.set_principals({ONE: None})
     kept.table.set_principals({ONE: SOUTH})
     entry.frames = 4
-    kept.table.set_principals({ONE: NORTH_of_pairs})
+    kept.table.set_principals({ONE: NORTH})
 
-    assert {ONE: {("r", str(NORTH_of_pairs)): 3, ("r", str(SOUTH)): 4}} == kept.table.sent_earlier
+    assert {ONE: {("r", str(NORTH)): 3, ("r", str(SOUTH)): 4}} == kept.table.sent_earlier
     assert (0, 1) == (entry.frames, other.frames)
 
 
@@ -179,7 +179,7 @@ def test_outboxes_that_lead_nowhere_and_hold_nothing_can_be_retired(kept: Kept) 
     """Their frames are still counted."""
     entry = kept.entry(ONE, "r")
     kept.table.pair_outbox(TWO)
-    kept.table.set_principals({ONE: NORTH_of_pairs, TWO: NORTH_of_pairs})
+    kept.table.set_principals({ONE: NORTH, TWO: NORTH})
     assert set() == kept.table.idle_pairs()
     entry.frames = 3
     kept.table.set_principals({ONE: None})
@@ -191,11 +191,8 @@ def test_outboxes_that_lead_nowhere_and_hold_nothing_can_be_retired(kept: Kept) 
     assert ([TWO], {}) == (list(kept.table.pair_outboxes), kept.table.sent_earlier)
 
 
-# --- test_ways ---
+# --- ways ---
 # A way for each sink, route and kind, made once; addresses that peers invent have a bound of their own.
-
-
-NORTH_of_ways, SOUTH_of_ways = NetworkAddress("north"), NetworkAddress("south")
 
 
 @pytest.fixture
@@ -211,13 +208,13 @@ def on(address: NetworkAddress, by: Keyword | None = None, *others: NetworkAddre
 
 
 def test_there_is_one_way_for_a_sink_a_route_and_a_kind(ways: ForwardingTable) -> None:
-    first = ways.entry_for(on(NORTH_of_ways), FrameKind.MESSAGE)
+    first = ways.entry_for(on(NORTH), FrameKind.MESSAGE)
 
-    assert first is ways.entry_for(on(NORTH_of_ways), FrameKind.MESSAGE)
-    assert first is not ways.entry_for(on(NORTH_of_ways), FrameKind.ACK)
-    assert ways.entry_for(on(NORTH_of_ways), 0x20) is ways.entry_for(on(NORTH_of_ways), 0xFF)
+    assert first is ways.entry_for(on(NORTH), FrameKind.MESSAGE)
+    assert first is not ways.entry_for(on(NORTH), FrameKind.ACK)
+    assert ways.entry_for(on(NORTH), 0x20) is ways.entry_for(on(NORTH), 0xFF)
     assert {("R", FrameKind.MESSAGE), ("R", FrameKind.ACK), ("R", OTHER_KIND)} == {key[1:] for key in ways.entries}
-    assert {NORTH_of_ways: first.sink} == ways.outboxes
+    assert {NORTH: first.sink} == ways.outboxes
 
 
 def test_only_invented_addresses_that_are_idle_are_retired_and_only_at_the_bound(
@@ -225,7 +222,7 @@ def test_only_invented_addresses_that_are_idle_are_retired_and_only_at_the_bound
 ) -> None:
     monkeypatch.setattr(module, "INVENTED_MAX", 2)
     invented = [NetworkAddress(f"10.0.0.{n}") for n in range(2)]
-    ways.entry_for(on(NORTH_of_ways), FrameKind.MESSAGE)
+    ways.entry_for(on(NORTH), FrameKind.MESSAGE)
     ways.entry_for(on(invented[0], TRANSPORT), FrameKind.MESSAGE)
     assert set() == ways.idle_invented()
     idle = ways.entry_for(on(invented[1], TRANSPORT), FrameKind.MESSAGE)
@@ -234,7 +231,7 @@ def test_only_invented_addresses_that_are_idle_are_retired_and_only_at_the_bound
     assert {ways.outboxes[invented[1]]} == ways.idle_invented()
     assert ([idle], 0) == ways.retire(ways.idle_invented())
 
-    assert {NORTH_of_ways, invented[0]} == set(ways.outboxes)
+    assert {NORTH, invented[0]} == set(ways.outboxes)
     assert idle not in ways.entries.values()
     assert set() == ways.idle_invented()
 

@@ -814,7 +814,7 @@ def test_other_limits_hold_from_the_next_frame_on_and_nothing_is_uncounted(make_
     assert (1 << 20) + READ_BYTES == len(forwarder.slab) == len(forwarder.view)
 
 
-# --- test_settling ---
+# --- settling ---
 # Each sink takes its frames whatever becomes of the others, and what had waited is counted once.
 
 

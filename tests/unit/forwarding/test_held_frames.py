@@ -80,7 +80,7 @@ def test_copies_are_frames_at_one_place_of_a_dialog(
     assert is_copy == (copy_key(make_frame()) == copy_key(memoryview(make_frame(**difference))))
 
 
-# --- test_pack ---
+# --- pack ---
 # Frames that wait together are told of, age and leave as each of them would by itself.
 
 
@@ -159,7 +159,7 @@ def test_first_ones_are_counted_by_way_and_place(frames: list[bytes]) -> None:
     assert [(WAY, None, 2), (WAY, other.placement, 1)] == list(pack.by_dialog(3))
 
 
-# --- test_places ---
+# --- places ---
 # A dialog has one place where the next of its frames has to wait: that of the first that still does.
 
 

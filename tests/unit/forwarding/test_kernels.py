@@ -25,7 +25,7 @@ from broker.security.grants import OPEN, Grants, Permission, PermissionRule, Per
 from broker.security.principal import parse_principal, who_is
 from tests.support.kernel import Walker
 
-# --- test_kernel_choice ---
+# --- kernel choice ---
 # Which kernel walks, and that the compiled one is there wherever it can be built.
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.forwarding.latency import BOUNDS, REST_SECONDS, HopTimes, Latency, bucket, quantile
 
-# --- test_hop ---
+# --- hop ---
 # A batch is counted with the time behind its read, a frame that waited with the time it waited.
 
 

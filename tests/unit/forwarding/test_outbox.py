@@ -474,7 +474,7 @@ def test_frame_from_outside_has_a_place_while_it_waits(make_frame: MakeFrame) ->
     assert 0 == len(places)
 
 
-# --- test_sink ---
+# --- sink ---
 # The two ends of the pass that are no next hop take every frame once, in order, and keep nothing.
 
 

@@ -194,7 +194,7 @@ class Queue(RuleBasedStateMachine):
 Queue.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
 
 
-# --- test_packing ---
+# --- packing ---
 # What has to wait is held or refused as if each frame were looked at by itself, in as few pieces as there may be.
 
 
@@ -396,7 +396,7 @@ def test_frames_are_held_and_refused_as_one_by_one(
         assert way.frames == sum(frame[4] == kind for frame, _ in refused)  # `refuse` is to take these back
 
 
-# --- test_pending ---
+# --- pending ---
 # A queue that moves is looked at from its front, each frame once, with what comes meanwhile.
 
 

@@ -23,7 +23,7 @@ from broker.forwarding.pool import (
 )
 from broker.protocol.layout import MIN_DIALOG_FRAME
 
-# --- test_limits ---
+# --- limits ---
 # Bounds of the pass, as they are given and as they change while it runs.
 
 
@@ -212,7 +212,7 @@ def test_who_feeds_a_share_feeds_its_payers_part() -> None:
     assert {origin: 1.0} == payer.feeders
 
 
-# --- test_unfinished ---
+# --- unfinished ---
 # What all links together may keep of frames that have not wholly arrived.
 
 

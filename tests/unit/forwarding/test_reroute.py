@@ -256,11 +256,11 @@ def test_nothing_is_lost_and_dialogs_keep_their_order(
         assert list(range(station.numbers[dialog])) == [number for one, number in left if one == dialog]
 
 
-# --- test_rerouting ---
+# --- rerouting ---
 # Which queues are looked at, and by which rule, when something has changed.
 
 
-NORTH, SOUTH, EAST_of_rerouting = NetworkAddress("north"), NetworkAddress("south"), NetworkAddress("east")
+NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
 PAIR = Route("pair", NORTH, "//pair", UUID(int=1), mirror_address=SOUTH).pair
 assert PAIR is not None
 
@@ -306,7 +306,7 @@ def yard() -> Yard:
 
 def test_change_of_routes_visits_all_that_waits(yard: Yard) -> None:
     """And only that; what a link serves, and what was sent here, stays."""
-    outbox, other = yard.wait(EAST_of_rerouting), yard.wait(NORTH, hop_count=0)
+    outbox, other = yard.wait(EAST), yard.wait(NORTH, hop_count=0)
     yard.table.outbox(SOUTH)
 
     yard.rerouter.by_routes()
@@ -346,9 +346,9 @@ def test_better_address_has_what_waits_rerouted(
 
 def test_frames_for_our_own_addresses_are_decided_again(yard: Yard) -> None:
     """Whatever link there is."""
-    outbox = yard.wait(EAST_of_rerouting)
+    outbox = yard.wait(EAST)
 
-    yard.rerouter.from_own_addresses([EAST_of_rerouting, NORTH])
+    yard.rerouter.from_own_addresses([EAST, NORTH])
 
     assert [outbox] == list(yard.rerouter.under_way)
     reason, entry = yard.rule(outbox)

@@ -593,7 +593,7 @@ def test_how_long_frames_of_a_database_were_queued_goes_with_their_arrival(make_
     assert [queued, {}] == [record.arrival.queued for record in station.records()]
 
 
-# --- test_sample ---
+# --- sample ---
 # Sampling is by dialog, the same everywhere, and as frequent as asked for, however ids are made.
 
 

@@ -63,7 +63,7 @@ REFUSED_FRAMES = [
 ]
 
 
-# --- recognise ----------------------------------------------------------------------------------------------
+# --- recognise ---
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_stranger_is_recognised_by_its_first_bytes(first_bytes: bytes, hint: str
     assert hint == recognise(first_bytes)
 
 
-# --- maybe_length -------------------------------------------------------------------------------------------
+# --- maybe_length ---
 
 
 @pytest.mark.parametrize("length", [116, MAX_FRAME])
@@ -113,7 +113,7 @@ def test_link_frame_above_its_bound_is_refused_whatever_max_frame_is() -> None:
         maybe_length(prelude(16393, FrameKind.HELLO), 0, 8, 2**20)
 
 
-# --- check_frame --------------------------------------------------------------------------------------------
+# --- check_frame ---
 
 
 @pytest.mark.parametrize(("frame", "problem"), REFUSED_FRAMES, ids=lambda value: str(value)[-32:])
@@ -124,7 +124,7 @@ def test_broken_frame_is_malformed_wherever_it_lies(frame: bytes, problem: str) 
     assert problem == caught.value.problem
 
 
-# --- Decoder ------------------------------------------------------------------------------------------------
+# --- Decoder ---
 
 
 def test_frames_are_copies_of_a_buffer_that_is_used_again() -> None:

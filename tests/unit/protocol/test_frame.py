@@ -157,7 +157,7 @@ def link_frame(kind: int, body: bytes) -> bytes:
     return (8 + len(body)).to_bytes(4, "big") + bytes([kind, 0, 0, 0]) + body
 
 
-# --- link frames --------------------------------------------------------------------------------------------
+# --- link frames ---
 
 
 @pytest.mark.parametrize(("name", "message"), LINKS)
@@ -228,7 +228,7 @@ def test_guid_of_another_length_is_malformed(kind: FrameKind, field: str) -> Non
         decode_link(frame)
 
 
-# --- dialog frames ------------------------------------------------------------------------------------------
+# --- dialog frames ---
 
 
 @pytest.mark.parametrize(("name", "header", "envelope", "payload"), MESSAGES)
@@ -304,7 +304,7 @@ def test_dialog_kind_of_a_later_version_is_read_like_any_other() -> None:
     assert (header, b"") == decode_dialog(encode_dialog(header))
 
 
-# --- bodies of dialog frames --------------------------------------------------------------------------------
+# --- bodies of dialog frames ---
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_broken_ack_is_malformed() -> None:
         decode_stored(b"\x81\xa6stored\x91\x92\x01\x02")
 
 
-# --- test_headers ---
+# --- headers ---
 # The bounds of headers, to the byte.
 
 
@@ -357,7 +357,7 @@ def test_a_message_may_have_so_many_and_no_more(headers: dict[str, str], is_boun
     assert is_bounded == are_bounded(headers)
 
 
-# --- test_trace_context ---
+# --- trace context ---
 # What is understood of a `traceparent`.
 
 

@@ -67,7 +67,7 @@ def connection_in(state: LinkPhase) -> LinkStateMachine:
     return connection
 
 
-# --- frames -------------------------------------------------------------------------------------------------
+# --- frames ---
 
 
 def test_first_words_are_its_hello() -> None:
@@ -183,7 +183,7 @@ def test_other_first_frame_is_refused_by_its_kind(kind: int, name: str) -> None:
     assert f"{name} is not allowed while the connection is waiting for HELLO" == str(caught.value)
 
 
-# --- time ---------------------------------------------------------------------------------------------------
+# --- time ---
 
 
 def test_hello_is_waited_for_until_its_timeout() -> None:
@@ -287,7 +287,7 @@ def test_closed_connection_is_due_nothing() -> None:
     assert connection.tick(START + 1e6) == []
 
 
-# --- the end ------------------------------------------------------------------------------------------------
+# --- the end ---
 
 
 @pytest.mark.parametrize("state", LinkPhase)
@@ -300,7 +300,7 @@ def test_fatal_tells_code_and_sentence_and_closes(state: LinkPhase) -> None:
     assert connection.state is LinkPhase.CLOSED
 
 
-# --- test_handshake ---
+# --- handshake ---
 # What two HELLOs lead to, and which of two connections stays.
 
 

@@ -120,7 +120,7 @@ def _told(decision: Decision) -> str:
     return str(decision.disposition)
 
 
-# --- 1: only AutoCreatedLocal -------------------------------------------------------------------------------
+# --- 1: only AutoCreatedLocal ---
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_case_1d_incoming_for_an_absent_service_is_dropped() -> None:
     assert NOT_HERE == Instance().incoming("A")
 
 
-# --- 2: one service elsewhere -------------------------------------------------------------------------------
+# --- 2: one service elsewhere ---
 
 ONE_ELSEWHERE = _routes("CREATE ROUTE OrderPartsRoute WITH SERVICE_NAME = 'OrderParts', ADDRESS = 'tcp://host2:4022/';")
 
@@ -167,7 +167,7 @@ def test_case_2c_other_service_that_is_absent_is_delayed() -> None:
     assert NOT_HERE == Instance(ONE_ELSEWHERE).begun("A")
 
 
-# --- 3: a mirrored pair -------------------------------------------------------------------------------------
+# --- 3: a mirrored pair ---
 
 MIRRORED = _routes(
     "CREATE ROUTE OrderPartsRoute WITH SERVICE_NAME = 'OrderParts', BROKER_INSTANCE = "
@@ -201,7 +201,7 @@ def test_case_3c_other_service_that_is_absent_is_delayed() -> None:
     assert NOT_HERE == Instance(MIRRORED).begun("A")
 
 
-# --- 4: everything else elsewhere ---------------------------------------------------------------------------
+# --- 4: everything else elsewhere ---
 
 REST_ELSEWHERE = _routes("CREATE ROUTE ExternalRoute WITH ADDRESS = 'tcp://forwarding';")
 
@@ -214,7 +214,7 @@ def test_case_4b_absent_service_takes_the_network_route() -> None:
     assert "to tcp://forwarding:4022" == Instance(REST_ELSEWHERE).begun("A")
 
 
-# --- 5: load shared -----------------------------------------------------------------------------------------
+# --- 5: load shared ---
 
 BALANCED = _routes(
     f"CREATE ROUTE BalancedRouteOne WITH SERVICE_NAME = 'S', BROKER_INSTANCE = '{ID1}', ADDRESS = 'tcp://server1';"
@@ -251,7 +251,7 @@ def test_case_5e_other_service_that_is_absent_is_delayed() -> None:
     assert NOT_HERE == Instance(BALANCED).begun("A")
 
 
-# --- 6: one service forwarded -------------------------------------------------------------------------------
+# --- 6: one service forwarded ---
 
 FORWARD_ONE = _routes("CREATE ROUTE ForwardingRoute WITH SERVICE_NAME = 'Elsewhere', ADDRESS = 'tcp://elsewhere';")
 
@@ -276,7 +276,7 @@ def test_case_6d_incoming_for_another_service_is_delivered_here_or_dropped(prese
     assert expected == Instance(msdb=FORWARD_ONE, present=present).incoming("A")
 
 
-# --- 7: everything forwarded --------------------------------------------------------------------------------
+# --- 7: everything forwarded ---
 
 FORWARD_ALL = _routes("CREATE ROUTE ForwardingRoute WITH ADDRESS = 'tcp://forwarding';")
 
@@ -299,7 +299,7 @@ def test_case_7d_incoming_for_an_absent_service_is_dropped_while_forwarding_is_o
     assert OFF == Instance(msdb=FORWARD_ALL, is_forwarding=False).incoming("A")
 
 
-# --- further cases ------------------------------------------------------------------------------------------
+# --- further cases ---
 
 BY_NAME = _routes("CREATE ROUTE ByName WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://name';")[1:]
 ASK = _routes(f"CREATE ROUTE Ask WITH SERVICE_NAME = '{BROKER_CONFIGURATION}', ADDRESS = 'LOCAL';")[1:]
@@ -452,7 +452,7 @@ def test_case_r16_incoming_whose_route_leads_on_is_dropped_while_forwarding_is_o
     assert Disposition(OFF).number == 9792
 
 
-# --- which table --------------------------------------------------------------------------------------------
+# --- which table ---
 
 
 def test_local_counts_only_in_the_table_that_is_searched() -> None:
@@ -492,7 +492,7 @@ def test_full_local_routes_in_msdb_close_the_way_for_dialogs_open_and_bound_and_
     assert "no route" == instance.incoming("B")
 
 
-# --- what matches -------------------------------------------------------------------------------------------
+# --- what matches ---
 
 
 @pytest.mark.parametrize("service", ["s", "S ", " S", "\u0405", "SS", ""])
@@ -533,7 +533,7 @@ def test_asking_for_a_route_comes_before_the_last_resort_and_never_for_the_servi
     assert LOCALLY == instance.begun(BROKER_CONFIGURATION)
 
 
-# --- load and availability together -------------------------------------------------------------------------
+# --- load and availability together ---
 
 FOUR_GATEWAYS = [
     Route(f"gateway-{host}", NetworkAddress(f"gateway-{host}"), "S", instance)
@@ -565,7 +565,7 @@ def test_gateway_picks_for_an_open_dialog_what_its_sender_would_have_picked() ->
     assert min(picked.count(one) for one in set(picked)) > len(picked) / 4
 
 
-# --- which database here ------------------------------------------------------------------------------------
+# --- which database here ---
 
 
 def test_instance_in_the_route_decides_the_database() -> None:
@@ -589,7 +589,7 @@ def test_databases_with_the_service_share_open_dialogs_and_each_dialog_stays_wit
     assert taken == [instance.incoming("S", dialog=dialog) for dialog in DIALOGS]
 
 
-# --- cost ---------------------------------------------------------------------------------------------------
+# --- cost ---
 
 
 def _steps(here: RoutingContext, facts: RoutingFacts) -> int:

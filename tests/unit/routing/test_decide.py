@@ -46,7 +46,7 @@ from broker.routing.decide import (
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import RouteTable, build_table
 
-# --- test_choose ---
+# --- choose ---
 # The four classes in their order, routes that count as one, and the order of the addresses that lead on.
 
 
@@ -330,7 +330,7 @@ def test_failed_decision_names_the_local_route_that_did_not_work() -> None:
     assert decide(_begun("x"), here).route == ACL
 
 
-# --- 5a, R6: load shared by conversation --------------------------------------------------------------------
+# --- 5a, R6: load shared by conversation ---
 
 
 def _spread(here: RoutingContext, dialogs: int = 2000) -> dict[str, float]:
@@ -351,7 +351,7 @@ def test_5a_open_dialogs_share_the_instances_and_each_names_one_route() -> None:
     assert (decision.disposition, decision.step, len(decision.candidates)) == (FORWARDED, 3, 1)
 
 
-# --- R7, R8: several addresses ------------------------------------------------------------------------------
+# --- R7, R8: several addresses ---
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_r7_r8_every_address_is_a_candidate_and_losing_one_leaves_the_other(
         assert decision.is_by_conversation
 
 
-# --- R5: replies --------------------------------------------------------------------------------------------
+# --- R5: replies ---
 
 
 @pytest.mark.parametrize(
@@ -394,10 +394,10 @@ def test_r5_everything_else_is_matched(facts: RoutingFacts, why: str) -> None:
     assert (decision.disposition, decision.step) == (FORWARDED, 2), why
 
 
-# --- R10: expiry --------------------------------------------------------------------------------------------
+# --- R10: expiry ---
 
 
-# --- several databases here ---------------------------------------------------------------------------------
+# --- several databases here ---
 
 
 def test_database_with_the_service_is_picked_by_the_dialog_when_nothing_names_one() -> None:
@@ -418,7 +418,7 @@ def test_an_own_address_counts_as_connected_and_is_routed_again_by_msdb() -> Non
     assert (Disposition.NO_ROUTE, 7) == (decide(_begun("S"), here).disposition, decide(_begun("S"), here).step)
 
 
-# --- what a cache may keep ----------------------------------------------------------------------------------
+# --- what a cache may keep ---
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_balanced_decision_is_by_conversation_whatever_becomes_of_it(
     assert all(decision.is_by_conversation for decision in decided)
 
 
-# --- mirrors here -------------------------------------------------------------------------------------------
+# --- mirrors here ---
 
 
 def _with_mirror(here: RoutingContext) -> RoutingContext:
@@ -546,7 +546,7 @@ def test_partner_here_sends_on_to_the_principal() -> None:
     assert [SECOND] == [one.address for one in decide(_begun("S", ID1), here).candidates]
 
 
-# --- test_facts ---
+# --- facts ---
 # What a frame says about where it wants to go, and what this instance hosts.
 
 
@@ -569,16 +569,16 @@ def test_databases_of_a_service_are_sorted_however_they_were_given() -> None:
     ) * 2
 
 
-# --- test_match ---
+# --- match ---
 # The steps of matching one by one, their order, and the balancing of step 3.
 
 
-EAST_of_match, WEST_of_match, NORTH_of_match = UUID(int=0xE), UUID(int=0xF), UUID(int=0x10)
+NORTH_of_match = UUID(int=16)
 GATEWAY = NetworkAddress("gateway")
 
 BY_NAME = Route("by name", GATEWAY, "Orders")
-TO_EAST = Route("to east", GATEWAY, "Orders", EAST_of_match)
-TO_WEST = Route("to west", GATEWAY, "Orders", WEST_of_match)
+TO_EAST = Route("to east", GATEWAY, "Orders", EAST)
+TO_WEST = Route("to west", GATEWAY, "Orders", WEST)
 EVERYTHING = (AUTO_CREATED_LOCAL, BY_NAME, TO_EAST, TO_WEST)
 
 
@@ -596,8 +596,8 @@ def _facts_of_match(
     ("facts", "routes", "expected"),
     [
         # step 1: the dialog names a broker instance
-        (_facts_of_match(EAST_of_match), EVERYTHING, Match(1, (TO_EAST,))),
-        (_facts_of_match(WEST_of_match), EVERYTHING, Match(1, (TO_WEST,))),
+        (_facts_of_match(EAST), EVERYTHING, Match(1, (TO_EAST,))),
+        (_facts_of_match(WEST), EVERYTHING, Match(1, (TO_WEST,))),
         # step 2: by name
         (_facts_of_match(NORTH_of_match), EVERYTHING, Match(2, (BY_NAME,))),
         (_facts_of_match(), EVERYTHING, Match(2, (BY_NAME,))),
@@ -606,11 +606,11 @@ def _facts_of_match(
         (_facts_of_match(NORTH_of_match), (AUTO_CREATED_LOCAL, TO_EAST), Match(5, (AUTO_CREATED_LOCAL,))),
         # step 5: whatever is for everything
         (_facts_of_match(service="Billing"), EVERYTHING, Match(5, (AUTO_CREATED_LOCAL,))),
-        (_facts_of_match(EAST_of_match, service="Billing"), EVERYTHING, Match(5, (AUTO_CREATED_LOCAL,))),
+        (_facts_of_match(EAST, service="Billing"), EVERYTHING, Match(5, (AUTO_CREATED_LOCAL,))),
         (_facts_of_match(service="orders"), EVERYTHING, Match(5, (AUTO_CREATED_LOCAL,))),
         # nothing
         (_facts_of_match(), (), Match(7)),
-        (_facts_of_match(EAST_of_match), (TO_WEST,), Match(7)),
+        (_facts_of_match(EAST), (TO_WEST,), Match(7)),
         (_facts_of_match(service="Billing"), (BY_NAME, TO_EAST), Match(7)),
     ],
 )
@@ -621,9 +621,9 @@ def test_first_step_that_yields_a_route_ends_the_search(
 
 
 def test_every_route_of_the_step_matches() -> None:
-    routes = [Route(name, NetworkAddress(name), "Orders", EAST_of_match) for name in ("one", "three", "two")]
+    routes = [Route(name, NetworkAddress(name), "Orders", EAST) for name in ("one", "three", "two")]
 
-    assert Match(1, tuple(routes)) == match(_table([*routes, TO_WEST]), NOTHING_HERE, _facts_of_match(EAST_of_match))
+    assert Match(1, tuple(routes)) == match(_table([*routes, TO_WEST]), NOTHING_HERE, _facts_of_match(EAST))
 
 
 def test_last_resort_ignores_routes_by_name_of_another_service() -> None:
@@ -641,7 +641,7 @@ def test_last_resort_ignores_routes_by_name_of_another_service() -> None:
     ],
 )
 def test_named_instance_and_a_service_here_are_as_if_local(facts: RoutingFacts, step: int) -> None:
-    here = hosted({EAST_of_match.bytes: ["Orders"]})
+    here = hosted({EAST.bytes: ["Orders"]})
 
     found = match(_table([]), here, facts)
 
@@ -652,7 +652,7 @@ def test_named_instance_and_a_service_here_are_as_if_local(facts: RoutingFacts, 
 
 
 def test_balanced_dialog_matches_the_routes_of_one_instance_only() -> None:
-    second_to_east = Route("second to east", NetworkAddress("other"), "Orders", EAST_of_match)
+    second_to_east = Route("second to east", NetworkAddress("other"), "Orders", EAST)
     table = _table([TO_EAST, TO_WEST, second_to_east])
     found = {match(table, NOTHING_HERE, _facts_of_match(conversation=bytes([n]) * 16)) for n in range(32)}
 
@@ -670,11 +670,11 @@ def _share_of_east(routes: list[Route], dialogs: int = 6000) -> float:
     """The part of the dialogs that take a route to EAST."""
     table = _table(routes)
     found = [match(table, NOTHING_HERE, _facts_of_match(conversation=n.to_bytes(16, "big"))) for n in range(dialogs)]
-    return Counter(one.routes[0].broker_instance for one in found)[EAST_of_match] / dialogs
+    return Counter(one.routes[0].broker_instance for one in found)[EAST] / dialogs
 
 
 def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
-    routes = [Route(str(weight), GATEWAY, "Orders", EAST_of_match, weight=weight) for weight in (1, 3, 2)]
+    routes = [Route(str(weight), GATEWAY, "Orders", EAST, weight=weight) for weight in (1, 3, 2)]
 
     assert _share_of_east([*routes, TO_WEST]) == pytest.approx(0.75, abs=0.03)
 
@@ -695,15 +695,15 @@ def test_expired_route_to_the_configuration_service_is_not_asked() -> None:
 
 def test_lower_guid_wins_a_tie() -> None:
     with mock.patch.object(module, "score", return_value=1.0):
-        picked = pick_instance(DIALOG, {WEST_of_match.bytes: 1, EAST_of_match.bytes: 1})
+        picked = pick_instance(DIALOG, {WEST.bytes: 1, EAST.bytes: 1})
 
-    assert EAST_of_match.bytes == picked
+    assert EAST.bytes == picked
 
 
 def test_score_is_the_documented_formula() -> None:
-    h = int.from_bytes(sha256(DIALOG + EAST_of_match.bytes).digest()[:8], "big")
+    h = int.from_bytes(sha256(DIALOG + EAST.bytes).digest()[:8], "big")
 
-    assert 7 / -math.log((h + 0.5) / 2**64) == score(DIALOG, EAST_of_match.bytes, weight=7)
+    assert 7 / -math.log((h + 0.5) / 2**64) == score(DIALOG, EAST.bytes, weight=7)
 
 
 @pytest.mark.parametrize(
@@ -713,7 +713,7 @@ def test_score_is_the_documented_formula() -> None:
 def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: float) -> None:
     with mock.patch("broker.routing.decide.sha256") as hashing:
         hashing.return_value.digest.return_value = digest
-        value = score(DIALOG, EAST_of_match.bytes)
+        value = score(DIALOG, EAST.bytes)
 
     assert expected == pytest.approx(value)
     assert value > 0
@@ -721,7 +721,7 @@ def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: flo
 
 def test_score_pins_which_instance_gateways_of_every_release_pick() -> None:
     """All gateways must pick alike, so the hash is part of the contract: these values never change."""
-    by_instance = {instance.bytes: 1 for instance in (EAST_of_match, WEST_of_match, NORTH_of_match)}
+    by_instance = {instance.bytes: 1 for instance in (EAST, WEST, NORTH_of_match)}
     picked = [pick_instance(bytes([n]) * 16, by_instance)[-1] for n in range(8)]
 
     assert picked == [0xE, 0xF, 0xF, 0xF, 0x10, 0xE, 0x10, 0xF]

@@ -112,7 +112,7 @@ def members(explanation: Explanation) -> dict[str, str]:
     return {fate.name: fate.why for one in explanation.passes[-1].classes for fate in one.routes}
 
 
-# --- the question and the answer ----------------------------------------------------------------------------
+# --- the question and the answer ---
 
 
 def test_guids_addresses_and_databases_are_told_as_people_read_them() -> None:
@@ -211,7 +211,7 @@ def test_a_database_that_nobody_named_goes_by_its_guid() -> None:
     assert str(ELSEWHERE) == DisplayNames().database(ELSEWHERE.bytes)
 
 
-# --- matching -----------------------------------------------------------------------------------------------
+# --- matching ---
 
 
 def test_each_step_says_how_far_it_came() -> None:
@@ -303,7 +303,7 @@ def test_a_service_that_is_here_matches_for_who_names_a_broker_instance() -> Non
     assert "the conversation names no broker instance" == steps(tell(billing=["S"]))[6].why
 
 
-# --- choosing -----------------------------------------------------------------------------------------------
+# --- choosing ---
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_a_member_says_why_it_works_or_not(question: dict[str, Any], why: str) -
     assert [why] == list(members(tell(**question)).values())
 
 
-# --- this very instance -------------------------------------------------------------------------------------
+# --- this very instance ---
 
 
 def test_an_own_address_makes_a_second_pass_by_msdb() -> None:
@@ -357,7 +357,7 @@ def test_it_never_leads_back_here_twice_and_the_conversation_is_delayed() -> Non
     assert Outcome.DELAYED is explanation.outcome
 
 
-# --- bounds -------------------------------------------------------------------------------------------------
+# --- bounds ---
 
 
 def test_of_many_routes_a_bounded_number_is_listed_what_matched_first_and_the_rest_is_counted() -> None:
@@ -418,7 +418,7 @@ def test_another_mirrored_route_of_the_same_broker_instance_is_told_from_the_one
     assert explanation.sentence == f"forwarded to tcp://far:4022 by route {MIRRORED.name}"
 
 
-# --- test_explanation ---
+# --- explanation ---
 # The values of an explanation as JSON: every word a person or a program relies on.
 
 
@@ -460,7 +460,7 @@ def test_enums_are_words_and_instants_are_utc() -> None:
     assert "2025-03-01T12:00:00Z" == step["routes"][0]["lifetime"]
 
 
-# --- test_hint ---
+# --- hint ---
 # Hints name what is there and almost fits, or what is missing; who needs none gets none.
 
 
@@ -524,7 +524,7 @@ def test_who_leaves_needs_no_hint() -> None:
     assert [] == list(hints_for(passes[-1], known, "msdb"))
 
 
-# --- test_permitted ---
+# --- permitted ---
 # What permissions add to an explanation; how it is asked for is tried in tests/unit/observe/test_explain.py.
 
 

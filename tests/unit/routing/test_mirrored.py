@@ -107,7 +107,7 @@ def test_beginning_again_does_not_ask_whom_it_has_just_asked() -> None:
     assert ("a", "b") == asking.take(FIRST_SECONDS)
 
 
-# --- test_mirrored_route ---
+# --- mirrored route ---
 # The rules R6.1 to R6.6 as they show at one prober.
 
 
@@ -389,7 +389,7 @@ def test_every_step_of_the_table_is_taken(before: MirrorState, side: MirrorSide,
     assert TRANSITIONS[before, side, word] is route.standing
 
 
-# --- test_own_role ---
+# --- own role ---
 # What follows from what the source of roles says, and when.
 
 
@@ -550,7 +550,7 @@ def test_a_mirror_believes_the_highest_epoch_that_is_told_and_a_principal_its_ow
     assert (5, 3) == (mirror.epoch, own.epoch)
 
 
-# --- test_role ---
+# --- role ---
 # Roles as PROBE_REPLY spells them.
 
 
@@ -559,7 +559,7 @@ def test_text_that_names_no_role_is_unknown(text: str) -> None:
     assert MirrorRole.UNKNOWN is MirrorRole.of(text)
 
 
-# --- test_standing ---
+# --- standing ---
 # The table of transitions: whole, symmetric, reachable, and true to the rules it spells out.
 
 

@@ -30,11 +30,11 @@ from broker.routing.plan import (
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import RouteChange, build_table
 
-# --- test_fate ---
+# --- fate ---
 # What becomes of a conversation is harm, no change, or neither.
 
 
-# --- test_journey ---
+# --- journey ---
 # Ways through instances that are all known, and how they end.
 
 

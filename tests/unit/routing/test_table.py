@@ -13,7 +13,7 @@ from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.routing.table import FOLD_MIN, SMALL, Layered, RouteChange, RouteTable, build_table
 
-# --- test_layered ---
+# --- layered ---
 # A changed copy says what a dictionary would say, and the one it was made from stays as it was.
 
 

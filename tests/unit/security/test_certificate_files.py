@@ -74,7 +74,7 @@ def test_directory_without_an_authority_is_refused(tmp_path: Path) -> None:
         read_authority(tmp_path)
 
 
-# --- test_certificate_file ---
+# --- certificate file ---
 # Files of certificates and keys: who may read them, what replaces what, and what is told of a bad one.
 
 
@@ -201,7 +201,7 @@ def test_file_without_keys_says_what_it_is(tmp_path: Path, content: bytes, probl
     assert caught.value.problem.startswith(problem)
 
 
-# --- test_renewal ---
+# --- renewal ---
 # What takes the place of certificates, and what stays beside it so that nothing stops.
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker.security.grants import OPEN, PROFILES_MAX, Grants, Permission, PermissionRule, PermissionState, render_rule
 from broker.security.principal import NOBODY, Who, parse_principal, who_is
 
-# --- test_binding ---
+# --- binding ---
 # A remote service binding is a value.
 
 

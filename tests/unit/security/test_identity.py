@@ -44,7 +44,7 @@ from broker.security.principal import Principal, parse_principal
 from tests.support.certificates import make
 from tests.support.identities import AGES, issue, issued
 
-# --- test_certificate ---
+# --- certificate ---
 # Certificates that the library reads with errors of its own are refused like all others.
 
 
@@ -84,7 +84,7 @@ def test_every_error_of_the_library_is_a_value_error(error: Exception) -> None:
         raise error
 
 
-# --- test_described ---
+# --- described ---
 # What a certificate says, in words.
 
 
@@ -190,7 +190,7 @@ def of_p256(name: str) -> Issued:
     return Issued((signing, *sealing.certificates), (key, *sealing.keys))
 
 
-# --- files --------------------------------------------------------------------------------------------------
+# --- files ---
 
 
 @pytest.mark.parametrize("make", [issue, of_p256], ids=["Ed25519", "P-256"])
@@ -287,7 +287,7 @@ def test_a_certificate_without_a_name_is_known_by_its_fingerprint() -> None:
     assert f"sha256:{made.fingerprint(SHA256()).hex()}" == who_of(made).name
 
 
-# --- whom a principal stands for ----------------------------------------------------------------------------
+# --- whom a principal stands for ---
 
 
 def chosen(peers: KnownPeers, text: str = "billing", now: float = NOW_of_identity) -> Signing | None:

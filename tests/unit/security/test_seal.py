@@ -32,7 +32,7 @@ from broker.security.seal import (
 from tests.support.identities import own, signing
 from tests.support.sealed import VECTORS
 
-# --- test_key_packet ---
+# --- key packet ---
 # Key packets: opened by whom they are for, for what they are for, and by nobody else; vectors of docs/security.md.
 
 
@@ -144,7 +144,7 @@ def test_a_packet_whose_point_is_of_low_order_does_not_open() -> None:
         open_packet(replace(found, wrapped=bytes(len(found.wrapped))), DIRECTION, KEY_ID, BILLING, sender=None)
 
 
-# --- vectors ------------------------------------------------------------------------------------------------
+# --- vectors ---
 
 
 @pytest.mark.parametrize("name", ["packet, full", "packet, anonymous"])
@@ -171,27 +171,26 @@ def test_vectors_of_the_page_open(name: str) -> None:
         assert VECTORS["sender certificate (SHA-256)"] == found.signer
 
 
-# --- test_refusal ---
+# --- refusal ---
 # A refusal says under what it is counted, and why.
 
 
-SECRET_of_seal, KEY_ID_of_seal = bytes(range(32)), bytes(range(16))
 BODY = b"what is sealed"
-KEY = frame_key(SECRET_of_seal, DIRECTION, KEY_ID_of_seal)
+KEY = frame_key(SECRET, DIRECTION, KEY_ID)
 
 
 def frame(body: bytes = BODY, *, count: int = 0, packet: bytes = b"") -> bytes:
-    clear, nonce = clear_part(KEY_ID_of_seal, NO_ECHO, count, packet)
+    clear, nonce = clear_part(KEY_ID, NO_ECHO, count, packet)
     header = Header(FrameKind.MESSAGE, Flag.SEALED, b"m" * 16, b"c" * 16, "B", "A", b"i" * 16)
     return seal(KEY, nonce, encode_head(header, len(clear) + len(body) + TAG_BYTES) + clear, body)
 
 
 def test_the_clear_part_says_which_key_and_how() -> None:
-    clear, nonce = clear_part(KEY_ID_of_seal, b"e" * 8, 258, b"packet")
+    clear, nonce = clear_part(KEY_ID, b"e" * 8, 258, b"packet")
 
     box = read_box(clear + bytes(TAG_BYTES))
 
-    assert (KEY_ID_of_seal, b"e" * 8, nonce, b"packet", clear) == box
+    assert (KEY_ID, b"e" * 8, nonce, b"packet", clear) == box
     assert bytes(10) + b"\x01\x02" == nonce
 
 
@@ -203,8 +202,8 @@ def test_what_is_no_box_is_refused(body: bytes) -> None:
         read_box(body)
 
 
-@pytest.mark.parametrize("secret", [SECRET_of_seal, bytes(32)])
-@pytest.mark.parametrize("key_id", [KEY_ID_of_seal, bytes(16)])
+@pytest.mark.parametrize("secret", [SECRET, bytes(32)])
+@pytest.mark.parametrize("key_id", [KEY_ID, bytes(16)])
 @pytest.mark.parametrize("is_from_target", [False, True])
 def test_another_secret_id_or_direction_is_another_key(secret: bytes, key_id: bytes, *, is_from_target: bool) -> None:
     direction = Direction(b"c" * 16, is_from_target, "B", "A", b"i" * 16)
@@ -212,7 +211,7 @@ def test_another_secret_id_or_direction_is_another_key(secret: bytes, key_id: by
     body_at = HEADER_BYTES + 2
     key = frame_key(secret, direction, key_id)
 
-    if (secret, key_id, is_from_target) == (SECRET_of_seal, KEY_ID_of_seal, False):
+    if (secret, key_id, is_from_target) == (SECRET, KEY_ID, False):
         assert BODY == open_frame(key, read_box(data[body_at:]), data, body_at)
     else:
         with pytest.raises(SealRefusedError):

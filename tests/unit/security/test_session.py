@@ -30,7 +30,7 @@ from broker.store.sqlite.side import REPLAY_GUARD
 from tests.support.identities import AGES, credentials, issue, issued, own, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
 
-# --- test_opening ---
+# --- opening ---
 # The receiving half: whose frames are believed for which side, and when a dialog may begin.
 
 
@@ -141,7 +141,7 @@ def test_keys_that_are_kept_have_a_bound() -> None:
     assert Disposition.SESSION_KEY_UNKNOWN is refusal(opener, two.lean())
 
 
-# --- who is believed ----------------------------------------------------------------------------------------
+# --- who is believed ---
 
 
 def test_who_is_known_but_not_the_far_principal_is_not_believed() -> None:
@@ -225,7 +225,7 @@ def test_a_frame_that_did_not_open_is_not_remembered() -> None:
     assert b"text" == opened(opener, far.lean()).body
 
 
-# --- when a dialog may begin --------------------------------------------------------------------------------
+# --- when a dialog may begin ---
 
 
 @pytest.mark.parametrize(
@@ -251,11 +251,10 @@ def test_a_packet_of_yesterday_still_opens_what_has_begun() -> None:
     assert b"text" == opened(Opener(BILLING), frame, AT_TARGET[Mode.FULL], NOW + KEY_SECONDS).body
 
 
-FULL_of_session = Secured(Mode.FULL, "billing")
 ANONYMOUS_of_session = Secured(Mode.ANONYMOUS, "billing", b"s" * 32)
 ORDERS = credentials("orders", "billing")
 NOBODY_of_session = credentials(None, "billing")
-WAYS = [(FULL_of_session, ORDERS), (ANONYMOUS_of_session, NOBODY_of_session)]
+WAYS = [(FULL, ORDERS), (ANONYMOUS_of_session, NOBODY_of_session)]
 
 
 def box_of(frame: bytes) -> Box:
@@ -265,7 +264,7 @@ def box_of(frame: bytes) -> Box:
 class Side:
     """An initiator that sends."""
 
-    def __init__(self, secured: Secured = FULL_of_session, known: DialogCredentials = ORDERS) -> None:
+    def __init__(self, secured: Secured = FULL, known: DialogCredentials = ORDERS) -> None:
         self.contact = initiator(secured)
         self.sealer = sealer(self.contact, known)
 
@@ -383,12 +382,12 @@ def test_a_target_in_anonymous_mode_sends_no_packet() -> None:
     assert by.far is None
 
 
-# --- peers that change --------------------------------------------------------------------------------------
+# --- peers that change ---
 
 
 def test_a_far_certificate_that_is_no_peer_any_more_is_not_sealed_to() -> None:
     known = credentials("orders", "billing")
-    side = Side(FULL_of_session, known)
+    side = Side(FULL, known)
     side.arrived(side.send())
 
     known.peers = KnownPeers()
@@ -402,7 +401,7 @@ def test_a_key_is_renewed_for_the_sealing_certificate_that_is_left() -> None:
     made = issued("billing")
     other = issue_sealing(made.certificates[0], made.keys[0], AGES)  # type: ignore[arg-type]
     known = DialogCredentials(own("orders"), KnownPeers([signing("billing")]))
-    side = Side(FULL_of_session, known)
+    side = Side(FULL, known)
     first = side.send()
     side.arrived(first)
 
@@ -437,7 +436,7 @@ def test_an_anonymous_dialog_keeps_its_key_without_the_far_certificate() -> None
     assert first.key_id == side.send().key_id
 
 
-# --- what keeps it from being sealed ------------------------------------------------------------------------
+# --- what keeps it from being sealed ---
 
 
 def problem_of(secured: Secured, known: DialogCredentials, now: float = NOW) -> str:
@@ -451,7 +450,7 @@ def test_without_a_binding_nothing_is_sealed() -> None:
     assert "there is no remote service binding" == problem_of(Secured(None), ORDERS)
 
 
-@pytest.mark.parametrize("secured", [FULL_of_session, ANONYMOUS_of_session])
+@pytest.mark.parametrize("secured", [FULL, ANONYMOUS_of_session])
 def test_without_the_far_certificate_nothing_is_sealed(secured: Secured) -> None:
     found = problem_of(secured, credentials("orders"))
 
@@ -462,7 +461,7 @@ def test_a_certificate_of_ones_own_that_is_over_signs_nothing() -> None:
     over = issue("orders", Validity(AGES.begins, datetime(2025, 1, 1, tzinfo=UTC)))
     known = DialogCredentials(parse_own(over.certificate_pem, over.key_pem), KnownPeers([signing("billing")]))
 
-    assert "the certificate of this database, CN=orders, is not valid today" == problem_of(FULL_of_session, known)
+    assert "the certificate of this database, CN=orders, is not valid today" == problem_of(FULL, known)
 
 
 def test_an_anonymous_dialog_goes_on_when_the_far_certificate_is_over() -> None:
@@ -486,7 +485,7 @@ def test_a_secret_is_not_shown() -> None:
 
 
 def test_without_a_certificate_there_is_no_full_mode() -> None:
-    assert "this database has no certificate" == problem_of(FULL_of_session, NOBODY_of_session)
+    assert "this database has no certificate" == problem_of(FULL, NOBODY_of_session)
 
 
 def test_credentials_say_who_the_database_is() -> None:
