@@ -291,3 +291,42 @@ def test_a_way_of_what_is_asked_for_is_not_remembered(make_frame: MakeFrame) -> 
     walker.kernel.tally()
     assert (3, 3) == (asking.frames, walker.way("A found", FrameKind.MESSAGE).frames)
     assert 4 == len(walker.asked)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("name_bytes", [1, 16, 100, 512])
+def test_frame_one_byte_too_short_for_its_names_is_malformed(
+    name_bytes: int, *, is_known: bool, make_frame: MakeFrame
+) -> None:
+    walker = Walker()
+    name = "A" * name_bytes
+    good = make_frame(b"", to_service=name)
+    bad = (len(good) - 1).to_bytes(4, "big") + good[4:-1]
+    if is_known:
+        walker.walk(good)
+
+    batch, shelves = walker.walk(good + bad + good)
+
+    assert (len(good), FrameMalformedError) == (batch.consumed, type(batch.error))
+    assert shelves == {name: [hopped(good)]}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    ("body_bytes", "offset", "value"),
+    [(MAX_FRAME, 0, b""), (600, 76, (513).to_bytes(2, "big")), (600, 112, (513).to_bytes(2, "big"))],
+    ids=["frame", "from_service", "to_service"],
+)
+def test_walk_stops_before_a_whole_frame_in_which_something_is_too_large(
+    body_bytes: int, offset: int, value: bytes, *, is_known: bool, make_frame: MakeFrame
+) -> None:
+    walker = Walker()
+    good, bad = make_frame(to_service="A"), make_frame(b"x" * body_bytes, to_service="A")
+    bad = bad[:offset] + value + bad[offset + len(value) :]
+    if is_known:
+        walker.walk(good)
+
+    batch, shelves = walker.walk(good + bad)
+
+    assert (len(good), {"A": [hopped(good)]}) == (batch.consumed, shelves)
+    assert batch.error is not None
