@@ -131,12 +131,12 @@ class Instance:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """The databases at work, by name."""
+        """The databases that are served, by name; msdb once it asks for routes."""
         return self.databases.endpoints
 
     @property
     def past(self) -> EndpointTotals:
-        """What databases counted that have gone to a partner."""
+        """What databases counted that are served no more."""
         return self.databases.past
 
     def standings(self) -> dict[str, OwnRoleStatus]:
@@ -148,18 +148,17 @@ class Instance:
         Bring everything up; `stack` takes it down again in reverse.
 
         Raises:
-            StoreUnavailableError, ListenFailedError, StatementError, SettingError: what stands in the way.
+            StoreUnavailableError, ListenFailedError, StatementError, SettingError: What stands in the way.
         """
         settings = self.settings
         self.certificates.load()
-        # Take the ports first: two instances must not touch one store.
-        sockets = [self._bind(address) for address in settings.endpoint.listen]
-        for sock in sockets:
-            stack.callback(sock.close)
+        stack.callback(self._close_listeners)
+        for address in settings.endpoint.listen:  # first: two instances must not touch one store
+            self.bound.append(BoundListener(address, self._new_listener(address)))
         self.journal = open_journal(self.settings, _adjacent)
         if self.journal is not None:
             stack.push_async_callback(self.journal.close)  # after all that record something
-        databases = self._open(sockets, stack)
+        databases = self._open(stack)
         self.catalog = Catalog(databases, self.on_catalog, self.name)
         stack.push_async_callback(self.catalog.close)
         self.databases.bind(self.catalog)
@@ -194,32 +193,20 @@ class Instance:
 
     # --- building ---
 
-    def _bind(self, address: ListenAddress) -> socket.socket:
-        return bind(address.host, address.port, reuse_port=self.settings.endpoint.reuse_port)
-
-    def _open(self, sockets: list[socket.socket], stack: AsyncExitStack) -> dict[str, Database]:
+    def _open(self, stack: AsyncExitStack) -> dict[str, Database]:
         """The databases, and after msdb the forwarder and the links."""
         stack.push_async_callback(self.databases.close_all)
         self.broker_instance = self.databases.take(MSDB).broker_instance
-        self._build(sockets)
+        self._build()
         databases = {MSDB: self.databases.load(MSDB)}
         for name in self.databases.own:
             self.databases.take(name)
             databases[name] = self.databases.load(name)
         return databases
 
-    def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
-        """The databases that ask for routes, or did and may get answers."""
-        asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
-        return asking | ({MSDB} if SERVICE_BROKER in self.catalog.msdb.rows.services else set())
-
-    def _build(self, sockets: list[socket.socket]) -> None:
+    def _build(self) -> None:
         """The forwarder and the links, each given the ports it asks for."""
         endpoint = self.settings.endpoint
-        self.bound = [
-            BoundListener(address, Listener(sock, self._accept))
-            for address, sock in zip(endpoint.listen, sockets, strict=True)
-        ]
         hello = Hello(
             versions=(VERSION,),
             instance=self.broker_instance,
@@ -278,10 +265,10 @@ class Instance:
         for database, path in scripts_of(self.settings, self.databases.own):
             await run_declared(self.catalog, path, database, self.databases.audit(path, database))
 
-    # --- other settings ---
+    # --- a reload ---
 
     async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
-        """Make ready for these settings; raises what stands in the way, and nothing has changed."""
+        """Make ready for these settings; on an error nothing has changed."""
         ready = await make_ready(settings, changed, undo, admin=self.admin, bound=self.bound, listen=self._new_listener)
         return partial(self._swap_in, ready)
 
@@ -328,14 +315,15 @@ class Instance:
         return sum(link.opened_at < before for link in self.peers.links.values())
 
     def _new_listener(self, address: ListenAddress) -> Listener:
-        """One more, which does not accept yet; raises ListenFailedError."""
-        return Listener(self._bind(address), self._accept)
+        """One more listener, which does not accept yet. Raises ListenFailedError."""
+        sock = bind(address.host, address.port, reuse_port=self.settings.endpoint.reuse_port)
+        return Listener(sock, self._accept)
 
     def _close_listeners(self) -> None:
         for listener in self.listeners:
             listener.release()
 
-    # --- ports ---
+    # --- the ports of the parts ---
 
     def _accept(self, sock: socket.socket, address: str) -> None:
         self.peers.accept(sock, address)
@@ -344,7 +332,7 @@ class Instance:
         self.peers.handshaker.secure(security, self.peers.links.values())
 
     def _ask(self, facts: RoutingFacts) -> None:
-        """What arrived has no route, and msdb says whom to ask for one."""
+        """What arrived has no route, and msdb knows where to ask for one."""
         self.databases.msdb.route_requester.ask(facts.to_service, facts.to_broker_instance)
 
     def _announce(self, broker_instance: bytes) -> None:
@@ -374,7 +362,7 @@ class Instance:
                 endpoint.transmitter.on_capacity()
 
     def on_catalog(self) -> None:
-        """Routes, queues or services are new, or a route has expired: decide by them from the next frame on."""
+        """Routes, queues or services have changed, or a route has expired: decide by them from the next frame on."""
         tables = self.catalog.tables()
         asking = self._asking(tables)
         if MSDB in asking:
@@ -400,6 +388,11 @@ class Instance:
             # A timer may fire a little early by the wall clock; the table would then be built in vain, and again.
             wait = (self.catalog.next_expiry - datetime.now(UTC)).total_seconds() + 0.001
             self._expiry = self._loop.call_later(min(max(0.0, wait), EXPIRY_MAX_SECONDS), self.catalog.changed)
+
+    def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
+        """The databases that ask for routes, or did and may get answers."""
+        asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
+        return asking | ({MSDB} if SERVICE_BROKER in self.catalog.msdb.rows.services else set())
 
     def _cancel_expiry(self) -> None:
         if self._expiry is not None:
@@ -446,10 +439,10 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
         settings: As loaded, or the configuration file.
 
     Raises:
-        SettingsError: the configuration is wrong, everything about it in one report.
+        SettingsError: The configuration is wrong; everything about it in one report.
         SettingError: `BROKER_KERNEL` forces a kernel that is not there, or a certificate cannot be used; or a database
             file is a copy.
-        StoreUnavailableError, ListenFailedError, StatementError: what stands in the way.
+        StoreUnavailableError, ListenFailedError, StatementError: What stands in the way.
     """
     if not isinstance(settings, Settings):
         settings = load_settings(Path(settings), environ=os.environ)
@@ -461,5 +454,5 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
 
 
 def _adjacent(origin: FrameOrigin) -> str:
-    """What frames from there are recorded to come from: the peer's name, else its address; or the database here."""
+    """The origin of frames for the journal: the name of the peer, else its address; or the database here."""
     return origin.peer_name or origin.address if isinstance(origin, Link) else getattr(origin, "database", "")
