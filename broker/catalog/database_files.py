@@ -46,7 +46,15 @@ from broker.store.sqlite.database import (
     open_store,
     open_watch,
 )
-from broker.store.sqlite.file_identity import RECORD, Sighting, had, look, lost_sentence, note_start, note_stop
+from broker.store.sqlite.file_identity import (
+    RECORD,
+    Sighting,
+    compare_file,
+    instances_at,
+    lost_sentence,
+    note_start,
+    note_stop,
+)
 from broker.store.sqlite.role_file import check_remains, check_writable, may_make
 from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
 from broker.store.sqlite.transaction import DaemonConnection, damage, sentence
@@ -109,8 +117,8 @@ def take(
         _tell_clock(state_dir)
     with ExitStack() as taken:
         taken.callback(os.close, lock_store(path))
-        check_remains(path, told=told)
-        is_new = may_make(path, told=told)
+        check_remains(path, reported_epoch=told)
+        is_new = may_make(path, reported_epoch=told)
         db = taken.enter_context(closing(open_store(path, broker_instance=configured, may_make=is_new)))
         try:
             sighting = sighted(settings, name, db, told=told)
@@ -136,7 +144,7 @@ def sighted(settings: Settings, name: str, db: sqlite3.Connection, *, told: int 
 
     Where a command tells the role, copies are what there is to fail over to, each with a number of its own.
     """
-    sighting = look(db, path_of(settings, name), settings.instance.state_dir, told=told)
+    sighting = compare_file(db, path_of(settings, name), settings.instance.state_dir, reported_epoch=told)
     is_copied_on_purpose = name != MSDB and settings.databases[name].mirroring == "command"
     return sighting._replace(known_number=None) if is_copied_on_purpose else sighting
 
@@ -290,7 +298,7 @@ def file_warnings(settings: Settings) -> list[SettingError]:
         with suppress(sqlite3.Error, OSError, StoreUnavailableError):  # `file_errors` tells
             check_remains(path)
             what = _emptiness(path)
-            problem = lost_sentence(had(path, settings.instance.state_dir)) if what else ""
+            problem = lost_sentence(instances_at(path, settings.instance.state_dir)) if what else ""
             if problem:
                 warnings.append(settings.error(key_of(name), f"{path}: the file is {what}: {problem}", LOST_HINT))
     return warnings

@@ -80,7 +80,7 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
     with _alone(path) as db:
         state_dir, sighting = _sighting(db, path, configured)
         problem = sighting.problem
-        file_identity.keep(db, path, state_dir)
+        file_identity.accept_file(db, path, state_dir)
         stake = stake_of(db)
         instance = _instance(db)
         _end(db, path, config, "keep", dry_run=dry_run or not problem)
@@ -121,7 +121,7 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
         stake, old = stake_of(db), _instance(db)
         instance = _new_instance(settings, path, old)
         administration.new_broker(db, instance)
-        file_identity.keep(db, path, settings.instance.state_dir)
+        file_identity.accept_file(db, path, settings.instance.state_dir)
         _end(db, path, config, "new", dry_run=dry_run)
     texts = [
         # What a dry run draws is not what is drawn then.
@@ -218,12 +218,12 @@ def _file(settings: Settings, database: str) -> Path:
 
 def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Path, file_identity.Sighting]:
     """What is seen of a file by the state directory that knows it: the configured one, else that in which it lies."""
-    sighting = file_identity.look(db, path, configured)
+    sighting = file_identity.compare_file(db, path, configured)
     for place in (path.absolute().parent, Path(os.path.realpath(path)).parent):
         if sighting.is_known:
             break
         with suppress(StoreUnavailableError):  # any file may have this name where no state directory is
-            beside = file_identity.look(db, path, place)
+            beside = file_identity.compare_file(db, path, place)
             if beside.is_known:
                 return place, beside
     return configured, sighting

@@ -23,7 +23,7 @@ from broker.observe.views import QUEUE_MONITORS, audit_rows
 from broker.security.certificate_files import read_certificates, read_keys
 from broker.security.identity import parse_own, parse_peers
 from broker.store.sqlite.database import open_store
-from broker.store.sqlite.file_identity import RECORD, look
+from broker.store.sqlite.file_identity import RECORD, compare_file
 from broker.store.sqlite.reader_slots import RECORD_BYTES, QueueRecord, ReaderSlot, lock_file
 from broker.store.sqlite.role_file import read_principal, recorded_epoch, role_path
 from tests.fuzz.target import KIB, Target
@@ -111,7 +111,7 @@ def _seen(data: bytes) -> None:
     """What the instance has seen of its databases: it is read, or the file is named as damaged."""
     (_directory() / RECORD).write_bytes(data)
     with closing(sqlite3.connect(_database())) as db:
-        sighting = look(db, _database(), _directory())
+        sighting = compare_file(db, _database(), _directory())
     assert sighting.starts == 0
     assert "file" in sighting.problem or not sighting.problem
 

@@ -17,7 +17,7 @@ Taking a database over raises its epoch, in the transaction that counts the star
 nothing any more, wherever it runs (`transaction.writing`), so two that both think they are the principal do no harm.
 The new epoch is higher than any that is known, also where a backup was put back: senders believe the highest.
 
-Everything here is for the process that has the lock of the file (`lock_store`), except `look`, which only reads.
+Everything here is for the process that has the lock of the file (`lock_store`); `compare_file` only reads.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def lost_sentence(instances: Sequence[str]) -> str:
     return f"this instance had a database in this file, of broker instance {named}, and it is not in it any more"
 
 
-def had(path: Path, state_dir: Path) -> tuple[str, ...]:
+def instances_at(path: Path, state_dir: Path) -> tuple[str, ...]:
     """
     The broker instances of the databases that this instance had by this path, sorted.
 
@@ -131,7 +131,7 @@ def had(path: Path, state_dir: Path) -> tuple[str, ...]:
     return _by_path(_read(state_dir), path)
 
 
-def look(db: sqlite3.Connection, path: Path, state_dir: Path, *, told: int = 0) -> Sighting:
+def compare_file(db: sqlite3.Connection, path: Path, state_dir: Path, *, reported_epoch: int = 0) -> Sighting:
     """
     Compare a database with what is known of it; nothing is changed.
 
@@ -139,7 +139,7 @@ def look(db: sqlite3.Connection, path: Path, state_dir: Path, *, told: int = 0) 
         db: The database.
         path: Its file.
         state_dir: That of the instance.
-        told: The epoch of the last takeover that was reported to this instance, 0 = none.
+        reported_epoch: The epoch of the last takeover that was reported to this instance, 0 = none.
 
     Raises:
         StoreUnavailableError: the record in the state directory, or the role file, cannot be read.
@@ -155,7 +155,7 @@ def look(db: sqlite3.Connection, path: Path, state_dir: Path, *, told: int = 0) 
         known_starts=known.starts,
         last_path=known.path,
         epoch=epoch,
-        known_epoch=max(known.epoch, recorded_epoch(path), told),
+        known_epoch=max(known.epoch, recorded_epoch(path), reported_epoch),
         others=_by_path(seen, path),
         is_in_place=known.path == str(path.absolute()),
     )
@@ -180,7 +180,7 @@ def note_start(db: sqlite3.Connection, path: Path, state_dir: Path, *, least_epo
         sqlite3.Error, OSError: the file cannot be read or written.
     """
     if least_epoch is not None:
-        least_epoch = max(least_epoch, look(db, path, state_dir).known_epoch + 1)
+        least_epoch = max(least_epoch, compare_file(db, path, state_dir).known_epoch + 1)
     with writing(db):
         ((epoch,),) = db.execute(_SEEN, (path.stat().st_ino, least_epoch)).fetchall()
     # After the commit: what the instance has seen is never more than what the file says.
@@ -208,7 +208,7 @@ def note_stop(path: Path, state_dir: Path, epoch: int) -> None:
                 note_start(db, path, state_dir)
 
 
-def keep(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
+def accept_file(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
     """
     This file is the database from now on, whatever it was. Inside a transaction of the caller's.
 
@@ -218,7 +218,7 @@ def keep(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
         StoreUnavailableError: the record in the state directory cannot be read.
         sqlite3.Error, OSError: the file cannot be read or written.
     """
-    sighting = look(db, path, state_dir)
+    sighting = compare_file(db, path, state_dir)
     db.execute(_KEEP, (sighting.known_starts, sighting.known_epoch, sighting.number))
 
 

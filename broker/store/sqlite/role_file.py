@@ -122,24 +122,24 @@ def read_principal(path: Path) -> PrincipalRecord | None:
 # --- whether a database may be made ------------------------------------------------------------------------------
 
 
-def may_make(path: Path, *, told: int = 0) -> bool:
+def may_make(path: Path, *, reported_epoch: int = 0) -> bool:
     """
     Whether a database may be made in this file when it has none.
 
     Args:
         path: The file.
-        told: The epoch of the last takeover that was reported to this instance, 0 = none.
+        reported_epoch: The epoch of the last takeover that was reported to this instance, 0 = none.
     """
-    return not told and not os.path.lexists(role_path(path))
+    return not reported_epoch and not os.path.lexists(role_path(path))
 
 
-def check_remains(path: Path, *, told: int = 0) -> None:
+def check_remains(path: Path, *, reported_epoch: int = 0) -> None:
     """
     Check that a file that is missing or empty may be made; nothing is changed.
 
     Args:
         path: The file.
-        told: As for `may_make`.
+        reported_epoch: As for `may_make`.
 
     Raises:
         StoreUnavailableError: it must not be.
@@ -157,7 +157,7 @@ def check_remains(path: Path, *, told: int = 0) -> None:
                 " file back beside it; where it is lost, remove the -wal and the -shm, and put back a backup"
             )
             raise StoreUnavailableError(str(path), problem)
-    if not may_make(path, told=told):
+    if not may_make(path, reported_epoch=reported_epoch):
         raise lost(path)
 
 

@@ -1,4 +1,4 @@
-"""A copied file is told from the original, a moved one is not."""
+"""A copied file does not pass for the original, a moved one does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ import pytest
 from broker.errors import StoreUnavailableError
 from broker.store.sqlite import file_identity as module
 from broker.store.sqlite.database import open_store
-from broker.store.sqlite.file_identity import RECORD, Sighting, had, keep, look, note_start, note_stop
+from broker.store.sqlite.file_identity import (
+    RECORD,
+    Sighting,
+    accept_file,
+    compare_file,
+    instances_at,
+    note_start,
+    note_stop,
+)
 from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_principal
 from broker.store.sqlite.transaction import writing
 
@@ -39,7 +47,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 def run(path: Path, state_dir: Path) -> str:
     """What keeps a daemon from running on the file; when nothing does, it starts and stops."""
     with opened(path) as db:
-        problem = look(db, path, state_dir).problem
+        problem = compare_file(db, path, state_dir).problem
         if not problem:
             note_start(db, path, state_dir)
     if not problem:
@@ -184,7 +192,7 @@ def test_what_is_kept_passes(path: Path, tmp_path: Path, *, is_copy: bool) -> No
     refused = run(path, tmp_path)
 
     with opened(path) as db, writing(db):
-        keep(db, path, tmp_path)
+        accept_file(db, path, tmp_path)
 
     assert refused
     assert "" == run(path, tmp_path)
@@ -194,11 +202,11 @@ def test_what_is_kept_passes(path: Path, tmp_path: Path, *, is_copy: bool) -> No
 def test_keeping_what_passes_changes_nothing(path: Path, tmp_path: Path) -> None:
     run(path, tmp_path)
     with opened(path) as db:
-        before = look(db, path, tmp_path)
+        before = compare_file(db, path, tmp_path)
         with writing(db):
-            keep(db, path, tmp_path)
+            accept_file(db, path, tmp_path)
 
-        assert before == look(db, path, tmp_path)
+        assert before == compare_file(db, path, tmp_path)
 
 
 # --- stopping, and the record -------------------------------------------------------------------------------
@@ -293,17 +301,17 @@ def test_what_a_path_held_before_is_known_until_a_daemon_has_started_on_the_new_
 ) -> None:
     run(path, tmp_path)
     run(tmp_path / "billing.db", tmp_path)
-    lost = had(path, tmp_path)
+    lost = instances_at(path, tmp_path)
     path.unlink()
     with opened(path) as db:
-        sighting = look(db, path, tmp_path)
+        sighting = compare_file(db, path, tmp_path)
 
     assert (1, lost) == (len(lost), sighting.others)
     assert ("", False) == (sighting.problem, sighting.is_known)
     assert f"of broker instance {lost[0]}, and it is not in it any more" in sighting.lost
     assert "" == run(path, tmp_path)
     with opened(path) as db:
-        sighting = look(db, path, tmp_path)
+        sighting = compare_file(db, path, tmp_path)
     assert ("", lost, True) == (sighting.lost, sighting.others, sighting.is_known)
 
 
@@ -339,10 +347,10 @@ def tell(path: Path, epoch: int) -> None:
 def test_a_file_with_a_lower_epoch_than_is_told_does_not_pass(path: Path, tmp_path: Path) -> None:
     with opened(path) as db:
         note_start(db, path, tmp_path, least_epoch=3)
-        passes = look(db, path, tmp_path, told=3).problem
-        by_memory = look(db, path, tmp_path, told=4).problem
+        passes = compare_file(db, path, tmp_path, reported_epoch=3).problem
+        by_memory = compare_file(db, path, tmp_path, reported_epoch=4).problem
         tell(path, 9)
-        beside = look(db, path, tmp_path).problem
+        beside = compare_file(db, path, tmp_path).problem
 
     assert "" == passes
     assert "its epoch is 3, and it was taken over in epoch 4, so an older copy was put back" in by_memory
@@ -362,7 +370,7 @@ def test_a_file_that_another_instance_has_taken_over_meanwhile_passes(path: Path
             state_dir.mkdir()
             note_start(db, path, state_dir, least_epoch=epoch)
 
-        assert "" == look(db, path, one).problem
+        assert "" == compare_file(db, path, one).problem
 
 
 @pytest.mark.parametrize("told", [6, 7])
@@ -387,8 +395,8 @@ def test_a_backup_that_is_kept_goes_on_behind_every_epoch_that_was_known(path: P
         refused = run(path, tmp_path)
         with opened(path) as db:
             with writing(db):
-                keep(db, path, tmp_path)
-            passes = look(db, path, tmp_path).problem
+                accept_file(db, path, tmp_path)
+            passes = compare_file(db, path, tmp_path).problem
             epoch = note_start(db, path, tmp_path, least_epoch=0)
 
         assert ("", (told or 9) + 1) == (passes, epoch)

@@ -68,9 +68,9 @@ def test_what_is_told_in_a_damaged_file_counts_as_well(path: Path) -> None:
 
 def test_what_this_instance_was_told_counts_as_well(path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="there is no database in it"):
-        check_remains(path, told=4)
+        check_remains(path, reported_epoch=4)
 
-    assert not may_make(path, told=4)
+    assert not may_make(path, reported_epoch=4)
 
 
 def test_a_file_that_is_there_is_for_whoever_opens_it(path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_file_that_is_there_is_for_whoever_opens_it(path: Path) -> None:
     path.with_name("orders.db-wal").touch()
     write_principal(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
 
-    check_remains(path, told=4)
+    check_remains(path, reported_epoch=4)
 
 
 def test_the_log_is_beside_the_file_to_which_a_name_leads(tmp_path: Path, path: Path) -> None:
