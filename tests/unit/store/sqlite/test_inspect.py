@@ -203,8 +203,7 @@ def db(shop: Shop) -> sqlite3.Connection:
 
 def send(shop: Shop, db: sqlite3.Connection, *, enqueue_time: float, why: str | None = None, messages: int = 1) -> Any:
     dialog = shop.begin(db)
-    for _ in range(messages):
-        dialog.send(b"x")
+    dialog.send_many([b"x"] * messages)
     shop.change(dialog, "transmission_status", why)
     db.execute(
         "UPDATE broker_transmission SET enqueue_time = ? WHERE endpoint_id = ?", (enqueue_time, dialog.endpoint_id)

@@ -38,10 +38,13 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def db(old: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(old, isolation_level=None)) as db:
-        schema.migrate(db, old, now=lambda: NOW)
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    """A migrated file, which is only read."""
+    path = tmp_path_factory.mktemp("migrated") / "orders.db"
+    version_1.make(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        schema.migrate(db, path, now=lambda: NOW)
         yield db
 
 
@@ -242,9 +245,7 @@ open_store(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize(
-    "step", ["_put_aside", "make_tables", "_cut_large_bodies", "_keep_numbers", "close", "_rebuild"]
-)
+@pytest.mark.parametrize("step", ["_put_aside", "_cut_large_bodies", "_rebuild"])
 def test_killed_in_the_middle_nothing_has_changed(old: Path, step: str) -> None:
     before = content(old)
 
