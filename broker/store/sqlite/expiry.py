@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY, error_body
 from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.protocol.frame import Fault
-from broker.store.sqlite.reassembly import QueueWriter
+from broker.store.sqlite.reassembly import QueueWriter, discard_fragments
 from broker.store.sqlite.side import FailureReason, SideRow, close, fail, purge_tombstones, side_of
 
 SLICE = 256  # timers, expired dialogs of a walk, tombstones in one batch
@@ -47,10 +47,6 @@ _HELD = "SELECT 1 FROM broker_transmission WHERE endpoint_id = ? LIMIT 1"
 _UNREAD = "SELECT 1 FROM broker_message WHERE endpoint_id = ? LIMIT 1"
 _EXCEEDED = Fault(-8489, "the dialog has exceeded its LIFETIME")
 _FAILED = "UPDATE broker_conversation SET state = 'ER', early_fragments = 0, dialog_timer = NULL WHERE endpoint_id = ?"
-_PIECES = (
-    "INSERT OR IGNORE INTO broker_received SELECT DISTINCT endpoint_id, message_sequence_number FROM broker_fragment"
-    " WHERE endpoint_id = ? AND message_sequence_number >= ?"
-)
 _TOMBSTONE_DUE = "SELECT 1 FROM broker_tombstone WHERE expire_time <= ? LIMIT 1"
 _RECEIVED = "SELECT endpoint_id, message_sequence_number FROM broker_received LIMIT 1"
 _DONE = "DELETE FROM broker_received WHERE endpoint_id = ? AND message_sequence_number = ?"
@@ -257,7 +253,7 @@ def _fail_side(db: sqlite3.Connection, queue: QueueWriter, side: SideRow, fault:
     """The application of a dialog reads an error, and the ledger counts what was not acknowledged."""
     queue.put_error(side, side.expected[0], error_body(fault.code, fault.text))
     fail(db, side.endpoint_id, reason)
-    db.execute(_PIECES, (side.endpoint_id, side.expected[0]))
+    discard_fragments(db, side.endpoint_id, side.expected[0])
     db.execute(_FAILED, (side.endpoint_id,))
 
 

@@ -172,11 +172,7 @@ class Reassembly:
         """What waits after whole messages will never be one; maintenance removes it."""
         self._early.clear()
         self._early_bytes = 0
-        self._db.execute(
-            "INSERT OR IGNORE INTO broker_received SELECT DISTINCT endpoint_id, message_sequence_number"
-            " FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number >= ?",
-            (self._endpoint_id, expected[0]),
-        )
+        discard_fragments(self._db, self._endpoint_id, expected[0])
 
     def _envelope(self, sequence: int, first: bytes) -> Envelope:
         """The envelope of a large message; without a readable one its fragments are discarded."""
@@ -196,6 +192,15 @@ class Reassembly:
                 f"DELETE {_OF_MESSAGE} AND fragment_number > ?",
                 (self._endpoint_id, sequence, last),
             )
+
+
+def discard_fragments(db: sqlite3.Connection, endpoint_id: int, sequence: int) -> None:
+    """Leave the fragments of a side to maintenance, from this message on."""
+    db.execute(
+        "INSERT OR IGNORE INTO broker_received SELECT DISTINCT endpoint_id, message_sequence_number"
+        " FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number >= ?",
+        (endpoint_id, sequence),
+    )
 
 
 def _envelope_bytes(first: bytes) -> int:
