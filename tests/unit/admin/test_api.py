@@ -40,7 +40,6 @@ from broker.config.load import in_force, load_settings
 from broker.daemon.instance import Instance
 from broker.errors import (
     BrokerError,
-    DdlSyntaxError,
     DuplicateNameError,
     RequestError,
     StatementError,
@@ -140,13 +139,6 @@ async def test_mistake_changes_nothing(api: Api, instance: Instance) -> None:
     assert "Q" not in instance.catalog.databases["orders"].rows.queues
 
 
-async def test_syntax_error_comes_before_anything_is_done(api: Api, instance: Instance) -> None:
-    with pytest.raises(DdlSyntaxError):
-        await api.sql(SqlRequest("CREATE QUEUE Q; CREATE QEUE R"), OWNER)
-
-    assert "Q" not in instance.catalog.databases["orders"].rows.queues
-
-
 @pytest.mark.parametrize(("databases", "expected"), [(["orders"], "orders"), (["a", "b"], "msdb"), ([], "msdb")])
 async def test_default_database_is_the_only_one(
     api: Api, instance: Instance, monkeypatch: pytest.MonkeyPatch, databases: list[str], expected: str
@@ -177,14 +169,6 @@ async def test_pages_of_a_view_follow_each_other(api: Api) -> None:
     names = [row[0] for page in (first, second, third) for row in page.rows]
     assert names == ["AutoCreatedLocal", "r0", "r1", "r2", "r3"]
     assert (first.after, second.after, third.after) == (2, 4, None)
-
-
-async def test_last_page_may_be_full(api: Api) -> None:
-    await _routes(api, 1)
-
-    page = await api.view(ViewRequest("sys.routes", limit=2), OWNER)
-
-    assert (len(page.rows), page.after) == (2, None)
 
 
 @pytest.mark.parametrize("name", ["msdb.sys.routes", "MSDB.SYS.ROUTES", "orders.sys.routes", "sys.routes"])
@@ -262,12 +246,6 @@ async def test_text_of_an_error_is_for_admins(api: Api, instance: Instance, role
     (side,) = (await api.why(WhyRequest(dialog.conversation_handle), replace(OWNER, role=role))).sides
 
     assert (9, text) == (side.sent_error_code, side.sent_error_text)
-
-
-async def test_an_unknown_id_is_no_error(api: Api) -> None:
-    answer = await api.why(WhyRequest(uuid4()), OWNER)
-
-    assert (False, ["database orders", "0 frames that wait here for a next hop"]) == (answer.is_known, answer.looked_in)
 
 
 async def test_drops_of_the_gateway_and_of_its_databases_are_told(api: Api, instance: Instance) -> None:
@@ -379,7 +357,7 @@ async def test_store_that_cannot_be_written_is_no_bug_of_the_caller(
         await api.sql(SqlRequest("CREATE QUEUE Q"), OWNER)
 
 
-# --- mirrors ------------------------------------------------------------------------------------------------
+# --- mirrors ---
 
 
 @pytest.fixture
@@ -407,19 +385,6 @@ async def test_a_mirror_is_asked_nothing_by_a_name_of_three_parts_either(api: Ap
         await api.sql(SqlRequest(f"SELECT * FROM {name}", "msdb"), OWNER)
 
     assert str(caught.value).startswith("Msg 954, Level 16, -:1:15\n")
-
-
-@pytest.mark.usefixtures("mirror")
-async def test_views_of_the_instance_are_told_beside_a_mirror(api: Api) -> None:
-    answer = await api.sql(SqlRequest("SELECT database_name FROM sys.database_mirroring"), OWNER)
-    page = await api.view(ViewRequest("sys.databases"), OWNER)
-
-    assert [["orders"]] == answer.rows
-    assert ["msdb"] == [row[0] for row in page.rows]
-    with pytest.raises(StatementError, match="is a mirror here"):
-        await api.view(ViewRequest("sys.services", database="orders"), OWNER)
-    with pytest.raises(StatementError, match="is a mirror here"):
-        await api.census(CensusRequest("orders"), OWNER)
 
 
 @pytest.mark.usefixtures("mirror")
@@ -482,15 +447,6 @@ async def test_request_drains_the_instance_and_is_written_down(instance: Instanc
     lines = instance.settings.admin.audit.read_text().splitlines()
     (line,) = [one for one in map(json.loads, lines) if one["operation"] == "POST /v1/drain"]
     assert ("instance", "done") == (line["target"], line["outcome"])
-
-
-async def test_status_tells_of_a_drain(instance: Instance, ask: Any) -> None:
-    assert None is (await ask("GET", "/v1/status"))[1]["draining"]
-
-    await instance.drain.end("SIGTERM")
-
-    draining = (await ask("GET", "/v1/status"))[1]["draining"]
-    assert ("left", "SIGTERM", "drained") == (draining["stage"], draining["reason"], draining["sentence"])
 
 
 @pytest.fixture
@@ -680,21 +636,6 @@ async def test_a_reload_by_signal_is_written_down_as_one(configuration: Path, in
 
     [line] = audited(instance)
     assert ("signal SIGHUP", "SIGHUP") == (line["who"], line["operation"])
-
-
-async def test_the_port_that_is_asked_may_itself_be_moved(ask: Ask, configuration: Path, instance: Instance) -> None:
-    """The answer comes by the old one, which accepts nobody any more; the new one serves."""
-    write(configuration, CONFIGURATION.replace("[admin]\n", "[admin]\nsocket = 'new.sock'\n"))
-
-    status, _ = await ask("POST", "/v1/reload", {})
-
-    connector = aiohttp.UnixConnector(str(configuration.parent / "new.sock"))
-    async with aiohttp.ClientSession(connector=connector) as session:
-        response = await session.get("http://localhost/v1/status")
-        assert (200, 200) == (status, response.status)
-    assert not (configuration.parent / "admin.sock").exists()
-    await asyncio.sleep(0)
-    assert configuration.parent / "new.sock" == instance.settings.admin.socket
 
 
 # --- threads for questions ---

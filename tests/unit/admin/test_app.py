@@ -1,10 +1,9 @@
-""""""
+"""The admin API over HTTP: bodies, refusals, who may come, and the files of the status page."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-import json
 import re
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from unittest.mock import Mock
 
-import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
@@ -106,13 +104,6 @@ async def test_a_body_above_the_bound_is_refused_when_no_length_is_given(
     assert 413 == (await speak_to_socket(instance, data)).status
 
 
-@pytest.mark.parametrize("statement", [b'{"statement": "SELECT 1 AS one"}', b""])
-async def test_a_body_in_parts_is_read_whole(instance: Instance, statement: bytes) -> None:
-    answer = await speak_to_socket(instance, chunked(statement[:9], statement[9:]) if statement else chunked())
-
-    assert (200 if statement else 400) == answer.status
-
-
 async def test_a_body_that_does_not_come_is_given_up(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "BODY_SECONDS", 0.05)
 
@@ -162,49 +153,11 @@ async def test_bug_is_logged_and_told_as_one(ask: Ask, monkeypatch: pytest.Monke
     assert [(line["event"], line["path"]) for line in logs] == [("request failed", "/v1/status")]
 
 
-async def test_refusal_is_not_logged(ask: Ask) -> None:
-    """What a caller does wrong is the caller's affair."""
-    with capture_logs() as logs:
-        await ask("POST", "/v1/sql", {"statement": "CREATE QEUE Q"})
-
-    assert logs == []
-
-
 async def test_description_has_every_operation(ask: Ask) -> None:
     status, document = await ask("GET", "/v1/openapi.json")
 
     assert status == 200
     assert {operation.path for operation in OPERATIONS} == document["paths"].keys()
-
-
-async def test_asking_changes_nothing(ask: Ask, instance: Instance) -> None:
-    """GET is safe: whoever only looks leaves no trace."""
-    before = (instance.forwarder.generation, instance.catalog.msdb.rows, dict(instance.forwarder.entries))
-
-    for target in ("/v1/status", "/v1/views/sys.routes", "/v1/views/sys.transmission_queue", "/v1/openapi.json"):
-        assert (await ask("GET", target))[0] == 200
-
-    assert before == (instance.forwarder.generation, instance.catalog.msdb.rows, dict(instance.forwarder.entries))
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),
-        ({"Host": "localhost:1"}, 200),
-        ({"Host": "rebound.example"}, 403),
-        ({"Origin": "http://evil.example"}, 403),
-        ({"Origin": "null"}, 403),
-    ],
-)
-async def test_web_pages_are_kept_from_the_port(instance: Instance, headers: dict[str, str], status: int) -> None:
-    url = f"http://{instance.admin.admin_address}/v1/status"
-
-    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
-        answer = json.loads(await response.read())
-
-    assert status == response.status
-    assert ("one" if status == 200 else None) == answer.get("name")
 
 
 async def test_a_client_that_has_gone_before_it_is_asked_after_is_no_failure() -> None:

@@ -169,7 +169,7 @@ def test_what_only_writing_shows_is_told_until_a_change_is_written(
     assert "" == written.audit.problem()
 
 
-# --- the file -----------------------------------------------------------------------------------------------
+# --- the file ---
 
 
 def _lines(path: Path) -> list[Any]:
@@ -276,7 +276,7 @@ def test_what_keeps_lines_from_being_added_is_known_without_making_the_file(
     assert problem in found
 
 
-# --- scripts of the configuration ---------------------------------------------------------------------------
+# --- scripts of the configuration ---
 
 
 @pytest.fixture

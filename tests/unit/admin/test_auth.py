@@ -1,4 +1,4 @@
-""""""
+"""Who asks, by what proves it, and what they may."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def post(where: Path | ListenAddress, body: object, **more: Any) -> Answer
     return await ask(where, "POST", "/v1/sql", body=body, **more)
 
 
-# --- the socket ----------------------------------------------------------------------------------------------
+# --- the socket ---
 
 
 async def test_who_runs_the_instance_is_admin_on_the_socket(base: Path) -> None:
@@ -195,7 +195,7 @@ async def test_without_a_group_nobody_else_opens_the_socket(base: Path) -> None:
     assert answer is None
 
 
-# --- a port of loopback --------------------------------------------------------------------------------------
+# --- a port of loopback ---
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ async def test_wrong_tokens_lock_nobody_out_and_are_logged_by_address(base: Path
     assert {("admin token refused", "127.0.0.1")} == {(line["event"], line["origin"]) for line in logs}
 
 
-# --- TLS -----------------------------------------------------------------------------------------------------
+# --- TLS ---
 
 
 @pytest.fixture

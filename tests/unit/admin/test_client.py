@@ -163,7 +163,7 @@ def test_a_daemon_that_takes_too_long_may_still_be_at_work(tmp_path: Path) -> No
             AdminClient(path, timeout=0.05).get("/v1/status")
 
 
-# --- what is shown, and whom it believes ---------------------------------------------------------------------
+# --- what is shown, and whom it believes ---
 
 
 @pytest.mark.parametrize("url", ["http://gateway.example:9422", "http://192.0.2.1:9422", "http://127.0.0.1.example"])

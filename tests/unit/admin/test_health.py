@@ -1,9 +1,8 @@
-""""""
+"""The port of observation: the three questions of an orchestrator, and scrapes that share a text."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -53,14 +52,6 @@ async def test_instance_that_ends_lives_and_is_not_ready(get: Get, instance: Ins
     answers = {path: (await get(path))[0] for path in ("/livez", "/readyz", "/startupz")}
 
     assert answers == {"/livez": 200, "/readyz": 503, "/startupz": 200}
-
-
-async def test_instance_that_comes_up_has_not_started(get: Get, instance: Instance) -> None:
-    instance.is_ready = False
-
-    answers = {path: (await get(path))[0] for path in ("/livez", "/readyz", "/startupz")}
-
-    assert answers == {"/livez": 200, "/readyz": 503, "/startupz": 503}
 
 
 async def test_verbose_has_a_line_for_each_check(get: Get, instance: Instance) -> None:
@@ -117,13 +108,6 @@ async def test_metrics_in_the_form_that_is_asked_for(get: Get, accept: str, cont
     assert answered.startswith(content_type)
     assert text.endswith(end)
     assert "broker_ready 1.0" in text
-
-
-async def test_who_asks_for_the_admin_interface_is_told_where_it_is(get: Get) -> None:
-    status, _, text = await get("/v1/status")
-
-    told = "there is nothing at /v1/status: this is the port of observe.listen; ask on the admin socket"
-    assert (404, True) == (status, json.loads(text)["detail"].startswith(told))
 
 
 @pytest.mark.parametrize(
@@ -255,8 +239,7 @@ async def test_livez_looks_at_nothing_but_the_loop() -> None:
     assert [check.name for check in checks_of(instance)["/livez"]()] == ["loop"]
 
 
-# --- test_scrape ---
-# However many scrape at once, the work is that of two.
+# --- scrapes ---
 
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

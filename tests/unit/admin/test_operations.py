@@ -1,4 +1,4 @@
-""""""
+"""The description of the admin API is made of its operations."""
 
 from __future__ import annotations
 

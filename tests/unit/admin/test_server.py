@@ -1,4 +1,4 @@
-""""""
+"""Listeners: one after the other on one address, what is not HTTP, crowds, and the socket file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from tests.support.admin import ask, read_answer, speak
 from tests.support.certificates import authority, make
 from tests.support.loopback import until
 
-# --- test_listening ---
-# Listeners: one application after the other on one address, what is not HTTP, and crowds.
+# --- listeners ---
 
 
 def app(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
@@ -81,7 +80,7 @@ def leave(crowd: list[asyncio.StreamWriter]) -> None:
         writer.transport.abort()
 
 
-# --- one after the other -------------------------------------------------------------------------------------
+# --- one after the other ---
 
 
 async def test_the_next_one_serves_on_the_same_port_without_a_gap() -> None:
@@ -120,18 +119,7 @@ async def test_a_request_under_way_is_answered_by_the_one_before() -> None:
     await asyncio.gather(retiring, return_exceptions=True)
 
 
-async def test_the_port_is_free_when_it_is_closed() -> None:
-    served = await serve(saying("x"), bind("127.0.0.1", 0))
-    port = served.address.port
-
-    await served.close()
-
-    with socket.socket() as again:
-        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        again.bind(("127.0.0.1", port))
-
-
-# --- what is not HTTP ----------------------------------------------------------------------------------------
+# --- what is not HTTP ---
 
 
 @pytest.mark.parametrize(
@@ -168,7 +156,7 @@ async def test_what_is_no_request_is_refused_as_a_problem_and_not_repeated(data:
     assert [] == logs
 
 
-# --- crowds --------------------------------------------------------------------------------------------------
+# --- crowds ---
 
 
 @pytest.fixture
@@ -220,14 +208,6 @@ async def test_clients_count_during_their_handshake_which_has_a_time_limit(
 
     assert b"hello" == answer.body
     assert [] == logs
-
-
-async def test_a_stop_during_handshakes_leaves_nothing(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-    async with serving(tls=contexts[0]) as served:
-        crowd = await silent(served, 5)
-
-    leave(crowd)
-    assert 0 == connections(served)
 
 
 async def test_a_shortage_of_descriptors_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,7 @@ from broker.bench.figures import FigureChange, Result, Row, load
 from broker.cli.bench import readable, show, show_changes
 from tests.support.command import run
 
-# --- test_report ---
-# Figures as people see them.
+# --- tables ---
 
 
 RELAY = Row("forwarding", "256 B", "flood", "relay", "cpu_us", {"cpu_us": 0.5, "messages_s": 2_000_000.0}, 0.1, True)

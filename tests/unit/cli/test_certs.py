@@ -42,7 +42,7 @@ def all_bytes(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-# --- init, issue --------------------------------------------------------------------------------------------
+# --- init, issue ---
 
 
 def test_authority_and_what_it_issues_are_what_an_endpoint_loads(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_authority_that_is_over_signs_nothing() -> None:
     certs("issue", "b", "--ca", "ca")
 
 
-# --- show ---------------------------------------------------------------------------------------------------
+# --- show ---
 
 
 def test_show_tells_whose_certificates_are_in_files() -> None:
@@ -210,7 +210,7 @@ def test_show_tells_which_setting_uses_a_file() -> None:
     assert [("ca/ca.pem", ""), ("a.pem", "endpoint.certificate")] == [(row["file"], row["setting"]) for row in one]
 
 
-# --- renew --------------------------------------------------------------------------------------------------
+# --- renew ---
 
 
 def test_what_an_authority_signed_is_renewed_at_once() -> None:

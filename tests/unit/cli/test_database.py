@@ -65,7 +65,7 @@ def told(*arguments: object) -> dict[str, Any]:
     return values
 
 
-# --- keep ---------------------------------------------------------------------------------------------------
+# --- keep ---
 
 
 @pytest.mark.parametrize("by", ["name", "path"])
@@ -153,7 +153,7 @@ def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Pa
     assert {(str(copied), "done")} == {(line["target"], line["outcome"]) for line in (keep, error, new)}
 
 
-# --- new ----------------------------------------------------------------------------------------------------
+# --- new ---
 
 
 def test_a_copy_that_is_made_new_is_a_database_of_its_own(configuration: Path, copied: Path) -> None:
@@ -187,7 +187,7 @@ def test_an_identity_of_the_configuration_is_the_new_one(
         assert f"has broker instance {other}, it was" in result.stdout
 
 
-# --- error-conversations ------------------------------------------------------------------------------------
+# --- error-conversations ---
 
 
 def test_all_open_conversations_end_with_an_error(configuration: Path, used: Path) -> None:
@@ -198,7 +198,7 @@ def test_all_open_conversations_end_with_an_error(configuration: Path, used: Pat
         assert ["ER", "ER"] == rows(db, "SELECT state FROM broker_conversation")
 
 
-# --- what holds for all of them -----------------------------------------------------------------------------
+# --- what holds for all of them ---
 
 COMMANDS = ["keep", "new", "error-conversations"]
 

@@ -18,8 +18,7 @@ from broker.protocol.frame import Envelope, encode_envelope
 from tests.support.command import run
 from tests.support.shop import Shop
 
-# --- test_dialog ---
-# The commands send and receive: what is committed, what is printed, and that nothing is lost between the two.
+# --- send and receive ---
 
 
 def send(shop: Path, *more: object, stdin: str | bytes | None = None) -> Result:
@@ -155,7 +154,7 @@ def test_messages_for_a_full_disk_stay_in_the_queue(shop: Path) -> None:
     assert [(b"one",)] == look(shop, "SELECT message_body FROM broker_message")
 
 
-# --- large bodies, groups -----------------------------------------------------------------------------------
+# --- large bodies, groups ---
 
 LARGE = bytes(range(256)) * 5000  # above 1 MiB
 
@@ -390,7 +389,7 @@ def test_without_a_file_or_a_configuration_there_is_nothing_to_count(monkeypatch
     assert 2 == run("dialogs", "census").exit_code
 
 
-# --- end ----------------------------------------------------------------------------------------------------
+# --- end ---
 
 
 def test_what_nobody_ends_is_ended(store: Shop) -> None:

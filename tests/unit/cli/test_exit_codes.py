@@ -45,18 +45,6 @@ def test_an_error_has_the_exit_code_of_its_kind_or_number(error: BrokerError, co
     assert code == exit_code(error)
 
 
-def test_what_the_system_refuses_is_1_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
-    @with_exit_code
-    def command() -> None:
-        raise PermissionError(13, "Permission denied", "orders.db")
-
-    with pytest.raises(SystemExit) as ended:
-        command()
-
-    assert 1 == ended.value.code
-    assert "[Errno 13] Permission denied: 'orders.db'\n" == capsys.readouterr().err
-
-
 def test_a_database_file_that_cannot_be_used_is_1_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

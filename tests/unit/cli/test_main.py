@@ -46,8 +46,7 @@ def test_bash_completes_commands_options_and_values() -> None:
     assert ["status", "--output", "json"] == done.stdout.split()
 
 
-# --- test_group ---
-# What holds for every command: help and usage.
+# --- every command ---
 
 
 GROUPS = {name: command for name, command in main.commands.items() if isinstance(command, click.Group)}

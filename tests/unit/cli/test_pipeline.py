@@ -115,8 +115,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
     assert (1, "the pipeline needs pyspark: pip install 'broker[pipeline]'\n") == (result.exit_code, result.stderr)
 
 
-# --- test_pipeline_jobs ---
-# The commands of `broker pipeline`: what they ask for, and how they end. Spark is not started.
+# --- jobs ---
 
 
 FILES = {"read": 1, "instances": 1, "rows": 3, "left_out": [], "shed_records": {}, "samples": {}} | dict.fromkeys(

@@ -153,8 +153,7 @@ def test_a_question_that_makes_no_sense_is_wrong_usage(arguments: list[str]) -> 
     assert (2, "") == (result.exit_code, result.stdout)
 
 
-# --- test_planned ---
-# A plan in a terminal: what a stranger reads, from the routes to the verdict.
+# --- in a terminal ---
 
 
 HANDLES = [f"5b0f3c1e-5d5e-4f0b-8a55-0000000000{number:02x}" for number in range(100)]

@@ -1,21 +1,12 @@
-"""`broker run`: how it finds readers and databases, and how it ends."""
+"""`broker serve`: what its exit codes tell a supervisor."""
 
 from __future__ import annotations
 
-import json
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from broker.catalog.database_files import STOP_IT
-from broker.client.dialog import begin_dialog
 from broker.errors import (
     BrokerError,
     CertificateTooEarlyError,
@@ -26,153 +17,6 @@ from broker.errors import (
 )
 from broker.store.sqlite.database import HELD
 from tests.support.command import run
-
-APPLICATION = """
-import broker, time
-
-app = broker.Readers()
-nothing = 3
-
-@app.reader("OrdersQueue")
-def handle(db, messages):
-    if messages[0].body == b"slow":
-        open("started", "w").close()
-        time.sleep(3600)
-    db.execute("CREATE TABLE IF NOT EXISTS done (body)")
-    db.execute("INSERT INTO done VALUES (?)", (messages[0].body,))
-"""
-SECONDS = 60.0
-
-
-@pytest.fixture
-def application(tmp_path: Path) -> Path:
-    """A directory with a module of readers."""
-    (tmp_path / "billing_app.py").write_text(APPLICATION)
-    (tmp_path / "broken_app.py").write_text("import nowhere_to_be_found")
-    return tmp_path
-
-
-def arrive(shop: Path, body: bytes) -> None:
-    with closing(sqlite3.connect(shop, isolation_level=None)) as db:
-        begin_dialog(db, from_service="Orders", to_service="b").send(b"hello")
-        db.execute(
-            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-            " message_body, message_enqueue_time)"
-            " SELECT queue_id, (SELECT max(endpoint_id) FROM broker_conversation), 0, 'T', ?, 0 FROM broker_queue",
-            (body,),
-        )
-
-
-@contextmanager
-def running(application: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "broker", "run", *map(str, arguments)]
-    with subprocess.Popen(command, cwd=application, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_for(shop: Path, query: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while True:
-        with closing(sqlite3.connect(shop)) as db:
-            try:
-                if db.execute(query).fetchone()[0]:
-                    return
-            except sqlite3.OperationalError:
-                pass  # the table is not there yet
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("name", ["billing_app", "billing_app:app", "billing_app:handle"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_readers_of_a_module_run_until_a_signal(shop: Path, application: Path, name: str, number: int) -> None:
-    arrive(shop, b"one")
-
-    with running(application, "-d", f"orders={shop}", name) as process:
-        wait_for(shop, "SELECT count(*) FROM done")
-        process.send_signal(number)
-        code = process.wait(SECONDS)
-        assert process.stderr is not None
-        lines = [json.loads(line) for line in process.stderr]
-
-    assert 0 == code
-    assert {"event": "reader started", "queue": "OrdersQueue", "database": "orders"}.items() <= lines[0].items()
-
-
-def test_databases_are_those_of_the_configuration(shop: Path, application: Path, configuration: Path) -> None:
-    arrive(shop, b"one")
-
-    with running(application, "-c", configuration, "billing_app") as process:
-        wait_for(shop, "SELECT count(*) FROM done")
-        process.terminate()
-
-        assert 0 == process.wait(SECONDS)
-
-
-def test_what_takes_too_long_is_cut_off_with_1(shop: Path, application: Path) -> None:
-    arrive(shop, b"slow")
-
-    with running(application, "-d", shop, "--grace", "0.1", "billing_app") as process:
-        wait_for(shop, "SELECT count(*) FROM broker_group_lock")
-        process.terminate()
-        code = process.wait(SECONDS)
-
-    assert 1 == code
-    with closing(sqlite3.connect(shop)) as db:
-        assert [(b"slow",)] == db.execute("SELECT message_body FROM broker_message").fetchall()
-
-
-def test_a_second_signal_ends_at_once(shop: Path, application: Path) -> None:
-    arrive(shop, b"slow")
-
-    with running(application, "-d", shop, "billing_app") as process:
-        wait_for(shop, "SELECT count(*) FROM broker_group_lock")
-        process.terminate()
-        deadline = time.monotonic() + SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.2)
-            process.terminate()
-        code = process.wait(SECONDS)
-
-    assert 128 + signal.SIGTERM == code
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
-    [
-        (["-d", "SHOP", "nope"], 2, "there is no module 'nope' in"),
-        (["-d", "SHOP", "billing_app:nope"], 2, "there is no 'nope' in 'billing_app'"),
-        (["-d", "SHOP", "billing_app:nothing"], 2, "there is no reader in 3: put @broker.reader"),
-        (["billing_app"], 2, "there is no database: give --database NAME=FILE"),
-        (["-d", "none.db", "billing_app"], 3, "database none: there is no file 'none.db'"),
-        (["-d", "x=CONFIG", "billing_app"], 75, "file is not a database"),
-    ],
-)
-def test_what_is_refused(
-    shop: Path, application: Path, configuration: Path, *, arguments: list[str], code: int, sentence: str
-) -> None:
-    words = [word.replace("SHOP", str(shop)).replace("CONFIG", str(configuration)) for word in arguments]
-
-    result = run("run", "--directory", application, *words)
-
-    assert code == result.exit_code
-    assert sentence in result.stderr
-
-
-def test_what_the_module_itself_fails_with_is_told_with_its_traceback(shop: Path, application: Path) -> None:
-    with running(application, "-d", shop, "broken_app") as process:
-        assert 1 == process.wait(SECONDS)
-        assert process.stderr is not None
-        text = process.stderr.read()
-
-    assert "import nowhere_to_be_found" in text
-
-
-# --- test_serving ---
-# The commands serve and check: what they find wrong, and what they tell a supervisor.
 
 
 @pytest.mark.parametrize(("command", "code"), [("serve", 78), ("check", 1), ("status", 1)])
@@ -256,19 +100,6 @@ def test_what_is_taken_is_told_with_the_setting_that_names_it(
     result = run("serve", "-c", path)
 
     assert (code, told.format(tmp_path)) == (result.exit_code, f"{result.stderr.splitlines()[0]}\n")
-
-
-def test_a_state_directory_that_is_a_file_is_bad_configuration(tmp_path: Path) -> None:
-    """Starting again does not help, so a supervisor is told not to."""
-    path = tmp_path / "broker.toml"
-    path.write_text('[instance]\nstate_dir = "broker.toml"\n[endpoint]\nlisten = []\n[observe]\nlisten = ""\n')
-
-    result = run("serve", "-c", path)
-
-    expected = (
-        f'{path}:2:13: instance.state_dir: "{path}" is not a directory; create it for the user that runs the instance'
-    )
-    assert (78, True) == (result.exit_code, expected in result.stderr)
 
 
 def test_serve_ends_with_a_code_of_its_own_when_something_was_left_behind(
