@@ -272,7 +272,7 @@ class Api:
 
     async def sql(self, request: SqlRequest, caller: Caller) -> SqlAnswer:
         """
-        A SELECT, or a script. Bodies of messages are NULL for whoever is no admin.
+        A SELECT, or a script. Bodies of messages are NULL for all but admins.
 
         Raises:
             ForbiddenError: the caller's role is not enough; nothing has changed.
@@ -322,7 +322,9 @@ class Api:
         try:
             result = await self._select(statement, database, caller, shows_bodies=False)
         except UnknownNameError as error:
-            raise UnknownNameError(error.number, error.problem) from None  # its place is in a text that nobody wrote
+            raise UnknownNameError(
+                error.number, error.problem
+            ) from None  # its place is in a text that the caller did not write
         rows = [list(row) for row in result.rows[: request.limit]]
         has_more = result.truncated or len(result.rows) > request.limit
         return ViewAnswer(list(result.columns), rows, request.after + len(rows) if has_more else None)

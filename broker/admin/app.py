@@ -2,7 +2,7 @@
 The admin API over HTTP: requests to values, values to answers, errors to problems. What is done is in `api`.
 
 Before anything is done, and before a body is read, a request has passed the guard, which checks how it is written, and
-the authenticator, which knows who asks. The Unix socket and the TCP port have an application each.
+the authenticator, which identifies the caller. The Unix socket and the TCP port have an application each.
 
 The status page is for everybody: it holds no fact of the instance, and asks the API for the rest, as its reader.
 
@@ -63,8 +63,9 @@ class Parts:
     """
     What an application is made of.
 
-    Shape: `executor` where long texts are read and answers become JSON, which may take a while; `version` of the
-    program, for the description.
+    Attributes:
+        executor: Where long texts are read and answers become JSON, which may take a while.
+        version: Of the program, for the description.
     """
 
     api: Api
@@ -124,7 +125,7 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         check_target(request.raw_path)
         check_fields(request.headers)
-        if is_page(request):  # for everybody who may come at all: it tells nothing
+        if is_page(request):  # for every client of this site: it reveals nothing
             check_site(request.headers, scheme=request.scheme, answers_to=answers_to, is_page=True)
             return await handler(request)
         operation = _operation(request)

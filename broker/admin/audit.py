@@ -67,7 +67,7 @@ class AuditOutcome(StrEnum):
     """What became of a change."""
 
     DONE = "done"
-    REFUSED = "refused"  # because of what it asks for, or who asks; nothing is changed
+    REFUSED = "refused"  # because of the request or its caller; nothing is changed
     FAILED = "failed"  # after it was recorded as done: part of it may have happened
 
 

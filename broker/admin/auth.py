@@ -1,5 +1,5 @@
 """
-Who asks something of the admin API, decided by the one thing that proves it, and what they may.
+The caller of a request to the admin API, decided by the one thing that proves it, and what it may do.
 
 A token that is shown decides alone, wherever it is shown, so that a person can do with less than they may. Else, on the
 Unix socket, the user and the groups of the process at its other end, as the system reports them; over TLS the client's
@@ -166,11 +166,11 @@ def role_for(statement: Statement) -> AdminRole:
 
 class Authenticator:
     """
-    Who asks, for all listeners of an instance. Loop-only.
+    Identifies callers, for all listeners of an instance. Loop-only.
 
     Args:
         admin: The settings.
-        holders: Who has which role.
+        holders: The roles that are given.
         executor: Where files are read.
         security: What the port brings to TLS; None when it speaks plain text.
     """
@@ -211,7 +211,7 @@ class Authenticator:
         if chain:
             return self._of_certificate(chain, origin)
         if self._of_everybody is AdminRole.NONE or any(name in request.headers for name in FORWARDED):
-            raise UnauthorizedError("nothing in the request tells who asks")
+            raise UnauthorizedError("nothing in the request identifies the caller")
         way = 'show a token, or have admin.loopback_role = "{role}"'
         return Caller(ANONYMOUS, origin, self._of_everybody, way)
 
@@ -317,7 +317,7 @@ def peer_of(descriptor: int) -> SocketPeer:
 
 
 def _groups(sock: socket.socket, uid: int, gid: int) -> Sequence[int]:
-    """The supplementary groups; of somebody with very many those that the machine's list of groups gives the user."""
+    """The supplementary groups; of a user with very many those that the machine's list of groups gives the user."""
     try:
         data = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_MAX_BYTES)
     except OSError as error:

@@ -28,7 +28,7 @@ REFUSED = 400  # the status of HTTP from which on nothing was done
 
 
 class ProblemError(BrokerError):
-    """The daemon refused. Shape: `status` of HTTP; `problem` the RFC 9457 members."""
+    """The daemon refused, with this HTTP status and these members of RFC 9457."""
 
     status: int
     problem: Mapping[str, Any]
@@ -39,7 +39,7 @@ class ProblemError(BrokerError):
 
 
 class SocketNotPermittedError(BrokerError):
-    """There is a socket, and whoever asks may not use its file: nobody knows whether a daemon answers on it."""
+    """The file of the socket may not be used, so it is not known whether a daemon answers on it."""
 
     socket: str
     problem: str
@@ -53,8 +53,11 @@ class ClientCredentials(NamedTuple):
     """
     What a client shows, and whom it believes.
 
-    Shape: `token` "" = none; `authority` PEM file of CAs, None = those of the machine; `certificate` and `private_key`
-    PEM files of the client's own, both or none.
+    Attributes:
+        token: "" for none.
+        authority: PEM file of CAs; None for those of the machine.
+        certificate: PEM file of the client's own; given with `private_key` or not at all.
+        private_key: PEM file.
     """
 
     token: str = ""
@@ -115,7 +118,7 @@ class AdminClient:
         One request.
 
         Raises:
-            DaemonUnreachableError: nobody answers, what answers is no daemon, or not the one that it should be.
+            DaemonUnreachableError: no answer, or what answers is no daemon, or not the one that it should be.
             ProblemError: the daemon refused.
             SocketNotPermittedError: the file of the socket may not be used.
             CertificateUnusableError: a file of the credentials cannot be used.
@@ -269,7 +272,7 @@ def _context(credentials: ClientCredentials) -> ssl.SSLContext:
         try:
             context.load_cert_chain(
                 credentials.certificate, credentials.private_key, password=""
-            )  # so that nobody is asked for one
+            )  # else a person would be asked for one
         except OSError as error:
             problem = f"cannot be used with its key ({error.strerror or error})"
             hint = "name a certificate in PEM form, and its key without a password"

@@ -32,9 +32,9 @@ _QUERY = re.compile(f"(?:{_CHARACTER}|[/?])*")
 _AMBIGUOUS = re.compile(r"%(?:2[EeFf]|5[Cc]|25|[01][0-9A-Fa-f]|7[Ff])")
 _DOTS = frozenset({".", ".."})
 _ONCE = ("Host", "Origin", "Authorization", "Content-Type", "Content-Length", "Content-Encoding", "Sec-Fetch-Site")
-FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")  # a proxy writes: somebody else asks
+FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")  # a proxy writes them: another machine may ask
 _SITES = frozenset({"same-origin", "none"})  # this server's own page, or a person who typed the address
-_UNASKED = "application/x-www-form-urlencoded"  # what curl and urllib write where nobody told them anything
+_UNASKED = "application/x-www-form-urlencoded"  # what curl and urllib write unless told otherwise
 _BROWSERS = ("Origin", "Referer", "Cookie", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")  # they write
 _LINK = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 _JSON = re.compile(r'application/json\s*(?:;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
@@ -122,7 +122,7 @@ def check_content(headers: Headers) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, without its port, is this machine whoever asks."""
+    """Whether a host, without its port, is this machine."""
     return bool(host) and ListenAddress(host, 0).is_loopback
 
 

@@ -167,7 +167,7 @@ def _withheld(check: Check) -> Check:
 
 
 def _is_here(request: web.Request) -> bool:
-    """Whether who asks is on this machine, and nobody behind them."""
+    """Whether the client is on this machine, and not a proxy for another."""
     name = host_name(request.headers.get("Host"))
     is_behind = any(field in request.headers for field in FORWARDED)
     return not is_behind and _is_own(request.remote or "") and (name in {"", "localhost"} or _is_address(name))

@@ -50,7 +50,7 @@ class Operation:
         method: GET never changes anything.
         path: With the names of parameters in braces.
         summary: One sentence for the description.
-        call: A method of `Api`, called with the request and who asks; of `Events` when `is_stream`.
+        call: A method of `Api`, called with the request and its caller; of `Events` when `is_stream`.
         request: Made of the path and the query for GET, of the body for POST.
         answer: What it returns; None for an object that is described elsewhere.
         refusals: The statuses special to it.
@@ -208,7 +208,7 @@ _SCHEMES = {
 
 
 def describe(operations: Iterable[Operation], *, version: str) -> dict[str, Any]:
-    """The OpenAPI document. Shape: plain values, ready for JSON."""
+    """The OpenAPI document, as plain values."""
     operations = list(operations)
     kinds = {kind for operation in operations for kind in (operation.request, operation.answer) if kind is not None}
     _, components = msgspec.json.schema_components(

@@ -12,7 +12,7 @@ is slow within these keeps its connection.
 After a reload another listener may follow on the same address. It has a copy of the socket and accepts from the same
 queue, so no client that connects meanwhile is refused; the one before ends when its requests have had their time.
 
-A user that may open the socket file may steer the instance, so its mode is set before anybody could connect. A file
+A user that may open the socket file may steer the instance, so its mode is set before a client could connect. A file
 that a killed process left behind is replaced; one on which a process answers is never touched.
 """
 
@@ -487,7 +487,7 @@ class ListeningApp:
 
 
 async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContext | None = None) -> ListeningApp:
-    """Serve an application; the socket, which listens, belongs to what is returned, and on failure to nobody."""
+    """Serve an application; the socket, which listens, belongs to what is returned, and is closed on failure."""
     runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     try:
         await runner.setup()

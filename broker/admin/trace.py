@@ -32,7 +32,7 @@ from broker.observe.why import Severity, WhyAnswer, WhyFinding
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Explanation, Outcome
 
-ADMIN_PORT = 9422  # the documented one; where an instance is asked when nobody says where else
+ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
 HOPS_MAX = 255  # what the wire can count
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
 # Drops that no routing decision foretells: those of a gateway on the way, which tells only how many there were.
@@ -57,7 +57,7 @@ class TraceEnd(StrEnum):
 
     DECIDED = "decided"  # the last one delivers, holds, delays or drops it
     LOOP = "loop"
-    UNKNOWN = "unknown"  # nobody at the next address could be asked
+    UNKNOWN = "unknown"  # the instance at the next address could not be asked
     TOO_FAR = "too far"
 
 
@@ -128,7 +128,7 @@ class Directory:
 
     Args:
         where: URL or socket file of the admin API by address of the instance. An address that is not in it is asked
-            on its own host's documented port, over TLS unless that is loopback, and whoever answers there must know
+            on its own host's documented port, over TLS unless that is loopback, and the instance there must know
             the address as its own.
         credentials: What is shown to the instances in `where`; to others no token is shown.
     """

@@ -40,7 +40,7 @@ broker check -c config/gateway.toml -c config/endpoint.toml --offline
 @click.command()
 @configs_option
 @set_option
-@click.option("--offline", is_flag=True, help="Touch no port and ask nobody; tells what it has not looked at.")
+@click.option("--offline", is_flag=True, help="Touch no port and ask no daemon; reports what was not checked.")
 @_format_option
 @with_exit_code
 def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *, offline: bool) -> None:
@@ -73,12 +73,12 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
 
 
 def _owner(settings: Settings) -> RunningInstance:
-    """The instance that runs by this configuration, as it tells itself; nobody when nobody may be asked."""
+    """The instance that runs by this configuration, as it reports itself; none when none may be asked."""
     try:
         answer = AdminClient(settings.admin.socket, timeout=ASK_SECONDS).get("/v1/config")
         values = {row["key"]: row["value"] for row in answer["settings"]}
         return owner_from(values, state_dir=settings.instance.state_dir)
-    except (BrokerError, LookupError, TypeError, ValueError):  # nobody, no daemon, or one of another release
+    except (BrokerError, LookupError, TypeError, ValueError):  # none, or one of another release
         return NOBODY
 
 

@@ -111,9 +111,9 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     """
     Give this copy an identity of its own; see NEW_BROKER.
 
-    All conversations in it are removed, and nobody is told; queues, services and routes stay. DATABASE is a name in the
-    configuration, msdb, or the path of a file. Exit codes: 0 done, 3 no such database, 6 refused because a daemon has
-    the file.
+    All conversations in it are removed without notice to the far sides; queues, services and routes stay. DATABASE is a
+    name in the configuration, msdb, or the path of a file. Exit codes: 0 done, 3 no such database, 6 refused because a
+    daemon has the file.
     """
     settings = read_settings(config)
     path = _file(settings, database)
@@ -232,7 +232,7 @@ def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Pat
 @contextmanager
 def _alone(path: Path) -> Iterator[sqlite3.Connection]:
     """The file in a write transaction, without a daemon on it; the caller ends the transaction."""
-    if is_locked(path):  # on another machine perhaps, where nobody else may open the file
+    if is_locked(path):  # on another machine perhaps, where no other process may open the file
         _refuse_held(StoreUnavailableError(str(path), HELD))
     try:
         with closing(open_watch(path)) as db:

@@ -248,14 +248,14 @@ broker dialogs end -d orders.db --service //shop/Orders --older-than 30d --error
 @click.option("--older-than", type=Duration(), required=True, help="How long ago they began at least.")
 @click.option("--error", type=click.IntRange(min=1), metavar="CODE", help="End them WITH ERROR.")
 @click.option("--description", default="", help="Of the error.")
-@click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, and tell nobody.")
+@click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, without notice to the far side.")
 @click.option("--dry-run", is_flag=True, help="Count them, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_option
 @with_exit_code
 def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool, **choice: Any) -> None:
     """
-    End conversations that nobody ends, all that are alike.
+    End conversations that no application ends, all that are alike.
 
     As the application would, with END CONVERSATION, some hundreds in a transaction; the daemon may run. Messages of
     theirs that wait to be received are lost. Exit codes: 0 done, 1 not confirmed, 3 no such database.
@@ -290,7 +290,7 @@ def _chosen(
     cleanup: bool,
 ) -> tuple[DialogSelection, EndMode]:
     if cleanup and error is not None:
-        raise click.UsageError("--cleanup tells nobody, so there is nobody to tell an --error")
+        raise click.UsageError("--cleanup sends nothing to the far side, and so no --error")
     if description and error is None:
         raise click.UsageError("--description is told with an --error only: give its code, or leave it out")
     if "DO" in states and not cleanup:

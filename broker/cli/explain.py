@@ -57,7 +57,7 @@ broker explain --to //shop/Billing --incoming -c config/gateway.toml --offline
 @where_option
 @config_option
 @socket_option
-@click.option("--offline", is_flag=True, help="Ask nobody: read the configuration, its scripts and its files.")
+@click.option("--offline", is_flag=True, help="Ask no daemon: read the configuration, its scripts and its files.")
 @output_option
 @with_exit_code
 def explain(

@@ -88,7 +88,7 @@ def health(question: str, config: Path | None, at: str | None, output: str, *, t
     Ask whether an instance is live, ready or started.
 
     With --wait it asks again until the answer is yes, for scripts that have started one. Exit codes: 0 yes; 1 yes, with
-    a warning; 2 no, or no answer; 3 nobody could be asked. Monitoring plugins have the same four.
+    a warning; 2 no, or no answer; 3 no instance could be asked. Monitoring plugins have the same four.
     """
     try:
         host, port = _address(at or observe_listen(config))
@@ -125,10 +125,10 @@ def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
     except TimeoutError:
         return HealthAnswer(HealthState.CRITICAL, f"no answer from {where} within {timeout:g} s")
     except OSError as error:
-        return HealthAnswer(HealthState.CRITICAL, f"nobody answers at {where}: {error.strerror or error}")
+        return HealthAnswer(HealthState.CRITICAL, f"no answer at {where}: {error.strerror or error}")
     except http.client.HTTPException:
         return HealthAnswer(
-            HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: it speaks no HTTP"
+            HealthState.UNKNOWN, f"what answers at {where} is not an instance of the broker: it does not speak HTTP"
         )
     finally:
         connection.close()
@@ -145,7 +145,7 @@ def judge(question: str, where: str, status: int, text: str) -> HealthAnswer:
         return HealthAnswer(HealthState.OK, question, checks)
     if status == 503 and (found or text.strip() == "failed"):
         return HealthAnswer(HealthState.CRITICAL, f"not {question}", checks)
-    return HealthAnswer(HealthState.UNKNOWN, f"who answers at {where} is no instance of the broker: HTTP {status}")
+    return HealthAnswer(HealthState.UNKNOWN, f"what answers at {where} is not an instance of the broker: HTTP {status}")
 
 
 def observe_listen(config: Path | None) -> str:
@@ -160,7 +160,9 @@ def observe_listen(config: Path | None) -> str:
     except SettingsError as error:
         raise NothingToAskError(f"{error.errors[0]}; broker check says more") from error
     if listen is None:
-        raise NothingToAskError('observe.listen is "", so nobody can be asked: set it to an address as 127.0.0.1:9423')
+        raise NothingToAskError(
+            'observe.listen is "", so no instance can be asked: set it to an address like 127.0.0.1:9423'
+        )
     return str(listen)
 
 

@@ -21,7 +21,7 @@ from broker.errors import BrokerError
 ASK_SECONDS = 1.0  # for the instance to answer while the shell waits
 NAMES_MAX = 1000  # of one kind
 FRESH_SECONDS = 30.0
-OFFERED_MAX = 500  # more than anybody reads
+OFFERED_MAX = 500  # more than a person reads
 
 Ask = Callable[[str], Sequence[Sequence[Any]]]  # the rows of a SELECT
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]

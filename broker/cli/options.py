@@ -142,7 +142,7 @@ def confirm(question: str) -> None:
     Ask a person at a terminal; without one it has to be said beforehand.
 
     Raises:
-        click.UsageError: nobody could be asked.
+        click.UsageError: there is no terminal.
         click.Abort: the answer is no.
     """
     if not sys.stdin.isatty():

@@ -1,9 +1,9 @@
 """
 What commands print: JSON, CSV and tables on standard output, and lines of prose.
 
-Texts that come from peers and applications are made `readable` first, so that a terminal obeys nothing in them. Whoever
-shows lines of prose from them passes them as `TextLine`, which does it. A value that somebody may have to copy, such as
-a GUID, is never cut or broken: a table for which the terminal is too narrow becomes one block of lines for each row.
+Texts that come from peers and applications are made `readable` first, so that a terminal obeys nothing in them. Lines
+of prose are passed as `TextLine`, which does it. A value that a person may have to copy, such as a GUID, is never cut
+or broken: a table for which the terminal is too narrow becomes one block of lines for each row.
 """
 
 from __future__ import annotations

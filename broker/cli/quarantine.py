@@ -48,8 +48,7 @@ def quarantine() -> None:
     """
     Look at dialogs whose message makes its reader fail, and settle them.
 
-    What is settled in a database of a configuration, with -c, is in its audit; where only a file is named nobody writes
-    it down.
+    What is settled in a database of a configuration, with -c, is in its audit; where only a file is named, nothing is.
 
     Exit codes: as each of its commands tells.
     """
@@ -173,7 +172,7 @@ broker quarantine discard -c config/endpoint.toml -d billing --all --dry-run
 @with_exit_code
 def discard(**options: Any) -> None:
     """
-    End the dialog here, with cleanup: nobody is told.
+    End the dialog here, with cleanup, without notice to the far side.
 
     Everything of it is forgotten at this side; the far side finds out by its lifetime, or when it sends again. Exit
     codes: 0 done, 1 not confirmed, 3 no such database or failure.
@@ -183,7 +182,11 @@ def discard(**options: Any) -> None:
         get_dialog(db, uuid.UUID(bytes=failure.conversation_handle)).end(cleanup=True)
 
     _settle(
-        "discard", "forget the dialog: drop {message} and {behind} behind it, tell nobody", change, asks=True, **options
+        "discard",
+        "forget the dialog: drop {message} and {behind} after it, without notice",
+        change,
+        asks=True,
+        **options,
     )
 
 
@@ -325,7 +328,7 @@ def _instant(seconds: float) -> str:
 
 def _write_body(db: sqlite3.Connection, failure: Failure, file: Path) -> None:
     if failure.queuing_order is None:
-        raise ConversationError(8426, "the failed message is gone: its dialog has ended, or somebody received it")
+        raise ConversationError(8426, "the failed message is gone: its dialog has ended, or it was received")
     target: Any = nullcontext(sys.stdout.buffer) if str(file) == "-" else file.open("wb")
     with target as stream:
         for piece in body_pieces(db, failure.queuing_order):

@@ -275,7 +275,7 @@ def _ways(followed: Mapping[str, Any]) -> Iterator[TextLine]:
     for sentence in unknown[:WAYS_SHOWN]:
         yield TextLine(sentence, indent=2, mark="?", style="yellow")
     if len(unknown) > WAYS_SHOWN:
-        yield TextLine(f"and {_count(len(unknown) - WAYS_SHOWN, 'more way')} whose end nobody could tell", indent=2)
+        yield TextLine(f"and {_count(len(unknown) - WAYS_SHOWN, 'more way')} whose end is not known", indent=2)
     if not followed["is_all"]:
         yield TextLine("there are more services than were followed", indent=2, mark="?", style="yellow")
 

@@ -200,7 +200,7 @@ def _render_next_hops(status: Mapping[str, Any], terminal: Terminal) -> None:
     if untried:
         more = f" and {len(untried) - UNTRIED_SHOWN} more" if len(untried) > UNTRIED_SHOWN else ""
         shown = ", ".join(map(readable, untried[:UNTRIED_SHOWN]))
-        terminal.prose(f"not dialled yet, so nobody knows whether they can be reached: {shown}{more}")
+        terminal.prose(f"not dialled yet, so it is not known whether they can be reached: {shown}{more}")
 
 
 def _ago(instant: str | None, now: datetime) -> str:

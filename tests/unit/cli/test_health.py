@@ -95,7 +95,7 @@ def test_an_instance_that_is_not_there_is_critical(free_port: int) -> None:
     result = run("health", "live", "--at", f"127.0.0.1:{free_port}")
 
     assert 2 == result.exit_code
-    assert f"CRITICAL: nobody answers at 127.0.0.1:{free_port}: Connection refused\n" == result.stdout
+    assert f"CRITICAL: no answer at 127.0.0.1:{free_port}: Connection refused\n" == result.stdout
 
 
 def test_an_instance_that_does_not_answer_is_critical() -> None:

@@ -119,7 +119,7 @@ def test_discard_forgets_the_dialog_and_tells_nobody(shop: Path, db: sqlite3.Con
 
     result = run("quarantine", "discard", "-d", shop, "--yes", handle)
 
-    assert "forget the dialog: drop message 0 ('T', 3 bytes) and 1 behind it, tell nobody" in result.stdout
+    assert "forget the dialog: drop message 0 ('T', 3 bytes) and 1 after it, without notice" in result.stdout
     tables = ("broker_message", "broker_failure", "broker_conversation", "broker_transmission")
     assert [0, 0, 0, 0] == [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
 

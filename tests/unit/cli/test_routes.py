@@ -404,7 +404,7 @@ def test_many_ways_are_cut() -> None:
     text = read(a_plan(followed=ways(*loops, unknown=unknown)))
 
     assert "  and 1 more loop\n" in text
-    assert "  and 2 more ways whose end nobody could tell\n" in text
+    assert "  and 2 more ways whose end is not known\n" in text
     assert WAYS_SHOWN == text.count("  ? way ")
 
 

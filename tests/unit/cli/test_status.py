@@ -121,7 +121,7 @@ def test_next_hops_that_nobody_has_dialled_are_named_the_first_of_them(capsys: p
 
     shown = [" ".join(page(capsys, status(addresses=addresses)).split()) for addresses in (few, many)]
 
-    assert shown[0].endswith("not dialled yet, so nobody knows whether they can be reached: tcp://a:1")
+    assert shown[0].endswith("not dialled yet, so it is not known whether they can be reached: tcp://a:1")
     assert "tcp://9:1 and 2 more" in shown[1]
 
 
