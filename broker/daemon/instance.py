@@ -237,7 +237,7 @@ class Instance:
             ask_for_route=self._ask,
             request_principal=self.mirrors.use,
             kernel=self._kernel,
-            on_waiting=self.peers.backpressure.hold_back,
+            on_waiting=self.peers.backpressure.on_waiting,
             schedule_work=housekeeping.schedule,
             report=housekeeping.report,
             ring=None if self.journal is None else self.journal.ring,

@@ -69,7 +69,7 @@ class Backpressure:
         self._retry: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def hold_back(self, outbox: Outbox, origin: FrameOrigin, is_shared: bool = False) -> None:  # noqa: FBT001, FBT002 - the forwarder's port has no names
+    def on_waiting(self, outbox: Outbox, origin: FrameOrigin, is_shared: bool = False) -> None:  # noqa: FBT001, FBT002 - the forwarder's port has no names
         """What this origin brought has to wait: pause it where space is tight. Called in the middle of a pass."""
         if not isinstance(origin, Link) or not self._seconds:
             return

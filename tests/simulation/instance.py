@@ -189,7 +189,7 @@ class Instance:
             request_link=self.peers.request_link,
             health_of=self.peers.table.health_for_routing,
             request_principal=self.mirrors.use,
-            on_waiting=self.peers.backpressure.hold_back,
+            on_waiting=self.peers.backpressure.on_waiting,
             schedule_work=housekeeping.schedule,
             report=housekeeping.report,
         )

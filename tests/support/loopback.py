@@ -125,7 +125,7 @@ class Instance:
             health_of=self.peers.table.health_for_routing,
             request_principal=self.mirrors.use,
             kernel=tuning.kernel,
-            on_waiting=self.peers.backpressure.hold_back,
+            on_waiting=self.peers.backpressure.on_waiting,
             schedule_work=housekeeping.schedule,
             report=housekeeping.report,
         )

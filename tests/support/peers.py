@@ -87,7 +87,7 @@ class Neighbourhood:
             deliver=lambda *_: None,
             request_link=self.peers.request_link,
             health_of=self.peers.table.health_for_routing,
-            on_waiting=self.peers.backpressure.hold_back,
+            on_waiting=self.peers.backpressure.on_waiting,
             schedule_work=housekeeping.schedule,
             report=housekeeping.report,
         )

@@ -76,7 +76,10 @@ async def test_feeder_is_paused_before_anything_is_dropped(crossing: Crossing) -
     crossing.feed(0, NORTH, 20)
 
     assert ([True, False], 0) == (crossing.paused, crossing.dropped)
+    assert {"endpoint.message_forward_share"} == crossing.links[0].slowed_by
     assert crossing.near.forwarder.unaccounted == 0
+    crossing.stuck.breathe()
+    assert ([False, False], set()) == (crossing.paused, crossing.links[0].slowed_by)
 
 
 async def test_room_is_kept_for_each_who_feeds_it_and_only_who_brings_more_is_paused(crossing: Crossing) -> None:
@@ -215,7 +218,7 @@ async def test_link_that_feeds_two_is_read_when_the_last_one_lets_it_go(loop: Pl
     for outbox in outboxes:
         assert outbox.share.admit(outbox.share.limit_bytes - HELD_OVERHEAD)
         outbox.share.fed_by(link, loop.time())
-        backpressure.hold_back(outbox, link)
+        backpressure.on_waiting(outbox, link)
         await asyncio.sleep(0.1)
     await asyncio.sleep(SECONDS - 0.2)
     assert link.is_paused
@@ -247,12 +250,3 @@ async def test_link_that_closes_while_it_is_held_back_is_forgotten(crossing: Cro
 
     assert crossing.senders[0].is_closed
     assert crossing.senders[0] not in crossing.near.loop.readers
-
-
-async def test_paused_link_says_for_which_bound_and_says_so_no_more_when_it_is_read(crossing: Crossing) -> None:
-    crossing.feed(0, NORTH, 30)
-    assert {"endpoint.message_forward_share"} == crossing.links[0].slowed_by
-
-    crossing.stuck.breathe()
-
-    assert ([False, False], set()) == (crossing.paused, crossing.links[0].slowed_by)
