@@ -266,7 +266,7 @@ async def run_changed(
 
 @dataclass(slots=True)
 class _ScriptReader:
-    """Several scripts as one. Shape: `database` whose script is being read."""
+    """Several scripts as one; `database` is the one whose script is being read."""
 
     database: str = MSDB
 

@@ -167,11 +167,6 @@ def message_rule(db: sqlite3.Connection, contract: str, message_type: str) -> Ru
     )
 
 
-def message_types(db: sqlite3.Connection) -> frozenset[str]:
-    """The names of the message types that statements have made."""
-    return frozenset(row[0] for row in db.execute("SELECT name FROM broker_message_type")) - {DEFAULT}
-
-
 def contracts(db: sqlite3.Connection) -> dict[str, frozenset[str]]:
     """The message types of each contract, by name."""
     named: dict[str, set[str]] = {}
@@ -294,11 +289,6 @@ def priority_for(db: sqlite3.Connection, contract: str, local_service: str, remo
     """
     row = db.execute(_PRIORITY_FOR, (contract, local_service, remote_service)).fetchone()
     return PRIORITY_DEFAULT if row is None else int(row[0])
-
-
-def priorities(db: sqlite3.Connection) -> dict[str, Priority]:
-    """The priorities by name."""
-    return {row[0]: Priority(*row) for row in db.execute(_PRIORITIES)}
 
 
 def find_priority(db: sqlite3.Connection, name: str) -> Priority | None:

@@ -207,8 +207,7 @@ def test_many_messages_are_counted_by_kind(more: int, line: str | None) -> None:
     assert lines[-1] == (line or "2,000 more: route created 1,999, queue dropped 1")
 
 
-# --- test_stored ---
-# Rows of another hand: what is no route is left out, whatever is wrong with it.
+# --- rows of other programs ---
 
 
 GOOD: list[Any] = ["r", "S", bytes(15) + b"\1", 1.0e9, "tcp://a:1", "tcp://b:1", 5]

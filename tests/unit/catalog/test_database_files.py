@@ -72,8 +72,7 @@ def test_first_start_has_nothing_to_compare_with(tmp_path: Path) -> None:
     assert clock_problem(tmp_path, now=0.0) is None
 
 
-# --- test_custody ---
-# The files of an instance are taken whole, or not at all, and given back.
+# --- taking and giving back ---
 
 
 TEXT = '[instance]\nstate_dir = "state"\n[databases.orders]\npath = "orders.db"\n'
@@ -492,8 +491,7 @@ def test_a_file_that_somebody_else_has_is_not_read(load: Callable[..., Settings]
     assert not is_elsewhere(settings, "msdb")
 
 
-# --- test_file_place ---
-# Where the files of the databases are: what keeps them from being used there is told, and nothing raised.
+# --- where files may be ---
 
 
 TEXT_of_file_place = (
@@ -635,8 +633,7 @@ def test_what_is_no_plain_file_is_neither_opened_nor_given_a_lock(load: Any, tmp
     assert not Path(lock_path(tmp_path / "a.db")).exists()
 
 
-# --- test_owner ---
-# What is a running instance's own, and what is not.
+# --- a running instance ---
 
 
 TEXT_of_owner = """\

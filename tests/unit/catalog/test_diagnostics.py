@@ -109,8 +109,7 @@ def test_a_place_without_its_line_has_no_caret() -> None:
     assert "a:1:2: dead-end: p; h" == str(Diagnostic(LINT, "one", "p", "h", Span("a", 1, 2)))
 
 
-# --- test_start_error ---
-# What keeps an instance from starting, told under the setting that names it.
+# --- what keeps an instance from starting ---
 
 
 TEXT = """\

@@ -179,7 +179,7 @@ def test_scripts_run_over_what_the_file_holds(run: Run, tmp_path: Path) -> None:
     assert (True, True, {}) == (one.is_known, one.is_identified, one.statements)
 
 
-def test_a_rehearsal_leaves_no_trace(run: Run, tmp_path: Path) -> None:
+def test_a_dry_run_leaves_no_trace(run: Run, tmp_path: Path) -> None:
     run("CREATE ROUTE r WITH ADDRESS = 'LOCAL';", "CREATE QUEUE Q;")
 
     assert {"broker.toml", "msdb.sql", "a.sql", "b.sql"} == {path.name for path in tmp_path.iterdir()}

@@ -379,8 +379,7 @@ def test_nothing_given_is_nothing_told() -> None:
     assert ([], {}) == survey_all([])
 
 
-# --- test_resolution ---
-# Names of next hops that do not resolve: told once each, within a bound, and never an error.
+# --- names of next hops ---
 
 
 SCRIPT = """\
@@ -395,13 +394,13 @@ CREATE ROUTE f WITH SERVICE_NAME = 'F', ADDRESS = 'LOCAL';
 
 
 @pytest.fixture
-def rehearsed(load: Any, tmp_path: Path) -> Any:
-    def rehearsing(script: str) -> DryRun:
+def dry(load: Any, tmp_path: Path) -> Any:
+    def running(script: str) -> DryRun:
         (tmp_path / "a.sql").write_text(script)
         settings = load("[instance]\nstate_dir = 'state'\n[routes]\nfiles = ['a.sql']\n")
         return dry_run(settings, now=datetime.now(UTC))
 
-    return rehearsing
+    return running
 
 
 def only_good(host: str) -> None:
@@ -409,45 +408,45 @@ def only_good(host: str) -> None:
         raise OSError(-2, "Name or service not known")
 
 
-def test_names_are_those_of_live_routes_once_each(rehearsed: Any) -> None:
+def test_names_are_those_of_live_routes_once_each(dry: Any) -> None:
     expected = {"good.example": ("msdb", "a"), "bad.example": ("msdb", "b"), "worse.example": ("msdb", "b")}
 
-    assert expected == named_hosts(rehearsed(SCRIPT))
+    assert expected == named_hosts(dry(SCRIPT))
 
 
-def test_name_that_does_not_resolve_is_told_at_its_first_route(rehearsed: Any) -> None:
-    found = unresolved(rehearsed(SCRIPT), resolve=only_good)
+def test_name_that_does_not_resolve_is_told_at_its_first_route(dry: Any) -> None:
+    found = unresolved(dry(SCRIPT), resolve=only_good)
 
     assert [(2, "name-unresolved"), (2, "name-unresolved")] == [(one.span.line, one.lint) for one in found if one.span]
     assert "the name 'bad.example' of its address does not resolve here: Name or service not known" == found[0].problem
 
 
-def test_name_that_no_resolver_takes_is_told(rehearsed: Any) -> None:
+def test_name_that_no_resolver_takes_is_told(dry: Any) -> None:
     def refuse(host: str) -> None:
         raise UnicodeError("label too long")
 
-    assert "label too long" in unresolved(rehearsed(SCRIPT), resolve=refuse)[0].problem
+    assert "label too long" in unresolved(dry(SCRIPT), resolve=refuse)[0].problem
 
 
-def test_resolver_that_does_not_answer_holds_nobody_up(rehearsed: Any) -> None:
+def test_resolver_that_does_not_answer_holds_nobody_up(dry: Any) -> None:
     release = threading.Event()
 
-    found = unresolved(rehearsed(SCRIPT), resolve=lambda _: release.wait(60), seconds=0.05)
+    found = unresolved(dry(SCRIPT), resolve=lambda _: release.wait(60), seconds=0.05)
 
     release.set()
     assert [] == found
 
 
-def test_number_of_names_is_bounded(rehearsed: Any) -> None:
+def test_number_of_names_is_bounded(dry: Any) -> None:
     asked: list[str] = []
     script = "".join(
         f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S{n}', ADDRESS = 'tcp://h{n}';\n" for n in range(NAMES_MAX + 1)
     )
 
-    unresolved(rehearsed(script), resolve=asked.append)
+    unresolved(dry(script), resolve=asked.append)
 
     assert NAMES_MAX == len(asked)
 
 
-def test_nothing_to_ask_asks_nobody(rehearsed: Any) -> None:
-    assert [] == unresolved(rehearsed(""), resolve=only_good)
+def test_nothing_to_ask_asks_nobody(dry: Any) -> None:
+    assert [] == unresolved(dry(""), resolve=only_good)

@@ -235,8 +235,7 @@ async def test_all_conversations_are_ended_with_an_error_by_a_statement_but_not_
     assert told == ["open conversations 2 ended with error 9719"]
 
 
-# --- test_effect ---
-# What is special to statements one by one; what they do is shown through the door, in test_execute.
+# --- one statement by itself ---
 
 
 R, S = Route("r", LOCAL), Route("s", LOCAL)
@@ -317,8 +316,7 @@ def test_row_that_is_no_route_can_be_dropped(session: Session) -> None:
     assert session.changes.kept == [RouteChange(None, None)]
 
 
-# --- test_permission ---
-# GRANT, DENY, REVOKE and remote service bindings, carried out and rehearsed: what is stored, and every mistake.
+# --- permissions and bindings ---
 
 
 NOW = datetime(2025, 3, 1, tzinfo=UTC)

@@ -103,8 +103,7 @@ def test_name_in_another_case_is_told_with_the_right_one(found: Found) -> None:
     assert told.endswith("write [S]")
 
 
-# --- test_spelling ---
-# Names that differ in case, within one instance and between several.
+# --- names that differ in case ---
 
 
 NEVER = "differ only in case, so they are two services and never match each other"
@@ -190,8 +189,7 @@ def test_a_name_that_was_in_the_file_stands_where_the_file_is_named(tmp_path: Pa
     assert (tmp_path / "a" / "broker.toml", 7) == (Path(concern.span.source), concern.span.line)
 
 
-# --- test_survey ---
-# What one instance says as a whole: each warning with its place and text, and what comes near and is none.
+# --- one instance ---
 
 
 SERVICE = "CREATE QUEUE Q;\nCREATE SERVICE S ON QUEUE Q;\n"
@@ -273,7 +271,7 @@ def test_local_to_an_absent_service_is_told_when_that_is_certain(
 def test_several_ways_to_one_target_are_cleared_for_their_database_alone(found_of_survey: Survey) -> None:
     two = "".join(f"CREATE ROUTE {one} WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://{one}';\n" for one in "xy")
     cleared = found_of_survey(
-        msdb=two, a=two, is_one_target=lambda played, service: (played.name, service) == ("a", "T")
+        msdb=two, a=two, is_one_target=lambda database, service: (database.name, service) == ("a", "T")
     )
 
     assert ["msdb.sql:2:14"] == [line.split(": ")[0] for line in cleared if "several-targets" in line]

@@ -1,4 +1,4 @@
-""""""
+"""The scripts of a configuration: which files they are, running them, and which have changed."""
 
 from __future__ import annotations
 
@@ -93,8 +93,7 @@ async def test_long_script_is_told_of(catalog: Catalog, tmp_path: Path, monkeypa
     assert all(entry["script"] == str(path) and 0 <= entry["percent"] <= 100 for entry in told)
 
 
-# --- test_named_script ---
-# A script that is named has to be there; a pattern may match nothing.
+# --- files ---
 
 
 KEY = ("routes", "files")
@@ -149,8 +148,7 @@ def test_pattern_into_a_directory_that_may_not_be_read_is_no_empty_one(load: Any
     )
 
 
-# --- test_reload_script ---
-# Which scripts of a configuration have changed since they were carried out.
+# --- when they have changed ---
 
 
 def settings(directory: Path) -> Settings:

@@ -31,8 +31,6 @@ from broker.store.sqlite.metadata import (
     find_priority_for,
     find_route,
     message_rule,
-    message_types,
-    priorities,
     priority_for,
     put_contract,
     put_message_type,
@@ -196,7 +194,6 @@ def test_contract_comes_back_as_put(db: sqlite3.Connection) -> None:
     )
     assert find_contract(db, "invoicing") is None
     assert contracts(db) == {"Invoicing": frozenset({"Invoice", "Receipt", DEFAULT})}
-    assert message_types(db) == frozenset({"Invoice", "Receipt"})
 
 
 def test_contract_that_is_put_again_has_its_new_message_types_only(db: sqlite3.Connection) -> None:
@@ -268,7 +265,6 @@ def test_priority_comes_back_as_put(db: sqlite3.Connection) -> None:
     put_priority(db, Priority("p", "C", None, "R", 9))
     put_priority(db, Priority("p", None, "L", None, 1))
 
-    assert priorities(db) == {"p": Priority("p", None, "L", None, 1)}
     assert (find_priority_for(db, "L"), find_priority_for(db, "C")) == ("p", None)
     assert (Priority("p", None, "L", None, 1), None) == (find_priority(db, "p"), find_priority(db, "P"))
     assert ("p", None) == (find_priority_about(db, None, "L", None), find_priority_about(db, "C", None, "R"))
