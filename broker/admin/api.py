@@ -44,12 +44,12 @@ from broker.observe.database_stats import CensusAnswer, CensusRequest, DatabaseN
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_contact, running_place
 from broker.observe.instance import Running
 from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
-from broker.observe.query import QueryResult, SystemViews, find_name
+from broker.observe.query import QueryResult, SystemViews
 from broker.observe.snapshot import dropped_by_reason, read_snapshot
 from broker.observe.status import Status
 from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.view_rows import LoopReader
-from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource
+from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource, find_name
 from broker.observe.why import WhyAnswer, WhyRequest, answer_why, look
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say

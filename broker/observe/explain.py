@@ -1,11 +1,17 @@
-"""Part of `broker.admin.api`."""
+"""
+Why a message goes where it goes: the question, and the answer of one instance.
+
+An instance that runs, or the one that a configuration describes, becomes an `InstanceView`, which holds what a question
+needs; the answer is then the same function of view and question, so that both use the same words. Nothing is sent, and
+an instance that runs is only read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from uuid import UUID, uuid4
 
 import msgspec
@@ -15,8 +21,15 @@ from msgspec.structs import replace
 from broker.catalog.catalog import MSDB
 from broker.catalog.dry_run import dry_run
 from broker.catalog.handlers import grants_of
-from broker.errors import SettingsError, UnknownNameError
-from broker.observe.database_stats import DatabaseName
+from broker.config.settings import Settings
+from broker.config.values import ListenAddress
+from broker.conversation.frames import Contact
+from broker.errors import BadRequestError, SettingsError, UnknownNameError
+from broker.net.listener import own_addresses
+from broker.net.tls import Identity
+from broker.observe.database_stats import DatabaseName, find_conversation
+from broker.observe.instance import Running
+from broker.observe.views import find_name
 from broker.protocol.layout import NAME_MAX_BYTES, NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts
@@ -25,14 +38,6 @@ from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
 from broker.security.grants import Grants
 from broker.security.principal import NOBODY, PrincipalError, Who, who_is
-
-if TYPE_CHECKING:
-    from broker.config.settings import Settings
-    from broker.config.values import ListenAddress
-    from broker.conversation.frames import Contact
-    from broker.errors import BadRequestError
-    from broker.net.tls import Identity
-    from broker.observe.instance import Running
 
 
 class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -68,16 +73,8 @@ class ExplainAnswer(msgspec.Struct, frozen=True):
     ] = None
 
 
-# --- explaining ---
-# Answering why a message goes where it goes: of an instance that runs, or of one that a configuration describes.
-#
-# Either becomes a `Place`, what a question needs to know of an instance; the answer is then the same function of
-# place
-# and question, so that both say the same words. Nothing is sent, and a running instance is only read.
-
-
 class SendingDatabase(Struct, frozen=True):
-    """A database that messages are sent from. Shape: `broker_instance` 16 bytes; `path` its file, which may be none."""
+    """A database that messages are sent from; `broker_instance` has 16 bytes, and `path` may be no file yet."""
 
     broker_instance: bytes
     table: RouteTable
@@ -88,8 +85,12 @@ class InstanceView(Struct, frozen=True):
     """
     An instance that can be asked.
 
-    Shape: `broker_instance` 16 bytes, None when the instance has never run; `surroundings` of what arrives there;
-    `homes` its databases by name, msdb not among them; `grants` of msdb; `principal` as whom its peers know it.
+    Attributes:
+        broker_instance: 16 bytes, None when the instance has never run.
+        surroundings: What decides about frames that arrive.
+        homes: Its user databases by name.
+        grants: Those of msdb.
+        principal: As whom its peers know it.
     """
 
     name: str
@@ -182,9 +183,7 @@ def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:
         UnknownNameError: 911, no such database; 8426, no database has the conversation.
     """
     if request.conversation is None:
-        raise _bad_request("name the service that a message is for, or a conversation that lives here")
-    from broker.observe.database_stats import find_conversation  # noqa: PLC0415
-
+        raise BadRequestError("name the service that a message is for, or a conversation that lives here")
     name = None if request.database is None else _home_name(place, request.database)
     homes = place.homes if name is None or name == MSDB else {name: place.homes[name]}
     found = (find_conversation(home.path, request.conversation) for home in homes.values())
@@ -231,7 +230,7 @@ def _who(place: InstanceView, peer: str) -> Who:
     try:
         who = who_is(peer)
     except PrincipalError as error:
-        raise _bad_request(str(error)) from None
+        raise BadRequestError(str(error)) from None
     return who if place.grants.is_default_deny else NOBODY
 
 
@@ -246,7 +245,7 @@ def _facts(place: InstanceView, request: ExplainRequest, contact: Contact | None
         return replace(facts, to_broker_instance=named or facts.to_broker_instance, database=sender), table
     assert request.to is not None, "a question without a service comes with its conversation"
     if not 1 <= len(request.to.encode("utf-8", "replace")) <= NAME_MAX_BYTES:
-        raise _bad_request(f"the name of a service has 1 to {NAME_MAX_BYTES} bytes")
+        raise BadRequestError(f"the name of a service has 1 to {NAME_MAX_BYTES} bytes")
     conversation = (request.conversation or uuid4()).bytes
     return RoutingFacts(request.to, named or NO_GUID, conversation, request.from_target, sender), table
 
@@ -256,7 +255,7 @@ def _home(place: InstanceView, request: ExplainRequest, contact: Contact | None)
     name = None if request.database is None else _home_name(place, request.database)
     is_incoming = request.incoming or request.peer is not None
     if is_incoming and name not in {None, MSDB}:
-        raise _bad_request("a message begins in a database or comes from outside: leave out one of the two")
+        raise BadRequestError("a message begins in a database or comes from outside: leave out one of the two")
     if is_incoming or name == MSDB:
         return None
     if contact is not None:
@@ -268,8 +267,6 @@ def _home(place: InstanceView, request: ExplainRequest, contact: Contact | None)
 
 def _home_name(place: InstanceView, name: str) -> str:
     """The database that is meant, in the spelling of the configuration."""
-    from broker.observe.query import find_name  # noqa: PLC0415 - as above
-
     known = [MSDB, *place.homes]
     found = find_name(name, known)
     if found is None:
@@ -279,15 +276,7 @@ def _home_name(place: InstanceView, name: str) -> str:
 
 def _addresses_of(listen: ListenAddress) -> set[NetworkAddress]:
     """What leads to a listener of the configuration, without asking a resolver."""
-    from broker.net.listener import own_addresses  # noqa: PLC0415
-
     try:
         return own_addresses("127.0.0.1" if listen.host == "localhost" else listen.host, listen.port)
     except ValueError:
         return {NetworkAddress(listen.host, listen.port)}
-
-
-def _bad_request(problem: str) -> BadRequestError:
-    from broker.errors import BadRequestError  # noqa: PLC0415
-
-    return BadRequestError(problem)

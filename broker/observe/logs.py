@@ -3,8 +3,18 @@ Log lines: one JSON object a line on standard error, or a readable form for a te
 
 Code anywhere says `log = structlog.get_logger()` and `log.info("link closed", peer=...)`: a fixed phrase and fields.
 What the standard library's logging says (asyncio, aiohttp) takes the same way out. A call below the level costs a
-comparison and nothing else. A line that cannot be written, because nobody reads standard error any more, is lost: an
-instance does not stop over its log.
+comparison and nothing else.
+
+The reader of the log may stop: a pipe that is full, a terminal that is held, a disk that does not answer. A write
+blocks for as long then, and in the event loop everything else would block with it. So the loop only puts lines into a
+queue with a bound, and a thread writes them, many in one call. A line that finds no room is lost and counted, which is
+logged as soon as lines are accepted again; a line that cannot be written at all is lost. An instance does not stop over
+its log.
+
+Of many identical errors the first has its line, then one a minute with the number left out: a peer that is down fails
+every attempt alike, and ten thousand equal lines hide the one that differs. (`broker.ratelimit` is for the other case:
+different lines that strangers can cause.) Two events are identical when level, event and every field that is not a
+number are equal, since numbers measure something. Only warnings and worse are held back; the memory is bounded.
 
 Payloads, keys and statements with secrets are never handed to a log call; nothing here could tell them apart.
 """
@@ -33,18 +43,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
 
-# --- log_writer ---
-# Lines of the log on their way out, written by a thread of their own.
-#
-# Whoever reads the log may stop: a pipe that is full, a terminal that is held, a disk that does not answer. A write
-# waits
-# for as long then, and in the event loop everything else would wait with it. So the loop only puts lines into a queue
-# with a bound, and a thread writes them, many in one call. What finds no room is lost and counted, and how much that
-# was
-# is told in the log as soon as it is taken again. A line that cannot be written, because nobody reads any more, is
-# lost:
-# an instance does not stop over its log.
-
+# --- the writer thread ---
 
 LINES_MAX = 10_000
 BYTES_MAX = 4 * 1024 * 1024
@@ -55,11 +54,11 @@ OnGap = Callable[[int], None]
 
 class LogWriter:
     """
+    Writes lines in a thread; `dropped` counts those that were lost since the start.
+
     Args:
         stream: Where to.
-        on_gap: Told in the thread, once lines are taken again, how many were lost before; it may write one.
-
-    Shape: `dropped` lines since the start.
+        on_gap: Called in the thread, once lines are accepted again, with how many were lost before; it may write one.
     """
 
     def __init__(self, stream: TextIO, on_gap: OnGap = lambda _: None) -> None:
@@ -144,16 +143,7 @@ class LogWriter:
             return lines
 
 
-# --- repeat ---
-# One line for the first of many identical errors, then one a minute with the number left out.
-#
-# A peer that is down fails every attempt alike; ten thousand equal lines hide the one that differs. Two log events
-# are
-# identical when level, event and every field that is no number are equal: numbers measure (an age, a count, a retry)
-# and differ each time. Only warnings and worse are held back, everything else passes.
-#
-# The memory is bounded: at the bound the event not seen for the longest time is forgotten, and with it its count.
-
+# --- repeated errors ---
 
 Event: TypeAlias = MutableMapping[str, Any]
 
@@ -164,7 +154,7 @@ _HELD_BACK = frozenset({"warning", "error", "critical"})
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of one event; changed under the lock of its filter only."""
+    """What is known of one event; changed only under the lock of its filter."""
 
     told_at: float
     suppressed: int
@@ -217,7 +207,7 @@ class RepeatFilter:
         """
         Take out what was left out and has had no line for `interval`, each once with its count.
 
-        For whoever tells it when no further identical event comes; `everything` for the end of the program.
+        For the summary where no further identical event occurs; `everything` is for the end of the program.
         """
         now = self._clock()
         with self._lock:
@@ -252,7 +242,7 @@ class LevelLogger(structlog.BoundLoggerBase):
     """
 
     def debug(self, event: str, **fields: Any) -> None:
-        """For whoever looks for a bug; the only level that may speak of one message."""
+        """For finding a bug; the only level that may be about one message."""
         if _State.threshold <= _LEVELS["debug"]:
             self._proxy_to_logger("debug", event, **fields)
 
@@ -262,7 +252,7 @@ class LevelLogger(structlog.BoundLoggerBase):
             self._proxy_to_logger("info", event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Something somebody should look at when there is time."""
+        """Something that should be looked into when there is time."""
         if _State.threshold <= _LEVELS["warning"]:
             self._proxy_to_logger("warning", event, **fields)
 
@@ -276,7 +266,7 @@ class LevelLogger(structlog.BoundLoggerBase):
 
 
 class _Direct:
-    """Where lines go at once; written in one call each, so that threads do not mix them. Shape: `dropped` always 0."""
+    """Writes lines at once, in one call each, so that threads do not mix them; `dropped` is always 0."""
 
     dropped = 0
 
@@ -299,8 +289,8 @@ class _Component:
     """
     What the lines of one component go through: the logger that structlog wraps.
 
-    A component is what the second part of a module's name says: `net`, `dialog`, `control`. Whatever logs without a
-    name, as an application that embeds an instance may, has an empty one.
+    A component is the second part of a module's name: `net`, `dialog`, `control`. A logger without a name, as an
+    application that embeds an instance may have, has an empty one.
     """
 
     def __init__(self, name: str) -> None:
@@ -357,7 +347,7 @@ def configure_logging(
         instance: Name of the instance, in every line.
         stream: Where to; standard error when left out.
         environ: For `NO_COLOR`, which is honoured whatever its value, unless empty.
-        is_queued: Whether a thread writes, so that nobody waits for the stream; `close_logging` is due at the end.
+        is_queued: Whether a thread writes, so that no caller waits for the stream; `close_logging` is due at the end.
     """
     stream = sys.stderr if stream is None else stream
     terminal = stream.isatty()
@@ -399,7 +389,7 @@ def reconfigure_logging(*, log_format: LogFormat, level: LogLevel, instance: str
 
 
 def close_logging() -> None:
-    """At the end of the process: tell what was left out, and see that everything is written, within a second."""
+    """At the end of the process: log what was left out, and see that everything is written, within a second."""
     tell_suppressed(everything=True)
     stream = _State.output.stream
     _State.output.close()
@@ -470,15 +460,11 @@ def _stamp(instance: str, _logger: object, _method: str, event: Event) -> Event:
     return event
 
 
-# --- log_summary ---
-# Now and then, how many repeated errors were left out of the log since they were told last.
-
-
-LOOK_SECONDS = 10.0  # between two looks for errors that were left out for a minute
+SUMMARY_SECONDS = 10.0  # between two scans for errors that were left out for a minute
 
 
 async def tell_summaries() -> None:
-    """Tell them, for ever; `close_logging` tells the rest."""
+    """Log how many repeated errors were left out, for ever; `close_logging` logs the rest."""
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(SUMMARY_SECONDS)
         tell_suppressed()

@@ -26,7 +26,7 @@ _TEXTS = Path(__file__).parent / "messages"
 
 
 class MessageChannel(StrEnum):
-    """Where a number is told; the word is the key of the tables `when` and `example`."""
+    """Where a number occurs; the word is the key of the tables `when` and `example`."""
 
     STATEMENT = "statement"
     SELECT = "select"
@@ -43,9 +43,14 @@ class MessageEntry:
     """
     One number or reason.
 
-    Shape: `number` 0 where the original has none for it; `reason` the word of a disposition, empty for an error;
-    `title` one sentence; `when` by place; `told` who hears of a dropped frame, or of a dialog that failed; `original`
-    what the number means there; `example` by place what makes the error: a statement, a SELECT, Python.
+    Attributes:
+        number: 0 where the original has none for it.
+        reason: The word of a disposition, empty for an error.
+        title: One sentence.
+        when: By channel, when it occurs.
+        told: Who learns of a dropped frame, or of a dialog that failed.
+        original: What the number means there.
+        example: By channel, what makes the error: a statement, a SELECT, Python.
     """
 
     number: int

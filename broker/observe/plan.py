@@ -1,4 +1,11 @@
-"""Part of `broker.admin.api`."""
+"""
+What a script would do to a running instance, before it is carried out: `broker plan` and `POST /v1/plan`.
+
+The script is carried out on copies; what it would leave becomes a second `InstanceView`, and every conversation under
+way is decided in both, and again in both as they will be when the LIFETIMEs that the script sets have ended. An
+endpoint has its conversations in its databases; a gateway keeps none, but remembers what passed through it lately.
+Nothing is changed, and traffic does not wait.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +40,15 @@ from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.store.sqlite import transaction as fault
 from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.lookup import conversations_under_way
+
+EDITS_MAX = 1000
+CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm
+ARRIVALS_MAX = 1000  # some 3 kB each
+ANY_OTHER = "any service that no route names"  # stands for all of them where a route of last resort changes
+OTHERS_MAX = 3  # further addresses of one decision
+
+Edit = tuple[str, str, Route | None, Route | None]
+"""Database, name of the route, what it is and what it would be."""
 
 
 class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -110,10 +126,7 @@ class PlanAnswer(msgspec.Struct, frozen=True):
     more_arrivals: Annotated[bool, Meta(description="There are more services than are listed.")] = False
 
 
-# --- flows ---
-# The conversations under way, as a plan of new routes asks about them.
-#
-# An endpoint has its own in its databases. A gateway keeps none, but it remembers what passed through it lately.
+# --- the conversations under way ---
 
 
 def flows_of_database(db: sqlite3.Connection, instance: bytes) -> Iterator[PlannedFlow]:
@@ -142,21 +155,6 @@ def flows_of_passage(passed: Iterable[RoutingFacts], hosted: Hosted) -> Iterator
 
 
 # --- planning ---
-# What a script would do to a running instance, before anybody carries it out.
-#
-# The script is carried out on copies; what it would leave behind becomes a second place, and every conversation under
-# way is decided in both, and in both as they will be when the LIFETIMEs that the script sets have ended. Nothing is
-# changed and nobody waits.
-
-
-EDITS_MAX = 1000
-CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm
-ARRIVALS_MAX = 1000  # some 3 kB each
-ANY_OTHER = "any service that no route names"  # stands for all of them where a route of last resort changes
-OTHERS_TOLD = 3  # further addresses of one decision
-
-Edit = tuple[str, str, Route | None, Route | None]
-"""Database, name of the route, what it is and what it would be."""
 
 
 async def plan_script(instance: Running, request: PlanRequest, *, database: str, executor: Executor) -> PlanAnswer:
@@ -165,7 +163,7 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
 
     Args:
         instance: The instance.
-        request: The script, and what shall be told.
+        request: The script, and what the answer shall hold.
         database: Where the script begins.
         executor: Has a thread for the work.
 
@@ -183,7 +181,7 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
     finally:
-        work.is_stopped = True  # if it still runs, nobody waits for it
+        work.is_stopped = True  # if it still runs, its answer is not needed
 
 
 def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], catalog: Catalog) -> InstanceView:
@@ -196,7 +194,7 @@ def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], catalog
             homes[name] = replace(homes[name], table=table)
         if name == MSDB:
             here = replace(here, table=table, msdb=table)
-        # Whoever asks for routes does it in the name of a service of its own.
+        # Dynamic routes are asked for in the name of a service of the broker.
         asking = {SERVICE_BROKER} if table.routes(BROKER_CONFIGURATION) else set()
         services[catalog.databases[name].broker_instance] = frozenset(outcome.rows.services) | asking
     return replace(place, surroundings=replace(here, hosted=hosted(services, mirrors=here.hosted.mirrors)), homes=homes)
@@ -204,7 +202,7 @@ def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], catalog
 
 @dataclass(slots=True)
 class _Work:
-    """Comparing the two, in a thread of its own. Whoever sets `is_stopped` has it end soon."""
+    """The comparison of both, in a thread; it ends soon once `is_stopped` is set."""
 
     before: InstanceView
     after: InstanceView
@@ -227,7 +225,7 @@ class _Work:
             fates={fate.value: count for fate, count in made.fates.items()},
             passing=self.passing,
             harmed=made.harmed,
-            consequences=list(self._told(made)),
+            consequences=list(self._consequences(made)),
             expired=None if ends is None else self._expired(ends),
             arrivals=arrivals[:ARRIVALS_MAX],
             more_arrivals=len(arrivals) > ARRIVALS_MAX or are_many,
@@ -260,7 +258,7 @@ class _Work:
                     raise ScriptStoppedError
                 yield flow, own_was, own_will
 
-    def _told(self, made: RoutePlan) -> Iterator[Consequence]:
+    def _consequences(self, made: RoutePlan) -> Iterator[Consequence]:
         names = DisplayNames({home.broker_instance: name for name, home in self.before.homes.items()})
         for one in made.consequences:
             facts = one.flow.facts
@@ -270,8 +268,8 @@ class _Work:
                 to_service=facts.to_service,
                 fate=one.fate.value,
                 is_harm=one.is_harm,
-                before=_told_decision(one.before, facts, names),
-                after=_told_decision(one.after, facts, names) if one.fate is not Fate.FAILS else _told_loss(one.flow),
+                before=_decision_text(one.before, facts, names),
+                after=_decision_text(one.after, facts, names) if one.fate is not Fate.FAILS else _loss_text(one.flow),
             )
 
     # --- where messages would go ---
@@ -316,15 +314,15 @@ def _read(home: SendingDatabase) -> Iterator[PlannedFlow]:
         raise StoreUnavailableError(str(home.path), fault.sentence(error)) from error
 
 
-def _told_decision(decision: Decision, facts: RoutingFacts, names: DisplayNames) -> str:
+def _decision_text(decision: Decision, facts: RoutingFacts, names: DisplayNames) -> str:
     """A decision in one sentence, with all the addresses that it may use."""
-    told = sentence(decision, outcome_of(decision, facts), names)
+    text = sentence(decision, outcome_of(decision, facts), names)
     others = [str(one.address) for one in decision.candidates[1:]]
-    more = f" and {len(others) - OTHERS_TOLD:,} more" if len(others) > OTHERS_TOLD else ""
-    return told + (f"; else to {', '.join(others[:OTHERS_TOLD])}{more}" if others else "")
+    more = f" and {len(others) - OTHERS_MAX:,} more" if len(others) > OTHERS_MAX else ""
+    return text + (f"; else to {', '.join(others[:OTHERS_MAX])}{more}" if others else "")
 
 
-def _told_loss(flow: PlannedFlow) -> str:
+def _loss_text(flow: PlannedFlow) -> str:
     return f"the service {flow.from_service!r} is not here any more: what arrives for it ends the dialog with -8470"
 
 

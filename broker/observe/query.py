@@ -8,7 +8,8 @@ written out as SQL (`broker.observe.tsql`), and SQLite itself asks `_Guard` for 
 says no to everything but those views. A reader never blocks a writer; it keeps the log of the file from being reset
 for as long as it runs, one reason for the time limit.
 
-Source: SQLite documentation, "Compile-Time Authorization Callbacks", "Write-Ahead Logging".
+Source: SQLite documentation, "Compile-Time Authorization Callbacks", "Write-Ahead Logging", "Query Progress Callbacks",
+"Temporary Files Used By SQLite"; proc(5), /proc/PID/fd.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.message_catalogue import MESSAGES, message_rows
-from broker.observe.tsql import ALLOWED, add_functions, render_instant
+from broker.observe.tsql import ALLOWED, SelectQuery, TableName, add_functions, render_instant
 from broker.observe.views import (
     FILES_VIEWS,
     GUID_COLUMNS,
@@ -43,6 +44,7 @@ from broker.observe.views import (
     RowSource,
     column_rows,
     database_names,
+    find_name,
     view_rows,
 )
 from broker.store.sqlite.views import (
@@ -56,17 +58,7 @@ from broker.store.sqlite.views import (
     queue_numbers,
 )
 
-if TYPE_CHECKING:
-    from broker.observe.tsql import SelectQuery, TableName
-
-
-# --- fault ---
-# What SQLite says when a statement fails, as the numbered error that the original would give.
-#
-# SQLite knows only its own version of the statement; the place shown is looked up in the text that was given. Faults
-# of
-# the file (locked, damaged, gone) are the machine's, everything else is the caller's.
-
+# --- errors of SQLite, as the numbered errors of the original ---
 
 # SQLite's sentence, kind, number, ours; `{0}` is the name that SQLite's sentence holds. The last fits every sentence.
 _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
@@ -102,8 +94,6 @@ _COLUMN = 207
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """What a misspelt name may have meant, as the end of a sentence; empty when nothing is near."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
-
     by_folded = {known.casefold(): known for known in names}
     near = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.7)
     return f"; did you mean {by_folded[near[0]]}?" if near else ""
@@ -112,6 +102,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable[str], path: str) -> BrokerError:
     """
     The error to raise for one of SQLite's.
+
+    SQLite knows only its own version of the statement; the place shown is looked up in the text that was given. Faults
+    of the file (locked, damaged, gone) are the machine's, everything else is the caller's.
 
     Args:
         error: As SQLite raised it.
@@ -132,15 +125,7 @@ def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable
     return statement.error(number, problem.format(name) + hint, name, kind=kind)
 
 
-# --- watch ---
-# Watching a statement while SQLite carries it out: that it ends in time, stays small, and is still wanted.
-#
-# SQLite asks a `Watch` every so many steps, in the thread that carries the statement out. What it sorts or gathers
-# goes
-# to temporary files when it is much; Linux tells how large they are, though they have no names any more.
-#
-# Source: SQLite documentation, "Query Progress Callbacks", "Temporary Files Used By SQLite"; proc(5), /proc/PID/fd.
-
+# --- watching a statement: that it ends in time, stays small, and is still wanted ---
 
 Wanted = Callable[[], bool]
 
@@ -153,14 +138,19 @@ _SPILLED = "/etilqs_"  # how SQLite names its temporary files
 
 class Watch:
     """
-    One statement, from now on.
+    One statement, from now on; SQLite calls it every so many steps, in the thread that carries the statement out.
+
+    What a statement sorts or gathers goes to temporary files when it is much; Linux knows how large they are, though
+    they have no names any more.
 
     Args:
         seconds: It may take.
         spill_bytes: That temporary files may have, those of all statements of this process together.
-        is_wanted: Whether who asked still waits.
+        is_wanted: Whether the client still waits.
 
-    Shape: `problem` why it was ended, "" while it was not; `number` of that error.
+    Attributes:
+        problem: Why it was ended, "" while it was not.
+        number: Of that error.
     """
 
     __slots__ = ("_deadline", "_is_wanted", "_look_at", "_seconds", "_spill_at", "_spill_bytes", "number", "problem")
@@ -184,7 +174,7 @@ class Watch:
         elif now > self._look_at:
             self._look_at = now + _LOOK_SECONDS
             if not self._is_wanted():
-                self.problem = "the query was cancelled: who asked has gone"
+                self.problem = "the query was cancelled: the client has gone"
             elif now > self._spill_at:
                 self._look_at_files(now)
         return bool(self.problem)
@@ -251,8 +241,10 @@ class QueryResult:
     """
     What a SELECT gave.
 
-    Shape: `columns` names in order, which may repeat; `rows` of None, int, float and str, bytes shown as `0x...`;
-    `truncated` when there was more than the limits allow.
+    Attributes:
+        columns: Names in order, which may repeat.
+        rows: Of None, int, float and str; bytes are shown as `0x...`.
+        truncated: There was more than the limits allow.
     """
 
     columns: tuple[str, ...]
@@ -263,10 +255,8 @@ class QueryResult:
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
     """
-    For every statement.
-
-    Shape: `seconds` it may take; `rows` and `result_bytes` after which its result ends; `spill_bytes` of temporary
-    files, those of all statements together.
+    For every statement: `seconds` it may take, `rows` and `result_bytes` after which its result ends, and
+    `spill_bytes` of temporary files, those of all statements together.
     """
 
     seconds: float = 10.0
@@ -323,16 +313,14 @@ class SystemViews:
         Args:
             statement: T-SQL.
             database: The one whose views and queues are meant where the statement names none; None is msdb.
-            shows_bodies: Whether who asks may read what applications say to each other; else those columns are NULL.
-            is_wanted: Asked again and again, in this thread; when it says no, the statement ends.
+            shows_bodies: Whether the caller may read what applications say to each other; else those columns are NULL.
+            is_wanted: Called again and again, in this thread; when it is false, the statement ends.
 
         Raises:
             StatementError: it is none, or cannot be carried out; the number is the original's: 102 syntax, 207 column,
                 208 view or queue, 259 not a SELECT, 911 database, 954 a mirror, 1105 too large, 8649 out of time ..
             StoreUnavailableError: a file that cannot be read.
         """
-        from broker.observe.tsql import SelectQuery  # noqa: PLC0415 - sqlglot takes 0.3 s, which no start should pay
-
         home = self.find_database(database or MSDB)
         if home is None:
             raise UnknownNameError(911, f"database '{database}' does not exist{nearest(database or '', self.names)}")
@@ -502,9 +490,8 @@ class _Guard:
     """
     SQLite's authorizer for a user's statement.
 
-    Shape: `made` the names of the temporary views and tables; SQLite tells for each thing the view on whose behalf it
-    is touched, and such a name cannot be taken by a text, because it holds a secret. `own` what the statement defines.
-
+    `made` are the names of the temporary views and tables; SQLite passes for each thing the view on whose behalf it is
+    touched, and a text cannot hold such a name, because it contains a secret. `own` is what the statement defines.
     count(*) reads no column, and for no view: rows can be counted of `own` and of what the views are made of.
     """
 
@@ -526,12 +513,6 @@ class _Guard:
         else:
             is_allowed = action == sqlite3.SQLITE_FUNCTION and (behalf in self._made or second in ALLOWED)
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
-
-
-def find_name(name: str, names: Iterable[str]) -> str | None:
-    """The name itself, else the only one that differs in case alone."""
-    alike = [known for known in names if known.casefold() == name.casefold()]
-    return name if name in alike else alike[0] if len(alike) == 1 else None
 
 
 def shown_value(value: object) -> object:

@@ -1,11 +1,20 @@
 """
-One SELECT in T-SQL: read, checked, its tables named, and written anew for SQLite.
+One SELECT in T-SQL: read, checked, its tables named, and written again for SQLite.
 
 The text becomes a tree and only the tree is written out, with every name quoted as a name; so nothing of the text
 reaches SQLite that was not understood here. What T-SQL has and this does not is refused by name, never left out
-silently. Tables are only named here; whoever renders the statement says what stands for each.
+silently. Tables are only named here; the caller of `render` says what replaces each.
 
-Imported when the first statement comes, because sqlglot is slow to import.
+A function that may be called is a plain one over the values that SQLite knows: None, int, float, str, bytes. NULL in
+gives NULL out, as in the original; a value that cannot be converted raises `ValueError`, which SQLite reports as a
+failed function. An instant is a text `YYYY-MM-DD HH:MM:SS.mmm` in UTC; other ISO 8601 forms are read too. No function
+reads a file or a setting.
+
+sqlglot's own way of writing SQLite serves except where it loses meaning: `+` of texts, lengths, `GETUTCDATE()`, `N''`
+and casts. What SQLite does not have is refused. Names are quoted with backticks, always: a name in double quotes that
+exists nowhere is a text to SQLite, and a misspelt column would be an answer instead of an error.
+
+Source: Transact-SQL reference, "String functions", "Date and time data types and functions".
 """
 
 from __future__ import annotations
@@ -34,64 +43,17 @@ from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
 from broker.observe.views import INSTANT_COLUMNS
 from broker.store.sqlite.views import GUID_FUNCTION
 
-# --- function ---
-# The functions that a statement may call: SQLite's own, and the few of T-SQL that SQLite would take otherwise.
-#
-# Each is a plain function over the values SQLite knows: None, int, float, str, bytes. NULL in gives NULL out, as in
-# the
-# original. A value that cannot be converted raises `ValueError`, which SQLite reports as a failed function. An
-# instant
-# is a text `YYYY-MM-DD HH:MM:SS.mmm` in UTC; other ISO 8601 forms are read too. No function reads a file or a
-# setting.
-#
-# Source: Transact-SQL reference, "String functions", "Date and time data types and functions".
-
+# --- the functions that a statement may call: SQLite's own, and the few of T-SQL that SQLite would take otherwise ---
 
 Value: TypeAlias = int | float | str | bytes | None
 
 RESULT_MAX = 2 * 1024 * 1024  # characters; a little more than a connection allows one value
 # SQLite's own: those that read nothing but their arguments and the clock, and cannot be asked for a large result.
 BUILT_IN = frozenset(
-    (
-        "abs",
-        "avg",
-        "coalesce",
-        "count",
-        "date",
-        "datetime",
-        "dense_rank",
-        "first_value",
-        "group_concat",
-        "ifnull",
-        "iif",
-        "instr",
-        "julianday",
-        "lag",
-        "last_value",
-        "lead",
-        "length",
-        "like",
-        "lower",
-        "ltrim",
-        "max",
-        "min",
-        "ntile",
-        "nullif",
-        "percent_rank",
-        "rank",
-        "replace",
-        "round",
-        "row_number",
-        "rtrim",
-        "sign",
-        "substr",
-        "substring",
-        "sum",
-        "time",
-        "trim",
-        "unixepoch",
-        "upper",
-    )
+    {"abs", "avg", "coalesce", "count", "date", "datetime", "dense_rank", "first_value", "group_concat"}
+    | {"ifnull", "iif", "instr", "julianday", "lag", "last_value", "lead", "length", "like", "lower", "ltrim"}
+    | {"max", "min", "ntile", "nullif", "percent_rank", "rank", "replace", "round", "row_number", "rtrim"}
+    | {"sign", "substr", "substring", "sum", "time", "trim", "unixepoch", "upper"}
 )
 
 
@@ -204,15 +166,7 @@ def add_functions(db: sqlite3.Connection, *, now: datetime) -> None:
     db.create_function(NOW, 0, lambda: text, deterministic=True)
 
 
-# --- dialect ---
-# How a T-SQL tree is written so that SQLite means the same by it.
-#
-# sqlglot's own way of writing SQLite serves except where it loses meaning: `+` of texts, lengths, `GETUTCDATE()`,
-# `N''`
-# and casts. What SQLite does not have is refused. Names are quoted with backticks, always: a name in double quotes
-# that
-# exists nowhere is a text to SQLite, and a misspelt column would be an answer instead of an error.
-
+# --- writing a T-SQL tree so that SQLite means the same by it ---
 
 Write = Callable[[Generator, exp.Expr], str]
 
@@ -228,47 +182,12 @@ _TYPES = {
 _NOW_NAMES = frozenset({"GETUTCDATE", "SYSUTCDATETIME", "SYSDATETIME", "SYSDATETIMEOFFSET"})
 # What a statement may call, as sqlglot reads it. Others are not rendered: for some, sqlglot writes an argument twice,
 # which doubles the text with each level of nesting.
-_CALLS = frozenset(
-    (
-        exp.Abs,
-        exp.And,
-        exp.Avg,
-        exp.Case,
-        exp.Cast,
-        exp.Coalesce,
-        exp.Count,
-        exp.CurrentTimestamp,
-        exp.Date,
-        exp.Datetime,
-        exp.DenseRank,
-        exp.Exists,
-        exp.FirstValue,
-        exp.GroupConcat,
-        exp.If,
-        exp.Lag,
-        exp.LastValue,
-        exp.Lead,
-        exp.Length,
-        exp.Lower,
-        exp.Max,
-        exp.Min,
-        exp.Ntile,
-        exp.Nullif,
-        exp.Or,
-        exp.PercentRank,
-        exp.Rank,
-        exp.Replace,
-        exp.Round,
-        exp.RowNumber,
-        exp.Sign,
-        exp.StrPosition,
-        exp.Substring,
-        exp.Sum,
-        exp.Time,
-        exp.Trim,
-        exp.TryCast,
-        exp.Upper,
-    )
+_CALLS: frozenset[type[exp.Expr]] = frozenset(
+    {exp.Abs, exp.And, exp.Avg, exp.Case, exp.Cast, exp.Coalesce, exp.Count, exp.CurrentTimestamp, exp.Date}
+    | {exp.Datetime, exp.DenseRank, exp.Exists, exp.FirstValue, exp.GroupConcat, exp.If, exp.Lag, exp.LastValue}
+    | {exp.Lead, exp.Length, exp.Lower, exp.Max, exp.Min, exp.Ntile, exp.Nullif, exp.Or, exp.PercentRank}
+    | {exp.Rank, exp.Replace, exp.Round, exp.RowNumber, exp.Sign, exp.StrPosition, exp.Substring, exp.Sum}
+    | {exp.Time, exp.Trim, exp.TryCast, exp.Upper}
 )
 
 

@@ -407,6 +407,12 @@ def database_ids(databases: Iterable[str]) -> dict[str, int]:
     return {MSDB: MSDB_ID} | {name: MSDB_ID + 1 + at for at, name in enumerate(sorted({*databases} - {MSDB}))}
 
 
+def find_name(name: str, names: Iterable[str]) -> str | None:
+    """The name itself, else the only one that differs in case alone."""
+    alike = [known for known in names if known.casefold() == name.casefold()]
+    return name if name in alike else alike[0] if len(alike) == 1 else None
+
+
 def _database_rows(databases: Mapping[str, Path]) -> Iterator[_DatabaseRow]:
     """One that cannot be read is not enabled: nothing can be sent or received there."""
     ids = database_ids(databases)
@@ -571,9 +577,9 @@ def view_rows(
     of_file: Mapping[str, Sequence[str]], of_instance: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[object, ...]]:
     """
-    `sys.system_views`, by name.
+    `sys.system_views`, by name, from the columns of each view by its name with the schema.
 
-    Shape: the columns of each view, by its name with the schema; negative numbers, as the original's own objects have.
+    Numbers are negative, as those of the original's own objects.
     """
     for number, name in _numbered(of_file, of_instance):
         schema, _, view = name.partition(".")
@@ -587,16 +593,16 @@ def column_rows(
     known = {**of_file, **of_instance}
     for number, name in _numbered(of_file, of_instance):
         schema, _, view = name.partition(".")
-        for place, column in enumerate(known[name], 1):
-            yield number, column, place, schema, view
+        for position, column in enumerate(known[name], 1):
+            yield number, column, position, schema, view
 
 
 def _numbered(
     of_file: Mapping[str, Sequence[str]], of_instance: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[int, str]]:
     """Each view with its number."""
-    for place, name in enumerate(sorted({*of_file, *of_instance}), 1):
-        yield -place, name
+    for position, name in enumerate(sorted({*of_file, *of_instance}), 1):
+        yield -position, name
 
 
 MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {

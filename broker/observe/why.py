@@ -1,8 +1,10 @@
 """
-What `broker why` is asked and answers, as values; JSON and the terminal show the same ones.
+Why a conversation or a message does not go on: `broker why`, as one instance answers it.
 
-One instance answers with facts and with findings; a finding is a cause chain in plain words. Those of all instances on
-the way make the trace (`broker.admin.trace`).
+`look` searches the files and the frames that wait, so it is for a thread; `answer_why` adds the routing decision and
+makes findings of it all: a finding is a chain of causes in plain words, what happens next, and what to do. The instance
+may be one that runs, or the files of a configuration. The findings of all instances on the way make the trace
+(`broker.admin.trace`); JSON and the terminal show the same values.
 """
 
 from __future__ import annotations
@@ -162,10 +164,7 @@ class WhyAnswer(msgspec.Struct, frozen=True):
         return bool(self.sides or self.closed or self.held)
 
 
-# --- why_side ---
-# What is found about one side of a conversation: about what it sends, and about what has come for it.
-#
-# Pure functions of facts; nothing here reads a file or a clock.
+# --- findings about one side of a conversation: pure functions of facts ---
 
 
 _DEAD_END = frozenset({Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD})
@@ -175,7 +174,7 @@ LIFETIME_OVER = -8489  # number of the Error message that says so
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a finding is made. Shape: `now` UTC seconds since 1970."""
+    """Where and when a finding is made; `now` is UTC seconds since 1970."""
 
     instance: str
     database: str
@@ -428,12 +427,7 @@ def _wait(count: int) -> str:
     return "waits" if count == 1 else "wait"
 
 
-# --- why_here ---
-# What one instance knows of a conversation or message: an instance that runs, or the files of a configuration.
-#
-# `look` reads files, so it is for a thread; `answer_why` makes sentences of what was read and of the routing
-# decision.
-
+# --- what one instance knows ---
 
 _HIDDEN = "its text is shown to admins"
 
@@ -443,8 +437,10 @@ class WhyFacts:
     """
     What was found.
 
-    Shape: `found` by database, with its broker instance; `held` rows of frames by column; `looked_in` what was
-    searched, and what could not be.
+    Attributes:
+        found: By database, with its broker instance.
+        held: Rows of frames, by column.
+        looked_in: What was searched, and what could not be.
     """
 
     conversation_id: bytes | None = None
