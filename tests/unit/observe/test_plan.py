@@ -218,7 +218,7 @@ async def test_a_conversation_is_told_with_its_handle_and_both_decisions(plan: P
 async def test_several_addresses_are_told_up_to_a_bound(
     plan: Plan, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OTHERS_TOLD", 1)
+    monkeypatch.setattr(module, "OTHERS_MAX", 1)
     begin(instance)
     more = "".join(f"CREATE ROUTE r{n} WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://far{n}';" for n in range(2))
 
