@@ -28,7 +28,6 @@ from broker.observe.database_stats import (
     find_conversation,
     ledger_status,
     read_database_stats,
-    read_ledger,
     read_quick_stats,
     state_samples,
 )
@@ -110,14 +109,6 @@ def test_clock_that_was_set_back_gives_no_negative_age(database: Path) -> None:
 
 def test_file_that_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
     assert {"absent": None} == read_quick_stats({"absent": tmp_path / "absent.db"})
-
-
-def test_count_looks_at_no_message(database: Path) -> None:
-    """A backlog of large messages is counted from an index."""
-    with closing(sqlite3.connect(database)) as db:
-        plan = db.execute("EXPLAIN QUERY PLAN SELECT count(*) FROM broker_transmission").fetchall()
-
-    assert "USING COVERING INDEX" in plan[0][3]
 
 
 # --- test_conversation ---
@@ -202,16 +193,6 @@ def test_a_file_that_is_not_there_or_no_database_finds_nothing(tmp_path: Path) -
 
 # --- test_ledger ---
 # Ledgers of files: told in status, in one line, and left out where a file cannot be read.
-
-
-def test_a_ledger_is_read_from_its_file(tmp_path: Path) -> None:
-    open_store(tmp_path / "orders.db").close()
-
-    assert LedgerBalance() == read_ledger(tmp_path / "orders.db")
-
-
-def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
-    assert read_ledger(tmp_path / "absent.db") is None
 
 
 @pytest.mark.parametrize(

@@ -407,10 +407,6 @@ def ways(answer: PlanAnswer) -> list[tuple[str, str | None, bool]]:
     ]
 
 
-async def test_nobody_who_did_not_ask_is_told_where_messages_go(plan: Plan) -> None:
-    assert [] == (await plan("DROP ROUTE far")).arrivals
-
-
 async def test_each_service_of_a_changed_route_is_followed_once(plan: Plan) -> None:
     answer = await plan(
         "CREATE ROUTE a WITH SERVICE_NAME = 'A', ADDRESS = 'tcp://a:1';"

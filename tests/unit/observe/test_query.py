@@ -114,12 +114,6 @@ def test_fault_of_the_file_is_the_machines(code: int) -> None:
     assert str(error) == "store /a.db: disk I/O error"
 
 
-def test_error_without_a_code_is_the_callers() -> None:
-    error = translate(sqlite3.ProgrammingError("odd"), STATEMENT, columns=[], path="/a.db")
-
-    assert isinstance(error, DdlSyntaxError)
-
-
 @pytest.mark.parametrize(
     ("name", "hint"), [("NAM", "; did you mean Name?"), ("adress", "; did you mean address?"), ("zzz", "")]
 )
@@ -355,20 +349,6 @@ def test_databases_are_listed_with_their_broker_instance(views: SystemViews, ord
     rows = views.select("SELECT name, service_broker_guid, is_broker_enabled FROM sys.databases", database=None).rows
 
     assert [("msdb", None, 1), ("orders", str(uuid.UUID(bytes=instance)).upper(), 1)] == rows
-
-
-def test_database_that_cannot_be_read_is_listed_and_not_enabled(tmp_path: Path) -> None:
-    (tmp_path / "bad.db").write_bytes(b"no database at all" * 100)
-    views = SystemViews(
-        databases={"bad": tmp_path / "bad.db", "gone": tmp_path / "gone.db"},
-        snapshots=snapshots(),
-        transmission_statuses=dict,
-    )
-
-    rows = views.select("SELECT name, is_broker_enabled FROM sys.databases WHERE name <> 'msdb'", database=None).rows
-
-    assert rows == [("bad", 0), ("gone", 0)]
-    assert not (tmp_path / "gone.db").exists()
 
 
 def test_without_a_database_msdb_is_meant(tmp_path: Path) -> None:
@@ -875,12 +855,6 @@ def test_the_ledger_of_every_database_is_told(views: SystemViews, orders: sqlite
         ("orders", "failed", "error at this side", 3),
         ("orders", "unaccounted", None, 0),
     ] == told.rows
-
-
-def test_a_ledger_that_cannot_be_read_has_no_rows(tmp_path: Path) -> None:
-    views = SystemViews(databases={"gone": tmp_path / "gone.db"}, snapshots=snapshots(), transmission_statuses=dict)
-
-    assert [] == views.select("SELECT * FROM sys.dm_broker_ledger", database=None).rows
 
 
 # --- test_watch ---

@@ -27,10 +27,6 @@ from broker.observe.tsql import (
     Value,
     ViewsSQLite,
     add_functions,
-    bare,
-    collation_of,
-    is_known_function,
-    is_known_type,
     read_instant,
     render_guid,
     render_instant,
@@ -79,48 +75,6 @@ def write(expression: str) -> str:
 )
 def test_tsql_is_written_with_the_same_meaning(tsql: str, sqlite: str) -> None:
     assert sqlite == write(tsql)
-
-
-@pytest.mark.parametrize(
-    ("name", "is_known"),
-    [
-        ("GETUTCDATE", True),
-        ("unixepoch", True),
-        ("ifnull", True),
-        ("strftime", False),
-        ("load_extension", False),
-        ("a) FROM b --", False),
-    ],
-)
-def test_only_listed_functions_are_known(name: str, *, is_known: bool) -> None:
-    assert is_known == is_known_function(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "is_known"), [("int", True), ("xml", True), ("datetime", False), ("geography", False), ("foo", False)]
-)
-def test_only_listed_types_are_known(name: str, *, is_known: bool) -> None:
-    cast = sqlglot.parse_one(f"CAST(a AS {name})", read="tsql")
-
-    assert is_known == is_known_type(cast.args["to"])
-
-
-@pytest.mark.parametrize(
-    ("name", "collation"),
-    [
-        ("Latin1_General_CI_AS", "NOCASE"),
-        ("SQL_Latin1_General_CP1_CS_AS", "BINARY"),
-        ("Latin1_General_BIN", "BINARY"),
-        ("x) FROM y", None),
-    ],
-)
-def test_collation_is_told_by_its_name(name: str, collation: str | None) -> None:
-    assert collation == collation_of(name)
-
-
-@pytest.mark.parametrize(("expression", "inner"), [("CAST(a AS TEXT)", "a"), ("CAST(a AS INT)", "CAST(a AS INTEGER)")])
-def test_conversion_that_the_parser_put_around_is_taken_off(expression: str, inner: str) -> None:
-    assert inner == bare(sqlglot.parse_one(expression, read="tsql")).sql("tsql")
 
 
 NOW = datetime(2026, 5, 9, 7, 35, 25, 123456, tzinfo=UTC)
@@ -316,14 +270,6 @@ def test_tables_are_named_as_written() -> None:
 
     assert {"Q", "dbo.R s", "orders.sys.routes"} == {str(table) for table in statement.tables}
     assert TableName("orders", "sys", "routes") in statement.tables
-
-
-def test_tables_of_subqueries_are_named_too() -> None:
-    text = (
-        "WITH c AS (SELECT 1 x FROM A) SELECT (SELECT 1 FROM B) FROM c WHERE x IN (SELECT 1 FROM (SELECT 1 FROM D) d)"
-    )
-
-    assert {"A", "B", "D"} == {table.name for table in SelectQuery(text).tables}
 
 
 def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
