@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec import structs
@@ -44,10 +45,11 @@ from broker.observe.metrics import (
     histogram_samples,
     process_samples,
 )
-from broker.observe.snapshot import RoutesSnapshot, RunSnapshot, Section, read_snapshot
+from broker.observe.snapshot import MirrorSnapshot, RoutesSnapshot, RunSnapshot, Section, read_snapshot
 from broker.observe.status import JournalStatus
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress
-from broker.routing.route import Route
+from broker.routing.mirrored import AddressState
+from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable, build_table
 from tests.support.scraped import Scraped, samples_of, text_of
 
@@ -299,6 +301,22 @@ async def test_kinds_of_later_versions_have_one_word(start: Any) -> None:
     instance.endpoints["near"].transmitter.received[OTHER_KIND] += 1
 
     assert (await samples_of(instance))["broker_messages_received_total"] == {("", "other"): 1}
+
+
+async def test_metrics_say_which_address_is_the_principal(start: Any) -> None:
+    """Neither, while none is known."""
+    snapshot = read_snapshot(await start("near"), ())
+    pair, seen = MirroredPair("//billing", UUID(int=1), A, B), (AddressState(), AddressState())
+    known = MirrorSnapshot("R", pair, 2, "PRINCIPAL_ONLY", A, 3, seen, None, "", 0, 0)
+    unknown = structs.replace(known, state=3, principal=None)
+    found = []
+    for mirror in (unknown, known):
+        scrape = Scrape(structs.replace(snapshot, mirrors=(mirror,)))
+        samples = {one.name: dict(one.read(scrape)) for one in METRICS if one.name.startswith("broker_mirror_")}
+        found.append((samples["broker_mirror_principal"], samples["broker_mirror_state"]))
+
+    first, second = ("R", "tcp://a:4022"), ("R", "tcp://b:4022")
+    assert [({first: 0, second: 0}, {("R",): 3}), ({first: 1, second: 0}, {("R",): 2})] == found
 
 
 async def test_frames_of_forgotten_addresses_stay_counted(start: Any) -> None:
