@@ -236,7 +236,7 @@ def _pool(status: Status) -> Iterator[HealthFinding]:
 
 
 def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[HealthFinding]:
-    for drop in status.drops:
+    for drop in status.drops or ():
         rate = rates.get((drop.reason, drop.database))
         is_recent = bool(rate) or (drop.last_s is not None and drop.last_s < DROPPED_SECONDS)
         if is_recent and drop.reason not in _HARMLESS:

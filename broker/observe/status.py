@@ -302,6 +302,6 @@ class Status(Struct, frozen=True, kw_only=True):
     journal: JournalStatus | None = None
     mirroring: dict[str, RoleStatus] = {}
     databases: dict[str, DatabaseStatus] = {}
-    drops: list[DropStatus] = []
+    drops: list[DropStatus] | None = []  # null from earlier releases while their loop was busy
     room_problem: str = ""
     audit_problem: str = ""

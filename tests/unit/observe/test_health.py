@@ -153,6 +153,7 @@ def test_what_is_not_as_it_should_be_is_found(parts: dict[str, Any], level: str,
 @pytest.mark.parametrize(
     "parts",
     [
+        {"drops": None},
         drop("duplicate", rate=50.0),
         drop("duplicate", last_s=1.0),
         drop("no route", rate=0.0),
