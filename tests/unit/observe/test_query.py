@@ -586,7 +586,7 @@ def test_statement_that_nobody_waits_for_ends(tmp_path: Path, dialog: Dialog) ->
         views.select(ENDLESS, database="orders", is_wanted=is_wanted)
 
     assert (8649, 3) == (raised.value.number, len(asked))
-    assert "who asked has gone" in raised.value.problem
+    assert "the client has gone" in raised.value.problem
 
 
 COLUMNS = "sys.system_columns"
@@ -879,7 +879,7 @@ def test_a_statement_ends_when_who_asked_has_gone() -> None:
     watch = Watch(60.0, 1, lambda: False)
 
     assert next(filter(None, (watch() for _ in itertools.count())))
-    assert (8649, "the query was cancelled: who asked has gone") == (watch.number, watch.problem)
+    assert (8649, "the query was cancelled: the client has gone") == (watch.number, watch.problem)
 
 
 def test_what_sqlite_sorts_in_files_is_seen_and_ends_the_statement() -> None:
