@@ -309,7 +309,7 @@ def _perform(
                 _report_progress(f"report: {done['report']}")
     except NoJournalError as error:
         fail(str(error), ExitCode.NOT_FOUND)
-    for line in inventory.told(done["files"]) if "files" in done else ():
+    for line in inventory.sentences(done["files"]) if "files" in done else ():
         _report_progress(line)
     if output == "json":
         show_json(done)

@@ -1,9 +1,9 @@
 """
-Which files of the journals are read, which are not and why, and what the footers tell that a figure cannot.
+The inventory of a run: which files are read, which are left out and why, and how complete they are.
 
-A file is judged by its footer before Spark hears of it (`broker.journal.schema`), because one broken file ends a Spark
-job, and a copy counts twice without a word. What is left out is kept here with its reason, so that every run can tell
-it: a figure that lacks a file is never silently wrong.
+Every file is checked by its footer (`broker.journal.schema.judge`) before Spark gets it, because one broken file ends a
+Spark job, and a copy would silently count twice. Files that are left out are kept with the reason, and every run
+reports them: a figure that lacks a file is never silently wrong.
 """
 
 from __future__ import annotations
@@ -23,34 +23,30 @@ from broker.errors import NoJournalError
 from broker.journal.schema import FileState, Fitness, files, judge
 from broker.pipeline.results import VISIT
 
-TOLD_MAX = 20  # files that are named one by one
-SILENT = timedelta(hours=1)  # behind the newest instant of all; an instance that tells nothing for longer has ended
+NAMED_MAX = 20  # files that are named one by one
+SILENT = timedelta(hours=1)  # an instance that wrote nothing for longer is taken as ended
 _JUDGES = 8  # threads: judging waits for the disk
 
 
 @dataclass(slots=True)
 class Inventory:
-    """
-    The files of a run. Changed by whoever adds to it, nobody else.
-
-    Shape: `states` of all files found; `gone` those that were read, and vanished before the run ended.
-    """
+    """The files of a run: `states` of all that were found, `gone` those removed after they were read."""
 
     states: list[FileState] = field(default_factory=list)
     gone: list[Path] = field(default_factory=list)
 
     @property
     def readable(self) -> list[FileState]:
-        """Those whose rows are read."""
+        """The files whose rows are read."""
         return [state for state in self.states if state.is_readable]
 
     def horizon_us(self) -> int | None:
         """
-        Up to when the journals tell everything, microseconds since 1970; None when no footer tells an instant.
+        Return up to when the journals are complete, microseconds since 1970; None if no footer has an instant.
 
-        Instances close their files at different times, so the newest instant of each is asked for, and the earliest of
-        these is the horizon: what was on its way then may have arrived in a file that is not there yet. An instance
-        that is silent holds it back by SILENT at most.
+        Instances close their files at different times. The horizon is the earliest of their newest instants: a frame
+        in transit at that time may have arrived in a file that is not there yet. A silent instance delays it by SILENT
+        at most.
         """
         newest: dict[str, int] = {}
         for state in self.readable:
@@ -62,18 +58,18 @@ class Inventory:
 
     @property
     def samples(self) -> dict[str, list[float]]:
-        """The shares of their dialogs that instances have followed, in order."""
+        """The shares of dialogs that instances recorded, sorted."""
         samples: defaultdict[str, set[float]] = defaultdict(set)
         for state in self.readable:
             samples[state.instance].add(state.sample)
         return {name: sorted(found) for name, found in samples.items()}
 
-    def look_again(self) -> None:
-        """Find those that vanished while they were read: Spark leaves them out without a word."""
+    def update(self) -> None:
+        """Find files that were removed while they were read: Spark silently leaves them out."""
         self.gone = [state.path for state in self.readable if not state.path.exists()]
 
     def summary(self) -> dict[str, Any]:
-        """Everything there is to tell, as JSON values; counts are of files unless they say otherwise."""
+        """Return the report as JSON values; counts are of files unless their names say otherwise."""
         readable = self.readable
         fitness = Counter(state.fitness for state in self.states)
         left_out = [state for state in self.states if not state.is_readable]
@@ -89,14 +85,14 @@ class Inventory:
             "samples": {name: list(found) for name, found in sorted(self.samples.items())},
             "left_out": [
                 {"file": str(state.path), "why": state.fitness, "problem": state.problem}
-                for state in left_out[:TOLD_MAX]
+                for state in left_out[:NAMED_MAX]
             ],
         }
 
 
 def take(directories: Iterable[Path], *, only: Callable[[list[Path]], list[Path]] = list) -> Inventory:
     """
-    The files below some directories, those that are wanted judged.
+    Find and judge the files below directories; `only` selects some by their paths.
 
     Raises:
         NoJournalError: a directory is not there or cannot be read.
@@ -111,7 +107,7 @@ def take(directories: Iterable[Path], *, only: Callable[[list[Path]], list[Path]
 
 
 def judge_all(paths: Iterable[Path]) -> Inventory:
-    """Judge files. Of those that are copies of each other the first counts."""
+    """Judge files. Of copies, the first is read."""
     first: dict[str, Path] = {}
     states = []
     with ThreadPoolExecutor(_JUDGES) as judges:
@@ -126,9 +122,9 @@ def judge_all(paths: Iterable[Path]) -> Inventory:
 
 def read(spark: SparkSession, paths: Iterable[Path]) -> DataFrame:
     """
-    The visits in some files, with the schema VISIT: a column that a file lacks is null, one that it adds is not read.
+    Read visits with the schema VISIT: a column that a file lacks is null, one that it adds is not read.
 
-    The names are taken literally: Spark would else look for patterns in them.
+    Names are literal: without the option Spark takes them for patterns.
     """
     names = [str(path) for path in paths]
     reader = spark.read.schema(VISIT).option("recursiveFileLookup", "true").option("__globPaths__", "false")
@@ -139,33 +135,35 @@ def read(spark: SparkSession, paths: Iterable[Path]) -> DataFrame:
             there = [name for name in names if Path(name).exists()]
             if error.getCondition() != "PATH_NOT_FOUND" or len(there) == len(names):
                 raise
-            names = there  # one vanished: `look_again` tells which
+            names = there  # one was removed: `update` finds it
     return spark.createDataFrame([], VISIT)
 
 
-def told(summary: Mapping[str, Any]) -> list[str]:
-    """What a run must say about its files, in sentences; the first is the count, others are trouble."""
+def sentences(summary: Mapping[str, Any]) -> list[str]:
+    """Return a summary in sentences for people: the counts, then each problem."""
     lines = [f"{summary['read']:,} files of {summary['instances']:,} instances read, {summary['rows']:,} visits"]
     words = {
-        "damaged": "broken off or unreadable, left out",
+        "damaged": "truncated or damaged, left out",
         "unreadable": "files or directories that cannot be opened, left out",
-        "foreign": "no journal, left out",
+        "foreign": "not of a journal, left out",
         "copy": "copies of files that were read, left out",
-        "vanished": "vanished before they were read",
-        "vanished_while_read": "vanished while they were read: their visits may be missing from some results",
+        "vanished": "removed before they were read",
+        "vanished_while_read": "removed while they were read: their visits may be missing from some results",
         "newer": "of a later version: columns that it adds were not read",
         "older": "of an earlier version: the columns that it lacks are null",
     }
     lines += [f"{summary[key]:,} {text}" for key, text in words.items() if summary.get(key)]
     lines += [f"  {one['file']}: {one['why']}: {one['problem']}" for one in summary["left_out"]]
     shed = {name: count for name, count in summary["shed_records"].items() if count}
-    lines += [f"{name} shed {count:,} records for want of room: figures lack them" for name, count in shed.items()]
+    lines += [
+        f"{name} shed {count:,} records because its buffer was full: figures lack them" for name, count in shed.items()
+    ]
     samples = {one for found in summary["samples"].values() for one in found}
     if len(samples) > 1:
         text = ", ".join(f"{name} {'/'.join(map(str, one))}" for name, one in summary["samples"].items())
         lines.append(f"the samples differ ({text}): paths of some dialogs are known in part only")
     elif samples and min(samples) < 1:
-        lines.append(f"only a sample of {min(samples):g} of the dialogs was followed, and whatever was dropped")
+        lines.append(f"only a sample of {min(samples):g} of the dialogs was recorded, and all dropped frames")
     return lines
 
 

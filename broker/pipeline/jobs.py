@@ -1,8 +1,14 @@
 """
-The jobs by name, and what computes them.
+Runs of the pipeline: which jobs there are, which period they answer for, and one run from files to results.
 
-A job is a function from visits to the frame of its result. `Options` are those of all jobs; each takes its own. Nothing
-here reads or writes.
+A job is a function from visits to the frame of its result. `Options` has the options of all jobs; each uses its own.
+
+A period is cut after the visits were read: paths that cross its bounds need an hour on both sides. Then the bounds are
+applied to the rows of a result, or to a dialog by the first message of its initiator, sequence number 0. A dialog whose
+first message is not in the files is taken for an older one and left out.
+
+Only `run` and `explain` read and write. One Spark session serves all jobs of a run. Paths are those of a file system
+that every machine of the cluster sees under the same names.
 """
 
 from __future__ import annotations
@@ -37,10 +43,9 @@ from broker.pipeline.routes import routes
 @dataclass(frozen=True, slots=True)
 class Options:
     """
-    What can be asked of the jobs.
+    The options of the jobs; None is the default of the job.
 
-    Shape: None where the job's own default holds; `sampled` the instances that have followed only some of their
-    dialogs, as the files say.
+    `sampled` has the instances that recorded only a share of their dialogs, as the files say.
     """
 
     grace_seconds: int | None = None
@@ -48,23 +53,23 @@ class Options:
     pool_bytes: int | None = None
     sampled: frozenset[str] = frozenset()
 
-    def told(self) -> dict[str, Any]:
-        """As JSON values."""
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
         plain = asdict(self)
         del plain["sampled"]
         return plain
 
     def of_samples(self, samples: Mapping[str, Collection[float]]) -> Options:
-        """The same for files whose instances have followed these shares of their dialogs."""
+        """Return the options for files of instances that recorded these shares of their dialogs."""
         return replace(self, sampled=frozenset(name for name, shares in samples.items() if min(shares) < 1))
 
     def grace(self) -> dict[str, int]:
-        """The keyword for a transform."""
+        """Return the keyword argument of a transform."""
         return {} if self.grace_seconds is None else {"grace_seconds": self.grace_seconds}
 
 
 class Period(Enum):
-    """To what the bounds of a period apply."""
+    """The thing to which the bounds of a period apply."""
 
     RESULT = auto()  # rows of the result, by a column of theirs
     DIALOG = auto()  # dialogs, by the first message of the initiator
@@ -73,10 +78,10 @@ class Period(Enum):
 @dataclass(frozen=True, slots=True)
 class Job:
     """
-    One job, whose result has its name.
+    One job; its result has the same name.
 
-    Shape: `run` gets visits and the end of the history, None for the newest instant in them; `time` the column of the
-    result that Period.RESULT asks for.
+    `run` gets the visits and the end of the history, None for their newest instant; `time` is the column of the result
+    to which Period.RESULT applies.
     """
 
     name: str
@@ -117,82 +122,73 @@ JOBS = {
         Job("reconcile", _reconcile, Period.DIALOG),
     )
 }
-"""By name, in the order in which they run. The report is made of their results (`broker.pipeline.jobs`)."""
+"""The jobs by name, in the order in which they run. The report is made of their results."""
 
 
-# --- period ---
-# A part of a history: what happened from one instant until before another.
-#
-# Whoever cuts the visits at an instant tears paths apart that cross it. So visits are read an hour further on both
-# sides,
-# and the bounds are asked of what has a time of its own: the rows of a result, or a dialog by the first message of
-# its
-# initiator, which has the sequence number 0. Of a dialog whose first message is not in sight nobody can know when it
-# began; it is taken for an older one and left out.
-
+# --- periods ---
 
 MARGIN = timedelta(hours=1)
-FILE_AGE_MAX = timedelta(days=1)  # of a file that is written, the most that can be set
+FILE_AGE_MAX = timedelta(days=1)  # the largest value of journal.file_age
 EPOCH = datetime.fromtimestamp(0, UTC)
 _HOUR = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodBounds:
-    """Shape: UTC instants, None where there is no bound; `first` belongs to it, `behind` does not."""
+    """Two UTC instants, None for no bound: from `first` up to and without `end`."""
 
     first: datetime | None = None
-    behind: datetime | None = None
+    end: datetime | None = None
 
     def hold(self, when: Column) -> Column:
-        """Whether an instant lies between them; one that is not known does when there are none."""
+        """Return whether an instant is in the period; an unknown one is if there are no bounds."""
         holds = F.lit(True)
         if self.first is not None:
             holds &= when >= F.lit(self.first)
-        if self.behind is not None:
-            holds &= when < F.lit(self.behind)
+        if self.end is not None:
+            holds &= when < F.lit(self.end)
         return F.coalesce(holds, F.lit(False))
 
     @property
     def is_open(self) -> bool:
-        """Whether there are none."""
-        return self.first is None and self.behind is None
+        """True if there are no bounds."""
+        return self.first is None and self.end is None
 
-    def told(self) -> dict[str, str | None]:
-        """As JSON values."""
-        pairs = {"from": self.first, "to": self.behind}
+    def to_json(self) -> dict[str, str | None]:
+        """Return JSON values."""
+        pairs = {"from": self.first, "to": self.end}
         return {name: None if one is None else one.isoformat() for name, one in pairs.items()}
 
     def wider(self, margin: timedelta = MARGIN) -> PeriodBounds:
-        """With the margin on both sides; where that lies outside the calendar, without a bound."""
-        return PeriodBounds(_moved(self.first, -margin), _moved(self.behind, margin))
+        """Return the period with a margin on both sides; without a bound where that is outside of the calendar."""
+        return PeriodBounds(_moved(self.first, -margin), _moved(self.end, margin))
 
     def may_have(self, path: Path) -> bool:
         """
-        Whether a file may have visits of this time or of the margin, by its path, when that tells an hour.
+        Return whether a file may have visits of the period or its margin, by the hour in its path, if it has one.
 
-        The hour is that in which the file was begun. It may have grown for a day, and a frame may have been kept as
-        long before it left and its visit was written.
+        The hour is that in which the file was begun. A file may grow for a day, and a frame may be held for as long
+        before its visit is written.
         """
         found = _HOUR.search(str(path))
         if found is None or self.is_open:
             return True
         begun = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H").replace(tzinfo=UTC)
         wide = self.wider().wider(MARGIN + FILE_AGE_MAX)
-        return (wide.first is None or begun >= wide.first) and (wide.behind is None or begun < wide.behind)
+        return (wide.first is None or begun >= wide.first) and (wide.end is None or begun < wide.end)
 
     def has(self, state: FileState) -> bool:
-        """Whether a file may have visits of this time or of the margin, by what its footer tells."""
+        """Return whether a file may have visits of the period or its margin, by its footer."""
         if self.is_open or state.first_us is None or state.last_us is None:
             return True
         wide = self.wider()
         is_before = wide.first is not None and state.last_us < micros(wide.first)
-        is_behind = wide.behind is not None and state.first_us >= micros(wide.behind)
-        return not is_before and not is_behind
+        is_after = wide.end is not None and state.first_us >= micros(wide.end)
+        return not is_before and not is_after
 
 
 def micros(instant: datetime) -> int:
-    """Microseconds since 1970."""
+    """Return microseconds since 1970."""
     return (instant - EPOCH) // timedelta(microseconds=1)
 
 
@@ -204,7 +200,7 @@ def _moved(instant: datetime | None, by: timedelta) -> datetime | None:
 
 
 def visits_of(visits: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
-    """The visits that a job needs for a period."""
+    """Return the visits that a job needs for a period."""
     if bounds.is_open:
         return visits
     wide = bounds.wider()
@@ -212,8 +208,8 @@ def visits_of(visits: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
     if wide.first is not None:
         ended_at = F.coalesce("left_at", "entered_at", F.lit(EPOCH))
         around = around.where(ended_at >= F.lit(wide.first))
-    if wide.behind is not None:
-        around = around.where(F.col("entered_at") < F.lit(wide.behind))
+    if wide.end is not None:
+        around = around.where(F.col("entered_at") < F.lit(wide.end))
     if job.period is Period.RESULT:
         return around
     opening = (F.col("kind") == "message") & ~F.col("from_target") & (F.col("sequence_number") == 0)
@@ -223,36 +219,26 @@ def visits_of(visits: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
 
 
 def result_of(result: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
-    """The rows of a result that belong to a period."""
+    """Return the rows of a result that are in a period."""
     if bounds.is_open or job.period is not Period.RESULT:
         return result
     return result.where(bounds.hold(F.col(job.time)))
 
 
 def files_of(paths: Iterable[Path], bounds: PeriodBounds) -> list[Path]:
-    """The files that may have visits of a period, or of the hour around it, as far as their paths tell."""
+    """Return the files that may have visits of a period or its margin, by their paths."""
     return [path for path in paths if bounds.may_have(path)]
 
 
-# --- entry ---
-# Runs of the pipeline: files in, results out, and everything told that a figure cannot tell.
-#
-# Here is the only place that reads and writes; transforms, schemas and what a job is are elsewhere. One session
-# serves
-# all jobs of a run. Paths are those of a file system that every machine of the cluster sees under the same names.
-
+# --- runs ---
 
 FILES_MAX = 3  # files in a sentence
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """
-    What is asked for.
-
-    Shape: `jobs` names of JOBS; `flows` directories of journals; results go below `out`.
-    """
+    """The arguments of a run: `jobs` are names of JOBS, `flows` directories of journals; results go below `out`."""
 
     jobs: tuple[str, ...]
     flows: tuple[Path, ...]
@@ -262,21 +248,20 @@ class RunRequest:
     bounds: PeriodBounds = field(default_factory=PeriodBounds)
 
 
-def run(request: RunRequest, tell: Tell = lambda _: None) -> dict[str, Any]:
+def run(request: RunRequest, report: Report = lambda _: None) -> dict[str, Any]:
     """
-    Run some jobs over all that is there.
+    Run jobs over journals.
 
     Args:
-        request: What.
-        tell: Who hears how far it is, in lines.
+        request: The jobs, the journals, the options.
+        report: Called with a line of progress.
 
     Returns:
-        What there is to tell, as JSON values: `jobs` with rows, seconds and place of each result, `files` as
-        `Inventory.summary` has it.
+        JSON values: `jobs` with rows, seconds and path of each result, and `files` as in `Inventory.summary`.
 
     Raises:
         NoJournalError: there is nothing to read.
-        PipelineError: a job failed, or a result is in the way.
+        PipelineError: a job failed, or another file has the name of a result.
         PipelineUnavailableError: Spark does not start.
         OSError: a result cannot be written.
     """
@@ -292,14 +277,14 @@ def run(request: RunRequest, tell: Tell = lambda _: None) -> dict[str, Any]:
             rows = _run_job(request, JOBS[name], visits, found, horizon)
             seconds = time.monotonic() - begun
             done[name] = {"rows": rows, "seconds": round(seconds, 1), "out": str(request.out / name)}
-            tell(f"{name}: {rows:,} rows, {seconds:.1f} s")
-    found.look_again()
+            report(f"{name}: {rows:,} rows, {seconds:.1f} s")
+    found.update()
     return {"jobs": done, "files": found.summary()}
 
 
 def explain(request: RunRequest) -> None:
     """
-    Print how Spark would compute the jobs, without running them.
+    Print the plans of Spark for the jobs, without running them.
 
     Raises:
         As `run`.
@@ -314,14 +299,14 @@ def explain(request: RunRequest) -> None:
 
 
 def result_of_job(request: RunRequest, job: Job, visits: DataFrame, end: datetime | None = None) -> DataFrame:
-    """What a job makes of visits, within the period. Shape: `end` as of `Job.run`."""
+    """Return the result of a job for the period; `end` as in `Job.run`."""
     return result_of(job.run(visits_of(visits, job, request.bounds), end, request.options), job, request.bounds)
 
 
 @contextmanager
 def started(request: RunRequest) -> Iterator[SparkSession]:
     """
-    With a session; one that was there before stays. What Spark raises is told in a sentence.
+    Run with a Spark session, an active one if there is one. Errors of Spark become sentences.
 
     Raises:
         PipelineError, PipelineUnavailableError.
@@ -338,21 +323,21 @@ def started(request: RunRequest) -> Iterator[SparkSession]:
 
 
 def _sentence(error: Exception) -> PipelineError:
-    """What Spark raised; a file that it could not read is named."""
+    """Return an error of Spark as ours; it names a file that cannot be read."""
     text = str(error)
     file = re.search(r"(?:reading|read) (?:Parquet )?file:? (file:/+[^\n]*?\.parquet)", text)
     if file is not None:
         path = "/" + unquote(file[1]).removeprefix("file:").lstrip("/")
-        hint = "it is broken behind a good footer: copy it again or take it away, and run again"
+        hint = "its footer is good and its rows are damaged: copy it again or remove it, and run again"
         return PipelineError(f"{path} cannot be read", hint)
-    said = re.search(r"^: (.+)$", text, re.MULTILINE) if isinstance(error, Py4JError) else None
-    first = said[1] if said else (text.strip().splitlines() or [type(error).__name__])[0]
-    return PipelineError(f"Spark gave up: {first}", "see above for what it said")
+    message = re.search(r"^: (.+)$", text, re.MULTILINE) if isinstance(error, Py4JError) else None
+    first = message[1] if message else (text.strip().splitlines() or [type(error).__name__])[0]
+    return PipelineError(f"Spark gave up: {first}", "its log is above")
 
 
 def check_local(request: RunRequest) -> None:
     """
-    Refuse what is on no file system.
+    Refuse paths that are URLs.
 
     Raises:
         PipelineError: a path is a URL.
@@ -360,16 +345,16 @@ def check_local(request: RunRequest) -> None:
     for path in (*request.flows, request.out):
         if ":/" in str(path):
             hint = "mount it: footers are read and results renamed through the file system"
-            url = re.sub(r"^([^/]*):/(?!/)", r"\1://", str(path))  # of which Path leaves out a slash
+            url = re.sub(r"^([^/]*):/(?!/)", r"\1://", str(path))  # Path drops a slash
             raise PipelineError(f"{url} is not on a file system", hint)
 
 
 def check_apart(request: RunRequest) -> None:
     """
-    Refuse results among the journals, where the next run would take them for some.
+    Refuse results among the journals, where the next run would read them as journals.
 
     Raises:
-        PipelineError: they would be.
+        PipelineError: the results are below a directory of journals.
     """
     for flows in request.flows:
         if request.out.resolve().is_relative_to(flows.resolve()):
@@ -378,7 +363,7 @@ def check_apart(request: RunRequest) -> None:
 
 
 def _found(request: RunRequest) -> tuple[inventory.Inventory, datetime | None]:
-    """The files, and the instant up to which they tell everything, if they tell it."""
+    """Return the files, and the instant up to which they are complete, if known."""
     found = inventory.take(request.flows, only=lambda paths: files_of(paths, request.bounds))
     horizon_us = found.horizon_us()
     horizon = None if horizon_us is None else EPOCH + timedelta(microseconds=horizon_us)
@@ -387,21 +372,21 @@ def _found(request: RunRequest) -> tuple[inventory.Inventory, datetime | None]:
         where = ", ".join(map(str, request.flows))
         none = "no file *.parquet below it" + ("" if request.bounds.is_open else " that has visits of that time")
         raise NoJournalError(where, "; ".join(_unread(found)) if found.states else none)
-    behind = request.bounds.wider().behind
-    return found, horizon if horizon is None or behind is None else min(horizon, behind)
+    end = request.bounds.wider().end
+    return found, horizon if horizon is None or end is None else min(horizon, end)
 
 
 def _unread(found: inventory.Inventory) -> list[str]:
-    """Why none of some files is read: counts, and the first few by name."""
+    """Return why no file can be read: counts, and the first few by name."""
     summary = found.summary()
     named = summary["left_out"][:FILES_MAX]
-    _, *counts = inventory.told(summary | {"left_out": []})
-    told = [f"{one['file']}: {one['why']}: {one['problem']}" for one in named]
+    _, *counts = inventory.sentences(summary | {"left_out": []})
+    named_files = [f"{one['file']}: {one['why']}: {one['problem']}" for one in named]
     others = len(found.states) - len(named)
     return [
         f"of {len(found.states)} files none can be read",
         *counts,
-        *told,
+        *named_files,
         *([f"and {others:,} other{'s' * (others > 1)}"] if others else []),
     ]
 
@@ -409,16 +394,16 @@ def _unread(found: inventory.Inventory) -> list[str]:
 def _run_job(
     request: RunRequest, job: Job, visits: DataFrame, found: inventory.Inventory, horizon: datetime | None
 ) -> int:
-    """How many rows were written."""
+    """Run a job, and return the number of rows written."""
 
     def report() -> dict[str, Any]:
-        found.look_again()
+        found.update()
         return {
             "job": job.name,
             "flows": [str(one) for one in request.flows],
-            **request.bounds.told(),
+            **request.bounds.to_json(),
             "horizon": None if horizon is None else horizon.isoformat(),
-            "options": request.options.told(),
+            "options": request.options.to_json(),
             "files": found.summary(),
         }
 

@@ -54,16 +54,16 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
     assert {"empty.parquet", "half.parquet", "other.parquet", "z-copy.parquet"} == {
         Path(one["file"]).name for one in told["left_out"]
     }
-    lines = inventory.told(told)
+    lines = inventory.sentences(told)
     assert "3 files of 1 instances read, 9 visits" == lines[0]
-    assert "a shed 3 records for want of room: figures lack them" in lines
+    assert "a shed 3 records because its buffer was full: figures lack them" in lines
     assert any("the samples differ (a 0.5/1.0)" in line for line in lines)
 
 
 def test_nothing_wrong_is_one_line(tmp_path: Path) -> None:
     journalling.write(tmp_path, *journalling.passage(1))
 
-    assert ["1 files of 1 instances read, 3 visits"] == inventory.told(inventory.take([tmp_path]).summary())
+    assert ["1 files of 1 instances read, 3 visits"] == inventory.sentences(inventory.take([tmp_path]).summary())
 
 
 def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> No
     found = inventory.judge_all([stays, goes, tmp_path / "gone.parquet"])
     goes.unlink()
     rows = inventory.read(spark, (state.path for state in found.readable)).count()
-    found.look_again()
+    found.update()
 
     assert 3 == rows
     assert (1, 1) == (found.summary()["vanished"], found.summary()["vanished_while_read"])
-    assert any("vanished while they were read" in line for line in inventory.told(found.summary()))
+    assert any("removed while they were read" in line for line in inventory.sentences(found.summary()))
 
 
 def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:

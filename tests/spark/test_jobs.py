@@ -118,9 +118,7 @@ def test_a_file_with_broken_pages_is_named(request_: RunRequest) -> None:
     content[4:footer] = bytes(footer - 4)
     path.write_bytes(content)
 
-    with pytest.raises(
-        PipelineError, match=r"^.*[0-9a-f]{8}\.parquet cannot be read; .* copy it again or take it away"
-    ):
+    with pytest.raises(PipelineError, match=r"^.*[0-9a-f]{8}\.parquet cannot be read; .* copy it again or remove it"):
         entry.run(request_)
 
 
@@ -165,7 +163,7 @@ def test_nothing_to_read_is_told_with_the_reason(request_: RunRequest, tmp_path:
         entry.run(replace(request_, bounds=PeriodBounds(START + timedelta(days=9))))
 
     (tmp_path / "none" / "x.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(NoJournalError, match="of 1 files none can be read; 1 broken off or unreadable"):
+    with pytest.raises(NoJournalError, match="of 1 files none can be read; 1 truncated or damaged"):
         entry.run(replace(request_, flows=(tmp_path / "none",)))
 
 
@@ -223,7 +221,7 @@ def test_the_column_that_a_period_is_asked_of_is_there() -> None:
 
 
 def test_options_are_told_as_json() -> None:
-    told = Options(window_seconds=60).told()
+    told = Options(window_seconds=60).to_json()
 
     assert told == json.loads(json.dumps(told))
 

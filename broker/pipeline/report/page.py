@@ -217,7 +217,7 @@ def _gaps(digest: Digest) -> Iterator[Child]:
 
 def _sentence(words: str) -> str:
     """What the inventory says, with a full stop; its first word may be an instance's name, so it stays as it is."""
-    plain = words.strip().replace(" broken off", " files broken off")
+    plain = words.strip().replace(" truncated", " files truncated")
     plain = plain.replace("1 files", "1 file") if plain.startswith("1 files") else plain
     return plain if plain.endswith(".") else f"{plain}."
 

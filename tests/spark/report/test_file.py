@@ -55,7 +55,7 @@ def test_a_journal_becomes_a_page_and_results(tmp_path: Path) -> None:
     assert set(NEEDED) == set(done["jobs"])
     assert "The ledger adds up" in html
     assert "&lt;b&gt;" in html
-    assert "1 file broken off or unreadable, left out" in html
+    assert "1 file truncated or damaged, left out" in html
     assert "shed 2 records" in html
     assert heard[-1].startswith("report: ")
     assert {FILE, LOCK, *NEEDED} == {path.name for path in (tmp_path / "out").iterdir()}

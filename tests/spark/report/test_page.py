@@ -221,7 +221,7 @@ def test_what_does_not_add_up_is_named() -> None:
 
 
 def test_figures_have_a_noun() -> None:
-    assert "1 file broken off or unreadable, left out." in overview(digest())
+    assert "1 file truncated or damaged, left out." in overview(digest())
     assert "messages lost on links" in ledger(digest())
 
 

@@ -129,7 +129,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The requests; nothing runs."""
     seen: list[Any] = []
 
-    def fake(request: RunRequest, tell: entry.Tell) -> dict[str, Any]:
+    def fake(request: RunRequest, tell: entry.Report) -> dict[str, Any]:
         seen.append(request)
         tell("paths: 3 rows, 0.1 s")
         return DONE
