@@ -101,7 +101,7 @@ def shelves() -> list[Path]:
 
 def major_version(home: Path) -> int | None:
     """The major version of a Java, as its file `release` tells, else the program itself; None when it is no Java."""
-    text = _release(home).get("JAVA_VERSION") or _asked(home / "bin" / "java", "specification.version")
+    text = _release(home).get("JAVA_VERSION") or _asked(home / "bin" / "java", "java.specification.version")
     first, _, rest = text.partition(".")
     major = rest.partition(".")[0] if first == "1" else first  # 1.8.0 is 8
     return int(major) if major.isdigit() else None
@@ -115,7 +115,7 @@ def _homes_of_the_user() -> list[Path]:
     if found is not None:
         home = Path(found).resolve().parents[1]
         if not (home / "release").exists():  # a shim of a version manager
-            home = Path(_asked(Path(found), "home") or home)
+            home = Path(_asked(Path(found), "java.home") or home)
         homes.append(home)
     return homes
 

@@ -123,7 +123,7 @@ def test_what_was_replaced_is_removed_once_the_new_one_is_in_place(tmp_path: Pat
 
 
 def test_one_process_writes_results_to_a_directory(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from broker.pipeline import result\n"
+    code = "import sys; from pathlib import Path; from broker.pipeline import results as result\n"
     code += "with result.held(Path(sys.argv[1]), []): print('mine', flush=True); sys.stdin.read()"
     other = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
