@@ -806,6 +806,15 @@ def test_far_side_that_does_not_know_the_dialog_fails_it_once_it_has_known_it(de
     assert ["ER"] == desk.states
 
 
+def test_fault_after_our_end_closes_the_side_and_delivers_nothing(desk: Desk, dialog: Dialog, target: FarSide) -> None:
+    dialog.end()
+
+    result = desk.take(target.fault(-8490))
+
+    assert ([], Counter(), {1}) == (desk.states, result.delivered, result.finished)
+    assert {"sent": 5, "error from the far side": 5} == desk.ledger
+
+
 def test_fault_counts_what_will_not_be_sent_and_later_acknowledgements_do_not(desk: Desk, target: FarSide) -> None:
     desk.take(target.ack(1, 0))
 
