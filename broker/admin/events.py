@@ -34,7 +34,7 @@ from broker.forwarding.latency import Latency
 from broker.observe.database_stats import DatabaseStats, read_database_stats
 from broker.observe.instance import Running
 from broker.observe.snapshot import read_snapshot
-from broker.observe.stream import LATENCIES, SECTIONS, Counters, Sample, StatsHistory, StatsStream, read_counters
+from broker.observe.stream import LATENCIES, SECTIONS, Counters, EventSample, StatsHistory, StatsStream, read_counters
 
 BEAT_SECONDS = 1.0  # between two snapshots
 COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most
@@ -238,7 +238,7 @@ class Events:
 
     def _snapshot(self) -> bytes:
         self._refresh_stocks(asyncio.get_running_loop().time())
-        sample = Sample(
+        sample = EventSample(
             snapshot=read_snapshot(self._instance, SECTIONS),
             counters=read_counters(self._instance),
             stats=self._stocks,

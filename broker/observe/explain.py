@@ -226,7 +226,7 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
 
 
 def _who(place: InstanceView, peer: str) -> Who:
-    """Who a peer is there: where nobody proves anything, all are alike."""
+    """The identity of a peer there; without authentication all peers are alike."""
     try:
         who = who_is(peer)
     except PrincipalError as error:

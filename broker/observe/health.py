@@ -3,7 +3,7 @@ Whether all is well with an instance, what is not, and what to do about it: sent
 
 `judge` is a pure function of a status, whether this process made it or it was the answer of `/v1/status`, and of what
 an event adds to it. What is not in the status is not judged. Names and texts of peers are in the sentences as they are,
-of bounded length: whoever shows them escapes them.
+of bounded length: escaping is for what shows them.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ from broker.observe.database_stats import (
     state_samples,
 )
 from broker.observe.logs import dropped_lines
-from broker.observe.snapshot import RoutesSnapshot, Section, Snapshot
+from broker.observe.snapshot import RoutesSnapshot, Snapshot, SnapshotSection
 from broker.observe.status import JournalStatus
 from broker.observe.status_rendering import kind_name
 from broker.routing.address import NetworkAddress
@@ -60,16 +60,16 @@ from broker.routing.mirrored import MirrorRole
 from broker.routing.table import RouteTable
 
 SECTIONS = (
-    Section.RUN,
-    Section.LINKS,
-    Section.FORWARDING,
-    Section.TRAFFIC,
-    Section.BY_ROUTE,
-    Section.ROUTES,
-    Section.MIRRORS,
-    Section.ROLES,
-    Section.DATABASES,
-    Section.TRANSPORT,
+    SnapshotSection.RUN,
+    SnapshotSection.LINKS,
+    SnapshotSection.FORWARDING,
+    SnapshotSection.TRAFFIC,
+    SnapshotSection.BY_ROUTE,
+    SnapshotSection.ROUTES,
+    SnapshotSection.MIRRORS,
+    SnapshotSection.ROLES,
+    SnapshotSection.DATABASES,
+    SnapshotSection.TRANSPORT,
 )
 """What a scrape needs of an instance."""
 

@@ -177,7 +177,7 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
     outcomes = await preview(instance.catalog, statements, database=database, progress=progress)
     before, passed = frozen_place(instance), list(instance.forwarder.passed)
     after = _changed(before, outcomes, instance.catalog)
-    work = _Work(before, after, passed, outcomes, request)
+    work = _PlanRun(before, after, passed, outcomes, request)
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
     finally:
@@ -201,7 +201,7 @@ def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], catalog
 
 
 @dataclass(slots=True)
-class _Work:
+class _PlanRun:
     """The comparison of both, in a thread; it ends soon once `is_stopped` is set."""
 
     before: InstanceView

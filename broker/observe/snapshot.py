@@ -2,7 +2,7 @@
 An instance at one moment, as plain typed values: the one source of status, views, metrics, events and health.
 
 `read_snapshot` copies counters and states on the loop and changes nothing there. What is asked for is named by
-`Section`, so that a view of mirrored routes does not copy every frame; a section that was not asked for is empty.
+`SnapshotSection`, so that a view of mirrored routes does not copy every frame; one that was not asked for is empty.
 Each section is as of one moment. A scrape reads many of them, so `read_snapshot_in_steps` yields to the loop every
 `STEP_SECONDS`: a thousand connections take 10 ms, and traffic does not wait for them.
 
@@ -61,11 +61,11 @@ from broker.routing.table import RouteTable
 STEP_SECONDS = 0.002  # of the loop for a snapshot, after which others have their iteration
 STEP_VALUES = 100  # copied between two readings of the clock, half a millisecond
 NEXT_HOPS_MAX = 100  # for which frames wait, those with the most frames
-UNTRIED_MAX = 100  # next hops that nobody has dialled yet: a table may name ten thousand
+UNTRIED_MAX = 100  # next hops that have not been dialled yet: a table may name ten thousand
 WARNINGS_MAX = 10  # certificates named in warnings
 
 
-class Section(StrEnum):
+class SnapshotSection(StrEnum):
     """A part of a `Snapshot`, by the name of its field."""
 
     RUN = "run"
@@ -322,16 +322,16 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return {name: database.path for name, database in self.databases}
 
 
-def read_snapshot(instance: Running, sections: Iterable[Section]) -> Snapshot:
+def read_snapshot(instance: Running, sections: Iterable[SnapshotSection]) -> Snapshot:
     """These sections of an instance, at this moment. Loop-only."""
     now = asyncio.get_running_loop().time()
     return _snapshot(instance, now, {section: tuple(_read(section, instance, now)) for section in sections})
 
 
-async def read_snapshot_in_steps(instance: Running, sections: Iterable[Section]) -> Snapshot:
+async def read_snapshot_in_steps(instance: Running, sections: Iterable[SnapshotSection]) -> Snapshot:
     """The same in several iterations of the loop, each section as of its own moment."""
     loop = asyncio.get_running_loop()
-    found: dict[Section, tuple[Any, ...]] = {}
+    found: dict[SnapshotSection, tuple[Any, ...]] = {}
     deadline = time.monotonic() + STEP_SECONDS
     for section in sections:
         values = _read(section, instance, loop.time())
@@ -344,7 +344,7 @@ async def read_snapshot_in_steps(instance: Running, sections: Iterable[Section])
     return _snapshot(instance, loop.time(), found)
 
 
-def _snapshot(instance: Running, now: float, found: Mapping[Section, tuple[Any, ...]]) -> Snapshot:
+def _snapshot(instance: Running, now: float, found: Mapping[SnapshotSection, tuple[Any, ...]]) -> Snapshot:
     draining = instance.drain.told
     values: dict[str, Any] = {key.value: some[0] if key in _SINGLE else some for key, some in found.items()}
     return Snapshot(
@@ -365,7 +365,7 @@ def _snapshot(instance: Running, now: float, found: Mapping[Section, tuple[Any, 
     )
 
 
-def _read(section: Section, instance: Running, now: float) -> Iterator[Any]:
+def _read(section: SnapshotSection, instance: Running, now: float) -> Iterator[Any]:
     """The values of a section; what may change under way is copied with the first of them."""
     single = _SINGLE.get(section)
     return iter((single(instance),)) if single is not None else _MANY[section](instance, now)
@@ -538,7 +538,7 @@ def slowed_by(link: Link) -> str:
 
 
 def _read_addresses(instance: Running, _: float) -> Iterator[tuple[str, AddressStatus]]:
-    """Those that were dialled or are served, and the first of those that routes name and nobody has dialled yet."""
+    """Those that were dialled or are served, and the first of those that routes name and that were never dialled."""
     peers, outboxes = instance.peers, instance.forwarder.table.outboxes
     known, own = peers.table.known_addresses | outboxes.keys(), instance.forwarder.routing_context.own
     untried = list(islice((one for one in peers.dialer.named if one not in known and one not in own), UNTRIED_MAX))
@@ -766,21 +766,21 @@ def expiry_warnings(certificates: Iterable[tuple[str, Identity]], now: datetime)
         yield TransportWarning(WarningKind.MORE_EXPIRE, f"{len(due) - WARNINGS_MAX} more certificates end soon")
 
 
-_SINGLE: Mapping[Section, Callable[[Running], object]] = {
-    Section.RUN: _read_run,
-    Section.FORWARDING: _read_forwarding,
-    Section.TRAFFIC: _read_traffic,
-    Section.ROUTES: _read_routes,
-    Section.TRANSPORT: _read_transport,
+_SINGLE: Mapping[SnapshotSection, Callable[[Running], object]] = {
+    SnapshotSection.RUN: _read_run,
+    SnapshotSection.FORWARDING: _read_forwarding,
+    SnapshotSection.TRAFFIC: _read_traffic,
+    SnapshotSection.ROUTES: _read_routes,
+    SnapshotSection.TRANSPORT: _read_transport,
 }
-_MANY: Mapping[Section, Callable[[Running, float], Iterator[object]]] = {
-    Section.LINKS: _read_links,
-    Section.ADDRESSES: _read_addresses,
-    Section.NEXT_HOPS: _read_next_hops,
-    Section.HELD: _read_held,
-    Section.MIRRORS: _read_mirrors,
-    Section.DROPS: _read_drops,
-    Section.BY_ROUTE: _read_by_route,
-    Section.DATABASES: _read_databases,
-    Section.ROLES: _read_roles,
+_MANY: Mapping[SnapshotSection, Callable[[Running, float], Iterator[object]]] = {
+    SnapshotSection.LINKS: _read_links,
+    SnapshotSection.ADDRESSES: _read_addresses,
+    SnapshotSection.NEXT_HOPS: _read_next_hops,
+    SnapshotSection.HELD: _read_held,
+    SnapshotSection.MIRRORS: _read_mirrors,
+    SnapshotSection.DROPS: _read_drops,
+    SnapshotSection.BY_ROUTE: _read_by_route,
+    SnapshotSection.DATABASES: _read_databases,
+    SnapshotSection.ROLES: _read_roles,
 }

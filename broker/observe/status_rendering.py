@@ -24,8 +24,8 @@ from broker.observe.snapshot import (
     ForwardingSnapshot,
     LinkSnapshot,
     MirrorSnapshot,
-    Section,
     Snapshot,
+    SnapshotSection,
     TransportSnapshot,
 )
 from broker.observe.status import (
@@ -44,16 +44,16 @@ from broker.protocol.layout import FrameKind
 from broker.routing.mirrored import OwnRoleStatus
 
 STATUS = (
-    Section.RUN,
-    Section.TRANSPORT,
-    Section.FORWARDING,
-    Section.LINKS,
-    Section.ADDRESSES,
-    Section.NEXT_HOPS,
-    Section.MIRRORS,
-    Section.ROLES,
-    Section.DATABASES,
-    Section.DROPS,
+    SnapshotSection.RUN,
+    SnapshotSection.TRANSPORT,
+    SnapshotSection.FORWARDING,
+    SnapshotSection.LINKS,
+    SnapshotSection.ADDRESSES,
+    SnapshotSection.NEXT_HOPS,
+    SnapshotSection.MIRRORS,
+    SnapshotSection.ROLES,
+    SnapshotSection.DATABASES,
+    SnapshotSection.DROPS,
 )
 CERTIFICATES_MAX = 100  # those that end first
 OTHER_KIND = "other"

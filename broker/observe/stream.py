@@ -24,12 +24,12 @@ from broker.observe.health import judge, shorten
 from broker.observe.instance import Running
 from broker.observe.metrics import BUCKETS
 from broker.observe.remedies import remedy_of_drop
-from broker.observe.snapshot import DropSnapshot, Section, Snapshot
+from broker.observe.snapshot import DropSnapshot, Snapshot, SnapshotSection
 from broker.observe.status import ConnectionStatus, Status, TransportStatus
 from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.tsql import render_instant
 
-SECTIONS = (*STATUS, Section.BY_ROUTE)
+SECTIONS = (*STATUS, SnapshotSection.BY_ROUTE)
 """What an event needs of an instance."""
 
 ROWS_MAX = 600  # of the history: ten minutes
@@ -157,7 +157,7 @@ class StatsHistory:
         return {"columns": COLUMNS, "rows": list(self._rows)[len(self._rows) - new :]}
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class EventSample(Struct, frozen=True, kw_only=True):
     """
     An instance at one moment, as an event needs it.
 
@@ -185,7 +185,7 @@ class StatsStream:
         self._gone: dict[tuple[str, ...], tuple[float, Row]] = {}
         self._names: dict[str, str] = {}  # of the peers that served an address, after they have gone as well
 
-    def next(self, sample: Sample) -> Row:
+    def next(self, sample: EventSample) -> Row:
         """One event. Cost: the connections, the addresses and the routes of the instance."""
         snapshot, now = sample.snapshot, sample.snapshot.loop_time
         quick = {name: None if stats is None else stats.quick for name, stats in sample.stats.items()}
@@ -459,7 +459,7 @@ def _stats(stats: DatabaseStats | None) -> Row:
     }
 
 
-def _ledger(sample: Sample, unaccounted: int) -> Row:
+def _ledger(sample: EventSample, unaccounted: int) -> Row:
     """The forwarder's in one sentence; the databases have their own."""
     counters = sample.counters
     sentence = (

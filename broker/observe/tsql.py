@@ -315,7 +315,7 @@ _LEAVES = (exp.Anonymous, exp.Boolean, exp.Column, exp.CurrentTimestamp, exp.Lit
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between)
 
 
-class _Parser(TSQLParser):
+class _BoundedParser(TSQLParser):
     """
     sqlglot's parser with a bound on its work.
 
@@ -335,7 +335,7 @@ class _Parser(TSQLParser):
 class _Dialect(TSQL):
     """T-SQL for one statement. sqlglot parses the names of types again with a parser of the same dialect."""
 
-    Parser = _Parser
+    Parser = _BoundedParser
     steps = 0
 
     def tokenize(self, sql: str, dialect: DialectType = None) -> list[Token]:
@@ -346,7 +346,7 @@ class _Dialect(TSQL):
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table as the statement names it. Shape: `database` and `schema` None when not written."""
+    """A table as the statement names it; `database` and `schema` are None when not written."""
 
     database: str | None
     schema: str | None
@@ -360,7 +360,10 @@ class SelectQuery:
     """
     A SELECT that was understood.
 
-    Shape: `text` as given, with line feeds; `tables` what it reads; `own` what it defines itself (WITH), case-folded.
+    Attributes:
+        text: As given, with line feeds.
+        tables: What it reads.
+        own: What it defines itself (WITH), case-folded.
 
     Raises:
         DdlSyntaxError: 102, 105, 191: no T-SQL, more than one statement, too long, nested too deeply.

@@ -33,7 +33,7 @@ from broker.errors import StoreUnavailableError
 from broker.forwarding.held_frames import Held
 from broker.observe.database_stats import read_ledger
 from broker.observe.message_catalogue import MESSAGE_COLUMNS, MESSAGES
-from broker.observe.snapshot import FrameFields, LinkSnapshot, Section, Snapshot, frame_fields
+from broker.observe.snapshot import FrameFields, LinkSnapshot, Snapshot, SnapshotSection, frame_fields
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.database import open_watch, origin
 from broker.store.sqlite.reader_slots import Monitor, queue_monitors
@@ -64,7 +64,7 @@ class MemoryView(Generic[Source]):
     name: str
     columns: Mapping[str, Column]
     items: Callable[[Source], Iterable[Any]]
-    sections: tuple[Section, ...] = ()
+    sections: tuple[SnapshotSection, ...] = ()
 
     def rows(self, source: Source) -> Iterator[Row]:
         """A row for each item."""
@@ -176,7 +176,7 @@ CONNECTIONS = MemoryView[Snapshot](
         "round_trip_ms": _of("round_trip_ms"),
     },
     attrgetter("links"),
-    (Section.LINKS,),
+    (SnapshotSection.LINKS,),
 )
 
 # --- frames that wait, frames that were dropped ---
@@ -211,7 +211,7 @@ FORWARDED_MESSAGES = MemoryView[Snapshot](
         "frame_bytes": lambda row, _: len(row.held.frame),
     },
     _held_rows,
-    (Section.HELD,),
+    (SnapshotSection.HELD,),
 )
 
 DISPOSITIONS = MemoryView[Snapshot](
@@ -228,7 +228,7 @@ DISPOSITIONS = MemoryView[Snapshot](
         "reason": _given("reason"),
     },
     attrgetter("drops"),
-    (Section.DROPS,),
+    (SnapshotSection.DROPS,),
 )
 
 # --- the endpoint ---
@@ -273,7 +273,7 @@ ENDPOINTS = MemoryView[Snapshot](
         "forward_pool_messages": _of("forwarding.held"),
     },
     lambda snapshot: [snapshot],
-    (Section.FORWARDING, Section.TRANSPORT),
+    (SnapshotSection.FORWARDING, SnapshotSection.TRANSPORT),
 )
 
 # --- mirrored routes, and the roles of mirrored databases ---
@@ -321,7 +321,7 @@ MIRRORS = MemoryView[Snapshot](
         "alarm": _given("alarm"),
     },
     attrgetter("mirrors"),
-    (Section.MIRRORS,),
+    (SnapshotSection.MIRRORS,),
 )
 
 _ROLES = {MirrorRole.PRINCIPAL: (1, "PRINCIPAL"), MirrorRole.MIRROR: (2, "MIRROR")}
@@ -380,7 +380,7 @@ DATABASE_MIRRORING = MemoryView[Snapshot](
         "problem": _given("role.problem"),
     },
     lambda snapshot: (_RoleRow(*one) for one in snapshot.roles),
-    (Section.ROLES,),
+    (SnapshotSection.ROLES,),
 )
 
 SNAPSHOT_VIEWS = (CONNECTIONS, FORWARDED_MESSAGES, ENDPOINTS, DATABASE_MIRRORING, DISPOSITIONS, MIRRORS)

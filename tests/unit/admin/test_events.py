@@ -19,7 +19,7 @@ from broker.admin.events import STREAMS_MAX, Events, Stream
 from broker.catalog.execute import execute
 from broker.daemon.instance import Instance, serve
 from broker.ddl.parser import parse_script
-from broker.observe.stream import Counters, Sample, StatsStream
+from broker.observe.stream import Counters, EventSample, StatsStream
 from tests.support.admin import request, speak
 from tests.support.loopback import until
 
@@ -102,12 +102,12 @@ async def test_the_past_is_left_out_where_nobody_wants_it(instance: Instance) ->
         assert "pulse" == (await listener.next()).name
 
 
-def watch_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
+def watch_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[EventSample]:
     """What snapshots are made of, from now on."""
-    made: list[Sample] = []
+    made: list[EventSample] = []
     real = StatsStream.next
 
-    def following(stream: StatsStream, sample: Sample) -> Any:
+    def following(stream: StatsStream, sample: EventSample) -> Any:
         made.append(sample)
         return real(stream, sample)
 

@@ -35,8 +35,8 @@ from broker.observe.stream import (
     ROWS_MAX,
     SECTIONS,
     Counters,
+    EventSample,
     Rates,
-    Sample,
     StatsHistory,
     StatsStream,
     read_counters,
@@ -59,7 +59,7 @@ async def test_the_counters_and_an_event_of_an_instance_that_runs(start: Any, ta
     take(instance, to_service="//absent")
 
     counters = read_counters(instance)
-    event = StatsStream().next(Sample(snapshot=read_snapshot(instance, SECTIONS), counters=counters))
+    event = StatsStream().next(EventSample(snapshot=read_snapshot(instance, SECTIONS), counters=counters))
 
     assert (2, 1, 1, 0) == (counters.received, counters.held, counters.dropped, counters.forwarded)
     assert instance.forwarder.pool.used_bytes == counters.pool_bytes > 0
@@ -122,7 +122,7 @@ async def event(start: Any) -> Event:
     def making(stream: StatsStream, now: float = 0.0, **parts: Any) -> dict[str, Any]:
         of_snapshot = {name: parts.pop(name) for name in list(parts) if name in Snapshot.__struct_fields__}
         snapshot = structs.replace(head, loop_time=now, **of_snapshot)
-        made = stream.next(Sample(snapshot=snapshot, **({"counters": Counters()} | parts)))
+        made = stream.next(EventSample(snapshot=snapshot, **({"counters": Counters()} | parts)))
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(made))
         return plain
 
