@@ -146,10 +146,10 @@ def dry_run(settings: Settings, *, now: datetime) -> DryRun:
         }
         script = Script(Catalog(databases, lambda: None, settings.instance.name), MSDB, is_declared=True, now=now)
         opened.enter_context(closing(script))
-        work = _Work(run, script, stores)
-        run.errors.extend(work.scripts(MSDB, ("routes", "files"), settings.routes.files))
+        runner = _ScriptRunner(run, script, stores)
+        run.errors.extend(runner.scripts(MSDB, ("routes", "files"), settings.routes.files))
         for name, configured in settings.databases.items():
-            run.errors.extend(work.scripts(name, ("databases", name, "scripts"), configured.scripts))
+            run.errors.extend(runner.scripts(name, ("databases", name, "scripts"), configured.scripts))
         for name, one in run.databases.items():
             one.routes = _routes(stores[name], one.statements)
             one.rows = _rows(stores[name])
@@ -209,7 +209,7 @@ def _copies(run: DryRun) -> Iterator[SettingError]:
             yield run.settings.error(("databases", name, "path"), COPY_PROBLEM, COPY_HINT)
 
 
-class _Work(Struct):
+class _ScriptRunner(Struct):
     """The scripts of a dry run, one file after the other."""
 
     run: DryRun

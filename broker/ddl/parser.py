@@ -97,12 +97,14 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
             counted = start
             try:
                 places: dict[str, tuple[int, int]] = {}
-                yield _Parser(tokens, ddl.StatementOrigin(source, text, line, start, end, places), places).statement()
+                yield _StatementParser(
+                    tokens, ddl.StatementOrigin(source, text, line, start, end, places), places
+                ).statement()
             except DdlSyntaxError as error:
                 yield error
 
 
-class _Parser:
+class _StatementParser:
     """
     Reads one statement. A method for each form and part; each takes its tokens, or raises DdlSyntaxError.
 
@@ -119,7 +121,7 @@ class _Parser:
 
     def statement(self) -> ddl.Statement:
         """The whole statement."""
-        form: _Forms | Callable[[_Parser], ddl.Statement] = _FORMS
+        form: _Forms | Callable[[_StatementParser], ddl.Statement] = _FORMS
         while isinstance(form, dict):
             form = form[self.expect(*form).kind]
         statement = form(self)
@@ -568,63 +570,66 @@ def _mistake(origin: ddl.StatementOrigin, start: int, end: int, problem: str, nu
     return DdlSyntaxError(number, problem, origin.span(start, end), origin.text_line(start))
 
 
-_Reader: TypeAlias = Callable[[_Parser, str], Any]
+_Reader: TypeAlias = Callable[[_StatementParser, str], Any]
 _ROUTE_PROPERTIES: dict[str, _Reader] = {
-    "SERVICE_NAME": _Parser.text_value,
-    "BROKER_INSTANCE": _Parser.text_value,
-    "LIFETIME": _Parser.number_value,
-    "ADDRESS": _Parser.text_value,
-    "MIRROR_ADDRESS": _Parser.text_value,
-    "WEIGHT": _Parser.number_value,
+    "SERVICE_NAME": _StatementParser.text_value,
+    "BROKER_INSTANCE": _StatementParser.text_value,
+    "LIFETIME": _StatementParser.number_value,
+    "ADDRESS": _StatementParser.text_value,
+    "MIRROR_ADDRESS": _StatementParser.text_value,
+    "WEIGHT": _StatementParser.number_value,
 }
 _QUEUE_OPTIONS: dict[str, _Reader] = {
-    "STATUS": _Parser.status_value,
-    "POISON_MESSAGE_HANDLING": _Parser.poison_value,
+    "STATUS": _StatementParser.status_value,
+    "POISON_MESSAGE_HANDLING": _StatementParser.poison_value,
 }
 _PRIORITY_PROPERTIES: dict[str, _Reader] = {
-    "CONTRACT_NAME": _Parser.name_or_any,
-    "LOCAL_SERVICE_NAME": _Parser.name_or_any,
-    "REMOTE_SERVICE_NAME": _Parser.text_or_any,
-    "PRIORITY_LEVEL": _Parser.level,
+    "CONTRACT_NAME": _StatementParser.name_or_any,
+    "LOCAL_SERVICE_NAME": _StatementParser.name_or_any,
+    "REMOTE_SERVICE_NAME": _StatementParser.text_or_any,
+    "PRIORITY_LEVEL": _StatementParser.level,
 }
-_BINDING_OPTIONS: dict[str, _Reader] = {"USER": _Parser.principal_value, "ANONYMOUS": _Parser.status_value}
+_BINDING_OPTIONS: dict[str, _Reader] = {
+    "USER": _StatementParser.principal_value,
+    "ANONYMOUS": _StatementParser.status_value,
+}
 
-STATEMENTS: dict[str, Callable[[_Parser], ddl.Statement]] = {
-    "USE": _Parser.use_database,
-    "CREATE ROUTE": _Parser.create_route,
-    "ALTER ROUTE": _Parser.alter_route,
-    "DROP ROUTE": partial(_Parser.drop, make=ddl.DropRoute),
-    "CREATE QUEUE": _Parser.create_queue,
-    "ALTER QUEUE": _Parser.alter_queue,
-    "DROP QUEUE": _Parser.drop_queue,
-    "CREATE SERVICE": _Parser.create_service,
-    "ALTER SERVICE": _Parser.alter_service,
-    "DROP SERVICE": partial(_Parser.drop, make=ddl.DropService),
-    "CREATE MESSAGE TYPE": _Parser.create_message_type,
-    "ALTER MESSAGE TYPE": _Parser.alter_message_type,
-    "DROP MESSAGE TYPE": partial(_Parser.drop, make=ddl.DropMessageType),
-    "CREATE CONTRACT": _Parser.create_contract,
-    "DROP CONTRACT": partial(_Parser.drop, make=ddl.DropContract),
-    "CREATE BROKER PRIORITY": _Parser.create_priority,
-    "ALTER BROKER PRIORITY": _Parser.alter_priority,
-    "DROP BROKER PRIORITY": partial(_Parser.drop, make=ddl.DropPriority),
-    "GRANT": partial(_Parser.change_permission, make=ddl.GrantPermission),
-    "DENY": partial(_Parser.change_permission, make=ddl.DenyPermission),
-    "REVOKE": partial(_Parser.change_permission, make=ddl.RevokePermission),
-    "CREATE REMOTE SERVICE BINDING": _Parser.create_binding,
-    "ALTER REMOTE SERVICE BINDING": _Parser.alter_binding,
-    "DROP REMOTE SERVICE BINDING": partial(_Parser.drop, make=ddl.DropRemoteServiceBinding),
-    "END CONVERSATION": _Parser.end_conversation,
-    "MOVE CONVERSATION": _Parser.move_conversation,
-    "BEGIN CONVERSATION TIMER": _Parser.begin_timer,
-    "ALTER DATABASE": _Parser.alter_database,
+STATEMENTS: dict[str, Callable[[_StatementParser], ddl.Statement]] = {
+    "USE": _StatementParser.use_database,
+    "CREATE ROUTE": _StatementParser.create_route,
+    "ALTER ROUTE": _StatementParser.alter_route,
+    "DROP ROUTE": partial(_StatementParser.drop, make=ddl.DropRoute),
+    "CREATE QUEUE": _StatementParser.create_queue,
+    "ALTER QUEUE": _StatementParser.alter_queue,
+    "DROP QUEUE": _StatementParser.drop_queue,
+    "CREATE SERVICE": _StatementParser.create_service,
+    "ALTER SERVICE": _StatementParser.alter_service,
+    "DROP SERVICE": partial(_StatementParser.drop, make=ddl.DropService),
+    "CREATE MESSAGE TYPE": _StatementParser.create_message_type,
+    "ALTER MESSAGE TYPE": _StatementParser.alter_message_type,
+    "DROP MESSAGE TYPE": partial(_StatementParser.drop, make=ddl.DropMessageType),
+    "CREATE CONTRACT": _StatementParser.create_contract,
+    "DROP CONTRACT": partial(_StatementParser.drop, make=ddl.DropContract),
+    "CREATE BROKER PRIORITY": _StatementParser.create_priority,
+    "ALTER BROKER PRIORITY": _StatementParser.alter_priority,
+    "DROP BROKER PRIORITY": partial(_StatementParser.drop, make=ddl.DropPriority),
+    "GRANT": partial(_StatementParser.change_permission, make=ddl.GrantPermission),
+    "DENY": partial(_StatementParser.change_permission, make=ddl.DenyPermission),
+    "REVOKE": partial(_StatementParser.change_permission, make=ddl.RevokePermission),
+    "CREATE REMOTE SERVICE BINDING": _StatementParser.create_binding,
+    "ALTER REMOTE SERVICE BINDING": _StatementParser.alter_binding,
+    "DROP REMOTE SERVICE BINDING": partial(_StatementParser.drop, make=ddl.DropRemoteServiceBinding),
+    "END CONVERSATION": _StatementParser.end_conversation,
+    "MOVE CONVERSATION": _StatementParser.move_conversation,
+    "BEGIN CONVERSATION TIMER": _StatementParser.begin_timer,
+    "ALTER DATABASE": _StatementParser.alter_database,
 }
 """The method for each statement, by the words that open it."""
 
-_Forms: TypeAlias = "dict[str, _Forms | Callable[[_Parser], ddl.Statement]]"
+_Forms: TypeAlias = "dict[str, _Forms | Callable[[_StatementParser], ddl.Statement]]"
 
 
-def _by_word(statements: dict[str, Callable[[_Parser], ddl.Statement]]) -> _Forms:
+def _by_word(statements: dict[str, Callable[[_StatementParser], ddl.Statement]]) -> _Forms:
     """The methods word by word."""
     forms: Any = {}
     for words, method in statements.items():
