@@ -24,7 +24,7 @@ from broker.ratelimit import TokenBucket
 from broker.security.session import Secured
 from broker.store.port import AckState
 
-BATCH_FRAMES = 1000  # of each kind in one batch: more would hold the database, and what waits for a batch, for long
+BATCH_FRAMES = 1000  # of each kind in one batch: more would hold the database for long, and delay the next batch
 INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; above it they are dropped and sent again
 ACK_DELAY = 0.05  # seconds: most answers are sent by then; a far side resends after 200 ms at the earliest
 ENOUGH = 4  # frames not acknowledged yet; a window that is small stays open
@@ -50,8 +50,9 @@ class Inbox:
     """
     Frames that wait for the writer thread, in the order of arrival.
 
-    Acknowledgements wait by themselves, and a batch stores some of both: a crowd of them, as many as there are dialogs,
-    delays no message, and no crowd of messages delays what frees capacity for more.
+    Acknowledgements have a separate queue, and a batch stores frames of both queues. So many acknowledgements, as many
+    as there are dialogs, do not delay messages. Many messages do not delay acknowledgements, which free capacity for
+    more.
     """
 
     def __init__(self) -> None:

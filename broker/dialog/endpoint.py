@@ -1,16 +1,16 @@
 """
-One database at work: frames that arrive for it are stored, messages in it are sent.
+The endpoint of one database: it stores frames that arrive for the database, and sends the messages in it.
 
-The loop decides what is sent when (`dialog.transmitter`). A single writer thread does everything that touches the
-store, one batch at a time; arrivals collect meanwhile, so under load many frames share one commit. Acknowledgements
-leave after the commit that made them true, never before. Commits of applications are noticed by polling a change
-counter. When the store fails, nothing of the batch is acknowledged: peers send again, and the next batch probes whether
-the store works again. Loop-only, except functions named `_in_writer` and `pause_writer`.
+The loop decides which messages are sent and when (`dialog.transmitter`). A single writer thread does everything that
+touches the store, one batch at a time. Arrivals queue during a batch, so under load many frames share one commit.
+Acknowledgements are sent after the commit that made them true, never before. Commits of applications are noticed by
+polling a change counter. When the store fails, no frame of the batch is acknowledged: peers send again, and the next
+batch probes whether the store works again. Loop-only, except functions named `_in_writer` and `pause_writer`.
 
 The writer is idle until frames wait, an application has committed, messages are to be loaded or maintenance is due.
-Then it writes: a batch, in a reading and a writing part. After StoreUnavailableError the parts that remain are undone,
-and the writer rests for FAILURE_PAUSE. After any other exception they are undone as well and everything is found again,
-by the task that supervision starts in place of this one.
+Then it processes a batch, in a reading and a writing part. After StoreUnavailableError the remaining parts are undone,
+and the writer pauses for FAILURE_PAUSE. After any other exception they are undone as well, and the task that
+supervision starts in place of this one finds everything again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from broker.supervision import SupervisedTask, Supervision
 
 POLL_SECONDS = (0.002, 0.02)  # between two polls for commits: right after one, and at most
 RIDE_SECONDS = 0.01  # that acknowledgements wait for another commit to share: a lost one costs a resend at most
-BATCH_PAUSE = 0.004  # after a batch of several: what arrives meanwhile shares one commit
+BATCH_PAUSE = 0.004  # after a batch of several: frames that arrive in the pause share one commit
 MAINTENANCE_SECONDS = 1.0  # between two scans for what is past its lifetime or has served
 FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
 REFUSAL_SECONDS = 60.0  # between two log lines about one kind of refused frames, as anybody may send many
@@ -129,7 +129,7 @@ class Endpoint:
 
         Args:
             is_role_confirmed: Whether that is known now.
-            on_demoted: Another daemon has taken the database over, or may have, and nothing is stored any more.
+            on_demoted: Called when another daemon has taken over the database, or may have; no frame is stored then.
         """
         self.transmitter.is_role_confirmed = is_role_confirmed
         self._on_demoted = on_demoted
@@ -141,7 +141,7 @@ class Endpoint:
         self._wake_up()
 
     def quiesce(self) -> None:
-        """Send no new messages; what arrives is stored and acknowledged until `close`."""
+        """Send no new messages; arriving frames are stored and acknowledged until `close`."""
         self.transmitter.is_quiesced = True
 
     @property
@@ -193,7 +193,7 @@ class Endpoint:
         decide(facts, self._forwarder.routing_context.with_table(self.transmitter.table), passes)
         if len(passes) == 1:
             self.route_requester.ask(facts.to_service, facts.to_broker_instance)
-        else:  # its route leads back to this very instance, whose own table has none either (R3.9)
+        else:  # its route leads back to this instance, whose instance table has none either (R3.9)
             self._forwarder.ask_for_route(facts)
 
     async def run_in_writer(self, work: Callable[[DaemonConnection], _T]) -> _T:
@@ -475,7 +475,7 @@ class ClockJumpDetector:
 
 @dataclass(slots=True)
 class EndpointTotals:
-    """What databases have counted that are closed; with it no sum over all databases ever shrinks."""
+    """The final counts of closed databases, added to those of open ones so that no sum over all databases shrinks."""
 
     received: Counter[int] = field(default_factory=Counter)
     delivered: Counter[str] = field(default_factory=Counter)

@@ -1,16 +1,16 @@
 """
-What a database adds to the journal about frames that it receives and sends, where dialogs are followed or traced.
+Journal records that a database adds for frames of followed or traced dialogs, received and sent.
 
-The forwarder records only that it handed a frame to the database, or that one left. `ReceiverJournal` adds what became
-of an arrival once the batch that stored it is committed: delivered, a duplicate, or dropped and why. Delivered means
-stored, or understood where there is nothing to store: a fragment that arrived early is stored as well, and acknowledged
-as such; what ends its conversation later takes nothing back. Frames that are still here when the instance stops were
-not stored; their senders have them.
+The forwarder records only that it handed a frame to the database, or that one was sent. `ReceiverJournal` adds the
+result of an arrival once the batch that stored it is committed: delivered, a duplicate, or dropped and why. Delivered
+means stored, or understood where there is nothing to store. A fragment that arrived early is stored as well, and
+acknowledged as such. The end of its conversation, later, does not change the record. Frames that still wait when the
+instance stops were not stored; their senders have them.
 
-`SenderJournal` adds since when a message was queued and whether its fragment was sent before, and a visit for the
-acknowledgement that covers a fragment: of its newest transmission, once, while it is known which one that was. "Before"
-means by this process: after a restart what is not acknowledged is sent as if for the first time, and there may be
-acknowledgements of fragments that this process has not sent. Loop-only.
+`SenderJournal` adds since when a message was queued and whether its fragment was sent before. It also adds a visit for
+the acknowledgement that covers a fragment: of its newest transmission, once, while it is known which one that was.
+"Before" means by this process. After a restart unacknowledged fragments are sent as if for the first time, and there
+may be acknowledgements of fragments that this process has not sent. Loop-only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ReceiverJournal:
         self.finish([disposition] * len(self._in_batch), now)
 
     def close(self, now: float) -> None:
-        """Nothing is stored any more."""
+        """Report every frame that still waits as SHUTDOWN: the database stores no further frames."""
         self._in_batch += self._messages + self._acks
         self._messages, self._acks = [], []
         self.drop(Disposition.SHUTDOWN, now)
@@ -118,7 +118,7 @@ class SenderJournal:
         sent[fragment.place] = _Sent(head_of(frame), fragment.flags, queued)
 
     def pop_queued(self) -> QueuedById:
-        """What goes with the frames sent since the last call."""
+        """Remove and return the queueing details of the frames sent since the last call."""
         if not self._queued:
             return NOT_QUEUED
         queued, self._queued = self._queued, {}
@@ -146,7 +146,7 @@ class SenderJournal:
         self._count -= len(covered)
 
     def forget(self, endpoint_id: int) -> None:
-        """The dialog has nothing to send any more."""
+        """Forget the fragments of a dialog that has nothing left to send."""
         self._count -= len(self._sent.pop(endpoint_id, ()))
 
 

@@ -1,20 +1,21 @@
 """
-Requests for routes: what a database asks its BROKER_CONFIGURATION service, and how it keeps the requests.
+Requests for routes that a database sends to its BROKER_CONFIGURATION service, and their state.
 
 When matching step 4 finds that a peer has to be asked for a route, `RouteRequester` begins one ordinary dialog for each
-service name, however many conversations and frames wait, from the service `SERVICE_BROKER`, which every database of the
-original has, to `BROKER_CONFIGURATION`, wherever the route to it leads. It has the largest lifetime there is, and what
-it asks for is known by its conversation group. The only answer is the end of the dialog: the peer has made the route by
-then, or says with an error why not. Service and queue are made with the first request.
+service name, however many conversations and frames wait. The dialog is from the service `SERVICE_BROKER`, which every
+database of the original has, to `BROKER_CONFIGURATION`, wherever the route to it leads. It has the largest lifetime
+there is, and its conversation group identifies the requested service. The only answer is the end of the dialog: by then
+the peer has made the route, or its error says why not. The service and its queue are made with the first request.
 
-A request stays open until it is answered, be it years: until then there is no other. After the answer the same is not
-asked again for RETRY_SECONDS; by then there is a route, or a dialog that still waits asks once more. So nothing has to
-be remembered about what waits. A gateway hears service names that strangers invented: what is open or was answered a
-moment ago is bounded, and with it what requests take on the disk.
+A request stays open until it is answered, even for years, and there is no second one for the same service until then.
+After the answer the same request is not made again for RETRY_SECONDS. By then there is a route, or a dialog that still
+waits asks again, so the requester does not have to remember the waiting dialogs. A gateway receives service names that
+any peer may invent. The number of requests that are open or were answered a moment ago is therefore bounded, and so is
+their size on the disk.
 
-Bodies are XML of one level. Those from elsewhere are bounded before they are parsed, and a document type (and with it
-every entity) is refused. Namespaces are compared without distinguishing `http` from `https`, because the documentation
-of the original was rewritten mechanically and has both.
+Bodies are XML of one level. The size of a received body is checked before it is parsed, and a document type (and with
+it every entity) is refused. Namespaces are compared without distinguishing `http` from `https`, because the
+documentation of the original was rewritten mechanically and has both.
 
 Sources: Service Broker documentation, "Service Broker Dynamic Routing", "Broker Configuration Notice Service";
 messages 9761, 9770.
@@ -96,7 +97,7 @@ class RequestEnd:
 
 @dataclass(slots=True)
 class RequestProgress:
-    """What one visit of the database has led to."""
+    """The requests begun and the requests ended in one transaction."""
 
     begun: list[RouteRequest] = field(default_factory=list)
     ended: list[RequestEnd] = field(default_factory=list)
@@ -121,7 +122,7 @@ class RouteRequester:
 
     def __init__(self, database: str, run_in_writer: InWriter) -> None:
         self.requests = self.answers = self.failures = 0  # since the start
-        self.is_full = False  # no more may be asked
+        self.is_full = False  # whether further requests are refused, because of REQUESTS_MAX
         self._database = database
         self._run_in_writer = run_in_writer
         self._loop = asyncio.get_running_loop()
@@ -134,7 +135,7 @@ class RouteRequester:
         self._has_arrived = False  # a message may wait in the queue
 
     def ask(self, service_name: str, broker_instance: bytes) -> None:
-        """A route to this service is missing. Cost: a look-up when that is known."""
+        """Request a route to this service, unless that was requested already. Cost: one look-up if it was."""
         group = group_of(service_name)
         now = self._loop.time()
         while self._resting and next(iter(self._resting.values())).until <= now:
@@ -279,8 +280,8 @@ def answer(db: sqlite3.Connection, dialog: Dialog, *, code: int = 0, description
     """
     END CONVERSATION by the side that was asked, plain or with an error, in the transaction of `db`.
 
-    The lifetime that such a dialog has from its other side, 68 years, does not hold for this end any more: it would be
-    remembered for as long.
+    Such a dialog has a lifetime of 68 years, set by its other side. It is shortened for this end, which would otherwise
+    be remembered for as long.
 
     Raises:
         ConversationError: 8462 ended before; 8426 unknown; 8424 a description without a code.
@@ -302,7 +303,7 @@ def _begin(db: sqlite3.Connection, inquiry: Inquiry) -> RouteRequest:
         to_service=BROKER_CONFIGURATION,
         contract=CONTRACT,
         lifetime=LIFETIME_MAX,
-        encryption=False,  # what it asks for is not secret, and is mostly answered in this very instance
+        encryption=False,  # the requested name is not secret, and is mostly answered within this instance
     )
     group = group_of(inquiry.service_name)
     put_group(db, dialog.conversation_handle.bytes, group)

@@ -52,7 +52,7 @@ class Sender:
     outbound: Outbound
     stored: Place  # acknowledged with every frame
     priority: int = 5  # 1 .. 10
-    credit: int = 0  # bytes it may send in its turn, below 0 when it has sent more than its share
+    credit: int = 0  # bytes it may send in this round, below 0 when it has sent more than its share
     charged_bytes: int = 0  # of `LoadBudget.loaded_bytes`
     is_loading: bool = False
     has_more: bool = True  # in the store, after what is loaded; a time-out may set it while a load is under way
@@ -92,10 +92,11 @@ class FairQueue:
     """
     The senders that may have something to send, each at most once.
 
-    The higher priority comes first. Within one, dialogs get QUANTUM_BYTES each in turn; one that sends more, because
-    its last fragment did not fit, has that much less in its next turns. So a dialog with huge messages delays one with
-    small ones by its turn, not by its message. Of every GUARD_TURNS turns one goes to the priority that was passed over
-    for longest, so the lowest moves as well, however much the highest has to send.
+    A higher priority is served first. Within one priority, dialogs get QUANTUM_BYTES each by deficit round-robin; one
+    that sends more, because its last fragment did not fit, has that much less in its next rounds. So a dialog with huge
+    messages delays one with small messages by its quantum, not by a whole message. One of every GUARD_TURNS calls of
+    `pop` serves the priority that was passed over for longest, so the lowest also makes progress, however much the
+    highest has to send.
     """
 
     def __init__(self) -> None:
@@ -191,7 +192,7 @@ class LoadBudget:
         return requests
 
     def on_loaded(self, sender: Sender, loaded: LoadedFragments) -> bool:
-        """Add what was loaded; False when it does not follow any more, because a time-out unloaded what was before."""
+        """Add loaded fragments; False when they no longer follow, because a time-out unloaded those before them."""
         sender.is_loading = False
         if loaded.request.place != sender.outbound.load_from:
             return False
@@ -226,7 +227,7 @@ class LoadBudget:
         self._needs_loading.pop(sender.endpoint_id, None)
 
     def _evict_idle(self) -> None:
-        """Unload dialogs that have no path or hear nothing, if one that needs loading has nothing at all."""
+        """Unload dialogs that have no path or receive no answer, if one that needs loading has nothing loaded."""
         if all(self._senders[endpoint_id].outbound.loaded for endpoint_id in self._needs_loading):
             return
         for sender in self._senders.values():
@@ -273,7 +274,7 @@ class TimerHeap:
             self._set_loop_timer()
 
     def close(self) -> None:
-        """Fire no more."""
+        """Cancel the timer of the loop: no timer fires after that."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -313,7 +314,7 @@ class AckHorizon:
         latest, _ = self._by_service.pop(service, (-NEVER, now))
         self._by_service[service] = (max(latest, sent_at), now)
         if len(self._by_service) > SERVICES_MAX:
-            del self._by_service[next(iter(self._by_service))]  # the one heard of longest ago
+            del self._by_service[next(iter(self._by_service))]  # the one whose last acknowledgement is the oldest
 
     def due_at(self, service: str, sent_at: float, acked_at: float) -> float:
         """

@@ -41,7 +41,7 @@ class PathProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DialogContext:
-    """What a database asks of the instance."""
+    """Functions of the instance that a database calls, about links and paths."""
 
     problem_of: Callable[[Destination], PathProblem]
     left_cleanly: Callable[[object], bool]  # whether what a link was given arrives, though it is closed
@@ -95,7 +95,7 @@ class TransmissionStatus:
         return f"{status}; {REFUSED}{sender.last_rejection}" if sender.last_rejection else status
 
     def _path_problem(self, sender: Sender, decision: Decision) -> str | None:
-        """What keeps a frame with this decision from leaving now; None when nothing does."""
+        """Return why a frame with this decision cannot be sent now, as a sentence; None when it can."""
         disposition, route = decision.disposition, decision.route
         number = disposition.number
         if disposition is Disposition.DELIVERED:
@@ -133,10 +133,10 @@ class TransmissionStatus:
 
 class StatusWriter:
     """
-    Which statuses are written into the store, and when: at most once in WRITE_SECONDS for each dialog.
+    Decides which statuses are written into the store, and when: at most once in WRITE_SECONDS for each dialog.
 
-    A dialog that made progress since the last check has a sentence that does not change with every frame. When nothing
-    waits any more the sentence is removed.
+    A dialog that made progress since the last check has a sentence that does not change with every frame. When it has
+    nothing left to send, its sentence is removed.
     """
 
     def __init__(self, senders: Mapping[int, Sender], status_of: Callable[[Sender], str]) -> None:
@@ -157,7 +157,7 @@ class StatusWriter:
         self._due[endpoint_id] = (now + WRITE_SECONDS, sender.outbound.acknowledged)
 
     def forget(self, endpoint_id: int) -> None:
-        """The dialog has nothing to send any more."""
+        """Stop checking a dialog that has nothing left to send, and remove its sentence with the next batch."""
         self._due.pop(endpoint_id, None)
         if endpoint_id in self._written:
             del self._written[endpoint_id]
@@ -189,13 +189,13 @@ class StatusWriter:
 
 
 def connecting(address: NetworkAddress, problem: PathProblem, when: str = "") -> str:
-    """That something waits for a connection, and why there is none; `when` the next attempt is made."""
+    """Return a sentence: a frame waits for a connection, why there is none, and `when` the next attempt is made."""
     reason = f": {problem.problem}{when}" if problem.problem else ""
     return f"waiting for a connection to {address}{reason}"
 
 
 def unknown_principal(problem: PathProblem, wall_offset: float) -> str:
-    """What the partners of a pair say of which neither is the principal, and when they are asked again."""
+    """Return the problem of a pair where neither partner is the principal, and when the partners are asked again."""
     if not problem.problem:
         return "both partners are about to be asked"
     again = "" if problem.retry_at == NEVER else f"; asked again {_at(problem.retry_at, wall_offset)}"

@@ -1,10 +1,10 @@
 """
 The sending half of one database: which dialog sends now, along which path, and when again.
 
-Dialogs with unsent messages take turns by priority (`FairQueue`). One sends only while its next hop accepts frames, so
-messages wait in the transmission queue, where they are durable, not in the forwarding pool. Frames are sent again when
-the link that carried them is gone (at once), when later ones were acknowledged (a little later), or when no
-acknowledgement arrives (after a time that doubles, on the next equally good path). Windows and timers are
+Dialogs with unsent messages are scheduled by priority (`FairQueue`). A dialog sends only while its next hop accepts
+frames, so messages wait in the transmission queue, where they are durable, not in the forwarding pool. Frames are sent
+again when the link that carried them is gone (at once), when later ones were acknowledged (a little later), or when no
+acknowledgement arrives (after a time that doubles, on the next equally good path). Windows and timers are in
 `conversation.outbound`; this module drives them. Frames that leave the instance are sealed here. Loop-only.
 """
 
@@ -85,13 +85,13 @@ class Transmitter:
     Args:
         database: Its name.
         tuning: How dialogs behave; see `apply`.
-        forwarder: Takes the frames.
-        context: What the instance knows of paths.
-        wake_writer: There is something to load or to store.
-        ask_for_route: A dialog has no route, and its table says which peer to ask for one (R2.4).
-        on_acks_carried: A message left that acknowledges everything before this place.
-        request_status: What is known of the request for a route to a service, as the end of a sentence.
-        credentials: What it seals with.
+        forwarder: Accepts the frames.
+        context: State of links and paths, from the instance.
+        wake_writer: Called when there is something to load or to store.
+        ask_for_route: Called when a dialog has no route, and its table says which peer to ask for one (R2.4).
+        on_acks_carried: Called when a message was sent that acknowledges everything before this place.
+        request_status: Returns the status of the request for a route to a service, as the end of a sentence.
+        credentials: The certificates and keys that frames are sealed with.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Transmitter:
             sender.stored = place
 
     def finish(self, endpoint_id: int) -> None:
-        """The dialog has nothing to send any more."""
+        """Forget a dialog that has nothing left to send."""
         sender = self.senders.get(endpoint_id)
         if sender is not None:
             self._forget(sender)
@@ -253,7 +253,7 @@ class Transmitter:
                     self._arm(sender)
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        """As an origin of the forwarder: a frame of ours was dropped in this very instance."""
+        """As an origin of the forwarder: a frame of this database was dropped within this instance."""
         self.on_rejected(rejected(frame, disposition), self)
 
     def sealed_later(self, frame: Buffer) -> Secured:
@@ -275,7 +275,7 @@ class Transmitter:
     # --- statuses ---
 
     def status_of(self, sender: Sender) -> str:
-        """What the messages of a dialog wait for."""
+        """Return the status of a dialog: a sentence that says why its messages wait."""
         decision = self._decisions.get(sender.endpoint_id) if self._generation == self._forwarder.generation else None
         return self._status.render(sender, decision or self.decide(sender.contact))
 
@@ -333,7 +333,7 @@ class Transmitter:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Let senders take turns, PUMP_BYTES in one iteration of the loop."""
+        """Serve senders in the order of the queue, PUMP_BYTES in one iteration of the loop."""
         self._is_pump_due = False
         if self.is_quiesced or not self.may_send:
             return
@@ -390,7 +390,7 @@ class Transmitter:
         return size
 
     def _open_path(self, sender: Sender) -> tuple[ForwardingEntry | None, Seal | None]:
-        """The path of a sender if it accepts frames now, and how it seals there; else a link is requested."""
+        """Return the path and the seal of a sender if the path accepts frames now; request a link otherwise."""
         sender.seal_error = ""
         entry, decision = self.path_for(sender.endpoint_id, sender.contact, FrameKind.MESSAGE)
         outlet: object = entry.sink
