@@ -1,20 +1,21 @@
 """
 The routing decision: a pure function of the routes, the hosted services, the facts of a frame, health, and forwarding.
 
-A reply goes to its database at once. Else a frame is matched (`STEPS`), a route is chosen among those that matched, and
-a database or a next hop is located; once more when the route leads back to this very instance. The result is a value:
-nothing is sent and nothing is remembered, so one function answers the data path and the question "why".
+A reply is delivered to its database at once. Any other frame is matched (`STEPS`), a route is chosen among those that
+matched, and a database or a next hop is located. When the route leads back to the deciding instance, this is done once
+more. The result is a value: nothing is sent and nothing is remembered, so one function answers the data path and the
+question "why".
 
-Matching has the seven steps of the documentation, each a function under its documented number; the first that yields a
-route ends the search, and step 7, "nothing matched", is not an error. Step 3 picks one broker instance by rendezvous
-hashing, so that all gateways, after every restart, pick alike, and removing one of n instances moves only the dialogs
-that were on it.
+Matching has the seven steps of the documentation, each a function under its documented number. The first step that
+yields a route ends the search, and step 7, "nothing matched", is not an error. Step 3 picks one broker instance by
+rendezvous hashing. So all gateways pick the same one, also after a restart, and removing one of n instances moves only
+the dialogs that were on it.
 
 Choosing tries four classes in the documented order: mirrored, LOCAL, network address, TRANSPORT. The first class that
-has a usable member is taken. Of a mirrored route only the principal leads on (R3.1, R6.2); while it is not known, no
-address does. Of a network class every distinct address is a candidate; health decides which is used now, and among
-equals a hash of conversation and address, so that one dialog stays on one path while that path is healthy and moves
-when it breaks (R3.5).
+has a usable member is taken. Of a mirrored route only the address of the principal is used (R3.1, R6.2); while the
+principal is not known, neither address is. Of a network class every distinct address is a candidate. Health decides
+which is used now, and among equals a hash of conversation and address decides. So one dialog stays on one path while
+that path is healthy and moves when it breaks (R3.5).
 
 Source: Service Broker documentation, "Service Broker Routing", "Finding Matching Routes" and "Choosing a Route".
 """
@@ -123,12 +124,12 @@ def hosted(databases: Mapping[bytes, Iterable[str]], *, mirrors: Iterable[bytes]
 class RoutingContext(Struct, frozen=True):
     """Everything about this instance that a decision depends on; replaced whole when any of it changes."""
 
-    table: RouteTable  # that is searched: of the database that sends, or msdb's for what arrives
+    table: RouteTable  # searched: of the sending database, or msdb's for incoming messages
     hosted: Hosted
     health_of: HealthOf
     is_forwarding: bool
     msdb: RouteTable = field(default_factory=RouteTable)
-    own: AbstractSet[NetworkAddress] = frozenset()  # addresses that lead to this very instance
+    own: AbstractSet[NetworkAddress] = frozenset()  # addresses that lead to this instance
     principals: Principals = field(default_factory=dict)  # of the mirrored pairs in use
 
     def with_table(self, table: RouteTable) -> RoutingContext:
@@ -176,7 +177,7 @@ class Decision(Struct, frozen=True):
 
 
 class Pass(Struct, frozen=True):
-    """One time through matching and choosing; a route to this very instance makes a second one."""
+    """One pass of matching and choosing; a route that leads back to this instance causes a second pass."""
 
     facts: RoutingFacts
     table: RouteTable
@@ -213,7 +214,7 @@ def decide(facts: RoutingFacts, context: RoutingContext, passes: list[Pass] | No
     decision = first.decision
     if not decision.candidates or decision.candidates[0].address not in context.own:
         return decision
-    # The route leads to this very instance: as if the frame had come from outside, and never a third time (R3.9).
+    # The route leads back to this instance: as if the frame had come from outside, and never a third time (R3.9).
     second = _decide(replace(facts, database=None), context, context.msdb, context.health_of, context.own)
     if passes is not None:
         passes.append(second)
@@ -273,7 +274,7 @@ def _forward(choice: RouteChoice, matched: Match) -> Decision:
 
 
 def _locate(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
-    """Which database: the named one, else the sender's own, else one picked by the conversation (R4.1, R4.2)."""
+    """Pick the database: the named one, or the sender's own, or one chosen by the conversation (R4.1, R4.2)."""
     instance = wanted_instance(route, facts)
     if instance is not None:
         return _decided(Disposition.DELIVERED, matched, route, instance)
@@ -287,7 +288,7 @@ def _locate(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -
 
 
 def _locate_principal(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
-    """This very instance is the principal, so what arrived is delivered here, or nowhere."""
+    """Return the decision where this instance is the principal: the message is delivered here, or nowhere."""
     instance = wanted_instance(route, facts)
     if instance in hosted.services_of:
         return _decided(Disposition.DELIVERED, matched, route, instance)
@@ -319,7 +320,7 @@ def _decided(disposition: Disposition, matched: Match, route: Route, database: b
 
 
 def wanted_instance(route: Route, facts: RoutingFacts) -> bytes | None:
-    """The broker instance that decides the database: the conversation's, else the route's, else None (R4.1)."""
+    """Return the broker instance that decides the database: the conversation's, or the route's, or None (R4.1)."""
     if not facts.is_open:
         return facts.to_broker_instance
     return route.broker_instance.bytes if route.broker_instance is not None else None

@@ -50,7 +50,7 @@ from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
 from broker.security.grants import Grants, Permission, PermissionRuling
 from broker.security.principal import PUBLIC, Who
 
-MSDB = "msdb"  # whose routes hold for what arrives
+MSDB = "msdb"  # whose routes are searched for incoming messages
 ROUTES_SHOWN = 50  # of one step
 ROUTES_CONSIDERED = 1000  # of one service; what matched is listed in any case
 DATABASES_SHOWN = 10
@@ -83,7 +83,7 @@ class Outcome(StrEnum):
 
 
 class Progress(StrEnum):
-    """What a step yielded."""
+    """The result of a step."""
 
     SKIPPED = "skipped"
     NOTHING = "nothing"
@@ -147,7 +147,7 @@ class CandidateShown(msgspec.Struct, frozen=True):
 
 
 class PassShown(msgspec.Struct, frozen=True):
-    """One pass of `decide`; a route to this very instance makes a second one."""
+    """One pass of `decide`; a route that leads back to this instance causes a second pass."""
 
     table: Annotated[str, Meta(description="Whose routes were searched.")]
     is_incoming: bool
@@ -197,12 +197,12 @@ class Explanation(msgspec.Struct, frozen=True):
 
 class DisplayNames(Struct, frozen=True):
     """
-    What people call things here.
+    The names that people use for databases and addresses of this instance.
 
     Attributes:
         databases: Broker instance -> name.
-        problem_of: What is known against an address, empty when nothing is.
-        pair_state: What the addresses of a mirrored pair have answered, empty when they were not asked.
+        problem_of: Returns the known problem of an address, empty when there is none.
+        pair_state: Returns the answers of the addresses of a mirrored pair, empty when they were not asked.
     """
 
     databases: Mapping[bytes, str] = field(default_factory=dict)
@@ -214,7 +214,7 @@ class DisplayNames(Struct, frozen=True):
         return self.databases.get(instance) or str(UUID(bytes=instance))
 
     def table(self, one: Pass) -> str:
-        """Whose routes were searched."""
+        """Return the name of the database whose routes were searched."""
         return MSDB if one.facts.database is None else self.database(one.facts.database)
 
 
@@ -248,7 +248,7 @@ def explain(facts: RoutingFacts, context: RoutingContext, names: DisplayNames) -
 
 
 def outcome_of(decision: Decision, facts: RoutingFacts) -> Outcome:
-    """What a decision means for a message with these facts (R2.7, R3.1)."""
+    """Return the outcome that a decision means for a message with these facts (R2.7, R3.1)."""
     if decision.disposition is Disposition.FORWARDED:
         return Outcome.FORWARDED
     if decision.disposition is Disposition.DELIVERED:
@@ -275,7 +275,7 @@ def sentence(decision: Decision, outcome: Outcome, names: DisplayNames) -> str:
 
 
 def _absent(facts: RoutingFacts) -> str:
-    """What a database does with a message for a service that it does not have (R4.1)."""
+    """Say how a database treats a message for a service that it does not have (R4.1)."""
     answer = "drops it" if facts.is_from_target else "answers with the error -8490"
     return f"; it has no service {facts.to_service!r} and {answer}"
 
@@ -445,7 +445,7 @@ class _PassDescriber:
             yield ClassTried(route_class, progress, why, fates, more)
 
     def _chosen(self, route: Route, route_class: RouteClass) -> RouteFate:
-        """What becomes of a route when its class is tried."""
+        """Return the fate of a route when its class is tried."""
         if route_class is RouteClass.MIRRORED:
             return self._mirrored(route)
         if route_class is RouteClass.LOCAL:

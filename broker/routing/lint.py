@@ -74,13 +74,13 @@ _Key: TypeAlias = tuple[str | None, UUID | None]
 
 def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msdb: bool) -> Iterator[Remark]:
     """
-    All findings about a table.
+    Yield all findings about a table.
 
     Args:
-        routes: All of it, expired ones included.
+        routes: All routes of the table, expired ones included.
         hosted: The databases and services of the instance.
         now: The UTC instant at which routes are live or expired.
-        is_msdb: Whether this is the table for what arrives from outside.
+        is_msdb: Whether this is the table for messages that arrive from outside.
 
     Cost: O(number of routes); the remarks are made one by one.
     """

@@ -1,42 +1,44 @@
 """
-Mirrored routes: which of two addresses is the principal, whom to ask, and what an instance does about its own role.
+Mirrored routes: which of two addresses is the principal, which to probe, and how an instance acts on its own role.
 
 No clock, no chance, no I/O: `now` is monotonic seconds and never falls, jitter is an argument.
 
 *The prober's side.* A prober is a gateway or an endpoint that has frames for one (service, broker instance). A
-`MirroredRoute` sends them to its `principal`, and nowhere while that is None. What it knows is one state of the table
-`TRANSITIONS`: which address is the principal, which has declined since it was last believed, and whether both have to
-be asked. An address declines by an answer (`mirror`, `unknown`), by a claim with an epoch below one believed before, or
-by being out of reach. "First" is the ADDRESS of the route, "second" its MIRROR_ADDRESS. The table spells out:
+`MirroredRoute` sends them to its `principal`, and nowhere while that is None. Its knowledge is one state of the table
+`TRANSITIONS`: which address is the principal, which has declined since it was last accepted as the principal, and
+whether both have to be asked. An address declines in one of three ways: by an answer (`mirror`, `unknown`), by a claim
+with an epoch below one accepted before, or by being out of reach. "First" is the ADDRESS of the route, "second" its
+MIRROR_ADDRESS. The table encodes these rules:
 
-- Nothing is believed of a route that is not used: the first use asks both (R6.1).
-- The address that claims a higher epoch than any believed before is the principal, whatever was believed (R6.4).
-- One that claims the epoch believed before is the principal where there is none. Next to another in use it changes
-  nothing: two that claim one epoch cannot be told apart, so the one in use stays, or the first one heard (R6.4).
-- A claim with a lower epoch comes from a stale copy. It counts as a refusal.
+- Nothing is assumed about a route that is not used: the first use asks both (R6.1).
+- The address that claims a higher epoch than any accepted before is the principal, whatever was accepted (R6.4).
+- An address that claims the epoch accepted before is the principal if there is none. Next to another principal in use
+  it changes nothing. Two that claim one epoch cannot be distinguished, so the one in use stays, or the one whose claim
+  arrived first (R6.4).
+- A claim with a lower epoch is from a stale copy. It counts as a refusal.
 - When a principal declines, there is none. Only a claim makes the next one; till then both are asked (R6.3).
-- What the partner of a principal says, other than a claim, changes nothing (R6.2).
+- An answer of the principal's partner, other than a claim, changes nothing (R6.2).
 
 Every method returns the addresses that must be sent a PROBE now; when none is called, `due` says when to call
-`on_time`. The caller reports everything of one link in order, and nothing of a link after `on_unreachable` for it. An
-answer that is older than what was heard since can then only have crossed with a role change; believing it costs frames
-that are refused by their receiver, whose epoch fences it, and a refused frame has the principal asked again.
+`on_time`. The caller reports everything of one link in order, and nothing of a link after `on_unreachable` for it. So
+an answer that is older than the latest report can only have crossed with a role change. Accepting it costs frames that
+are refused by their receiver, whose epoch fences it. A refused frame makes the route ask the principal again.
 
 *Asking.* `ProbeSchedule`: 200 ms at first, doubling to 10 s, spread so that a fleet does not ask in step. One address
-is never asked twice within 200 ms: a beginning, a change and an instant that is due all go through one instant for each
-address.
+is never asked twice within 200 ms: a first use, a change and an instant that is due all share one next instant for
+each address.
 
 *The own role.* The source of roles reports now and then which role this instance should have; the database decides, by
-its lock and its epoch, which one it can have. `OwnRole` is what follows from both, by a clock that goes on while the
-process or the machine is suspended:
+its lock and its epoch, which one it can have. `OwnRole` combines both, by a clock that continues while the process or
+the machine is suspended:
 
 - Only a report of "principal" leads to a takeover, and only while this instance does not rest.
 - An instance that stepped down, or was fenced off, rests: the partner has that long to take over, and once it has, the
   rest is over. A takeover that failed is tried again after a pause.
 - A report of "mirror" makes a principal step down at once. No report, or one that is not understood, changes nothing.
 - A report counts from the moment at which it was requested, for `hold` seconds: it is not known when it was true in
-  between. A late one counts for nothing. A principal that is not confirmed any more has lapsed: it may not act from
-  then on, and steps down, whatever the next report is, for the partner may have been the principal meanwhile.
+  between. A late one counts for nothing. A principal that is no longer confirmed has lapsed: it may not act from then
+  on, and steps down, whatever the next report is. The partner may have been the principal in the interval.
 - A report of "principal" with a higher epoch than ours means that the partner was it in between.
 
 Source: Service Broker documentation, "Service Broker Routing", "Routing with Database Mirroring".
@@ -56,7 +58,7 @@ LAST_SECONDS = 10.0  # a pair that has come back may stay unnoticed so long wher
 SPREAD = 0.5  # of a wait, at most, is added by chance
 LONGEST_STEP = LAST_SECONDS / (1.0 + SPREAD)
 EPOCH_MAX = 2**63 - 1  # what a database can store
-EPOCH_TOLD_MAX = EPOCH_MAX // 2  # the highest that is believed of a role_command, and so of a peer
+EPOCH_TOLD_MAX = EPOCH_MAX // 2  # the highest that is accepted from a role_command, and so from a peer
 CATCH_UP_MAX = 100  # failovers that an alarm may advise: each raises the epoch by one
 
 
@@ -64,7 +66,7 @@ CATCH_UP_MAX = 100  # failovers that an alarm may advise: each raises the epoch 
 
 
 class MirrorRole(StrEnum):
-    """What an instance answers when it is asked for its role: the texts of PROBE_REPLY."""
+    """The role with which an instance answers a probe: the texts of PROBE_REPLY."""
 
     PRINCIPAL = "principal"
     MIRROR = "mirror"
@@ -92,7 +94,7 @@ class MirrorState(Enum):
 
 
 class MirrorEvent(Enum):
-    """What is heard of one address. A claim is compared with the highest epoch believed before."""
+    """A report about one address. A claim is compared with the highest epoch accepted before."""
 
     CLAIMS_HIGHER = "claims a higher epoch"
     CLAIMS_EQUAL = "claims the epoch believed before"
@@ -157,12 +159,12 @@ class MirroredRouteState(IntEnum):
 @dataclass(frozen=True, slots=True)
 class AddressState:
     """
-    What is known of one address.
+    The last known state of one address.
 
     Attributes:
         asked_at, answered_at: Monotonic seconds, None when it never was.
         role, epoch: As last answered.
-        problem: Why that does not count any more, empty when it does.
+        problem: Why the answer no longer counts, empty when it does.
     """
 
     asked_at: float | None = None
@@ -174,15 +176,15 @@ class AddressState:
 
 class MirroredRoute(Generic[Address]):
     """
-    One (service, broker instance) behind two addresses. Changed by its methods only.
+    One (service, broker instance) that is reached by two addresses. Only its methods change it.
 
     Args:
         address: ADDRESS of the route.
-        mirror_address: its MIRROR_ADDRESS; another one.
-        jitter: a number in [0, 1), a new one each time.
+        mirror_address: The MIRROR_ADDRESS of the route; must differ from `address`.
+        jitter: Returns a number in [0, 1), a new one each time.
 
     Attributes:
-        epoch: The highest that was ever believed; it never falls.
+        epoch: The highest epoch that was ever accepted; it never falls.
     """
 
     def __init__(self, address: Address, mirror_address: Address, jitter: Callable[[], float]) -> None:
@@ -193,7 +195,7 @@ class MirroredRoute(Generic[Address]):
         self.standing = MirrorState.NEVER_USED
         self._seen: dict[Address, AddressState] = dict.fromkeys(self.addresses, AddressState())
         self._heard: dict[Address, MirrorEvent] = {}
-        self._claimants: set[Address] = set()  # who has claimed `epoch`
+        self._claimants: set[Address] = set()  # the addresses that have claimed `epoch`
         self._stale: dict[Address, str] = {}
         self._met: dict[Address, str] = {}
         self._asking = ProbeSchedule(self.addresses, jitter)
@@ -230,10 +232,10 @@ class MirroredRoute(Generic[Address]):
     @property
     def alarm(self) -> str:
         """
-        What an administrator has to correct, empty when nothing.
+        Return the problem that an administrator has to correct, empty when there is none.
 
-        Both have claimed one epoch: reported until a failover raises it. An address shows a stale copy: until something
-        else is heard of it. Both lead to one instance: until one of them does not.
+        Both have claimed one epoch: reported until a failover raises it. An address shows a stale copy: until another
+        report about it arrives. Both lead to one instance: until one of them does not.
         """
         texts = list(self._stale.values())
         first, second = self.addresses
@@ -244,7 +246,7 @@ class MirroredRoute(Generic[Address]):
         return "; ".join(texts)
 
     def use(self, now: float) -> tuple[Address, ...]:
-        """Somebody has a frame to send. To be called for the first one; calling it again does no harm."""
+        """Note that there is a frame to send. To be called for the first frame; calling it again does no harm."""
         before = self.standing
         self.standing = ON_USE[before]
         return self._ask(before, now, has_changed=False)
@@ -255,9 +257,11 @@ class MirroredRoute(Generic[Address]):
 
     def on_reply(self, address: Address, role: str, epoch: int, now: float) -> tuple[Address, ...]:
         """
-        A PROBE_REPLY came, asked for or not: who takes over, or stands back, says so to everybody that has asked.
+        Process a PROBE_REPLY, requested or not.
 
-        A role that is none counts as `unknown`, and so does any role with an epoch above EPOCH_TOLD_MAX: no pair
+        An instance that takes over or steps down sends one to every prober that has asked it.
+
+        A text that is not a role counts as `unknown`, and so does any role with an epoch above EPOCH_TOLD_MAX: no pair
         reaches it by failovers, and the right instance could never claim a higher one.
         """
         answer = AddressState(self._seen[address].asked_at, now, MirrorRole.of(role), epoch)
@@ -355,7 +359,7 @@ class ProbeSchedule(Generic[Address]):
             self._step[address] = 2.0 * FIRST_SECONDS
 
     def stop(self) -> None:
-        """Ask no address any more."""
+        """Stop asking all addresses."""
         self._at.clear()
 
     def take(self, now: float) -> tuple[Address, ...]:
@@ -443,11 +447,11 @@ class OwnRole:
         return self.hold >= now - self._confirmed_at
 
     def is_late(self, asked_at: float, now: float) -> bool:
-        """Whether a word that was asked for then says nothing any more."""
+        """True if a report that was requested at `asked_at` is too old to count."""
         return now - asked_at > self.hold
 
     def on_word(self, word: RoleAnswer, asked_at: float, now: float) -> Act:
-        """What a report of the source leads to."""
+        """Return the act that a report of the source leads to."""
         if self.is_late(asked_at, now):
             word = RoleAnswer(MirrorRole.UNKNOWN, problem=word.problem or LATE)
         has_lapsed = self.role is MirrorRole.PRINCIPAL and not self.is_confirmed(now)
@@ -478,7 +482,7 @@ class OwnRole:
         self.rests_until = now + pause
 
     def on_stepped_down(self, problem: str, now: float, *, rest: float) -> None:
-        """It is not ours any more, and the partner may have it for so long before we try again."""
+        """Record that this instance is not the principal; the partner has `rest` seconds before we may try again."""
         self.role, self.problem = MirrorRole.MIRROR, problem
         self._confirmed_at = NEVER  # a partner that sees `mirror` may copy the file, which is open for a while still
         self.rests_until = now + rest

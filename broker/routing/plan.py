@@ -1,17 +1,17 @@
 """
-What a change of routes would do to conversations that are under way, and where messages end up in a known network.
+The effects of a change of routes on conversations under way, and the places where messages end in a known network.
 
-For a plan every conversation is decided twice, by what holds now and by what would hold, and the two decisions are
-compared: does it keep its next hops, get others, or lose its route. A conversation that has sent something may have a
-target endpoint already, so one that moves is *harm*: its messages would reach an instance that does not know the
-dialog, or a second target would answer (-8495). So is the loss of a service, at either end: the dialog fails (-8470,
--8490).
+For a plan every conversation is decided twice, by the routes that hold now and by those that would hold. The two
+decisions are compared: does the conversation keep its next hops, get others, or lose its route. A conversation that
+has sent something may have a target endpoint already, so one that moves is *harm*: its messages would reach an
+instance that does not know the dialog, or a second target would answer (-8495). So is the loss of a service, at either
+end: the dialog fails (-8470, -8490).
 
 A journey follows messages through a network of instances that are all known. Each hop is one call of `decide`, the
 function that routes real frames, for every address the hop may use: health decides which of several is used, so all of
-them count. An address leads to the sites that have it; one that no site has leads beyond what is known. A conversation
-that names no broker instance picks one by its id; instead of all ids a few are followed, of which each known broker
-instance wins one, up to `INSTANCES_MAX`. Pure.
+them count. An address leads to the sites that have it; one that no site has leads outside the known network. A
+conversation that names no broker instance picks one by its id. Instead of all ids a few are followed, of which each
+known broker instance wins one, up to `INSTANCES_MAX`. Pure.
 
 Source: rules R1.6, R2.3, R4.1 and R5.1 of docs/conformance.md.
 """
@@ -44,7 +44,7 @@ from broker.routing.route import Route
 from broker.routing.table import RouteChange, RouteTable
 
 INSTANCES_MAX = 32  # broker instances of one service that are followed; what holds for 32 holds for the rest
-ALIKE_MAX = 10_000  # consequences remembered for conversations that are alike; some 10 MB
+ALIKE_MAX = 10_000  # consequences remembered for conversations with equal facts; some 10 MB
 _TRIES = 16  # conversation ids tried for each of them: of equal weights, one in 10^7 is missed
 # The answer of another instance decides where it goes.
 _ASKS = frozenset({Disposition.ASKING_FOR_ROUTE, Disposition.PRINCIPAL_UNKNOWN})
@@ -54,7 +54,7 @@ Place: TypeAlias = NetworkAddress | bytes
 
 
 class Fate(StrEnum):
-    """What becomes of a conversation, the harmless first."""
+    """The effect of a plan on a conversation, the harmless first."""
 
     KEEPS = "keeps its target"
     FINDS = "finds a route"
@@ -78,7 +78,7 @@ class PlannedFlow:
     A conversation, or all that share a route key, in a plan.
 
     Attributes:
-        name: What people find it by.
+        name: The name under which people find it.
         has_sent: Whether a target may know it already.
         from_service: The service at this end, None when that is not here.
     """
@@ -91,7 +91,7 @@ class PlannedFlow:
 
 @dataclass(frozen=True, slots=True)
 class FlowConsequence:
-    """What becomes of one flow."""
+    """The effect of a plan on one flow."""
 
     flow: PlannedFlow
     fate: Fate
@@ -147,7 +147,7 @@ def plan(flows: Iterable[tuple[PlannedFlow, RoutingContext, RoutingContext]], *,
 
 
 def _consequences(flows: Iterable[tuple[PlannedFlow, RoutingContext, RoutingContext]]) -> Iterator[FlowConsequence]:
-    """One for each flow; those that are alike are decided once."""
+    """Yield one consequence for each flow; flows with equal facts are decided once."""
     alike: dict[tuple[object, ...], FlowConsequence] = {}
     for flow, before, after in flows:
         facts = flow.facts
@@ -163,7 +163,7 @@ def _consequences(flows: Iterable[tuple[PlannedFlow, RoutingContext, RoutingCont
 
 
 def consequence(flow: PlannedFlow, before: RoutingContext, after: RoutingContext) -> FlowConsequence:
-    """What becomes of one flow."""
+    """Return the effect of a plan on one flow."""
     was, will = decide(flow.facts, before), decide(flow.facts, after)
     if _is_served(flow, before.hosted) and not _is_served(flow, after.hosted):
         return FlowConsequence(flow, Fate.FAILS, was, will)
@@ -236,7 +236,7 @@ class PlannedEdit:
 
 
 def edits(changes: Iterable[RouteChange]) -> list[PlannedEdit]:
-    """What a script does to routes in the end, by name; steps on the way are folded."""
+    """Return the net effect of a script on routes, by name; intermediate steps are folded."""
     first: dict[str, Route | None] = {}
     last: dict[str, Route | None] = {}
     for old, new in changes:
@@ -258,10 +258,11 @@ class Site(Struct, frozen=True, eq=False):
     One instance.
 
     Attributes:
-        addresses: Lead to it.
-        databases: The tables by broker instance, `msdb` the one for what arrives. When its databases may have services
-            that `hosted` does not tell, `has_all_services` is False; when one of them may have a broker instance other
-            than `hosted` tells, `has_all_instances` is.
+        addresses: The network addresses that lead to it.
+        msdb: The table for messages that arrive.
+        databases: The tables by broker instance.
+        has_all_services: False when its databases may have services that `hosted` does not list.
+        has_all_instances: False when a database may have a broker instance other than the one in `hosted`.
     """
 
     name: str
@@ -284,7 +285,7 @@ class JourneyOutcome(Enum):
 
 
 class Leg(Struct, frozen=True):
-    """One decision on the way: of the database that sends, or of msdb (None), and the route taken, if any."""
+    """One decision of a journey: of the database that sends, or of msdb (None), and the route taken, if any."""
 
     site: Site
     database: bytes | None
@@ -293,12 +294,12 @@ class Leg(Struct, frozen=True):
 
 class JourneyEnd(Struct, frozen=True):
     """
-    The end of one way.
+    The end of one path.
 
     Attributes:
         legs: From the beginning; of a CIRCLE the last leg is at the site where it closes, met before.
         database: The one it was delivered to.
-        disposition: What the last site said.
+        disposition: The disposition that the last site decided.
     """
 
     outcome: JourneyOutcome
@@ -382,7 +383,7 @@ def conversations(service: str, tables: Iterable[RouteTable]) -> list[bytes]:
 
 
 def _decide(facts: RoutingFacts, site: Site, before: tuple[Leg, ...]) -> tuple[Decision, tuple[Leg, ...]]:
-    """The decision, and the way up to here; a route to the site's own address is a leg of its own."""
+    """Return the decision and the legs up to here; a route to the site's own address is a separate leg."""
     table = site.msdb if facts.database is None else site.databases[facts.database]
     here = RoutingContext(
         table, site.hosted, lambda _: AddressHealth.UNTRIED, site.is_forwarding, msdb=site.msdb, own=site.addresses

@@ -118,7 +118,7 @@ class Route(Struct, frozen=True):
 
     @property
     def identity(self) -> Identity:
-        """What two routes must share to count as one when choosing (R1.5)."""
+        """Return the properties that two routes must share to count as one when choosing (R1.5)."""
         return (self.broker_instance, self.remote_service_name, self.address, self.mirror_address)
 
     @property
@@ -141,7 +141,7 @@ class Route(Struct, frozen=True):
         return self.lifetime is None or now < self.lifetime
 
 
-# What every new database and msdb begin with (R1.3).
+# The first route of every new database and of msdb (R1.3).
 AUTO_CREATED_LOCAL = Route("AutoCreatedLocal", LOCAL)
 
 _address_of = lru_cache(maxsize=4096)(parse_address)
@@ -321,7 +321,7 @@ def _mirror_address(value: str | None) -> NetworkAddress | None:
 
 
 def _address_text(value: str | None) -> str:
-    """What the catalogue echoes: the text as written, keywords in upper case."""
+    """Return the text that the catalogue echoes: as written, with keywords in upper case."""
     text = value or ""
     return text.upper() if text.upper() in Keyword.__members__ else text
 

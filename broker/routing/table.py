@@ -36,7 +36,7 @@ _NEVER_ASKED = datetime.min.replace(tzinfo=UTC)  # the instant of a table withou
 
 
 class RouteChange(NamedTuple):
-    """What became of one route: made (`old` None), dropped (`new` None) or altered."""
+    """The change of one route: made (`old` None), dropped (`new` None) or altered."""
 
     old: Route | None
     new: Route | None
@@ -63,7 +63,7 @@ class RouteTable:
         now: datetime = _NEVER_ASKED,
     ) -> None:
         self._groups = Layered({}) if groups is None else groups
-        self._expiries = array("d") if expiries is None else expiries  # sorted; of dropped routes too, which is no harm
+        self._expiries = array("d") if expiries is None else expiries  # sorted; with dropped routes, which does no harm
         self._now = now.timestamp()
         self.count = count
         self.now = now
@@ -261,9 +261,9 @@ _unpack = msgspec.msgpack.Decoder(list[_Packed]).decode
 
 class Layered(Generic[K, V]):
     """
-    A mapping that never changes, of which a changed copy costs what was changed.
+    An immutable mapping; a changed copy costs as much as the number of changes.
 
-    Cost: `get` two look-ups at most; `changed` the changes so far, and once in a while the whole.
+    Cost: `get` two searches at most; `changed` the changes so far, and once in a while the whole.
     """
 
     __slots__ = ("_base", "_changes")
