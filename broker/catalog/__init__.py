@@ -1,1 +1,1 @@
-"""Statements carried out, configurations checked, scripts and partner files: whatever reads or changes definitions."""
+"""Everything that reads or changes definitions: running statements, checking configurations, scripts, partner files."""

@@ -58,7 +58,7 @@ class Auditing(Protocol):
     """Records what a script changes; called in the thread of the script."""
 
     def note(self, database: str, statement: Statement) -> None:
-        """A statement was carried out; nothing is committed yet."""
+        """Note that a statement has been executed; nothing is committed yet."""
 
     def seal(self, statements: int) -> None:
         """This many statements are about to be committed; raises when that cannot be recorded."""
@@ -69,7 +69,7 @@ class ScriptStage(StrEnum):
 
     WAITING = "waiting"  # for the script before it
     RUNNING = "running"
-    FINISHING = "finishing"  # everything is carried out; the new tables are made, then all of it is committed
+    FINISHING = "finishing"  # every statement is executed; the new tables are made, then all of it is committed
 
 
 class ScriptProgress(Struct, eq=False):
@@ -101,7 +101,7 @@ class ScriptMessages:
         self._more: Counter[tuple[str, str]] = Counter()
 
     def add(self, what: str, name: object, verb: str) -> None:
-        """A statement was carried out."""
+        """Add a statement that has been executed."""
         if len(self._first) < MESSAGES_MAX:
             self._first.append(f"{what} {name} {verb}")
         else:
@@ -149,7 +149,7 @@ class FailOver(Protocol):
 
     def check(self, name: str) -> None:
         """
-        Whether SET PARTNER FAILOVER may be carried out here. For any thread.
+        Check that SET PARTNER FAILOVER may be executed here. For any thread.
 
         Raises:
             StatementError: it may not.
@@ -275,7 +275,7 @@ class Catalog:
         database.rows, database.table = await asyncio.to_thread(read)
 
     async def close(self) -> None:
-        """End the scripts under way; they change nothing any more. After this no connection is borrowed."""
+        """End the scripts under way; they change nothing from then on. After this no connection is borrowed."""
         for progress in self.scripts:
             progress.is_stopped = True
         async with self.lock:

@@ -64,15 +64,15 @@ OwnerOf = Callable[[Settings], RunningInstance]
 
 class CheckReport(Struct, frozen=True):
     """
-    What a check found.
+    The findings of a check.
 
     Attributes:
-        errors: What keeps an instance from starting.
-        warnings: Settings that are legal and unwise.
-        concerns: What the scripts say that is legal and unwise.
+        errors: The errors that keep an instance from starting.
+        warnings: Settings that are legal but not advisable.
+        concerns: Statements of the scripts that are legal but not advisable.
         left_out: How many concerns of one code and file are not among them.
-        skipped: What was not checked, because the check is offline.
-        waiting: What was not checked, because of an error in the settings.
+        skipped: Checks that were not made, because the check is offline.
+        waiting: Checks that were not made, because of an error in the settings.
         running: State directories of instances that run.
     """
 
@@ -129,7 +129,7 @@ def check_files(
 
 
 def check_running(settings: Settings) -> CheckReport:
-    """What a check of the settings in force finds; the ports are taken by the instance itself."""
+    """Return the findings of a check of the settings in force; the ports are taken by the instance itself."""
     run = dry_run(settings, now=datetime.now(UTC))
     concerns, left_out = survey_all([] if run.errors else [run])
     files = frozenset(real(path_of(settings, name)) for name in (MSDB, *settings.databases))
@@ -142,13 +142,13 @@ def check_settings(
     settings: Settings, run: DryRun, *, offline: bool = False, owner: RunningInstance = NOBODY
 ) -> list[SettingError]:
     """
-    Look at everything outside that these settings need.
+    Check everything outside the configuration that these settings need.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.
-        run: What their scripts come to.
+        run: The result of running their scripts dry.
         offline: Do not bind the listening ports: another machine, or an instance that is running, has them.
-        owner: The instance that runs already; what it has is not taken by somebody else.
+        owner: The instance that runs already; its ports and files do not count as taken by another process.
 
     Returns:
         Every problem, sorted by place; empty when the instance could start.
@@ -165,7 +165,7 @@ def check_settings(
 
 
 def changeable_errors(settings: Settings) -> list[SettingError]:
-    """What is wrong with the files that a running instance could take anew: certificates, journal, admin API."""
+    """Return the errors in the files that a running instance could load again: certificates, journal, admin API."""
     return [
         *certificate_errors(settings),
         *identity_errors(settings),
@@ -176,7 +176,7 @@ def changeable_errors(settings: Settings) -> list[SettingError]:
 
 
 def warnings_of(settings: Settings, run: DryRun) -> list[SettingError]:
-    """What is legal and unwise about settings, sorted by place."""
+    """Return warnings about settings that are legal but not advisable, sorted by place."""
     found = [
         *setting_warnings(settings),
         *certificate_warnings(settings),
@@ -201,7 +201,7 @@ def _kernel(environ: Mapping[str, str]) -> list[SettingError]:
 
 
 def _role_commands(settings: Settings) -> Iterator[SettingError]:
-    """Programs that should tell a role and are not there; without an answer the instance is a mirror."""
+    """Yield an error for each role command whose program is missing; without an answer the instance is a mirror."""
     for name, database in settings.databases.items():
         command = database.role_command
         if database.mirroring != "command" or not command:
@@ -254,7 +254,7 @@ def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:
 
 
 def _skipped(settings: Settings, run: DryRun) -> Iterator[tuple[KeyPath, str]]:
-    """What only a look at this machine and its network would tell."""
+    """Yield the checks that only this machine and its network could answer."""
     for key, address in _addresses(settings):
         yield key, f'whether "{address}" can be bound'
     yield ("admin", "socket"), f'whether another instance answers on "{settings.admin.socket}"'
@@ -272,10 +272,10 @@ def _skipped(settings: Settings, run: DryRun) -> Iterator[tuple[KeyPath, str]]:
 
 def check_ways_in(settings: Settings) -> None:
     """
-    See that somebody could ask on the TCP port. Blocking.
+    Check that at least one client could send requests to the TCP port. Blocking.
 
     Raises:
-        SettingError: the file of tokens cannot be used, or nobody has a token and no certificate is trusted.
+        SettingError: the file of tokens cannot be used, or it has no tokens and no certificate is trusted.
     """
     admin = settings.admin
     if admin.listen is None:
@@ -293,7 +293,7 @@ def check_ways_in(settings: Settings) -> None:
 
 
 def admin_errors(settings: Settings) -> list[SettingError]:
-    """What keeps the admin API from starting by its files, users and groups."""
+    """Return the errors in files, users and groups that keep the admin API from starting."""
     errors: list[SettingError] = []
     for look in (holders_of, socket_group_of, admin_security_of, check_ways_in):
         try:
@@ -310,7 +310,7 @@ def admin_errors(settings: Settings) -> list[SettingError]:
 
 
 def journal_errors(settings: Settings) -> Iterator[SettingError]:
-    """What keeps a journal from being written, as far as can be seen from outside."""
+    """Yield the errors that keep a journal from being written, as far as they can be seen from outside."""
     directory = settings.journal.directory
     if directory is None:
         return
@@ -328,7 +328,7 @@ def journal_directory_error(settings: Settings, problem: str) -> SettingError:
 
 
 def tracing_errors(settings: Settings) -> Iterator[SettingError]:
-    """What keeps spans from being made, as far as can be seen from outside."""
+    """Yield the errors that keep spans from being made, as far as they can be seen from outside."""
     if settings.tracing.enabled and not _is_installed():
         hint = "pip install broker[otel], or turn it off"
         yield settings.error(("tracing", "enabled"), "tracing needs OpenTelemetry, which is not installed", hint)

@@ -1,17 +1,17 @@
 """
 Database files: taken by an instance for as long as it runs, and judged by a check without being taken.
 
-Taking one is: its lock, so that no other daemon has it; its schema, made or brought up to this release's; the fence,
-which refuses a copy of another file; and one more start noted, which of a mirrored database is a takeover and raises
-its epoch. Giving it back is the same in reverse.
+Taking a file has four steps. The file is locked, so that no other daemon has it. Its schema is made, or upgraded to
+this release's. The fence refuses a copy of another file. One more start is noted; for a mirrored database that is a
+takeover and raises its epoch. Giving the file back is the same in reverse.
 
-A check asks a running instance on the admin socket for the settings that it runs by; what it has is its own only when
-it runs from the same state directory. What is wrong with the state directory is reported once, for itself, and not
-again of each file in it.
+A check asks a running instance on the admin socket for the settings that it runs by. The files of that instance count
+as the check's own only when it runs from the same state directory. An error in the state directory is reported once,
+for the directory itself, and not again for each file in it.
 
-What an instance wrote down lately cannot be in the future. With a clock that is slow, routes live longer than they
-should, lifetimes of messages are counted wrongly and certificates are "not valid before"; nothing is lost, so an
-instance starts all the same and logs a warning.
+A timestamp that an instance wrote lately cannot be in the future. With a clock that is slow, routes live longer than
+they should, lifetimes of messages are counted wrongly and certificates are "not valid before". Nothing is lost, so an
+instance starts and logs a warning.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ log = structlog.get_logger(__name__)
 
 
 class Stack(Protocol):
-    """What gives everything back in reverse: an exit stack of either kind."""
+    """An exit stack of either kind, which gives everything back in reverse."""
 
     def callback(self, call: Callable[..., object], /, *arguments: object) -> object:
         """Call this at the end."""
@@ -93,18 +93,18 @@ def take(
     settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, told: int = 0
 ) -> DaemonConnection:
     """
-    Take a database of the configuration, or msdb. Whoever has taken it over since commits, and we do not.
+    Take a database of the configuration, or msdb. If another instance has taken it over since, that one commits.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.
-        name: Which one.
+        name: Name of the database.
         stack: Gives it back.
         least_epoch: As `note_start`.
-        told: The epoch of the last takeover of which this instance was told, 0 = of none; the new one is higher.
+        told: The epoch of the last takeover that was reported to this instance, 0 = none; the new one is higher.
 
     Raises:
-        StoreUnavailableError: another daemon has it (`HELD`), it cannot be used, is gone (`check_remains`), or nobody
-            could be told of the takeover; its epoch is as it was.
+        StoreUnavailableError: another daemon has it (`HELD`), it cannot be used, is gone (`check_remains`), or the
+            takeover could not be reported to any instance; its epoch is as it was.
         SettingError: the file is a copy of what it should be.
     """
     path, state_dir = path_of(settings, name), settings.instance.state_dir
@@ -140,9 +140,9 @@ def take(
 
 def sighted(settings: Settings, name: str, db: sqlite3.Connection, *, told: int = 0) -> Sighting:
     """
-    What tells the file of a database from its copies.
+    Compare the file of a database with what is known of it, to distinguish it from its copies.
 
-    Where a command tells the role, copies are what there is to fail over to, each with a number of its own.
+    Where a command decides the role, the copies are what an instance fails over to, and each has a separate number.
     """
     sighting = compare_file(db, path_of(settings, name), settings.instance.state_dir, reported_epoch=told)
     is_copied_on_purpose = name != MSDB and settings.databases[name].mirroring == "command"
@@ -150,7 +150,7 @@ def sighted(settings: Settings, name: str, db: sqlite3.Connection, *, told: int 
 
 
 def is_elsewhere(settings: Settings, name: str) -> bool:
-    """Whether a daemon has a mirrored database, so that nobody else may open its file, not even to look."""
+    """True if a daemon has a mirrored database, so that no other process may open its file, not even to read."""
     is_mirrored = name != MSDB and settings.databases[name].mirroring != "off"
     return is_mirrored and is_locked(path_of(settings, name))
 
@@ -161,7 +161,7 @@ def key_of(name: str) -> KeyPath:
 
 
 def check_mounted(path: Path) -> None:
-    """See that a file does not land beside the disk that it belongs on; raises StoreUnavailableError."""
+    """Check that the disk that a file belongs on is mounted; raises StoreUnavailableError."""
     problem = mount_problem(path.parent)
     if problem:
         raise StoreUnavailableError(str(path), f"{problem}: mount it, then start again")
@@ -215,7 +215,7 @@ class RunningInstance(Struct, frozen=True):
     is_unknown: bool = False
 
     def has_port(self, address: ListenAddress) -> bool:
-        """Whether it is this instance that listens where nobody else can any more."""
+        """True if it is this instance that listens where no other can listen now."""
         return self.is_unknown or any(clash(address, one) for one in self.ports)
 
     def has_file(self, path: Path) -> bool:
@@ -254,12 +254,12 @@ def file_errors(
     settings: Settings, owner: RunningInstance = NOBODY, *, but: Collection[str] = frozenset()
 ) -> list[SettingError]:
     """
-    What keeps the files of the configuration from being taken, by what is in them; for a check, which takes none.
+    Return the errors in the contents of the configured files that keep them from being taken. A check takes none.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.
-        owner: The instance that runs already, whose files are its own.
-        but: Databases of which something else is told.
+        owner: The instance that runs already and has these files open.
+        but: Databases for which another error is reported.
     """
     errors: list[SettingError] = []
     for name in (MSDB, *settings.databases):
@@ -269,7 +269,7 @@ def file_errors(
         try:
             check_mounted(path)
             if is_locked(path) and not owner.has_file(path):
-                raise StoreUnavailableError(str(path), HELD)  # noqa: TRY301 - told below as the others
+                raise StoreUnavailableError(str(path), HELD)  # noqa: TRY301 - reported below as the others
             check_remains(path)
             if not path.is_file() or not path.stat().st_size:
                 continue
@@ -291,11 +291,11 @@ def file_warnings(settings: Settings) -> list[SettingError]:
     """Files in which this instance had a database that is not there, and a start would make a new one."""
     warnings: list[SettingError] = []
     for name in (MSDB, *settings.databases):
-        # What a command moves about with its disk is missing wherever the disk is not.
+        # A database that a command moves about with its disk is missing wherever the disk is not.
         if is_elsewhere(settings, name) or (name != MSDB and settings.databases[name].mirroring == "command"):
             continue
         path = path_of(settings, name)
-        with suppress(sqlite3.Error, OSError, StoreUnavailableError):  # `file_errors` tells
+        with suppress(sqlite3.Error, OSError, StoreUnavailableError):  # `file_errors` reports it
             check_remains(path)
             what = _emptiness(path)
             problem = lost_sentence(instances_at(path, settings.instance.state_dir)) if what else ""
@@ -338,7 +338,7 @@ def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Itera
 
 
 def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
-    """That the file of this database is not what it should be."""
+    """Return the error that the file of this database is not what it should be."""
     hint = (
         f"if it is the one to go on with, moved or restored: broker database keep {name}; if it shall live beside the"
         f" original: broker database new {name}; --dry-run tells what that means"
@@ -348,9 +348,9 @@ def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
 
 def place_errors(settings: Settings) -> dict[str, SettingError]:
     """
-    What keeps the files from being opened or made, by database; of msdb what is wrong with the state directory.
+    Return, by database, the errors that keep the files from being opened or made; for msdb, of the state directory.
 
-    A file in a state directory that cannot be used is not told of. Nothing that the system refuses is raised.
+    A file in a state directory that cannot be used is not reported. Nothing that the system refuses is raised.
     """
     state_dir = settings.instance.state_dir
     found: dict[str, SettingError] = {}
@@ -393,14 +393,14 @@ def _directory_problem(directory: Path) -> tuple[str, str] | None:
 
 
 def _database_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
-    """What keeps this file from being opened or created as a database, and what to do."""
+    """Return the problem that keeps this file from being opened or created as a database, and what to do."""
     directory = path.parent
-    # Directories in the state directory are created at start; it is reported for itself.
+    # Directories in the state directory are created at start; the state directory is reported for itself.
     if directory.is_relative_to(state_dir) and not os.path.exists(path):  # noqa: PTH110 - the other raises what is refused
         return None if directory == state_dir else _directory_problem(directory)
     if not os.path.isdir(directory):  # noqa: PTH112 - as above
         return f'the directory "{directory}" does not exist', _FILE
-    problem = _directory_problem(directory)  # SQLite writes its journal beside the file
+    problem = _directory_problem(directory)  # SQLite writes its journal in the same directory
     is_there = os.path.exists(path)  # noqa: PTH110 - as above
     return _file_problem(path, state_dir) if problem is None and is_there else problem
 
@@ -421,7 +421,7 @@ def _file_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
 
 
 def _closed_files(path: Path, state_dir: Path) -> list[str]:
-    """Which files of a database, and with msdb of the instance, are there and belong to somebody else."""
+    """Return those existing files of a database, and with msdb of the instance, that belong to another user."""
     needed = dict.fromkeys([*(f"{path}{end}" for end in _BESIDE), lock_path(path)], os.R_OK | os.W_OK)
     if path == state_dir / "msdb.db":
         record = f"{state_dir / RECORD}"
@@ -432,7 +432,7 @@ def _closed_files(path: Path, state_dir: Path) -> list[str]:
 
 def clock_problem(state_dir: Path, *, now: float) -> str | None:
     """
-    What tells that the clock is behind; None when nothing does.
+    Return a description of a clock that is slow, by the time of the instance's record; None if it seems right.
 
     Args:
         state_dir: Of an instance, which writes its record there at every start and stop.

@@ -1,10 +1,11 @@
 """
-Diagnostics: what a check finds legal and probably not meant, and what kept an instance from starting.
+Diagnostics: settings and statements that are legal and probably not meant, and errors that prevented a start.
 
 Each has its place in a script or in a configuration: that of the statement which last made the route or the service.
-What was in a database file already has none; then the place is the setting that names the file, as far as the
-configuration has one. Line and column are worked out when asked for: of a million concerns most are only counted. A
-port that cannot be bound and a file that cannot be opened are reported by address and path; here the setting is found.
+A row that was in a database file already has no place; then the place is the setting that names the file, as far as
+the configuration has one. Line and column are worked out when asked for: of a million concerns most are only counted.
+A port that cannot be bound and a file that cannot be opened are reported by address and path; here the setting is
+found.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Diagnostic(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What happens and what to do; whom it is about, when no place tells that."""
+        """What happens and what to do; prefixed with the subject when there is no place."""
         text = f"{self.problem}; {self.hint}"
         return text if self.place else f"{self.subject}: {text}"
 
@@ -180,8 +181,8 @@ def store_error(settings: Settings, error: StoreUnavailableError) -> tuple[Setti
     A file that could not be used at the start, under the settings that name it; None when no setting does.
 
     Returns:
-        With it whether it stays so until somebody changes something, as with rights or a file in the way; what may pass
-        by itself is a full disk, one that is mounted later, or another daemon that has the file.
+        With it, whether the error is permanent until an operator changes something, as with rights or a file in the
+        way. A full disk, a disk that is mounted later, or another daemon that has the file may pass by itself.
     """
     cause = error.__cause__
     code = cause.errno if isinstance(cause, OSError) else None

@@ -1,11 +1,11 @@
 """
 Dry run: what the scripts of a configuration make of its databases, without touching them.
 
-The statements are carried out by `broker.catalog.execute` on a catalog in memory: copies of what the files define
+The statements are executed by `broker.catalog.execute` on a catalog in memory: copies of what the files define
 already, read-only and without their messages, and new databases where there is no file. They run in the order of the
-daemon: msdb's scripts first, each database's in its place, USE obeyed. What is different from a start: every mistake is
-reported, and the dry run goes on after it; a statement about a conversation is not judged, because conversations are
-not copied; and a database that another daemon has is taken for new, because its file must not be opened.
+daemon: msdb's scripts first, each database's in its place, USE obeyed. Three things differ from a start. Every mistake
+is reported, and the dry run goes on after it. A statement about a conversation is not judged, because conversations are
+not copied. A database that another daemon has is taken for new, because its file must not be opened.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class DryDatabase(Struct):
 
     Attributes:
         broker_instance: 16 bytes, made up when `is_identified` is False.
-        is_known: Whether anything tells which services it has: its file, or scripts.
+        is_known: Whether its services are known, from its file or from scripts.
         routes: By name, expired ones included.
         contracts: Those that are declared.
-        statements: What last made or altered a route, by its name; a route without one was in the file.
-        service_statements: What made a service, by its name.
-        permission_statements: What made a rule.
+        statements: The statement that last made or altered a route, by its name; a route without one was in the file.
+        service_statements: The statement that made a service, by its name.
+        permission_statements: The statement that made a rule.
         missed_drops: DROP ROUTE of a name that was not there.
     """
 
@@ -112,7 +112,7 @@ class DryRun(Struct, frozen=True):
 
     @property
     def msdb(self) -> DryDatabase:
-        """The database whose routes hold for what arrives."""
+        """The database whose routes hold for arriving messages."""
         return self.databases[MSDB]
 
     @property
@@ -174,7 +174,7 @@ def _open(settings: Settings, name: str) -> tuple[sqlite3.Connection, DryDatabas
 
 
 def _copy(path: Path) -> sqlite3.Connection | None:
-    """What a file defines; None when it cannot be read or is not a database of the broker, which a check reports."""
+    """Copy what a file defines; None if it cannot be read or is not a database of the broker, which a check reports."""
     if not os.path.isfile(path):  # noqa: PTH113 - the other raises what the system refuses
         return None
     try:

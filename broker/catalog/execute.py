@@ -1,16 +1,16 @@
 """
-Carrying out statements: the only way to change a catalog, whether they come from a file, the command line or HTTP.
+Executing statements: the only way to change a catalog, whether they come from a file, the command line or HTTP.
 
-A script is one change, whatever databases it names with USE: it is read and carried out statement by statement inside
-one open transaction for each of them, by one thread that borrows their connections; the next route tables are made
-there as well; then all are committed, and the loop swaps them in at once. A mistake anywhere rolls all of them back and
-names the place. What cannot be excluded: when the machine dies, or the disk fills up, between two of those commits, the
-script has happened in some files and not in others.
+A script is one change, no matter which databases it names with USE. It is read and executed statement by statement
+inside one open transaction for each of them, by one thread that borrows their connections. The next route tables are
+made there as well; then all are committed, and the loop swaps them in at once. A mistake anywhere rolls all of them
+back and names the place. One fault cannot be excluded: when the machine dies, or the disk fills up, between two of
+those commits, the script has happened in some files and not in others.
 
 Scripts run one after another. While one runs, the writers of the databases it has named so far are blocked, so only a
 script waits for a second database with the first one in hand. Memory does not grow with the script.
 
-What a statement means is the same wherever it is asked: `preview` carries a script out on copies of the databases, and
+A statement has the same meaning wherever it is run: `preview` runs a script on copies of the databases, and
 `broker.catalog.dry_run` the scripts of a configuration on a catalog in memory.
 """
 
@@ -74,7 +74,7 @@ class ScriptStoppedError(ResourceError):
 
 
 class ScriptPreview(Struct, frozen=True):
-    """What one database would hold after a script, and what the script does to its routes."""
+    """The contents of one database after a script, and the changes that the script makes to its routes."""
 
     rows: CatalogRows
     table: RouteTable
@@ -94,7 +94,7 @@ async def execute(
 
     Args:
         catalog: Brought up to date before this returns, once it is loaded.
-        statements: In order, read by another thread while the script runs; mistakes stand in their places.
+        statements: In order, read by another thread while the script runs; mistakes are among them, in their places.
         database: Where it begins; USE changes it.
         is_declared: Whether this is a script of the configuration.
         progress: Follows how far it is, and may stop it.
@@ -117,7 +117,7 @@ async def execute(
             if script.committed:
                 catalog.changed()
     messages = script.messages.lines()
-    if script.fails_over is not None:  # after its turn, which the database needs to leave
+    if script.fails_over is not None:  # once the lock is released: the database needs it to step down
         statement, name = script.fails_over
         with blaming(statement):
             messages.append(await catalog.fail_over.carry_out(name))
@@ -132,12 +132,12 @@ async def preview(
     progress: ScriptProgress | None = None,
 ) -> Mapping[str, ScriptPreview]:
     """
-    What a script would do: it is carried out as `execute` does, in its turn, on copies that are thrown away.
+    Run a script as `execute` does, and in the same queue of scripts, but on copies that are discarded.
 
     Neither the writers of the databases nor applications wait for it.
 
     Returns:
-        What each database that it changes would hold.
+        The contents that each database that the script changes would have.
 
     Raises:
         StatementError, StoreUnavailableError: as `execute`; nothing is changed in any case.
@@ -163,7 +163,7 @@ class Script:
 
     Attributes:
         current: Name of the database that the next statement is for.
-        committed: What the databases that were committed hold, once the catalog is loaded.
+        committed: The contents of the databases that were committed, once the catalog is loaded.
         fails_over: The statement and the database that is to be handed over, when the script asks for just that.
 
     Raises:
@@ -250,7 +250,7 @@ class Script:
         self.progress.statements += 1
 
     def states(self) -> dict[str, ScriptPreview]:
-        """What the databases that it has named hold now."""
+        """Return the present contents of the databases that it has named."""
         states: dict[str, ScriptPreview] = {}
         for name, session in self._sessions.items():
             database, changes = self._databases[name], session.changes
@@ -377,7 +377,7 @@ async def _in_thread(progress: ScriptProgress, work: Callable[[], _T]) -> _T:
             progress.is_stopped = True
             cancelled = error
     if cancelled is not None:
-        running.exception()  # nobody waits for it
+        running.exception()  # retrieved, because no task awaits it
         raise cancelled
     return running.result()
 

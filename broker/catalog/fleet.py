@@ -2,8 +2,8 @@
 Lint of a fleet: what several configurations say together, such as circles, dead ends, and answers that do not arrive.
 
 Instances are linked by the addresses they advertise and those they listen on; one that listens on all interfaces and
-advertises nothing cannot be found by address. What leads to an instance that was not given is not judged. Every path is
-followed with the function that routes real frames (`broker.routing.plan`).
+advertises nothing cannot be found by address. A route that leads to an instance that was not given is not judged. Every
+path is followed with the function that routes real frames (`broker.routing.plan`).
 
 Whether the names of next hops resolve is checked on this machine, with some seconds for all of them together. One that
 does not resolve today may do tomorrow, and an instance tries again at every attempt to connect: so it is a concern and
@@ -40,7 +40,7 @@ from broker.routing.table import RouteTable, build_table
 SECONDS = 5.0  # for all names: one try of the usual resolver
 NAMES_MAX = 200  # that are asked for
 _THREADS = 16
-UNNAMED = ""  # stands for a service that no route names: what routes of last resort are for
+UNNAMED = ""  # means a service that no route names: what routes of last resort are for
 
 # Where it is lost and why, and the route that led there.
 _Fault: TypeAlias = tuple[Site, bytes | None, Disposition, Site | None, bytes | None, str | None]
@@ -57,7 +57,7 @@ _REMEDY = {
 
 def survey_all(runs: Sequence[DryRun]) -> tuple[list[Diagnostic], dict[Kind, int]]:
     """
-    Everything to tell about these instances, each by itself and all together.
+    Survey these instances, each by itself and all together.
 
     Returns:
         The first `KEPT_MAX` of each kind, sorted by place; and how many others there are.
@@ -103,7 +103,7 @@ class Given:
         self.network = Network(self.run_of)
 
     def at(self, leg: Leg) -> tuple[DryRun, DryDatabase]:
-        """Whose table decided a leg."""
+        """Return the instance and the database whose table decided a leg."""
         return self.run_of[leg.site], self.home_of[leg.site, leg.database]
 
     def leads_in(self, route: Route) -> bool:
@@ -147,7 +147,7 @@ def _site(run: DryRun, tables: dict[str, RouteTable]) -> Site:
 
 
 def _addresses(endpoint: EndpointSettings) -> frozenset[NetworkAddress]:
-    """What leads to the instance, as far as the configuration tells."""
+    """Return the addresses that lead to the instance, as far as the configuration has them."""
     listening = (NetworkAddress(one.host, one.port) for one in endpoint.listen if one.port and _is_one_host(one.host))
     return frozenset(endpoint.advertise).union(listening)
 
@@ -188,7 +188,7 @@ def _circles(given: Given) -> Iterator[Diagnostic]:
 
 
 def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Diagnostic]:
-    """Instances that drop what another one of them sends there; told at the route that leads there."""
+    """Yield instances that drop what another one of them sends there; reported at the route that leads there."""
     found: dict[_Fault, tuple[JourneyEnd, set[str]]] = {}
     for site, database in given.home_of:
         for facts in given.facts(site, database):
@@ -213,9 +213,9 @@ def _remedy(end: JourneyEnd) -> str:
 
 def _is_for_answers(given: Given, start: Site, facts: RoutingFacts, end: JourneyEnd) -> bool:
     """
-    Whether the service is where the way ends, and only beginning a conversation with it is refused.
+    True if the service is where the path ends, and only beginning a conversation with it is refused.
 
-    Answers are delivered there without a route. A gateway's route does not tell which of the two it is for; a
+    Answers are delivered there without a route. A gateway's route does not show which of the two it is for; a
     database's is for answers when the other database can begin.
     """
     last = end.legs[-1].site
@@ -255,7 +255,7 @@ def _reason(end: JourneyEnd) -> str:
 
 
 class _Unheard(Struct, frozen=True):
-    """A database that reaches another and hears nothing back, as the answers end at `end`."""
+    """A database that reaches another and receives no answers, as they end at `end`."""
 
     site: Site
     home: DryDatabase
@@ -266,10 +266,10 @@ class _Unheard(Struct, frozen=True):
 
 def _missing_returns(given: Given) -> Iterator[_Unheard]:
     """
-    Pairs of databases of which one reaches the other and hears nothing back.
+    Yield pairs of databases of which one reaches the other and receives no answers.
 
-    Which service of a database begins conversations is not written anywhere, so a pair is told only when no service
-    of the one that sends can be answered.
+    Which service of a database begins conversations is not written anywhere, so a pair is reported only when no
+    service of the one that sends can be answered.
     """
     for site in given.network.sites:
         for home in given.run_of[site].users:
@@ -283,7 +283,7 @@ def _missing_returns(given: Given) -> Iterator[_Unheard]:
 def _reached(given: Given, site: Site, home: DryDatabase) -> list[tuple[Site, bytes]]:
     """Databases elsewhere that conversations of this one come to, each once."""
     sender = home.broker_instance
-    # Who names a broker instance has heard of it: conversations begin open.
+    # A sender that names a broker instance already knows it: conversations begin open.
     begun = [facts for facts in given.facts(site, sender) if facts.is_open]
     default = (route for route in live_routes(given.run_of[site], home) if route.remote_service_name is None)
     if any(leads_out(route) and given.leads_in(route) for route in default):
@@ -296,7 +296,7 @@ def _reached(given: Given, site: Site, home: DryDatabase) -> list[tuple[Site, by
 
 
 def _failing_way_back(given: Given, home: DryDatabase, target: Site, instance: bytes) -> JourneyEnd | None:
-    """Where answers to this database are lost; None when some service of it hears all of them."""
+    """Return where answers to this database are lost; None if some service of it receives all of them."""
     first: JourneyEnd | None = None
     for service in sorted(home.services):
         facts = RoutingFacts(service, home.broker_instance, bytes(16), is_from_target=True, database=instance)
@@ -368,10 +368,10 @@ def _resolve(host: str) -> object:
 
 def unresolved(run: DryRun, *, resolve: Resolve = _resolve, seconds: float = SECONDS) -> list[Diagnostic]:
     """
-    One concern for each name that does not resolve, at the first route that has it.
+    Return one concern for each name that does not resolve, at the first route that has it.
 
     Args:
-        run: What the scripts of a configuration come to.
+        run: The result of running the scripts of a configuration dry.
         resolve: Raises OSError for a name that does not; blocking.
         seconds: How long all of it may take.
     """
@@ -388,7 +388,7 @@ def unresolved(run: DryRun, *, resolve: Resolve = _resolve, seconds: float = SEC
 
 
 def named_hosts(run: DryRun) -> dict[str, tuple[str, str]]:
-    """Each name that stands for a host in a live route, with the first database and route that has it."""
+    """Return each host name in a live route, with the first database and route that has it."""
     found: dict[str, tuple[str, str]] = {}
     for database, home in run.databases.items():
         for route in home.routes.values():

@@ -49,7 +49,7 @@ from broker.store.sqlite import metadata
 from broker.store.sqlite.administration import CONTRACT_DROPPED, error_conversations
 from broker.store.sqlite.metadata import PRIORITY_DEFAULT, Priority
 
-NOT_SUPPORTED = 50000  # what the original numbers a message with that has no number of its own
+NOT_SUPPORTED = 50000  # the original's number for messages that have no separate number
 BOUND = 3716  # the original's number for the DROP of what something else names
 CHANGES_MAX = 10_000  # kept one by one; for more, reading all routes again costs less memory and about the same time
 PRIORITY_LEVELS = (1, 10)
@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 
 
 class RouteChanges(Struct):
-    """What became of the routes of one database; `are_many` and none is kept when there were more than CHANGES_MAX."""
+    """Changes to the routes of one database; with more than CHANGES_MAX, `are_many` is True and none is kept."""
 
     kept: list[RouteChange] = field(default_factory=list)
     are_many: bool = False
@@ -358,13 +358,13 @@ def _criterion(written: ddl.NameOrAny, old: str | None) -> str | None:
 
 
 def grants_of(settings: Settings, rules: Iterable[PermissionRule]) -> Grants:
-    """What the rules of msdb mean for neighbours: where they prove who they are, what is not granted is denied."""
+    """Return the rules of msdb as grants to peers: where peers authenticate, everything not granted is denied."""
     is_authenticating = settings.endpoint.authentication == "certificate"
     return Grants(rules, is_default_deny=is_authenticating, endpoint=settings.instance.name)
 
 
 def rules_of(statement: ddl.ChangePermission) -> list[PermissionRule]:
-    """What a statement says, one rule for each of its principals; REVOKE takes away what they are about."""
+    """Return the rules of a statement, one for each principal; REVOKE takes away what these rules are about."""
     securable = ANYBODY if statement.permission is Permission.CONNECT else statement.securable
     state = PermissionState.DENY if isinstance(statement, ddl.DenyPermission) else PermissionState.GRANT
     principals = map(parse_principal, statement.principals)

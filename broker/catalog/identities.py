@@ -2,8 +2,8 @@
 Identities: the certificates and known peers of databases, loaded at the start and when their files change.
 
 Files are polled every few seconds, by name; those that are still being written are left alone until two polls find the
-same. Files that cannot be used leave everything as it was, with a warning in the log, but for one thing: a peer that is
-in no file any more is not known any more.
+same. Files that cannot be used leave everything as it was, with a warning in the log, with one exception: a peer that
+is no longer in any file is no longer known.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def credentials_of(settings: Settings, name: str) -> DialogCredentials:
 
 
 def identity_errors(settings: Settings) -> list[SettingError]:
-    """What keeps the databases from using their files: the first problem of each, as at the start."""
+    """Return the errors that keep the databases from using their files: the first of each database, as at the start."""
     errors: list[SettingError] = []
     for name in settings.databases:
         try:
@@ -125,7 +125,7 @@ class Identities:
         self._used[name] = await asyncio.to_thread(_Known.with_files, settings, name, credentials)
 
     async def _narrow(self, name: str) -> None:
-        """Whatever cannot be used, those are not known any more who are in no file any more."""
+        """Withdraw the peers that are no longer in any file, even if some files cannot be used."""
         now = await asyncio.to_thread(_files, self._settings, name, self._used[name].files)
         credentials = self._used[name].narrowed(now)
         if credentials is not None:
@@ -136,14 +136,14 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a database uses, and the fingerprints of the peers in each of its files; None: it cannot be used."""
+    """Credentials of a database, and the fingerprints of the peers in each of its files; None: it cannot be used."""
 
     credentials: DialogCredentials
     files: dict[Path, frozenset[bytes] | None]
 
     @classmethod
     def of(cls, settings: Settings, name: str) -> _Known:
-        """As its files say; nobody, when they cannot be used."""
+        """Load the credentials from its files; empty ones if the files cannot be used."""
         try:
             credentials = credentials_of(settings, name)
         except SettingError:
@@ -156,7 +156,7 @@ class _Known:
         return cls(credentials, _files(settings, name))
 
     def narrowed(self, now: dict[Path, frozenset[bytes] | None]) -> DialogCredentials | None:
-        """Without the peers that are in no file any more; None when nobody has gone."""
+        """Return the credentials without the peers that are no longer in any file; None if all peers remain."""
         known = self.credentials.peers.known
         stay = frozenset[bytes]().union(*(one for one in now.values() if one is not None))
         stay |= frozenset().union(*(self.files.get(path) or () for path, one in now.items() if one is None))

@@ -1,15 +1,15 @@
 """
-Lint: what the scripts and settings of an instance say that is legal and probably not meant.
+Lint: scripts and settings of an instance that are legal and probably not meant.
 
 A rule is worth a warning when it names something that goes wrong, not something that could be done otherwise. A rule
 that cannot be sure reports nothing.
 
 Names compare byte for byte, so two spellings are two services, and a message for one never reaches the other. A hosted
-name is taken for right, on whichever instance it is; else the first one.
+name is taken for right, on whichever instance it is; without one, the first spelling is.
 
-Grants are for peers who prove who they are. So an authenticating endpoint without any lets no peer in, and rules about
-certificates where none is shown do nothing. What a rule is about is compared with the routes of msdb and the services
-that are here; a service that neither knows may still be meant, so only a name that almost fits is reported.
+Grants are for peers that authenticate. So an authenticating endpoint without any lets no peer in, and rules about
+certificates where none is shown do nothing. The subject of a rule is compared with the routes of msdb and the services
+that are here. A service that neither knows may still be meant, so only a name that almost fits is reported.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def survey(
     unanswered: Collection[str] = (),
 ) -> Iterator[Diagnostic]:
     """
-    Everything to tell about one instance.
+    Yield every diagnostic about one instance.
 
     Args:
-        run: What its scripts come to.
+        run: The result of running its scripts dry.
         is_one_target: Whether several routes of a database to a service are known to lead to one target.
-        unanswered: Databases of which a missing way back is told already.
+        unanswered: Databases of which a missing return path is reported already.
     """
     for database in run.databases.values():
         at = (run, database)
@@ -90,7 +90,7 @@ def live_routes(run: DryRun, database: DryDatabase) -> Iterator[Route]:
 
 
 def _is_certain(remark: Remark, run: DryRun) -> bool:
-    """An absent service may be one that the application creates, unless everything is told."""
+    """Return False if a service reported as absent may be one that the application creates: not all are known."""
     if remark.lint is not Lint.LOCAL_SERVICE_ABSENT:
         return True
     needs_identity = remark.route.broker_instance is not None
@@ -125,7 +125,7 @@ def _missed_drops(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
 
 
 def _transport_names(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
-    """Services that nobody finds by TRANSPORT: of a database that uses it, and those that look as if they could be."""
+    """Yield services that TRANSPORT cannot find: of a database that uses it, and those with names like an address."""
     uses_transport = any(route.address == TRANSPORT for route in live_routes(run, database))
     at = (run, database)
     for service in sorted(database.services):
@@ -159,9 +159,9 @@ def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagno
 
 def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
     """
-    A route of last resort to LOCAL in msdb, beside services that others can reach and no route there names.
+    Yield services that others can reach by msdb's route of last resort to LOCAL, and that no route there names.
 
-    Where peers show certificates nobody sends to a service without a GRANT that names it.
+    Where peers show certificates, no peer sends to a service without a GRANT that names it.
     """
     if run.settings.endpoint.authentication == "certificate":
         return
@@ -232,7 +232,7 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
 
 
 def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
-    """Everything to tell about the permissions of msdb."""
+    """Yield every diagnostic about the permissions of msdb."""
     rules = run.msdb.rows.permissions
     is_authenticating = run.settings.endpoint.authentication == "certificate"
     if is_authenticating:
@@ -259,7 +259,7 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
 
 
 def _lacks(run: DryRun) -> Iterator[Diagnostic]:
-    """Permissions that nobody has."""
+    """Yield a diagnostic for each permission that is granted to no principal."""
     grants = grants_of(run.settings, run.msdb.rows.permissions)
     for permission, (lint, problem) in _LACK.items():
         if grants.has_granted(permission):

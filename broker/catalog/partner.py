@@ -99,7 +99,7 @@ class PartnerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         instance: Name of the instance; it also names the files and routes that the import makes.
         addresses: Where its endpoint is reached, as routes write them.
-        services: What others may send to.
+        services: The services to which others may send.
         sends_to: Services of the other side to which it wants to send, answers included.
         database: None where dialogs are not sealed.
     """
@@ -136,7 +136,7 @@ class Partner:
 
     @property
     def fingerprint(self) -> str:
-        """What two people compare: that of the endpoint's certificate, as `broker certs show` prints it."""
+        """The fingerprint that two people compare: of the endpoint's certificate, as `broker certs show` prints it."""
         return describe(self.endpoint[0]).fingerprint
 
 
@@ -176,7 +176,7 @@ class Present(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What an import changes. `files` are new, or hold something else now."""
+    """The changes of an import. `files` are new, or hold something else now."""
 
     files: dict[Path, Content]
     statements: tuple[Statement, ...]
@@ -353,10 +353,10 @@ def _verify(name: str, certificate: x509.Certificate, text: str, content: bytes)
 
 def plan(settings: Settings, database: str, partner: Partner, present: Present, *, now: datetime) -> Plan:
     """
-    What an import changes at this instance; nothing where it was imported already.
+    Return what an import changes at this instance; nothing where it was imported already.
 
-    Permissions and bindings go by the names in certificates. So a partner is refused whose name belongs to somebody
-    else here, or who would receive what is meant for others.
+    Permissions and bindings go by the names in certificates. So a partner is refused if its name belongs to another
+    principal here, or if it would receive what is meant for others.
 
     Raises:
         SettingError: certificates are not asked for here, or no pattern has room for the partner's.
@@ -502,7 +502,7 @@ def _refuse_namesakes(
     certificates: Sequence[x509.Certificate], place: Path, known: Iterable[Path | None], granted: Iterable[Principal]
 ) -> None:
     """
-    Refuse a partner who has the name of somebody else.
+    Refuse a partner that has the name of another principal.
 
     Its own certificate may be here already, or an older one of the same name in the file that is replaced.
 
@@ -547,7 +547,7 @@ def _is_namesake(one: Who, other: Who) -> bool:
 
 
 def _refuse_hosts(partner: Partner, routes: Iterable[RouteRow]) -> None:
-    """Refuse a certificate that covers the host of a route to somebody else: its holder could announce that address."""
+    """Refuse a certificate that covers the host of a route to another peer: its holder could announce that address."""
     hosts = {address.host for address in map(parse_address, partner.file.addresses) if _is_network(address)}
     for certificate in partner.endpoint:
         identity = identify(certificate.public_bytes(Encoding.DER))

@@ -3,11 +3,11 @@ Reload: read the configuration again while the instance runs. All of it takes ef
 
 Everything that can fail comes first: the file is parsed, its values and what they say together are judged, scripts are
 run dry, files and users are checked, new ports are bound and certificates loaded, all next to what is in use. Then the
-change is recorded, changed scripts are carried out as one, and at last everything is swapped in one iteration of the
-loop. Whatever fails leaves what was there, and is reported with its place.
+change is recorded, changed scripts are executed as one, and finally everything is swapped in one iteration of the
+loop. If any step fails, everything stays as it was, and the error is reported with its place.
 
-One reload runs at a time; who comes meanwhile waits for its turn and reads the file as it is then. Loop-only; what
-blocks is done in threads.
+One reload runs at a time; a caller that arrives while one runs waits, and reads the file as it is when it is admitted.
+Loop-only; what blocks is done in threads.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ReloadObserver(Auditing, Protocol):
         """See that all of this may change; raises what refuses it."""
 
     def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
-        """Statements of changed scripts; raises when one that may not be carried out is taken."""
+        """Statements of changed scripts; raises when one that may not be executed is taken."""
 
     def seal_reload(self, keys: Sequence[str]) -> None:
         """These settings are about to change; raises when that cannot be recorded. Blocking."""
@@ -100,7 +100,7 @@ class Reloadable(Protocol):
 
     async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
         """
-        Make ready for these settings, beside what is in use.
+        Make ready for these settings, next to what is in use.
 
         Args:
             settings: Those that shall hold.
@@ -123,9 +123,9 @@ class Reloaded:
     Attributes:
         changes: Settings that differ from those before.
         databases: Those whose scripts have changed.
-        scripts: What these scripts did, in words.
+        scripts: The changes that these scripts made, in words.
         connections: Links that keep the settings they had, where a change is for new ones.
-        warnings: What is unwise about the new settings and was not before, with places.
+        warnings: Warnings about the new settings that the old settings did not have, with places.
     """
 
     changes: list[Difference] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Reloaded:
 
     @property
     def waiting(self) -> list[Difference]:
-        """What waits for a restart."""
+        """The changes that need a restart to take effect."""
         return [one for one in self.changes if one.effect is Reload.RESTART]
 
     @property
@@ -195,15 +195,15 @@ class Reloads:
         Read the configuration again, and have it hold.
 
         Args:
-            is_dry_run: Only report what would change; everything else is tried all the same.
+            is_dry_run: Only report what would change; everything else is still tried.
             seen_by: Permits it, and records what changes before it does; None for a signal.
 
         Raises:
             ReloadRefusedError: the instance stops, or its settings came from no file.
             SettingsError: something is wrong with the configuration; nothing has changed.
-            StoreUnavailableError: a script could not be carried out; nothing has changed.
+            StoreUnavailableError: a script could not be executed; nothing has changed.
         """
-        # A client that goes away must not leave half of a change behind.
+        # A client that disconnects must not cause a change that is only half made.
         seen = seen_by or self._instance.admin.signalled()
         running = asyncio.get_running_loop().create_task(self._in_turn(is_dry_run=is_dry_run, seen_by=seen))
         return await asyncio.shield(running)
@@ -330,7 +330,7 @@ def _judge_files(settings: Settings) -> None:
 
 
 def _new_warnings(old: Settings, new: Settings) -> list[str]:
-    """What is unwise about these settings and was not about those before. Blocking."""
+    """Return the warnings about these settings that the old ones did not have. Blocking."""
     before = {(one.key, one.problem) for one in unwise(old)}
     return [str(one) for one in unwise(new) if (one.key, one.problem) not in before]
 
@@ -338,7 +338,7 @@ def _new_warnings(old: Settings, new: Settings) -> list[str]:
 async def _prepared(
     instance: Reloadable, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack
 ) -> CarryOut:
-    """What the instance has made ready; what prevents it is an error of the setting behind it."""
+    """Return what the instance has made ready; report what prevents it as an error of the setting that caused it."""
     try:
         return await instance.prepare(settings, changed, undo)
     except SettingError as error:

@@ -6,10 +6,10 @@ names one file is a promise: without its routes an instance would drop what it s
 pattern may match nothing: a directory of scripts can be empty, and a check only warns. A directory that may not be read
 is not an empty one.
 
-Where a script of a database has changed, was added or removed, all of that database's scripts are carried out again, in
-their order and as at a start; the scripts of other databases are left alone. All that are carried out are one change: a
-mistake in one of them, and nothing has happened. What a script does not say any more stays, as it does at a start: only
-DROP takes something away.
+Where a script of a database has changed, was added or removed, all of that database's scripts are executed again, in
+their order and as at a start; the scripts of other databases are left alone. All scripts that are executed are one
+change: a mistake in one of them, and nothing has happened. A definition that was removed from a script stays, as it
+does at a start: only DROP takes something away.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ def is_pattern(path: str) -> bool:
 
 
 def no_script(settings: Settings, key: KeyPath, path: str) -> SettingError:
-    """That there is no such file; what it is worth depends on `is_pattern`."""
+    """Return the error that there is no such file; its severity depends on `is_pattern`."""
     hint = "correct the path; it is relative to the configuration file's directory"
     problem = "matches no file" if is_pattern(path) else "does not exist, or is no plain file"
     return settings.error(key, f'"{path}" {problem}', hint)
 
 
 def closed_scripts(settings: Settings, key: KeyPath, path: str) -> SettingError | None:
-    """That a directory of scripts may not be looked into; None when all may."""
+    """Return the error that a directory of scripts may not be read; None if all may."""
     directory = closed_directory(path) if is_pattern(path) else None
     if directory is None:
         return None
@@ -123,7 +123,7 @@ def named_scripts(settings: Settings, key: KeyPath, paths: tuple[str, ...]) -> l
     The files of `routes.files` or of a database's `scripts`, in the order in which they are read.
 
     Raises:
-        SettingError: a path that is no pattern leads to no file, or a directory may not be looked into.
+        SettingError: a path that is not a pattern leads to no file, or a directory may not be read.
     """
     for number, path in enumerate(paths):
         closed = closed_scripts(settings, (*key, number), path)
@@ -157,7 +157,7 @@ async def run_declared(catalog: Catalog, path: Path, database: str, seen_by: Aud
 
     Raises:
         StatementError, StoreUnavailableError: as `execute`.
-        DdlSyntaxError: it is no text.
+        DdlSyntaxError: it is not text.
         SettingError: it cannot be read.
     """
     text = await asyncio.to_thread(_read, path)
@@ -195,7 +195,7 @@ async def _tell(progress: ScriptProgress) -> None:
 
 
 class Permitting(Auditing, Protocol):
-    """Decides which statements may be carried out, and records them."""
+    """Decides which statements may be executed, and records them."""
 
     def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
         """Pass on those that are permitted; raises when the next one is not."""
@@ -203,21 +203,21 @@ class Permitting(Auditing, Protocol):
 
 @dataclass(slots=True)
 class Scripts:
-    """The scripts as they were carried out last, in `done`, as `look` returns them."""
+    """The scripts as they were last executed, in `done`, as `look` returns them."""
 
     done: State = field(default_factory=dict)
 
     def are_others(self, found: State) -> bool:
-        """Whether anything about scripts has changed, be it that there are none any more."""
+        """True if anything about scripts has changed, even if there are none now."""
         return any(scripts != self.done.get(name, ()) for name, scripts in found.items())
 
     def changed(self, found: State) -> list[str]:
-        """The databases whose scripts are others now, msdb first; those that have none any more have nothing to do."""
+        """The databases whose scripts are others now, msdb first; those that no longer have any have nothing to do."""
         return [name for name, scripts in found.items() if scripts and scripts != self.done.get(name, ())]
 
 
 def look(settings: Settings) -> State:
-    """The scripts as they are now. Blocking; a file that cannot be read is told when it is carried out."""
+    """Return the scripts as they are now. Blocking; a file that cannot be read is reported when it is executed."""
     patterns = {MSDB: settings.routes.files} | {name: one.scripts for name, one in settings.databases.items()}
     return {name: tuple((path, _digest(path)) for path in script_files(some)) for name, some in patterns.items()}
 
@@ -234,13 +234,13 @@ async def run_changed(
     catalog: Catalog, settings: Settings, scripts: State, databases: Iterable[str], seen_by: Permitting
 ) -> list[str]:
     """
-    Carry out the scripts of these databases, all of them or none. Those that are elsewhere have theirs when they come.
+    Carry out the scripts of these databases, all or none. Databases that are elsewhere get theirs when they arrive.
 
     Returns:
-        What was done, as `execute` tells it.
+        The messages of `execute` about what was done.
 
     Raises:
-        SettingsError: a script cannot be carried out; nothing has changed.
+        SettingsError: a script cannot be executed; nothing has changed.
         StoreUnavailableError: as `execute`.
     """
     here = [name for name in databases if name in catalog.databases]
