@@ -1,1 +1,1 @@
-"""What applications hold: dialogs and messages on their own connection, in their own transaction."""
+"""The library for applications: dialogs and messages on the application's connection, in its transaction."""

@@ -259,7 +259,7 @@ class Connecting:
 
 
 def _close_unseen(opening: Future[tuple[sqlite3.Connection, str]]) -> None:
-    """In the thread that opened it, mostly: the caller does not wait for this connection any more."""
+    """Close a connection whose caller has stopped waiting for it; mostly called in the thread that opened it."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result()[0].close()
 

@@ -1,15 +1,15 @@
 """
-What applications do: begin a dialog, send, end, on their own connection and in their own transaction.
+Dialogs for applications: begin a dialog, send and end, on the application's connection and in its transaction.
 
-Nothing is sent unless the transaction commits, and nothing is consumed unless it commits; the daemon that has opened
-the same file does the network. A connection in autocommit mode (`isolation_level=None`) commits each call by itself.
-A call begins its transaction IMMEDIATE, so a busy database makes it wait, not fail with "database is locked"; a call
-that fails leaves a transaction it did not begin as it was. The connection is the application's: its row factory is
-never used here, and none of its settings is changed. What is not a connection, dialog or body at all is a TypeError.
+Messages are sent and consumed only if the transaction commits; the daemon that has opened the same file does the
+network. A connection in autocommit mode (`isolation_level=None`) commits each call separately. A call begins its
+transaction IMMEDIATE, so a busy database makes it wait, not fail with "database is locked". A call that fails leaves a
+transaction it did not begin as it was. The connection is the application's: its row factory is never used here, and
+none of its settings is changed. An argument that is not a connection, dialog or body at all raises TypeError.
 
 A remote service binding forces security. Without one a dialog with ENCRYPTION = ON may not leave its instance: the
-daemon ends it with error 9727 when it would have to. The original's default is ON; here it is ON in a database that has
-a certificate, so one without does what it did before it knew of security.
+daemon ends it with error 9727 when it would have to. The original's default is ON. Here it is ON in a database that has
+a certificate, so a database without one behaves as it did before security was added.
 
 Source: Service Broker documentation, "BEGIN DIALOG CONVERSATION", "SEND", "END CONVERSATION", "MOVE CONVERSATION",
 "BEGIN CONVERSATION TIMER", "GET TRANSMISSION STATUS", "Determining the Dialog Security Type".
@@ -41,7 +41,7 @@ from broker.store.sqlite.metadata import priority_for
 from broker.store.sqlite.side import put_secured
 from broker.store.sqlite.transaction import ask, path_of, plain
 
-_TIMED = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})  # ended here: no timer any more
+_TIMED = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})  # ended here: no timer is set
 _STATUS = (
     "SELECT c.transmission_status, c.send_sequence, c.state,"
     " (SELECT count(*) FROM broker_transmission t WHERE t.endpoint_id = c.endpoint_id)"
@@ -83,7 +83,7 @@ class Dialog:
 
     @property
     def state(self) -> ConversationState:
-        """The documented state; CLOSED also when nothing is kept of it any more."""
+        """The documented state; CLOSED also when the store has no record of the dialog left."""
         return ConversationState(self._find("state") or ConversationState.CLOSED)
 
     @property
@@ -103,7 +103,7 @@ class Dialog:
 
     @property
     def far_broker_instance(self) -> uuid.UUID | None:
-        """The database of the far side; None while any may answer, or when nothing is known of the dialog any more."""
+        """The database of the far side; None while any may answer, or when the store has no record of the dialog."""
         far = self._find("far_broker_instance")
         return None if far is None else uuid.UUID(bytes=far)
 
@@ -128,10 +128,10 @@ class Dialog:
             Its message_sequence_number.
 
         Raises:
-            ConversationError: 8429 the dialog cannot send any more; 8489 its lifetime is over; 8426 unknown handle;
-                8412 a type whose name does not fit, or headers that do not; 8433 no body, or text that is not UTF-8;
-                and under a contract that is declared here: 8428 no such type, 8431 not part of the contract, 8432 and
-                8434 not for this side, 8430 and 9616 a body that is not what the type says.
+            ConversationError: 8429 the dialog can no longer send; 8489 its lifetime is over; 8426 unknown handle; 8412
+                a type name or headers that exceed their limits; 8433 no body, or text that is not UTF-8. Under a
+                contract that is declared here also: 8428 no such type; 8431 not part of the contract; 8432 and 8434 not
+                for this side; 8430 and 9616 a body that its type does not allow.
             StoreBusyError: the database stayed locked.
             StoreUnavailableError: the connection has `PRAGMA synchronous` below FULL, which is checked once for each
                 dialog object; or the disk of temporary files is full.
@@ -162,16 +162,16 @@ class Dialog:
 
     def end(self, *, error: int | None = None, description: str = "", cleanup: bool = False) -> None:
         """
-        END CONVERSATION: no more sending or receiving here; the far side is notified after everything sent.
+        END CONVERSATION: end sending and receiving at this side; the far side is notified after everything sent.
 
         Args:
             error: A positive code: END .. WITH ERROR; the far side receives an Error message after everything sent.
-            description: What the far side reads next to the code, at most 3000 characters.
+            description: The text that the far side receives with the code, at most 3000 characters.
             cleanup: END .. WITH CLEANUP: this side forgets everything and sends nothing; for administrators.
 
         Raises:
             ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is not a positive
-                whole number; 8424 a description that is too long, not UTF-8, or has no `error` to be told with.
+                whole number; 8424 a description that is too long, is not UTF-8, or is given without `error`.
             StoreBusyError: the database stayed locked.
             StoreUnavailableError: as `send`; not with cleanup, which sends nothing.
         """

@@ -88,7 +88,7 @@ def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int 
             ask(db, _TRANSMIT, (flags, type_name, now, body, *endpoint))
             ask(db, _ENDED, endpoint)
         else:
-            # The far side has not heard of it, or has ended: there is nothing to send.
+            # The far side does not know the dialog yet, or has ended: there is nothing to send.
             close(db, endpoint_id, now, _REASONS.get(before, FailureReason.FAILED_HERE))
 
 
@@ -111,7 +111,7 @@ def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID
 
 
 def _forget_unread(db: sqlite3.Connection, endpoint_id: int) -> None:
-    """What waits will not be received; the daemon removes the fragments of large messages later."""
+    """Delete the messages that wait to be received; the daemon removes the fragments of large messages later."""
     ask(db, _KEEP_LARGE, (endpoint_id,))
     for table in ("broker_message", "broker_failure"):
         ask(db, f"DELETE FROM {table} WHERE endpoint_id = ?", (endpoint_id,))  # noqa: S608 - names listed above

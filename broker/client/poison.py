@@ -1,18 +1,18 @@
 """
 Poison messages of applications that call `receive` themselves: a message that is received again was rolled back.
 
-That is certain and costs little: a connection that receives holds the write lock, so a message that was handed out
-before and is in the queue again was rolled back; by the death of its process, too. With which exception, or which of
-several messages is to blame, is not known. So from the third rollback in a row on a queue is handed out in batches half
-as large each time, until a message is alone, and only failures alone count against it. There is no rest between the
-attempts: an application that rolls back and looks again finds what was there before. While the disk is full no
-transaction can commit, whatever it received, so nothing is counted then.
+This test is certain and cheap. A connection that receives holds the write lock, so a message that was handed out before
+and is in the queue again was rolled back, or its process died. Which exception it was, or which of several messages is
+to blame, is not known. So from the third rollback in a row on, the messages of a queue are handed out in batches half
+as large each time, until a batch has one message. Only failures of a message alone in its batch count against it.
 
-The memory of a process is bounded. What was handed out last is known to the next process as well, from
-`<file>.receives`: one record for each queue, written inside the write transaction, of which a database has one at a
-time, so that nothing is locked for it. It is written to the page cache alone: that outlives the process, and when the
-power fails no message is to blame. Where the file cannot be used nothing is recorded and nothing known; it may be
-removed at any time.
+There is no pause between the attempts: an application that rolls back and receives again gets the same messages. While
+the disk is full no transaction can commit, whatever it received, so rollbacks are not counted then.
+
+The memory of a process is bounded. The next process reads the last receive of each queue from `<file>.receives`. The
+file has one record for each queue, written inside the write transaction; a database has one such transaction at a time,
+so the file needs no lock. The record is written to the page cache alone, which outlives the process; when the power
+fails no message is to blame. If the file cannot be used, nothing is recorded or known. It may be removed at any time.
 
 Source: Service Broker documentation, "Removing Poison Messages" (five rollbacks in a row of a RECEIVE).
 """
@@ -49,7 +49,7 @@ _IDENTITY = (
 
 
 class RedeliveryVerdict(Enum):
-    """What becomes of messages that are about to be handed out."""
+    """The decision about messages that are about to be handed out."""
 
     YES = "hand them out"
     LOOK_AGAIN = "one was put in quarantine: look again"
@@ -162,7 +162,7 @@ def admit(
 
 
 def forget_handed_out(path: str) -> None:
-    """What was handed out of this database just now was not seen (asyncio: cancelled); it may come again."""
+    """Forget messages handed out that the application did not see (asyncio: cancelled); they may be received again."""
     forget_last(path)
     with _lock:
         for key in [key for key in _handed_out if key[0] == path]:
@@ -179,7 +179,7 @@ def is_disk_full(path: str) -> bool:
 
 
 def _adopt(db: sqlite3.Connection, path: str, queue_id: int) -> None:
-    """What was handed out before this process began to receive, and is in the queue again, was rolled back."""
+    """Load the record of another process: if its messages are in the queue again, they were rolled back."""
     queue = path, queue_id
     if queue in _adopted:
         return
@@ -206,7 +206,7 @@ def _known_again(key: tuple[str, int], queue: tuple[str, int], message: _HandedO
     with _lock:
         known = _handed_out.pop(key, None)
         if known is None or known.identity != message.identity:
-            # Something is handed out for the first time, so what came before was committed: batches grow again.
+            # A message is handed out for the first time, so the one before was committed: batches grow again.
             if rollbacks := _rollbacks.pop(queue, 0) // 2:
                 _rollbacks[queue] = rollbacks
             _remember(key, message)
@@ -241,7 +241,7 @@ def _turn_off(db: sqlite3.Connection, queue_id: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LastReceive:
-    """What was handed out last of a queue."""
+    """The last batch handed out of a queue."""
 
     queuing_order: int  # of the first message
     identity: tuple[int, int, float]  # likewise: endpoint_id, message_sequence_number, message_enqueue_time
@@ -252,7 +252,7 @@ class LastReceive:
 
 
 def read_last(path: str, queue_id: int) -> LastReceive | None:
-    """What was handed out last; None when nothing is known. Cost: one `pread`."""
+    """Return the last batch handed out; None when it is not known. Cost: one `pread`."""
     descriptor = _descriptor_of(path, queue_id)
     if descriptor < 0:
         return None
@@ -278,7 +278,7 @@ def write_last(path: str, queue_id: int, last: LastReceive) -> None:
 
 
 def forget_last(path: str, queue_id: int | None = None) -> None:
-    """Nothing is known of a queue any more; None = of the whole database."""
+    """Erase the record of a queue; with `queue_id` None, those of all queues of the database."""
     descriptor = _descriptor_of(path, queue_id or 0)
     if descriptor < 0:
         return

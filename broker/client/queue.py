@@ -1,19 +1,19 @@
 """
-Which messages of a queue are next, and the claims by which readers lock them.
+The next messages of a queue, and the claims by which readers lock them.
 
-Messages come by priority, then in the order of arrival, without what is locked or in quarantine. The cost of a look
-does not grow with what waits: the queue's index has its rows in this order, and so has that of each conversation. Only
-where readers have the groups of everything at the head of the queue, the conversations that have messages are gone
-through one by one, not their messages.
+Messages are returned by priority, then in the order of arrival; locked and quarantined ones are skipped. The cost of a
+query does not grow with the number of waiting messages, because the queue's index has its rows in this order, and so
+has that of each conversation. Only if readers have locked all the groups at the head of the queue does the query scan
+the conversations that have messages one by one, but not their messages.
 
-A claim is a row of `broker_group_lock` with the reader's slot, written in a short transaction together with the look at
-the queue. From then on no other reader gets messages of that group, while they stay in the queue: whatever happens to
-the reader, nothing is lost. `finish_claim` removes the messages and the lock in the reader's own transaction. A failure
-and its pause are written in the transaction that removes the lock, and only by the owner of the lock.
+A claim is a row of `broker_group_lock` with the reader's slot, written in the short transaction that reads the queue.
+From then on no other reader gets messages of that group. The messages stay in the queue, so none is lost, whatever
+happens to the reader. `finish_claim` removes the messages and the lock in the reader's own transaction. A failure and
+its pause are written in the transaction that removes the lock, and only by the owner of the lock.
 
-Functions about claims are called inside a write transaction of the caller's. `now` has to be read inside that
-transaction: a pause that another connection began after `now` counts as one that began before the clock was set back,
-so as over.
+Functions about claims are called inside a write transaction of the caller. `now` has to be read inside that
+transaction. A pause that another connection began after `now` counts as one that began before the clock was set back,
+and therefore as over.
 
 Source: Service Broker documentation, "Conversation Group Locks", "RECEIVE".
 """
@@ -86,7 +86,7 @@ _FREE_GROUP = (
 
 
 class QueueState(NamedTuple):
-    """What one look shows of a queue."""
+    """The state of a queue, as one query returns it."""
 
     queue_id: int
     is_receive_enabled: int
@@ -125,7 +125,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """What follows the failures of a message."""
+    """How often a message is tried, and how long the first pause between two attempts is."""
 
     attempts: int = ATTEMPTS  # until quarantine
     rest_first: float = REST_FIRST  # seconds, see `note_failure`
@@ -246,7 +246,7 @@ def finish_claim(db: sqlite3.Connection, claim: Claim, endpoint_ids: Iterable[in
     The messages have been handled: remove them from the queue, and release the group.
 
     Raises:
-        ClaimLostError: the group is not this reader's any more, or another connection removed one of the messages; the
+        ClaimLostError: this reader no longer owns the group, or another connection removed one of the messages; the
             transaction must be rolled back.
     """
     gone = [order for order in claim.queuing_orders if not remove_message(db, order)]

@@ -1,11 +1,11 @@
 """
 Readers: functions that receive the messages of a queue, the original's activated procedures; how they are made and run.
 
-A plain function runs in its own thread, a coroutine function in the loop, with a thread for what touches the file. To
-stop is to claim nothing new and to finish what is under way; what takes longer than the grace period is cut off: a
-coroutine is cancelled, which counts as no failure, a thread cannot be, and its messages come again when the process has
-ended. There is no list of all readers anywhere: `broker run` and `run_readers` are given a module, a `Readers` or the
-readers. What each worker does is `broker.client.reader_worker`.
+A plain function runs in its own thread. A coroutine function runs in the loop, with a thread for access to the file. To
+stop, the pool claims no further groups and waits for calls under way, for the grace period at most. After it a
+coroutine is cancelled, which does not count as a failure. A thread cannot be cancelled; its messages are received again
+when the process has ended. There is no global list of readers: `broker run` and `run_readers` are given a module, a
+`Readers` or the readers. The workers are in `broker.client.reader_worker`.
 
 Source: Service Broker documentation, "Service Broker Activation".
 """
@@ -184,7 +184,7 @@ def run_until_signal(
     grace: float | None = None,
     on_stop: Callable[[], None] | None = None,
 ) -> bool:
-    """Run readers in a loop of their own until SIGTERM or SIGINT, when `on_stop` is called; see `run_readers`."""
+    """Run readers in a new event loop until SIGTERM or SIGINT, when `on_stop` is called; see `run_readers`."""
 
     async def run() -> bool:
         stop = asyncio.Event()
@@ -272,7 +272,7 @@ class ReaderPool:
         return is_finished
 
     def close(self) -> None:
-        """Give back what is not in use any more."""
+        """Stop the databases and the threads; close workers and databases, unless threads had to be left running."""
         for database in self._databases:
             database.stop()
         if self._pool is not None:

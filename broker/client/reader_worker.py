@@ -7,12 +7,12 @@ Readers at work on one database: claim a conversation group, pass its messages t
    `Work.fail` rolls it back and records the failure. After a crash anywhere before the commit all is as it was before.
 
 Idle workers wait without touching the file: one thread for each database polls `data_version`, which every commit of
-another connection changes, and wakes them. Of the idle workers of one reader only one looks for work at a time; when it
-has found some, the next one looks. So a message that arrives wakes one thread, however many wait.
+another connection changes, and wakes them. Of the idle workers of one reader only one searches for work at a time; when
+it has found some, the next one searches. So a message that arrives wakes one thread, however many wait.
 
-Everything here blocks, so it is for threads. What the store fails with is not the message's fault: it is logged, never
-counted. `Activation` is the original's ACTIVATION clause of a queue; applications see it as a `Reader`
-(`broker.client.reader_pool`).
+All functions here block, so they are called in threads. A failure of the store is not the message's fault: it is
+logged, and never counted. `Activation` is the original's ACTIVATION clause of a queue; applications see it as a
+`Reader` (`broker.client.reader_pool`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ReaderWorker:
         self._failures = 0  # of the store, in a row
 
     def next(self) -> Work | None:
-        """Wait for a group, claim it, and read its messages; None when nothing shall be claimed any more."""
+        """Wait for a group, claim it, and read its messages; None when the readers are stopping."""
         database, reader = self.database, self.reader
         database.count_waiting(reader.queue, 1)
         try:
@@ -182,7 +182,7 @@ class Work:
         return bool(rows)
 
     def argument(self) -> Any:
-        """What the function is passed besides the connection; from now on the connection is the function's."""
+        """Return the argument of the function next to the connection, which the function owns from now on."""
         self.db.hand_out()
         return self.messages[0] if self._reader.single else self.messages
 
@@ -289,7 +289,7 @@ class Work:
 
 
 class ReaderDatabase:
-    """What the readers of one database in this process share. Its methods may be called by any thread."""
+    """State that the readers of one database in this process share. Its methods may be called by any thread."""
 
     def __init__(self, name: str, path: Path, readers: Sequence[Activation]) -> None:
         """
@@ -481,7 +481,7 @@ class ReaderConnection(sqlite3.Connection):
         self._may_commit = False
 
     def take_back(self) -> None:
-        """The function does not have it any more; what it set on the connection is undone."""
+        """Take the connection back from the function, and undo the settings that the function changed."""
         self._may_commit = True
         self.isolation_level = "IMMEDIATE"
         self.row_factory = None
@@ -539,7 +539,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _retry_rules(name: str, path: Path, readers: Iterable[Activation]) -> dict[int, RetryRule]:
-    """What the readers want done after failures, by queue_id. Raises ConversationError 911, 208."""
+    """Return the readers' rules for failures, by queue_id. Raises ConversationError 911, 208."""
     if not path.is_file():
         raise ConversationError(911, f"database {name}: there is no file {str(path)!r}; broker serve makes it")
     try:

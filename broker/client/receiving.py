@@ -40,8 +40,8 @@ from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.quarantine import ATTEMPTS, note_success
 from broker.store.sqlite.transaction import ask, path_of, plain
 
-PAUSE_SECONDS = (0.001, 0.02)  # between two looks at the version: first, and at most
-RELOOK_SECONDS = 0.25  # between two looks into the queue when nothing has changed in the file
+PAUSE_SECONDS = (0.001, 0.02)  # between two polls of the version: first, and at most
+RELOOK_SECONDS = 0.25  # between two queries of the queue when nothing has changed in the file
 COLUMNS = (
     "m.queuing_order, m.endpoint_id, m.message_sequence_number, m.message_type_name, m.message_body,"
     " m.message_enqueue_time, m.body_fragments, c.conversation_handle, c.conversation_id, c.service_name, c.contract,"
@@ -107,12 +107,12 @@ class Received:
 
     @property
     def priority(self) -> int:
-        """That of its conversation, 1 .. 10."""
+        """The priority of its conversation, 1 .. 10."""
         return int(self._row[12])
 
     @property
     def headers(self) -> dict[str, str]:
-        """What its sender sent along with the body; empty without any."""
+        """The headers that its sender sent along with the body; empty without any."""
         return headers_of(self._row[13])
 
     @property
@@ -146,12 +146,12 @@ class Received:
 
     @property
     def error_code(self) -> int | None:
-        """Of an Error message: positive codes are the far application's, negative ones the broker's; else None."""
+        """The code of an Error message, positive from the far application, negative from the broker; None otherwise."""
         return self._error()[0]
 
     @property
     def error_description(self) -> str:
-        """Of an Error message, the text next to the code; else empty."""
+        """The text next to the code of an Error message; empty for all other messages."""
         return self._error()[1]
 
     def _error(self) -> tuple[int | None, str]:

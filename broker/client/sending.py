@@ -75,7 +75,7 @@ class _SendingSide:
     rules: dict[str, Rule | None] = field(default_factory=dict)
 
     def rule(self, type_name: str) -> Rule | None:
-        """What the contract says of a type that this side may send; None when it is not declared."""
+        """Return the contract's rule for a type that this side may send; None when the contract is not declared."""
         if type_name in self.rules:
             return self.rules[type_name]
         _check_type(type_name)
@@ -198,7 +198,7 @@ def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Car
 
 
 def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
-    """The rows of many messages; a large body is stored on the way."""
+    """Yield the rows of many messages, in order; a large message is stored directly, without a row from here."""
     now, endpoint_id, more = side.now, side.endpoint_id, side.carried
     for name, data in spool.messages():
         rule = side.rule(name)
@@ -254,7 +254,7 @@ def _store_large(sides: Sequence[_SendingSide], parts: Iterator[bytes], type_nam
 
 
 def _distinct_rules(sides: Sequence[_SendingSide], type_name: str) -> list[Rule]:
-    """What the contracts of several sides say of a type, each once."""
+    """Return the rules for a type in the contracts of several sides, each rule once."""
     return list(dict.fromkeys(rule for side in sides if (rule := side.rule(type_name)) is not None))
 
 

@@ -1,15 +1,14 @@
 """
-The application's own connection, used without disturbing it.
+Transactions on the application's own connection, with its settings unchanged.
 
-Its transaction is joined when there is one, and begun when there is none: IMMEDIATE, so that two writers wait for each
-other instead of failing with "database is locked". A transaction that is joined gets the write lock before anything is
-read, for the same reason. Its row factory is not used, none of its settings is changed, and an error of SQLite about
-the file becomes `StoreUnavailableError` with a sentence, `StoreBusyError` when others kept it locked too long: with the
-process that writes to it.
+A call joins the connection's transaction when there is one, and begins one when there is none: IMMEDIATE, so that two
+writers wait for each other instead of failing with "database is locked". A transaction that is joined gets the write
+lock before anything is read, for the same reason. The connection's row factory is not used, and none of its settings is
+changed. An error of SQLite about the file becomes `StoreUnavailableError` with a sentence. If other connections kept
+the file locked too long it becomes `StoreBusyError`, which names the process that writes to it.
 
 SQLite locks one byte of the shared-memory file for as long as a transaction writes. Linux lists such locks with their
-process, and nothing has to be opened to read that: to open and close the file itself would end the locks of this very
-process.
+process, so the file does not have to be opened: to open and close it would end the locks of the reading process.
 
 Sources: SQLite documentation, "WAL-mode File Format", section 2.3, "WAL Locks"; proc_locks(5).
 """
