@@ -1,11 +1,11 @@
 """
-The databases of a running instance, and how they come and go.
+The databases of a running instance: opening, serving, takeover and closing.
 
-A database that only this instance has is opened at the start and stays. A mirrored one is here while this instance is
-its principal: to take it over is all that a start does (lock, copy fence, schema, epoch, scripts of the configuration)
-and then its routes, services and conversations; to give it up is the same in reverse, with the batch under way ended
-and nothing acknowledged that was not committed. As soon as it is given up, frames for it are rejected as for a mirror.
-When to take over and when to step down is decided by `broker.daemon.roles`.
+A database that only this instance has is opened at the start and stays open. A mirrored database is open while this
+instance is its principal. A takeover does all that a start does (lock, copy fence, schema, epoch, scripts of the
+configuration), and then loads its routes, services and conversations. To give the database up is the same in reverse:
+the batch under way ends, and only committed frames are acknowledged. As soon as the database is given up, frames for it
+are rejected as for a mirror. `broker.daemon.roles` decides when to take over and when to step down.
 
 Loop-only; files are opened and closed in threads once the instance serves.
 """
@@ -61,7 +61,7 @@ class DatabaseState(Enum):
 
 
 class DatabaseEvent(Enum):
-    """What moves a database on."""
+    """An event that changes the state of a database."""
 
     LOAD = auto()
     SERVE = auto()
@@ -69,7 +69,7 @@ class DatabaseEvent(Enum):
     CLOSE = auto()
 
 
-# What is missing changes nothing: a takeover that failed is refused before it was served.
+# An event without an entry does not change the state: a takeover that failed is refused before it was served.
 TRANSITIONS: Mapping[tuple[DatabaseState, DatabaseEvent], DatabaseState] = {
     (DatabaseState.TAKEN, DatabaseEvent.LOAD): DatabaseState.LOADED,
     (DatabaseState.LOADED, DatabaseEvent.SERVE): DatabaseState.SERVED,
@@ -284,7 +284,7 @@ class Databases:
             origin.reject(frame, Disposition.DATABASE_IS_MIRROR)
 
     def answer_probe(self, probe: Probe) -> ProbeReply:
-        """What this instance is for a broker instance."""
+        """Return the role of this instance for a broker instance."""
         for status in self.standings().values():
             if status.broker_instance == probe.broker_instance:
                 return ProbeReply(probe.id, probe.broker_instance, status.role.value, status.epoch)
@@ -292,7 +292,7 @@ class Databases:
 
     @property
     def past(self) -> EndpointTotals:
-        """What databases counted that are served no more."""
+        """The counts of databases that are no longer served."""
         past = EndpointTotals(*(Counter(getattr(self._closed, one.name)) for one in fields(EndpointTotals)))
         for one in self._open.values():
             if one.state is DatabaseState.LEAVING:
@@ -300,7 +300,7 @@ class Databases:
         return past
 
     def standings(self) -> dict[str, OwnRoleStatus]:
-        """What this instance is for each of its databases, msdb left out, by name."""
+        """Return the role of this instance for each of its databases, msdb left out, by name."""
         return {name: self._standing(name) for name in self._settings.databases}
 
     def _standing(self, name: str) -> OwnRoleStatus:
@@ -326,14 +326,14 @@ class Databases:
     # --- the port `FailOver` of the catalog ---
 
     def check(self, name: str) -> None:
-        """Whether SET PARTNER FAILOVER may be carried out here. Raises StatementError."""
+        """Check that SET PARTNER FAILOVER is allowed here. Raises StatementError."""
         keeper = self._keepers.get(name)
         if keeper is None:
             raise StatementError(1416, f"the database {name!r} is not mirrored: its mirroring is off")
         keeper.check_fail_over()
 
     async def carry_out(self, name: str) -> str:
-        """Step down, and say which instance is the principal then."""
+        """Step down, and return a sentence that says which instance is the principal then."""
         return await self._keepers[name].fail_over()
 
     # --- the port `Hosting` of the role keepers ---
@@ -418,7 +418,7 @@ class Databases:
         await one.close()
         if is_leaving:
             self._closed.add(one.endpoint)
-        del self._open[name]  # only now, so that no count is missing meanwhile
+        del self._open[name]  # only now, so that no count is missing while the database closes
 
     # --- certificates ---
 

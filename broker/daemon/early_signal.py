@@ -1,8 +1,8 @@
 """
-What signals do to the process of an instance before its loop handles them, and after it no longer does.
+Signal handlers of the process of an instance, for the time before and after its loop handles signals.
 
-By default each of them ends a process, or, for the first process of a container, SIGTERM is ignored. Nothing that takes
-long to import may be in this file: it is used before anything else.
+By default each of these signals ends a process; in the first process of a container, SIGTERM is ignored. This file must
+not import modules that load slowly: it is used before any other module.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-One instance, put together: settings in, a running gateway, endpoint or both.
+One instance, built from its settings: a running gateway, endpoint or both.
 
-The only module that knows every part: it gives each lower layer the ports it declares, runs the scripts of the
-configuration, starts and stops everything in the right order, and swaps what a reload has made ready. How databases
-come and go with their roles is in `broker.daemon.databases`.
+This is the only module that knows every part. It gives each lower layer the ports it declares, runs the scripts of the
+configuration, starts and stops everything in the right order, and swaps in the parts that a reload has made ready.
+`broker.daemon.databases` opens and closes databases as their roles change.
 """
 
 from __future__ import annotations
@@ -136,19 +136,22 @@ class Instance:
 
     @property
     def past(self) -> EndpointTotals:
-        """What databases counted that are served no more."""
+        """The counts of databases that are no longer served."""
         return self.databases.past
 
     def standings(self) -> dict[str, OwnRoleStatus]:
-        """What this instance is for each of its databases, by name."""
+        """Return the role of this instance for each of its databases, by name."""
         return self.databases.standings()
 
     async def start(self, stack: AsyncExitStack) -> None:
         """
-        Bring everything up; `stack` takes it down again in reverse.
+        Start all parts; `stack` stops them again in reverse order.
 
         Raises:
-            StoreUnavailableError, ListenFailedError, StatementError, SettingError: What stands in the way.
+            StoreUnavailableError: A database cannot be opened or used.
+            ListenFailedError: The instance cannot listen on an address.
+            StatementError: A statement in a script of the configuration is refused.
+            SettingError: A setting cannot be used, or a file that a setting names.
         """
         settings = self.settings
         self.certificates.load()
@@ -256,7 +259,7 @@ class Instance:
         return addresses_of(self.listeners) | set(self.settings.endpoint.advertise)
 
     def _addresses(self) -> tuple[str, ...]:
-        """Where peers can reach this instance: as configured, else every named address it has."""
+        """Return the addresses at which peers reach this instance: the configured ones, or all named ones it has."""
         return tuple(map(str, self.settings.endpoint.advertise or named_addresses(self.listeners)))
 
     async def _run_scripts(self) -> None:
@@ -332,7 +335,7 @@ class Instance:
         self.peers.handshaker.secure(security, self.peers.links.values())
 
     def _ask(self, facts: RoutingFacts) -> None:
-        """What arrived has no route, and msdb knows where to ask for one."""
+        """Request a route for a frame that arrived and has none; msdb knows which peer to ask."""
         self.databases.msdb.route_requester.ask(facts.to_service, facts.to_broker_instance)
 
     def _announce(self, broker_instance: bytes) -> None:
@@ -403,13 +406,13 @@ class Instance:
 
 
 class InstanceLeaver:
-    """How an instance leaves; the port `Leaver` of its drain. Loop-only."""
+    """Steps of the drain of an instance; the port `Leaver` of its drain. Loop-only."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
 
     def on_drain(self) -> None:
-        """Not ready any more."""
+        """Report not ready, and set `stopping`."""
         self._instance.is_ready = False
         self._instance.stopping.set()
 
@@ -442,7 +445,9 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
         SettingsError: The configuration is wrong; everything about it in one report.
         SettingError: `BROKER_KERNEL` forces a kernel that is not there, or a certificate cannot be used; or a database
             file is a copy.
-        StoreUnavailableError, ListenFailedError, StatementError: What stands in the way.
+        StoreUnavailableError: A database cannot be opened or used.
+        ListenFailedError: The instance cannot listen on an address.
+        StatementError: A statement in a script of the configuration is refused.
     """
     if not isinstance(settings, Settings):
         settings = load_settings(Path(settings), environ=os.environ)
@@ -454,5 +459,5 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
 
 
 def _adjacent(origin: FrameOrigin) -> str:
-    """The origin of frames for the journal: the name of the peer, else its address; or the database here."""
+    """Return the origin of frames for the journal: the peer's name, its address if it has none, or the database."""
     return origin.peer_name or origin.address if isinstance(origin, Link) else getattr(origin, "database", "")

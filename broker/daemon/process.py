@@ -47,21 +47,26 @@ class StateReporter(Protocol):
     """Reports the state."""
 
     async def state(self) -> dict[str, Any]:
-        """What `GET /v1/status` answers."""
+        """Return the state, as `GET /v1/status` answers it."""
 
 
 class ManagedService(Protocol):
-    """What runs in a process: an instance. `stopping` is set once it should end."""
+    """
+    The instance that runs in a process.
+
+    Attributes:
+        stopping: Set once it should end.
+    """
 
     stopping: asyncio.Event
 
     @property
     def drain(self) -> Drain:
-        """How it leaves."""
+        """The drain of the instance."""
 
     @property
     def reloads(self) -> Reloads:
-        """How it reloads its configuration."""
+        """Reloads of its configuration."""
 
     @property
     def admin(self) -> StateReporter:
@@ -76,7 +81,7 @@ def run(serving: Serving) -> bool:
     Serve until SIGTERM or SIGINT, and drain. On uvloop where it is installed.
 
     Returns:
-        Whether nothing was left behind.
+        Whether the drain was clean.
     """
     endure()
     notify = Notify(os.environ)
@@ -113,7 +118,7 @@ async def _run(serving: Serving, notify: Notify) -> bool:
 
 
 class _Life:
-    """What signals do to the instance, and what the service manager is notified of. Loop-only."""
+    """Signals of the process, applied to the instance and reported to the service manager. Loop-only."""
 
     def __init__(self, starting: asyncio.Task[object], notify: Notify) -> None:
         self.is_ending = False
@@ -149,7 +154,7 @@ class _Life:
             self._served.drain.begin(number.name)
 
     def on_hangup(self) -> None:
-        """Reload; all signals meanwhile are one more reload."""
+        """Reload; all signals during a reload cause one further reload."""
         self._hangups += 1
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._reload(), name="reload on SIGHUP")
@@ -196,11 +201,12 @@ class _Life:
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """
-    What makes the loop of an instance: uvloop where it is installed, unless `BROKER_LOOP` says asyncio.
+    Return the factory of an instance's loop: uvloop where it is installed, unless `BROKER_LOOP` says asyncio.
 
-    Its own clock is the coarse one of the kernel, in whole milliseconds: up to some milliseconds behind
-    `time.monotonic`, which is too little to measure how long a frame was here. Both count from the same instant. Timers
-    stay those of uvloop, which may fire up to two milliseconds early. Cost: 0.1 microseconds more for `time`.
+    The loop's `time` is replaced by `time.monotonic`. The clock of uvloop is the coarse one of the kernel, in whole
+    milliseconds and up to some milliseconds late, which is not exact enough to measure how long a frame was here. Both
+    clocks count from the same instant. Timers stay those of uvloop, which may fire up to two milliseconds early. Cost:
+    0.1 microseconds more for `time`.
     """
     if os.environ.get("BROKER_LOOP") == "asyncio":
         return None
@@ -259,7 +265,7 @@ class Notify:
             self._timer = asyncio.get_running_loop().call_later(self.watchdog_s / 2, self.start_watchdog)
 
     def close(self) -> None:
-        """Notify no more."""
+        """Stop feeding the watchdog, and close the socket."""
         if self._timer is not None:
             self._timer.cancel()
         if self._socket is not None:

@@ -1,8 +1,8 @@
 """
-What the parts of an instance take from the settings, at its start and at a reload.
+Parts of an instance, made from the settings at its start and at a reload.
 
-A reload makes everything ready next to what is in use (`make_ready`), and then swaps all of it at once, which does not
-fail: `Instance` does that, as it holds the parts.
+A reload makes the new parts ready next to those in use (`make_ready`). `Instance`, which holds the parts, then swaps
+all of them at once, which does not fail.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _TLS = frozenset({"encryption", "authentication", "certificate", "private_key", 
 _IDENTITY = frozenset({"certificate", "private_key", "peers"})
 
 
-# --- what the parts take -------------------------------------------------------------------------------------
+# --- settings of the parts -----------------------------------------------------------------------------------
 
 
 def peer_limits(settings: Settings) -> PeerLimits:
-    """What peers may use."""
+    """Return the limits of what peers may use."""
     limits = settings.limits
     return PeerLimits(
         connections=limits.connections,
@@ -61,7 +61,7 @@ def peer_limits(settings: Settings) -> PeerLimits:
 
 
 def pass_limits(settings: Settings, largest: int) -> Limits:
-    """What bounds the forwarder; `largest` is the size of the largest frame that any peer may send."""
+    """Return the limits of the forwarder; `largest` is the size of the largest frame that any peer may send."""
     endpoint = settings.endpoint
     return Limits(
         pool_bytes=endpoint.message_forward_size,
@@ -73,18 +73,18 @@ def pass_limits(settings: Settings, largest: int) -> Limits:
 
 
 def timeouts_of(settings: Settings) -> Timeouts:
-    """How long a peer may take."""
+    """Return how long a peer may take."""
     endpoint = settings.endpoint
     return Timeouts(endpoint.handshake_timeout, endpoint.connect_timeout, endpoint.backpressure)
 
 
 def drain_bounds(settings: Settings) -> DrainBounds:
-    """How long a drain may take."""
+    """Return how long a drain may take."""
     return DrainBounds(settings.drain.announce, settings.drain.timeout)
 
 
 def dialog_tuning(settings: Settings) -> DialogTuning:
-    """How conversations behave."""
+    """Return the parameters of conversations: resending, windows, fragments and travel limits."""
     dialog = settings.dialog
     return DialogTuning(
         backoff=Backoff(dialog.resend_first, dialog.resend_cap),
@@ -97,10 +97,10 @@ def dialog_tuning(settings: Settings) -> DialogTuning:
 
 def journal_plan(settings: Settings) -> JournalPlan | None:
     """
-    The plan of the journal; None without one. The directory is made.
+    Return the plan of the journal, and make its directory; None without a journal.
 
     Raises:
-        SettingError: What stands in its way.
+        SettingError: A setting of the journal or of tracing is wrong, or the directory cannot be made.
     """
     journal = settings.journal
     for error in (*journal_errors(settings), *tracing_errors(settings)):
@@ -127,10 +127,10 @@ def journal_plan(settings: Settings) -> JournalPlan | None:
 
 def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) -> Journal | None:
     """
-    Open the journal, at work; None without one.
+    Open and start the journal; None when there is none in the settings.
 
     Raises:
-        SettingError: What stands in its way.
+        SettingError: As `journal_plan`.
     """
     plan = journal_plan(settings)
     if plan is None:
@@ -235,7 +235,7 @@ async def make_ready(
 
 
 def _explained(error: ListenFailedError, address: ListenAddress, own: Sequence[ListenAddress]) -> ListenFailedError:
-    """The same error; where this very instance has the address, it says so."""
+    """Return the same error; if this instance already has the address, the error says so."""
     for one in own:
         if clash(one, address):
             taken = error.problem.partition(";")[0]

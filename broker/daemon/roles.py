@@ -1,16 +1,16 @@
 """
-The role of this instance for a mirrored database: what decides it, and the task that keeps it.
+The role of this instance for a mirrored database: its source, and the task that keeps it.
 
-A role source decides the role, by the lock of the file or by a command. It knows nothing of files, epochs or other
-databases, and only the keeper acts on its answer, so another source (the state of a replicated PostgreSQL, a lease) is
-one more class. The keeper is one task for each database with `mirroring`; it alone takes the database over and steps
-down, so neither happens twice or at once. What to do is decided by `broker.routing.mirrored`; how a database comes and
-goes is the port `Hosting`.
+A role source decides the role, by the lock of the file or by a command. It does not know files, epochs or other
+databases, and only the keeper acts on its answer. So another source (the state of a replicated PostgreSQL, a lease) is
+one more class. The keeper is one task for each database with `mirroring`. It alone takes the database over and steps
+down, so neither happens twice or at once. `broker.routing.mirrored` decides what to do; the port `Hosting` opens and
+closes the database.
 
-While another instance is the principal, the database file is not opened: all that has to be known is the lock, and the
-record that the principal writes next to the file (`broker.store.sqlite.role_file`). A mirror checks both many times a
-second, so a check is a few system calls: the lock file stays open, and the record is read when its file has changed.
-Once a second everything is read again, for storage that shows changes late. Loop-only, but for `RoleWatch.look`.
+While another instance is the principal, the database file is not opened. A mirror only has to know the lock, and the
+record that the principal writes next to the file (`broker.store.sqlite.role_file`). It checks both many times a second,
+so a check is a few system calls: the lock file stays open, and the record is read when its file has changed. Once a
+second everything is read again, for storage that shows changes late. Loop-only, except `RoleWatch.look`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# --- what decides the role -----------------------------------------------------------------------------------
+# --- role sources --------------------------------------------------------------------------------------------
 
 
 class RoleSource(Protocol):
     """
-    What decides the role.
+    Decides the role.
 
     Attributes:
         name: As the views show it.
@@ -74,7 +74,7 @@ class RoleSource(Protocol):
     is_ours: bool
 
     async def ask(self) -> RoleAnswer:
-        """What this instance should be now. Never fails: a problem is an answer as well. May be cancelled."""
+        """Return the role that this instance should have now. Never fails: a problem is an answer. May be cancelled."""
 
 
 class LockSource:
@@ -165,8 +165,8 @@ class _Run(asyncio.SubprocessProtocol):
 
     Attributes:
         printed: The beginning of its output, by descriptor; the rest is read as well, so that it can end, and dropped.
-        ended: Once the program has.
-        read: Once no process can print any more.
+        ended: Set once the program has ended.
+        read: Set once no process can print further output.
     """
 
     def __init__(self) -> None:
@@ -190,13 +190,13 @@ def _kill_group(transport: asyncio.SubprocessTransport) -> None:
         os.killpg(transport.get_pid(), signal.SIGKILL)
 
 
-# --- what a mirror sees --------------------------------------------------------------------------------------
+# --- the watch of a mirror -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
     """
-    What is seen of a database from outside.
+    The state of a database as seen from outside, without opening it.
 
     Attributes:
         is_held: Whether an instance has the lock.
@@ -225,7 +225,7 @@ class RoleWatch:
         Look once. For any thread, one at a time: storage may be slow.
 
         Args:
-            asks_lock: Else the lock is not tried, so as not to be in the way of a partner that does.
+            asks_lock: Whether to try the lock. Without it a partner that tries the lock is not disturbed.
         """
         now = time.monotonic()
         is_due = now >= self._refresh_at
@@ -510,7 +510,7 @@ class RoleKeeper:
                 self._changed.notify_all()
 
     async def _apply(self, reply: _Reply) -> Act:
-        """What an answer leads to; a principal that should step down has done so."""
+        """Apply an answer and return the resulting act; on STEP_DOWN this instance has already stepped down."""
         now = self._clock()
         has_lapsed = not self._own.is_confirmed(now)
         act = self._own.on_word(reply.answer, reply.asked_at, now)
