@@ -1,7 +1,7 @@
 """
 Files of certificates and private keys, in PEM form, and their renewal.
 
-A file appears under its name with all that is in it, on the disk, and a private key is never readable by others. No
+A file appears under its name with its whole content, on the disk, and a private key is never readable by others. No
 existing file is replaced unless that is asked for.
 
 The directory of an authority:
@@ -11,14 +11,14 @@ The directory of an authority:
     ca.cross.pem    where it has been renewed: the newer key signed by the older one, sent with what it signs
 
 Where peers trust an authority, a certificate signed by it replaces the old one, and that is all. Where they trust the
-very certificate, they must have the new one first. So it can be *prepared*: it waits next to the old one, and both are
-in a file to hand out; later it replaces the old one, and peers that have that file trust it already:
+certificate itself, they must have the new one first. So it can be *prepared*: it waits next to the old one, and both
+are in a file to hand out. Later it replaces the old one, and peers that have that file trust it already:
 
     NAME.pem  NAME.key              in use
     NAME.next.pem  NAME.next.key    prepared
-    NAME.trust.pem                  for those who trust the very certificate: the new one and the old one
+    NAME.trust.pem                  for peers that trust the certificate itself: the new one and the old one
 
-A sealing key is renewed alone; the old one stays next to it, because frames sealed to it are still on their way. Where
+A sealing key is renewed alone. The old one stays next to it, because frames sealed to it are still in transit. Where
 all of a database's certificates are prepared, the new sealing key opens from then on: peers use it as soon as they have
 it.
 """
@@ -65,7 +65,7 @@ _PRIVATE = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.+?-----END (?:[
 
 
 class Content(NamedTuple):
-    """What a file shall hold."""
+    """The content that a file shall hold."""
 
     data: bytes
     is_secret: bool = False
@@ -87,7 +87,7 @@ class Pair:
 
     @property
     def bundle(self) -> Path:
-        """The file for peers that trust the very certificates."""
+        """The file for peers that trust the certificates themselves."""
         return self.certificate.with_name(f"{self.certificate.stem}.trust.pem")
 
     def files(self, issued: Issued) -> dict[Path, Content]:
@@ -184,7 +184,7 @@ def store_files(files: Mapping[Path, Content], *, is_replacing: bool) -> None:
             if is_replacing:
                 part.replace(path)
             else:
-                os.link(part, path)  # which, unlike a renaming, fails when another process has made it meanwhile
+                os.link(part, path)  # which, unlike a renaming, fails when another process has made it
                 made.append(path)
     except BaseException:
         for path in made:
@@ -204,7 +204,7 @@ def _refuse_existing(path: Path) -> None:
 
 def _write(path: Path, content: Content, replaced: os.stat_result | None) -> None:
     """A new file. What it is to replace keeps its owner and mode: an instance has to be able to read it."""
-    path.unlink(missing_ok=True)  # left behind by a process of this number that was killed
+    path.unlink(missing_ok=True)  # left by a process of this number that was killed
     mode = SECRET_MODE if content.is_secret else PUBLIC_MODE
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         if replaced is not None:
@@ -273,18 +273,18 @@ def read_authority(directory: Path) -> Authority:
 
 
 def is_trusted_itself(issued: Issued) -> bool:
-    """Whether it is not signed by an authority, so that peers can only trust the very certificate."""
+    """True if it is not signed by an authority, so that peers can only trust the certificate itself."""
     return is_self_signed(issued.certificates[0])
 
 
 def renewed(old: Issued, validity: Validity, authority: Authority | None) -> Issued:
     """
-    The same holder with new keys.
+    Return new certificates and keys of the same holder.
 
     Args:
-        old: What is to be renewed, an endpoint's or a database's.
+        old: The certificates to renew, an endpoint's or a database's.
         validity: Of the new ones; ends with the authority's.
-        authority: Who signs; None for those that are signed by themselves.
+        authority: The signer; None for those that are signed by themselves.
 
     Raises:
         CertificateUnusableError: the authority is not the one that signed it.
@@ -335,7 +335,7 @@ def _but_sealing(issued: Issued) -> list[x509.Certificate]:
 
 
 def refuse_expired(certificate: x509.Certificate, name: str, *, now: datetime, hint: str) -> None:
-    """Raise CertificateUnusableError: it can sign nothing any more at `now` (UTC)."""
+    """Raise CertificateUnusableError if it has expired at `now` (UTC), so that it can no longer sign."""
     ends = certificate.not_valid_after_utc
     if ends <= now:
         raise CertificateUnusableError("certificate", name, f"expired at {ends:%Y-%m-%d %H:%M:%S} UTC", hint)

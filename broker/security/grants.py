@@ -1,12 +1,12 @@
 """
 Who may connect, and who may send to which service: GRANT and DENY as rules, and remote service bindings.
 
-DENY wins over GRANT, and what no rule grants is denied. Where peers need not prove who they are, a kind of permission
-that no rule mentions is granted to everybody. Service names compare byte for byte; `*` in the name of a rule matches
-any characters. Every decision has its reason: the rule that permits or forbids, or the statement that is missing. The
-kernels cache by `Profile`: peers to which the same rules apply have the same object.
+DENY wins over GRANT, and a permission that no rule grants is denied. Where peers need not prove who they are, a kind of
+permission that no rule mentions is granted to all peers. Service names compare byte for byte; `*` in the name of a rule
+matches any characters. Every decision has its reason: the rule that permits or forbids, or the statement that is
+missing. The kernels cache by `Profile`: peers to which the same rules apply have the same object.
 
-A remote service binding says by whose certificate a far service is known.
+A remote service binding names the principal whose certificate identifies a far service.
 
 Source: Service Broker documentation, "Service Broker Transport Security"; "GRANT Endpoint Permissions", "GRANT Service
 Broker Permissions", "DENY Service Broker Permissions"; "CREATE REMOTE SERVICE BINDING", "Determining the Dialog
@@ -27,14 +27,14 @@ PROFILES_MAX = 256  # sets of rules that are remembered as one object; each peer
 
 
 class Permission(StrEnum):
-    """What may be permitted."""
+    """An action that may be permitted."""
 
     CONNECT = "CONNECT"
     SEND = "SEND"
 
 
 class PermissionState(StrEnum):
-    """What a rule says."""
+    """The effect of a rule."""
 
     GRANT = "GRANT"
     DENY = "DENY"
@@ -63,7 +63,7 @@ class PermissionRuling(Struct, frozen=True):
     Whether something is permitted, and why.
 
     Attributes:
-        rule: That decides; None when there is none that permits, or when everything is permitted.
+        rule: The rule that decides; None when no rule permits, or when everything is permitted.
     """
 
     is_permitted: bool
@@ -150,7 +150,7 @@ class Grants:
         return frozenset(self.rules), self.is_default_deny, self._endpoint
 
     def is_open(self, permission: Permission) -> bool:
-        """Whether everybody has this permission, because nothing is stated about it."""
+        """True if every peer has this permission, because nothing is stated about it."""
         return not self.is_default_deny and permission not in self._stated
 
     def has_granted(self, permission: Permission) -> bool:
@@ -172,7 +172,7 @@ class Grants:
         return self._ruling(Permission.SEND, service, who, profile.rule_for(service))
 
     def profile(self, who: Who) -> Profile:
-        """What a peer may send; the same object for all peers to which the same rules apply."""
+        """Return the send permissions of a peer; the same object for all peers to which the same rules apply."""
         if self.is_open(Permission.SEND):
             return OPEN
         rules = frozenset(self._rules_of(who, Permission.SEND))

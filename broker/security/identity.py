@@ -1,14 +1,14 @@
 """
-Who a database is, and whom it knows: certificates and keys of dialog security.
+The identity of a database, and the databases that it knows: certificates and keys of dialog security.
 
 A database has one *signing* certificate (Ed25519 or ECDSA on P-256), by which others know it, and *sealing*
 certificates (X25519) of the same subject, each signed by that signing key, so that they can be renewed alone. A file
-holds the signing certificate first; what else is in it (those of a CA) is ignored: a far database is known by its very
-certificate, as in the original, so no one can make another that is believed. Of several valid ones of one subject, the
-one that is valid the longest is used to seal.
+holds the signing certificate first; other certificates in it (those of a CA) are ignored. A far database is known by
+the certificate itself, as in the original, so no one can make another that is accepted. Of several valid ones of one
+subject, the one that is valid the longest is used to seal.
 
-Whatever is wrong with a certificate is a ValueError: the library raises other errors for some parts, and parses most
-parts only when they are read. `describe` is what a certificate says, for people. Bytes and instants are arguments: no
+Every fault of a certificate is a ValueError: the library raises other errors for some parts, and parses most parts only
+when they are read. `describe` returns the content of a certificate, for people. Bytes and instants are arguments: no
 file and no clock is read.
 
 Source: Service Broker documentation, "Certificates for Dialog Security"; RFC 8410; RFC 5280; RFC 4514.
@@ -88,7 +88,7 @@ class Signing:
 
 @dataclass(frozen=True, slots=True)
 class OwnIdentity:
-    """What a database itself has; `opening` are its sealing keys by the fingerprints of their certificates."""
+    """The keys and certificates of a database; `opening` are its sealing keys by fingerprints of their certificates."""
 
     signing: Signing
     signing_key: SigningKey
@@ -140,10 +140,10 @@ class KnownPeers:
 
 def parse_own(certificate_pem: bytes, key_pem: bytes) -> OwnIdentity:
     """
-    The identity of a database.
+    Return the identity of a database.
 
     Args:
-        certificate_pem: Its signing certificate first; its sealing certificates anywhere behind that.
+        certificate_pem: Its signing certificate first; its sealing certificates anywhere after it.
         key_pem: The private keys of all of them, PKCS #8 without a password, in any order.
 
     Raises:
@@ -172,10 +172,10 @@ def parse_own(certificate_pem: bytes, key_pem: bytes) -> OwnIdentity:
 
 def parse_peers(pem: bytes) -> list[Signing]:
     """
-    The signing certificates in a file, each with the sealing certificates that it has signed; CAs are passed over.
+    Return the signing certificates in a file, each with the sealing certificates that it has signed; CAs are skipped.
 
     Raises:
-        ValueError: no signing certificate with a sealing one is in it, or what is in it is no certificate.
+        ValueError: no signing certificate with a sealing one is in it, or its content is not a certificate.
     """
     certificates = _certificates(pem)
     found = [signing for one in certificates if (signing := _signing(one, certificates)) is not None]
@@ -265,7 +265,7 @@ def _dated(ends: float, now: float) -> str:
 
 
 class Use(StrEnum):
-    """What a certificate is for; `transport` is whatever TLS can take."""
+    """The purpose of a certificate; `transport` is any certificate that TLS accepts."""
 
     AUTHORITY = "authority"
     TRANSPORT = "transport"

@@ -178,7 +178,7 @@ def _valid(certificates: tuple[x509.Certificate, ...], now: datetime) -> tuple[x
 
 
 def issue_endpoint(holder: CertificateSubject, validity: Validity, authority: Authority | None) -> Issued:
-    """What an endpoint shows its neighbours, signed by an authority, else by itself."""
+    """Issue the certificate that an endpoint shows its neighbours, signed by an authority or by itself."""
     return _issue_endpoint(_subject(holder.name), _names(holder), validity, authority)
 
 
@@ -200,7 +200,7 @@ def _issue_endpoint(
 
 
 def issue_database(holder: CertificateSubject, validity: Validity, authority: Authority | None) -> Issued:
-    """What a database shows others: who signs for it, signed by an authority or by itself, and whom to seal to."""
+    """Issue a database's signing certificate, signed by an authority or by itself, and its sealing certificate."""
     return _issue_database(_subject(holder.name), _names(holder), validity, authority)
 
 
@@ -233,7 +233,7 @@ def _issue_database(
 def _sign(
     builder: x509.CertificateBuilder, key: SigningKey, subject: x509.Name, validity: Validity, by: Authority | None
 ) -> Issued:
-    """Signed by an authority, with what leads from its key to its older ones; else by the key itself."""
+    """Sign by an authority, adding the certificates that lead from its key to its older ones, or by the key itself."""
     if by is None:
         own = _signed(_dated(builder, validity).issuer_name(subject), key)
         return Issued((own,), (key,))
@@ -318,7 +318,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         name = host.lower().rstrip(".")
     labels = name.removeprefix("*.").split(".")
-    is_number = labels[-1].isdigit()  # an address with a mistake in it is no name
+    is_number = labels[-1].isdigit()  # an address with a mistake in it is not a name
     if not all(map(_LABEL.fullmatch, labels)) or len(name) > HOST_MAX or is_number:
         hint = "write a name such as gateway.example or *.example, or an IP address, without a port"
         raise ValueError(f"{host!r} is no host: {hint}")

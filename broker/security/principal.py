@@ -1,17 +1,17 @@
 r"""
-Principals: whom a permission is granted to, as statements write it, and who a peer has proved to be.
+Principals: the holders of permissions, as statements write them, and the proven identities of peers.
 
 A principal is one of these texts; `*` matches any characters, except in a fingerprint:
 
-    public                          everybody, also peers without a certificate
+    public                          all peers, also those without a certificate
     CN=orders,O=shop                the whole subject of a certificate, as RFC 4514 writes it
     spiffe://shop.example/orders    a URI among the names of the certificate
     sha256:<64 hexadecimal digits>  the certificate itself
     orders                          the common name in the subject
 
 In a subject `*` stays within one value, so that no value can pretend to be several; as a separate part it matches any
-number of parts: `CN=orders,*`. A `*` that is meant is written `\2a`. Values compare byte for byte. Types are kept
-as certificates say them: those of RFC 4514 by their names, others, such as emailAddress, by their numbers.
+number of parts: `CN=orders,*`. A literal `*` is written `\2a`. Values compare byte for byte. Types are kept as
+certificates have them: those of RFC 4514 by their names, others, such as emailAddress, by their numbers.
 
 Source: RFC 4514 (how a subject is written), SPIFFE ID specification.
 """
@@ -70,7 +70,7 @@ _B = TypeVar("_B")
 
 
 class PrincipalKind(Enum):
-    """What of a certificate a principal is compared with."""
+    """The part of a certificate with which a principal is compared."""
 
     PUBLIC = "everybody"
     SUBJECT = "subject"
@@ -182,7 +182,7 @@ def parse_principal(text: str) -> Principal:
 
 def who_is(text: str) -> Who:
     """
-    Somebody who has proved to be just what a principal says: for questions about peers that are not there.
+    Return a peer that has proved just the identity in a principal: for questions about peers that are not connected.
 
     Raises:
         PrincipalError: it is not a principal, or matches more than one name.
@@ -244,7 +244,7 @@ def spelled(subject: str) -> str:
 
 # --- subjects ---
 
-# A relative distinguished name: types and values, mostly one; None for `*` as a part of its own. A value of a pattern
+# A relative distinguished name: types and values, mostly one; None for `*` as a separate part. A value of a pattern
 # is the texts between its wildcards, so one text where it has none.
 _Value = tuple[str, ...]
 _Part = tuple[tuple[str, _Value], ...] | None
@@ -265,7 +265,7 @@ def _parsed(subject: str) -> list[_Part] | None:
 
 
 def _covers_list(pattern: Sequence[_A | None], items: Sequence[_B], covers: Callable[[_A, _B], bool]) -> bool:
-    """The same as `covers_text`, of lists in which None stands for any number of items."""
+    """The same as `covers_text`, of lists in which None matches any number of items."""
     at = resume = here = 0
     star = -1
     while at < len(items):
@@ -294,10 +294,10 @@ def _covers_part(wanted: tuple[tuple[str, _Value], ...], part: _Part) -> bool:
 
 def _subject_parts(text: str, *, is_pattern: bool) -> list[_Part]:
     """
-    The parts of a subject, in their order.
+    Return the parts of a subject, in their order.
 
     Raises:
-        PrincipalError: it is no subject.
+        PrincipalError: the text is not a subject.
     """
     return [_subject_part(part, text, is_pattern=is_pattern) for part in _split(text, ",")]
 

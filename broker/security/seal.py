@@ -1,5 +1,5 @@
 """
-The sealed box, the body of a frame that only the far database can read and nobody can change, and its key packet.
+The sealed box, the body of a frame that only the far database can read and no other party can change; its key packet.
 
 Each frame is sealed again (a resend has another message id) with AES-256-GCM, under a key of its dialog and direction.
 Authenticated with it: the 114 bytes of the header with hop_count and time_consumed taken as zero, both names, and the
@@ -12,11 +12,11 @@ packet, ciphertext with its tag of 16 bytes.
 The key is HKDF-SHA256 of the secret of the direction (in anonymous mode: of the dialog), salted with the id of the key.
 A nonce is the count of frames under its key, which lives no longer than its process, so none is used twice.
 
-A key packet brings that secret, 32 random bytes, to the far side alone: encrypted by HPKE (X25519, HKDF-SHA256,
+A key packet brings that secret, 32 random bytes, to the far side alone. It is encrypted by HPKE (X25519, HKDF-SHA256,
 AES-256-GCM) to the receiver's sealing certificate, with a new encapsulated key each time, so a stolen key of the sender
-reveals no secret. In full mode the sender signs all of it. What the packet is for (the dialog, its direction, both
-services, the sender's broker instance, the id of the key, the certificates, the instant) is the `info` of HPKE and is
-signed, so a packet opens for just that.
+reveals no secret. In full mode the sender signs all of it. The purpose of the packet is the `info` of HPKE: the dialog,
+its direction, both services, the sender's broker instance, the id of the key, the certificates, the instant. It is
+signed, so a packet opens for that purpose only.
 
 Layout of a packet, big-endian: version (1), mode (1: 0 anonymous, 1 full), made_at in UTC seconds (8), SHA-256 of the
 receiver's sealing certificate (32), encapsulated key and secret (80); in full mode SHA-256 of the sender's signing
@@ -87,7 +87,7 @@ class SealRefusedError(Exception):
 
 
 class Mode(StrEnum):
-    """How a dialog is secured: in full mode both sides prove who they are, else the target only."""
+    """How a dialog is secured: in full mode both sides prove who they are, in anonymous mode the target only."""
 
     FULL = "FULL"
     ANONYMOUS = "ANONYMOUS"
@@ -134,7 +134,7 @@ def frame_key(secret: bytes, direction: Direction, key_id: bytes) -> AESGCM:
 
 
 def clear_part(key_id: bytes, echo: bytes, count: int, packet: bytes = b"") -> tuple[bytes, bytes]:
-    """What stands before the ciphertext, and the nonce in it; `count` of frames under this key."""
+    """Return the bytes before the ciphertext, and the nonce in them; `count` of frames under this key."""
     nonce = count.to_bytes(NONCE_BYTES, "big")
     return CLEAR.pack(VERSION, 0, key_id, echo, nonce, len(packet)) + packet, nonce
 
@@ -195,10 +195,13 @@ def open_frame(key: AESGCM, box: Box, frame: bytes, body_at: int) -> bytes:
 @dataclass(frozen=True, slots=True)
 class KeyPacket:
     """
-    A packet as it was read, nothing of it believed yet.
+    A packet as it was read, with nothing of it verified yet.
 
     Attributes:
-        made_at: UTC seconds since 1970; fingerprints 32 bytes, `signer` and `signature` empty when anonymous.
+        made_at: UTC seconds since 1970.
+        receiver: A fingerprint, 32 bytes.
+        signer: A fingerprint, 32 bytes; empty when anonymous.
+        signature: Empty when anonymous.
     """
 
     mode: Mode
@@ -216,12 +219,12 @@ def make_packet(
     Wrap a secret.
 
     Args:
-        direction: What its key is for.
+        direction: The direction of a dialog that the key of the secret serves.
         key_id: Of that key, 16 bytes.
         secret: 32 random bytes.
-        far: Whose it is.
+        far: The sealing certificate of the receiver.
         made_at: UTC seconds since 1970.
-        signer: Who sends it; None = anonymous.
+        signer: The sender; None = anonymous.
 
     Returns:
         The packet. Cost: two or three operations on a curve, some hundred microseconds.
@@ -264,17 +267,17 @@ def open_packet(
     packet: KeyPacket, direction: Direction, key_id: bytes, own: OwnIdentity, *, sender: VerifyingKey | None
 ) -> bytes:
     """
-    The secret in a packet, once its signature is verified.
+    Return the secret in a packet, once its signature is verified.
 
     Args:
         packet: As it was read.
-        direction: What the frame says its key is for.
-        key_id: Which the frame names.
-        own: Who opens it.
+        direction: The direction that the key serves, as the frame states it.
+        key_id: The id that the frame names.
+        own: The identity of the database that opens it.
         sender: The key of the signing certificate that the packet names; None for an anonymous one.
 
     Raises:
-        SealRefusedError: it is for another, or for something else, or not from whom it says.
+        SealRefusedError: it is for another receiver or another purpose, or not from the stated sender.
     """
     info = _info(direction, key_id, packet)
     if packet.mode is Mode.FULL and (
@@ -292,7 +295,7 @@ def open_packet(
 
 
 def _info(direction: Direction, key_id: bytes, packet: KeyPacket) -> bytes:
-    """What a packet is for; fields of fixed length stand first, so it can be read in one way only."""
+    """Return the purpose of a packet; fields of fixed length are first, so it can be read in one way only."""
     fixed = bytes((VERSION, packet.mode is Mode.FULL)) + packet.made_at.to_bytes(8, "big") + key_id + packet.receiver
     return _PACKET_LABEL + fixed + (packet.signer or bytes(FINGERPRINT_BYTES)) + direction.context()
 

@@ -1,27 +1,29 @@
 """
-The two halves of a secured dialog: the `Sealer` of what a side sends, and the `Opener` of what a database receives.
+The two halves of a secured dialog: the `Sealer` of the frames that a side sends, and a database's `Opener` of those
+that it receives.
 
 *Sending.* A key lives for KEY_SECONDS or KEY_FRAMES at most, and only in the process that drew it. Its packet goes with
-every frame until the far side has named the key in a frame of its own, and afterwards when the caller asks for it: with
-resends and answers to duplicates, so that a far side that has lost its memory gets it back. As long as the far side has
-not named the key, a new packet is made every REWRAP_SECONDS, for only a fresh one begins a dialog (FRESH_SECONDS). In
-full mode a key is also over when the certificate that it is wrapped for is no longer among the peers of the database,
-or when this database has another signing certificate. In anonymous mode there is one secret for both directions of a
-dialog. The initiator sends it; the target, which has no certificate to wrap a secret for, derives its keys from it.
+every frame until the far side has named the key in a frame that it sends. Afterwards it goes when the caller asks for
+it: with resends and answers to duplicates, so that a far side that has lost its memory gets it back. As long as the far
+side has not named the key, a new packet is made every REWRAP_SECONDS, for only a fresh one begins a dialog
+(FRESH_SECONDS). In full mode a key is also over when the certificate that it is wrapped for is no longer among the
+peers of the database, or when this database has another signing certificate. In anonymous mode there is one secret for
+both directions of a dialog. The initiator sends it; the target, which has no certificate to wrap a secret for, derives
+its keys from it.
 
 *Receiving.* A key is verified and unwrapped once and then kept by its id, so in steady state a frame costs one AES-GCM.
-At the bound the key that was not used for the longest is evicted; it comes back with the key packet of a resend. When a
+At the bound the key that was not used for the longest is evicted; it is restored by the key packet of a resend. When a
 signer is no longer among the peers of the database, its keys are forgotten with the next frame.
 
 - A target that has no row yet (it is about to begin, or nothing is known of it) accepts a packet of every peer that
-  this database knows, or in anonymous mode of anybody. What it found may become its row.
+  this database knows, or in anonymous mode of any sender. The result may become its row.
 - A target that began inside its instance accepts what its initiator would have sent from elsewhere: signed by that
   principal, or with the secret of that anonymous dialog.
 - A side in full mode accepts packets of its far principal only, whichever certificate that has today.
-- A target in anonymous mode accepts no other secret than the one it began with: anybody could wrap one for it.
+- A target in anonymous mode accepts no other secret than the one it began with: any sender could wrap one for it.
 - An initiator in anonymous mode accepts no packet: the target derives its keys.
 
-A frame that begins a dialog must have a fresh packet: a dialog that began and ended is remembered by its tombstone for
+A frame that begins a dialog must have a fresh packet. A dialog that began and ended is remembered by its tombstone for
 half an hour at least (`REPLAY_GUARD`), and a packet may begin one for half of that before and after its instant, so it
 cannot be replayed when the tombstone is gone. Clocks of both sides may differ by ten minutes.
 
@@ -92,7 +94,7 @@ class Secured:
     secret: bytes = field(default=b"", repr=False)
 
     def outside(self) -> Secured | None:
-        """How frames from outside this instance have to be sealed; None when none are believed."""
+        """Return how frames from outside this instance have to be sealed; None when none are accepted."""
         if self.mode is not None:
             return self
         if self.secret:
@@ -102,7 +104,7 @@ class Secured:
 
 @dataclass(slots=True)
 class DialogCredentials:
-    """What a database can prove, and whom it knows; `own` is None when it has no certificate."""
+    """The certificates of a database and of the peers that it knows; `own` is None when it has no certificate."""
 
     own: OwnIdentity | None = None
     peers: KnownPeers = field(default_factory=KnownPeers)
@@ -177,7 +179,7 @@ class Sealer:
         self._echo = key_id[:ECHO_BYTES]
         if echo == self._key_id[:ECHO_BYTES] and self._key is not None:
             self._has_arrived = self._has_ever_arrived = True
-        elif echo == NO_ECHO:  # it has none, or none any more
+        elif echo == NO_ECHO:  # it has no key, or has it no longer
             self._has_arrived = False
 
     def check(self, now: float) -> None:
@@ -264,8 +266,9 @@ class Opened(NamedTuple):
     A frame that was verified.
 
     Attributes:
-        key_id: It was sealed with, `is_new` when that was not known.
-        echo: What it named of the receiver's keys.
+        key_id: The id of the key that sealed it.
+        echo: The beginning of the id of the receiver's key that it named.
+        is_new: True when that key was not known.
     """
 
     body: bytes
@@ -301,14 +304,14 @@ class Opener:
             header: Of the frame.
             frame: All of it as it arrived.
             body: Of the frame, the sealed box.
-            secured: How the side is secured for which it is; None when there is no such row. Asked only where the
+            secured: Returns how the receiving side is secured; None when there is no such row. Called only where the
                 key is not known yet.
             now: UTC seconds since 1970.
-            is_trusting: Whether a key that is not known is looked for in the key packet, which costs some hundred
+            is_trusting: Whether a key that is not known is searched in the key packet, which costs some hundred
                 microseconds.
 
         Raises:
-            SealRefusedError: it is not believed; nothing was changed.
+            SealRefusedError: the frame is not accepted; nothing was changed.
         """
         if self._credentials.peers is not self._peers:
             self._forget_strangers()
@@ -329,7 +332,7 @@ class Opener:
         return Opened(content, box.key_id, box.echo, source, known is None)
 
     def _forget_strangers(self) -> None:
-        """The peers are others: keys whose signer is not among them are not known any more."""
+        """Forget the keys whose signer is not among the peers, which have changed."""
         self._peers = self._credentials.peers
         known = {signing.who.fingerprint for signing in self._peers.known.values()}
         for name, (_, source) in list(self._keys.items()):
@@ -363,7 +366,7 @@ class Opener:
         return frame_key(secret, direction, box.key_id), source
 
     def _signer(self, packet: KeyPacket, secured: Secured | None, now: float) -> Signing:
-        """The certificate of the signer of a packet, if this side may believe it."""
+        """Return the certificate of the signer of a packet, if this side may accept it."""
         signing = self._credentials.peers.by_fingerprint(packet.signer)
         if signing is None:
             found = f"sha256:{packet.signer.hex()}"
