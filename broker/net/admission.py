@@ -1,13 +1,14 @@
 """
-Which connections are admitted: so many in all, so many of one peer, and slots that unknown peers never get.
+Admission of connections: a limit on all, a limit for each peer, and slots that unknown peers never get.
 
-A peer is its principal where it has proved one, else its host. Known are peers that have proved a principal, and hosts
-that a route names by their IP address, that were reached by dialling, or from which a principal was proved. When all
-slots are taken, a connection of an unknown peer without HELLO is evicted, the longest first; else the new one is
-closed with the reason. What this instance dials is counted and never refused.
+A peer is identified by the principal that it has proved. A peer that has proved none is identified by its host. Known
+are peers that have proved a principal, and hosts that a route names by their IP address, that were reached by dialling,
+or from which a principal was proved. When all slots are taken, the oldest connection of an unknown peer without HELLO
+is evicted. If there is none, the new connection is closed with the reason. Connections that this instance dials are
+counted and never refused.
 
-There are never more connections than the file descriptors allow, apart from the reserve of `broker.net.listener`, so
-that a crowd of strangers cannot have accepting paused, which would lock out everybody. Loop-only.
+There are never more connections than the file descriptors allow, apart from the reserve of `broker.net.listener`.
+Therefore many unknown peers cannot cause the listener to pause, which would lock out every peer. Loop-only.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from broker.routing.table import RouteTable
 
 KNOWN_MAX = 10_000  # hosts that are remembered along with those of routes
 ROUTES_MAX = 2000  # of each table, whose addresses are read; that takes some 10 ms
-TURNED_AWAY_MAX = 64  # refused connections that may hear why; they last a second. The others are closed at once
+TURNED_AWAY_MAX = 64  # refused connections that are sent the reason; they last a second. Others are closed at once
 
 
 class Admission:
@@ -33,13 +34,13 @@ class Admission:
     The slots for connections.
 
     Args:
-        limits: What peers may take.
-        descriptors: Connections that the file descriptors allow.
+        limits: The limits for peers.
+        descriptors: The number of connections that the file descriptors allow.
 
     Attributes:
-        refused: Connections by the limit that refused them.
-        most: Connections in all.
-        meters: Of what the admitted peers bring.
+        refused: Numbers of refused connections, by the limit that refused them.
+        most: The largest number of connections in all.
+        meters: The meters of what the admitted peers send.
     """
 
     def __init__(self, limits: PeerLimits, descriptors: int) -> None:
@@ -77,14 +78,14 @@ class Admission:
         self._tables, self._named = tuple(tables), None
 
     def admit(self, link: Link, pool: Pool) -> str:
-        """Count a connection that was made; returns why it is refused instead, else "". May close another one."""
+        """Count a new connection, or return the reason for its refusal; "" if it is admitted. May close another one."""
         problem = self._maybe_refuse(link)
         if not problem:
             self.meters.add(link, pool)
         return problem
 
     def turn_away(self, link: Link, problem: str) -> None:
-        """Tell a peer why it is refused, while there are not too many of those; else only close."""
+        """Close a refused connection; the peer is sent the reason unless too many refused connections are open."""
         if len(self._turned_away) > TURNED_AWAY_MAX:
             link.close(problem)
         else:

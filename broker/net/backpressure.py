@@ -6,13 +6,13 @@ of one peer where that is limited. A link whose frames have to wait, and that fi
 Paused links are read again one by one, the longest first, each when there is space for what it may bring, along with
 what those may bring that were resumed and not read yet. So nothing is dropped while a next hop is only slow.
 
-A pause lasts so many seconds at most. If nothing has left the bound meanwhile, what fills it is dead or nearly so: from
-then on what does not fit is dropped and no link is paused for it, until something leaves.
+The length of a pause is limited. If no frame has left the bound during the pause, the next hop that fills it is dead or
+nearly so. From then on frames that do not fit are dropped and no link is paused for the bound, until a frame leaves it.
 
-A pause is also a pause for what the link brings for others. One that does bring frames which others take at once is
-therefore paused for `SHARED_PAUSE_SECONDS` and a hundredth of the time at most: where it brings more for a slow next
-hop than that one accepts, what does not fit is dropped, and the others have their frames in time. Databases here are
-never paused: they send only while their next hop accepts frames at once.
+A pause also delays the frames that the link carries for other next hops. A link with frames that other next hops accept
+at once is therefore paused for `SHARED_PAUSE_SECONDS` and a hundredth of the time at most. If such a link brings more
+for a slow next hop than that hop accepts, the frames that do not fit are dropped, and the other next hops have their
+frames in time. Databases here are never paused: they send only while their next hop accepts frames at once.
 
 A link that is paused for several bounds is read again when the last of them resumes it. Loop-only.
 """
@@ -183,7 +183,7 @@ class Backpressure:
 
 
 def _name(bound: Bound) -> str:
-    """What a status calls the bound for which a link is not read."""
+    """Return the name, in a status, of the bound for which a link is not read."""
     if isinstance(bound, PoolQuota):
         return "limits.pool_share"
     return "endpoint.message_forward_size" if isinstance(bound, Pool) else "endpoint.message_forward_share"

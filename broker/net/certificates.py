@@ -1,7 +1,7 @@
 """
 The certificate files that settings name: loaded for the ports of an instance, judged by a check, watched while it runs.
 
-Plain text has to be spelled out: where other machines reach the endpoint it is never the result of a missing key.
+Plain text has to be configured explicitly. Where other machines reach the endpoint, a missing key never results in it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POLL_SECONDS = 2.0  # between two polls of the files: a change is used within tw
 Section = Literal["endpoint", "admin"]
 
 _Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""What distinguishes two states of the files: of each its path, device, inode, size and time of change."""
+"""A fingerprint of the state of the files: the path, device, inode, size and time of change of each."""
 
 log = structlog.get_logger(__name__)
 
@@ -146,7 +146,7 @@ def certificate_uses(settings: Settings) -> dict[Path, tuple[str, ...]]:
 
 
 def certificate_errors(settings: Settings) -> list[SettingError]:
-    """What keeps the endpoint from starting: everything that is wrong with its files. Blocking."""
+    """Return all errors in the files of the endpoint; any of them keeps it from starting. Blocking."""
     endpoint = settings.endpoint
     try:
         security_of(settings)
@@ -167,12 +167,12 @@ def admin_certificate_errors(settings: Settings) -> list[SettingError]:
 
 
 def unwise(settings: Settings) -> list[SettingError]:
-    """What is legal but unwise about settings and the certificates that they name, sorted by place. Blocking."""
+    """Return the warnings about legal settings and the certificates that they name, sorted by place. Blocking."""
     return sorted([*setting_warnings(settings), *certificate_warnings(settings)], key=by_place)
 
 
 def certificate_warnings(settings: Settings) -> list[SettingError]:
-    """What is unwise about the files, or about having none. Blocking."""
+    """Return the warnings about the files, or about having none. Blocking."""
     endpoint, found = settings.endpoint, []
     is_reached = any(not address.is_loopback for address in endpoint.listen)  # then `setting_warnings` says more
     if plain_text_told(endpoint.encryption) and not is_reached:
@@ -193,14 +193,14 @@ def certificate_warnings(settings: Settings) -> list[SettingError]:
 
 
 def plain_text_told(encryption: str) -> str:
-    """What a status says of the setting; empty where every connection is encrypted."""
+    """Return the text of a status about the setting; empty where every connection is encrypted."""
     if encryption == "disabled":
         return "connections are not encrypted"
     return "connections are not encrypted where the peer has no TLS" if encryption == "supported" else ""
 
 
 def _ending(settings: Settings) -> Iterator[SettingError]:
-    """That the endpoint's own certificate ends soon; what is wrong with the files is reported elsewhere."""
+    """Yield a warning if the endpoint's own certificate ends soon; errors in the files are reported elsewhere."""
     try:
         own = security_of(settings).own
     except SettingError:
@@ -248,15 +248,16 @@ class CertificateWatch:
     The certificate files of the endpoint while it runs: polled every few seconds, loaded when they have changed.
 
     Files that are still being written, one after the other, are left alone until two polls find the same. A change is
-    loaded whole and judged as at the start before anything is used. Files that cannot be used leave everything as it
-    was, which is reported until they can, but for one thing: what is not trusted any more is refused at once. Files are
-    known by name, so renamed files and changed symbolic links count. Loop-only; files are read in a thread.
+    loaded as a whole and checked as at the start before any part of it is used. If the files cannot be used, the loaded
+    ones stay in use, and the problem is reported until the files can be used. There is one exception: certificates that
+    are no longer trusted are refused at once. Files are identified by name, so renamed files and changed symbolic links
+    count as changes. Loop-only; files are read in a thread.
 
     Attributes:
-        security: In use.
-        reloads: Since the start.
-        failures: Changes that could not be used.
-        problem: Why the files as they are now are not in use, empty when they are.
+        security: The `Security` in use.
+        reloads: The number of reloads since the start.
+        failures: The number of changes that could not be used.
+        problem: The reason why the present files are not in use; empty when they are.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -271,7 +272,7 @@ class CertificateWatch:
 
     def load(self) -> Security:
         """
-        Load the files for the first time, and warn of what is unwise. Blocking.
+        Load the files for the first time, and log the warnings about them. Blocking.
 
         Raises:
             SettingError: as `security_of`.
@@ -315,7 +316,7 @@ class CertificateWatch:
         mark = await asyncio.to_thread(self._mark)
         is_settled, self._seen = mark == self._seen, mark
         is_new = mark != self._tried
-        # What could not be used may be usable without a change, as a certificate is once its day has come.
+        # Files that could not be used may become usable without a change, as a certificate does once it is valid.
         if not is_settled or not (is_new or self.problem):
             return
         try:
@@ -326,7 +327,7 @@ class CertificateWatch:
             await self._narrow()
             return
         if await asyncio.to_thread(self._mark) != mark or settings is not self._settings:
-            return  # whatever was loaded, it is not what is there, or not what is asked for any more
+            return  # the files or the settings have changed while they were loaded
         self._tried = mark
         self.security, self.problem = security, ""
         self.reloads += 1
@@ -349,7 +350,7 @@ class CertificateWatch:
                 log.warning("certificate files not looked at", reason=str(error))
 
     async def _narrow(self) -> None:
-        """Whatever cannot be used: certificates that are in no file any more are not trusted any more."""
+        """Stop trusting certificates that are no longer in any file, even if the files cannot be used."""
         before = self.security
         endpoint = self._settings.endpoint
         self.security = await asyncio.to_thread(narrowed, before, (*endpoint.trust, *endpoint.peers))

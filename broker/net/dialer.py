@@ -47,11 +47,11 @@ class Dialer:
 
     Args:
         handshaker: Makes connections.
-        table: Keeps what came of it.
-        seconds: For a connection to come about.
+        table: Keeps the results.
+        seconds: The time limit for a connection to be established.
         is_invented: Whether no route names an address.
-        on_open: A connection has come about.
-        on_unreached: None has, or none is needed any more.
+        on_open: Called when a connection is established.
+        on_unreached: Called when no connection was established, or none is needed any longer.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Dialer:
 
     def on_link_lost(self, link: Link, dialled: NetworkAddress | None) -> None:
         """
-        Suppress what a link was dialled for, and what routes name and no link serves any more, whichever side had
-        opened it. Where its peer had announced its departure, that is not a failure.
+        Suppress the address for which a link was dialled, and the addresses that routes name and no link serves any
+        longer, whichever side had opened the link. If its peer had announced its departure, that is not a failure.
         """
         table = self._table
         served = () if link.is_peer_draining else table.addresses_of(link)
@@ -115,10 +115,10 @@ class Dialer:
 
     def dial_due(self, now: float, own: Collection[NetworkAddress]) -> None:
         """
-        Dial again what has failed and has no traffic, those first that rested longest; to be called each second.
+        Dial failed addresses without traffic again, the earliest end of suppression first; to be called each second.
 
-        What no route names any more, and what leads to this very instance (`own`), is forgotten instead, once its
-        back-off would begin low again. Cost: the addresses that were ever dialled.
+        Addresses that no route names any longer, and addresses that lead to this instance itself (`own`), are forgotten
+        instead, once their back-off would begin low again. Cost: the addresses that were ever dialled.
         """
         table = self._table
         failed = [one for one in table.histories.items() if one[1].problem and not one[1].is_dialling]
@@ -137,7 +137,7 @@ class Dialer:
 
     @property
     def named(self) -> Mapping[NetworkAddress, None]:
-        """What routes name, in order: the first `ROUTES_MAX` of each table, read once for each change."""
+        """The addresses that routes name, in order: the first `ROUTES_MAX` of each table, read once for each change."""
         if self._named is None:
             in_order = sorted(set(route_addresses(self._tables, ROUTES_MAX)), key=lambda one: (one.host, one.port))
             self._named = dict.fromkeys(in_order)
@@ -179,7 +179,7 @@ class Dialer:
         self._on_unreached(address)
 
 
-async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.socket, SocketAddress]:  # noqa: ASYNC109 - one bound for resolving and connecting, told in the error
+async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.socket, SocketAddress]:  # noqa: ASYNC109 - one bound for resolving and connecting, named in the error
     """
     A connected, non-blocking socket and where it leads; every address a name resolves to is tried in order.
 
@@ -217,7 +217,7 @@ async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.so
 
 
 def route_addresses(tables: Iterable[RouteTable], most: int) -> Iterator[NetworkAddress]:
-    """What the first so many routes of each table name."""
+    """Yield the addresses that the first `most` routes of each table name."""
     for table in tables:
         for route in islice(table, most):
             for address in (route.address, route.mirror_address):

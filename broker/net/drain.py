@@ -1,16 +1,16 @@
 """
-How an instance leaves, and how it follows peers that leave.
+Drain: how an instance leaves, and how it follows peers that leave.
 
-An instance first reports that it is not ready, and goes on as before for as long as load balancers need to notice. Then
-it accepts no new peers, sends every peer GOAWAY, and databases send nothing new; what is held leaves. The drain ends
-when nothing remains, when what remains waits for next hops that are not reached, or when the time is up. A peer that
-has moved away closes its direction and reads on; one that does not know GOAWAY falls silent. Until then what it sends
-is passed on, and what is for it leaves on the same link.
+An instance first reports that it is not ready, and works as before for as long as load balancers need to notice. Then
+it accepts no new peers, sends every peer GOAWAY, and databases send nothing new; the frames that are held are sent. The
+drain ends when no frames remain, when those that remain wait for next hops that are not reached, or when the time is
+up. A peer that has moved away closes its direction and continues to read; a peer that does not know GOAWAY falls
+silent. Until then its frames are forwarded, and frames for it are sent on the same link.
 
-A peer that says GOAWAY accepts frames until its deadline. Meanwhile what this instance sends there looks for another
-way: the same address is dialled again, where another process of the peer or its successor may answer, and so is every
-other address that leads on. A link is given up when one of them serves in its place, when none of them is to be
-expected any more, or at the deadline; the peer sees by the end of our direction that nothing more comes. Loop-only.
+A peer that sends GOAWAY accepts frames until its deadline. In that time this instance tries to reach the destination by
+another link. It dials the same address again, where another process of the peer or its successor may answer, and every
+other address that leads on. A link is given up when one of these addresses serves in its place, when none of them is
+expected to, or at the deadline. The end of our direction shows the peer that nothing more will be sent. Loop-only.
 
 Source: docs/protocol.md, "GOAWAY".
 """
@@ -50,9 +50,9 @@ class DrainStage(StrEnum):
     """How far a drain is."""
 
     SERVING = "serving"
-    ANNOUNCED = "announced"  # not ready any more; everything else as before
-    LEAVING = "leaving"  # peers move, what is held leaves
-    LEFT = "left"  # nothing is waited for any more
+    ANNOUNCED = "announced"  # no longer ready; everything else as before
+    LEAVING = "leaving"  # peers move, frames that are held are sent
+    LEFT = "left"  # the drain waits for nothing further
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +104,16 @@ class DrainRemainder:
 
 
 class Leaver(Protocol):
-    """What leaves: the instance."""
+    """The instance that leaves, as the drain sees it."""
 
     def on_drain(self) -> None:
-        """The drain begins: not ready any more."""
+        """The drain begins: the instance is no longer ready."""
 
     async def leave(self, seconds: float) -> None:
         """Accept no new peers, notify all peers, send nothing new; all within so many seconds from now."""
 
     async def remainder(self) -> DrainRemainder:
-        """What has not left yet."""
+        """Return what has not been sent yet."""
 
 
 class Drain:
@@ -121,15 +121,15 @@ class Drain:
     The drain of one instance.
 
     Args:
-        leaver: What leaves.
-        bounds_of: Asked when it begins.
+        leaver: The instance that leaves.
+        bounds_of: Returns the time limits; called when the drain begins.
 
     Attributes:
-        reason: Why, "" while it serves.
-        remainder: As of the last poll.
-        changes: Counts what was reported of it.
+        reason: The reason for the drain, "" while the instance serves.
+        remainder: The frames that have not been sent yet, as of the last poll.
+        changes: The number of changes that were reported.
         on_change: Called with each change; to be set by the process that reports to a service manager.
-        process: That ends after it, set by whatever runs it; None where an application goes on without it.
+        process: ID of the process that ends after the drain, set by that process; None where an application continues.
     """
 
     def __init__(self, leaver: Leaver, bounds_of: Callable[[], DrainBounds]) -> None:
@@ -201,7 +201,7 @@ class Drain:
         await self._task
 
     async def poll(self) -> DrainRemainder:
-        """What would have to leave, or has yet to."""
+        """Return what a drain would have to send, or has yet to send."""
         if self.stage is not DrainStage.LEFT:
             self.remainder = await self._leaver.remainder()
         return self.remainder
@@ -287,7 +287,7 @@ class OwnDeparture:
             link.send_control(encode_link(GoAway(reason=self._reason, deadline_ms=left_ms)))
 
     def remainder(self, links: Iterable[Link], outboxes: Iterable[Outbox]) -> DrainRemainder:
-        """What has not left yet, of all links and outboxes that there are."""
+        """Return what all the links and outboxes have not sent yet."""
         boxes = [outbox for outbox in outboxes if outbox.held]
         by_hop = Counter[str]()
         for outbox in boxes:
@@ -324,9 +324,9 @@ class PeerDepartures:
     Links whose peers are leaving: each is used until another leads on.
 
     Args:
-        table: Tells which addresses are being dialled.
+        table: Knows which addresses are being dialled.
         dial: Dials an address, unless that is under way.
-        give_up: Called once for each link that is of no more use.
+        give_up: Called once for each link that is of no further use.
     """
 
     def __init__(
@@ -372,7 +372,7 @@ class PeerDepartures:
         self._departures.pop(link, None)
 
     def poll(self) -> None:
-        """Dialling has ended, or time has passed: give up what is of no more use."""
+        """Give up the links of no further use; called when dialling has ended or time has passed."""
         now = self._loop.time()
         for link, departure in list(self._departures.items()):
             is_hoping = any(
@@ -384,7 +384,7 @@ class PeerDepartures:
                 self.forget(link)
 
     def close(self) -> None:
-        """Nothing is awaited any more."""
+        """Forget all departures."""
         self._departures.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -397,5 +397,5 @@ class PeerDepartures:
 
 
 def left_cleanly(outlet: object) -> bool:
-    """Whether what an outlet accepted arrives, though it accepts nothing any more: its peer left in good order."""
+    """True if frames that an outlet accepted arrive, although it is closed, because its peer left in good order."""
     return isinstance(outlet, Link) and outlet.left_cleanly

@@ -2,15 +2,17 @@
 From a connected socket to the transport of a link: plain, or by a TLS handshake.
 
 Where encryption is disabled there is nothing to do. A TLS handshake is a task with a deadline; only it reads the socket
-until it is over. What `supported` means: the side that dials begins with TLS, and dials again in plain text once a peer
-has answered so, which is remembered for a while; the side that is dialled waits for the first byte, which decides.
+until it is over. With `supported`, the side that dials begins with TLS. It dials again in plain text once a peer has
+answered in plain text, which is remembered for a while. The side that is dialled waits for the first byte, which
+decides.
 
-Unknown peers may begin as many handshakes as they like; only so many run at one time. A peer that means it is done
-within milliseconds, so above the limit the longest of a host that has its share is ended, else the longest of the host
-that has the most. Known hosts have no share to keep to, and are ended only when there is nothing else.
+Unknown peers may begin as many handshakes as they like, but the number that run at one time is limited. A legitimate
+peer completes its handshake within milliseconds. So before another handshake of a host that has its share begins, the
+longest one of that host is ended. Otherwise, at the limit, the longest one of the host with the most is ended. Known
+hosts have no share to keep to, and at the limit their handshakes are ended only when there are no others.
 
-What TLS uses may be replaced at any time: handshakes that begin from then on use the new, and one that was under way is
-judged by the new as well when it is complete. Loop-only.
+The certificates and settings of TLS may be replaced at any time. Handshakes that begin after that use the new ones. A
+handshake that was under way is checked against the new ones as well when it is complete. Loop-only.
 
 Source: docs/protocol.md, "Transport".
 """
@@ -51,7 +53,7 @@ Connect = Callable[[NetworkAddress], Awaitable[tuple[socket.socket, SocketAddres
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a link begins with: `address` is text of the remote end, `begun_at` loop time of the connection."""
+    """The start of a link: `address` is text of the remote end, `begun_at` loop time of the connection."""
 
     transport: Transport
     address: str
@@ -229,7 +231,7 @@ class Handshaker:
         if tls.selected_alpn_protocol() != ALPN:
             raise TlsRefusedError(f"the peer does not name {ALPN} as its protocol (ALPN)")
         chain = _proved(tls, security)
-        if not self.security.accepts(chain):  # less is trusted than the contexts know, or it was replaced meanwhile
+        if not self.security.accepts(chain):  # less is trusted than the contexts know, or it was replaced
             raise TlsRefusedError(self.security.refusal(chain))
         return TlsTransport(sock, tls, incoming, outgoing, chain=chain, scratch=self.security.scratch)
 
@@ -309,7 +311,7 @@ class Handshakes:
         task.cancel(reason)
 
     def _forget(self, task: Task) -> None:
-        """It does not count any more."""
+        """Remove a task from the count of handshakes."""
         host = self._hosts.pop(task, None)
         if host is not None:
             del self._live[host][task]
@@ -318,7 +320,7 @@ class Handshakes:
 
 
 def _proved(tls: ssl.SSLObject, security: Security) -> tuple[Identity, ...]:
-    """What a peer has proved, its own certificate first; empty where peers prove nothing."""
+    """Return the identities that a peer has proved, its own certificate first; empty where peers prove nothing."""
     if not security.is_authenticating:
         return ()
     own, *issuers = verified_chain(tls)
@@ -340,7 +342,7 @@ def _check_host(identity: Identity | None, host: str) -> None:
 
 
 def _step(tls: ssl.SSLObject) -> str | None:
-    """Go on with a handshake: None when it is complete, empty when more has to come, else what is wrong."""
+    """Continue a handshake; return None when it is complete, "" when more has to arrive, or the error."""
     try:
         tls.do_handshake()
     except ssl.SSLWantReadError:
@@ -371,7 +373,7 @@ async def _first_byte(sock: socket.socket) -> int:
 
 
 def _send_last(sock: socket.socket, frame: bytes) -> None:
-    """Tell a peer why it is closed. What it has sent is read first, else the system would discard the frame."""
+    """Send a peer the reason for the close. Its input is read first; otherwise the system would discard the frame."""
     with contextlib.suppress(OSError):
         sock.recv(HANDSHAKE_READ_BYTES)
         sock.send(frame)

@@ -2,14 +2,14 @@
 One connection to an adjacent instance, from its socket to its end.
 
 A link reads into the forwarder's buffer, has the forwarder pass on the whole frames in the same callback, and answers
-the peer's control frames itself. So a lone frame leaves in the loop iteration in which it arrived, and what a `send`
-accepted is known at once. A link holds at most three things: a partial frame, or whole frames deferred to the next
-iteration; the rest of one frame that a full socket cut; and `CONTROL_MAX_BYTES` of control frames. Every other byte is
-in the forwarding pool, so memory stays bounded.
+the peer's control frames itself. So a lone frame is sent in the loop iteration in which it arrived, and the bytes that
+a `send` accepted are known at once. A link holds at most three things: a partial frame, or whole frames deferred to the
+next iteration; the rest of one frame that a full socket cut; and `CONTROL_MAX_BYTES` of control frames. All other bytes
+are in the forwarding pool, so memory stays bounded.
 
 Input and output have separate states, because TCP closes each direction separately. The protocol (which control frame
-is legal when) is `broker.protocol.link_state`; what a link is used for is `broker.net.peers`. No method awaits; works
-alike on uvloop and on plain asyncio. Loop-only.
+is legal when) is `broker.protocol.link_state`; what a link is used for is `broker.net.peers`. No method awaits; the
+class works the same on uvloop and on plain asyncio. Loop-only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LENGTH_BYTES = 4  # of a frame's own length, which is judged as soon as it is th
 SMALL_READ_BYTES = 32 * 1024  # one read after a link brought more work than one iteration has; above what TLS needs
 CONTROL_MAX_BYTES = 64 * 1024  # control frames waiting for a stalled peer; above it all but the last one are shed
 LINGER_SECONDS = 1.0  # for the peer to read our last frame before the socket is closed
-LINGER_BYTES = 1024 * 1024  # that are read and discarded meanwhile
+LINGER_BYTES = 1024 * 1024  # that are read and discarded in that time
 REJECTS_PER_SECOND = 100  # advice is optional: enough for an operator and a retrying sender, too few to be a flood
 ACTIVE_SECONDS = 2.0  # within which a dialog frame has to have moved for a link to be flowing: two ticks
 BLOCKED_SECONDS = 1.0  # in which the socket accepts nothing: for less, that is how a full one works
@@ -60,7 +60,7 @@ class LinkState(StrEnum):
 
 
 class LinkEvent(Enum):
-    """What moves a link from one state to the next."""
+    """An event that moves a link from one state to the next."""
 
     HELLO = auto()  # complete
     DRAIN = auto()  # shutdown, a duplicate that lost, or the peer's GOAWAY was followed
@@ -92,7 +92,7 @@ class InputState(Enum):
     """What happens with bytes that arrive."""
 
     READING = auto()
-    DEFERRED = auto()  # whole frames are kept for the next iteration, and nothing is read meanwhile
+    DEFERRED = auto()  # whole frames are kept for the next iteration, and nothing is read until then
     PAUSED = auto()
     PAUSED_DEFERRED = auto()
     ENDED = auto()  # the peer has closed its direction
@@ -106,7 +106,7 @@ class OutputState(Enum):
     OPEN = auto()
     CLOSING = auto()  # shut once everything is out
     SHUT = auto()
-    BROKEN = auto()  # the socket accepts nothing any more; `close` is scheduled
+    BROKEN = auto()  # the socket no longer accepts bytes; `close` is scheduled
 
 
 _ON_PAUSE = {InputState.READING: InputState.PAUSED, InputState.DEFERRED: InputState.PAUSED_DEFERRED}
@@ -121,7 +121,7 @@ _IS_LOST = (LinkState.LINGERING, LinkState.CLOSED)
 
 
 class ActivityState(StrEnum):
-    """What a link does; the value is the word in views, status and metrics."""
+    """The activity of a link; the value is the word in views, status and metrics."""
 
     OPENING = "opening"
     FLOWING = "flowing"
@@ -142,17 +142,17 @@ _ACTIVITIES = {
 
 class LinkActivity:
     """
-    What a link really does, judged by what has moved.
+    The real activity of a link, judged by the frames and bytes that have moved.
 
-    A peer that is stopped, or behind a cable that was pulled, keeps its connection: the system accepts bytes until its
-    buffers are full, and reports nothing. Only what was received from the peer proves anything, so a side that sends
-    also asks with PING, which has to be answered in time.
+    A peer that is stopped, or whose cable was pulled, keeps its connection: the system accepts bytes until its buffers
+    are full, and reports nothing. Only bytes received from the peer prove anything. So a side that sends also sends
+    PING, which has to be answered in time.
 
     Attributes:
-        state: As of the last update.
-        reason: Of the state; empty where it needs none.
+        state: The state as of the last update.
+        reason: The reason for the state; empty where it needs none.
         since: Loop time at which the state began.
-        progress_at: Loop time at which something was last received: all that was sent before the PING has arrived.
+        progress_at: Loop time at which bytes were last received: all that was sent before the PING has arrived.
     """
 
     __slots__ = ("_accepted_at", "_moved", "_moved_at", "_sent", "progress_at", "reason", "since", "state")
@@ -183,7 +183,7 @@ class LinkActivity:
         if link.state is not LinkState.LOGGED_IN:
             state, reason = _ACTIVITIES[link.state]
             return state, reason or link.reason
-        if link.is_paused:  # before silence: a link that is not read hears nothing
+        if link.is_paused:  # before silence: a link that is not read receives nothing
             causes = ", ".join(sorted(link.slowed_by)) or "endpoint.backpressure"
             return ActivityState.BLOCKED, f"it is not read: {causes}"
         connection = link.connection
@@ -197,7 +197,7 @@ class LinkActivity:
 
 
 class LinkHandler(Protocol):
-    """What a link reports to its owner, never in the middle of a forwarder pass."""
+    """The owner of a link, which receives its reports, never in the middle of a forwarder pass."""
 
     def on_online(self, link: Link) -> None:
         """HELLO is complete, the link can carry dialog frames."""
@@ -314,12 +314,12 @@ class Link:
 
     @property
     def peer_name(self) -> str:
-        """What the peer calls itself, cut to a sensible length; empty until HELLO is complete."""
+        """The name that the peer gives itself, cut to a sensible length; empty until HELLO is complete."""
         return "" if self.agreement is None else self.agreement.peer.name[:PEER_NAME_MAX]
 
     @property
     def peer_id(self) -> str:
-        """Whose connection it is: the principal that the peer has proved, else its host."""
+        """The peer of the connection: the principal that it has proved, or its host if it has proved none."""
         identity = self.transport.identity
         return host_of(self.address) if identity is None else identity.principal_name
 
@@ -389,7 +389,7 @@ class Link:
     def resume(self) -> None:
         """End one pause; reading goes on with the end of the last."""
         self._pauses -= 1
-        self._read_bytes = SMALL_READ_BYTES  # what comes next may find little space, and others wait for theirs
+        self._read_bytes = SMALL_READ_BYTES  # the next read may find little space, and others wait for theirs
         if self._pauses == 0 and self._input in _ON_RESUME:
             self._input = _ON_RESUME[self._input]
             self._go_on_reading()
@@ -433,7 +433,7 @@ class Link:
         self._linger(LinkEvent.FAIL, str(error))
 
     def close_after_eof(self) -> None:
-        """The input is over. A peer that only closed its direction may still read, so it gets what waits."""
+        """The input is over. A peer that only closed its direction may still read, so it is sent the waiting frames."""
         is_blocked = self._input is InputState.ENDED and self.is_blocked
         if not (is_blocked and self._linger(LinkEvent.EOF_BLOCKED, "closed by the peer")):
             self.close(self._input_error or "closed by the peer")
@@ -575,7 +575,7 @@ class Link:
             self.fail(error)
         is_lost = self.state in _IS_LOST
         if kept and (used or consumed or is_lost):
-            self._forwarder.unfinished.keep(self, 0)  # that frame is complete, or of no use any more
+            self._forwarder.unfinished.keep(self, 0)  # that frame is complete, or of no further use
         if is_lost:
             return
         if consumed < end or self._read_bytes < READ_BYTES:

@@ -1,10 +1,11 @@
 """
-Listening: accept connections and hand each on as a socket; and the file descriptors that this takes.
+Listener: accepts connections, hands each on as a socket, and counts the file descriptors that this takes.
 
-Each peer that connects takes a descriptor, and there is no end to strangers. So no connection is accepted while fewer
-than a reserve are free: next hops are dialled, files opened and the admin interface answers all the same. The system
-gives out the lowest number that is free, so the number of a new descriptor is how many are taken at least. A
-shortage pauses accepting for a moment instead of spinning or dying; connected peers are served on. Loop-only.
+Each peer that connects takes a descriptor, and the number of unknown peers has no limit. So no connection is accepted
+while fewer than a reserve are free. Thus next hops can always be dialled and files opened, and the admin interface
+always answers. The system gives out the lowest number that is free, so the number of a new descriptor is the least
+number of descriptors in use. A shortage pauses accepting for a moment instead of spinning or dying; connected peers are
+still served. Loop-only.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Listener:
         self._loop.add_reader(self._sock, self._accept_one)
 
     def finish(self) -> None:
-        """Accept the connections made so far, then no more, and free the port."""
+        """Accept the connections made so far, then stop accepting, and free the port."""
         for _ in range(BACKLOG):
             if self._is_short or self._sock.fileno() < 0 or not self._accept_one():
                 break
@@ -209,7 +210,7 @@ def room_for_connections(besides: int) -> int:
 
 
 def are_short(descriptor: int) -> bool:
-    """Whether no more may be accepted; `descriptor` is any that is open."""
+    """True if too few descriptors are free to accept another connection; `descriptor` is any that is open."""
     try:
         probe = os.dup(descriptor)
     except OSError:

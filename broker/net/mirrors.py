@@ -1,14 +1,17 @@
 """
 Asks mirrored pairs which partner is the principal, as `broker.routing.mirrored` decides; the forwarder follows.
 
-A pair is asked once frames need it, until no route names it any more; so there are never more than mirrored routes.
-What is said of a broker instance by the link that serves an address counts for every pair that has both, asked for or
-not: a partner that takes over says so by the link on which it was asked. Whenever another link comes to serve an
-address that is asked, or is the principal's, the question is sent again on that one, so that its peer knows whom to
-notify. A question that waits for its connection is sent although the other partner has claimed meanwhile, as only its
-answer shows that there is a mirror; when the connection fails, it is dropped. A frame refused at a principal's address
-says nothing by itself, as it may have been for another service there; the principal is asked, and its answer decides.
-This very instance is asked without a link. Loop-only.
+A pair is asked from the moment frames need it until no route names it; so there are never more pairs than mirrored
+routes. A reply about a broker instance on the link that serves an address counts for every pair that has both,
+requested or not: a partner that takes over reports this on the link on which it was asked.
+
+Whenever another link begins to serve an address that is asked, or is the principal's, the probe is sent again on that
+link, so that its peer knows which instance to notify. A probe that waits for its connection is sent even if the other
+partner has since claimed the role, as only the answer shows that there is a mirror. When the connection fails, the
+probe is dropped.
+
+A frame refused at a principal's address proves nothing by itself, as it may have been for another service there. The
+principal is asked, and its answer decides. This instance itself is asked without a link. Loop-only.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ class PairInUse:
         return self.route.principal in {None, address}
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = self.due = None
@@ -87,15 +90,15 @@ class Mirrors:
     The pairs in use; an `AddressWatcher` of the peers.
 
     Args:
-        peers: By whose links they are asked.
-        answer_probe: What this very instance is.
-        on_capacity: Dialogs are routed again, as the generation of the forwarder has risen.
-        jitter: A number in [0, 1), a new one each time.
+        peers: The peers on whose links the partners are asked.
+        answer_probe: Answers for this instance itself.
+        on_capacity: Called when dialogs are routed again, as the generation of the forwarder has risen.
+        jitter: Returns a number in [0, 1), a new one each time.
 
     Attributes:
-        in_use: By pair.
-        probes: Sent since the start.
-        answers: By role.
+        in_use: The pairs in use and their state.
+        probes: The number of probes sent since the start.
+        answers: The number of answers by role.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class Mirrors:
                 self._loop.call_soon(self._begin)
 
     def on_routes(self, tables: Iterable[RouteTable]) -> None:
-        """Routes have changed; these are the tables of all databases. Forget pairs that no route names any more."""
+        """Routes have changed; these are the tables of all databases. Forget pairs that no route names any longer."""
         self._tables = tuple(tables)
         gone = [one for pair, one in self.in_use.items() if pair not in self._named(pair)]
         for one in gone:
@@ -147,21 +150,21 @@ class Mirrors:
         self._lead({one.pair: None for one in gone if one.route.principal is not None})
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         for one in self.in_use.values():
             one.stop()
 
     # --- for dialogs and views ---
 
     def trouble_of(self, pair: MirroredPair) -> PathProblem:
-        """What a pair has said, in words, and when it is asked again; nothing while it was not asked."""
+        """Return the answers of a pair in words, and when it is asked again; nothing while it was not asked."""
         one = self.in_use.get(pair)
         if one is None:
             return PathProblem()
         return PathProblem(describe(one.route), NEVER if one.route.due is None else one.route.due)
 
     def told(self, pair: MirroredPair) -> str:
-        """What a pair has said, in words; empty while it was not asked."""
+        """Return the answers of a pair in words; empty while it was not asked."""
         one = self.in_use.get(pair)
         return "" if one is None else describe(one.route)
 
@@ -181,7 +184,7 @@ class Mirrors:
     # --- AddressWatcher ---
 
     def on_served(self, address: NetworkAddress, link: Link) -> None:
-        """Ask by the new link what is asked there, and the principal, so that it knows whom to tell."""
+        """Probe the address on its new link if a probe waits or the answer may matter, so that the peer notifies us."""
         concerned = self._at.get(address, ())
         for one in concerned:
             one.route.meet(address, _instance_at(link))
@@ -190,7 +193,7 @@ class Mirrors:
         self._apply(concerned)
 
     def on_unserved(self, address: NetworkAddress, problem: str) -> None:
-        """The address cannot be reached: a principal there is not one any more (R6.3)."""
+        """The address cannot be reached: a principal there is no longer the principal (R6.3)."""
         now = self._loop.time()
         for one in self._at.get(address, ()):
             one.links.pop(address, None)
@@ -199,7 +202,7 @@ class Mirrors:
         self._apply(self._at.get(address, ()))
 
     def on_probe_reply(self, link: Link, reply: ProbeReply) -> None:
-        """What the peer says counts for the addresses that its link serves, and for no other."""
+        """The reply of a peer counts for the addresses that its link serves, and for no other."""
         concerned = self._of.get(reply.broker_instance)
         if concerned:
             self.answers[MirrorRole.of(reply.role)] += 1
@@ -221,7 +224,7 @@ class Mirrors:
                     self._ask(one, address)
 
     def on_role_change(self, broker_instance: bytes) -> None:
-        """The role here has changed; of use where an address of a pair leads to this very instance."""
+        """The role here has changed; matters where an address of a pair leads to this instance."""
         for one in self._of.get(broker_instance, ()):
             for address in one.route.addresses:
                 if address in self._forwarder.routing_context.own:
@@ -288,7 +291,7 @@ class Mirrors:
             self._ask(one, address)
 
     def _apply(self, some: Collection[PairInUse]) -> None:
-        """Something was heard of these: tell the forwarder which changed, set their timers, and log it."""
+        """Apply news of these pairs: notify the forwarder of new principals, set the timers, and log the changes."""
         principals = self._forwarder.routing_context.principals
         self._lead({one.pair: one.route.principal for one in some if one.route.principal != principals.get(one.pair)})
         for one in some:
@@ -317,10 +320,10 @@ class Mirrors:
 
 class MirrorLog:
     """
-    The changes of one pair in the log: each at once while they are few, else one line a second.
+    The changes of one pair in the log: each at once while they are few, one line a second when they are many.
 
-    A failover is a handful of changes, and each is wanted with its instant. What is above the rate is counted, and
-    written by one line, with the state that holds then.
+    A failover is a handful of changes, and each is logged with its time. Changes above the rate are counted, and
+    reported by one line, with the state at that time.
     """
 
     def __init__(
@@ -335,7 +338,7 @@ class MirrorLog:
         self._summary: asyncio.Handle | None = None
 
     def update(self) -> None:
-        """Something was heard of the pair: if that changed it, log it, now or with what else changes soon."""
+        """Log the news of the pair if its state has changed: now, or together with the changes that follow soon."""
         seen = self._route.state, self._route.principal, self._route.alarm
         if seen == self._seen:
             return
@@ -349,7 +352,7 @@ class MirrorLog:
             self._summary = self._loop.call_later(PAUSE_SECONDS, self._sum_up)
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         if self._summary is not None:
             self._summary.cancel()
 
@@ -377,7 +380,7 @@ class MirrorLog:
 
 
 def describe(route: MirroredRoute[NetworkAddress]) -> str:
-    """What both partners have said, in the order of the route, and what is alarming."""
+    """Return the answers of both partners, in the order of the route, and any alarm."""
     said = ", ".join(f"{address} {_said(route.seen[address])}" for address in route.addresses)
     return f"{said}; {route.alarm}" if route.alarm else said
 

@@ -1,10 +1,10 @@
 """
-Which link serves which network address.
+The table of peers: which link serves which network address.
 
-An address is served by the link dialled for it, else by the oldest open link whose peer announced it. From that follow
-the health that routing sees (connected, leaving, untried, suppressed) and the link on which each outbox sends. Health
-is computed when asked, never stored, so it cannot disagree with the links. Cached routing decisions depend only on
-addresses whose health was asked for: a stranger who announces others invalidates nothing.
+An address is served by the link dialled for it, or, without one, by the oldest open link whose peer announced it. This
+determines the health that routing sees (connected, leaving, untried, suppressed) and the link on which each outbox
+sends. Health is computed when asked, never stored, so it cannot disagree with the links. Cached routing decisions
+depend only on addresses whose health was asked for: an unknown peer that announces others invalidates nothing.
 
 Peers announce what they choose, so work per link is bounded by its own addresses, and every memory has a limit.
 Loop-only; changed by `broker.net.peers` and `broker.net.dialer` alone.
@@ -85,23 +85,25 @@ class DialHistory:
         return wait
 
     def record_success(self) -> None:
-        """The address answered: earlier failures do not count any more."""
+        """The address answered: earlier failures no longer count."""
         self.failures = self._doublings = 0
         self.suppressed_until = 0.0
         self.problem = ""
 
 
 class AddressWatcher(Protocol):
-    """Learns which addresses are reached, and what their peers say of principals. Must not fail; not called in a pass.
+    """
+    Is notified which addresses are reached, and what their peers report of principals.
 
-    A leaving link counts as gone: a principal that drains is not one any more.
+    Its methods must not fail, and are not called in a pass. A leaving link counts as gone: a principal that drains is
+    no longer the principal.
     """
 
     def on_served(self, address: NetworkAddress, link: Link) -> None:
         """Frames for this address leave by this link, from now on or as before."""
 
     def on_unserved(self, address: NetworkAddress, problem: str) -> None:
-        """The address could not be reached, or its last link is of no use any more."""
+        """The address could not be reached, or its last link is of no further use."""
 
     def on_probe_reply(self, link: Link, reply: ProbeReply) -> None:
         """A PROBE_REPLY came, asked for or not."""
@@ -110,7 +112,7 @@ class AddressWatcher(Protocol):
         """A peer did not accept a frame."""
 
     def on_role_change(self, broker_instance: bytes) -> None:
-        """The role of this very instance for a broker instance has changed."""
+        """The role of this instance for a broker instance has changed."""
 
 
 class PeerTable:
@@ -149,7 +151,7 @@ class PeerTable:
         return None if link is None or link.is_peer_draining else link
 
     def addresses_of(self, link: Link) -> Iterable[NetworkAddress]:
-        """What a link may serve."""
+        """Return the addresses that a link may serve."""
         return self._addresses.get(link, ())
 
     def addresses_served_by(self, link: Link) -> list[NetworkAddress]:
@@ -199,7 +201,7 @@ class PeerTable:
             links[link] = None
 
     def expel(self, address: NetworkAddress, principal: str) -> None:
-        """Links of peers that have proved to be another principal do not serve an address any more."""
+        """Stop links of peers that have proved to be another principal from serving an address."""
         for link in list(self._links.get(address, ())):
             identity = link.transport.identity
             if identity is not None and identity.principal_name != principal:
@@ -207,13 +209,13 @@ class PeerTable:
                 del self._addresses[link][address]
 
     def remove(self, link: Link) -> list[NetworkAddress]:
-        """A link serves nothing any more; returns what it served."""
+        """Remove a link, which no longer serves any address; return the addresses that it served."""
         addresses = list(self._addresses.pop(link, ()))
         for address in addresses:
             links = self._links[address]
             del links[link]
             if not links:
-                del self._links[address]  # nothing of what strangers announce may stay
+                del self._links[address]  # no announcement of unknown peers may stay
         return addresses
 
     def suppress(self, address: NetworkAddress, problem: str) -> None:
@@ -277,7 +279,7 @@ class OutboxBinder:
         return is_changed
 
     def stop_serving(self, link: Link, dialled: NetworkAddress | None) -> bool:
-        """A link serves nothing any more, nor what it was dialled for; returns whether routing depends on that."""
+        """Remove a link from its addresses and the one it was dialled for; return whether routing depends on them."""
         addresses = self._table.remove(link)
         if dialled is not None and dialled not in addresses:
             addresses.append(dialled)
@@ -286,7 +288,7 @@ class OutboxBinder:
         return self.is_missed(addresses)
 
     def rebind(self, address: NetworkAddress, problem: str = "") -> None:
-        """Another link may serve an address, or none: tell outboxes and watcher. `problem` where nothing says more."""
+        """Notify outboxes and watcher of the new link of an address, or of none; `problem` is the default reason."""
         self.bind_outboxes(address)
         link = self._table.lasting_link_for(address)
         if link is not None:
@@ -306,7 +308,7 @@ class OutboxBinder:
                 self._request_link(address)
 
     def flush(self, link: Link) -> None:
-        """A link accepts more: let what waits for it leave, outbox by outbox."""
+        """Send the frames that wait for a link that accepts more, outbox by outbox."""
         outboxes = [
             outbox
             for address in list(self._table.addresses_of(link))
@@ -346,8 +348,8 @@ def announced_addresses(
     The addresses that a peer announced in its HELLO: of the first `ADDRESSES_MAX`, those that are addresses.
 
     Args:
-        agreement: With the peer's HELLO.
-        identity: What its certificate says; None when it has shown none.
+        agreement: The agreement, with the peer's HELLO.
+        identity: The identity in the peer's certificate; None when it has shown none.
         is_authenticating: Accept only hosts that the certificate covers.
     """
     addresses = set()

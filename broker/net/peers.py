@@ -75,7 +75,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a reload may change; `max_frame` bytes, `heartbeat_ms` and `addresses` as new peers learn them in HELLO."""
+    """Settings that a reload may change; HELLO sends new peers `max_frame` (bytes), `heartbeat_ms` and `addresses`."""
 
     max_frame: int
     heartbeat_ms: int
@@ -89,20 +89,20 @@ class Peers:
     The links of this instance and the addresses they serve; a `LinkHandler`.
 
     Args:
-        hello: That new peers are sent.
-        timeouts: Of connections.
-        on_rejected: A peer has advised that a frame was dropped there.
-        on_capacity: Dialogs may find a link that accepts frames.
-        answer_probe: What this instance is for a broker instance.
-        security: What it brings to TLS.
-        limits: What peers may take.
-        supervision: Of the task that ticks.
+        hello: The HELLO that new peers are sent.
+        timeouts: The time limits of connections.
+        on_rejected: Called when a peer has advised that a frame was dropped there.
+        on_capacity: Called when dialogs may find a link that accepts frames.
+        answer_probe: Returns the role of this instance for a broker instance.
+        security: The certificates and contexts of this instance for TLS.
+        limits: The limits for peers.
+        supervision: Supervises the task that ticks.
 
     Attributes:
-        links: All that are not closed, by number.
-        protocol_errors: Links that ended because the peer broke a rule, by the error's name.
+        links: All links that are not closed, by number.
+        protocol_errors: The number of links that ended because the peer broke a rule, by the error's name.
         table: Which link serves which address.
-        dialer: From `attach` on.
+        dialer: The dialer; set from `attach` on.
     """
 
     forwarder: Forwarder
@@ -215,7 +215,7 @@ class Peers:
             self.handshaker.accept(sock, address)
 
     def _on_unreached(self, address: NetworkAddress) -> None:
-        """Dialling has failed, or was not needed any more."""
+        """Dialling has failed, or was no longer needed."""
         self._on_health_changed()
         self._binder.rebind(address)
         self._departures.poll()
@@ -302,7 +302,7 @@ class Peers:
         self._departures.poll()
 
     def on_writable(self, link: Link) -> None:
-        """The link accepts more: let what waits for it leave."""
+        """The link accepts more: send the frames that wait for it."""
         self._binder.flush(link)
         self.backpressure.release_waiting()
         self._changed.set()
@@ -475,7 +475,7 @@ class Peers:
         self.admission.apply(limits, room_for_connections(reserved), self.forwarder.pool)
 
     def apply_grants(self, grants: Grants) -> None:
-        """Use these grants from now on: links whose peers may not connect any more are closed."""
+        """Use these grants from now on: links whose peers may no longer connect are closed."""
         if self.permissions.apply(grants):
             for link in list(self.links.values()):
                 denied = self._check_permission(link)
@@ -490,7 +490,7 @@ class Peers:
             due = self._loop.time() + pause
             await asyncio.sleep(pause)
             now = self._loop.time()
-            if now - due < TICK_SECONDS:  # else the loop was late, and what peers sent meanwhile has yet to be read
+            if now - due < TICK_SECONDS:  # otherwise the loop was late, and bytes from peers have yet to be read
                 await self._fairness.visit(list(self.links.values()), _tick)
             now = self._loop.time()
             self.forwarder.expire(now)
@@ -508,7 +508,7 @@ class Peers:
         self.own_departure.announce(list(self.links.values()), reason=reason, seconds=seconds)
 
     def remainder(self) -> DrainRemainder:
-        """What has not left yet."""
+        """Return what has not been sent yet."""
         return self.own_departure.remainder(self.links.values(), self.forwarder.table.all_outboxes())
 
     async def close(self, *, reason: str, seconds: float) -> None:

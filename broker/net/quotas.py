@@ -1,14 +1,14 @@
 """
-What peers may take of this instance: time, connections, handshakes, bytes and messages a second, a part of the
-forwarding pool, and the permissions of msdb.
+Quotas of peers on this instance: time, connections, handshakes, bytes and messages a second, a part of the forwarding
+pool, and the permissions of msdb.
 
-A peer that brings more than its rate is read less: its connections are paused until the excess is paid off, so nothing
-is dropped. All connections of a peer share one meter, which outlives them until a new one would allow no more. Of the
-forwarding pool a peer has its part (`PoolQuota`): near its end it is paused as by back-pressure, above it its frames
-are dropped.
+A peer that sends more than its rate is read less: its connections are paused until the excess is paid off, so nothing
+is dropped. All connections of a peer share one meter, which outlives them until a new meter would have the same
+allowance. A peer has a part of the forwarding pool (`PoolQuota`). Near the limit of that part the peer is paused as by
+back-pressure; above the limit its frames are dropped.
 
 CONNECT is checked as soon as a peer has proved its identity, whichever side dialled, and a refused peer learns only
-that. SEND is checked while forwarding, by the `Profile` of the link's permit. Loop-only.
+that it is refused. SEND is checked while forwarding, by the `Profile` of the link's permit. Loop-only.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class PeerLimits(NamedTuple):
     The section `limits` of the settings; 0 means no limit.
 
     Attributes:
-        connections: In all.
-        connections_per_peer: That one peer opened.
-        reserved_connections: Of `connections`, for known peers only.
-        handshakes: Of TLS at one time, 1 or more.
-        bytes_per_second: That are read from one peer.
-        messages_per_second: The same.
+        connections: Number of connections in all.
+        connections_per_peer: Number of connections that one peer opened.
+        reserved_connections: Number of those in `connections` that are for known peers only.
+        handshakes: Number of TLS handshakes at one time, 1 or more.
+        bytes_per_second: Bytes a second that are read from one peer.
+        messages_per_second: Messages a second that are read from one peer.
         pool_share: Percent of the forwarding pool that frames of one peer may take.
     """
 
@@ -84,7 +84,7 @@ class MeteredLink(FrameOrigin, Protocol):
 
     @property
     def peer_id(self) -> str:
-        """Whose connection it is."""
+        """The peer of the connection: its proved principal, or its host."""
 
     def pause(self) -> None:
         """Stop reading."""
@@ -95,11 +95,11 @@ class MeteredLink(FrameOrigin, Protocol):
 
 class Meter:
     """
-    What one peer brings, by all its connections.
+    A meter of what one peer sends, on all its connections.
 
     Attributes:
-        payer: Its part of the pool, None where that has no limit.
-        free_at: Loop time from which a new meter would allow no more.
+        payer: The peer's part of the pool, None where that has no limit.
+        free_at: Loop time from which a new meter would have the same allowance.
     """
 
     def __init__(self, limits: PeerLimits, payer: PoolQuota | None, pauses: Counter[str]) -> None:
@@ -128,7 +128,7 @@ class Meter:
         self._counted[link] = (link.bytes_received, link.received.total())
 
     def remove(self, link: MeteredLink) -> None:
-        """A connection is closed, or not measured any more."""
+        """Remove a connection that is closed, or no longer measured."""
         del self._counted[link]
         now = self._loop.time()
         self.free_at = now + BURST_SECONDS + max(bucket.charge(0, now) for bucket in self._buckets.values())
@@ -225,7 +225,7 @@ class Meters:
 
 
 class Permit:
-    """What one peer may do: `who` it has proved to be, and the `profile` of what it may send."""
+    """The permissions of one peer: `who` it has proved to be, and the `profile` of services that it may send to."""
 
     __slots__ = ("_permissions", "profile", "who")
 
@@ -263,13 +263,13 @@ class Permissions:
 
     @property
     def warning(self) -> str:
-        """That no peer may connect, and what to do; empty while one may."""
+        """The warning that no peer may connect, and what to do about it; empty while a peer may."""
         if self.grants.is_open(Permission.CONNECT) or self.grants.has_granted(Permission.CONNECT):
             return ""
         return "nobody may connect: no GRANT CONNECT in msdb; see broker check"
 
     def permit_of(self, identity: Identity | None) -> Permit:
-        """What a peer may do that has proved this."""
+        """Return the permit of a peer that has proved this identity."""
         who = NOBODY if identity is None else identity.who
         return Permit(who, self.grants.profile(who), self)
 

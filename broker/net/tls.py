@@ -1,11 +1,11 @@
 """
-What an endpoint brings to TLS: its certificate and key, what it trusts, and the two contexts made of them.
+TLS of an endpoint: its certificate and key, the certificates that it trusts, and the two contexts made of them.
 
-TLS 1.3 only, ALPN `sbrk/1`. With authentication both sides show a certificate, and both check: it is, or leads to, one
-of the trusted ones, and it is valid today. Whether it covers a host is checked by the side that dialled. Files are read
-whole, and a `Security` is never changed: when files change there is another one, because OpenSSL can only add to what
-a context trusts. Certificates are parsed once a connection by the `cryptography` library, because the standard library
-says only what OpenSSL verified.
+TLS 1.3 only, ALPN `sbrk/1`. With authentication both sides show a certificate, and each checks that the other's is, or
+leads to, a trusted one, and is valid today. The side that dialled checks whether the certificate covers the host. Files
+are read whole, and a `Security` is never changed. When files change a new one is made, because OpenSSL can only add
+certificates to those that a context trusts. Certificates are parsed once a connection by the `cryptography` library,
+because the standard library returns only what OpenSSL verified.
 
 Source: docs/protocol.md, "Transport"; RFC 5280 (certificates), RFC 9525 (which names count: subject alternative names
 only, a wildcard for one whole label), RFC 4514 (how a subject is written).
@@ -54,11 +54,11 @@ class Identity:
     A certificate, as far as links use it.
 
     Attributes:
-        principal_name: Its subject, else its first name.
+        principal_name: The subject of the certificate, or its first name if it has no subject.
         fingerprint: SHA-256 in lower-case hexadecimal digits.
-        hosts: Names and addresses that it covers, in lower case.
-        is_pinned: It was itself named as trusted.
-        who: Its holder, for permissions.
+        hosts: Names and addresses that the certificate covers, in lower case.
+        is_pinned: Whether the certificate itself was named as trusted.
+        who: The holder of the certificate, for permissions.
     """
 
     principal_name: str
@@ -307,14 +307,14 @@ def _named(setting: str, patterns: Sequence[str]) -> dict[Path, list[x509.Certif
 
 def narrowed(security: Security, patterns: Sequence[str]) -> Security:
     """
-    The same without certificates that are not trusted any more; none is added. Blocking.
+    Return the security without certificates that are no longer trusted; none is added. Blocking.
 
     For files that cannot all be used: a certificate that was taken out of a file that can be read, or whose file is
-    gone, is taken out; a file that cannot be read counts as it did before.
+    gone, is taken out. A file that cannot be read counts as it did before.
 
     Args:
-        security: In use.
-        patterns: Those of `endpoint.trust` and `endpoint.peers`.
+        security: The `Security` in use.
+        patterns: The patterns of `endpoint.trust` and `endpoint.peers`.
     """
     now: dict[Path, frozenset[str]] = {}
     unreadable: set[Path] = set()

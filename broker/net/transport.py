@@ -1,15 +1,16 @@
 """
-The bytes of a link on their way to and from its socket: plain, or through TLS.
+Transports that carry the bytes of a link to and from its socket: plain, or through TLS.
 
 A plain transport is the socket itself. A TLS transport reads ciphertext into a buffer that all of them share, and has
-OpenSSL decrypt it straight into the forwarder's buffer. It reads no more at once than fits there when decrypted, so
-nothing readable is ever left inside, and a socket that still has bytes is readable by itself. What it sends is
-encrypted several records at a time; ciphertext that the socket does not accept at once is kept, `GATHER_BYTES` of it at
-most, and counts as sent, because nothing else may overtake it. OpenSSL works on memory only (a BIO pair): on a socket
-it needs two system calls to read a record, and cannot send its end without reading the peer's, which fails when the
-peer still sends.
+OpenSSL decrypt it straight into the forwarder's buffer. One read is limited to the bytes that fit there when decrypted.
+So nothing readable is ever left inside, and a socket that still has bytes is readable by itself. Output is encrypted
+several records at a time. Ciphertext that the socket does not accept at once is kept, `GATHER_BYTES` of it at most, and
+counts as sent, because nothing else may overtake it.
 
-Neither reads before it is asked to, nor waits. Loop-only.
+OpenSSL works on memory only (a BIO pair). On a socket it needs two system calls to read a record. It also cannot send
+its end without reading the peer's, which fails when the peer still sends.
+
+Neither transport reads before it is asked to, nor waits. Loop-only.
 
 Source: RFC 8446, sections 5 and 6.1; docs/decisions/0009-tls-works-on-memory.md.
 """
@@ -37,11 +38,11 @@ Callback = Callable[[], None]
 
 class Transport(ABC):
     """
-    What carries the bytes of one link, on a socket.
+    The carrier of the bytes of one link, on a socket.
 
     Attributes:
-        identity: What the peer proved.
-        chain: How it proved that: its certificate, and those up to the one that is trusted.
+        identity: The identity that the peer proved.
+        chain: The proof of it: the peer's certificate, and those up to the one that is trusted.
         cipher: The TLS cipher suite, empty without TLS.
         recv_into: Reads into a buffer; returns the bytes read, 0 at the end. Raises OSError, BlockingIOError.
         send: Sends from a buffer; returns the bytes accepted. Raises OSError, BlockingIOError.
@@ -125,10 +126,10 @@ class TlsTransport(Transport):
     Args:
         sock: Carries ciphertext.
         tls: Encrypts and decrypts.
-        incoming: Ciphertext for `tls`; what is in it came after the handshake.
+        incoming: Ciphertext for `tls`; its content arrived after the handshake.
         outgoing: Ciphertext from `tls`.
-        chain: What the peer proved, its own certificate first; empty when it was not asked.
-        scratch: As large as the largest read, shared by all transports: nothing stays in it.
+        chain: The identities that the peer proved, its own certificate first; empty when it was not asked.
+        scratch: A buffer as large as the largest read, shared by all transports: nothing stays in it.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class TlsTransport(Transport):
     # --- receiving ---
 
     def add_reader(self, callback: Callback) -> None:
-        """Also once for what does not make the socket readable: what came with the handshake, or the end."""
+        """Also call once for input that does not make the socket readable: bytes with the handshake, or the end."""
         super().add_reader(callback)
         self._callback = callback
         if self._is_early or self._has_ended:
@@ -179,14 +180,14 @@ class TlsTransport(Transport):
 
     def recv_into(self, view: memoryview) -> int:
         """
-        Decrypt what one read brings.
+        Decrypt the bytes of one read.
 
         Args:
             view: Longer than `RECORD_MAX_BYTES`, and not longer than that and the scratch buffer together.
 
         Raises:
-            BlockingIOError: nothing for the link has come.
-            OSError: the connection is of no use any more; says why.
+            BlockingIOError: nothing for the link has arrived.
+            OSError: the connection can no longer be used; the message gives the reason.
         """
         if self._has_ended:
             return 0
@@ -213,7 +214,7 @@ class TlsTransport(Transport):
         return plain
 
     def _decrypt(self, size: int, view: memoryview) -> int:
-        """Decrypt the first bytes of the scratch buffer, behind what is in `incoming`; how much plain text that is."""
+        """Decrypt the first bytes of the scratch buffer, after those in `incoming`; return the bytes of plain text."""
         incoming, scratch = self._incoming, self._scratch
         read = cast("Callable[[int, memoryview], int]", self._tls.read)
         room, plain, fed = len(view), 0, 0
@@ -237,17 +238,17 @@ class TlsTransport(Transport):
     def _end(self, plain: int) -> int:
         """The peer has ended its direction; the link sees that with its next read."""
         self._has_ended = True
-        self._incoming.read()  # what came after the end counts for nothing
+        self._incoming.read()  # bytes that arrived after the end are ignored
         return plain
 
     # --- sending ---
 
     def send(self, data: Buffer) -> int:
         """
-        Encrypt and send; bytes that are out or held.
+        Encrypt and send; return the bytes that are sent or held.
 
         Raises:
-            OSError: the connection is of no use any more.
+            OSError: the connection can no longer be used.
         """
         if self._rest and not self._flush():
             return 0
