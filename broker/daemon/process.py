@@ -81,7 +81,7 @@ def run(serving: Serving) -> bool:
     Serve until SIGTERM or SIGINT, and drain. On uvloop where it is installed.
 
     Returns:
-        Whether the drain was clean.
+        Whether nothing remained after the drain; also True if a signal ended the start.
     """
     endure()
     notify = Notify(os.environ)
