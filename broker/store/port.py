@@ -1,12 +1,12 @@
 """
-What the daemon asks of a database, and the values exchanged: the interface that a second kind of store implements.
+The daemon's interface to a database, and the values exchanged. A second kind of store implements this interface.
 
-A batch goes in, a result comes out. What the result calls stored is durable, and so is what it calls loaded: it may be
-sent at once. Nothing in a batch names a file, a connection or SQL. How a store finds new messages, verifies sealed
-frames and expires dialogs is its own affair.
+The daemon passes a batch and gets a result. Everything that the result calls stored is durable. So is everything that
+it calls loaded: it may be sent at once. Nothing in a batch names a file, a connection or SQL. The store decides how it
+finds new messages, verifies sealed frames and expires dialogs.
 
-`Store` is the daemon's half only: what applications call (`broker.client`), the statements of the catalog and the views
-speak to the database directly and are ported separately; `CatalogAccess` marks that border.
+`Store` is the daemon's half only. The calls of applications (`broker.client`), the statements of the catalog and the
+views use the database directly and are ported separately; `CatalogAccess` marks that border.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ class LoadRequest:
 @dataclass(frozen=True, slots=True)
 class WriteBatch:
     """
-    What to do in one batch of the writer thread.
+    The work of one batch of the writer thread.
 
     Attributes:
         now: UTC seconds since 1970.
         frames: Whole dialog frames for this database, in the order of arrival.
         find: Which dialogs to look for.
-        load: What to load of dialogs that are known.
-        load_max_bytes: Of bodies, in all; never exceeded.
+        load: The fragments to load of dialogs that are known.
+        load_max_bytes: Limit of the bodies loaded, in all; never exceeded.
         known: Dialogs that the loop loads for itself, by endpoint_id; read in the writer thread.
         first_frames: At most so many are loaded of a dialog that was found and is not among `known`.
-        is_maintenance_due: Fire timers, end what is past its lifetime, remove what is not needed any more.
+        is_maintenance_due: Fire timers, end what is past its lifetime, remove what is no longer needed.
         statuses: Why dialogs wait, by endpoint_id; None where they do not.
         is_probe: The store failed before; a batch with nothing else to write shows whether it works again.
         origins: The link or database that brought each frame, any hashable object; empty = one for all.
@@ -112,7 +112,7 @@ class WriteBatch:
         return [reading, replace(self, find=Find.NOTHING, load=[])]
 
 
-# --- what came of it ---
+# --- results of a batch ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class PendingDialog:
 
 
 class LoadedFragments(NamedTuple):
-    """What was loaded for a request; `is_all` when nothing waits after these fragments."""
+    """The fragments loaded for a request; `is_all` is true when nothing waits after them."""
 
     request: LoadRequest
     fragments: list[Outgoing]
@@ -148,7 +148,7 @@ class LoadedFragments(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class AckState:
     """
-    What one side has of its far side, to be acknowledged.
+    The fragments that one side has from its far side, to be acknowledged.
 
     Attributes:
         contact: Both ends.
@@ -166,7 +166,7 @@ class AckState:
 
 
 class KeyEvidence(NamedTuple):
-    """What a sealed frame shows of its sender's keys, as `Sealer.heard` takes it."""
+    """Evidence of its sender's keys in a sealed frame, for the method of `Sealer` that notes an authentic frame."""
 
     echo: bytes
     key_id: bytes
@@ -175,23 +175,23 @@ class KeyEvidence(NamedTuple):
 @dataclass(slots=True)
 class ReceiveResult:
     """
-    What arrivals led to, for the loop to act on after the commit.
+    The effects of the frames that arrived. The loop acts on them after the commit.
 
     Attributes:
-        stored: What to acknowledge, by endpoint_id.
-        closed: What tombstones acknowledge.
+        stored: The acknowledgements to send, by endpoint_id.
+        closed: The places that tombstones acknowledge, with the contact of each.
         acknowledged: The place up to which the far side has everything, by endpoint_id.
-        held_there: What the far side has after that, by endpoint_id.
+        held_there: The runs that the far side has after that place, by endpoint_id.
         contacts: Endpoints whose far side became known.
-        finished: Endpoints that have nothing to send any more.
-        faults: To send.
-        unknown_dialogs: Of which nothing is known here though they name this database, and whether that is certain; if
-            not, their beginning may still arrive.
-        delivered: Whole messages, by service.
-        dropped: Frames, by disposition.
-        last_dropped: The header of the last of them, None when it cannot be read.
-        headers: Of all frames in the order of arrival, likewise.
-        keys: What the last sealed frame of a side shows of keys, by conversation_id and side.
+        finished: Endpoints that have nothing left to send.
+        faults: The faults to send.
+        unknown_dialogs: Dialogs that name this database but of which nothing is known here, and whether that is
+            certain. If it is not, the beginning of the dialog may still arrive.
+        delivered: The number of whole messages, by service.
+        dropped: The number of frames, by disposition.
+        last_dropped: The header of the last frame dropped, by disposition; None when it cannot be read.
+        headers: The headers of all frames in the order of arrival; None for one that cannot be read.
+        keys: The key evidence in the last sealed frame of a side, by conversation_id and side.
         refusals: Why a frame was not accepted as authentic, by disposition.
         traced: The application's own spans of messages with the TRACE flag that went to a queue.
     """
@@ -253,9 +253,9 @@ class ReceiveResult:
 
     def verdicts(self) -> list[Disposition]:
         """
-        What became of each frame, in the order of `headers`.
+        Return the disposition of each frame, in the order of `headers`.
 
-        Delivered is one that was neither dropped nor unreadable: stored, in order or early, or understood.
+        A frame that was neither dropped nor unreadable is delivered: it was stored, in order or early, or understood.
         """
         endings = {id(header): disposition for header, disposition in self._endings}
         return [
@@ -267,17 +267,17 @@ class ReceiveResult:
 @dataclass(slots=True)
 class WriteResult:
     """
-    What came of a batch.
+    The result of a batch.
 
     Attributes:
-        received: What its frames led to.
+        received: The effects of its frames.
         found: Dialogs that have something to send.
-        loaded: What was requested, or was found and not among `known`.
-        postponed: What there was no capacity to load.
-        finished: Endpoints that maintenance has ended: they have nothing to send any more.
-        has_more_maintenance: Do it again soon.
+        loaded: Fragments that were requested, or of dialogs that were found and are not among `known`.
+        postponed: Requests that there was no capacity to load.
+        finished: Endpoints that maintenance has ended: they have nothing left to send.
+        has_more_maintenance: Maintenance should run again soon.
         next_timer: UTC instant of the next conversation timer.
-        commit_seconds: That the transaction took, its commit to the disk included; None where nothing was written.
+        commit_seconds: Duration of the transaction, its commit to the disk included; None where nothing was written.
     """
 
     received: ReceiveResult = field(default_factory=ReceiveResult)
@@ -294,7 +294,7 @@ class WriteResult:
 
 
 class CatalogAccess(Protocol):
-    """What statements of the catalog and requests for routes run on: SQLite's connection, not portable."""
+    """Access for statements of the catalog and requests for routes: SQLite's connection, which is not portable."""
 
     def catalog_connection(self) -> DaemonConnection:
         """

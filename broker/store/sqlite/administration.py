@@ -1,9 +1,10 @@
 """
-What an administrator does to a database as a whole: give it another identity, or end all its conversations.
+Administration of a database as a whole: give it another identity, or end all its conversations.
 
 Both are for a file that was copied or put back from a backup. A new broker instance is for a copy that is to live next
-to the original: no daemon may have the file open, for it holds the instance in memory. Ending all conversations with an
-error is for a file whose far sides have gone on without it; a daemon may run, and sends the errors.
+to the original. No daemon may have the file open then, because it holds the instance in memory. Ending all
+conversations with an error is for a file whose far sides have gone on without it; a daemon may run, and sends the
+errors.
 
 Source: Service Broker documentation, "Managing Service Broker Identities"; "ALTER DATABASE", service broker options.
 """
@@ -85,7 +86,7 @@ class ContentsAtRisk:
 
 
 def stake_of(db: sqlite3.Connection) -> ContentsAtRisk:
-    """What is in this database now."""
+    """Return the contents of this database now."""
     states = conversations_by_state(db)
     unsent = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
     unread = db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
@@ -96,15 +97,15 @@ def new_broker(db: sqlite3.Connection, instance: uuid.UUID) -> int:
     """
     NEW_BROKER: give it another broker instance, and remove every conversation without notifying any peer.
 
-    Queues, services, types, contracts, priorities and routes stay. What was sent and not acknowledged is counted in the
-    ledger under `NEW_BROKER`. Inside a transaction of the caller's, who has the lock of the file (`lock_store`).
+    Queues, services, types, contracts, priorities and routes stay. Messages that were sent and not acknowledged are
+    counted in the ledger under `NEW_BROKER`. Call it inside a transaction, with the lock of the file (`lock_store`).
 
     Args:
         db: The database.
         instance: Its new identity, freshly drawn.
 
     Returns:
-        How many conversations there were.
+        The number of conversations that there were.
     """
     for entry, what, table in (
         (NEW_BROKER, "count(*)", "broker_transmission"),
@@ -125,21 +126,21 @@ def error_conversations(
     """
     ERROR_BROKER_CONVERSATIONS: every open conversation ends with an error at both ends.
 
-    The application here reads an Error message before what else waits; the far side reads one after everything that
-    was sent, so nothing of that is lost. A conversation that has sent nothing, or that the far side has ended, fails
-    here only; one that has ended here already is left alone. In state ER, `end_dialog_sequence` means that the error
-    is on its way: until it is acknowledged, what the conversation holds is not given up. Inside a transaction of the
-    caller's.
+    The application here reads an Error message before any other message that waits. The far side reads one after
+    everything that was sent, so nothing of that is lost. A conversation that has sent nothing, or that the far side has
+    ended, fails here only; one that has ended here already is left alone. In state ER, `end_dialog_sequence` means that
+    the error is on its way. Until the error is acknowledged, the messages that the conversation holds are not given up.
+    Call it inside a transaction.
 
     Args:
         db: The database.
         now: UTC seconds since 1970.
-        code: What both ends read; negative, as it is the broker's.
-        text: The description that goes with it.
-        contract: Of the conversations that end; None = all.
+        code: The error code that both ends read; negative, as it is the broker's.
+        text: The description that is sent with the code.
+        contract: End only the conversations of this contract; None = all.
 
     Returns:
-        How many conversations it ended.
+        The number of conversations that it ended.
     """
     body = error_body(code, text)
     db.execute(_PUT_HERE, (contract, ERROR_PRIORITY, ERROR, now, body))

@@ -220,11 +220,11 @@ def fix_fragment_size(db: sqlite3.Connection, configured: int) -> int:
     """
     The fragment size by which this database sends from now on.
 
-    The far side may have some fragments of a message, so a message that was cut once must always be cut alike: the
-    size configured before holds until no message of several fragments waits any more.
+    The far side may have some fragments of a message, so a message that was cut once must always be cut in the same
+    way. Therefore the size configured before applies as long as a message of several fragments waits.
     """
     if db.execute("SELECT fragment_size FROM broker_database").fetchone()[0] == configured:
-        return configured  # what waits need not be read
+        return configured  # the messages that wait need not be read
     with writing(db):
         db.execute(
             "UPDATE broker_database SET fragment_size = ?1 WHERE fragment_size IS NULL OR NOT EXISTS"

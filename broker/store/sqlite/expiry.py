@@ -1,13 +1,13 @@
 """
-What ends a side of a dialog without a frame, and what removes its rows: timers, lifetimes, local failures, purging.
+Maintenance of dialogs that needs no frame: timers, lifetimes, local failures, and the purging of their rows.
 
-For the writer thread, in slices, so that a batch stays short: removing a gigabyte at once would block all writers for
-seconds. So whoever receives, ends or acknowledges a large message only removes its row; its pieces are removed here,
-a few megabytes a batch.
+It runs in the writer thread, in slices, so that a batch stays short: removing a gigabyte at once would block all
+writers for seconds. Therefore a caller that receives, ends or acknowledges a large message only removes its row. This
+module removes the pieces of the message, a few megabytes a batch.
 
-Instants in the file are of the wall clock, and so is `now`. When that goes back, lifetimes and timers last longer by as
-much; when it goes forward, they end sooner, which cannot be told from time that has passed. The loop therefore lets a
-clock that has jumped forward settle before it asks for maintenance.
+Instants in the file are of the wall clock, and so is `now`. When the clock goes back, lifetimes and timers last longer
+by as much. When it goes forward, they end sooner, because a jump cannot be distinguished from time that has passed. The
+loop therefore lets a clock that has jumped forward settle before it asks for maintenance.
 
 A dialog past its lifetime fails at this side: its application reads an Error. A side that was ended here is closed
 then, and one that failed or whose far side has ended is closed LINGER_SECONDS later, when nothing waits in its queue.
@@ -108,10 +108,10 @@ class Maintenance:
 
     def run(self, db: sqlite3.Connection, now: float) -> tuple[list[int], bool]:
         """
-        One slice of everything, inside a transaction.
+        Do one slice of each kind of maintenance, inside a transaction.
 
         Returns:
-            The endpoints that have nothing to send any more, and whether there may be more to do.
+            The endpoints that have nothing left to send, and whether there may be more to do.
 
         Raises:
             sqlite3.Error: the transaction has to be rolled back; `forget` has to be called then.
@@ -125,7 +125,7 @@ class Maintenance:
         return finished, has_more
 
     def forget(self) -> None:
-        """What was done was rolled back."""
+        """Forget the progress of the last run, because its transaction was rolled back."""
         self._expiry.forget()
 
 
@@ -145,10 +145,10 @@ class ExpiryWalk:
 
     def run(self, db: sqlite3.Connection, queue: QueueWriter, now: float) -> tuple[list[int], bool]:
         """
-        One slice of those whose lifetime has just ended, and one of those that linger.
+        Visit one slice of the conversations whose lifetime has just ended, and one of those that linger.
 
         Returns:
-            The endpoints that have nothing to send any more, and whether a slice was not enough.
+            The endpoints that have nothing left to send, and whether a slice was not enough.
         """
         self._fresh = min(self._fresh, (now, 0))  # when the clock went back, it may come this way again
         fresh = db.execute(_OVER, (now, *self._fresh, SLICE)).fetchall()
@@ -196,11 +196,11 @@ class OrphanWalk:
 
 def fail_dialogs(db: sqlite3.Connection, faults: Mapping[int, Fault], now: float) -> None:
     """
-    Fail dialogs that cannot be sent as they have to be, by endpoint_id; those that have ended here are closed.
+    Fail dialogs that cannot be sent as they have to be, and close those of them that have ended here.
 
     Args:
-        db: Inside a transaction.
-        faults: What their applications read.
+        db: A connection inside a transaction.
+        faults: The error that the application of each dialog reads, by endpoint_id.
         now: UTC seconds since 1970.
     """
     queue = QueueWriter(db, now)
@@ -222,7 +222,7 @@ def _fire_timers(db: sqlite3.Connection, queue: QueueWriter, now: float) -> bool
     Nothing is put for a side that has ended or failed, or at an instant beyond its lifetime.
 
     Returns:
-        Whether there may be more.
+        True if there may be more.
     """
     due = db.execute(_DUE, (now, SLICE)).fetchall()
     for endpoint_id, at in due:
@@ -235,7 +235,7 @@ def _fire_timers(db: sqlite3.Connection, queue: QueueWriter, now: float) -> bool
 
 
 def _expire(db: sqlite3.Connection, queue: QueueWriter, endpoint_id: int, now: float) -> bool:
-    """A dialog past its lifetime; whether it has nothing to send any more because of that."""
+    """Fail or close a dialog past its lifetime. True if it has nothing left to send because of that."""
     side = side_of(db, endpoint_id)
     if side is None:
         return False

@@ -9,13 +9,14 @@ Three things distinguish them:
   older copy that was put back into the same file has fewer;
 - the epoch of the last takeover, which the principal writes next to the file (`role_file`): an older copy has a lower
   one.
-A file that was renamed, or is used by two instances in turn on shared storage, passes: each instance knows only how
-many there were at least. What passes unseen: a copy of the whole machine or disk, state directory included; an older
-copy that was put back into the same file after a daemon was killed that had started only once since.
+A file that was renamed, or is used alternately by two instances on shared storage, passes: each instance knows only how
+many starts and stops there were at least. Two kinds of copy are not detected: a copy of the whole machine or disk,
+state directory included; and an older copy that was put back into the same file after a daemon was killed that had
+started only once since.
 
-Taking a database over raises its epoch, in the transaction that counts the start. A process with an older epoch commits
-nothing any more, wherever it runs (`transaction.writing`), so two that both think they are the principal do no harm.
-The new epoch is higher than any that is known, also where a backup was put back: senders believe the highest.
+Taking a database over raises its epoch, in the transaction that counts the start. From then on a process with an older
+epoch commits nothing, wherever it runs (`transaction.writing`), so two that both act as the principal do no harm. The
+new epoch is higher than any that is known, also where a backup was put back, because senders accept the highest.
 
 Everything here is for the process that has the lock of the file (`lock_store`); `compare_file` only reads.
 """
@@ -46,7 +47,7 @@ _KEEP = "UPDATE broker_database SET starts = max(starts, ?), epoch = max(epoch, 
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What an instance has seen of a database."""
+    """The record that an instance keeps of a database: its starts and stops, path and epoch when last seen."""
 
     starts: int
     path: str
@@ -55,13 +56,13 @@ class Seen(msgspec.Struct, frozen=True):
 
 class Sighting(NamedTuple):
     """
-    What distinguishes a file from its copies.
+    The facts that distinguish a file from its copies.
 
     Attributes:
-        number: Of the file now (inode).
-        known_number: At the last start of a daemon, None before the first.
-        starts: In the file.
-        known_starts: To this instance, 0 when it never had this database.
+        number: The number of the file now (inode).
+        known_number: Its number at the last start of a daemon, None before the first.
+        starts: The count of starts and stops in the file.
+        known_starts: The count known to this instance, 0 when it never had this database.
         last_path: Where this instance had it then.
         epoch: In the file.
         known_epoch: As recorded next to the file or known to this instance, 0 when nowhere.
@@ -109,7 +110,7 @@ class Sighting(NamedTuple):
 
     @property
     def lost(self) -> str:
-        """What the file held before it was made again, as far as this instance knows; empty when nothing."""
+        """A sentence about the databases that this file held before it was made again; empty when none is known."""
         return lost_sentence(self.others) if self.starts == 0 else ""
 
 
@@ -138,7 +139,7 @@ def compare_file(db: sqlite3.Connection, path: Path, state_dir: Path, *, reporte
     Args:
         db: The database.
         path: Its file.
-        state_dir: That of the instance.
+        state_dir: The state directory of the instance.
         reported_epoch: The epoch of the last takeover that was reported to this instance, 0 = none.
 
     Raises:
@@ -163,14 +164,14 @@ def compare_file(db: sqlite3.Connection, path: Path, state_dir: Path, *, reporte
 
 def note_start(db: sqlite3.Connection, path: Path, state_dir: Path, *, least_epoch: int | None = None) -> int:
     """
-    A daemon starts on this file: count it, here and in the state directory.
+    Count the start of a daemon on this file, in the file and in the state directory.
 
     Args:
         db: The database.
         path: Its file.
-        state_dir: That of the instance.
-        least_epoch: Take it over: the epoch grows beyond all that is known, and is not below this one. None leaves it
-            as it is.
+        state_dir: The state directory of the instance.
+        least_epoch: Take the database over: its epoch becomes higher than all that are known, and at least this one.
+            None leaves it as it is.
 
     Returns:
         The epoch from now on.
@@ -190,9 +191,9 @@ def note_start(db: sqlite3.Connection, path: Path, state_dir: Path, *, least_epo
 
 def note_stop(path: Path, state_dir: Path, epoch: int) -> None:
     """
-    A daemon stops: count it on a separate connection, so that what is put back from before this moment is recognized.
+    Count the stop of a daemon, on a separate connection, so that a copy from before this moment is recognized later.
 
-    A file that has been replaced or removed meanwhile, or taken over by another daemon, is left alone.
+    A file that has been replaced or removed since the start, or taken over by another daemon, is left alone.
 
     Raises:
         StoreUnavailableError: the record in the state directory cannot be read or written.
@@ -210,9 +211,9 @@ def note_stop(path: Path, state_dir: Path, epoch: int) -> None:
 
 def accept_file(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
     """
-    This file is the database from now on, whatever it was. Inside a transaction of the caller's.
+    Accept this file as the database from now on, whatever it was. Call it inside a transaction.
 
-    It gets the count and the epoch that are known, so that senders believe the next takeover.
+    The file gets the count and the epoch that are known, so that senders accept the next takeover.
 
     Raises:
         StoreUnavailableError: the record in the state directory cannot be read.
@@ -231,7 +232,7 @@ def _by_path(seen: Mapping[str, Seen], path: Path) -> tuple[str, ...]:
 
 
 def _read(state_dir: Path) -> dict[str, Seen]:
-    """What the instance has seen, by broker instance."""
+    """Return the instance's records of its databases, by broker instance."""
     file = state_dir / RECORD
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Seen])

@@ -1,13 +1,13 @@
 """
-What is in a database, counted for people: its ledger, its census, its backlog and its queues.
+Counts of the contents of a database, for people: its ledger, its census, its backlog and its queues.
 
-Reads only, on any connection to the database; next to a running daemon on a separate one (`open_watch`), which waits
-for no writer. What a question costs is said with it: callers that ask again and again rest in between. The ledger is
-one statement, so its figures are those of one moment; `broker.store.sqlite.side` writes it.
+This module only reads, on any connection to the database. Next to a running daemon it uses a separate connection
+(`open_watch`), which waits for no writer. Each function states its cost: callers that ask repeatedly pause in between.
+The ledger is one statement, so its figures are those of one moment; `broker.store.sqlite.side` writes it.
 
-The census looks at no body; on a file of any size it takes what counting its rows takes. The bytes of each table are
-counted page by page where that is quick (`dbstat`, in a file of at most COUNTED_MAX_BYTES), else estimated from a
-sample of rows.
+The census reads no body; on a file of any size it takes as long as counting its rows. The bytes of each table are
+counted page by page where that is quick (`dbstat`, in a file of at most COUNTED_MAX_BYTES). In a larger file they are
+estimated from a sample of rows.
 
 Source: Service Broker documentation, "sys.conversation_endpoints"; SQLite documentation, "The DBSTAT Virtual Table".
 """
@@ -47,7 +47,7 @@ class LedgerBalance:
 
     @property
     def unaccounted(self) -> int:
-        """What of `sent` nothing accounts for: 0, unless the program is wrong or the file was changed by others."""
+        """The part of `sent` that is in no other entry: 0, unless the program is wrong or others changed the file."""
         return self.sent - self.acknowledged - self.held - sum(self.failed.values())
 
     def entries(self) -> Iterator[tuple[str, str | None, int]]:
@@ -68,7 +68,7 @@ def unconfirmed(db: sqlite3.Connection) -> int:
 
 def read_balance(db: sqlite3.Connection) -> LedgerBalance:
     """
-    The ledger of the database behind this connection.
+    Return the ledger of the database of this connection.
 
     Raises:
         sqlite3.Error: the file cannot be read.
@@ -93,12 +93,12 @@ OTHER_TABLES = "everything else"  # tables of the application, and the schema
 @dataclass(frozen=True, slots=True)
 class Group:
     """
-    Sides of conversations that are alike.
+    Sides of conversations that have the same service, state and age.
 
     Attributes:
         age: One of the words above.
-        unread: So many of them have messages waiting in a queue.
-        unsent: So many have messages that are not acknowledged.
+        unread: The number of them that have messages waiting in a queue.
+        unsent: The number of them that have messages that are not acknowledged.
         first_lifetime: UTC seconds when the first of them expires.
     """
 
@@ -113,7 +113,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """What waits in a queue; `oldest_time` is that of the oldest ready message, None when none is."""
+    """Numbers of messages in a queue; `oldest_time` is that of the oldest ready message, None when none is ready."""
 
     queue_name: str
     is_receive_enabled: bool
@@ -134,13 +134,13 @@ class TableSize:
 @dataclass(frozen=True, slots=True)
 class Census:
     """
-    What lives in a database.
+    The census of a database.
 
     Attributes:
         now: UTC seconds, like all times.
         sending: Messages that are not acknowledged.
         sending_since: When the first of them was sent.
-        free_bytes: Of the file that nothing uses.
+        free_bytes: The unused bytes of the file.
         is_estimated: The sizes come from samples.
     """
 
@@ -256,7 +256,7 @@ def _rows(db: sqlite3.Connection, table: str) -> int:
     return rows
 
 
-# --- what waits to be sent --------------------------------------------------------------------------------------
+# --- messages to be sent ----------------------------------------------------------------------------------------
 
 QUEUES_MAX = 50  # reported of a database, the fullest
 LOOKED_AT = 1000  # of the messages that wait to be sent, the oldest are read for the reasons
@@ -302,9 +302,9 @@ _REASONS = f"""
 
 def backlog_of(db: sqlite3.Connection, now: float) -> Backlog:
     """
-    What waits to leave, at this UTC time.
+    Return the backlog of messages to be sent, at this UTC time.
 
-    Cost: neither question looks at a message: the count walks an index, the oldest row is the first.
+    Cost: neither query reads a message: the count walks an index, the oldest row is the first.
     """
     messages: int = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
     row = db.execute("SELECT enqueue_time FROM broker_transmission ORDER BY transmission_id LIMIT 1").fetchone()
@@ -319,7 +319,7 @@ def reasons_of(db: sqlite3.Connection, now: float) -> list[WaitReason]:
     ]
 
 
-# --- what waits in queues -----------------------------------------------------------------------------------
+# --- messages in queues -------------------------------------------------------------------------------------
 
 _COUNTS = f"""
     SELECT q.name, q.is_receive_enabled, q.queue_id,

@@ -1,9 +1,9 @@
 """
-Single conversations of a database, as others than its writer ask for them: by GUID, by number, or all under way.
+Queries for single conversations of a database, for readers other than its writer: by GUID, by number, or all under way.
 
-Reads only, on any connection. Each question is a look-up in an index, except numbers of all conversations and those
-under way, which are read through, and the handle of a side that is not open, which is searched among all tombstones.
-Where a conversation is (`find_conversation`) is as of one moment; bodies are not read, except those of Error messages,
+This module only reads, on any connection. Each query uses an index, with two exceptions. Numbers of all conversations,
+and the conversations under way, are read through. The handle of a side that is not open is searched among all
+tombstones. The answer of `find_conversation` is as of one moment. Bodies are not read, except those of Error messages,
 which say why a dialog failed.
 """
 
@@ -48,7 +48,7 @@ def find_contact(db: sqlite3.Connection, guid: bytes) -> Contact | None:
 # Read at once. Each row releases the interpreter's lock for a moment too short for another thread to take it, and a
 # waiting thread waits again: to read and decide alternately would delay the loop for as long as both take.
 ROWS = 1000
-# Not those that are closed or failed: nothing of them is routed any more.
+# Without conversations that are closed or failed: their messages are no longer routed.
 _UNDER_WAY = (
     "SELECT conversation_handle, conversation_id, is_initiator, service_name, far_service, far_broker_instance,"
     " send_sequence FROM broker_conversation WHERE state IN ('SO', 'SI', 'CO', 'DI', 'DO') ORDER BY endpoint_id"
@@ -110,7 +110,7 @@ class Poison:
 @dataclass(frozen=True, slots=True)
 class Inbound:
     """
-    What has arrived for one side.
+    The messages and fragments that have arrived for one side.
 
     Attributes:
         queue_name: None when its service was dropped.
@@ -199,7 +199,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class ConversationFacts:
-    """What one database knows of a conversation."""
+    """The sides of a conversation in one database, those that exist and those that are closed."""
 
     sides: tuple[ConversationSide, ...]
     closed: tuple[Closed, ...]
@@ -207,7 +207,7 @@ class ConversationFacts:
 
 def find_conversation(db: sqlite3.Connection, guid: bytes, now: float) -> ConversationFacts:
     """
-    What this database knows of the conversation with this handle or this id; of both sides when both live here.
+    Return the sides of the conversation with this handle or this id; both sides when both live in this database.
 
     Args:
         db: A connection in no transaction.

@@ -1,8 +1,8 @@
 """
-What a database is made of, as rows and values: what the statements of the catalog read and change.
+The objects of a database, as rows and values. The statements of the catalog read and change them.
 
-Queues, services, message types, contracts, priorities, routes, permissions and remote service bindings. Names compare
-byte for byte. A function that writes is called inside the caller's transaction. The built-in message types and
+They are queues, services, message types, contracts, priorities, routes, permissions and remote service bindings. Names
+compare byte for byte. A function that writes is called inside the caller's transaction. The built-in message types and
 contracts are not rows, except a row of the type DEFAULT, made when a contract names it.
 """
 
@@ -52,7 +52,7 @@ class Priority(NamedTuple):
 
     @property
     def criteria(self) -> tuple[str | None, str | None, str | None]:
-        """What it is about."""
+        """The contract, local service and remote service that it applies to."""
         return (self.contract_name, self.local_service_name, self.remote_service_name)
 
 
@@ -116,7 +116,7 @@ def put_service(db: sqlite3.Connection, name: str, queue_id: int, contracts: fro
 
 
 def drop_queue(db: sqlite3.Connection, name: str) -> None:
-    """Remove a queue and what waits in it."""
+    """Remove a queue and the messages in it."""
     db.execute(
         "DELETE FROM broker_message WHERE queue_id = (SELECT queue_id FROM broker_queue WHERE name = ?)", (name,)
     )
@@ -149,11 +149,11 @@ _RULE = (
 
 def message_rule(db: sqlite3.Connection, contract: str, message_type: str) -> Rule | None:
     """
-    What the contract says of a message type; None when it is not declared here, so that everything may be sent.
+    Return the rule of a contract for a message type; None when the contract is not declared, so any type may be sent.
 
     The built-in contract DEFAULT is not declared, so under it any type may be sent.
 
-    Cost: one look-up in an index, some microseconds, when it is not declared; else three.
+    Cost: one look-up in an index, some microseconds, when the contract is not declared; otherwise three.
     """
     row = db.execute(_RULE, (contract, message_type)).fetchone()
     if row is None:
@@ -284,7 +284,7 @@ def priority_for(db: sqlite3.Connection, contract: str, local_service: str, remo
     """
     The priority of a new conversation, 1 .. 10: that of the most specific match, by contract, then local service.
 
-    Cost: some microseconds when no priority is declared; else the priorities are read through.
+    Cost: some microseconds when no priority is declared; otherwise the priorities are read through.
     Source: Service Broker documentation, "Conversation Priorities".
     """
     row = db.execute(_PRIORITY_FOR, (contract, local_service, remote_service)).fetchone()
@@ -373,7 +373,7 @@ def drop_route(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM broker_route WHERE name = ?", (name,))
 
 
-# --- permissions: a GRANT that cannot be read grants nothing, and a DENY that cannot be read denies everybody ---
+# --- permissions: a GRANT that cannot be read grants nothing; a DENY that cannot be read denies every principal ---
 
 
 def permissions(db: sqlite3.Connection) -> tuple[tuple[PermissionRule, ...], list[str]]:
@@ -394,7 +394,7 @@ def permissions(db: sqlite3.Connection) -> tuple[tuple[PermissionRule, ...], lis
 
 
 def find_state(db: sqlite3.Connection, rule: PermissionRule) -> PermissionState | None:
-    """What is stored about the permission, securable and principal of a rule."""
+    """Return the stored state of the permission, securable and principal of a rule; None when nothing is stored."""
     row = db.execute(
         "SELECT state FROM broker_permission WHERE permission = ? AND securable = ? AND principal = ?",
         (str(rule.permission), rule.securable, rule.principal.text),

@@ -1,8 +1,8 @@
 """
-What applications queued becomes fragments to send: found, and loaded in order as the window of its dialog asks.
+Finds the messages that applications queued, and loads them as fragments in order, as the window of the dialog asks.
 
-For the writer thread. New rows are found by `transmission_id`, which grows with every commit; the rows of one dialog
-are read by sequence number, as far as its window asks, and large messages in parts.
+This module is for the writer thread. New rows are found by `transmission_id`, which grows with every commit. The rows
+of one dialog are read by sequence number, as far as its window asks, and large messages in parts.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def load_fragments(
         if first == 0:
             since = max(now, enqueued)
             opening, lifetime = _opening(db, request.endpoint_id, since) if row_sequence == 0 else _NOT_OPENING
-            if 0.0 < lifetime <= since:  # no daemon ran to end it: it does not begin any more
+            if 0.0 < lifetime <= since:  # no daemon ran to end it: do not begin the dialog now
                 break
             sent_us = int(enqueued * 1_000_000)
             envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
@@ -134,7 +134,7 @@ def save_statuses(db: sqlite3.Connection, statuses: Mapping[int, str | None], no
 
 
 class _Opens(NamedTuple):
-    """What fragment 0 begins with; `lifetime` is that of `Outgoing`."""
+    """The envelope at the beginning of fragment 0; `lifetime` is that of `Outgoing`."""
 
     envelope: bytes
     lifetime: float
@@ -163,8 +163,9 @@ _NOT_OPENING = _Opening(), 0.0
 
 def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Opening, float]:
     """
-    What the first message of an initiator says in addition to every other, and the instant at which its dialog is over;
-    nothing and 0 for a target.
+    Return the extra fields of an initiator's first message, and the instant at which its dialog is over.
+
+    For a target return no fields and 0.
     """
     contract, lifetime, is_initiator = db.execute(
         "SELECT contract, lifetime, is_initiator FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)
@@ -206,7 +207,7 @@ def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: i
 
 
 def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:
-    """Slices of a body in parts, one step of `starts` long; no more of it is in memory than one and a part."""
+    """Yield slices of a body in parts, one step of `starts` long; only one slice and one part are in memory."""
     part = starts.start // PART_BYTES
     rows = db.execute(
         "SELECT part_number, body FROM broker_transmission_part WHERE transmission_id = ? AND part_number >= ?"

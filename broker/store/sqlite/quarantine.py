@@ -62,7 +62,7 @@ _FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What failed: type and text of an exception, and its traceback as Python prints it, if any."""
+    """A failure as it is reported: type and text of an exception, and its traceback as Python prints it, if any."""
 
     endpoint_id: int
     message_sequence_number: int
@@ -72,7 +72,7 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows from a failure: how many there were in a row, and seconds until the next attempt, 0 for none."""
+    """The result of a failure: the number of failures in a row, and seconds until the next attempt, 0 for none."""
 
     failures: int
     rest_s: float
@@ -93,7 +93,7 @@ class Failure:
 
     Attributes:
         queuing_order: None when the message is gone.
-        messages_behind: That wait in the same dialog after the failed one.
+        messages_behind: The number of messages in the same dialog that wait after the failed one.
         quarantine_time: None while it is tried again.
     """
 
@@ -206,7 +206,7 @@ def rest(db: sqlite3.Connection, conversation_group_id: bytes, now: float, secon
 
 
 def put_in_quarantine(db: sqlite3.Connection, endpoint_id: int, now: float) -> None:
-    """Withhold the messages of this dialog; its group does not rest for it any more."""
+    """Withhold the messages of this dialog; its group no longer rests for it."""
     ask(db, "UPDATE broker_failure SET quarantine_time = ? WHERE endpoint_id = ?", (now, endpoint_id))
     ask(
         db,

@@ -53,7 +53,7 @@ _read_record = msgspec.json.Decoder(list[tuple[str, _Count, _Instant, _Instant |
 @dataclass(slots=True)
 class QueueRecord:
     """
-    What a reader process reports of one queue, for the views. Times are UTC seconds.
+    The record in which a reader process reports one queue, for the views. Times are UTC seconds.
 
     Attributes:
         tasks_waiting: So many of its workers have nothing to do.
@@ -180,7 +180,7 @@ def live_slots(path: str, slots: Iterable[int]) -> set[int]:
 
 
 def records(path: str) -> list[QueueRecord]:
-    """What the reader processes that live report of their queues."""
+    """Return the records in which the live reader processes report their queues."""
     try:
         descriptor = os.open(lock_file(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

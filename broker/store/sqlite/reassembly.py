@@ -1,10 +1,11 @@
 """
-Fragments wait here until their message is whole and in order; whole messages go to their queue.
+Reassembly: fragments wait until their message is whole and in order; whole messages are put into their queue.
 
 Rows of `broker_fragment` and `broker_message`, inside the transaction of a batch. Early fragments have a bound for each
 side, in number and bytes; above it a fragment is refused and arrives again later. A body above LARGE_BYTES is never
 joined: its fragments stay rows until an application has received it. Queue rows of a batch are written together; queues
-and rules are looked up once per batch. A dialog in quarantine stays in order: what arrives joins the rest there.
+and rules are looked up once per batch. A dialog in quarantine stays in order: messages that arrive join the others
+there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _EARLY = (
 
 
 class EarlyFragment(IntEnum):
-    """What became of an early fragment."""
+    """The result of keeping an early fragment."""
 
     KEPT = 0
     DUPLICATE = 1
@@ -65,7 +66,7 @@ class LargeBody:
     fragments: int
 
     def violation(self, validation: Validation) -> str | None:
-        """What is wrong with it as a body of a message type; read a fragment at a time."""
+        """Return the problem of the body under this validation, None without one; it is read a fragment at a time."""
         if validation is Validation.NONE:
             return None
         check = validator(validation)
@@ -117,7 +118,7 @@ class Reassembly:
         return EarlyFragment.KEPT
 
     def take_early(self, place: Place) -> int | None:
-        """The flags of an early fragment that is expected now, and so not early any more; None when it is not here."""
+        """Return the flags of an early fragment that is expected now, so no longer early; None when it is not here."""
         kept = self._early.pop(place, None)
         if kept is None:
             return None
@@ -125,7 +126,7 @@ class Reassembly:
         return kept[0]
 
     def held_runs(self) -> tuple[Run, ...]:
-        """What is early as runs of fragments of one message, the first ones when there are many."""
+        """Return the early fragments as runs within one message each; the first runs when there are many."""
         runs: list[list[int]] = []
         for sequence, fragment in sorted(self._early):
             if runs and runs[-1][0] == sequence and runs[-1][2] + 1 == fragment:
@@ -169,7 +170,7 @@ class Reassembly:
         return decode_envelope(body) if body or not is_end else (Envelope(), b"")
 
     def discard(self, expected: Place) -> None:
-        """What waits after whole messages will never be one; maintenance removes it."""
+        """Discard the fragments after the whole messages: they will never be a message; maintenance removes them."""
         self._early.clear()
         self._early_bytes = 0
         discard_fragments(self._db, self._endpoint_id, expected[0])

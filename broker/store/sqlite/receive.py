@@ -507,7 +507,7 @@ def _report_unknown(headers: list[Header], instance: bytes, secured: Secured | N
     """
     named = [one for one in headers if one.kind == FrameKind.MESSAGE and one.to_broker_instance == instance]
     if named:
-        # What begins a dialog may arrive after what follows it, as long as its sender has heard nothing from here.
+        # The beginning of a dialog may arrive after its later messages, if its sender has received nothing from here.
         is_certain = any(one.is_from_target or (one.ack_sequence, one.ack_fragment) > (0, 0) for one in named)
         result.unknown_dialogs.append((_contact_of(named[0], instance, secured), is_certain))
 

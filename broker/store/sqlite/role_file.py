@@ -1,10 +1,11 @@
 """
-Who is the principal of a database, recorded next to its file for those that must not open it.
+The record of the principal of a database, in a file next to it, for instances that must not open the database.
 
 A mirror answers for a database whose file another machine has open, on storage that both see. SQLite allows one machine
 at a time to have the file open, so what a mirror has to know is in a small separate file, which the principal writes
 whenever it has taken the database over. The epoch that counts is in the database; but a database with a lower one than
-is recorded here is an older copy (`file_identity`), and where there is none any more, none is made.
+is recorded here is an older copy (`file_identity`). Where the recorded database no longer
+exists, none is made.
 
 A new, empty database with the identity of a lost one would acknowledge what the lost one had, and start its sequence
 numbers again. So a file is only made where nothing shows that there was one: no log (`-wal`, `-shm`) without its file,
@@ -31,7 +32,15 @@ _SINCE_MAX = 253_402_300_799.0  # the end of the year 9999
 
 
 class PrincipalRecord(NamedTuple):
-    """Who is, or was, the principal: the broker instance (16 bytes), the name of the instance, since when (UTC)."""
+    """
+    The present or former principal of a database.
+
+    Attributes:
+        broker_instance: 16 bytes.
+        epoch: The epoch of its takeover.
+        principal: The name of the instance.
+        since: UTC seconds since 1970.
+    """
 
     broker_instance: bytes
     epoch: int
@@ -40,7 +49,7 @@ class PrincipalRecord(NamedTuple):
 
 
 class _Content(msgspec.Struct):
-    """What the file holds."""
+    """The content of the file."""
 
     broker_instance: uuid.UUID
     epoch: Annotated[int, Meta(ge=0, le=_EPOCH_MAX)]
@@ -55,7 +64,7 @@ def role_path(path: Path) -> Path:
 
 def write_principal(path: Path, record: PrincipalRecord) -> None:
     """
-    Record for the mirrors who has taken over the database of this file.
+    Record for the mirrors which instance has taken over the database of this file.
 
     Raises:
         StoreUnavailableError: it cannot be written.
@@ -97,7 +106,7 @@ def recorded_epoch(path: Path) -> int:
 
 def read_principal(path: Path) -> PrincipalRecord | None:
     """
-    Who took over the database of this file last; None when it never was.
+    Return the record of the last takeover of the database of this file; None when there was none.
 
     Raises:
         StoreUnavailableError: it cannot be read.
@@ -124,7 +133,7 @@ def read_principal(path: Path) -> PrincipalRecord | None:
 
 def may_make(path: Path, *, reported_epoch: int = 0) -> bool:
     """
-    Whether a database may be made in this file when it has none.
+    True if a database may be made in this file when it has none.
 
     Args:
         path: The file.

@@ -2,19 +2,19 @@
 The tables of a database, which `schema.sql` makes, and how a file of an older version becomes one of this release.
 
 Every old version is migrated to the present one at once, in one transaction: killed at any moment, nothing has changed.
-The tables that have changed are put aside, made as in a new file, their rows are copied, and the old ones are dropped.
-So a migrated file has the same schema as a new one, to the letter. What an application has put on these tables
-(indexes, triggers) is made again, its own tables are not touched, and views that read ours go on to do so.
+The tables that have changed are renamed and made as in a new file. Then their rows are copied, and the old tables are
+dropped. So a migrated file has the same schema as a new one, to the letter. Indexes and triggers that an application
+has put on these tables are made again, its own tables are not touched, and its views that read ours still do.
 
-From version 1, whose tables have all changed, it needs free disk of up to three times the file: twice in the log, which
-has the new rows and the pages of the old ones, once in the file, which uses the space of the old tables for what comes
-later. No other connection can write meanwhile; readers see the old file. 600 MB with 200,000 messages and 100,000
-closed conversations took 16 s, in 44 MB of memory.
+From version 1, whose tables have all changed, it needs free disk of up to three times the file. Twice the file is in
+the log, which has the new rows and the pages of the old ones. Once is in the file, which uses the space of the old
+tables for later rows. No other connection can write during the migration; readers see the old file. 600 MB with 200,000
+messages and 100,000 closed conversations took 16 s, in 44 MB of memory.
 
-Version 1 had no tombstones, ledger or parts: closed sides become tombstones, large bodies parts, and messages that were
-not acknowledged and that no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, version 3 no
-certificate, permissions, bindings or session keys, version 4 no headers of messages, version 5 no handles in its
-tombstones, version 6 no services there. Only what waits is copied; parts and fragments of large messages stay.
+Version 1 had no tombstones, ledger or parts. Closed sides become tombstones, and large bodies become parts. Messages
+that were not acknowledged and that are in no row count in the ledger under `BEFORE`. Version 2 had no epoch, version 3
+no certificate, permissions, bindings or session keys, version 4 no headers of messages, version 5 no handles in its
+tombstones, version 6 no services there. Only rows that wait are copied; parts and fragments of large messages stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from broker.store.sqlite.transaction import sentence, writing
 # accepts 1,000,000,000 bytes at most. What is sent waits as parts (`broker_transmission_part`), what arrived as the
 # fragments that brought it (`broker_fragment`).
 LARGE_BYTES = 1024 * 1024  # one batch of the writer loads many messages: those up to this length whole
-PART_BYTES = 256 * 1024  # a part is rewritten as one value: above it SQLite's overflow pages gain nothing any more
+PART_BYTES = 256 * 1024  # a part is rewritten as one value: above it SQLite's overflow pages gain nothing
 
 SCHEMA_VERSION = 7
 OLDEST_VERSION = 1  # that can be migrated
@@ -79,7 +79,7 @@ def _statements(script: str) -> Iterator[str]:
 
 # --- migration --------------------------------------------------------------------------------------------------
 
-_ASIDE = "broker_migrated_"  # what the old tables are called meanwhile
+_ASIDE = "broker_migrated_"  # prefix of the old tables during the migration
 _STEPS = 10_000  # instructions of SQLite between two readings of the clock, some hundred rows
 
 
@@ -165,7 +165,7 @@ def migrate(db: sqlite3.Connection, path: Path, *, now: Callable[[], float] = ti
     log.info("database migrates", path=str(path), from_version=before, to_version=SCHEMA_VERSION, bytes=_size(path))
     try:
         with _reporting(db, path), _references_left(db), writing(db):
-            version = schema_version(db)  # another process may have done it meanwhile
+            version = schema_version(db)  # another process may have migrated it by now
             if version < SCHEMA_VERSION:
                 _rebuild(db, version, now())
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -238,7 +238,7 @@ def _keep_numbers(db: sqlite3.Connection, tables: list[str]) -> None:
 
 @contextmanager
 def _references_left(db: sqlite3.Connection) -> Iterator[None]:
-    """What others say of our tables by their names is not changed with those."""
+    """Leave references to our tables by name, in other objects of the schema, unchanged when the tables are renamed."""
     db.execute("PRAGMA legacy_alter_table = ON")
     try:
         yield

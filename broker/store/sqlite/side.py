@@ -1,18 +1,18 @@
 """
 The rows of one side of a dialog: its state and counters, its keys, its entry in the ledger, its tombstone.
 
-`SideTable` is what the writer thread uses while it applies arrivals. The functions below it may also run in an
-application's own transaction: they neither begin nor end one, and those that end a side read no row.
+The writer thread uses `SideTable` while it applies arrivals. The functions below it may also run in an application's
+own transaction: they neither begin nor end one, and those that end a side read no row.
 
 The ledger: sent = acknowledged + held + failed with a reason, after every commit. Messages are counted where they are:
-`send_sequence` and `acknowledged_sequence` of each conversation, and the rows held in the transmission queue. Whoever
-removes rows from there that were not acknowledged, or removes a conversation, writes into `broker_ledger` what no row
-shows any more.
+`send_sequence` and `acknowledged_sequence` of each conversation, and the rows held in the transmission queue. A
+function that removes a conversation, or rows of that queue that were not acknowledged, writes into `broker_ledger` the
+counts that are then in no row.
 
-A tombstone is what is left of a closed side: enough to acknowledge what arrives again, and to accept nothing twice. It
-stays as long as the original's: half an hour when no peer can open the dialog again, which is always true of the
-initiator's side, and of the target's as soon as the initiator is known to have an answer; else half an hour past the
-lifetime of the dialog, at which the initiator stops.
+A tombstone is the rest of a closed side: enough to acknowledge frames that arrive again, and to accept nothing twice.
+It stays as long as the original's: half an hour when no peer can open the dialog again. That is always true of the
+initiator's side, and of the target's as soon as the initiator is known to have an answer. Otherwise it stays until half
+an hour past the lifetime of the dialog, at which the initiator stops.
 
 Source: Service Broker documentation, "Dialog Conversations"; team blog, "How to prevent conversation endpoint leaks".
 """
@@ -58,7 +58,7 @@ class SideRow:
     Attributes:
         expected: The next (sequence, fragment) of the far side.
         opening: `is_opening_acknowledged`.
-        saved: What the row holds of the columns that arrivals change, as `SideTable` wrote or read it.
+        saved: The row's values of the columns that arrivals change, as `SideTable` wrote or read them.
     """
 
     endpoint_id: int
@@ -84,7 +84,7 @@ class SideRow:
 
 @dataclass(slots=True)
 class Tombstone:
-    """What is left of a side; `expected` is the next (sequence, fragment) of a far side that goes on sending."""
+    """The rest of a closed side; `expected` is the next (sequence, fragment) of a far side that goes on sending."""
 
     contact: Contact
     expected: Place
@@ -167,7 +167,7 @@ class SideTable:
         side.saved = values
 
     def fail(self, side: SideRow, reason: FailureReason) -> None:
-        """What the side holds will not be sent."""
+        """Give up the messages that the side holds: they will not be sent."""
         fail(self._db, side.endpoint_id, reason)
 
     def close(self, side: SideRow, reason: FailureReason) -> None:
@@ -261,7 +261,7 @@ def fail(db: sqlite3.Connection, endpoint_id: int, reason: str) -> None:
 
 
 def remove(db: sqlite3.Connection, endpoint_id: int) -> None:
-    """Remove the row of a conversation that holds nothing any more (after `fail`), its sums kept."""
+    """Remove the row of a conversation that holds no messages (after `fail`), and keep its sums in the ledger."""
     db.execute(_ADD_SENT, (SENT, endpoint_id))
     db.execute(_ADD_ACKNOWLEDGED, (ACKNOWLEDGED, endpoint_id))
     db.execute("DELETE FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,))
@@ -269,16 +269,16 @@ def remove(db: sqlite3.Connection, endpoint_id: int) -> None:
 
 def close(db: sqlite3.Connection, endpoint_id: int, now: float, reason: str) -> None:
     """
-    End a side: its row, its unread messages and what it holds unsent are removed, a tombstone and the ledger remain.
+    End a side: remove its row, its unread and its unsent messages; a tombstone and the ledger remain.
 
-    The tombstone keeps the handle for those who ask what became of it. What the side had received of large or
-    unfinished messages is left to the daemon, which removes it in slices.
+    The tombstone keeps the handle, so that the side can still be found by it. Fragments of large or unfinished messages
+    that the side had received are left to the daemon, which removes them in slices.
 
     Args:
-        db: Inside a transaction.
+        db: A connection inside a transaction.
         endpoint_id: The side; its row has to be up to date.
         now: UTC seconds since 1970.
-        reason: Under which the ledger counts what was never acknowledged; a `FailureReason`.
+        reason: The ledger counts messages that were never acknowledged under this reason; a `FailureReason`.
     """
     db.execute(_BURY, (now, REPLAY_GUARD, endpoint_id))
     forget_key(db, endpoint_id)
@@ -308,7 +308,7 @@ _SET_CERTIFICATE = (
 
 
 def secured_of(security: str | None, far_principal: str | None, secret: bytes | None) -> Secured | None:
-    """What the columns of a row say; None where there is no row."""
+    """Return the security of a side from the columns of its row; None where there is no row."""
     if security is None:
         return None
     return Secured(None if security == NONE else Mode(security), far_principal or "", secret or b"")
@@ -365,11 +365,13 @@ def note_own_certificate(db: sqlite3.Connection, subject: str | None) -> None:
 
 def sentence_sql(*, schema: str, far_service: str) -> str:
     """
-    SQL of one sentence about how a side is secured: sealed to whom, or why not.
+    Return SQL of one sentence about how a side is secured: the principal that it is sealed to, or why it is not sealed.
+
+    The SQL is for a query in which the columns of the side are named `c.`.
 
     Args:
-        schema: Where the tables are, as it stands before their names; of a side whose columns are named `c.`.
-        far_service: SQL of the name of the far service; null where it is not known any more.
+        schema: The schema of the tables, as it is written before their names.
+        far_service: SQL of the name of the far service; null where it is no longer known.
     """
     known = "coalesce(' (' || substr(k.far_certificate, 1, 19) || '...)', '')"
     return (

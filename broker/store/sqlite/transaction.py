@@ -200,12 +200,12 @@ _NOT_OURS = "no database of the broker; name it in a daemon's configuration and 
 
 
 def is_about_file(error: sqlite3.DatabaseError) -> bool:
-    """Whether an error is about the file or those who use it; else it is about a statement or its values."""
+    """True if an error is about the file or the processes that use it; otherwise it is about a statement or values."""
     return not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError)
 
 
 def sentence(error: sqlite3.Error) -> str:
-    """What is wrong with a file and what to do, with SQLite's own words in brackets; those alone when they say all."""
+    """Say what is wrong with a file and what to do, with SQLite's own words in brackets, or alone when they say all."""
     if "no such table: broker_" in str(error):
         return _NOT_OURS
     known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)
@@ -214,7 +214,7 @@ def sentence(error: sqlite3.Error) -> str:
 
 def damage(db: sqlite3.Connection, *, seconds: float = CHECK_SECONDS) -> str:
     """
-    What is damaged in a file and what to do, as far as is found within so many seconds; empty when nothing is.
+    Say what is damaged in a file and what to do, as far as is found within so many seconds; empty when nothing is.
 
     Raises:
         sqlite3.Error: the file cannot be read.
@@ -248,7 +248,7 @@ def plain(db: sqlite3.Connection) -> AbstractContextManager[None]:
 
 
 def path_of(db: sqlite3.Connection) -> str:
-    """The file behind a connection; empty for a database in memory."""
+    """Return the file of a connection; empty for a database in memory."""
     with plain(db):
         path: str = ask(db, "PRAGMA database_list").fetchone()[2]
     return path

@@ -133,7 +133,7 @@ class VerifiedBatch:
             side.contact = side.contact.secured_as(secured)
 
     def why_stale(self, header: Header) -> str:
-        """Why the key packet of a frame may not begin a dialog, whoever sent it; empty when it may."""
+        """Why the key packet of a frame may not begin a dialog, regardless of its sender; empty when it may."""
         source = self._sources.get(id(header))
         if source is None or source.is_fresh(self._now):
             return ""

@@ -1,12 +1,13 @@
 """
 The system views that belong to one database: each an SQL view over its file, so a million rows cost nothing until read.
 
-Names, order and meaning of the columns are the original's; what does not exist here is NULL, and our own columns come
-last. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in UTC, bits
-as 0 and 1. What only the daemon knows comes from SQL functions that the caller supplies. What is built in has no row in
-the file and comes first, with the numbers of `broker.conversation.message_types`; a service or priority may name a
-contract that no statement has made, whose number is NULL. Principals are texts and have no numbers, so columns with
-numbers of principals are NULL, and the texts are in our own columns. No user's text ever enters the SQL made here.
+Names, order and meaning of the columns are the original's; columns without a counterpart here are NULL, and our own
+columns are last. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm`
+in UTC, bits as 0 and 1. SQL functions that the caller supplies return the values that only the daemon knows. Built-in
+objects have no row in the file and are listed first, with the numbers of `broker.conversation.message_types`. A service
+or priority may name a contract that no statement has made, whose number is NULL. Principals are texts and have no
+numbers, so columns with numbers of principals are NULL, and the texts are in our own columns. No user's text ever
+enters the SQL made here.
 
 Source: Service Broker documentation, pages of the views named here; SQL documentation, "sys.server_permissions",
 "sys.database_permissions". docs/views.md gives the meaning of every column.
@@ -429,7 +430,7 @@ def attach(db: sqlite3.Connection, path: Path, alias: str) -> None:
     Make the file readable under this name, read only.
 
     Raises:
-        sqlite3.Error: it is not there, cannot be read, or is no database of the broker.
+        sqlite3.Error: it is not there, cannot be read, or is not a database of the broker.
     """
     db.execute(f"ATTACH ? AS {alias}", (f"{path.absolute().as_uri()}?mode=ro",))
     db.execute(f"SELECT 1 FROM {alias}.broker_database").fetchone()  # noqa: S608 - the caller's own name

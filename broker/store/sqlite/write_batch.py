@@ -36,15 +36,15 @@ _PROBE = (  # needs more pages than may be free in the file
 
 class SqliteStore(Store):
     """
-    A database at work, kept in one SQLite file. Its methods are for the writer thread, except `change_count`.
+    A database in use, kept in one SQLite file. Its methods are for the writer thread, except `change_count`.
 
-    Two connections: one writes, the other only sees whether somebody has committed. Whatever SQLite or the disk reports
-    becomes `StoreUnavailableError` with a sentence that says what to do.
+    It has two connections: one writes, the other only sees whether another connection has committed. Every error of
+    SQLite or the disk becomes `StoreUnavailableError` with a sentence that says what to do.
 
     Attributes:
         path: The file.
         broker_instance: 16 bytes.
-        epoch: In which it was taken over.
+        epoch: The epoch in which it was taken over.
         connection: The one that writes.
     """
 
@@ -61,9 +61,9 @@ class SqliteStore(Store):
 
         Args:
             path: The file.
-            connection: To it.
-            fragment_size: By which messages are cut as soon as nothing waits that was cut otherwise.
-            credentials: What seals are opened with; may change in place. None = the database has no certificate.
+            connection: A connection to it.
+            fragment_size: Size at which messages are cut, as soon as no message waits that was cut at another size.
+            credentials: Credentials to open seals with; may change in place. None = the database has no certificate.
 
         Raises:
             StoreUnavailableError: it cannot be read or written.
@@ -100,17 +100,17 @@ class SqliteStore(Store):
             else:
                 check_epoch(self.connection)
                 result.next_timer = next_timer(self.connection)
-            self._file_watch.check()  # after the commit: else it is stored where nobody finds it
-            check_confirmed(self.connection)  # likewise, for the process may have stood still within the commit
+            self._file_watch.check()  # after the commit: otherwise the file that has the batch may not be found again
+            check_confirmed(self.connection)  # likewise, because the process may have been paused within the commit
         self._cursor = cursor  # only now: a batch that failed finds the same rows again
         return result
 
     def catalog_connection(self) -> DaemonConnection:
         """
-        The connection that writes, for others than batches.
+        Return the connection that writes, for work outside batches.
 
         Raises:
-            StoreUnavailableError: the path does not lead to the file any more.
+            StoreUnavailableError: the path no longer leads to the file.
             DemotedError: another daemon is the principal, or may be.
         """
         self._file_watch.check()
@@ -142,7 +142,11 @@ class SqliteStore(Store):
         return cursor
 
     def _load(self, batch: WriteBatch, result: WriteResult) -> None:
-        """What was requested; and of dialogs that begin to wait what they may send at once: that saves a batch."""
+        """
+        Load the fragments that were requested.
+
+        Of dialogs that begin to wait, load those that they may send at once: that saves a batch.
+        """
         free_bytes = batch.load_max_bytes
         requests = [(request, True) for request in batch.load]
         for found in result.found[:FOUND_LOADED]:
