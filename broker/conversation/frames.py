@@ -31,7 +31,7 @@ Place = tuple[int, int]
 
 
 class FragmentArrival(IntEnum):
-    """What a fragment is to the receiver."""
+    """The class of an arriving fragment for its receiver."""
 
     EXPECTED = 0
     EARLY = 1
@@ -40,7 +40,7 @@ class FragmentArrival(IntEnum):
 
 
 def classify(expected: Place, place: Place) -> FragmentArrival:
-    """What a fragment at this place is, given the next expected one."""
+    """Return the class of a fragment at this place, given the next expected place."""
     if place == expected:
         return FragmentArrival.EXPECTED
     if place < expected:
@@ -96,13 +96,13 @@ class Contact:
         return None
 
     def direction(self) -> Direction:
-        """What the keys of this side's frames are for."""
+        """Return the direction for which the keys of this side's frames are made."""
         return Direction(
             self.conversation_id, not self.is_initiator, self.far_service, self.service_name, self.broker_instance
         )
 
     def facts(self) -> RoutingFacts:
-        """What routing decides by for frames of this side."""
+        """Return the facts by which frames of this side are routed."""
         return RoutingFacts(
             self.far_service,
             self.far_broker_instance,

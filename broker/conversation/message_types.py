@@ -1,11 +1,11 @@
 """
-What may be sent under a contract, what a body has to be, and the message types that every database has. Pure.
+Rules of contracts for message types, validation of bodies, and the message types that every database has. Pure.
 
-What is not declared is not checked: a contract that a database does not know lets every type pass. XML is parsed by
-expat in pieces, with a document type refused, as the original's xml does, so no entity is ever expanded; one mark and
-the nesting are bounded, and so are memory and time. JSON (RFC 8259) is parsed as a whole, without building anything,
-and therefore only up to a length. Built-in types and contracts can neither be created nor altered nor dropped; their
-numbers are below those of what statements create, and DEFAULT has the original's.
+Only declared contracts and types are checked: a contract that a database does not know lets every type pass. XML is
+parsed by expat in pieces. A document type is refused, as the original's xml does, so no entity is ever expanded. One
+mark and the nesting are bounded, and so are memory and time. JSON (RFC 8259) is parsed as a whole, without building
+anything, and therefore only up to a length. Built-in types and contracts can neither be created nor altered nor
+dropped. Their numbers are below those of types and contracts that statements create, and DEFAULT has the original's.
 
 Sources: Service Broker documentation, "CREATE MESSAGE TYPE", "CREATE CONTRACT", "Broker System Messages", "Service
 Broker Dynamic Routing"; the numbers are those of the engine's message catalogue.
@@ -141,7 +141,7 @@ _OF_ARRIVAL = {
 
 
 class Rule(NamedTuple):
-    """What a declared contract says of one message type."""
+    """The rule of a declared contract for one message type."""
 
     message_type: str
     sent_by: SentBy | None  # None: it is not part of the contract
@@ -167,7 +167,7 @@ class Rule(NamedTuple):
         return Refusal(number, f"the body of the message type {self.message_type!r} failed validation: {problem}")
 
     def _refusal(self, texts: Mapping[_Breach, tuple[int, str]], *, is_initiator: bool) -> Refusal | None:
-        """What a sender breaks, in the words for the side that checks."""
+        """Return the refusal for the rule that a sender breaks, in words for the side that checks; None if none."""
         if not self.is_declared:
             breach = _Breach.UNKNOWN
         elif self.sent_by is None:

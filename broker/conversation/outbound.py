@@ -1,12 +1,12 @@
 """
-What one side of a conversation still has to get acknowledged: what may be sent, what was lost, and when again. Pure.
+Unacknowledged fragments of one side of a conversation: which may be sent, which were lost, and when to resend. Pure.
 
 Messages got their sequence numbers in the application's own transaction; they travel as fragments. The unit here is the
-fragment, so what is loaded does not depend on how large a message is. Fragments are loaded in order, ahead of the
-window, and kept until the far side acknowledges that it stored them. It may acknowledge as well what it holds out of
-order: then only what is missing is sent again, once something that was sent later has arrived and the hole has had the
-time that gateways of different speed need. Time is an argument (monotonic seconds). `dialog.transmitter` loads and
-sends.
+fragment, so the amount that is loaded does not depend on the size of a message. Fragments are loaded in order, ahead of
+the window, and kept until the far side acknowledges that it stored them. The far side may also acknowledge fragments
+that it holds out of order. Then only the missing ones are sent again, once a fragment that was sent later has arrived
+and the hole has had the time that gateways of different speed need. Time is an argument (monotonic seconds).
+`dialog.transmitter` loads and sends.
 
 Sources: Service Broker documentation, "Service Broker Communication Protocols"; RFC 2018 and 6675, selective
 acknowledgement; RFC 8985, loss detection by time.
@@ -66,7 +66,7 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Outbound:
-    """What one side still has to get acknowledged. Changed by its methods only."""
+    """The fragments of one side that are not acknowledged yet. Changed by its methods only."""
 
     round_trip: RoundTrip
     window: Window

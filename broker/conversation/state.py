@@ -22,7 +22,7 @@ class ConversationState(StrEnum):
 
 
 class Happening(StrEnum):
-    """What changes the state of an endpoint."""
+    """An event that changes the state of an endpoint."""
 
     FIRST_SENT = "first message sent"
     FIRST_RECEIVED = "first message received whole"
@@ -36,7 +36,7 @@ S, H = ConversationState, Happening
 # A missing key is a step that changes nothing: the arrival is acknowledged and discarded, the call refused.
 TRANSITIONS: dict[tuple[ConversationState, Happening], ConversationState] = {
     (S.STARTED_OUTBOUND, H.FIRST_SENT): S.CONVERSING,
-    (S.STARTED_OUTBOUND, H.ENDED_HERE): S.CLOSED,  # the far side has not heard of it
+    (S.STARTED_OUTBOUND, H.ENDED_HERE): S.CLOSED,  # the far side does not know of it
     (S.STARTED_OUTBOUND, H.END_RECEIVED): S.DISCONNECTED_INBOUND,
     (S.STARTED_OUTBOUND, H.ERROR_RECEIVED): S.ERROR,
     (S.STARTED_INBOUND, H.FIRST_RECEIVED): S.CONVERSING,

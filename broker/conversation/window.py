@@ -142,6 +142,6 @@ class Window:
         self._credit = 0
 
     def resume(self) -> None:
-        """What was sent before the silence had arrived, most of it at least: go on with half of what it was."""
+        """Most or all that was sent before the silence had arrived: continue with half of the window before it."""
         self.frames = max(self.frames, min(self.frames_max, self._threshold))
         self.bytes = max(self.bytes, min(self.bytes_max, self._half_bytes))
