@@ -1,13 +1,13 @@
 """
-Bytes into whole frames, whatever the cuts.
+Splitter of received bytes into whole frames, wherever the reads cut them.
 
-The structure checks of protocol version 1 and the splitter built on them; bodies are decoded in
+This module has the structure checks of protocol version 1 and the splitter built on them; bodies are decoded in
 `broker.protocol.frame`. No I/O, no state beyond the one frame that has begun.
 
-Every check runs on the fewest bytes that allow it: a length is judged on its own four bytes, a kind on the fifth, so
-a stranger cannot make us wait, or keep memory, for a frame that will be refused. What is kept of an unfinished frame
-never exceeds `max_frame`. Each byte is read a bounded number of times: feeding byte by byte costs no more than
-in proportion to the bytes.
+Every check runs on the fewest bytes that allow it: a length is checked on its four bytes alone, a kind on the fifth.
+So an unknown peer cannot make us wait, or keep memory, for a frame that will be refused. The kept bytes of an
+unfinished frame never exceed `max_frame`. Each byte is read a bounded number of times: feeding byte by byte costs no
+more than in proportion to the bytes.
 
 Source: docs/protocol.md, "Prelude" and "What is malformed".
 """
@@ -56,7 +56,7 @@ _STRANGERS: tuple[tuple[tuple[bytes, ...], str], ...] = (
 
 
 def recognise(first_bytes: bytes) -> str:
-    """The protocol that a stranger seems to speak, by the first four bytes; empty when it is unknown."""
+    """Return the protocol that an unknown peer seems to speak, by its first four bytes; empty when it is unknown."""
     for beginnings, hint in _STRANGERS:
         if first_bytes.startswith(beginnings):
             return hint
@@ -71,16 +71,16 @@ def maybe_length(buffer: Buffer, start: int, stop: int, max_frame: int) -> int |
         buffer: Bytes received; not changed.
         start: Where the frame begins.
         stop: Where the received bytes end.
-        max_frame: Bytes, what this side announced in its HELLO.
+        max_frame: Largest frame in bytes, as announced by this side in its HELLO.
 
     Returns:
-        Bytes of the whole frame, this and all that is still to come; None while its kind, the fifth byte, is missing.
+        Bytes of the whole frame, received or still to arrive; None while its kind, the fifth byte, is missing.
 
     Raises:
         FrameTooLargeError: a length above `max_frame`; its hint says what the bytes look like.
         FrameMalformedError: a length that is too short, or out of range for the kind, or an unknown link kind.
 
-    Cost: one unpack and a look-up.
+    Cost: one unpack and one dictionary lookup.
     """
     if stop - start < _LENGTH_AND_KIND.size:
         if stop - start >= _LENGTH.size:
@@ -142,9 +142,9 @@ def _check_kind(length: int, kind: int) -> None:
 
 class FrameDecoder:
     """
-    Splits what arrives on one connection into whole frames, link and dialog alike, and keeps the one that has begun.
+    Splits the bytes of one connection into whole frames, both link and dialog, and keeps the frame that has begun.
 
-    `error` is None until bytes came that are not a frame, and then stays.
+    `error` is None until bytes arrive that are not a frame. From then on it keeps that error.
     """
 
     __slots__ = ("_goal", "_max_frame", "_pending", "error")
@@ -162,14 +162,14 @@ class FrameDecoder:
 
     def feed(self, data: Buffer) -> list[bytes]:
         """
-        Take what one read brought.
+        Accept the bytes of one read.
 
         Returns:
-            The frames that are whole now, in order. Frames that were whole before bytes that are no frame are not
+            The frames that are whole now, in order. Frames that were whole before bytes that are not a frame are not
             lost: they are returned, `error` is set at once, and the next call raises it.
 
         Raises:
-            FrameMalformedError: bytes that are no frame, in this call or, the same error again, in an earlier one.
+            FrameMalformedError: bytes that are not a frame, in this call or, the same error again, in an earlier one.
             FrameTooLargeError: likewise, a length above `max_frame`.
         """
         frames: list[bytes] = []

@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Who speaks, where it can be reached, what it can take. `arbitration` is one per process, `max_frame` bytes."""
+    """The sender, its addresses, and what it accepts. `arbitration` is one per process, `max_frame` is in bytes."""
 
     protocol: str = PROTOCOL
     versions: tuple[int, ...] = (1,)
@@ -66,7 +66,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class ProbeReply(msgspec.Struct, frozen=True):
-    """The answer: `role` is principal, mirror or unknown; the higher `epoch` is believed."""
+    """The answer: `role` is principal, mirror or unknown; the reply with the higher `epoch` wins."""
 
     id: int = 0
     broker_instance: bytes = NO_GUID
@@ -379,7 +379,7 @@ def encode_stored(stored: Stored) -> bytes:
 
 
 def decode_stored(body: bytes) -> Stored:
-    """What an ACK says is held out of order; an empty body says nothing. Raises FrameMalformedError."""
+    """Return what an ACK reports as held out of order; nothing for an empty body. Raises FrameMalformedError."""
     return _decode(_STORED, body, "ACK") if body else Stored()
 
 
@@ -419,7 +419,7 @@ class TraceParent(NamedTuple):
 
 
 def maybe_trace_parent(text: str | None) -> TraceParent | None:
-    """What a `traceparent` says; None when there is none, or it is not one that this version understands."""
+    """Parse a `traceparent`; None when there is none, or it is not one that this version understands."""
     found = None if text is None else _TRACE_PARENT.fullmatch(text)
     if found is None:
         return None

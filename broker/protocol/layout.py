@@ -79,8 +79,8 @@ PLACE_END = 60  # CONVERSATION_AT .. here: conversation_id, sequence_number, fra
 ENDS_AT = 80  # from_broker_instance .. from_service: both ends of the dialog, in one slice with the lengths
 ROUTE_KEY_AT = 96  # to_broker_instance, to_service_length, to_service: one contiguous slice
 TO_SERVICE_AT = 114
-# What the forwarding pass reads of a frame in one step: length, kind, flags, hop_count, hop_limit, time_to_live,
-# time_consumed, from_service_length, to_service_length.
+# The fields that the forwarding pass reads of a frame in one step: length, kind, flags, hop_count, hop_limit,
+# time_to_live, time_consumed, from_service_length, to_service_length.
 PASS = Struct(">IBBBBII60xH34xH")
 
 GUID_BYTES = 16
@@ -95,7 +95,7 @@ LINK_BODY_MAX_BYTES = 16 * 1024  # body of any link frame: a HELLO is small, mor
 MAX_FRAME = 1024 * 1024  # bytes, when HELLO says nothing
 MAX_FRAME_RANGE = (4 * 1024, 16 * 1024 * 1024)  # what HELLO may say
 HEARTBEAT_MS = 15_000  # silence after which a side sends PING
-HEARTBEAT_MS_RANGE = (100, 3_600_000)  # what is believed of a peer's HELLO; outside is clamped
+HEARTBEAT_MS_RANGE = (100, 3_600_000)  # accepted from a peer's HELLO; a value outside is clamped
 SILENCE_FACTOR = 3  # heartbeats of silence after which a peer is gone
 HANDSHAKE_TIMEOUT = 10.0  # seconds to complete HELLO
 FRAME_SECONDS = 10.0  # for any other frame that has begun to be complete ...

@@ -58,7 +58,7 @@ from broker.protocol.layout import (
 )
 
 PEER_NAME_MAX = 128  # characters of a peer's names that are kept; what a configuration may say
-_QUOTED = 8  # characters or items of a stranger's HELLO that are repeated in an error, so that it stays one line
+_QUOTED = 8  # characters or items of an unknown peer's HELLO that are repeated in an error, so that it stays one line
 
 
 class LinkPhase(StrEnum):
@@ -110,7 +110,7 @@ class Reply(bytes):
 
 
 Event = Online | Reply | Probe | ProbeReply | Rejected | GoAway | Fatal
-"""What follows from a frame; of the frames for which the shell has to do something, the frame itself."""
+"""The result of a frame. If the shell has to act on the frame, the event is the frame itself."""
 
 
 # --- the machine ---
@@ -124,10 +124,10 @@ class LinkStateMachine:
     received or sent.
 
     Attributes:
-        agreement: None until ONLINE.
-        last_heard, last_sent: Monotonic seconds.
-        unanswered_since: Monotonic seconds of the first PING that is not answered, else None.
-        round_trip: Seconds from the last PING that was answered to its PONG, None before.
+        agreement: The agreement with the peer; None until ONLINE.
+        last_heard, last_sent: Monotonic seconds at which anything was last received, or sent.
+        unanswered_since: Monotonic seconds of the first PING that is not answered; None if all are answered.
+        round_trip: Seconds from the last PING that was answered to its PONG; None before the first answer.
     """
 
     __slots__ = (
@@ -218,13 +218,13 @@ class LinkStateMachine:
         Do what is due by time alone.
 
         Returns:
-            The link frames to send now: a PING when nothing was sent for this side's heartbeat, or when something was
-            sent since the last PONG and the last PING is as long ago, the first one sooner by `_share`; else
-            none.
+            The link frames to send now: one PING or none. A PING is due when nothing was sent for this side's
+            heartbeat. It is also due when something was sent since the last PONG and the last PING is a heartbeat ago.
+            The first PING is due sooner by `_share`.
 
         Raises:
             HandshakeRefusedError: no HELLO within `handshake_timeout`.
-            PeerSilentError: nothing heard for three of the heartbeats that the peer announced.
+            PeerSilentError: nothing received for three of the heartbeats that the peer announced.
         """
         if self.state is LinkPhase.CLOSED:
             return []
@@ -273,7 +273,7 @@ class LinkStateMachine:
         return events
 
     def _hear_answer(self, pong: Pong, now: float) -> None:
-        """To the last PING; an older one proves nothing of what was sent behind it."""
+        """Accept the answer to the last PING; an answer to an older one proves nothing of what was sent after that."""
         if self.unanswered_since is not None and pong.payload == self._pings.to_bytes(PING_BYTES, "big"):
             self.unanswered_since, self._answered_at, self.round_trip = None, now, now - self._pinged_at
 
