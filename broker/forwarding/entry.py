@@ -1,5 +1,5 @@
 """
-What one pass of frames is made of: where they come from, which entry they take, where they leave.
+The parts of one pass of frames: the origin of the frames, the entry they take, the outlet by which they leave.
 
 A `ForwardingEntry` is a routing decision as the pass uses it; all route keys that one route sends to one sink share an
 entry, and the kernels cache it by route key. The frames of a batch are gathered at the entry's `Sink` in the order of
@@ -53,7 +53,7 @@ class UnknownOrigin:
 
 
 class Queued(NamedTuple):
-    """What a database reports of a frame that it sends."""
+    """The report of a database about a frame that it sends."""
 
     enqueued_at: float  # UTC seconds since 1970 at which its message was put in the queue
     is_resend: bool  # its fragment was sent before
@@ -78,7 +78,7 @@ class PassOrigin(NamedTuple):
 
     @property
     def hops(self) -> int:
-        """What the pass added to their hop count."""
+        """The number that the pass added to their hop count."""
         return 0 if self.is_from_here else 1
 
 
@@ -102,7 +102,7 @@ class Outlet(Protocol):
 Report = Callable[[Outlet | None, Exception], None]
 """
 Called when something failed that must not fail, with the `Outlet` where it was one. The pass has gone on: that outlet
-gets no more frames and is to be closed, though not in this call. Must not fail.
+gets no further frames and is to be closed, though not in this call. Must not fail.
 """
 
 
@@ -119,7 +119,7 @@ class Sink(Protocol):
 
 
 class ForwardingEntry:
-    """What the kernels cache for a route key: a sink, and the route that led to it."""
+    """The value that the kernels cache for a route key: a sink, and the route that led to it."""
 
     __slots__ = ("choices", "disposition", "frames", "kind", "route", "sink")
 
@@ -138,7 +138,7 @@ EntryOf = Callable[[Buffer], ForwardingEntry]
 
 
 class PassResult:
-    """What one walk of a kernel leaves: runs at the sinks, counts, and the frames for the link itself."""
+    """The result of one walk of a kernel: runs at the sinks, counts, and the frames for the link itself."""
 
     __slots__ = ("care_left", "consumed", "error", "link_frames", "received", "touched")
 

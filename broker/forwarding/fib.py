@@ -6,13 +6,14 @@ the outbox is retired, so that counts stay. The addresses that routes name are a
 that only a service name contains (a route with ADDRESS 'TRANSPORT') are invented by peers, so these alone have a bound:
 at it a new one is refused, and those without a link and without frames are forgotten.
 
-What is sent to a mirrored pair has an outbox of its own, which leads to the principal, and nowhere while none is known.
-What waits stays there when the principal changes; only the link is another one. So its order is kept over any number of
-switches, lifetimes and the bound of the pool hold all the while, and nothing waits for a former principal's address.
+Frames for a mirrored pair have a separate outbox, which leads to the principal, and nowhere while none is known.
+Waiting frames stay there when the principal changes; only the link is another one. So their order is kept over any
+number of switches, lifetimes and the bound of the pool hold at all times, and no frame waits for a former principal's
+address.
 
 `Resolver` makes the routing decision for a frame from outside, by routes and health as they are now. The kernels may
 cache a little less than that: a dialog with frames waiting here for one of several candidates keeps to that one until
-they have left or were rerouted, so that it stays in order and a second copy is found where the first one is. Loop-only.
+they have left or were rerouted. So it stays in order, and a second copy is found where the first one is. Loop-only.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class ForwardingTable:
         route = decision.route
         name = "" if route is None else route.name
         pair = None if route is None or decision.disposition not in _TO_PRINCIPAL else route.pair
-        if pair is not None:  # also while the principal is unknown: what waits leaves when it is known
+        if pair is not None:  # also while the principal is unknown: waiting frames leave when it is known
             return self.entry_to(self.pair_outbox(pair), Disposition.FORWARDED, name, kind)
         if decision.disposition is Disposition.FORWARDED:
             address = address or decision.candidates[0].address

@@ -1,16 +1,17 @@
 """
 One pass of frames through an instance: slab, kernel, entries, sinks, in one call stack without `await`.
 
-The forwarder owns the slab, the kernels, the pool, the forwarding table and all counters of the pass. What it decides
-by (`RoutingContext`) is replaced whole; that, and every change of health, makes the kernels forget and raises
-`generation`, by which dialogs know that their own decisions may be out of date. It never acknowledges, stores,
-reassembles, decrypts or reorders, and forgets everything when it stops: the sender still has each message.
+The forwarder owns the slab, the kernels, the pool, the forwarding table and all counters of the pass. The basis of its
+decisions (`RoutingContext`) is replaced whole. Replacing it, like every change of health, makes the kernels forget and
+raises `generation`, by which dialogs know that their own decisions may be out of date. The forwarder never
+acknowledges, stores, reassembles, decrypts or reorders, and forgets everything when it stops: the sender still has each
+message.
 
 Counting: every frame that enters (`forward`, `submit`) is counted once, as forwarded or delivered under its entry, as
 dropped under its disposition, or it is held now; `unaccounted` is the difference and is 0.
 
-A pass always ends: frames that concern a failing port are held or dropped, and all others go on. What takes long is
-done in slices, one in each iteration of the loop (`work`). Loop-only.
+A pass always ends: frames that concern a failing port are held or dropped, and all others go on. Long work is done in
+slices, one in each iteration of the loop (`work`). Loop-only.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
 from broker.security.grants import OPEN, Profile
 
-OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
+OWN_MAX = 1024  # addresses of this instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
 EXPIRE_FRAMES = 1024  # visited and dropped in one iteration of the loop; some 4 us each
 
 OnWaiting = Callable[[Outbox, FrameOrigin, bool], None]
@@ -72,7 +73,7 @@ ScheduleWork = Callable[[], None]
 
 
 def ignore(*_: object) -> None:
-    """What a forwarder without dialogs, links or mirrored routes calls instead of theirs."""
+    """Do nothing: the callback of a forwarder without dialogs, links or mirrored routes."""
 
 
 class Forwarder:
@@ -147,7 +148,7 @@ class Forwarder:
             self._finish_pass(batch, now, origin, kernel.entry_of)
         except Exception:
             for entry in self.table.entries.values():
-                entry.sink.runs.clear()  # they are parts of the slab, and are not flushed any more
+                entry.sink.runs.clear()  # they are parts of the slab, and are no longer flushed
             raise
         return batch
 
@@ -241,7 +242,7 @@ class Forwarder:
 
     @property
     def routing_context(self) -> RoutingContext:
-        """What frames from outside are decided by: msdb's routes and the rest."""
+        """The basis of decisions on frames from outside: msdb's routes and the rest."""
         return self._resolver.context
 
     @property
@@ -285,7 +286,7 @@ class Forwarder:
         self.work(now)
 
     def add_own_addresses(self, addresses: AbstractSet[NetworkAddress], now: float, *lost: NetworkAddress) -> None:
-        """These addresses lead to this very instance: their frames are routed again (R3.9); `lost` ones do not."""
+        """Note that these addresses lead to this instance: their frames are routed again (R3.9); `lost` ones do not."""
         own = self.routing_context.own - set(lost) | addresses
         if len(own) > OWN_MAX:
             return

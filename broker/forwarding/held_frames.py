@@ -1,16 +1,17 @@
 """
 Frames that wait: one by one (`Held`), or together as they came (`Pack`), and the outbox in which each dialog waits.
 
-What a read brings for one next hop mostly waits and leaves as a whole, so it is kept as it came, and of each frame only
-what has to be known at once: where it begins, its copy key, and its dialog. Everything else, its deadline included, is
-computed from its bytes when it is needed. Held frames and packs are never changed: how long a frame has lived is
-computed when it leaves, is shown, or is rerouted, and of a pack that has left in part a new one is made of the rest.
+The frames that a read brings for one next hop mostly wait and leave as a whole. So they are kept as they came, and of
+each frame only the facts that are needed at once: where it begins, its copy key, and its dialog. Everything else, its
+deadline included, is computed from its bytes when it is needed. Held frames and packs are never changed: how long a
+frame has lived is computed when it leaves, is shown, or is rerouted. When a pack has left in part, a new one is made of
+the rest.
 
 Several addresses may lead to a service; health decides which of them a dialog takes, and health changes while frames
 wait. A later frame of the dialog must leave after those that wait, and a second copy of one of them is recognised only
 by the queue that has the first. So `DialogAffinity` remembers the outbox of each direction of a dialog that has frames
 waiting. While an outbox is rerouted in slices, a dialog has frames in two; then it is the one that they leave, until
-the last of them has left. Only frames from other instances count: what a database here sends follows its own decisions.
+the last of them has left. Only frames from other instances count: frames of a database here follow its own decisions.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class Held(NamedTuple):
 
 
 class Lane:
-    """What the frames of one dialog, direction and kind in a batch share."""
+    """The properties that the frames of one dialog, direction and kind in a batch share."""
 
     __slots__ = ("affinity_key", "copy_suffix", "entry", "placement")
 
@@ -201,7 +202,7 @@ class Pack(NamedTuple):
         return frames, self._end(frames - 1) if frames else 0
 
     def without_first(self, frames: int) -> Pack:
-        """What stays when the first ones have left."""
+        """Return the rest of the pack after the first `frames` frames have left."""
         at = self.starts[frames]
         starts = [start - at for start in self.starts[frames:]]
         return self._replace(data=self.data[at:], starts=starts, keys=self.keys[frames:], lanes=self.lanes[frames:])

@@ -1,15 +1,15 @@
 """
-The kernel: one walk over what a read brought.
+The kernel: one walk over the bytes of a read.
 
 It finds frame boundaries, checks hops and lifetime, adds one to the hop count in place, looks the route key up in a
-flat cache and gathers neighbouring frames of one sink into runs: slices of the slab, no Python object per frame. What
-is not the plain case (a cache miss, a link frame, a drop) takes the slow path, one frame at a time. The way of a frame
-is its `ForwardingEntry`.
+flat cache and gathers neighbouring frames of one sink into runs: slices of the slab, no Python object per frame. Any
+other case (a cache miss, a link frame, a drop) takes the slow path, one frame at a time. In this module `way` is the
+`ForwardingEntry` of a frame.
 
-Why it is fast in plain Python: one `unpack` of the last seen name length reads all fields and the route key; the
-second word of the prelude (kind, flags, hops) repeats from frame to frame, so its verdict is remembered; a route key
-holds the length of its own name, so a wrong guess of that length cannot hit the cache and is an ordinary miss.
-What it costs: `make bench`, docs/performance.md.
+Why it is fast in plain Python: one `unpack` of the last seen name length reads all fields and the route key. The second
+word of the prelude (kind, flags, hops) repeats from frame to frame, so its verdict is remembered. A route key contains
+the length of its name, so a wrong guess of that length cannot hit the cache and is an ordinary miss. `make bench`
+measures the costs: docs/performance.md.
 
 No I/O and no clock: a frame that leaves in the loop iteration in which it came has not aged.
 """
@@ -85,7 +85,7 @@ class Kernel(SlowPath):
             unpack, floor = _PASS[self._name_length], HEADER_BYTES + self._name_length
             from_length = shortest = -1
             try:
-                # What lies behind `end` is left over from another read: a frame read from there is never whole.
+                # Bytes after `end` are left over from another read: a frame read from there is never whole.
                 while True:
                     length, word, time_to_live, time_consumed, next_from_length, key = unpack(slab, pos)
                     ways, hop_count = words[word]

@@ -1,14 +1,15 @@
 """
 Which kernel and which decoder are used, and one kernel for each profile of permissions.
 
-The compiled kernel is used where it was built, else its twin in plain Python; `BROKER_KERNEL=compiled` or `=python`
-forces one when an instance starts, and `broker status` shows which. Both do the same (tests/property/test_kernels.py).
-The same holds for the decoder of the ring's records (tests/property/test_decoders.py).
+The compiled kernel is used where it was built, otherwise its twin in plain Python; `BROKER_KERNEL=compiled` or
+`=python` forces one when an instance starts, and `broker status` shows which. Both do the same
+(tests/property/test_kernels.py). The same holds for the decoder of the ring's records
+(tests/property/test_decoders.py).
 
-A permission costs a frame nothing: a kernel has cached entries only of what its profile permits, or of drops, and links
-of one profile share a kernel. The permission is checked on a miss, before the route. All kernels together cache no more
-than one may, and there are at most `KERNELS_MAX`: at the bound the oldest is dropped, and made again when it is needed.
-Loop-only.
+A permission costs a frame nothing: a kernel has cached entries only of sends that its profile permits, or of drops, and
+links of one profile share a kernel. The permission is checked on a miss, before the route. All kernels together cache
+at most as much as one may, and there are at most `KERNELS_MAX`: at the bound the oldest is dropped, and made again when
+it is needed. Loop-only.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-# Seconds: from the fastest lone frame to what waits for a next hop that restarts.
+# Seconds: from the fastest lone frame to frames that wait for a next hop that restarts.
 _MICROSECONDS, _MILLISECONDS = (0.00005, 0.0001, 0.00025, 0.0005), (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 BOUNDS = (*_MICROSECONDS, *_MILLISECONDS, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 

@@ -2,11 +2,11 @@
 The three sinks of a pass: the outbox of a next hop, a database of this instance, and the drop.
 
 An outbox leads to one address, or to the principal of a mirrored pair. In the plain case nothing waits in it: a batch's
-runs become one buffer and one write. What the link does not accept is held, each frame charged to the pool, in order,
+runs become one buffer and one write. Frames that the link does not accept are held, each charged to the pool, in order,
 until the link can send, the lifetime ends or the bound is reached. While frames are held, a second copy of one of them
-is dropped, and the time they wait is added to `time_consumed` when they leave. The context is told of an origin whose
-frames have to wait, so that links can be paused in time. Nothing that a link does harms more than that link: one that
-fails gets no more frames. Loop-only; called by the forwarder and by the link that it is attached to.
+is dropped, and the time they wait is added to `time_consumed` when they leave. The outbox reports an origin whose
+frames have to wait to the context, so that links can be paused in time. A fault of a link harms that link only: one
+that fails gets no further frames. Loop-only; called by the forwarder and by the link that it is attached to.
 
 Source: docs/protocol.md, section 5, steps 3 and 6 to 8.
 """
@@ -43,7 +43,7 @@ Drop: TypeAlias = Callable[[Buffer, Disposition, FrameOrigin | None], None]
 
 @dataclass(frozen=True, slots=True)
 class OutboxContext:
-    """What all outboxes of a forwarder share; none of the callbacks may fail."""
+    """The objects and callbacks that all outboxes of a forwarder share; none of the callbacks may fail."""
 
     drop: Drop
     report_waiting: Callable[[Outbox, FrameOrigin], None]  # this origin brought frames that have to wait here
@@ -81,7 +81,7 @@ class Outbox:
         self.alternatives: set[NetworkAddress] = set()  # other next hops of some of the frames that came from outside
         self.unvisited: UnvisitedFrames | None = None  # what a reroute under way has yet to visit
         self._outlet: Outlet | None = None
-        self._broken: Outlet | None = None  # one that failed: it gets no more frames
+        self._broken: Outlet | None = None  # one that failed: it gets no further frames
         self._request_link = request_link
         self._context = context
         self._packer = Packer(
@@ -134,7 +134,7 @@ class Outbox:
         self.runs.clear()
 
     def recover(self, now: float, origin: FrameOrigin, entry_of: EntryOf) -> None:
-        """The flush failed: the link, if any, gets no more frames, and those of the batch wait for another one."""
+        """Recover from a failed flush: the link, if any, gets no further frames; the batch waits for another one."""
         self._broken, self._outlet = self._outlet or self._broken, None
         self._hold(self.runs, now, origin, entry_of, is_retry=True)  # some may have been held before that happened
         self.runs.clear()
@@ -193,14 +193,14 @@ class Outbox:
         self._context.drop(frame, disposition, origin)
 
     def _report_waiting(self, origin: FrameOrigin) -> None:
-        """Report the origin of frames that wait, unless they have left meanwhile."""
+        """Report the origin of frames that wait, unless they have left already."""
         if origin in self.share.feeders and not self.is_ready:
             self._context.report_waiting(self, origin)
 
     # --- held frames leave ---
 
     def drain(self, now: float) -> None:
-        """The link can send: send held frames, aged by the time they waited, until it accepts no more."""
+        """Send held frames, aged by the time they waited, until the link, which can send now, stops accepting."""
         before = len(self.held)
         while self.held and self._outlet is not None and self._outlet.can_send:
             if before - len(self.held) >= DRAIN_FRAMES:
@@ -270,7 +270,7 @@ class Outbox:
         return from_outside
 
     def _send(self, outlet: Outlet, data: Buffer) -> int:
-        """The bytes that the link accepts at once; a link that fails gets no more frames."""
+        """Return the number of bytes that the link accepts at once; a link that fails gets no further frames."""
         try:
             return outlet.send(data)
         except Exception as error:  # noqa: BLE001 - any error of the link, or a bug of ours: it stays there
@@ -301,7 +301,7 @@ class Outbox:
         return visited
 
     def take_out(self, held: Held, now: float) -> bytearray | None:
-        """Remove a frame that is rerouted and return it, aged; None when its lifetime has ended meanwhile."""
+        """Remove a frame that is rerouted and return it, aged; None when its lifetime has ended."""
         self._remove(held)
         if held.deadline <= now:
             self._drop_held(held, Disposition.EXPIRED_HERE, now)

@@ -7,9 +7,9 @@ are one heap that is swept now and then, not a timer each; a frame that leaves s
 until such leftovers are a third of it.
 
 `Packer` puts frames into the queue. It visits each frame once: is a copy of it here, is there room, which dialog is it.
-What a dialog's frames share is looked up once for a batch (`Lane`). Consecutive frames that are all accepted become one
-`Pack`, or single `Held` where they are few; the pool is charged for each of them. `UnvisitedFrames` walks a queue that
-is being rerouted. Loop-only; used by the outbox whose queue it is.
+The properties that a dialog's frames share are looked up once for a batch (`Lane`). Consecutive frames that are all
+accepted become one `Pack`, or single `Held` where they are few; the pool is charged for each of them. `UnvisitedFrames`
+walks a queue that is being rerouted. Loop-only; used by the outbox whose queue it is.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class HeldQueue:
         heapq.heappush(self._deadlines, (piece.deadline, name))
 
     def pieces(self) -> Iterator[Piece]:
-        """Everything in order, as it is held; the queue must not change meanwhile."""
+        """Yield everything in order, as it is held; the queue must not change during the iteration."""
         for entry in self._entries.values():
             if isinstance(entry, dict):
                 yield from entry.values()
@@ -147,7 +147,7 @@ class HeldQueue:
         self._forget_deadlines()
 
     def has(self, held: Held) -> bool:
-        """Whether this very one, of the single frames, is still here, and not a later copy."""
+        """True if this object, of the single frames, is still here, and not a later copy."""
         return self._single(copy_key(held.frame)) is held
 
     def replace(self, held: Held, other: Held) -> None:
@@ -223,7 +223,7 @@ class HeldQueue:
 
 @dataclass(slots=True)
 class _Batch:
-    """What one batch brings, and how far it was read."""
+    """The state of reading one batch: its origin, its data, and how far it was read."""
 
     now: float
     origin: FrameOrigin
@@ -374,7 +374,7 @@ class Packer:
         return arrival
 
     def _turn_down(self, frame: bytes, entry: ForwardingEntry, batch: _Batch, *, is_copy: bool) -> None:
-        """Refuse a frame that is a copy, or finds no room."""
+        """Refuse a frame that is a copy, or for which there is no room."""
         if not is_copy:
             self._feed(batch)
             is_admitted = self._share.admit(len(frame), batch.quota)
@@ -398,9 +398,9 @@ def _new_lane(key: LaneKey, route_key: bytes, entry: ForwardingEntry) -> Lane:
 
 class UnvisitedFrames:
     """
-    The frames of a queue that a reroute has not visited yet, in order; what is added to the queue is added here.
+    The frames of a queue that a reroute has not visited yet, in order; frames added to the queue are added here.
 
-    `len` is the number of frames; one that has left the queue counts until it is its turn.
+    `len` is the number of frames; one that has left the queue counts until the reroute reaches it.
     """
 
     def __init__(self, queue: HeldQueue) -> None:

@@ -38,7 +38,7 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a pass."""
+    """The limits of a pass."""
 
     pool_bytes: int  # hard bound on what is held
     max_frame: int  # bytes
@@ -53,7 +53,7 @@ class Limits:
 
 
 class Pool:
-    """What all next hops together may hold, and do."""
+    """The memory that all next hops together may hold, and its use."""
 
     def __init__(
         self, limit_bytes: int, *, share_percent: int = 100, read_cost: int = 0, hold_seconds: float = HOLD_SECONDS
@@ -77,12 +77,12 @@ class Pool:
 
     @property
     def share_bytes(self) -> int:
-        """What one next hop may take."""
+        """The most bytes that one next hop may take."""
         return self.limit_bytes * self.share_percent // 100
 
 
 class PoolQuota:
-    """What the frames of one peer take of the pool, whatever their next hops. Attributes as of `Pool`."""
+    """The part of the pool that the frames of one peer take, whatever their next hops. Attributes as of `Pool`."""
 
     __slots__ = ("feeders", "left_at", "percent", "pool", "used_bytes")
 
@@ -105,7 +105,7 @@ class PoolQuota:
 
 
 class Share:
-    """What one next hop takes of the pool. Attributes as of `Pool`."""
+    """The part of the pool that one next hop takes. Attributes as of `Pool`."""
 
     __slots__ = ("feeders", "left_at", "pool", "refused", "used_bytes")
 
@@ -205,7 +205,7 @@ def forget_feeders(bound: Bound, now: float) -> None:
 
 
 def cost_of_read(read_bytes: int, max_frame: int) -> int:
-    """What one read may be charged at worst: frames of the smallest size, after the end of one of the largest."""
+    """Return the worst charge of one read: frames of the smallest size, after the end of one of the largest."""
     return read_bytes // MIN_DIALOG_FRAME * (MIN_DIALOG_FRAME + HELD_OVERHEAD) + max_frame + HELD_OVERHEAD
 
 
@@ -224,12 +224,12 @@ class Keeper(Protocol):
 
 class PartialFrames:
     """
-    What all links together keep of frames that have not wholly arrived.
+    The bytes of frames that have not wholly arrived, on all links together.
 
-    A link keeps at most the beginning of one frame, or what one read brought, but the number of links is not bounded:
-    a stranger may open many and finish no frame. So all of it has a bound. At the bound that link is closed whose
-    frame was begun first, links that the peer opened before those that we have dialled: an honest peer finishes a frame
-    within milliseconds, however large it is, and still has the message.
+    A link keeps at most the beginning of one frame, or the bytes of one read, but the number of links is not bounded:
+    an unknown peer may open many and finish no frame. So all of it has a bound. At the bound that link is closed whose
+    frame was begun first; links that the peer opened are closed before those that we have dialled. An honest peer
+    finishes a frame within milliseconds, however large it is, and still has the message.
     """
 
     def __init__(self, max_bytes: int = UNFINISHED_MAX_BYTES) -> None:

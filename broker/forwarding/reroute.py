@@ -2,11 +2,11 @@
 Rerouting of frames that wait: routes or health have changed, an address leads back here, a principal is another one.
 
 The `Rerouter` decides which outboxes are visited and by which rule, and visits them a slice in each iteration of the
-loop. An outbox is visited from its front, each frame once. What arrives meanwhile for a dialog that has frames in it is
-appended to it (`divert`), so a dialog keeps its order, and is visited in turn. A slice is longer by what arrived since
-the last one, so a reroute ends whatever arrives. A frame for which the next outbox has no room stays, and so does what
-is behind it, until there is room. What was sent by a database here is never rerouted by health or routes: its dialog
-sends it again. Loop-only; reads no clock; called by the forwarder alone.
+loop. An outbox is visited from its front, each frame once. Frames that arrive during the reroute, for a dialog that has
+frames in the outbox, are appended to it (`divert`) and visited later, so a dialog keeps its order. A slice is longer by
+the number of frames that arrived since the last one, so a reroute ends whatever arrives. A frame for which the next
+outbox has no room stays, and so do all frames after it, until there is room. Frames of a database here are never
+rerouted by health or routes: its dialog sends them again. Loop-only; reads no clock; called by the forwarder alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RerouteReason(IntEnum):
 
     BETTER = 1  # another address leads on
     ROUTES = 2  # routes have changed
-    ITSELF = 3  # the address leads to this very instance
+    ITSELF = 3  # the address leads to this instance
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Rerouter:
     # --- why ---
 
     def by_routes(self) -> None:
-        """Routes have changed: what waits for a next hop without a link takes the entry that holds now (R1.6)."""
+        """Reroute by changed routes: frames for a next hop without a link take the entry that holds now (R1.6)."""
         for outbox in [outbox for outbox in self._table.all_outboxes() if outbox.held]:
             self.start(outbox, RerouteReason.ROUTES, self._entry_by_routes)
 
@@ -102,14 +102,14 @@ class Rerouter:
                     self._table.outbox(other).request_link()
 
     def from_own_addresses(self, addresses: Iterable[NetworkAddress]) -> None:
-        """These addresses lead to this very instance: what waits for them is routed again (R3.9)."""
+        """Route frames that wait for these addresses again: the addresses lead to this instance (R3.9)."""
         for address in addresses:
             outbox = self._table.outboxes.get(address)
             if outbox is not None:
                 self.start(outbox, RerouteReason.ITSELF, self._entry_by_decision)
 
     def by_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
-        """The principals of these pairs moved: a link serves what waits, or it is routed again when we are it."""
+        """Serve pairs whose principals moved: links send the waiting frames; frames for us are routed again."""
         unserved: dict[NetworkAddress, Outbox] = {}  # one request for each address: its link serves all its outboxes
         for pair, address in changes.items():
             outbox = self._table.pair_outboxes.get(pair)

@@ -2,24 +2,24 @@
 The ring: a record of each visit of the frames that are followed, written by the pass and read by the journal.
 
 Recorded are all frames of sampled dialogs (`Sample`), every frame with the TRACE flag, and every frame that the pass
-drops. Nothing here waits, grows or fails; a record that finds no room is shed and counted.
+drops. Nothing here waits, grows or fails; a record for which there is no room is shed and counted.
 
-A record is written when a frame takes its entry, and says that it left at once. If it has to wait, or is dropped after
-all, the record is taken back in the same pass; another is written when the visit ends. So each record is a whole visit,
-and no reader has to join two. The kernels write in the walk, before they add a hop; the outboxes take back and write
-what is known later. One pass ends before the next begins.
+A record is written when a frame takes its entry, and says that it left at once. If the frame has to wait, or is dropped
+after all, the record is withdrawn in the same pass; another is written when the visit ends. So each record is a whole
+visit, and no reader has to join two. The kernels write in the walk, before they add a hop; the outboxes withdraw
+records and write facts that are known later. One pass ends before the next begins.
 
     size u32 | number u32 | arrival u32 | left f64 | header, 114 bytes | to_service | from_service
 
 in the machine's byte order without padding up to the header, which is as it arrived, but for `time_consumed`, which is
 as it left. `size` is that of the record; `number` (of an `Ending`) and `arrival` are keys of the tables in
-`RingContents`; `left` is monotonic seconds. A record that was taken back has the number `TAKEN_BACK`.
+`RingContents`; `left` is monotonic seconds. A record that was withdrawn has the number `TAKEN_BACK`.
 
-What a database here makes of its frames is reported later (`report`): its verdict on a frame that arrived, and that a
-frame which it sent is acknowledged. The pass's own record of a frame that it delivered says no more than that.
+A database here reports on its frames later (`report`): its verdict on a frame that arrived, and that a frame which it
+sent is acknowledged. The pass's own record of a frame that it delivered says only that it was delivered.
 
-The loop writes and takes. What was taken belongs to the caller, in whatever thread: of its tables, the ring may add to
-`endings`, and changes nothing in either.
+The loop writes and takes. Contents that were taken belong to the caller, in whatever thread: of their tables, the ring
+may add to `endings`, and changes nothing in either.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
 # Of entries that do not lead to a drop: with a principal unknown, frames wait.
 _GOES_ON = (Disposition.FORWARDED, Disposition.DELIVERED, Disposition.PRINCIPAL_UNKNOWN)
 
-# What a database reports of frames that are not followed is not recorded if it is one of these.
+# A report of a database on a frame that is not followed is not recorded if it is one of these.
 _ENDS_WELL = (None, Disposition.DELIVERED, Disposition.DUPLICATE)
 
 Ending = tuple[ForwardingEntry | None, Disposition | None]
@@ -119,7 +119,7 @@ Records: TypeAlias = bytes | memoryview
 
 
 class RingContents(NamedTuple):
-    """What was in the ring."""
+    """The former contents of the ring."""
 
     data: Records  # packed
     endings: Mapping[int, Ending]  # by the number in a record
@@ -177,7 +177,7 @@ class Ring:
         self._next_number = 0
         self._freed: list[int] = []  # numbers that may be used again
         self._retired: list[int] = []  # numbers that only records in the ring still use
-        self._span = (0, 0)  # where the records of this pass are that may be taken back
+        self._span = (0, 0)  # where the records of this pass are that may be withdrawn
         self._index: dict[bytes, list[int]] | None = None  # of these, by header and names; made when needed
         self._moving: dict[bytes, PassOrigin] = {}
 
@@ -187,7 +187,7 @@ class Ring:
 
     @property
     def limit(self) -> int:
-        """What the upper 53 bits of `mix` have to be less than."""
+        """The number that the upper 53 bits of `mix` have to be less than."""
         return self._sample.limit
 
     def follows(self, conversation: bytes) -> bool:
@@ -199,7 +199,7 @@ class Ring:
     def begin(
         self, now: float, origin: FrameOrigin | None, *, is_from_here: bool, queued: QueuedById = NOT_QUEUED
     ) -> None:
-        """A pass begins; all its frames take an entry before one is taken back. No `origin`: the frames have waited."""
+        """Begin a pass; its frames all take an entry before a record is withdrawn. No `origin`: they have waited."""
         self.now = now
         self._came = origin, is_from_here, queued
         self._arrival = None
@@ -260,19 +260,19 @@ class Ring:
     def refuse(
         self, frame: Buffer, entry: ForwardingEntry, disposition: Disposition, arrival: PassOrigin, now: float
     ) -> None:
-        """A frame that was taken back is dropped at once."""
+        """Record that a frame whose record was withdrawn is dropped at once."""
         self._put(frame, 0, (entry, disposition), arrival, now, frame[HOP_COUNT_AT] - arrival.hops)
 
     # --- databases of this instance ---
 
     def report(self, frame: Buffer, disposition: Disposition | None, arrival: PassOrigin, left: float) -> None:
         """
-        Record what a database here reports of a frame.
+        Record the report of a database here on a frame.
 
         Args:
             frame: As the pass delivered or got it; it may end after its names.
-            disposition: What became of it; None when the far side has acknowledged it.
-            arrival: When and from where it came; of what is acknowledged, when it was queued.
+            disposition: The verdict on the frame; None when the far side has acknowledged it.
+            arrival: When and from where it came; for an acknowledged frame, when it was queued.
             left: Monotonic seconds.
         """
         if disposition not in _ENDS_WELL or self._is_followed(frame, 0):
@@ -385,7 +385,7 @@ class Ring:
         return len(self._arrivals) - 1
 
     def _index_span(self) -> dict[bytes, list[int]]:
-        """The records of this pass that may be taken back: by header and names, in the order of arrival."""
+        """Return the records of this pass that may be withdrawn: by header and names, in the order of arrival."""
         index: dict[bytes, list[int]] = {}
         at, end = self._span
         while at < end:
@@ -419,7 +419,7 @@ def decode(taken: RingContents) -> Iterator[VisitRecord]:
 
 
 def head_of(frame: Buffer) -> bytes:
-    """What a record keeps of a frame: all but its body."""
+    """Return the part of a frame that a record keeps: all but its body."""
     return bytes(frame[: HEADER_BYTES + sum(_LENGTHS(frame))])
 
 

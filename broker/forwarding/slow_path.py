@@ -95,8 +95,8 @@ class SlowPath(ABC):
         """
         Judge the one frame at `pos`: its end, or `pos` when the walk ends there; its entry if it is a dialog frame.
 
-        What follows a frame that ends the connection is ignored, as if it were part of it. One walk takes no more of
-        these than an iteration of the loop has time for; the rest is left for the next.
+        Bytes after a frame that ends the connection are ignored, as if they were part of it. One walk takes at most as
+        many frames this way as an iteration of the loop has time for; the rest is left for the next.
         """
         if not batch.care_left:
             return pos, None
