@@ -4,8 +4,8 @@ The record of the principal of a database, in a file next to it, for instances t
 A mirror answers for a database whose file another machine has open, on storage that both see. SQLite allows one machine
 at a time to have the file open, so what a mirror has to know is in a small separate file, which the principal writes
 whenever it has taken the database over. The epoch that counts is in the database; but a database with a lower one than
-is recorded here is an older copy (`file_identity`). Where the recorded database no longer
-exists, none is made.
+is recorded here is an older copy (`file_identity`). Where the recorded database no longer exists,
+none is made.
 
 A new, empty database with the identity of a lost one would acknowledge what the lost one had, and start its sequence
 numbers again. So a file is only made where nothing shows that there was one: no log (`-wal`, `-shm`) without its file,

@@ -6,15 +6,16 @@ The tables that have changed are renamed and made as in a new file. Then their r
 dropped. So a migrated file has the same schema as a new one, to the letter. Indexes and triggers that an application
 has put on these tables are made again, its own tables are not touched, and its views that read ours still do.
 
-From version 1, whose tables have all changed, it needs free disk of up to three times the file. Twice the file is in
-the log, which has the new rows and the pages of the old ones. Once is in the file, which uses the space of the old
-tables for later rows. No other connection can write during the migration; readers see the old file. 600 MB with 200,000
-messages and 100,000 closed conversations took 16 s, in 44 MB of memory.
+From version 1, whose tables have all changed, it needs free disk of up to three times the file. The log needs twice the
+size of the file, for the new rows and the pages of the old ones. The file needs it once, and later uses the space of
+the old tables for new rows. No other connection can write during the migration; readers see the old file. 600 MB with
+200,000 messages and 100,000 closed conversations took 16 s, in 44 MB of memory.
 
 Version 1 had no tombstones, ledger or parts. Closed sides become tombstones, and large bodies become parts. Messages
-that were not acknowledged and that are in no row count in the ledger under `BEFORE`. Version 2 had no epoch, version 3
-no certificate, permissions, bindings or session keys, version 4 no headers of messages, version 5 no handles in its
-tombstones, version 6 no services there. Only rows that wait are copied; parts and fragments of large messages stay.
+that were not acknowledged and are no longer in any row count in the ledger under `BEFORE`. Version 2 had no epoch,
+version 3 no certificate, permissions, bindings or session keys, version 4 no headers of messages, version 5 no handles
+in its tombstones, version 6 no services there. Only rows that wait are copied; parts and fragments of large
+messages stay.
 """
 
 from __future__ import annotations
