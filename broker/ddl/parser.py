@@ -44,7 +44,7 @@ _RESERVED = frozenset(
 _GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _DATABASE_OPTIONS = {option.split()[0]: option for option in ddl.DatabaseOption}
 
-# What the original documents and this system leaves out, by the first two words: the option, and what to do instead.
+# Options of the original that this system leaves out, by the first two words: the option, and what to do instead.
 _QUEUE = {
     "RETENTION": "an application keeps what it needs in a table of its own, in the transaction that sends or receives",
     "ACTIVATION": "write the reader as a function, @broker.reader('queue'), and start it with broker run",
@@ -226,11 +226,11 @@ class _StatementParser:
 
     def options(self, readers: dict[str, _Reader], *, is_list: bool = False) -> dict[str, Any]:
         """
-        One option or several, each once: their values by name in small letters.
+        Read one option or several, each at most once, and return their values by name in small letters.
 
         Args:
-            readers: Each reads what follows the word.
-            is_list: Whether there is a comma between two options; else there may be one after each.
+            readers: The reader of each option, by its word; it reads the text after the word.
+            is_list: True if there is a comma between two options; otherwise there may be one after each.
         """
         values: dict[str, Any] = {}
         key: Token | None = self.expect(*readers)

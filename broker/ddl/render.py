@@ -2,8 +2,8 @@
 Statements to text: the inverse of the parser.
 
 `parse_script(render_statement(s)) == [s]` for every statement the parser can give; a property test holds it. One
-statement is one text that ends in `;`. Names always stand in brackets, so no name has to be compared with the reserved
-words; a text that is not plain ASCII is written N'..'. What is the default is left out.
+statement is one text that ends in `;`. Names are always written in brackets, so no name has to be compared with the
+reserved words; a text that is not plain ASCII is written N'..'. Defaults are left out.
 """
 
 from __future__ import annotations

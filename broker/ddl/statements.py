@@ -1,13 +1,13 @@
 """
 The statements as values, one struct each.
 
-A statement is what was asked, unchecked beyond its grammar: whether a LIFETIME is in range or a queue exists is decided
-when it is carried out. Two statements are equal when they ask for the same, wherever they stood; where they stood is
-their `origin`, from which the places of errors are worked out only when an error happens.
+A statement is a request, unchecked beyond its grammar: its execution decides whether a LIFETIME is in range or a queue
+exists. Two statements are equal when they ask for the same, wherever they are in a script. `origin` has their place;
+the places of errors are computed from it only when an error happens.
 
-The fields carry the words of the DDL. Names of services, contracts and routes keep their case: they are compared byte
-for byte. They are structs of msgspec, because there are so many: to make as many dataclasses takes as long as a whole
-command.
+The fields have the words of the DDL. Names of services, contracts and routes keep their case: they are compared byte
+for byte. The statements are structs of msgspec, because there are so many: to make as many dataclasses takes as long as
+a whole command.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from broker.routing.route import PropertyError, RouteProperties
 from broker.security.grants import Permission
 
 _WORD = r"[A-Z][a-z]+"  # of a class name
-NAME = "NAME"  # the key of `Origin.places` under which the name of the object stands
+NAME = "NAME"  # the key of `StatementOrigin.places` for the name of the object
 
 
 class StatementOrigin(Struct, frozen=True):
     """
-    Where a statement came from.
+    The script that a statement was read from, and its place there.
 
     Attributes:
         text: The whole script, shared by its statements.
-        line: That of `start`, from 1.
+        line: The line of `start`, from 1.
         start: Offset into the text, as `end` and those in `places`.
-        places: Of its parts, by property name, or NAME.
+        places: The places of its parts, by property name, or NAME.
     """
 
     source: str
@@ -58,7 +58,7 @@ class StatementOrigin(Struct, frozen=True):
         return self.text[self._line_start(at) : self._line_end(at)]
 
     def blame(self, error: StatementError, *properties: str) -> None:
-        """Give an error its place: the first of the properties that was written, else the object's name, else all."""
+        """Set an error's place: the first of `properties` written, or the object's name, or the whole statement."""
         known = [self.places[name] for name in (*properties, NAME) if name in self.places]
         start, end = known[0] if known else (self.start, self.end)
         error.span = self.span(start, end)
@@ -74,7 +74,7 @@ class StatementOrigin(Struct, frozen=True):
 
 
 class Statement(Struct, frozen=True, eq=False, kw_only=True):
-    """What all statements share. `origin` is None for a statement that was made, not read."""
+    """Base class of all statements. `origin` is None for a statement that was made, not read."""
 
     origin: StatementOrigin | None = None
 
@@ -89,7 +89,7 @@ class Statement(Struct, frozen=True, eq=False, kw_only=True):
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def _asked(self) -> tuple[object, ...]:
-        """What it asks for, wherever it stood."""
+        """Return the values of its fields, without its place."""
         return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "origin")
 
     @property
@@ -126,7 +126,7 @@ class QueueName(Struct, frozen=True):
 
 
 class DropNamed(Statement, frozen=True):
-    """What the statements share that drop something by its name alone."""
+    """Base class of the statements that drop an object by its name alone."""
 
     name: str
 
@@ -278,7 +278,7 @@ NameOrAny: TypeAlias = str | Literal[_Any.ANY] | None
 
 
 class PriorityProperties(Struct, frozen=True):
-    """What a priority is about and its level, as written; None = not given. The range of the level is not checked."""
+    """The criteria and level of a priority, as written; None = not given. The range of the level is not checked."""
 
     contract_name: NameOrAny = None
     local_service_name: NameOrAny = None
@@ -306,7 +306,7 @@ class DropPriority(DropNamed, frozen=True):
 
 class ChangePermission(Statement, frozen=True):
     """
-    What GRANT, DENY and REVOKE share.
+    Base class of GRANT, DENY and REVOKE.
 
     `securable` is the name of a service, or of the endpoint; `principals` are as written, each once. CASCADE is read
     and not kept: permissions are not passed on here.
@@ -352,7 +352,7 @@ class DropRemoteServiceBinding(DropNamed, frozen=True):
 
 
 class DatabaseOption(StrEnum):
-    """What ALTER DATABASE sets."""
+    """The options that ALTER DATABASE sets."""
 
     ENABLE_BROKER = "ENABLE_BROKER"
     DISABLE_BROKER = "DISABLE_BROKER"
