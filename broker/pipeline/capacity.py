@@ -1,20 +1,20 @@
 """
 How much each gateway held at once, window by window, and how large its pool should be.
 
-An exact sweep over enter and leave, in two levels. Each window is swept by itself, beginning from nothing; what the
-windows before it left over is a sum over few rows, one per window, and moves all levels of the window by the same
-amount: its peak, and its percentiles. So windows are swept side by side, a frame that waits for days costs no more than
-one that waits for a moment, and no sort is larger than one window of one instance, which Spark can spill.
+An exact sweep over enter and leave, in two levels. Each window is swept by itself, beginning from nothing. The amount
+that the windows before it left over is a sum over few rows, one per window. It moves all levels of the window by the
+same amount: its peak, and its percentiles. So windows are swept side by side. A frame that waits for days costs
+no more than one that waits for a moment. No sort is larger than one window of one instance, which Spark can spill.
 
-At one instant what leaves goes before what enters. A frame that left in the instant in which it came was never held: it
-finds the others, and adds nothing.
+At one instant, frames that leave count before frames that enter. A frame that left in the instant in which it arrived
+was never held: it finds the others, and adds nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.errors import PipelineError
@@ -41,13 +41,14 @@ def capacity(
     One row per instance and window in which something passed or was held.
 
     Args:
-        visits: One row per visit; all that cover a window of which the result is wanted.
+        visits: One row per visit, as in VISIT; all that cover a window of which the result is wanted.
         window_seconds: Length of the windows, which are counted from the epoch.
-        pool_bytes: What the pool may take (`message_forward_size`); None: there is no headroom to tell.
-        sampled: Instances that followed only some of their dialogs: what all of them held is not known, so nothing is
-            recommended to these, and there is no headroom.
+        pool_bytes: The size of the pool (`message_forward_size`); None: the headroom is not computed.
+        sampled: Instances that followed only some of their dialogs. How much all of their dialogs held is not known, so
+            nothing is recommended to these, and there is no headroom.
 
-    Shape: VISIT to CAPACITY.
+    Returns:
+        Rows as in CAPACITY.
 
     Raises:
         PipelineError: The length of the windows or the size of the pool is none.
@@ -66,10 +67,10 @@ def capacity(
 
 def _steps(visits: DataFrame, length: int) -> DataFrame:
     """
-    One row per enter and leave.
+    Return one row per enter and leave.
 
-    Shape: `window` in which it counts; `at_us`; `frames` 1, -1, or 0 for one that was not held; `bytes` likewise;
-    `is_entry`. A frame that leaves as a window begins is not in it.
+    The columns are `window`, in which it counts; `at_us`; `frames`, which is 1, -1, or 0 for one that was not held;
+    `bytes`, likewise; and `is_entry`. A frame that leaves as a window begins is not in it.
     """
     came, went = F.col("came_us"), F.greatest("went_us", "came_us")
     is_held = went > came
@@ -105,10 +106,11 @@ def _passes_pool() -> Column:
 
 def _swept(steps: DataFrame) -> DataFrame:
     """
-    One row per instance and window, swept from nothing.
+    Return one row per instance and window, swept from nothing.
 
-    Shape: `net_` what it leaves over, `peak_` the most, below 0 when it only became less, `p99_` of what entries found;
-    of `frames`, `bytes`, and `charge`, which is what the pool charges for them.
+    The columns have prefixes: `net_` for the amount left over, `peak_` for the most, below 0 when it only became less,
+    and `p99_` for the level that entries found. Each is of `frames`, of `bytes`, and of `charge`, which is the amount
+    that the pool charges for them.
     """
     order = Window.partitionBy("window", "instance").orderBy("at_us", "frames", "bytes")
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -167,7 +169,7 @@ def _without_gaps(levels: DataFrame, length: int) -> DataFrame:
 
 
 def _levels(name: str) -> tuple[Column, Column]:
-    """What was held as a window began, and as it ended."""
+    """Return the amounts held as a window began, and as it ended."""
     if name != "charge":
         return F.col(f"before_{name}"), F.col(f"after_{name}")
     before, after = (F.col(f"{when}_bytes") + HELD_OVERHEAD * F.col(f"{when}_frames") for when in ("before", "after"))

@@ -1,22 +1,23 @@
 """
-Who talks with whom, how much, and how long it takes.
+Statistics of dialogs: which services talk with each other, how much, and how long it takes.
 
 A *place* is a sequence and a fragment number in one direction of a dialog; a transmission (message_id) is one attempt
 to bring it over. Times run from place to place: from the transmission queue to the first delivery, which needs the
-journals of both ends, and from the first sending to the first acknowledgement, which needs that of the sender. When
-one of a dialog's deliveries took less than no time, none of its delivery times is told. When it was so by more than
-`CLOCK_TOLERANCE_US`, or a message was acknowledged before it was delivered, the clocks of the two instances contradict
-each other: then no delivery time of any dialog between them is told, in neither direction.
+journals of both ends, and from the first sending to the first acknowledgement, which needs that of the sender.
+
+When one of a dialog's deliveries took less than no time, none of its delivery times is reported. When it was so by more
+than `CLOCK_TOLERANCE_US`, or a message was acknowledged before it was delivered, the clocks of the two instances
+contradict each other. Then no delivery time of any dialog between them is reported, in either direction.
 
 How: all of a message comes together first, which spreads also a dialog with half of all records; percentiles are looked
 up by rank in what is sorted, so nothing is held in memory. Instances travel as hashes of 64 bits and get their names at
-the end: of strings in aggregates Spark would sort. The services are keys: the endpoints let no frame of a dialog change
-them.
+the end, because Spark would sort strings in aggregates. The services are keys: the endpoints let no frame of a dialog
+change them.
 """
 
 from __future__ import annotations
 
-import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import VisitOutcome
@@ -32,10 +33,10 @@ _SENT = (VisitOutcome.SENT.value, VisitOutcome.RESENT.value)
 
 def dialogs(visits: DataFrame) -> DataFrame:
     """
-    One row per dialog and direction.
+    Return one row per dialog and direction, as in DIALOGS.
 
-    Shape: VISIT, no visit twice, to DIALOGS. `from_instance` and `to_instance` are the last ones where it was sent and
-    delivered. Visits without a conversation_id belong to no dialog and are left out.
+    The visits are as in VISIT, and none occurs twice. `from_instance` and `to_instance` are the last ones where it was
+    sent and delivered. Visits without a conversation_id belong to no dialog and are left out.
     """
     names = visits.select(F.xxhash64("instance").alias("hash"), "instance").distinct()
     return (
@@ -51,7 +52,7 @@ def dialogs(visits: DataFrame) -> DataFrame:
 
 
 def _messages(visits: DataFrame) -> DataFrame:
-    """Shape: one row per visit of a message, those of one message together; instants in microseconds."""
+    """Return one row per visit of a message, those of one message together; instants in microseconds."""
     is_message = (F.col("kind") == "message") & F.col("conversation_id").isNotNull()
     rows = visits.where(is_message).select(
         *DIALOG,
@@ -68,7 +69,7 @@ def _messages(visits: DataFrame) -> DataFrame:
 
 
 def _transmissions(messages: DataFrame) -> DataFrame:
-    """Shape: one row per transmission; instants in microseconds, instances as hashes."""
+    """Return one row per transmission; instants in microseconds, instances as hashes."""
     outcome, left_us = F.col("outcome"), F.col("left_us")
     is_sent, is_delivered = outcome.isin(*_SENT), outcome == VisitOutcome.DELIVERED.value
     is_acknowledged = outcome == VisitOutcome.ACKNOWLEDGED.value
@@ -89,7 +90,7 @@ def _transmissions(messages: DataFrame) -> DataFrame:
 
 
 def _places(transmissions: DataFrame) -> DataFrame:
-    """Shape: one row per place: `_SUMS`, instants, the newest instances, `delivery_us` and `round_trip_us`."""
+    """Return one row per place: `_SUMS`, instants, the newest instances, `delivery_us` and `round_trip_us`."""
     places = transmissions.groupBy(*DIALOG, "sequence_number", "fragment_number").agg(
         F.count("*").alias("transmissions"),
         *[F.sum(name).alias(name) for name in ("resends", "duplicates", "drops", "bytes")],
@@ -110,7 +111,7 @@ def _places(transmissions: DataFrame) -> DataFrame:
 
 
 def _ranked(places: DataFrame) -> DataFrame:
-    """Shape: one row per place and measure: its `value`, its `rank` from 1 and how many have one; sums only once."""
+    """Return one row per place and measure: its `value`, its `rank` from 1 and how many have one; sums only once."""
     measures = [F.struct(F.lit(name).alias("measure"), F.col(f"{name}_us").alias("value")) for name in _MEASURES]
     by_measure = places.withColumn("one", F.explode(F.array(*measures))).select("*", "one.measure", "one.value")
     alike = Window.partitionBy(*DIALOG, "measure")
@@ -122,7 +123,7 @@ def _ranked(places: DataFrame) -> DataFrame:
 
 
 def _dialogs(ranked: DataFrame) -> DataFrame:
-    """Shape: one row per dialog and direction, the instances as hashes."""
+    """Return one row per dialog and direction, the instances as hashes."""
     is_first = F.col("measure") == _MEASURES[0]
     rows = ranked.groupBy(*DIALOG).agg(
         *[F.sum(F.when(is_first, F.col(name))).alias(name) for name in _SUMS],

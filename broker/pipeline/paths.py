@@ -1,18 +1,18 @@
 """
-The way of each transmission: its hops in order, how long it stayed at each, how long it was between them, its end.
+The path of each transmission: its hops in order, how long it stayed at each, how long it was between them, its end.
 
 All visits of a transmission come together in one shuffle by its id, sorted by it, and are collected into one array of
-structs. Nothing but the id is a key: whatever a path could change would tear it into two rows without an error. Every
-other figure is computed from that array, so paths have any length. What is costly on arrays is asked only of the few
-rows that need it: two visits of one slot, or clocks that contradict each other. Functions of array elements are not
-compiled by Spark but interpreted, so each row has one: the times between its hops. None may stand in a filter: Spark
-would push that down to where the array is made, and make it anew for each element.
+structs. Nothing but the id is a key: any value that can change along a path would tear it into two rows without an
+error. Every other figure is computed from that array, so paths have any length. Operations that are costly on arrays
+are done only for the few rows that need them: two visits of one slot, or clocks that contradict each other. Functions
+of array elements are not compiled by Spark but interpreted, so each row has one: the times between its hops. None may
+be in a filter: Spark would push that down to where the array is made, and make the array again for each element.
 
 Clocks contradict each other when a frame seems to come to an instance before it left the one before, or to end before
-it began, by more than `CLOCK_TOLERANCE_US`. Then whoever is wrong is wrong the other way as well, where nothing looks
-odd: no time between these two instances is told, in neither direction, nor of a whole way that leads from one to the
-other: which of the two is wrong, and who else is as wrong as it, nobody knows. So all ways are asked for contradictions
-first, by the same shuffle.
+it began, by more than `CLOCK_TOLERANCE_US`. The wrong clock is then wrong in the other direction as well, where nothing
+looks odd. So no time between these two instances is reported, in either direction, nor of a whole path that leads from
+one to the other. It cannot be known which of the two is wrong, or which other clocks are as wrong. So all paths are
+checked for contradictions first, by the same shuffle.
 
 Cost: with `spark.sql.execution.replaceHashWithSortAgg` the aggregate takes the sorted rows as they come and holds one
 transmission at a time; without it Spark's object hash aggregate does the same by sorting once more.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame
 
 from broker.flow import VisitOutcome
@@ -41,7 +41,7 @@ from broker.pipeline.visits import (
 )
 
 GRACE_SECONDS = 60
-"""How much before the end of the history nobody can know whether a frame is lost: longer than a link holds one back."""
+"""How long before the end of the history a frame's loss cannot be known: longer than a link holds a frame back."""
 
 LOST, UNDER_WAY = "lost", "under way"
 
@@ -64,15 +64,13 @@ def paths(
     visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: datetime | Column | None = None
 ) -> DataFrame:
     """
-    One row per transmission.
+    Return one row per transmission, as in PATHS.
 
     Args:
-        visits: One row per visit.
+        visits: One row per visit, as in VISIT.
         grace_seconds: A frame that left so shortly before `until` is under way rather than lost.
-        until: The end of the history, up to when every journal tells all; the newest instant of `visits` when not
-            given, which reads two columns once more.
-
-    Shape: VISIT to PATHS.
+        until: The end of the history, up to when every journal is complete. When not given, it is the newest instant
+            of `visits`, which reads two columns once more.
     """
     newest = _newest(visits) if until is None else F.lit(until)
     threshold = F.unix_micros(newest.cast("timestamp")) - grace_seconds * 1_000_000
@@ -117,7 +115,7 @@ def _masked_slot() -> Column:
 
 
 def _ordered(collected: DataFrame) -> DataFrame:
-    """`hops` without acknowledgements and each once, however many files tell of it; `first` of all visits."""
+    """Add `hops`, without acknowledgements and each once, however many files have it; and `first` of all visits."""
     hops = F.slice("visits", F.lit(1), F.col("hops").cast("int"))
     is_plain = F.bit_count("mask") == F.col("hops")
     return collected.select(
@@ -134,8 +132,10 @@ def _ordered(collected: DataFrame) -> DataFrame:
 
 def _measured(ordered: DataFrame) -> DataFrame:
     """
-    With `last` of the hops, null without one; for each link `between_us`, null where a hop is missing, else of any
-    sign; for the whole way `lasted_us`, null without its sender, and `ends`, a pair.
+    Add `last`, `between_us`, `lasted_us` and `ends`.
+
+    `last` is the last of the hops, null without one. `between_us` is of each link, null where a hop is missing,
+    otherwise of any sign. `lasted_us` is of the whole path, null without its sender. `ends` is a pair.
     """
 
     def took(hop: Column, place: Column) -> Column:
@@ -151,7 +151,7 @@ def _measured(ordered: DataFrame) -> DataFrame:
 
 
 def _links(told: Callable[[Column, Column], Column]) -> Column:
-    """Array of what there is to tell of each hop and its place, of the last one nothing: it has no link behind it."""
+    """Return an array of the function's values for each hop and its place, except the last: no link follows it."""
     return F.slice(F.transform("hops", told), F.lit(1), F.greatest(F.size("hops") - 1, F.lit(0)))
 
 
@@ -226,7 +226,7 @@ def _has_sender() -> Column:
 
 
 def _started_us() -> Column:
-    """When it left its sender, else the earliest instant known of it: of hops, and when there are none of the rest."""
+    """Return when it left its sender, or the earliest instant known: of its hops, or of the rest if it has none."""
     earliest = F.least(F.array_min("hops.entered_us"), F.array_min("hops.left_us"), F.col("first.entered_us"))
     return F.coalesce(F.when(_has_sender(), F.col("first.left_us")), earliest)
 
@@ -251,7 +251,7 @@ def _missing_hops() -> Column:
 
 
 def _has_loop() -> Column:
-    """An instance is twice among the gateways; that sender and target are one is no loop."""
+    """True if an instance is twice among the gateways; one instance as both sender and target does not make a loop."""
     is_repeated = F.size(F.array_distinct("hops.instance")) < F.size("hops")
     gateways = F.filter("hops", lambda hop: step_of(hop).isin(*_PASSING))
     passing = F.transform(gateways, lambda hop: hop["instance"])

@@ -2,26 +2,27 @@
 The ledger: whether everything that was sent has arrived, once.
 
 A *place* is a sequence and a fragment number in one direction of a dialog; a transmission (message_id) is one attempt
-to bring it over. Resends, drops and losses are no fault as long as the place arrives. What the counts mean:
+to bring it over. Resends, drops and losses do not count as faults as long as the place arrives. The counts are:
 
-- `missing`: sent, and neither seen delivered nor acknowledged, nor so late that nobody can know (`under_way`). The
+- `missing`: sent, and neither seen delivered nor acknowledged, nor so late that it cannot be known (`under_way`). The
   sender repeats with pauses of up to 64 seconds, so the grace is more than two of them. A dialog that ended by an
-  error, by WITH CLEANUP or by its lifetime stops repeating: what it had not brought over is missing, which it is.
-- `doubled`: delivered more than once. A `duplicate` is what the target had and put away: no fault.
-- `invented`: delivered or acknowledged and never sent, although its sender's journal tells what it sent later, or ends
-  long before: journals are written file by file and may be behind each other by the age at which a file is closed
+  error, by WITH CLEANUP or by its lifetime stops repeating: messages that it had not brought over are `missing`.
+- `doubled`: delivered more than once. A `duplicate` is a message that the target had and discarded: not a fault.
+- `invented`: delivered or acknowledged and never sent, although its sender's journal has later sends, or ends long
+  before. Journals are written file by file, and one may lag another by the age at which a file is closed
   (`Inventory.horizon_us` is the end of the history that takes account of it).
   Otherwise it is `untold`: its sender keeps no journal, or none that goes so far. A sender that was killed, or that
-  shed records, leaves a hole in its journal, and what it sent in that hole looks invented.
+  shed records, leaves a hole in its journal, and messages that it sent in that hole look invented.
 - `lost`: a transmission of which no end was seen: not delivered, duplicate or dropped. An acknowledgement names the
-  newest transmission of its place, which need not be the one that arrived, so it counts as an end only where nobody
-  saw the place delivered.
+  newest transmission of its place, which need not be the one that arrived. So it counts as an end only where no
+  journal has the delivery of the place.
 
 Of what is not sampled only drops are written: such rows count drops, and `adds_up` is null.
 
-How: everything is brought together by message, which spreads also a dialog with half of all records; per transmission,
-then per place, is counted where it lies, and only sums and problems travel to their dialog. Aggregates hold integers
-only, of strings Spark would sort. The services are keys: the endpoints let no frame of a dialog change them.
+How: everything is brought together by message, which spreads also a dialog with half of all records. Counting by
+transmission, then by place, is done where the rows lie, and only sums and problems travel to their dialog. Aggregates
+hold integers only, because Spark would sort strings. The services are keys: the endpoints let no frame of a dialog
+change them.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from __future__ import annotations
 from datetime import datetime
 from functools import reduce
 
-import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import NUMBER, VisitOutcome
 from broker.pipeline.results import RECONCILE
 
 GRACE_SECONDS = 150  # two of the sender's longest pauses, 64 s, and a little
-BEHIND_SECONDS = 900  # the journal of one instance behind that of another: the default age at which a file is closed
+BEHIND_SECONDS = 900  # the lag of one instance's journal to another's: the default age at which a file is closed
 PROBLEMS_MAX = 20
 
 DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
@@ -48,15 +49,16 @@ _ENDS = (VisitOutcome.DELIVERED, VisitOutcome.DUPLICATE, VisitOutcome.DROPPED)
 
 def reconcile(visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: datetime | None = None) -> DataFrame:
     """
-    The ledger of a history.
+    Return the ledger of a history, as in RECONCILE.
 
     Args:
-        visits: Shape VISIT, no visit twice.
-        grace_seconds: What was last seen so long before the end of the history may still be under way.
-        until: The end of the history: up to when every journal tells all; None for the newest instant in `visits`.
+        visits: As in VISIT, no visit twice.
+        grace_seconds: A message last seen so shortly before the end of the history may still be under way.
+        until: The end of the history, up to when every journal is complete; None for the newest instant in `visits`.
 
-    Shape: RECONCILE, one row per dialog and direction and a total; no row when there is no message. Visits without a
-    conversation_id belong to no dialog and are left out.
+    Returns:
+        One row per dialog and direction and a total; no row when there is no message. Visits without a
+        conversation_id belong to no dialog and are left out.
     """
     end = F.lit(until).cast("timestamp") if until is not None else _newest(visits)
     end_us = F.unix_micros(end)
@@ -71,12 +73,12 @@ def reconcile(visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: d
 
 
 def _newest(visits: DataFrame) -> Column:
-    """The newest instant, of a scan of its own: the end has to be known before anything is counted."""
+    """Return the newest instant, by a separate scan: the end has to be known before anything is counted."""
     return visits.agg(F.greatest(F.max("left_at"), F.max("entered_at"))).scalar()
 
 
 def _messages(visits: DataFrame) -> DataFrame:
-    """Shape: one row per visit of a message, those of one message together; `bit` of its outcome; `at` microseconds."""
+    """Return one row per visit of a message, rows of one message together; `bit` of its outcome; `at` microseconds."""
     is_message = (F.col("kind") == "message") & F.col("conversation_id").isNotNull()
     bits = {outcome.value: 1 << place for place, outcome in enumerate(VisitOutcome)}
     bit = reduce(lambda chain, one: chain.when(F.col("outcome") == one, bits[one]), bits, F)
@@ -89,7 +91,7 @@ def _messages(visits: DataFrame) -> DataFrame:
 
 
 def _transmissions(messages: DataFrame) -> DataFrame:
-    """Shape: one row per transmission: `outcomes` of its visits as bits; `seen_us` when last; `code` of a drop."""
+    """Return one row per transmission: `outcomes` of its visits as bits; `seen_us` when last; `code` of a drop."""
     return messages.groupBy(*PLACE, "message_id").agg(
         F.bit_or("bit").alias("outcomes"),
         F.count_if(F.col("bit") == _bits(VisitOutcome.DELIVERED)).alias("deliveries"),
@@ -100,12 +102,14 @@ def _transmissions(messages: DataFrame) -> DataFrame:
 
 def _places(transmissions: DataFrame, since: Column, told_until: Column) -> DataFrame:
     """
-    Shape: one row per place. `origin`: sent, unsent, unsent lately; `fate`: delivered, acknowledged, under way,
-    missing, null if nobody tells more than that it was on its way; its transmissions, counted; `code` of the last drop.
+    Return one row per place.
+
+    `origin` is sent, unsent, or unsent lately. `fate` is delivered, acknowledged, under way, missing, or null if no
+    journal has more than that it passed an instance. Its transmissions are counted; `code` is that of the last drop.
 
     Args:
         transmissions: As above.
-        since: Microseconds; what was seen later may be under way.
+        since: Microseconds; places seen later may be under way.
         told_until: Microseconds; every journal is taken to go so far.
     """
     is_gone = ~_has(*_ENDS) & (F.col("seen_us") <= since)
@@ -137,7 +141,7 @@ def _places(transmissions: DataFrame, since: Column, told_until: Column) -> Data
 
 def _dialogs(places: DataFrame) -> DataFrame:
     """
-    Shape: one row per dialog and direction, with the columns of the result.
+    Return one row per dialog and direction, with the columns of the result.
 
     Places that are as they should be are summed up first. The others stay rows, of which the first ones are kept when
     they come together, so that no row ever holds them all.
@@ -162,7 +166,7 @@ def _dialogs(places: DataFrame) -> DataFrame:
 
 
 def _named(groups: DataFrame) -> DataFrame:
-    """With `is_invented` and `problem`, the first that holds. Shape: `sent_to` null if nobody tells of sending."""
+    """Add `is_invented` and `problem`, the first that holds; `sent_to` is null if no journal has a send."""
     is_behind = (F.col("origin") == "unsent lately") & (F.col("sequence_number") >= F.col("sent_to"))
     is_unsent = (F.col("origin") != "sent") & F.col("fate").isNotNull()
     is_invented = is_unsent & F.col("sent_to").isNotNull() & ~is_behind

@@ -1,7 +1,7 @@
 """
-What the jobs read and what they write, column by column.
+The inputs and the results of the jobs, column by column.
 
-`VISIT` is the journal as Spark reads it. Every result has a grain, which its docstring tells; times are microseconds,
+`VISIT` is the journal as Spark reads it. Every result has a grain, which its docstring states; times are microseconds,
 instants UTC. Ids are binary of 16 bytes.
 
 A transform whose answer depends on how far the history goes (`paths` and `reconcile`: lost, or under way?) takes it as
@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - as everybody writes it
+from pyspark.sql import types as T  # noqa: N812 - the conventional name
 
 from broker.errors import PipelineError
 from broker.flow import COLUMNS, Form
@@ -43,7 +43,7 @@ VISIT = T.StructType([T.StructField(one.name, _TYPES[one.form], nullable=True) f
 
 
 MEANINGS: dict[str, dict[str, str]] = {}
-"""What each column of each result means, in words: by result, then by column. Filled below, changed by nobody."""
+"""The meaning of each column of each result, in words: by result, then by column. Filled below, then never changed."""
 
 
 def _result(name: str, *columns: tuple[str, T.DataType, str]) -> T.StructType:
@@ -96,10 +96,11 @@ PATHS = _result(
     ("unknown_links", _INT, "between neighbours whose clocks contradict each other, on this way or on any"),
 )
 """
-One row per transmission (message_id): a resend is another transmission. `acknowledged`: its message was acknowledged
-while this was its newest transmission, and nobody tells where this one ended; so the target keeps no journal, or this
-one was lost on a link behind an earlier one that arrived. `lost`: it left for a next hop and was seen no more;
-`under way`: likewise, so late in the history that nobody can know.
+One row per transmission (message_id): a resend is another transmission.
+
+`acknowledged`: its message was acknowledged while this was its newest transmission, and no journal has its end. So the
+target keeps no journal, or this one was lost on a link after an earlier one arrived. `lost`: it left for a next hop
+and was not seen again; `under way`: likewise, so late in the history that its loss cannot be known.
 """
 
 DIALOGS = _result(
@@ -151,7 +152,7 @@ ROUTES = _result(
 )
 """
 One row per instance, route and window; a visit belongs to the window in which it left, a failover to the route that was
-taken then. Every visit counts but those that tell of an acknowledgement. Percentiles are values that occurred, of rank
+taken then. Every visit counts but those that record an acknowledgement. Percentiles are values that occurred, of rank
 ceil(p * n).
 """
 
@@ -175,10 +176,10 @@ CAPACITY = _result(
     ("headroom", _DOUBLE, "what is left of the pool at the peak, 0 .. 1; null likewise, and without the pool's size"),
 )
 """
-One row per instance and window in which something passed or was held: what was held at once, by a sweep over enter and
-leave of gateways' visits (forwarded, dropped); at one instant what leaves goes first. What a sender sends waits in the
-transmission queue, what is delivered in the database, not in the pool. Percentiles as in `ROUTES`; null in a window
-that nothing entered.
+One row per instance and window in which something passed or was held: the amount held at once, by a sweep over enter
+and leave of gateways' visits (forwarded, dropped). At one instant, frames that leave count first. A message that a
+sender sends waits in the transmission queue, one that is delivered in the database, not in the pool. Percentiles as in
+`ROUTES`; null in a window that nothing entered.
 """
 
 PROBLEM = T.StructType(
@@ -237,10 +238,10 @@ RESULTS = {
 
 
 # --- reference ---
-# The tables of the results' columns, made from the schemas and the meanings beside them: page and program cannot
+# The tables of the results' columns, made from the schemas and the meanings next to them: page and program cannot
 # differ.
 #
-# `docs/pipeline.md` is written by hand around two markers; what stands between them is made here:
+# `docs/pipeline.md` is written by hand around two markers; the text between them is made here:
 #
 #     python -m broker.pipeline.results docs/pipeline.md
 #
@@ -263,7 +264,7 @@ def render_reference() -> str:
 
 def renew_page(page: str) -> str:
     """
-    The page with the part between the markers made anew.
+    Return the page with the part between the markers made again.
 
     Raises:
         ValueError: the page lacks a marker.
@@ -283,11 +284,11 @@ if __name__ == "__main__":
 # --- result ---
 # Writing results so that a reader sees a whole one or none.
 #
-# A result is a directory of Parquet files. It is written beside its place, under a name that readers pass over, and
-# renamed; what was there before stays until then. What a run has to tell about it lies in `_report.json` inside.
+# A result is a directory of Parquet files. It is written next to its place, under a name that readers pass over, and
+# renamed; the result that was there before stays until then. The report of a run is in `_report.json` inside.
 #
-# Two processes that wrote into one directory would take each other's work for what killed runs left: `held` lets one
-# in.
+# Two processes that wrote into one directory would take each other's work for the remains of killed runs: `held` lets
+# one in.
 
 
 REPORT = "_report.json"  # Spark reads no file that begins with an underscore
@@ -326,18 +327,18 @@ def held(out: Path, names: Iterable[str]) -> Iterator[None]:
 
 def write(result: DataFrame, target: Path, report: Callable[[], Mapping[str, Any]]) -> int:
     """
-    Write a result, in place of an earlier one, and say how many rows it has.
+    Write a result, in place of an earlier one, and return how many rows it has.
 
     Args:
-        result: What is written.
+        result: The result to write.
         target: Its place.
-        report: What there is to tell, asked once the rows are written.
+        report: Returns the report of the run; called once the rows are written.
 
     Raises:
         OSError: the place cannot be written to.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own: the Java of a run that was killed may write a moment longer.
+    # A separate name: the Java of a run that was killed may write a moment longer.
     made = target.with_name(f"{UNFINISHED}{target.name}-{uuid.uuid4().hex[:8]}")
     plain = {f"parquet.enable.dictionary#{name}": "false" for name in UNIQUE}
     result.write.options(**plain).parquet(str(made))

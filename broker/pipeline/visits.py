@@ -1,14 +1,14 @@
 """
-The place of a visit on its frame's way, without a look at any clock.
+The place of a visit on its frame's path, computed without any clock.
 
 A sender's visit has slot 0. A gateway that a frame reaches with hop count h, and a target after h gateways, have slot
-h + 1, so that the slots of a way of which all is known are 0, 1, 2 ... without a gap. Clocks of instances may differ by
-minutes; the slot does not care.
+h + 1, so that the slots of a path of which all is known are 0, 1, 2 ... without a gap. Clocks of instances may differ
+by minutes; the slot does not depend on them.
 """
 
 from __future__ import annotations
 
-import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column
 
 from broker.errors import PipelineError
@@ -26,7 +26,7 @@ STEPS = (
     VisitOutcome.DUPLICATE,
     VisitOutcome.DELIVERED,
 )
-"""Outcomes of a hop, that which tells more of the frame's end behind that which tells less."""
+"""Outcomes of a hop, in order of how much each says about the frame's end, least first."""
 
 STEP_BITS = 3  # of the order of a visit
 
@@ -35,13 +35,13 @@ CLOCK_TOLERANCE_US = 10_000
 
 
 def is_hop() -> Column:
-    """Whether a frame was there: the sender's note of an acknowledgement is no visit of the frame."""
+    """True if a frame was there: the sender's note of an acknowledgement does not count as a visit of the frame."""
     return F.col("outcome") != VisitOutcome.ACKNOWLEDGED.value
 
 
 def order() -> Column:
     """
-    Int: the slot, and behind it the number of the outcome in STEPS, so that visits sort by it.
+    Int: the slot, and in the bits below it the number of the outcome in STEPS, so that visits sort by it.
 
     A hop count that is missing counts as none, an outcome of a later version as forwarded.
     """
@@ -74,7 +74,7 @@ def pair_of(one: Column, other: Column) -> Column:
 
 
 def residence_us() -> Column:
-    """Microseconds from entering to leaving; null when not known, or negative: the clock was set back meanwhile."""
+    """Microseconds from entering to leaving; null when not known, or negative: the clock was set back in between."""
     lasted = F.unix_micros("left_at") - F.unix_micros("entered_at")
     return F.when(lasted >= 0, lasted)
 
@@ -91,10 +91,10 @@ WINDOW_SECONDS = 300
 
 def length_us(window_seconds: int) -> int:
     """
-    Microseconds.
+    Return the length of a window in microseconds.
 
     Raises:
-        PipelineError: It is no length.
+        PipelineError: It is less than one second.
     """
     if window_seconds < 1:
         raise PipelineError(f"windows of {window_seconds} seconds", "give a length of 1 or more")
@@ -102,5 +102,5 @@ def length_us(window_seconds: int) -> int:
 
 
 def begin_us(instant_us: Column, length: int) -> Column:
-    """Where the window of an instant begins. Shape: microseconds since the epoch, before it as well."""
+    """Return where the window of an instant begins, in microseconds since the epoch; before the epoch as well."""
     return instant_us - F.pmod(instant_us, F.lit(length))

@@ -1,1 +1,1 @@
-"""One HTML file that tells what the journals hold, without a network."""
+"""The report: one HTML file that shows the contents of the journals, without a network."""

@@ -1,8 +1,8 @@
 """
-What the report tells, as small tables: the `Digest`. Spark makes it (`report_paths`, `report_time`, `report_ledger`),
-the page shows it.
+The contents of the report as small tables: the `Digest`. Spark makes it (`report_paths`, `report_time`,
+`report_ledger`), the page shows it.
 
-All times are microseconds and all sizes bytes; a percentile that nobody knows is None. Every table is bounded
+All times are microseconds and all sizes bytes; a percentile that is not known is None. Every table is bounded
 (`LISTED_MAX`, `BUCKETS_MAX`), whatever the history holds; where rows were left out, `Listing.total` says of how many.
 """
 
@@ -22,7 +22,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[Row]):
-    """The first rows of a table. Shape: `total` how many there are, None when only known to be more."""
+    """The first rows of a table. `total` is how many rows there are, None when only known to be more."""
 
     rows: tuple[Row, ...] = ()
     total: int = 0
@@ -31,11 +31,13 @@ class Listing(Generic[Row]):
 @dataclass(frozen=True, slots=True)
 class InputFacts:
     """
-    What was read to make the results.
+    The input from which the results were made.
 
-    Shape: `flows` where the files were; `samples` the fractions of dialogs that the files tell; `troubles` sentences on
-    what figures may lack: files left out and why, records shed, samples; `period` the words for the part of the history
-    that was asked for, empty for all of it.
+    Attributes:
+        flows: The directory of the files.
+        samples: The fractions of dialogs that were followed, as the files state them.
+        troubles: Sentences on what figures may lack: files left out and why, records shed, samples.
+        period: The words for the part of the history that was asked for, empty for all of it.
     """
 
     flows: str = ""
@@ -59,8 +61,9 @@ class InputFacts:
         period: Mapping[str, str | None] | None = None,
     ) -> InputFacts:
         """
-        Out of what `Inventory.summary` gives; `troubles` as `broker.pipeline.inventory.told` words them, `period` as
-        `Bounds.told`.
+        Make it from the result of `Inventory.summary`.
+
+        `troubles` are worded as by `broker.pipeline.inventory.told`, and `period` as by `Bounds.told`.
         """
         samples = {one for found in summary["samples"].values() for one in found}
         return cls(
@@ -78,7 +81,7 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How long it took. Shape: microseconds."""
+    """Percentiles of how long it took, in microseconds."""
 
     p50: int | None = None
     p95: int | None = None
@@ -90,8 +93,10 @@ class StationRow:
     """
     An instance on the map.
 
-    Shape: `position` where on their ways it stands on average, 0 the initiators' end, 1 the targets'; `ends` how many
-    of its frames began or ended there; `lost` what left it and was seen no more, to whatever next hop.
+    Attributes:
+        position: Its average position on the paths through it, 0 the initiators' end, 1 the targets'.
+        ends: How many of its frames began or ended there.
+        lost: How many frames left it and were not seen again, to whatever next hop.
     """
 
     instance: str
@@ -106,7 +111,7 @@ class StationRow:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """From one instance to the next, empty where unknown. Shape: `frames` that arrived, `lost` that did not."""
+    """A link from one instance to the next, empty where unknown: `frames` that arrived, `lost` that did not."""
 
     from_instance: str
     to_instance: str
@@ -119,10 +124,12 @@ class LinkRow:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """
-    What left an instance for a next hop and was seen no more.
+    Frames that left an instance for a next hop and were not seen again.
 
-    Shape: `next_hop` as the journal names it, an address, empty where unknown; `frames` all that were at the instance;
-    `to_instance` whose address that is, empty where nothing that was given to it was seen anywhere.
+    Attributes:
+        next_hop: The next hop as the journal names it, an address, empty where unknown.
+        frames: All frames that were at the instance.
+        to_instance: The instance that has that address, empty where nothing that was given to it was seen anywhere.
     """
 
     from_instance: str
@@ -157,9 +164,9 @@ class Journey:
 @dataclass(frozen=True, slots=True)
 class Extent:
     """
-    How far the history goes, what went wrong in all of it, and what it does not tell.
+    How far the history goes, how much went wrong in all of it, and how much of it is not known.
 
-    Shape: transmissions, but for the instants; `lost_nowhere` those of `lost` of which not even the link is known.
+    All counts are of transmissions. `lost_nowhere` counts those of `lost` of which not even the link is known.
     """
 
     first_at: datetime | None = None
@@ -175,7 +182,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class RouteUse:
-    """A route at an instance. Shape: `typical` of the median window, weighted by frames; `worst_p99` of any window."""
+    """A route at an instance: `typical` is of the median window, weighted by frames; `worst_p99` is of any window."""
 
     instance: str
     route_table: str | None
@@ -191,7 +198,7 @@ class RouteUse:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The axis of everything over time. Shape: `buckets` of `step_seconds` each, from `first_at`."""
+    """The axis of everything over time: `buckets` of `step_seconds` each, from `first_at`."""
 
     first_at: datetime
     step_seconds: int
@@ -204,7 +211,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Counts over time. Shape: one number for each bucket of the timeline; `total` their sum."""
+    """Counts over time: one number for each bucket of the timeline, and `total`, their sum."""
 
     label: str
     points: tuple[int, ...]
@@ -217,7 +224,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What an instance held at once. Shape: `peaks`, `p99s` bytes per bucket, None where nothing was held."""
+    """The amount that an instance held at once: `peaks`, `p99s` in bytes per bucket, None where nothing was held."""
 
     instance: str
     peaks: tuple[int | None, ...]
@@ -232,9 +239,9 @@ class Hold:
 @dataclass(frozen=True, slots=True)
 class LedgerTotal:
     """
-    The total of the ledger: `broker.pipeline.results.RECONCILE` tells its columns.
+    The total of the ledger: `broker.pipeline.results.RECONCILE` describes its columns.
 
-    Shape: places, and from `transmissions` on transmissions; `adds_up` is None when it cannot be told.
+    Counts are of places, and from `transmissions` on of transmissions; `adds_up` is None when it cannot be known.
     """
 
     sent: int = 0
@@ -255,7 +262,7 @@ class LedgerTotal:
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """A dialog's direction that does not add up. Shape: `problems` the first ones, as words."""
+    """A dialog's direction that does not add up; `problems` are the first ones, as words."""
 
     conversation: str
     from_target: bool
@@ -282,7 +289,7 @@ class Talker:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Everything that the report tells. Shape: what was not computed is None, what is empty is empty."""
+    """Everything that the report shows. Parts that were not computed are None, parts that are empty are empty."""
 
     facts: InputFacts
     balance: LedgerTotal | None = None

@@ -50,7 +50,7 @@ def latency_section(digest: Digest) -> Html:
 
 
 def drops_section(digest: Digest) -> Html:
-    """What was dropped, why and when."""
+    """Return the section on drops: of what, why and when."""
     axis = digest.timeline
     if axis is None or not digest.drops:
         return section("drops", "Drops by reason", "No drops: every frame was forwarded or delivered.")
@@ -83,7 +83,7 @@ def failovers_section(digest: Digest) -> Html:
 
 
 def capacity_section(digest: Digest) -> Html:
-    """What was held at once, and the pool that it needs."""
+    """Return the section on the amounts held at once, and the pool that they need."""
     axis, holds = digest.timeline, digest.holds
     if axis is None or not holds.rows:
         return section("capacity", "Capacity", "No instance held a frame.")
@@ -195,7 +195,7 @@ def _ranges(
     *,
     has_worst: bool = False,
 ) -> Html | None:
-    """A table with strips: the first rows, and all of them behind a click."""
+    """Return a table with strips: the first rows, and all of them once it is opened by a click."""
     if not rows:
         return None
     columns = [
@@ -232,7 +232,7 @@ def _worst(use: RouteUse | None) -> Child:
 
 
 def _counts(lines: Sequence[Series], axis: Timeline) -> Html:
-    """What the lines show as figures: the buckets in which there is anything."""
+    """Return the data of the lines as a table of figures: the buckets in which there is anything."""
     columns = [Column("from, UTC"), *(Column(one.label, is_number=True) for one in lines)]
     rows = [
         (instant(axis.start_of(bucket)), *(count(one.points[bucket]) for one in lines))

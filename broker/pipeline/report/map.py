@@ -1,9 +1,9 @@
 """
 The traffic map: instances as boxes in columns from initiators to targets, links as lanes between them.
 
-A lane is as wide as its share of the frames, and traffic keeps to the right, so the two directions of a link lie beside
-each other. The columns come from where an instance stands on the ways through it; within a column instances are put
-near their neighbours. The same input gives the same map.
+A lane is as wide as its share of the frames, and traffic keeps to the right, so the two directions of a link lie next
+to each other. The columns follow the positions of instances on the paths through them; within a column instances are
+put near their neighbours. The same input gives the same map.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def columns(stations: Sequence[StationRow], links: Sequence[LinkRow]) -> list[li
 
 
 def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: Format) -> Html:
-    """The map as SVG. Shape: `MAP_MAX` instances with most frames, and the links between them."""
+    """Return the map as SVG: the `MAP_MAX` instances with most frames, and the links between them."""
     stations = stations[:MAP_MAX]
     known = {one.instance: one for one in stations}
     links = [
@@ -108,7 +108,7 @@ def health(link: LinkRow) -> str:
 
 
 def _clusters(gateways: Sequence[StationRow]) -> list[list[str]]:
-    """Gateways by where they stand on their ways; wider columns rather than too many."""
+    """Group gateways by their positions on their paths; wider columns rather than too many."""
     spread = _SPREAD
     while True:
         found: list[list[StationRow]] = []
@@ -123,7 +123,7 @@ def _clusters(gateways: Sequence[StationRow]) -> list[list[str]]:
 
 
 def _sort_near(column: list[str], other: Sequence[str], weights: Mapping[tuple[str, str], int]) -> None:
-    """Sort a column by the middle of its neighbours in another one; who has none stays about where it is."""
+    """Sort a column by the middle of its neighbours in another one; an instance without any stays about where it is."""
     middles = {}
     for place, name in enumerate(column):
         pulls = [weights.get((name, far), 0) + weights.get((far, name), 0) for far in other]
@@ -206,7 +206,7 @@ def _worst(links: Sequence[LinkRow]) -> list[LinkRow]:
 
 
 def _loss(link: LinkRow, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float]) -> Html:
-    """How much was lost, at the middle of the lane: the state of a link is not told by its colour alone."""
+    """Label the middle of the lane with the loss: colour alone must not be what shows the state of a link."""
     start, end = boxes[link.from_instance], boxes[link.to_instance]
     y = (ports[link.from_instance, link.to_instance] + ports[link.to_instance, link.from_instance]) / 2
     x = (start.x + end.x + start.width) / 2 if start.column != end.column else start.x + start.width + 24

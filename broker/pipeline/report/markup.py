@@ -25,7 +25,7 @@ class Html(str):
 
 
 class Column(NamedTuple):
-    """A column of a table. Shape: one that `is_aside` is left out where the page is narrow."""
+    """A column of a table; one that `is_aside` is left out where the page is narrow."""
 
     title: str | Html
     is_number: bool = False
@@ -37,7 +37,7 @@ Child = str | Quantity | None
 
 
 def escape(text: str) -> Html:
-    """Text as it has to stand in markup, in quotes as well."""
+    """Escape text for markup, in quotes as well."""
     return Html(html.escape(_REFUSED.sub("\N{REPLACEMENT CHARACTER}", text)))
 
 
@@ -62,7 +62,7 @@ def join(children: Iterable[Child]) -> Html:
 
 
 def name(text: str | None, otherwise: str = "unknown") -> Html:
-    """A name that somebody else has chosen: apart from the text around it, in whatever direction it is written."""
+    """Set a name that a peer has chosen apart from the text around it, in whatever direction it is written."""
     return element("bdi", text, class_="name") if text else element("span", otherwise, class_="faint")
 
 
@@ -73,7 +73,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Child]], *, caption
     Args:
         columns: One for each cell.
         rows: Their cells.
-        caption: What it holds, for those who cannot see it.
+        caption: Its contents, for readers who cannot see it.
         is_plain: Whether it keeps all its columns on a narrow page, and scrolls there.
     """
     head = element("tr", *(_cell("th", column, column.title, scope="col") for column in columns))
@@ -96,7 +96,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Child]], *, caption
 
 
 def details(summary: str, *children: Child) -> Html:
-    """What is behind a plot, opened by a click and always in print."""
+    """Return the details of a plot, opened by a click and always in print."""
     return element("details", element("summary", summary), *children)
 
 
@@ -140,5 +140,5 @@ def section(id_: str, title: str, lead: Child, *content: Child) -> Html:
 
 
 def more(shown: int, total: int) -> Html | None:
-    """That there are more rows than are shown."""
+    """Return the note that there are more rows than are shown; None if there are not."""
     return element("p", f"{shown:,} are shown; there are more.", class_="faint") if total > shown else None

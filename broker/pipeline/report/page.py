@@ -23,7 +23,7 @@ from broker.pipeline.report.tables import balance, course, holds, imbalances, ta
 from broker.pipeline.report.traffic import loops_section, losses_section, map_section, talkers_section
 
 # --- markup ---
-# HTML and SVG that cannot be broken by what stands in them.
+# HTML and SVG that cannot be broken by their contents.
 #
 # Service, instance and route names come from peers. Whatever is not `Html` is escaped when it becomes a child or an
 # attribute, and characters that HTML does not allow are replaced; there is no other way to make `Html` than `element`
@@ -31,7 +31,7 @@ from broker.pipeline.report.traffic import loops_section, losses_section, map_se
 
 
 # --- summary ---
-# The first sections of the report: what was read, what nobody can know, and whether the ledger adds up.
+# The first sections of the report: what was read, what cannot be known, and whether the ledger adds up.
 
 
 _SHOWN = 12  # dialogs that do not add up, before a click
@@ -60,7 +60,7 @@ def verdict(balance: LedgerTotal | None) -> tuple[str, str]:
 
 
 def overview(digest: Digest) -> Html:
-    """What was read."""
+    """Return the section on the input that was read."""
     facts = digest.facts
     if not facts.records:
         return section("overview", "What was read", f"No records were found in {facts.flows or 'the journal'}.")
@@ -182,7 +182,7 @@ def _traffic(digest: Digest) -> Html | None:
 
 
 def _unknown(digest: Digest) -> Html | None:
-    """What the journals leave open; said before any figure that it touches."""
+    """Return the note on what the journals leave open; it precedes any figure that it affects."""
     found = list(_gaps(digest))
     if not found:
         return None
@@ -216,7 +216,7 @@ def _gaps(digest: Digest) -> Iterator[Child]:
 
 
 def _sentence(words: str) -> str:
-    """What the inventory says, with a full stop; its first word may be an instance's name, so it stays as it is."""
+    """Return the inventory's words with a full stop; the first may be an instance's name, so it stays as it is."""
     plain = words.strip().replace(" truncated", " files truncated")
     plain = plain.replace("1 files", "1 file") if plain.startswith("1 files") else plain
     return plain if plain.endswith(".") else f"{plain}."
@@ -238,9 +238,9 @@ def report(results: Mapping[str, DataFrame], facts: InputFacts) -> str:
     The page.
 
     Args:
-        results: The result of each job of `NEEDED` by name, with the columns that `broker.pipeline.results` tells. Each
-            is read several times: give what was written, or persist it.
-        facts: What was read to make them.
+        results: The result of each job of `NEEDED` by name, with the columns that `broker.pipeline.results` describes.
+            Each is read several times: give what was written, or persist it.
+        facts: The input from which they were made.
     """
     return page(gather(results, facts))
 

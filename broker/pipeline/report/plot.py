@@ -1,9 +1,8 @@
 """
 Small plots as inline SVG: ranges of time on a logarithmic axis, counts over time, what was held.
 
-A plot has no text of its own, so it can be stretched to any width; its marks stand beside it in HTML and stay readable.
-It says what it shows in its title, which is its accessible name and its
-tooltip. Colours are classes of the style sheet.
+A plot contains no text, so it can be stretched to any width; its marks are next to it in HTML and stay readable.
+Its title says what it shows; the title is its accessible name and its tooltip. Colours are classes of the style sheet.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _HEIGHT = 30.0
 
 
 class LogScale:
-    """A logarithmic axis of microseconds, marked at powers of ten. Shape: `x` gives 0 .. 100."""
+    """A logarithmic axis of microseconds, marked at powers of ten; `x` gives 0 .. 100."""
 
     def __init__(self, spreads: Iterable[Spread]) -> None:
         known = [rank for one in spreads for rank in (one.p50, one.p95, one.p99) if rank is not None]
@@ -32,7 +31,7 @@ class LogScale:
         self._high = max(self._low + 1, math.log10(max(1, *known, 1)) + _MARGIN)
 
     def x(self, microseconds: float) -> float:
-        """Where it stands; what is below a microsecond stands where that does."""
+        """Return the position of a time; less than a microsecond has the position of one microsecond."""
         return WIDTH * (math.log10(max(1, microseconds)) - self._low) / (self._high - self._low)
 
     @property
@@ -67,7 +66,7 @@ class LogScale:
 
 
 def bars(series: Series, axis: Timeline, *, kind: str, ceiling: int | None = None) -> Html:
-    """Counts over time as one step line, filled. Shape: `kind` the colour's class; `ceiling` the top, else the most."""
+    """Plot counts over time as a filled step line; `kind` is the colour's class, `ceiling` the top (None: the most)."""
     most = max(series.points, default=0)
     top = max(1, ceiling or most)
     at = instant(axis.first_at + timedelta(seconds=axis.step_seconds * series.points.index(most))).text
@@ -78,7 +77,7 @@ def bars(series: Series, axis: Timeline, *, kind: str, ceiling: int | None = Non
 
 
 def held(peaks: Sequence[int | None], *, top: int, recommended: int | None, what: str) -> Html:
-    """Bytes held at once over time, and the recommendation as a line. Shape: `top` bytes at the upper edge."""
+    """Plot bytes held at once over time, and the recommendation as a line; `top` is in bytes, the upper edge."""
     words = f"{what}: at most {size(max((one or 0 for one in peaks), default=0)).text} held at once"
     line: list[Html] = []
     if recommended is not None:
@@ -91,7 +90,7 @@ def held(peaks: Sequence[int | None], *, top: int, recommended: int | None, what
 
 
 def parts(values: Sequence[tuple[str, int, str]], what: str) -> Html:
-    """A whole and its parts as one bar. Shape: each part's words, number and colour's class."""
+    """Plot a whole and its parts as one bar; each part has words, a number and its colour's class."""
     shown = [(words, number, kind) for words, number, kind in values if number]
     whole = sum(number for _, number, _ in shown) or 1
     widths = [max(_LEAST, WIDTH * number / whole) for _, number, _ in shown]
@@ -151,7 +150,7 @@ def _box(left: float, right: float, y: float, height: float, kind: str) -> Html:
 
 
 def legend(*entries: tuple[str, str]) -> Html:
-    """What the colours mean. Shape: pairs of a colour's class and words."""
+    """Return the meaning of the colours; an entry is a colour's class and words."""
     return element(
         "p",
         join(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Row, Window
 
 from broker.pipeline.report.digest import (
@@ -126,11 +126,9 @@ def spread(ranks: list[float | None] | None) -> Spread:
 #
 # Frames of all kinds are counted, for acknowledgements load a link as messages do; journeys are messages only.
 #
-# A loss is known by the address that the frame was given to, a link by the instances at its ends. Whose address it
-# is,
-# the frames tell that arrived: most of what the same instance gave to it, or, when none of that arrived anywhere,
-# most of
-# what others did.
+# A loss is known by the address that the frame was given to, a link by the instances at its ends. The instance of an
+# address is found from the frames that arrived: the one that got most of what the same instance gave to the address.
+# When none of that arrived anywhere, it is the one that got most of what other instances gave to it.
 
 
 RANKS = (0.5, 0.95, 0.99)
@@ -251,7 +249,7 @@ def losses(paths: DataFrame) -> DataFrame:
 
 
 def losses_of(paths: DataFrame, lost: DataFrame) -> DataFrame:
-    """What was `lost`, the greatest first, each with all frames that were at its instance."""
+    """Return the groups of `lost` frames, the greatest first, each with all frames that were at its instance."""
     here = (
         paths.select(F.explode("path").alias("from_instance"))
         .groupBy("from_instance")
@@ -360,11 +358,10 @@ def _journey(row: Any) -> Journey:
 
 
 # --- time ---
-# Small tables out of `routes` and `capacity`: what goes over time, on one axis for all of it.
+# Small tables out of `routes` and `capacity`: traffic over time, on one axis for all of it.
 #
 # The axis has at most `BUCKETS_MAX` buckets of whole windows, so a history of months is as small as one of an hour.
-# Of
-# percentiles of windows no percentile of the whole time can be made: a route tells those of its typical window, the
+# No percentile of the whole time can be made of percentiles of windows: a route has those of its typical window, the
 # median weighted by frames, and the worst.
 
 
@@ -403,7 +400,7 @@ def timeline(*results: DataFrame) -> Timeline | None:
 
 
 def course(routes: DataFrame, axis: Timeline | None) -> Course:
-    """Gather what `routes` tells; `axis` as `timeline` found it."""
+    """Gather the contents of `routes`; `axis` as `timeline` found it."""
     if axis is None:
         return Course(Series("frames", ()), (), (), Listing())
     drops = routes.select("window_start", F.explode("drops_by_reason").alias("label", "value"))
@@ -440,7 +437,7 @@ def uses(routes: DataFrame) -> DataFrame:
 
 
 def holds(capacity: DataFrame, axis: Timeline | None) -> Listing[Hold]:
-    """What instances held, those with the greatest peaks first; a line for `SERIES_MAX` of them."""
+    """Return what instances held, those with the greatest peaks first; a line for `SERIES_MAX` of them."""
     if axis is None:
         return Listing()
     rows = capacity.transform(peaks).limit(LISTED_MAX + 1).collect()

@@ -98,7 +98,7 @@ def cycle_of(path: Sequence[str]) -> tuple[str, ...]:
 
 
 def talkers_section(digest: Digest) -> Html:
-    """Who sends most."""
+    """Return the section on the services and conversations that send most."""
     services, conversations = digest.services.rows, digest.conversations.rows
     if not services:
         return section("talkers", "Top talkers", "No service sent a message.")
@@ -117,7 +117,7 @@ def talkers_section(digest: Digest) -> Html:
 
 
 def _nowhere(digest: Digest) -> str:
-    """That some losses are on no lane."""
+    """Return the note that some losses are on no lane; empty without any."""
     number = digest.extent.lost_nowhere
     if not number:
         return ""
@@ -125,7 +125,7 @@ def _nowhere(digest: Digest) -> str:
 
 
 def _open(digest: Digest) -> str:
-    """Of how many it is too early to tell."""
+    """Return the note on how many transmissions left too late to be judged; empty without any."""
     number = digest.extent.under_way
     if not number:
         return ""
