@@ -34,7 +34,7 @@ from broker.security.issue import CertificateSubject, Validity, issue_database
 from broker.store.sqlite.inspect import unconfirmed
 
 # --- application ---
-# Applications of the benchmark, each a process of its own as applications are: one interpreter would share its lock.
+# Applications of the benchmark, each a separate process as applications are: one interpreter would share its lock.
 #
 # They say when they are ready, wait for the word, and give one number back.
 
@@ -54,7 +54,7 @@ class ApplicationError(BrokerError):
 
 
 class Child:
-    """One application in a process of its own. Use as a context; `ready`, `go`, `result`."""
+    """One application in a separate process. Use as a context; `ready`, `go`, `result`."""
 
     def __init__(self, work: Work, path: str, *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -145,7 +145,7 @@ def take(db: sqlite3.Connection, begin: Callable[[], None], messages: int, batch
 
 def request(db: sqlite3.Connection, begin: Callable[[], None], count: int, parallel: int) -> float:
     """
-    So many exchanges, always `parallel` of them under way, each on a dialog of its own.
+    Run `count` exchanges, always `parallel` of them under way, each on a separate dialog.
 
     A request is sent in one transaction, its answer received in another.
     """
@@ -168,7 +168,7 @@ def request(db: sqlite3.Connection, begin: Callable[[], None], count: int, paral
 
 
 def reply(db: sqlite3.Connection, begin: Callable[[], None], count: int) -> float:
-    """Answer so many requests, each received and answered in a transaction of its own."""
+    """Answer `count` requests, each received and answered in a separate transaction."""
     begin()
     for _ in range(count):
         with db:
@@ -211,11 +211,7 @@ FILL = 10_000  # messages in a transaction when a backlog is made
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """
-    Two databases with a gateway between them.
-
-    Shape: the instances, and the files of the two databases.
-    """
+    """Two databases with a gateway between them: the instances, and the files of the two databases."""
 
     gateway: Instance
     sender: Instance
@@ -307,7 +303,7 @@ def exchanges(count: int) -> dict[str, float]:
 
 
 def _timed(net: Ends, source: Child, far: Child, count: int, name: str) -> dict[str, float]:
-    """Both applications from the word to their results. Shape: `name` of the rate."""
+    """Measure both applications from the word to their results; `name` is that of the rate."""
     pids = {
         "sending": source.pid,
         "sender": net.sender.pid,
@@ -417,7 +413,7 @@ def measure(
     mib: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """Rows of every case, each with its yardstick. Shape: `messages` a multiple of `BATCH`."""
+    """Return the rows of every case, each with its yardstick; `messages` is a multiple of `BATCH`."""
     backlogs = backlogs or (FULL_BACKLOGS if is_full else BACKLOGS)
     mib = mib or (FULL_LARGE_MIB if is_full else LARGE_MIB)
     cases = [
@@ -447,7 +443,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is measured. Shape: `run` gives one sample; `batch` rows in a commit beside it; `is_long` runs once."""
+    """A measured case: `run` gives one sample; `batch` is rows in a commit of its yardstick; `is_long` runs once."""
 
     name: str
     mode: str

@@ -1,4 +1,4 @@
-"""What a figure was measured on: printed above every table, kept in every result."""
+"""The circumstances of a figure: printed above every table, kept in every result."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def machine() -> dict[str, str]:
 
 
 def load_averages() -> str:
-    """What else the machine does, over 1, 5 and 15 minutes; the benchmark itself counts."""
+    """Return the load of the machine over 1, 5 and 15 minutes; the benchmark itself counts."""
     return " ".join(f"{load:.2f}" for load in os.getloadavg())
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far, all its threads. Shape: exact to the nanosecond, not to a tick."""
+    """Return user and system time of a process so far, all its threads; exact to the nanosecond, not to a tick."""
     # The number that clock_getcpuclockid(3) gives for another process; the standard library knows it for threads only.
     return time.clock_gettime(~pid << 3 | 2)
 
@@ -86,7 +86,7 @@ def _memory_mib(pid: int, word: str) -> float:
 
 
 def _processor(cpuinfo: Path) -> str:
-    """The name of the processor as the system tells it, which Python knows on few machines."""
+    """Return the name of the processor as the system reports it, which Python knows on few machines."""
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
@@ -102,15 +102,13 @@ def _version(package: str) -> str:
 # --- result ---
 # Figures as values: rows, the run that made them, and what has changed since another run.
 #
-# Machines differ and have neighbours, so two runs are never compared by their figures but by the ratio of each figure
-# to
-# the yardstick of its own run: a row of the same benchmark, the same case and the same mode that does the least there
-# is
-# to do, such as a relay that reads nothing.
+# Machines differ and have neighbours, so two runs are never compared by their figures, but by the ratio of each figure
+# to the yardstick of the same run. The yardstick is a row of the same benchmark, the same case and the same mode that
+# does the least there is to do, such as a relay that reads nothing.
 
 
 SMALLEST_CHANGE = 0.05  # below it two runs are the same, however steady they were
-LARGEST_NOISE = 0.5  # above it two runs cannot tell a half more from nothing
+LARGEST_NOISE = 0.5  # above it two runs cannot distinguish an increase of a half from none
 FORMAT = 1  # of the file
 
 Key = tuple[str, str, str, str]
@@ -126,8 +124,10 @@ class Row:
     """
     One thing measured in one way.
 
-    Shape: `values` by name and unit (`cpu_us`, `messages_s`, `p50_us` ...), each a median; `headline` the name of the
-    one that is compared; `spread` half its interquartile range relative to itself.
+    Attributes:
+        values: Medians by name and unit (`cpu_us`, `messages_s`, `p50_us` ...).
+        headline: The name of the value that is compared.
+        spread: Half the interquartile range of the headline value, relative to itself.
     """
 
     bench: str
@@ -157,7 +157,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Shape: `machine` and `load` as `broker.bench.figures` tells them; `at` UTC, ISO 8601; `notes` in words."""
+    """
+    A run of the benchmark.
+
+    Attributes:
+        machine: As `broker.bench.figures` reports it.
+        load: As `broker.bench.figures` reports it.
+        at: UTC, ISO 8601.
+        notes: In words.
+    """
 
     machine: dict[str, str]
     at: str
@@ -171,8 +179,10 @@ class FigureChange:
     """
     One row against the same row of an earlier run.
 
-    Shape: `then` and `now` ratios to the yardsticks of their runs, `then` None where there is nothing to compare with;
-    `tolerance` relative.
+    Attributes:
+        then: Ratio to the yardstick of the earlier run, None where there is nothing to compare with.
+        now: Ratio to the yardstick of this run.
+        tolerance: Relative.
     """
 
     row: Row
@@ -182,7 +192,7 @@ class FigureChange:
 
     @property
     def verdict(self) -> str:
-        """Better, worse, the same, new, or that nobody can tell."""
+        """Return "better", "worse", "same" or "new" in words, or that the runs are too noisy to compare."""
         if self.then is None:
             return "new"
         ratio = self.now / self.then if self.row.is_less_better else self.then / self.now
@@ -192,7 +202,7 @@ class FigureChange:
 
 
 def row_of(key: Key, headline: str, samples: Sequence[dict[str, float]], *, yardstick: str) -> Row:
-    """A row from repeated measurements. Shape: at least one sample, all with the same names; `yardstick` a subject."""
+    """Make a row from at least one sample, all with the same names; `yardstick` is a subject."""
     values = {name: statistics.median(sample[name] for sample in samples) for name in samples[0]}
     spread = _spread([sample[headline] for sample in samples])
     return Row(*key, headline, values, spread, is_yardstick=key[-1] == yardstick)

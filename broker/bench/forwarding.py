@@ -1,9 +1,9 @@
 """
-What a forwarded message costs: a real daemon over loopback, pinned to one core, the load generator on the other.
+The cost of a forwarded message: a real daemon over loopback, pinned to one core, the load generator on the other.
 
-Each scenario has hops of its own that take turns, so that all of them see the same weather: a byte relay that reads
+Each scenario has separate hops that run in rotation, so that all of them see the same weather: a byte relay that reads
 nothing, which is the yardstick; and a gateway for each kernel there is. CPU time is that of the hop's process, user
-and system, over what the generator sent meanwhile.
+and system, over what the generator sent in that time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def make_pair(directory: Path) -> tuple[Path, Path]:
 
 
 def tls_environ(pair: tuple[Path, Path]) -> dict[str, str]:
-    """What a gateway's environment has to say so that it takes TLS only, and asks nobody who it is."""
+    """Return the environment of a gateway that accepts TLS only and asks no peer for a certificate."""
     certificate, private_key = pair
     return {
         "BROKER_ENDPOINT__ENCRYPTION": "required",
@@ -65,10 +65,10 @@ def tls_environ(pair: tuple[Path, Path]) -> dict[str, str]:
 
 
 # --- hop ---
-# What stands between the load generator's two ends: a gateway, or something that only moves bytes.
+# The hop between the load generator's two ends: a gateway, or something that only moves bytes.
 #
-# Every hop is a process of its own that listens on `port` and sends on to `ports` behind it; nothing else about it
-# matters to the measurement.
+# Every hop is a separate process that listens on `port` and sends on to `ports`; nothing else about it matters to the
+# measurement.
 
 
 LISTEN_SECONDS = 10.0
@@ -83,10 +83,13 @@ class FramesLostError(BrokerError):
 @dataclass(frozen=True, slots=True)
 class Hop:
     """
-    Something under measurement.
+    A process or group of processes under measurement.
 
-    Shape: `pids` of all its processes; `ports` behind it on 127.0.0.1; `is_greeting` when it speaks the protocol;
-    `daemon` when it is a gateway.
+    Attributes:
+        pids: All its processes.
+        ports: The ports to which it sends on, on 127.0.0.1.
+        is_greeting: True if it speaks the protocol.
+        daemon: Present if it is a gateway.
     """
 
     name: str
@@ -188,8 +191,14 @@ Mode = str | int
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Shape: `payload` bytes; `destinations` services with a route each, which lead to `next_hops` ports in turn;
-    with `is_tls` a gateway has TLS on both sides, and what only moves bytes moves them as ever.
+    """
+    A scenario of the measurement.
+
+    Attributes:
+        payload: Bytes.
+        destinations: Services with a route each, which lead to the ports of the next hops round-robin.
+        next_hops: How many ports.
+        is_tls: Whether a gateway has TLS on both sides; a hop that only moves bytes moves them as ever.
     """
 
     payload: int
@@ -258,7 +267,7 @@ def gateways() -> dict[str, dict[str, str]]:
 
 
 def notes() -> tuple[str, ...]:
-    """What a reader of the figures has to know about this machine."""
+    """Return the notes about this machine that a reader of the figures has to know."""
     told = []
     if not can_speak_tls():
         told.append(f"The load generator was built without TLS ({_NO_TLS}): its rows are missing.")
@@ -276,7 +285,7 @@ def measure(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """
-    Rows of every scenario, mode and hop, the rivals among them; `tell` is called with what is measured now.
+    Return rows of every scenario, mode and hop, the rivals among them; call `tell` with what is measured now.
 
     Raises:
         GeneratorError: the load generator could not be made, or lost its connection to a hop.
@@ -297,7 +306,7 @@ def measure(
 
 @contextmanager
 def generating() -> Iterator[tuple[Sequence[str], Iterator[Path]]]:
-    """The command of the load generator, whose core this process has meanwhile, and a new directory for each hop."""
+    """Yield the command of the load generator, whose core this process has until the end, and a directory per hop."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         stack.callback(unpin, os.getpid())
         command = make_generator(Path(name))

@@ -27,20 +27,19 @@ from broker.protocol.frame import Header, Hello, encode_dialog, encode_link
 from broker.protocol.layout import Flag, FrameKind
 
 # --- tied ---
-# A program that ends with the process which started it, however that one ends: a measurement leaves nobody behind.
+# A program that ends with the process that started it, however that one ends: a measurement leaves no process running.
 #
 #     python -m broker.bench.generator PARENT COMMAND...
 #
 # Becomes COMMAND, after it has asked the system (Linux, prctl(2)) for SIGKILL at the end of PARENT, the process id of
-# the
-# one that starts it; a thread of PARENT that starts it and ends counts as such an end.
+# the one that starts it; a thread of PARENT that starts it and ends counts as such an end.
 
 
 PR_SET_PDEATHSIG = 1
 
 
 def tied() -> tuple[str, ...]:
-    """What stands before the command of a child that ends with this process."""
+    """Return the prefix for the command of a child that ends with this process."""
     return (sys.executable, "-m", "broker.bench.generator", str(os.getpid()))
 
 
@@ -61,22 +60,21 @@ if __name__ == "__main__":
 
 
 # --- traffic ---
-# What the load generator sends: frames of one length, made once, and a HELLO for each of its connections.
+# The traffic of the load generator: frames of one length, made once, and a HELLO for each of its connections.
 #
 # Frames to one service belong to one conversation; all frames together have different message ids and sequence
-# numbers,
-# because a gateway drops a copy of a frame that it still holds.
+# numbers, because a gateway drops a copy of a frame that it still holds.
 
 
 STAMP_BYTES = 8  # of the body, where the generator writes when the message was due
 SET_BYTES = 2 * 1024 * 1024  # of different frames, at least: about what stays in the processor's own cache
 FRAMES_A_CONNECTION = 10  # at least: what one of a thousand connections brings in one read
-HEARTBEAT_MS = 3_600_000  # the generator sends nothing while it waits for its turn
+HEARTBEAT_MS = 3_600_000  # the generator sends nothing while it waits for its next command
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Shape: `frames` of `frame_bytes` each, `stamp_at` in each of them; `greetings` of `greeting_bytes` each."""
+    """Frames of `frame_bytes` each, with the stamp at `stamp_at` in each; and greetings of `greeting_bytes` each."""
 
     frames: bytes
     frame_bytes: int
@@ -86,15 +84,15 @@ class Traffic:
 
 
 def service_names(count: int) -> list[str]:
-    """Names of services, all equally long. Shape: `count` 1 .. 1,000,000."""
+    """Return names of services, all equally long; `count` is 1 .. 1,000,000."""
     return [f"//bench/service-{number:06d}" for number in range(count)]
 
 
 def traffic(services: Sequence[str], payload: int, *, connections: int, listeners: int) -> Traffic:
     """
-    Frames to these services, equally many to each, in random order.
+    Make frames to these services, equally many to each, in random order.
 
-    Shape: `payload` bytes, at least `STAMP_BYTES`; names of equal length.
+    The payload is in bytes, at least `STAMP_BYTES`; the names are of equal length.
     """
     sample = len(_frames(services[:1], payload, 1)[0])
     wanted = max(SET_BYTES // sample, connections * FRAMES_A_CONNECTION, len(services))
@@ -104,12 +102,12 @@ def traffic(services: Sequence[str], payload: int, *, connections: int, listener
 
 
 def frames(services: Sequence[str], payload: int, *, count: int) -> bytes:
-    """So many different frames to these services, one behind the other. Shape: `payload` bytes."""
+    """Return `count` different frames to these services, one after the other; `payload` is in bytes."""
     return b"".join(_frames(services, payload, count))
 
 
 def hello() -> bytes:
-    """A HELLO of a stranger without addresses, who need not be heard of for hours."""
+    """Return the HELLO of an unknown peer without addresses, which may stay silent for hours."""
     return encode_link(
         Hello(instance=uuid4().bytes, arbitration=uuid4().bytes, name="bench", heartbeat_ms=HEARTBEAT_MS)
     )
@@ -197,8 +195,12 @@ class Generator:
     """
     A running load generator, connected to the hop. Use as a context manager.
 
-    Shape: `port` of the hop on 127.0.0.1, `listen` the ports behind it; without `is_greeting` nobody says HELLO;
-    `pair` certificate and key when it speaks TLS; with `is_sleeping` it shares its core.
+    Args:
+        port: Port of the hop on 127.0.0.1.
+        listen: The ports to which the hop sends on.
+        is_greeting: If False, no connection sends a HELLO.
+        pair: Certificate and key when it speaks TLS.
+        is_sleeping: Whether it shares its core.
     """
 
     def __init__(
@@ -258,7 +260,9 @@ class Generator:
     @contextmanager
     def pressing(self, seconds: float, hertz: float, *, limit: float, rest: float = 0.0) -> Iterator[Answer]:
         """
-        So many seconds of an open loop that takes no for an answer, while the caller does what it has to do meanwhile.
+        Run an open loop for `seconds`, in which the caller does its own work.
+
+        The loop accepts refusals: a message that is due while 16 KiB wait for its socket is refused and never sent.
 
         Args:
             seconds: How long messages are due.
@@ -267,10 +271,10 @@ class Generator:
             rest: Seconds it goes on listening at most, until all has arrived or nothing comes.
 
         Returns:
-            What is empty inside, and behind it what `generator.c` tells of this line.
+            A dictionary that is empty inside the context, and after it has what `generator.c` reports for this line.
 
         Raises:
-            GeneratorError: it has ended; tells what it said.
+            GeneratorError: it has ended; contains what it said.
         """
         answer: Answer = {}
         self._say(f"press {seconds} {hertz} {limit * 1e6:.0f} {rest * 1e3:.0f}")

@@ -1,4 +1,4 @@
-"""Instances to measure: each a `broker serve` of its own, with its files in a directory and ports on 127.0.0.1."""
+"""Instances to measure: each a separate `broker serve`, with its files in a directory and ports on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY_SECONDS = 60.0  # a busy machine takes half of it for seven of them
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
 
-_any = random.SystemRandom()  # not the shared one: two processes that seed it alike, as tests do, took the same ports
+_any = random.SystemRandom()  # not the shared one: two processes with the same seed, as in tests, took the same ports
 _given_ports: set[int] = set()  # of instances that may not have bound theirs yet
 
 
@@ -104,7 +104,7 @@ class Instance:
             self.script(database, "")
 
     def script(self, database: str, text: str) -> None:
-        """What it runs in one of its databases, or in msdb, at every start."""
+        """Set the script that it runs in one of its databases, or in msdb, at every start."""
         (self.directory / f"{database}.sql").write_text(text, encoding="utf-8")
 
     @property
@@ -161,7 +161,7 @@ class Instance:
         self._process.wait()
 
     def status(self) -> dict[str, Any]:
-        """What `broker status -o json` tells."""
+        """Return the output of `broker status -o json`."""
         status: dict[str, Any] = self.admin.get("/v1/status")
         return status
 
@@ -172,7 +172,7 @@ class Instance:
 
 @contextmanager
 def started(*instances: Instance) -> Iterator[None]:
-    """Start all of them at once, wait until they serve; kill them at the end: their files are thrown away."""
+    """Start all of them at once, wait until they serve; kill them at the end: their files are discarded."""
     try:
         for one in instances:
             one.start(wait=False)
@@ -212,7 +212,7 @@ def wait_for(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that nobody listens on now, and that was not given out by this process before."""
+    """Return a port on 127.0.0.1 on which no process listens now, and that this process did not give out before."""
     while True:
         port = _any.randrange(*PORTS)
         if port in _given_ports:

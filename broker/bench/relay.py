@@ -21,7 +21,7 @@ class Half(asyncio.Protocol):
         self.waiting: list[bytes] = []
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what came."""
+        """Hand on the bytes that arrived."""
         if self.other is None:
             self.waiting.append(data)
         else:
@@ -38,7 +38,7 @@ class Front(Half):
         self.task = asyncio.get_running_loop().create_task(self.connect(transport))
 
     async def connect(self, transport: asyncio.BaseTransport) -> None:
-        """Connect on, and send what has come meanwhile."""
+        """Connect on, and send the bytes that arrived before the connection was made."""
         other, half = await asyncio.get_running_loop().create_connection(Half, "127.0.0.1", self.port)
         half.other = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         for data in self.waiting:

@@ -14,7 +14,7 @@ from broker.bench.figures import Result, Row, load_averages, machine
 
 Tell = Callable[[str], None]
 Bench = Callable[..., list[Row]]
-"""(is_full, tell): whether everything is measured; is called with what is measured now."""
+"""(is_full, tell): whether everything is measured; and the function that is called with what is measured now."""
 
 
 def _forwarding(*, is_full: bool, tell: Tell) -> list[Row]:
