@@ -1,11 +1,11 @@
 """
 How much of a dialog may be under way, and how long to wait for its acknowledgement. Pure; time is an argument.
 
-`Window` adapts in frames and in bytes. It starts small, doubles with every round trip that loses nothing (slow start),
-grows by one frame a round trip above the size at which something was lost before, is halved by a loss that later
-acknowledgements showed, and starts again with LEAST_FRAMES when no acknowledgement arrived at all: trying a dead path
-should cost little. When it turns out that the far side was only slow, or one frame was lost, half of the window is back
-at once.
+`Window` adapts in frames and in bytes. It starts small and doubles with every round trip that loses nothing (slow
+start). Above the size at which something was lost before, it grows by one frame a round trip. A loss that later
+acknowledgements showed halves it. When no acknowledgement arrived at all, it starts again with LEAST_FRAMES: trying a
+dead path should cost little. When it turns out that the far side was only slow, or one frame was lost, half of the
+window is back at once.
 
 `RoundTrip` is measured and smoothed; the wait doubles with every time-out. Only frames that were sent once are
 measured: of a frame sent again it is unknown which copy was acknowledged (Karn's rule). For the same reason an
