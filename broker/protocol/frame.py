@@ -310,7 +310,7 @@ def checksum(body: bytes) -> int:
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     """
-    What fragment 0 of a message carries before its payload.
+    The envelope that fragment 0 of a message carries before its payload.
 
     Attributes:
         contract: Only in message 0.

@@ -298,11 +298,11 @@ def _name(kind: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """
-    What holds on a connection once both HELLOs are known.
+    The parameters of a connection once both HELLOs are known.
 
     Attributes:
-        version: The highest both speak.
-        send_max_frame: Bytes, the most the peer accepts.
+        version: The highest version that both sides speak.
+        send_max_frame: Largest frame in bytes that the peer accepts.
         peer_heartbeat: Seconds of silence after which the peer sends PING.
         peer: Its HELLO as received.
         is_self: The peer claims to be this process, or another one of the same instance; any peer that has seen our
