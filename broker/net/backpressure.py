@@ -6,8 +6,9 @@ of one peer where that is limited. A link whose frames have to wait, and that fi
 Paused links are read again one by one, the longest first, each when there is space for what it may bring, along with
 what those may bring that were resumed and not read yet. So nothing is dropped while a next hop is only slow.
 
-The length of a pause is limited. If no frame has left the bound during the pause, the next hop that fills it is dead or
-nearly so. From then on frames that do not fit are dropped and no link is paused for the bound, until a frame leaves it.
+The length of a pause is limited. If no frame has left the bound during the pause, the next hops that fill it are dead
+or nearly so. From then on frames that do not fit are dropped and no link is paused for the bound, until a frame leaves
+it.
 
 A pause also delays the frames that the link carries for other next hops. A link with frames that other next hops accept
 at once is therefore paused for `SHARED_PAUSE_SECONDS` and a hundredth of the time at most. If such a link brings more

@@ -39,7 +39,7 @@ POLL_SECONDS = 2.0  # between two polls of the files: a change is used within tw
 Section = Literal["endpoint", "admin"]
 
 _Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""A fingerprint of the state of the files: the path, device, inode, size and time of change of each."""
+"""The state of the files, by which changes are found: path, device, inode, size and time of change of each."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 def security_of(settings: Settings) -> Security:
     """
-    What the endpoint brings to TLS. Blocking.
+    Return the `Security` of the endpoint for TLS. Blocking.
 
     Raises:
         SettingError: a file that cannot be used, under the setting that names it; or plain text that was not asked for.
@@ -64,7 +64,7 @@ def security_of(settings: Settings) -> Security:
 
 def admin_security_of(settings: Settings) -> Security | None:
     """
-    What the port of the admin API brings to TLS; None when it speaks plain text. Blocking.
+    Return the `Security` of the port of the admin API for TLS; None when it speaks plain text. Blocking.
 
     Raises:
         SettingError: a file that cannot be used, under the setting that names it.
@@ -167,7 +167,7 @@ def admin_certificate_errors(settings: Settings) -> list[SettingError]:
 
 
 def unwise(settings: Settings) -> list[SettingError]:
-    """Return the warnings about legal settings and the certificates that they name, sorted by place. Blocking."""
+    """Return warnings about legal but risky settings and the certificates they name, sorted by place. Blocking."""
     return sorted([*setting_warnings(settings), *certificate_warnings(settings)], key=by_place)
 
 

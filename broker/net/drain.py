@@ -66,12 +66,12 @@ class DrainBounds:
 @dataclass(frozen=True, slots=True)
 class DrainRemainder:
     """
-    What has not left yet.
+    The rest of a drain: frames that are held, peers that may still send, and databases that are busy.
 
     Attributes:
-        held: Frames.
-        unserved: How many of them no link accepts now.
-        peers: Connections whose peers may still send.
+        held: Number of frames that are held.
+        unserved: Number of those frames that no link accepts now.
+        peers: Number of connections whose peers may still send.
         by_hop: Frames held for the next hops with most.
         busy: Databases that have yet to store or acknowledge what arrived.
     """
@@ -113,7 +113,7 @@ class Leaver(Protocol):
         """Accept no new peers, notify all peers, send nothing new; all within so many seconds from now."""
 
     async def remainder(self) -> DrainRemainder:
-        """Return what has not been sent yet."""
+        """Return the rest of the drain: held frames, peers that may still send, and busy databases."""
 
 
 class Drain:
@@ -126,10 +126,11 @@ class Drain:
 
     Attributes:
         reason: The reason for the drain, "" while the instance serves.
-        remainder: The frames that have not been sent yet, as of the last poll.
+        remainder: The rest of the drain, as of the last poll.
         changes: The number of changes that were reported.
         on_change: Called with each change; to be set by the process that reports to a service manager.
-        process: ID of the process that ends after the drain, set by that process; None where an application continues.
+        process: ID of the process that ends after the drain, set by its runner; None if an application continues
+            without the instance.
     """
 
     def __init__(self, leaver: Leaver, bounds_of: Callable[[], DrainBounds]) -> None:
@@ -201,7 +202,7 @@ class Drain:
         await self._task
 
     async def poll(self) -> DrainRemainder:
-        """Return what a drain would have to send, or has yet to send."""
+        """Return the rest of the drain, or, before one begins, what it would have to wait for."""
         if self.stage is not DrainStage.LEFT:
             self.remainder = await self._leaver.remainder()
         return self.remainder
@@ -287,7 +288,7 @@ class OwnDeparture:
             link.send_control(encode_link(GoAway(reason=self._reason, deadline_ms=left_ms)))
 
     def remainder(self, links: Iterable[Link], outboxes: Iterable[Outbox]) -> DrainRemainder:
-        """Return what all the links and outboxes have not sent yet."""
+        """Return the frames that all the outboxes hold, and the number of all the links whose peers may still send."""
         boxes = [outbox for outbox in outboxes if outbox.held]
         by_hop = Counter[str]()
         for outbox in boxes:

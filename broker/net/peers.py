@@ -457,10 +457,11 @@ class Peers:
 
     def apply(self, tuning: Tuning, security: Security) -> None:
         """
-        Use these settings from now on; no link is closed for them. What TLS uses is brought by `Handshaker.secure`.
+        Use these settings from now on; no link is closed for them. `Handshaker.secure` replaces those of TLS.
 
-        What the two sides of a connection have agreed on (largest frame, heartbeat, addresses) stays until it is made
-        again; rates, shares of the pool, pauses and numbers of connections hold for existing links too.
+        The two sides of a connection keep what they have agreed on (largest frame, heartbeat, addresses) until the
+        connection is made again. Rates, shares of the pool, pauses and numbers of connections hold for existing links
+        too.
         """
         timeouts, limits = tuning.timeouts, tuning.limits
         self.hello = msgspec.structs.replace(
@@ -508,7 +509,7 @@ class Peers:
         self.own_departure.announce(list(self.links.values()), reason=reason, seconds=seconds)
 
     def remainder(self) -> DrainRemainder:
-        """Return what has not been sent yet."""
+        """Return the frames that the outboxes hold, and the number of links whose peers may still send."""
         return self.own_departure.remainder(self.links.values(), self.forwarder.table.all_outboxes())
 
     async def close(self, *, reason: str, seconds: float) -> None:

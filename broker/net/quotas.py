@@ -3,8 +3,8 @@ Quotas of peers on this instance: time, connections, handshakes, bytes and messa
 pool, and the permissions of msdb.
 
 A peer that sends more than its rate is read less: its connections are paused until the excess is paid off, so nothing
-is dropped. All connections of a peer share one meter, which outlives them until a new meter would have the same
-allowance. A peer has a part of the forwarding pool (`PoolQuota`). Near the limit of that part the peer is paused as by
+is dropped. All connections of a peer share one meter, which outlives them until a new meter would not allow more.
+A peer has a part of the forwarding pool (`PoolQuota`). Near the limit of that part the peer is paused as by
 back-pressure; above the limit its frames are dropped.
 
 CONNECT is checked as soon as a peer has proved its identity, whichever side dialled, and a refused peer learns only
@@ -99,7 +99,7 @@ class Meter:
 
     Attributes:
         payer: The peer's part of the pool, None where that has no limit.
-        free_at: Loop time from which a new meter would have the same allowance.
+        free_at: Loop time from which a new meter would not allow more than this one.
     """
 
     def __init__(self, limits: PeerLimits, payer: PoolQuota | None, pauses: Counter[str]) -> None:
@@ -225,7 +225,7 @@ class Meters:
 
 
 class Permit:
-    """The permissions of one peer: `who` it has proved to be, and the `profile` of services that it may send to."""
+    """The permissions of one peer: `who` it has proved to be, and the `profile` with its SEND permissions."""
 
     __slots__ = ("_permissions", "profile", "who")
 

@@ -83,17 +83,17 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class Security:
     """
-    What an endpoint brings to TLS; immutable.
+    The certificates, keys and contexts of an endpoint for TLS; immutable.
 
     Attributes:
-        server: Context, None where encryption is disabled.
-        client: The same.
+        server: Context of the side that is dialled; None where encryption is disabled.
+        client: Context of the side that dials; None where encryption is disabled.
         own: This instance's certificate.
         own_chain: Certificates that are sent after it.
-        trusted: That `trust` and `peers` name.
-        pinned: Their fingerprints.
-        authorities: Fingerprints of those that may issue certificates of peers.
-        files: Where each of these was found, by fingerprint.
+        trusted: Certificates that `trust` and `peers` name.
+        pinned: Fingerprints of the `trusted` certificates.
+        authorities: Fingerprints of certificates that may issue certificates of peers.
+        files: The files in which each certificate was found, by fingerprint.
         scratch: Buffer of the transports.
     """
 
