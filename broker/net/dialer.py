@@ -4,8 +4,8 @@ Reaching addresses: resolve, connect, and remember how that went.
 A failed attempt, or a lost connection, suppresses the address for a time that doubles from `BACKOFF_FIRST` to
 `BACKOFF_CAP`. It starts low again when twice `BACKOFF_CAP` has passed since the suppression ended. The original waits
 15 s after a disconnect and 60 s after a failed connect. Ours starts low, because several routes to one service should
-take over from each other within a second. While an address is suppressed, a route with another one is preferred. Each wait is
-shortened by chance, by up to a half: all that lose a gateway lose it at one instant, and would dial it in step.
+take over from each other within a second. While an address is suppressed, a route with another one is preferred. Each
+wait is shortened by chance, by up to a half: all that lose a gateway lose it at one instant, and would dial it in step.
 
 Only so many are dialled at one time. Three queues have their own slots: addresses that mirrored pairs are asked at,
 those that routes name, and those that only a service name contains (ADDRESS 'TRANSPORT'), which peers may invent. An
