@@ -1,1 +1,1 @@
-"""What should be: configuration, catalog, statements."""
+"""The wanted state of an instance: configuration, catalog, statements."""

@@ -1,7 +1,7 @@
 """
-What single values cannot say: settings that contradict each other, and settings that are allowed but unwise.
+Checks of several settings together: settings that contradict each other, and allowed settings that are inadvisable.
 
-Both are functions of the settings alone; what has to look at files, ports or databases is in `broker.catalog.check`. A
+Both are functions of the settings alone; checks that need files, ports or databases are in `broker.catalog.check`. A
 finding names the key to change first.
 """
 
@@ -28,14 +28,14 @@ from broker.protocol.layout import (
 )
 
 SOCKET_PATH_MAX_BYTES = 107  # sun_path of Linux, without its final zero
-# What a frame carries besides the payload of a fragment: the header and both service names, and in the envelope the
-# names of contract and message type with their MessagePack keys and the time of sending.
+# The most bytes of a frame besides the payload of a fragment: the header and both service names, and in the envelope
+# the names of contract and message type with their MessagePack keys and the time of sending.
 FRAME_OVERHEAD_BYTES = HEADER_BYTES + 4 * NAME_MAX_BYTES + 64 + SEAL_MAX_BYTES
 _HEADERS_BYTES = HEADERS_MAX_BYTES + 6 * HEADERS_MAX  # of a message that has all it may have, with their lengths
 
 
 def contradictions(settings: Settings) -> list[SettingFinding]:
-    """What makes these settings unusable, although each by itself is allowed. Paths have to be absolute."""
+    """Return the findings that make these settings unusable, although each alone is allowed. Paths must be absolute."""
     return [
         *_same_listeners(settings),
         *_same_databases(settings),
@@ -49,7 +49,7 @@ def contradictions(settings: Settings) -> list[SettingFinding]:
 
 
 def setting_warnings(settings: Settings) -> list[SettingError]:
-    """What is allowed but unwise, sorted by place."""
+    """Return a warning for each setting that is allowed but inadvisable, sorted by place."""
     return settings.report(unwise_settings(settings))
 
 
@@ -65,7 +65,7 @@ def unwise_settings(settings: Settings) -> list[SettingFinding]:
 
 
 def loopback_told(admin: AdminSettings) -> str:
-    """The role that every user of this machine has although no key says so, as a sentence; else empty."""
+    """Return, as a sentence, the role that all users of this machine have although no key says so; or empty."""
     if admin.listen is None or not admin.listen.is_loopback or "loopback_role" in admin.given:
         return ""
     return f"every user of this machine has the role {admin.loopback_role} on {admin.listen}"
@@ -219,7 +219,7 @@ def _admin(admin: AdminSettings) -> Iterator[SettingFinding]:
             yield SettingFinding(("admin", "roles", text), str(error), "correct the name, or remove the line")
 
 
-# --- unwise --------------------------------------------------------------------------------------------------
+# --- inadvisable ---------------------------------------------------------------------------------------------
 
 
 def _idle_instance(settings: Settings) -> Iterator[SettingFinding]:

@@ -1,8 +1,9 @@
 """
-What a reload changes, key by key: which settings differ, and when each difference takes effect.
+The changes that a reload makes, key by key: which settings differ, and when each difference takes effect.
 
-Two sets of settings are compared as values, so what was written in another way and means the same is no difference.
-What only a restart applies keeps its old value: `in_force` gives the settings that hold after a reload.
+Two sets of settings are compared as values, so a value that is written in another way and means the same is not a
+difference. Settings that only a restart applies keep their old values: `in_force` gives the settings that hold after a
+reload.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Difference:
 
 
 def differences(old: Settings, new: Settings) -> list[Difference]:
-    """What differs, in the order of the reference, then databases that only one of them has."""
+    """Return the differences, in the order of the reference, then databases that only one of the settings has."""
     found = []
     for setting, path in all_keys(name for name in old.databases if name in new.databases):
         before, after = old.value_at(path), new.value_at(path)

@@ -1,5 +1,5 @@
 """
-What makes a section of settings: its base class, what is known of each key, and its JSON Schema.
+The machinery of a section of settings: its base class, the facts about each key, and its JSON Schema.
 
 A section is a msgspec Struct. Each key has its type and limits, what it is, why, and when a change takes effect, all in
 its annotation (see `broker.config.values`), and its default as the program works with it. From these the reader, the
@@ -77,11 +77,11 @@ class Form(NamedTuple):
 
     Attributes:
         type: The annotation.
-        kind: That of the annotation, or that of its type.
+        kind: The kind of the annotation, or of its type.
         low: The least number or length; None where there are no limits.
         high: The greatest.
         element: Of a list: the form of its elements.
-        entry: Of a table: the form of what is under each of its names.
+        entry: Of a table: the form of the value under each of its names.
     """
 
     type: Any
@@ -101,7 +101,7 @@ class Form(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """What may be written, for the reference."""
+        """The values that may be written, for the reference."""
         if self.element is not None:
             return f"list of {self.element.allowed}"
         limits = f"{self.kind.noun.removeprefix('a ')} of {self.limits}" if self.kind.is_text else self.limits
@@ -131,7 +131,7 @@ class Form(NamedTuple):
         return self.kind.parse(given)
 
     def from_text(self, text: str) -> object:
-        """What the file would have for a text of the environment or of a flag: numbers, booleans, lists as JSON."""
+        """Return the file's value for a text of the environment or of a flag: numbers, booleans, lists as JSON."""
         if self.kind.parse is not None:
             return text
         try:
@@ -140,7 +140,7 @@ class Form(NamedTuple):
             return text
 
     def write(self, value: Any) -> Any:
-        """What the file would have for a value; None for one that nobody wrote."""
+        """Return the value as the file would have it; None for one that was not written."""
         if self.element is not None:
             return [self.element.write(one) for one in value]
         if value is None:
@@ -150,7 +150,7 @@ class Form(NamedTuple):
         return value if isinstance(value, bool | int | float | dict) else str(value)
 
     def json_schema(self) -> dict[str, Any]:
-        """What editors accept: all that `read` does, and values that break what a schema cannot say."""
+        """Return the schema for editors: all that `read` accepts, and values that break what no schema can express."""
         if self.element is not None:
             return {"type": "array", "items": self.element.json_schema()}
         if self.kind.schema is None:

@@ -1,12 +1,12 @@
 """
 Every setting of an instance: its name, type, limits, default, what it is, and why.
 
-This is the one page of numbers that an operator can turn. Reference page, schema, environment variables, `broker
-config` and reload are made from it. Loading and merging is `load`; what several keys say together is `consistency`;
-what only the machine can say is `broker.catalog.check`. A key is here only if the program obeys it.
+This is the one page of numbers that an operator can change. Reference page, schema, environment variables, `broker
+config` and reload are made from it. `load` loads and merges; `consistency` checks several keys together; checks that
+need the machine are in `broker.catalog.check`. A key is here only if the program obeys it.
 
-What people write (scripts, certificates) is relative to the directory of the configuration file, what the program
-writes (databases, admin socket) to `instance.state_dir`. `load_settings` makes all paths absolute.
+Files that people write (scripts, certificates) are relative to the directory of the configuration file, files that the
+program writes (databases, admin socket) to `instance.state_dir`. `load_settings` makes all paths absolute.
 
     python -m broker.config.settings config/broker.schema.json
 
@@ -79,7 +79,7 @@ def _host_name() -> str:
 
 
 class InstanceSettings(Section, frozen=True):
-    """`[instance]`: who this is."""
+    """`[instance]`: the name and the state directory of this instance."""
 
     name: Annotated[str, Meta(min_length=1, max_length=128), text("name"), about(
         "Name of this instance in logs, metrics and for its peers. It does not identify anything.",
@@ -473,7 +473,7 @@ class Settings(Section, frozen=True):
 
 
 def by_place(error: SettingError) -> tuple[bool, str, int, int, str]:
-    """Sorting key of a report: the configuration file from top to bottom, then what came from elsewhere by name."""
+    """Sorting key of a report: the configuration file from top to bottom, then settings from elsewhere by name."""
     span = error.span
     return (span is None, span.source if span else "", span.line if span else 0, span.column if span else 0, error.key)
 

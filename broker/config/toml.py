@@ -135,7 +135,7 @@ class KeyPositions(NamedTuple):
         return f"KeyPositions(keys={self.keys!r}, values={self.values!r}, elsewhere={self.elsewhere!r})"
 
     def origin(self, path: KeyPath) -> str | None:
-        """What set this key or made this section, when not the file: an environment variable's name, or `flag`."""
+        """Return the source of a key or section: an environment variable's name, or `flag`; None if it is the file."""
         found = (self.elsewhere.get(path[:end]) for end in range(len(path), 0, -1))
         origin = next((origin for origin in found if origin is not None), None)
         if origin is None and path not in self.keys:
@@ -143,7 +143,7 @@ class KeyPositions(NamedTuple):
         return origin
 
     def span(self, path: KeyPath, *, of_key: bool = False) -> Span | None:
-        """The place of a value (or of its key); else of the nearest thing around it that has one."""
+        """Return the place of a value (or of its key), or of the nearest thing around it that has one."""
         if self.origin(path) is not None:
             return None
         if of_key and path in self.keys:

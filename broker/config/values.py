@@ -95,13 +95,13 @@ class Kind(NamedTuple):
     How values of one type are written, where msgspec does not know it.
 
     Attributes:
-        noun: What an error says is expected, with an article.
+        noun: The noun for an expected value in an error, with an article.
         hint: How to write one.
         parse: Makes the value from a text, or raises ValueError; None: msgspec takes the value as the file has it.
         render: Makes the text from the value; None: by `str`.
-        allowed: What the reference says is allowed; empty: the limits.
-        unit: Of what the number is.
-        empty: What the empty text means, which is then read as None.
+        allowed: The allowed values in the words of the reference; empty: the limits.
+        unit: The unit or the quantity that the number counts.
+        empty: The meaning of the empty text, which is then read as None.
         has_numbers: Whether a number may be written instead of a text.
         is_text: Whether its limits are those of a length.
         schema: The JSON Schema; None: that of msgspec.
