@@ -1,8 +1,8 @@
 """
 The kernel: one walk over the bytes of a read.
 
-It finds frame boundaries, checks hops and lifetime, adds one to the hop count in place, looks the route key up in a
-flat cache and gathers neighbouring frames of one sink into runs: slices of the slab, no Python object per frame. Any
+It finds frame boundaries, checks hops and lifetime, adds one to the hop count in place, and looks the route key up in
+a flat cache. It gathers neighbouring frames of one sink into runs: slices of the slab, no Python object per frame. Any
 other case (a cache miss, a link frame, a drop) takes the slow path, one frame at a time. In this module `way` is the
 `ForwardingEntry` of a frame.
 

@@ -1,7 +1,7 @@
 """
 The queue of one outbox: frames in the order of leaving, each copy once, the earliest deadline at hand.
 
-A frame that came alone is one entry of the queue; frames that came together are one entry too (`Pack`), which is split
+A frame that came alone is one entry of the queue. Frames that came together are one entry too (`Pack`), which is split
 when one of them has to leave by itself: its lifetime ends, it is rerouted, or it is too large for the link. Deadlines
 are one heap that is swept now and then, not a timer each; a frame that leaves stays in the heap until its time, or
 until such leftovers are a third of it.

@@ -1,7 +1,7 @@
 """
 Bounds of what is held in memory: the forwarding pool, and the beginnings of frames that have not wholly arrived.
 
-Every held frame is charged to the pool with its bytes and a fixed overhead for what Python needs to hold it, so the
+Every held frame is charged to the pool with its bytes and a fixed overhead for what Python needs to hold it. So the
 bound holds for the process and not only for payload: many small frames cannot take more memory than few large ones. It
 is `MESSAGE_FORWARD_SIZE` of the original. A next hop has only its share of the pool, so that a dead one leaves room for
 the others, and a peer may have a quota.

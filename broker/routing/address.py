@@ -1,9 +1,9 @@
 """
 Where a route points: a network address or one of two keywords.
 
-Text comes in as people wrote it and becomes one normal form here, so that two spellings of one peer are one value:
-scheme and host in lower case, the port always present, no trailing slash, IPv6 in its shortest form. Nothing here
-resolves a name or opens a connection, and nothing else in the package takes an address apart.
+Text comes in as people wrote it and becomes one normal form here, so that two spellings of one peer are one value.
+The form has scheme and host in lower case, the port always present, no trailing slash, IPv6 in its shortest form.
+Nothing here resolves a name or opens a connection, and nothing else in the package takes an address apart.
 
 The text as it was written is kept by the route (`address_text`), because the catalogue echoes it.
 

@@ -7,7 +7,7 @@ collector ever visits, and what a decision needs is unpacked when it is asked fo
 rare. The routes of one service and broker instance are in the order of their names.
 
 A table never changes. A change of routes makes a new one that shares all it can, and so does the passing of
-`next_expiry`, as a table is for one instant and finds live routes only (R1.4); then one reference is replaced (R1.6),
+`next_expiry`, as a table is for one instant and finds live routes only (R1.4). Then one reference is replaced (R1.6),
 and readers never lock. The big mapping is shared by all copies, with the changes in a small dictionary over it
 (`Layered`): with a million routes a change takes 10 us; copying the mapping would take 20 ms, on the loop.
 """

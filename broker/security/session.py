@@ -24,7 +24,7 @@ signer is no longer among the peers of the database, its keys are forgotten with
 - An initiator in anonymous mode accepts no packet: the target derives its keys.
 
 A frame that begins a dialog must have a fresh packet. A dialog that began and ended is remembered by its tombstone for
-half an hour at least (`REPLAY_GUARD`), and a packet may begin one for half of that before and after its instant, so it
+half an hour at least (`REPLAY_GUARD`). A packet may begin one for half of that before and after its instant, so it
 cannot be replayed when the tombstone is gone. Clocks of both sides may differ by ten minutes.
 
 Instants are arguments, UTC seconds since 1970, and so is the source of random bytes.
