@@ -275,7 +275,7 @@ def check_ways_in(settings: Settings) -> None:
     Check that at least one client could send requests to the TCP port. Blocking.
 
     Raises:
-        SettingError: the file of tokens cannot be used, or it has no tokens and no certificate is trusted.
+        SettingError: the file of tokens cannot be used, or no client has a token and no certificate is trusted.
     """
     admin = settings.admin
     if admin.listen is None:

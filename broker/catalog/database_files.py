@@ -93,7 +93,8 @@ def take(
     settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, told: int = 0
 ) -> DaemonConnection:
     """
-    Take a database of the configuration, or msdb. If another instance has taken it over since, that one commits.
+    Take a database of the configuration, or msdb. If another instance has taken it over since, that one commits,
+    and this one does not.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.

@@ -159,7 +159,7 @@ def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagno
 
 def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
     """
-    Yield services that others can reach by msdb's route of last resort to LOCAL, and that no route there names.
+    Yield a diagnostic if msdb's route of last resort to LOCAL opens services to others that no route there names.
 
     Where peers show certificates, no peer sends to a service without a GRANT that names it.
     """
