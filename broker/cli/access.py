@@ -144,10 +144,10 @@ def ask_daemon_or_files(
     """
     try:
         return ask(admin_client(config, where)), ""
-    except DaemonUnreachableError as error:
+    except DaemonUnreachableError:
         if config is None or where is not None or os.environ.get(URL_VARIABLE):
             raise
-        return read(read_settings(config)), f"no daemon answers, so read from {config}: {error}"
+        return read(read_settings(config)), f"no daemon answers, so read from {config}"
 
 
 def credentials() -> ClientCredentials:

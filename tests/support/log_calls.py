@@ -74,19 +74,32 @@ def _calls(module: Path) -> Iterator[tuple[str, str, set[str]]]:
     for call in _log_calls(tree):
         for event in _texts(call):
             yield event, _level(call), _fields(call)
-    for node in ast.walk(tree):  # those that pass an event on, or choose the level by what they tell
+    chosen = _chosen(tree)
+    for node in ast.walk(tree):  # calls that pass an event on, or whose level was chosen before
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = ast.unparse(node.func)
-            said = node.args[0].value
-            if not isinstance(said, str):
+            called, event = ast.unparse(node.func), node.args[0].value
+            if not isinstance(event, str):
                 continue
-            event = said
-            if called == "note":
-                yield from ((event, level, _fields(node)) for level in ("info", "warning"))
+            if called in chosen:
+                yield from ((event, level, _fields(node)) for level in chosen[called])
             elif called.endswith("limited_log.warning"):
                 yield event, "warning", _fields(node)
-            elif called.endswith(".trouble"):
+            elif called.endswith(".rest_after"):
                 yield event, "error", {"database", "queue", "reason", "pause_s"}
+
+
+def _chosen(tree: ast.AST) -> dict[str, set[str]]:
+    """Return names like `write = log.warning if ... else log.info`, each with both levels."""
+    return {
+        ast.unparse(node.targets[0]): {one.attr for one in (node.value.body, node.value.orelse)}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.IfExp)
+        and isinstance(node.value.body, ast.Attribute)
+        and isinstance(node.value.orelse, ast.Attribute)
+        and node.value.body.attr in LEVELS
+        and node.value.orelse.attr in LEVELS
+    }
 
 
 def _log_calls(tree: ast.AST) -> Iterator[ast.Call]:
@@ -112,5 +125,5 @@ def _level(call: ast.Call) -> str:
 
 
 def _fields(call: ast.Call) -> set[str]:
-    """Those that have a name; of `**` nothing is known. The traceback has a column of its own in a line."""
-    return {keyword.arg for keyword in call.keywords if keyword.arg} - {"exc_info"}
+    """Fields by name, and `**` where more are passed on. The traceback has a column of its own in a line."""
+    return {keyword.arg or "**" for keyword in call.keywords} - {"exc_info"}
