@@ -191,7 +191,7 @@ class Script:
         self._now = now or datetime.now(UTC)
         self._sessions: dict[str, Session] = {}
         self._borrowed = ExitStack()
-        self.current = self._database(database).name
+        self.current = database if database in catalog.mirrors else self._database(database).name
 
     def run(self, statements: Iterable[Statement | DdlSyntaxError]) -> None:
         """
@@ -309,7 +309,9 @@ class Script:
         self._catalog.fail_over.check(name)
         if self._sessions:
             raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
-        if not self._is_preview:
+        if self._is_preview:
+            self.messages.add("database", name, "would be handed over")
+        else:
             self.fails_over = statement, name
             self._audit(name, statement)
 
