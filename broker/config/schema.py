@@ -118,7 +118,10 @@ class Form(NamedTuple):
             return None
         try:
             return msgspec.convert(self._parse(given), self.type)
-        except ValueError:
+        except ValueError as error:
+            if self.limits and any(sign in str(error) for sign in ("` >= ", "` <= ")):  # of msgspec: the type fits
+                faults.append(SettingFinding(path, f"{show(given)} is out of range", f"allowed is {self.limits}"))
+                return None
             within = self.limits and f" {'of' if self.kind.is_text else 'from'} {self.limits}"
             faults.append(SettingFinding(path, f"{show(given)} is not {self.kind.noun}{within}", self.kind.hint))
             return None

@@ -103,8 +103,8 @@ def test_every_number_of_the_page_is_one_that_calls_give() -> None:
             for n in row.split(", ")}  # fmt: skip
     root = Path(broker.__file__).parent
     sources = "".join(
-        (root / "application" / f"{name}.py").read_text(encoding="utf-8")
-        for name in ("body", "dialog", "ending", "name", "ready", "receiving", "sending", "worker")
+        (root / "client" / f"{name}.py").read_text(encoding="utf-8")
+        for name in ("arguments", "async_connection", "body", "dialog", "ending", "queue", "receiving", "sending")
     )
     given = {
         int(n) for n in re.findall(r"(?:ConversationError\(|, )(\d{3,5})[,)]", sources) if int(n) not in {256, 512}

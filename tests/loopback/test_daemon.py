@@ -406,7 +406,10 @@ def test_a_kernel_that_is_not_there_exits_78(net: Topology) -> None:
 
     end = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"BROKER_KERNEL": "fast"})
 
-    assert (78, "BROKER_KERNEL: 'fast' is no kernel") == (end.returncode, end.stderr.decode().partition(";")[0][-35:])
+    assert (78, "BROKER_KERNEL: 'fast' is not a kernel") == (
+        end.returncode,
+        end.stderr.decode().partition(";")[0][-38:],
+    )
 
 
 def test_a_bad_statement_changes_nothing_and_names_its_place(net: Topology) -> None:

@@ -23,7 +23,7 @@ from tests.support.command import run
 
 ORDERS, BILLING, OTHER = "//shop/Orders", "//shop/Billing", "//shop/Other"
 SECONDS = 40.0
-SHORT_PATIENCE = "import broker.store.sqlite.database\nbroker.store.database.BUSY_SECONDS = 0.3\n"
+SHORT_PATIENCE = "import broker.store.sqlite.database\nbroker.store.sqlite.database.BUSY_SECONDS = 0.3\n"
 
 
 @pytest.fixture

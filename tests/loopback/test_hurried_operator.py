@@ -68,8 +68,8 @@ def test_serve_of_nothing_tells_how_to_begin(tmp_path: Path) -> None:
     [
         (["serve", "-c", "none.toml"], EX_CONFIG, "none.toml: cannot be read: No such file or directory; name a TOML"),
         (["serve", "-c", "."], EX_CONFIG, ".: is a directory; name the TOML file in it"),
-        (["serve", "-c", "/dev/zero"], EX_CONFIG, "/dev/zero: is no plain file; write the configuration to a file"),
-        (["serve", "-c", "pipe"], EX_CONFIG, "pipe: is no plain file; write the configuration to a file"),
+        (["serve", "-c", "/dev/zero"], EX_CONFIG, "/dev/zero: is not a plain file; write the configuration to a file"),
+        (["serve", "-c", "pipe"], EX_CONFIG, "pipe: is not a plain file; write the configuration to a file"),
         (["serve", "-c", "huge.toml"], EX_CONFIG, "huge.toml: is larger than 4 MiB; name a configuration file"),
         (["serve", "-c", "caf\udce9.toml"], EX_CONFIG, "caf\\udce9.toml: cannot be read: No such file or directory"),
         (["serve", "-c", "utf16.toml"], EX_CONFIG, "utf16.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),

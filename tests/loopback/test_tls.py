@@ -389,7 +389,7 @@ async def test_plain_text_to_a_port_that_takes_tls_only_is_told_and_closed(
     [
         (b"GET / HTTP/1.1\r\n\r\n", "HTTP"),
         (b"\x16\x03\x01\x00\x05hello", "TLS failed"),
-        (b"SSH-2.0-x\r\n", "no TLS"),
+        (b"SSH-2.0-x\r\n", "does not speak TLS"),
         (b"", "before it said anything"),
     ],
 )

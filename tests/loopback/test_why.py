@@ -358,6 +358,6 @@ def test_without_a_daemon_the_files_tell(tmp_path: Path) -> None:
         )
 
     text = " ".join(done.stdout.split())
-    assert "read from files, for no daemon answers" in text
+    assert "no daemon answers, so read from" in text
     assert "cause: orders, database orders:" in text
     assert "CREATE ROUTE [//nowhere]" in text

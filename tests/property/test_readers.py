@@ -225,7 +225,7 @@ def playing(data: st.DataObject) -> Iterator[Play]:
             mock.patch.object(desk_module, "time", clock),
             mock.patch.object(work_module, "time", clock),
             mock.patch.object(ReaderConnection, "begin", begin),
-            mock.patch.object(ReaderDatabase, "_ring", return_value=None),  # no worker waits here for a commit
+            mock.patch.object(ReaderDatabase, "_poll_changes", return_value=None),  # no worker waits here for a commit
         ):
             try:
                 yield play

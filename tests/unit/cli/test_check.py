@@ -41,7 +41,7 @@ def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: P
         f'{configuration}:2:1: endpoint.max_hopz: unknown key; did you mean "max_hops"?',
         "max_hopz = 3",
         "^^^^^^^^",
-        f'{configuration}:3:13: endpoint.max_frame: "1KiB" is not a size from 4KiB to 16MiB; {how}',
+        f'{configuration}:3:13: endpoint.max_frame: "1KiB" is out of range; allowed is 4KiB to 16MiB',
         'max_frame = "1KiB"',
         "            ^^^^^^",
         f"{later}: everything on this machine, what is legal and unwise, and whether the names of next hops resolve",

@@ -428,7 +428,7 @@ def test_those_that_are_young_or_of_others_stay(store: Shop) -> None:
     ("words", "problem"),
     [
         ((), "say --yes, or look first with --dry-run"),
-        (("--cleanup", "--error", "1"), "there is nobody to tell an --error"),
+        (("--cleanup", "--error", "1"), "--cleanup sends nothing to the far side"),
         (("--description", "abandoned"), "--description is told with an --error only"),
         (("--cleanup", "--description", "abandoned"), "--description is told with an --error only"),
         (("--state", "DO"), "only --cleanup ends it"),

@@ -50,9 +50,9 @@ def test_a_table_is_read_with_its_defaults() -> None:
         (
             {"leaf": {"hops": 0, "hop": 1, "names": [1, "x", 2, 77]}, "entries": {"a": {}, "b": 2}, "self": 1},
             [
-                "leaf.hops: 0 is not a whole number from 1 to 9; write it without quotes",
+                "leaf.hops: 0 is out of range; allowed is 1 to 9",
                 'leaf.names[1]: "x" is not a whole number from 1 to 9; write it without quotes',
-                "leaf.names[3]: 77 is not a whole number from 1 to 9; write it without quotes",
+                "leaf.names[3]: 77 is out of range; allowed is 1 to 9",
                 "leaf.hop: unknown key; ",
                 "entries.a: lacks hops, which is required; add it to [entries.a]",
                 "entries.b: 2 is not a section; write [entries.b] and its keys below",
