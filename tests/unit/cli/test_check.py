@@ -36,7 +36,6 @@ def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: P
 
     later = f"not looked at until this is corrected: {configuration}:2:1: endpoint.max_hopz"
     assert (1, "") == (result.exit_code, result.stdout)
-    how = 'write bytes as a plain number, or a text like "512KiB", "64MiB" or "10MB"'
     assert [
         f'{configuration}:2:1: endpoint.max_hopz: unknown key; did you mean "max_hops"?',
         "max_hopz = 3",
