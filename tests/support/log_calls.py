@@ -77,9 +77,10 @@ def _calls(module: Path) -> Iterator[tuple[str, str, set[str]]]:
     chosen = _chosen(tree)
     for node in ast.walk(tree):  # calls that pass an event on, or whose level was chosen before
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called, event = ast.unparse(node.func), node.args[0].value
-            if not isinstance(event, str):
+            called, first = ast.unparse(node.func), node.args[0].value
+            if not isinstance(first, str):
                 continue
+            event: str = first
             if called in chosen:
                 yield from ((event, level, _fields(node)) for level in chosen[called])
             elif called.endswith("limited_log.warning"):
