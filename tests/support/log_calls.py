@@ -80,7 +80,7 @@ def _calls(module: Path) -> Iterator[tuple[str, str, set[str]]]:
             called, first = ast.unparse(node.func), node.args[0].value
             if not isinstance(first, str):
                 continue
-            event: str = first
+            event = first
             if called in chosen:
                 yield from ((event, level, _fields(node)) for level in chosen[called])
             elif called.endswith("limited_log.warning"):
