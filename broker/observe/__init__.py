@@ -1,1 +1,1 @@
-"""What is: logs, metrics, views."""
+"""Observability: logs, metrics, system views, status, events and diagnosis."""

@@ -1,10 +1,11 @@
 """
-What lies in the files of databases, read next to the daemon's own connections: a reader never waits for a writer.
+Statistics read from the files of databases.
 
-`QuickStats` is for a status: of each queue only the first message is looked up. `DatabaseStats` counts, so a caller
-that reads it repeatedly rests in between. `SideCounter` counts sides of conversations for the metrics; after a leak
-there are millions, so each walk has a limit, and a rest of many times what it took follows. All of this blocks, so it
-is for a thread; a file that cannot be read now gives None.
+Separate connections are used, not the daemon's: a reader never waits for a writer. `QuickStats` is for a status: of
+each queue only the first message is looked up. `DatabaseStats` counts, so a caller that reads it repeatedly pauses in
+between. `SideCounter` counts sides of conversations for the metrics. After a leak there are millions of them, so each
+walk has a time limit, and the pause that follows is many times as long as the walk. All of this blocks, so call it in
+a thread; for a file that cannot be read now the result is None.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class DatabaseStats(msgspec.Struct, frozen=True):
 
 
 def read_quick_stats(paths: Mapping[str, Path]) -> dict[str, QuickStats | None]:
-    """By database, for a status. Cost: the queues, and a walk through the index of what waits to be sent."""
+    """Read statistics by database, for a status. Cost: the queues, and a walk through the index of unsent messages."""
     return {name: _read(path, _quick_stats) for name, path in paths.items()}
 
 
@@ -173,7 +174,7 @@ class DatabaseCensus(msgspec.Struct, frozen=True):
 
 
 class CensusAnswer(msgspec.Struct, frozen=True):
-    """What lives in the databases of an instance."""
+    """Contents of the databases of an instance."""
 
     databases: list[DatabaseCensus]
 
@@ -183,7 +184,7 @@ def census_of(paths: Mapping[str, Path], now: float) -> CensusAnswer:
     Count the databases in these files.
 
     Raises:
-        StoreUnavailableError: a file cannot be read, is no database of the broker, or one of another release.
+        StoreUnavailableError: a file cannot be read, is not a database of the broker, or is one of another release.
     """
     databases = []
     for name, path in paths.items():
@@ -204,7 +205,13 @@ def census_of(paths: Mapping[str, Path], now: float) -> CensusAnswer:
 
 @dataclass(slots=True)
 class SideCounts:
-    """What was counted in one database: `states` are service, state, sides and the oldest's begin; `due` again at."""
+    """
+    Counts of one database.
+
+    Attributes:
+        due: When they are to be counted again.
+        states: Service, state, number of sides, and when the oldest side began.
+    """
 
     due: float = 0.0
     states: list[tuple[str, str, int, float]] = field(default_factory=list)

@@ -61,7 +61,7 @@ class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True):
-    """What one instance would do with a message, and why."""
+    """The decision of one instance about a message, and its reasons."""
 
     instance: Annotated[str, Meta(description="The name of the instance that decides.")]
     broker_instance: Annotated[str | None, Meta(description="Its identity; null when it has never run.")]
@@ -87,7 +87,7 @@ class InstanceView(Struct, frozen=True):
 
     Attributes:
         broker_instance: 16 bytes, None when the instance has never run.
-        surroundings: What decides about frames that arrive.
+        surroundings: The routing context, which decides about frames that arrive.
         homes: Its user databases by name.
         grants: Those of msdb.
         principal: As whom its peers know it.
@@ -226,7 +226,7 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
 
 
 def _who(place: InstanceView, peer: str) -> Who:
-    """The identity of a peer there; without authentication all peers are alike."""
+    """The identity of a peer there; without authentication all peers have the same one."""
     try:
         who = who_is(peer)
     except PrincipalError as error:
@@ -235,7 +235,7 @@ def _who(place: InstanceView, peer: str) -> Who:
 
 
 def _facts(place: InstanceView, request: ExplainRequest, contact: Contact | None) -> tuple[RoutingFacts, RouteTable]:
-    """What routing is told, and the table that it searches (R1.1)."""
+    """Return the facts that routing decides by, and the table that it searches (R1.1)."""
     home = _home(place, request, contact)
     sender = None if home is None else home.broker_instance
     table = place.surroundings.msdb if home is None else home.table
@@ -251,7 +251,7 @@ def _facts(place: InstanceView, request: ExplainRequest, contact: Contact | None
 
 
 def _home(place: InstanceView, request: ExplainRequest, contact: Contact | None) -> SendingDatabase | None:
-    """Where the message begins its way; None when it arrives from outside."""
+    """Find the database that the message is sent from; None when it arrives from outside."""
     name = None if request.database is None else _home_name(place, request.database)
     is_incoming = request.incoming or request.peer is not None
     if is_incoming and name not in {None, MSDB}:
@@ -275,7 +275,7 @@ def _home_name(place: InstanceView, name: str) -> str:
 
 
 def _addresses_of(listen: ListenAddress) -> set[NetworkAddress]:
-    """What leads to a listener of the configuration, without asking a resolver."""
+    """Return the addresses that lead to a listener of the configuration, without asking a resolver."""
     try:
         return own_addresses("127.0.0.1" if listen.host == "localhost" else listen.host, listen.port)
     except ValueError:

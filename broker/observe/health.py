@@ -31,7 +31,7 @@ _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
 
 
 class Level(StrEnum):
-    """How much a finding, or the whole, matters. The worst is last."""
+    """Severity of a finding, or of all of them. The worst is last."""
 
     GOOD = "good"
     NOTICE = "notice"
@@ -104,7 +104,7 @@ def _findings(status: Status, loop_lag_s: float, drop_rates: Mapping[DropKey, fl
     """Everything that is not as it should be, in the order in which a person would look."""
     transport = list(_transport(status))
     yield from _instance(status, loop_lag_s)
-    yield from (one for one in transport if one.level is Level.BAD)  # no peer connects any more, so all else may follow
+    yield from (one for one in transport if one.level is Level.BAD)  # no peer can connect, so all else may follow
     yield from _ledgers(status)
     yield from _stores(status)
     yield from _next_hops(status)

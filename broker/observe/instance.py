@@ -1,4 +1,4 @@
-"""What this package and `broker.admin` ask of a running instance: the port that `broker.daemon.instance` implements."""
+"""The interface of a running instance for this package and `broker.admin`; `broker.daemon.instance` implements it."""
 
 from __future__ import annotations
 
@@ -99,15 +99,15 @@ class Running(Protocol):
 
     @property
     def drain(self) -> Drain:
-        """How it stops without losing frames."""
+        """Stops the instance without losing frames."""
 
     @property
     def past(self) -> EndpointTotals:
-        """What departed databases had counted."""
+        """The totals of departed databases."""
 
     @property
     def reloads(self) -> Reloads:
-        """How it reads its configuration again."""
+        """Reads the configuration again."""
 
     def standings(self) -> Mapping[str, OwnRoleStatus]:
         """The role of the instance for each of its databases, by name."""

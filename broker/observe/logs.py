@@ -1,22 +1,23 @@
 """
 Log lines: one JSON object a line on standard error, or a readable form for a terminal.
 
-Code anywhere says `log = structlog.get_logger()` and `log.info("link closed", peer=...)`: a fixed phrase and fields.
-What the standard library's logging says (asyncio, aiohttp) takes the same way out. A call below the level costs a
-comparison and nothing else.
+Every module calls `log = structlog.get_logger()` and `log.info("link closed", peer=...)`: a fixed phrase and fields.
+Records of the standard library's logging (asyncio, aiohttp) are written in the same format to the same stream. A call
+below the level costs a comparison and nothing else.
 
 The reader of the log may stop: a pipe that is full, a terminal that is held, a disk that does not answer. A write
 blocks for as long then, and in the event loop everything else would block with it. So the loop only puts lines into a
-queue with a bound, and a thread writes them, many in one call. A line that finds no room is lost and counted, which is
-logged as soon as lines are accepted again; a line that cannot be written at all is lost. An instance does not stop over
-its log.
+bounded queue, and a thread writes them, many in one call. When the queue is full, a line is dropped and counted; the
+count is logged as soon as lines are accepted again. A line that cannot be written at all is lost. An instance does not
+stop because of its log.
 
-Of many identical errors the first has its line, then one a minute with the number left out: a peer that is down fails
-every attempt alike, and ten thousand equal lines hide the one that differs. (`broker.ratelimit` is for the other case:
-different lines that strangers can cause.) Two events are identical when level, event and every field that is not a
-number are equal, since numbers measure something. Only warnings and worse are held back; the memory is bounded.
+Of many identical errors the first is logged, then one a minute with the number of those left out. Every attempt to
+reach a peer that is down fails with the same error, and ten thousand equal lines hide the one that differs.
+(`broker.ratelimit` is for the other case: different lines that unauthenticated clients can cause.) Two events are
+identical when level, event and every field that is not a number are equal, since numbers are measurements. Only
+warnings and worse are held back; the memory is bounded.
 
-Payloads, keys and statements with secrets are never handed to a log call; nothing here could tell them apart.
+Payloads, keys and statements with secrets are never passed to a log call; nothing here could recognize and remove them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class LogWriter:
         self._on_gap = on_gap
         self._lines: deque[str] = deque()
         self._bytes = 0
-        self._gap = 0  # lost and not told yet
+        self._gap = 0  # lines lost and not reported yet
         self._is_writing = self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -154,7 +155,7 @@ _HELD_BACK = frozenset({"warning", "error", "critical"})
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of one event; changed only under the lock of its filter."""
+    """State of one event; changed only under the lock of its filter."""
 
     told_at: float
     suppressed: int
@@ -180,7 +181,7 @@ class RepeatFilter:
         Let the event pass, with `suppressed` when identical ones were left out before it.
 
         Raises:
-            DropEvent: an identical one was told less than `interval` ago.
+            DropEvent: an identical one was logged less than `interval` ago.
         """
         if event.get("level") not in _HELD_BACK:
             return event
@@ -217,7 +218,7 @@ class RepeatFilter:
 
 
 def _identity(event: Event) -> object:
-    """What two identical events share; a field that cannot be compared counts by its text."""
+    """Return the key that identical events share; a field that is not a text counts by its `repr`."""
     fields = (
         (name, value if isinstance(value, str) else repr(value))
         for name, value in event.items()
@@ -236,9 +237,9 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 class LevelLogger(structlog.BoundLoggerBase):
     """
-    What `structlog.get_logger()` gives after `configure_logging`: five levels, and `bind` for fields that stay.
+    The logger that `structlog.get_logger()` gives after `configure_logging`: five levels, and `bind` to add fields.
 
-    Where a call may be frequent keep what `bind` returns: what `get_logger` returns binds anew on every call.
+    Where a call may be frequent, keep the logger that `bind` returns: the one from `get_logger` binds on every call.
     """
 
     def debug(self, event: str, **fields: Any) -> None:
@@ -287,7 +288,7 @@ class _Direct:
 
 class _Component:
     """
-    What the lines of one component go through: the logger that structlog wraps.
+    The logger of one component, which structlog wraps: every line of the component is written through it.
 
     A component is the second part of a module's name: `net`, `dialog`, `control`. A logger without a name, as an
     application that embeds an instance may have, has an empty one.
@@ -304,7 +305,7 @@ class _Component:
 
 class _State:
     """
-    What all loggers share; changed by the functions of this module only, always in place.
+    State shared by all loggers; changed by the functions of this module only, always in place.
 
     A logger that was made and kept before a change therefore follows it, and structlog may cache what it makes.
     """
@@ -322,7 +323,7 @@ class _StandardHandler(logging.Handler):
         """Log one record."""
         try:
             event = record.getMessage()
-        except (KeyError, TypeError, ValueError):  # the arguments do not fit the text: told without them
+        except (KeyError, TypeError, ValueError):  # the arguments do not fit the text: log it without them
             event = str(record.msg)
         level = next(name for name, number in reversed(_LEVELS.items()) if record.levelno >= number or name == "debug")
         fields = {"logger": record.name, **({"exc_info": record.exc_info} if record.exc_info else {})}
@@ -342,7 +343,7 @@ def configure_logging(
     Set up logging for the process; a second call replaces the first.
 
     Args:
-        log_format: `auto` is `console` on a terminal, else `json`.
+        log_format: `auto` is `console` on a terminal and `json` elsewhere.
         level: Least severe level that is logged.
         instance: Name of the instance, in every line.
         stream: Where to; standard error when left out.
@@ -403,7 +404,7 @@ def set_log_level(level: LogLevel) -> None:
 
 
 def dropped_lines() -> int:
-    """Lines that were lost since the start, because nobody took them in time."""
+    """Return the number of lines lost since the start because the stream did not accept them in time."""
     return _State.output.dropped
 
 
@@ -425,7 +426,7 @@ def render_json(_logger: object, _method: str, event: Event) -> str:
     ordered |= {name: value for name, value in event.items() if name not in ordered}
     try:
         return _encode(ordered).decode()
-    except (TypeError, ValueError, RecursionError):  # a key that is no text, half a surrogate pair, a loop
+    except (TypeError, ValueError, RecursionError):  # a key that is not a text, half a surrogate pair, a cycle
         return _encode({name: _encodable(value) for name, value in ordered.items()}).decode()
 
 
@@ -438,7 +439,7 @@ def _encodable(value: object) -> object:
 
 
 def _component(name: str = "", *_: object) -> _Component:
-    """What `get_logger(__name__)` writes to."""
+    """Make the logger that `get_logger(__name__)` writes to."""
     return _Component([*name.split("."), ""][1] if name.startswith("broker.") else "")
 
 

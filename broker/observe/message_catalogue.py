@@ -48,9 +48,9 @@ class MessageEntry:
         reason: The word of a disposition, empty for an error.
         title: One sentence.
         when: By channel, when it occurs.
-        told: Who learns of a dropped frame, or of a dialog that failed.
-        original: What the number means there.
-        example: By channel, what makes the error: a statement, a SELECT, Python.
+        told: The party that is notified of a dropped frame, or of a dialog that failed.
+        original: The meaning of the number there.
+        example: By channel, code that causes the error: a statement, a SELECT, Python.
     """
 
     number: int

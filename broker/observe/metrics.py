@@ -71,7 +71,7 @@ SECTIONS = (
     SnapshotSection.DATABASES,
     SnapshotSection.TRANSPORT,
 )
-"""What a scrape needs of an instance."""
+"""The sections of a snapshot that a scrape needs."""
 
 VALUES_MAX = 500
 OTHER = "other"
@@ -88,7 +88,7 @@ Merge: TypeAlias = Callable[[float, float], float]
 
 @dataclass(frozen=True)
 class Scrape:
-    """What the samples of one scrape are read from; `process` is by metric."""
+    """The sources of the samples of one scrape; `process` is by metric."""
 
     snapshot: Snapshot
     stats: Mapping[str, QuickStats | None] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class MetricDefinition:
     Attributes:
         name: As scraped; a counter's ends in `_total`.
         read: Its samples.
-        merge: What becomes of two samples whose labels became equal.
+        merge: Combines two samples whose labels became equal.
     """
 
     name: str
@@ -690,7 +690,7 @@ def histogram_samples(labels: Labels, counts: Mapping[int, float], total: float)
 
 
 def histogram_family(metric: MetricDefinition, samples: Mapping[Labels, float]) -> HistogramMetricFamily:
-    """What the library renders."""
+    """Return the histogram in the form that the library renders."""
     series: dict[Labels, dict[str, float]] = {}
     for (*of_series, part), value in samples.items():
         series.setdefault(tuple(of_series), {})[part] = value
@@ -723,7 +723,7 @@ class LabelCap:
         Args:
             metric: Its name.
             samples: Labels and value; labels may repeat.
-            merge: What becomes of two values with the same labels: their sum, or the lesser.
+            merge: Combines two values with the same labels: their sum, or the lesser.
         """
         merged: dict[Labels, float] = {}
         for labels, value in samples:
@@ -792,7 +792,7 @@ class RouteUp:
                     self._addresses.setdefault(labels, set()).add(address)
 
 
-# --- the process: cheap, and for any thread; what a system does not tell is left out ---
+# --- the process: cheap, and for any thread; what a system does not report is left out ---
 
 _SELF = Path("/proc/self")
 _START_FIELD = 19  # of stat, after the name in brackets: ticks since the machine was started

@@ -1,9 +1,9 @@
 """
-What a script would do to a running instance, before it is carried out: `broker plan` and `POST /v1/plan`.
+Dry run of a script against a running instance: `broker plan` and `POST /v1/plan`.
 
-The script is carried out on copies; what it would leave becomes a second `InstanceView`, and every conversation under
-way is decided in both, and again in both as they will be when the LIFETIMEs that the script sets have ended. An
-endpoint has its conversations in its databases; a gateway keeps none, but remembers what passed through it lately.
+The script is executed on copies, and the result becomes a second `InstanceView`. Every conversation under way is then
+routed in both views, and again in both as they will be when the LIFETIMEs that the script sets have ended. An endpoint
+has its conversations in its databases; a gateway keeps none, but remembers the frames that passed through it lately.
 Nothing is changed, and traffic does not wait.
 """
 
@@ -44,7 +44,7 @@ from broker.store.sqlite.lookup import conversations_under_way
 EDITS_MAX = 1000
 CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm
 ARRIVALS_MAX = 1000  # some 3 kB each
-ANY_OTHER = "any service that no route names"  # stands for all of them where a route of last resort changes
+ANY_OTHER = "any service that no route names"  # listed instead of all of them where a route of last resort changes
 OTHERS_MAX = 3  # further addresses of one decision
 
 Edit = tuple[str, str, Route | None, Route | None]
@@ -81,7 +81,7 @@ class RouteEdit(msgspec.Struct, frozen=True):
 
 
 class Consequence(msgspec.Struct, frozen=True):
-    """What becomes of one conversation under way, or of all that pass through alike."""
+    """The effect on one conversation under way, or on all with the same routing facts that pass through."""
 
     database: Annotated[str | None, Meta(description="Where it lives; null when it passes through or arrives.")]
     conversation: Annotated[
@@ -96,7 +96,7 @@ class Consequence(msgspec.Struct, frozen=True):
 
 
 class WhenExpired(msgspec.Struct, frozen=True):
-    """What becomes of conversations when the last LIFETIME that the script sets has ended."""
+    """The effect on conversations when the last LIFETIME that the script sets has ended."""
 
     at: datetime
     fates: Annotated[dict[str, int], Meta(description="Compared with the routes of now at that instant.")]
@@ -104,7 +104,7 @@ class WhenExpired(msgspec.Struct, frozen=True):
 
 
 class PlanAnswer(msgspec.Struct, frozen=True):
-    """What a script would do to routes and to conversations under way."""
+    """The effect of a script on routes and on conversations under way."""
 
     edits: list[RouteEdit]
     more_edits: Annotated[
@@ -146,7 +146,11 @@ def flows_of_database(db: sqlite3.Connection, instance: bytes) -> Iterator[Plann
 
 
 def flows_of_passage(passed: Iterable[RoutingFacts], hosted: Hosted) -> Iterator[PlannedFlow]:
-    """What passes through or arrives, by conversation where that has a say, else together; replies need no route."""
+    """
+    Yield the flows that pass through or arrive.
+
+    Conversations that routing depends on have one each; the others are grouped by routing facts. Replies need no route.
+    """
     for facts in passed:
         if facts.is_from_target and facts.to_broker_instance in hosted.services_of:
             continue
@@ -159,7 +163,7 @@ def flows_of_passage(passed: Iterable[RoutingFacts], hosted: Hosted) -> Iterator
 
 async def plan_script(instance: Running, request: PlanRequest, *, database: str, executor: Executor) -> PlanAnswer:
     """
-    What a script would do.
+    Return the changes that a script would make.
 
     Args:
         instance: The instance.
@@ -239,7 +243,11 @@ class _PlanRun:
     # --- conversations ---
 
     def _expired(self, at: datetime) -> WhenExpired:
-        """How conversations fare when the last LIFETIME has ended; a route that was to expire anyway is no news."""
+        """
+        Return the effect on conversations when the last LIFETIME has ended.
+
+        A route that expires even without the script is not counted as a change.
+        """
         made = plan(self._flows(at=at), kept=0)
         return WhenExpired(at, {fate.value: count for fate, count in made.fates.items()}, made.harmed)
 

@@ -1,12 +1,12 @@
 """
-Asking the system views: one SELECT, read only, within limits of time and size.
+Queries of the system views: one SELECT, read only, within limits of time and size.
 
-Every statement gets a connection of its own to an empty database in memory, to which the files it names are attached
+Every statement gets a separate connection to an empty database in memory, to which the files it names are attached
 read only. Each view it mentions becomes a temporary view over its file, or a temporary table filled from the daemon,
-under a name that nobody can guess. Two things stand between a text and the files: only a tree that was understood is
-written out as SQL (`broker.observe.tsql`), and SQLite itself asks `_Guard` for each thing the SQL would touch, which
-says no to everything but those views. A reader never blocks a writer; it keeps the log of the file from being reset
-for as long as it runs, one reason for the time limit.
+under a random name that cannot be guessed. Two checks protect the files. Only a syntax tree that was understood is
+rendered as SQL (`broker.observe.tsql`). And SQLite itself asks `_Guard` about each object that the SQL would access;
+`_Guard` denies everything but those views. A reader never blocks a writer. It keeps the write-ahead log of the file
+from being reset for as long as it runs, one reason for the time limit.
 
 Source: SQLite documentation, "Compile-Time Authorization Callbacks", "Write-Ahead Logging", "Query Progress Callbacks",
 "Temporary Files Used By SQLite"; proc(5), /proc/PID/fd.
@@ -93,7 +93,7 @@ _COLUMN = 207
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """What a misspelt name may have meant, as the end of a sentence; empty when nothing is near."""
+    """Return the likely meaning of a misspelt name, as the end of a sentence; empty when nothing is near."""
     by_folded = {known.casefold(): known for known in names}
     near = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.7)
     return f"; did you mean {by_folded[near[0]]}?" if near else ""
@@ -131,26 +131,26 @@ Wanted = Callable[[], bool]
 
 OUT_OF_TIME, TOO_LARGE = 8649, 1105  # the original's: the query was cancelled; no room in tempdb
 _LOOK_SECONDS = 0.05  # between two questions whether it is wanted
-_SPILL_SECONDS, _SPILL_SHARE = 0.25, 20  # between two looks at the files, and times as long as the last one took
+_SPILL_SECONDS, _SPILL_SHARE = 0.25, 20  # between two checks of the files, and times as long as the last one took
 _DESCRIPTORS = Path("/proc/self/fd")
 _SPILLED = "/etilqs_"  # how SQLite names its temporary files
 
 
 class Watch:
     """
-    One statement, from now on; SQLite calls it every so many steps, in the thread that carries the statement out.
+    Watchdog of one statement, whose time begins now.
 
-    What a statement sorts or gathers goes to temporary files when it is much; Linux knows how large they are, though
-    they have no names any more.
+    SQLite calls it every so many steps, in the thread that executes the statement. A large sort or group is spilled to
+    temporary files; Linux reports how large they are, though they are already unlinked.
 
     Args:
-        seconds: It may take.
-        spill_bytes: That temporary files may have, those of all statements of this process together.
-        is_wanted: Whether the client still waits.
+        seconds: The time that the statement may take.
+        spill_bytes: Size that temporary files may have, those of all statements of this process together.
+        is_wanted: Returns whether the client still waits.
 
     Attributes:
-        problem: Why it was ended, "" while it was not.
-        number: Of that error.
+        problem: Why the statement was ended, "" while it was not.
+        number: Number of that error.
     """
 
     __slots__ = ("_deadline", "_is_wanted", "_look_at", "_seconds", "_spill_at", "_spill_bytes", "number", "problem")
@@ -188,7 +188,7 @@ class Watch:
 
 
 def spilled_bytes() -> int:
-    """What the temporary files of SQLite in this process hold; 0 where the system does not tell."""
+    """Return the size of SQLite's temporary files in this process; 0 where the system does not report it."""
     size = 0
     with suppress(OSError):
         for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - a Path for each descriptor would cost more than the look
@@ -226,7 +226,7 @@ VALUE_MAX_BYTES = 64 * 1024  # one value, or one row that is sorted, inside SQLi
 BODY_MAX_BYTES = 1280 * 1024  # the same where bodies are shown: the largest of them, and room
 PATTERN_MAX_BYTES = 256  # of LIKE; its time grows with this times the length of the text
 COLUMNS_MAX = 128  # of a result; three times those of the widest view, and with the above a bound for one row
-PROGRESS_STEPS = 50  # steps of SQLite between two looks at the clock; a step on a large value takes milliseconds
+PROGRESS_STEPS = 50  # steps of SQLite between two readings of the clock; a step on a large value takes milliseconds
 _QUEUE_SCHEMA = "dbo"
 _VIEW_SCHEMA = "sys"
 SELF_MADE = frozenset(
@@ -239,7 +239,7 @@ _INSTANCE_COLUMNS = {name: columns for name, columns in MEMORY_VIEWS.items() if 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
     """
-    What a SELECT gave.
+    The result of a SELECT.
 
     Attributes:
         columns: Names in order, which may repeat.
@@ -308,17 +308,18 @@ class SystemViews:
         self, statement: str, *, database: str | None, shows_bodies: bool = True, is_wanted: Wanted = lambda: True
     ) -> QueryResult:
         """
-        Carry out one SELECT (or WITH ... SELECT). Blocking.
+        Execute one SELECT (or WITH ... SELECT). Blocking.
 
         Args:
             statement: T-SQL.
             database: The one whose views and queues are meant where the statement names none; None is msdb.
-            shows_bodies: Whether the caller may read what applications say to each other; else those columns are NULL.
-            is_wanted: Called again and again, in this thread; when it is false, the statement ends.
+            shows_bodies: Whether the caller may read the bodies of messages; without it those columns are NULL.
+            is_wanted: Called repeatedly, in this thread; when it returns False, the statement ends.
 
         Raises:
-            StatementError: it is none, or cannot be carried out; the number is the original's: 102 syntax, 207 column,
-                208 view or queue, 259 not a SELECT, 911 database, 954 a mirror, 1105 too large, 8649 out of time ..
+            StatementError: it is not a SELECT, or cannot be executed; the number is the original's: 102 syntax,
+                207 column, 208 view or queue, 259 not a SELECT, 911 database, 954 a mirror, 1105 too large,
+                8649 out of time ..
             StoreUnavailableError: a file that cannot be read.
         """
         home = self.find_database(database or MSDB)
@@ -335,7 +336,7 @@ class SystemViews:
         return database_names(self.databases)
 
     def find_database(self, name: str) -> str | None:
-        """The database of this name, in any case unless case tells two apart."""
+        """Find the database of this name, in any case unless two names differ only in case."""
         return find_name(name, self.names)
 
 
@@ -380,7 +381,7 @@ class _QueryRun:
             raise translate(error, statement, columns=self._columns, path=path) from error
         return QueryResult(columns, rows, truncated)
 
-    # --- what a name stands for -----------------------------------------------------------------------------
+    # --- what a name refers to -----------------------------------------------------------------------------
 
     def _make(self, table: TableName, statement: SelectQuery) -> str:
         """The temporary view or table for a name; made once."""

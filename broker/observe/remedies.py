@@ -1,5 +1,5 @@
 """
-What to do, by cause: one sentence for each disposition of a frame and each number of an Error message.
+Remedies by cause: one sentence for each disposition of a frame and each number of an Error message.
 
 Pure texts, for status, events, `broker why` and the pages of errors; names are filled in by the caller.
 """
@@ -96,7 +96,7 @@ _BY_ERROR: Mapping[int, str] = {
 
 
 def remedy_of(disposition: str, *, instance: str, service: str, table: str = "msdb") -> str:
-    """What to do about frames that end by this disposition at this instance."""
+    """Return the remedy for frames that end by this disposition at this instance."""
     text = _BY_DISPOSITION.get(
         disposition, "see the page on dispositions: {instance} tells the reason in broker status"
     )
@@ -104,12 +104,12 @@ def remedy_of(disposition: str, *, instance: str, service: str, table: str = "ms
 
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
-    """The same for the last frame that was dropped for a reason."""
+    """Return the remedy for the last frame that was dropped for a reason."""
     return remedy_of(drop.disposition, instance=instance, service=drop.fields.to_service_name or "SERVICE")
 
 
 def remedy_of_unreached(address: str, problem: str) -> str:
-    """What to do about a next hop that is not reached, for a reason that the instance here or there tells."""
+    """Return the remedy for a next hop that is not reached, for a reason that the instance here or there reports."""
     if MAY_NOT_CONNECT in problem:
         where = f"the instance at {address}" if problem.startswith("FATAL") else "this instance"
         return f"in msdb of {where}: run the GRANT CONNECT that the reason names, or REVOKE the DENY"
@@ -117,7 +117,7 @@ def remedy_of_unreached(address: str, problem: str) -> str:
 
 
 def remedy_of_error(code: int | None, *, service: str) -> str:
-    """What to do about a dialog that failed with this number; a positive one is an application's own."""
+    """Return the remedy for a dialog that failed with this number; a positive one is an application's own."""
     end = "RECEIVE the Error message and END CONVERSATION here"
     if code is None:
         return end

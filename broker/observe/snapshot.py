@@ -7,7 +7,7 @@ Each section is as of one moment. A scrape reads many of them, so `read_snapshot
 `STEP_SECONDS`: a thousand connections take 10 ms, and traffic does not wait for them.
 
 Instants are seconds of the loop's clock; `Snapshot.utc` converts them. Sentences for people, such as why a frame waits,
-are made here, once. What lies in the files of databases is in `broker.observe.database_stats`.
+are made here, once. Figures from the files of databases are in `broker.observe.database_stats`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ForwardingSnapshot(Struct, frozen=True, kw_only=True):
-    """What the forwarder has counted, and the pool of frames that wait. `received` is by kind of frame."""
+    """Counters of the forwarder, and its pool of waiting frames. `received` is by kind of frame."""
 
     received: Mapping[int, int] = {}
     forwarded: int = 0
@@ -183,7 +183,7 @@ class LinkSnapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def direction(self) -> str:
-        """Who opened the connection: `in` is the peer, `out` is this instance."""
+        """The side that opened the connection: `in` is the peer, `out` is this instance."""
         return "in" if self.is_accept else "out"
 
     @property
@@ -222,7 +222,7 @@ class MirrorSnapshot(Struct, frozen=True):
 
 
 class FrameFields(Struct, frozen=True):
-    """What the beginning of a frame says, by column of the views; all None of a frame that is not known."""
+    """Header fields of a frame, by column of the views; all None for a frame that is not known."""
 
     conversation_id: uuid.UUID | None = None
     is_initiator: bool | None = None
@@ -249,13 +249,13 @@ class DropSnapshot(Struct, frozen=True):
 
     @property
     def fields(self) -> FrameFields:
-        """What the last frame said; in any thread."""
+        """The header fields of the last frame; safe in any thread."""
         frame = encode_dialog(self.sample, b"") if isinstance(self.sample, Header) else self.sample or b""
         return frame_fields(frame) if len(frame) >= MIN_DIALOG_FRAME else FrameFields()
 
 
 class RouteFrames(Struct, frozen=True):
-    """Frames that left by a route; `next_hop` is None for all whose route is remembered no more."""
+    """Frames sent by a route; `next_hop` is None for all whose route is no longer remembered."""
 
     route: str
     next_hop: str | None
@@ -329,7 +329,7 @@ def read_snapshot(instance: Running, sections: Iterable[SnapshotSection]) -> Sna
 
 
 async def read_snapshot_in_steps(instance: Running, sections: Iterable[SnapshotSection]) -> Snapshot:
-    """The same in several iterations of the loop, each section as of its own moment."""
+    """Read the same in several iterations of the loop, each section as of the moment when it is read."""
     loop = asyncio.get_running_loop()
     found: dict[SnapshotSection, tuple[Any, ...]] = {}
     deadline = time.monotonic() + STEP_SECONDS
@@ -440,7 +440,7 @@ def _read_traffic(instance: Running) -> TrafficSnapshot:
 
 
 def dropped_by_reason(instance: Running) -> Counter[Disposition]:
-    """What ended here for another reason than arriving, in the forwarder or in a database, departed ones included."""
+    """Count undelivered frames by disposition, in the forwarder or in a database, departed databases included."""
     dropped = instance.forwarder.dropped + instance.past.dropped
     for endpoint in instance.endpoints.values():
         dropped.update(endpoint.dropped)
@@ -597,14 +597,14 @@ def _read_held(instance: Running, _: float) -> Iterator[HeldFrames]:
 
 
 def _next_hop(outbox: Outbox, instance: Running) -> NetworkAddress | MirroredPair:
-    """Where an outbox leads now: of a pair its principal, or the pair itself while that is not known."""
+    """Return the next hop of an outbox now: of a pair its principal, or the pair itself while that is not known."""
     if isinstance(outbox.address, NetworkAddress):
         return outbox.address
     return instance.mirrors.principal_of(outbox.address) or outbox.address
 
 
 def _why_held(outbox: Outbox, instance: Running) -> str:
-    """What the frames for one address, or for a mirrored pair, wait for, and how much waits there."""
+    """Say why the frames for one address, or for a mirrored pair, wait, and how many bytes wait there."""
     address, share = _next_hop(outbox, instance), outbox.share
     if isinstance(address, MirroredPair):
         disposition = Disposition.PRINCIPAL_UNKNOWN
@@ -658,7 +658,7 @@ def _read_mirrors(instance: Running, _: float) -> Iterator[MirrorSnapshot]:
 
 def frame_fields(frame: Buffer) -> FrameFields:
     """
-    What a frame says, as received; also of one that is malformed after its length.
+    Return the header fields of a frame, as received; also of one that is malformed after its length.
 
     The time to live is in whole seconds, as the original's; less than a second still counts as one.
     """

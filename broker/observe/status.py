@@ -1,5 +1,5 @@
 """
-The JSON of `/v1/status`: the state of an instance at a glance, a contract told in docs/admin.md.
+The JSON of `/v1/status`: the state of an instance at a glance, a contract documented in docs/admin.md.
 
 One struct for each object of the answer. The daemon fills them (`broker.observe.status_rendering`); the command line,
 the judgement of health and the tests read them. Every field has a default, so that the answer of another
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class WarningKind(StrEnum):
-    """What a warning about connections is about; decides how much it matters and what is to be done."""
+    """The subject of a warning about connections; it decides the severity and the remedy."""
 
     PLAIN_TEXT = "plain text"
     FILES_NOT_IN_USE = "certificate files not in use"
@@ -27,7 +27,7 @@ class WarningKind(StrEnum):
 
 
 class TransportWarning(Struct, frozen=True):
-    """What an operator should know about connections; `kind` is a `WarningKind`, or one of a later release."""
+    """A warning about connections for an operator; `kind` is a `WarningKind`, or one of a later release."""
 
     kind: str = ""
     text: str = ""
@@ -43,7 +43,7 @@ class TaskStatus(Struct, frozen=True):
 
 
 class ScriptStatus(Struct, frozen=True):
-    """How far a script under way is."""
+    """Progress of a script under way."""
 
     source: str = ""
     stage: str = ""
@@ -53,7 +53,7 @@ class ScriptStatus(Struct, frozen=True):
 
 
 class ReloadStatus(Struct, frozen=True):
-    """How reading the configuration again went."""
+    """Results of reading the configuration again."""
 
     successful: bool = True
     problem: str = ""
@@ -65,7 +65,7 @@ class ReloadStatus(Struct, frozen=True):
 
 
 class JournalStatus(Struct, frozen=True):
-    """What was recorded, and what of it has become spans."""
+    """The records of the journal, and the spans made of them."""
 
     directory: str = ""
     sample: float = 0.0
@@ -84,7 +84,7 @@ class JournalStatus(Struct, frozen=True):
 
 
 class DrainStatus(Struct, frozen=True):
-    """How far the instance has drained."""
+    """Progress of draining the instance."""
 
     stage: str = ""
     reason: str = ""
@@ -97,7 +97,7 @@ class DrainStatus(Struct, frozen=True):
 
 
 class AddressStatus(Struct, frozen=True):
-    """What is known of an address: its health as routing sees it, and what waits for it. `peer` serves it now."""
+    """State of an address: its health as routing sees it, and the frames held for it. `peer` serves it now."""
 
     health: str = ""
     problem: str = ""
@@ -108,7 +108,7 @@ class AddressStatus(Struct, frozen=True):
 
 
 class NextHopStatus(Struct, frozen=True):
-    """What waits for a next hop, for how long, why, and in how many seconds it is dialled again."""
+    """Frames held for a next hop, for how long, why, and in how many seconds it is dialled again."""
 
     next_hop: str = ""
     held: int = 0
@@ -128,7 +128,7 @@ class ServiceCounts(Struct, frozen=True):
 
 
 class LedgerStatus(Struct, frozen=True):
-    """What became of the messages that applications have sent; `failed` is by reason."""
+    """The fate of the messages that applications have sent; `failed` is by reason."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -182,7 +182,7 @@ class TransportStatus(Struct, frozen=True, kw_only=True):
 
 
 class ForwardingStatus(Struct, frozen=True, kw_only=True):
-    """What the forwarder has counted since the start, and what waits."""
+    """Counters of the forwarder since the start, and the frames held now."""
 
     enabled: bool = True
     received: dict[str, int] = {}
@@ -217,7 +217,7 @@ class ConnectionStatus(Struct, frozen=True, kw_only=True):
 
 
 class PartnerStatus(Struct, frozen=True):
-    """What one partner of a mirrored pair said last."""
+    """The last report of one partner of a mirrored pair."""
 
     role: str | None = None
     epoch: int | None = None
@@ -240,7 +240,7 @@ class MirrorStatus(Struct, frozen=True):
 
 
 class RoleStatus(Struct, frozen=True):
-    """What the instance is for one of its databases."""
+    """The mirroring role of the instance for one of its databases."""
 
     broker_instance: str | None = None
     role: str = ""

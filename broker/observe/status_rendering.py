@@ -68,13 +68,13 @@ def render_status(
     audit_problem: str = "",
 ) -> Status:
     """
-    The status of an instance.
+    Return the status of an instance.
 
     Args:
         snapshot: Has the sections of `STATUS`.
-        stats: What the files tell, by database; None for one that could not be read.
+        stats: Statistics from the files, by database; None for one that could not be read.
         room_problem: Why the disk of the state directory is too full; "" while it is not.
-        audit_problem: Why changes cannot be written down; "" while they can.
+        audit_problem: Why changes cannot be recorded; "" while they can.
     """
     return Status(
         name=snapshot.name,
@@ -106,7 +106,7 @@ def render_status(
 
 
 def own_certificate_problem(security: Security, *, now: datetime | None = None) -> str:
-    """Why no peer can trust this instance any more; "" while one can."""
+    """Say why no peer can trust this instance now; "" while peers can."""
     own = security.own
     if own is None or own.not_after > (now or datetime.now(UTC)):
         return ""

@@ -4,7 +4,7 @@
 A row of counters is recorded every second, listeners or not; it costs a dozen additions, and the ring of them some 100
 KiB. While clients listen, one `StatsStream` serves all of them: it remembers the counters of its last event, and which
 connections ended lately. Nothing here reads an instance. Every list is cut to its biggest rows with the sums of the
-rest, and names to 200 characters, since they come from peers and applications. The shape is a contract, told in
+rest, and names to 200 characters, since they come from peers and applications. The format is a contract, documented in
 docs/status-page.md.
 """
 
@@ -30,13 +30,13 @@ from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.tsql import render_instant
 
 SECTIONS = (*STATUS, SnapshotSection.BY_ROUTE)
-"""What an event needs of an instance."""
+"""The sections of a snapshot that an event needs."""
 
 ROWS_MAX = 600  # of the history: ten minutes
 PEERS_MAX = NEXT_HOPS_MAX = ROUTES_MAX = DROPS_MAX = MIRRORS_MAX = 40  # what a page can show, and some 100 KiB in all
 WAITING_MAX, DATABASES_MAX, CERTIFICATES_MAX, SCRIPTS_MAX, LISTEN_MAX = 30, 20, 20, 64, 20
 GONE_SECONDS, GONE_MAX = 60.0, 40  # for which a connection that has ended is still shown, and how many
-CERTIFICATE_DAYS = 30  # what ends within them is shown whoever it belongs to
+CERTIFICATE_DAYS = 30  # a certificate that ends within them is shown, an own one or a peer's
 
 RATED = ("received", "forwarded", "delivered", "dropped", "sent", "acknowledged")
 LATENCIES = ("loop_lag_s", "hop_p50_s", "hop_p99_s", "ack_p50_s", "ack_p99_s")
@@ -52,8 +52,11 @@ class Counters(Struct, frozen=True):
     """
     The dozen numbers that are recorded every second, listeners or not.
 
-    Dialog frames that passed the forwarder, messages of the databases here, and what waits now; `hops` and `trips` are
-    how many frames were here, and acknowledgements under way, for how long, by position in `BUCKETS`.
+    They count dialog frames that passed the forwarder, messages of the databases here, and frames held now.
+
+    Attributes:
+        hops: Number of frames by how long they were here, by position in `BUCKETS`.
+        trips: Number of acknowledgements by how long they were under way, by position in `BUCKETS`.
     """
 
     received: int = 0
@@ -97,7 +100,7 @@ def _trips(parts: Iterable[Counter[Any]]) -> tuple[float, ...]:
 
 class Rates:
     """
-    What counters grew by, a second, since the last update; for one reader.
+    Growth of counters, per second, since the last update; for one reader.
 
     A counter that is smaller than before has restarted, so all of it is growth. One that was not there before grew from
     0; at the first update nothing is known. `seconds` have passed since the last one, 0.0 at the first.
@@ -334,12 +337,12 @@ def top_rows(
     rows: Sequence[Row], most: int, *, weight: Callable[[Row], Any], sums: Sequence[str] = ()
 ) -> dict[str, Any]:
     """
-    The heaviest rows, and what the rest comes to. Cost: O(rows * log most).
+    Return the heaviest rows, and the sums of the others. Cost: O(rows * log most).
 
     Args:
         rows: All of them.
         most: Rows that are kept.
-        weight: What a row counts; of equals the first are kept.
+        weight: Returns the value that rows are ordered by; of equals the first are kept.
         sums: Columns that are added up over the rows that are not kept; what is not known counts as 0.
 
     Returns:
@@ -409,7 +412,7 @@ def _drop(drop: DropSnapshot, rate: float | None, snapshot: Snapshot) -> Row:
 
 
 def _waiting(status: Status, stats: Mapping[str, DatabaseStats | None]) -> Row:
-    """What waits and why, at the gateway by next hop and in databases by service."""
+    """Return the messages that wait and why, at the gateway by next hop and in databases by service."""
     rows: list[Row] = [
         {
             "at": "next hop",
@@ -445,7 +448,7 @@ def _next(attempt_s: float | None) -> str | None:
 
 
 def _stats(stats: DatabaseStats | None) -> Row:
-    """What a database's file holds; null while that is not known."""
+    """Return the statistics of a database's file; null while they are not known."""
     if stats is None:
         unknown = ("waiting_messages", "oldest_waiting_s", "quarantined", "queues", "queue_count", "ledger")
         return dict.fromkeys(unknown)

@@ -87,7 +87,7 @@ def _to_datetime(value: Value) -> Value:
 
 
 def _plus(left: Value, right: Value) -> Value:
-    """`+` joins texts and adds numbers; a text beside a number is read as one."""
+    """`+` joins texts and adds numbers; a text next to a number is read as a number."""
     if left is None or right is None:
         return None
     if isinstance(left, str) and isinstance(right, str):
@@ -180,8 +180,8 @@ _TYPES = {
     **dict.fromkeys((_T.BINARY, _T.VARBINARY), "BLOB"),
 }
 _NOW_NAMES = frozenset({"GETUTCDATE", "SYSUTCDATETIME", "SYSDATETIME", "SYSDATETIMEOFFSET"})
-# What a statement may call, as sqlglot reads it. Others are not rendered: for some, sqlglot writes an argument twice,
-# which doubles the text with each level of nesting.
+# Functions that a statement may call, as sqlglot reads them. Others are not rendered: for some, sqlglot writes an
+# argument twice, which doubles the text with each level of nesting.
 _CALLS: frozenset[type[exp.Expr]] = frozenset(
     {exp.Abs, exp.And, exp.Avg, exp.Case, exp.Cast, exp.Coalesce, exp.Count, exp.CurrentTimestamp, exp.Date}
     | {exp.Datetime, exp.DenseRank, exp.Exists, exp.FirstValue, exp.GroupConcat, exp.If, exp.Lag, exp.LastValue}
@@ -215,7 +215,7 @@ def collation_of(name: str) -> str | None:
 
 
 def bare(node: exp.Expr) -> exp.Expr:
-    """What the statement said, without the conversion that sqlglot puts around an argument."""
+    """Return the argument as the statement has it, without the conversion that sqlglot puts around it."""
     inner: exp.Expr = node.this if isinstance(node, exp.Cast) and node.to.this is _T.TEXT else node
     return inner
 
@@ -294,7 +294,7 @@ _WRITES = frozenset(
 )
 _READ_ONLY = "the system views are read only"
 _TOO_DEEP = "the statement is nested too deeply"
-# What sqlglot reads and SQLite would not do: the tree's part, the word it begins with, number, sentence.
+# Syntax that sqlglot parses and SQLite does not support: the tree's part, the word it begins with, number, sentence.
 _REFUSED: tuple[tuple[type[exp.Expr], str, int, str], ...] = (
     (exp.DML, "", 259, _READ_ONLY),
     (exp.Into, "INTO", 259, "SELECT INTO would write; only reading is allowed here"),
@@ -362,11 +362,11 @@ class SelectQuery:
 
     Attributes:
         text: As given, with line feeds.
-        tables: What it reads.
-        own: What it defines itself (WITH), case-folded.
+        tables: The tables that it reads.
+        own: The names that it defines itself (WITH), case-folded.
 
     Raises:
-        DdlSyntaxError: 102, 105, 191: no T-SQL, more than one statement, too long, nested too deeply.
+        DdlSyntaxError: 102, 105, 191: not T-SQL, more than one statement, too long, nested too deeply.
         StatementError: 259 it would write; another number for what is not supported.
     """
 
@@ -448,13 +448,13 @@ class SelectQuery:
         return self._error_at(number, problem, place, kind)
 
     def _name_of(self, call: exp.Func) -> str:
-        """The name of a call as the text has it; the parser's where the text is no call by its form, as a -> b."""
+        """Return the name of a call as the text has it; the parser's where the text has no call syntax, as a -> b."""
         if isinstance(call, exp.Anonymous):
             return call.name
         return self.text[call.meta["start"] : call.meta["end"] + 1] if "start" in call.meta else call.sql_name()
 
     def _find(self, word: str) -> tuple[int, int] | None:
-        """Where a name stands, its qualifiers included when they are written there too."""
+        """Find the position of a name, its qualifiers included when they are written there too."""
         parts = [part.casefold() for part in word.split(".")[-_NAME_PARTS:]]
         for count in range(len(parts)):
             found = self._find_parts(parts[count:])
@@ -521,7 +521,7 @@ class SelectQuery:
         except ParseError as error:
             raise self._syntax_error(error) from None
         except (AttributeError, LookupError, TokenError, TypeError, ValueError):
-            # What sqlglot does over some texts that are no T-SQL, such as an empty name for the part of a date.
+            # sqlglot raises these on some texts that are not T-SQL, such as an empty name for the part of a date.
             problem = "incorrect syntax: a part of the statement is empty, or is not what it has to be there"
             raise DdlSyntaxError(102, problem) from None
         tree = trees[0]
@@ -530,7 +530,11 @@ class SelectQuery:
         return tree
 
     def _syntax_error(self, error: ParseError) -> StatementError:
-        """The parser tells line and last column of the token at which it stopped, but not in a name that is a type."""
+        """
+        Make the error for a text that does not parse.
+
+        The parser reports line and last column of the token at which it stopped, but not in a name that is a type.
+        """
         if not error.errors:
             return DdlSyntaxError(102, f"incorrect syntax: {error}")
         found = error.errors[0]
@@ -639,7 +643,7 @@ class SelectQuery:
 
 
 def _without_go(text: str) -> str:
-    """The text without a last line that says GO; in one pass, whatever blanks stand in it."""
+    """Return the text without a last line GO; in one pass, whatever blanks that line has."""
     head, line_feed, last = text.rstrip().rpartition("\n")
     return head + line_feed if line_feed and _GO.fullmatch(last) else text
 

@@ -39,7 +39,7 @@ class LoopReader:
         self._loop = asyncio.get_running_loop()
 
     def by_view(self) -> dict[str, RowSource]:
-        """What gives the rows of each view."""
+        """Return the source of the rows of each view."""
         return {view.name: partial(self.rows, view) for view in SNAPSHOT_VIEWS}
 
     def rows(self, view: MemoryView[Snapshot]) -> Iterator[Row]:
@@ -48,7 +48,7 @@ class LoopReader:
 
     def transmission_statuses(self) -> Mapping[bytes, str]:
         """
-        What is known of each dialog that has something to send, by its conversation_handle.
+        Return the status of each dialog that has something to send, by its conversation_handle.
 
         Raises:
             StoreUnavailableError: a file that cannot be read.
@@ -67,7 +67,7 @@ class LoopReader:
             yield from self._on_loop(partial(_read_statuses, endpoint, step))
 
     def _on_loop(self, read: Callable[[], _T]) -> _T:
-        """What a function returns that is called on the loop."""
+        """Call a function on the loop, and return its result."""
         answer: Future[_T] = Future()
 
         def call() -> None:

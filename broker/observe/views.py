@@ -57,7 +57,7 @@ class MemoryView(Generic[Source]):
 
     Attributes:
         columns: By name, the function from an item and its source to the value; UUIDs, instants and bools are values.
-        items: What becomes rows, from a snapshot or from the files of databases.
+        items: Returns the items that become rows, from a snapshot or from the files of databases.
         sections: Of the snapshot that `items` needs.
     """
 
@@ -282,7 +282,7 @@ _SIDES = {"address": 0, "mirror": 1}
 
 
 def _said(side: int, attribute: str) -> Column:
-    """What a partner of a mirrored pair said."""
+    """Column of an attribute that a partner of a mirrored pair reported."""
     return lambda mirror, _: getattr(mirror.seen[side], attribute)
 
 
@@ -358,7 +358,7 @@ class _RoleRow(Struct, frozen=True):
 
     @property
     def partner(self) -> str | None:
-        """Who has taken the database over, at its mirror."""
+        """The instance that has taken the database over; None unless this instance is its mirror."""
         return (self.role.principal or None) if self.role.role is MirrorRole.MIRROR else None
 
 
@@ -408,7 +408,7 @@ def database_ids(databases: Iterable[str]) -> dict[str, int]:
 
 
 def find_name(name: str, names: Iterable[str]) -> str | None:
-    """The name itself, else the only one that differs in case alone."""
+    """Find the name itself, or the only one that differs in case alone; None when there is neither."""
     alike = [known for known in names if known.casefold() == name.casefold()]
     return name if name in alike else alike[0] if len(alike) == 1 else None
 
@@ -513,7 +513,7 @@ AUDIT_COLUMNS = {
     "problem": "problem",
     "unsaid": "unsaid",
 }
-AUDIT_ROWS_MAX = 10_000  # what one SELECT gives
+AUDIT_ROWS_MAX = 10_000  # rows of one SELECT
 INTEGER_MAX = 2**63 - 1  # of SQLite
 BYTES_MAX = 32 * 1024 * 1024
 
@@ -540,7 +540,7 @@ def _last_lines(file: Path, most: int) -> list[bytes]:
         size = opened.seek(0, 2)
         begin = max(0, size - most)
         opened.seek(begin)
-        data = opened.read(size - begin)  # no more: memory is taken for as much as is asked for
+        data = opened.read(size - begin)  # not `most`: memory is allocated for as much as is asked for
     lines = data.splitlines()
     return lines[1:] if begin else lines
 

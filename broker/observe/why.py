@@ -1,9 +1,9 @@
 """
 Why a conversation or a message does not go on: `broker why`, as one instance answers it.
 
-`look` searches the files and the frames that wait, so it is for a thread; `answer_why` adds the routing decision and
-makes findings of it all: a finding is a chain of causes in plain words, what happens next, and what to do. The instance
-may be one that runs, or the files of a configuration. The findings of all instances on the way make the trace
+`look` searches the files and the frames that wait, so it is for a thread. `answer_why` adds the routing decision and
+makes findings of both: a finding is a chain of causes in plain words, what happens next, and what to do. The instance
+may be one that runs, or the files of a configuration. The findings of all instances along the path make the trace
 (`broker.admin.trace`); JSON and the terminal show the same values.
 """
 
@@ -41,7 +41,7 @@ Guid = Annotated[str, Meta(description="Upper case, as the views show it.")]
 
 
 class Severity(IntEnum):
-    """How a finding weighs in the trace: of the weightiest the one that is farthest on the way is the cause."""
+    """Weight of a finding in the trace: of the weightiest the one that is farthest along the path is the cause."""
 
     FINE = 0
     WAITING = 1  # it goes on by itself
@@ -49,7 +49,7 @@ class Severity(IntEnum):
 
 
 class WhyRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What is asked about."""
+    """The id that is asked about."""
 
     id: Annotated[
         UUID, Meta(description="A conversation_handle, a conversation_id, or the message_id of a held frame.")
@@ -142,7 +142,7 @@ class HeldShown(msgspec.Struct, frozen=True):
 
 
 class WhyAnswer(msgspec.Struct, frozen=True):
-    """What one instance knows of a conversation or message. An id that it does not know is no error."""
+    """Knowledge of one instance about a conversation or message. An id that it does not know is not an error."""
 
     instance: str
     broker_instance: Annotated[str | None, Meta(description="Null when it has never run.")]
@@ -160,7 +160,7 @@ class WhyAnswer(msgspec.Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether anything here tells of it."""
+        """True if a side, open or closed, or a held frame was found."""
         return bool(self.sides or self.closed or self.held)
 
 
@@ -174,7 +174,7 @@ LIFETIME_OVER = -8489  # number of the Error message that says so
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where and when a finding is made; `now` is UTC seconds since 1970."""
+    """Place and time of a finding; `now` is UTC seconds since 1970."""
 
     instance: str
     database: str
@@ -187,7 +187,7 @@ class Spot:
 
 
 def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Iterator[WhyFinding]:
-    """What is to be said about one side; at least one finding."""
+    """Yield the findings about one side; at least one."""
     if side.state == "ER":
         yield _failed(side, spot)
         return
@@ -259,7 +259,7 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
 
 
 def _ending(side: SideShown) -> str:
-    """What the Error message says that this side has ended with, while it is not acknowledged."""
+    """Return the error that this side has ended with, while its Error message is not acknowledged; "" otherwise."""
     if side.sent_error_code is None:
         return ""
     told = f": {side.sent_error_text}" if side.sent_error_text else ""
@@ -295,7 +295,7 @@ def _problem(way: ExplainAnswer | None) -> tuple[str, str] | None:
 
 
 def _refused(status: str) -> str | None:
-    """The disposition that the next hop told."""
+    """Return the disposition that the next hop reported; None when it reported none."""
     _, found, rest = status.partition(REFUSED)
     return rest.rpartition(" (")[0].partition(": ")[0] or None if found else None
 
@@ -304,7 +304,7 @@ def _refused(status: str) -> str | None:
 
 
 def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
-    """About what waits for the application of this side."""
+    """Yield findings about messages that wait for the application of this side."""
     if side.poison is not None:
         yield _poisoned(side, spot)
     elif side.ready:
@@ -435,12 +435,12 @@ _HIDDEN = "its text is shown to admins"
 @dataclass(slots=True)
 class WhyFacts:
     """
-    What was found.
+    The facts found about an id.
 
     Attributes:
-        found: By database, with its broker instance.
+        found: Facts by database, with its broker instance.
         held: Rows of frames, by column.
-        looked_in: What was searched, and what could not be.
+        looked_in: The places that were searched, and those that could not be.
     """
 
     conversation_id: bytes | None = None
@@ -496,7 +496,7 @@ def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: floa
         return
     try:
         with closing(open_watch(path)) as db:
-            check_schema(db)  # what the tables of another release mean is not known here
+            check_schema(db)  # the meaning of another release's tables is not known here
             instance, found = broker_instance(db), find_conversation(db, told.conversation_id or guid, now)
     except (sqlite3.Error, StoreUnavailableError) as error:
         problem = error.problem if isinstance(error, StoreUnavailableError) else sentence(error)
@@ -520,12 +520,12 @@ def answer_why(
     shows_texts: bool = True,
 ) -> WhyAnswer:
     """
-    What was found, with what follows from it.
+    Make the answer: the facts, with the findings that follow from them.
 
     Args:
         place: The instance.
-        guid: What was asked about.
-        told: What was found.
+        guid: The id that was asked about.
+        told: The facts that were found.
         dropped: Frames dropped here since the start, by reason.
         is_running: False when only files were read.
         now: UTC seconds since 1970.
@@ -571,7 +571,7 @@ def answer_why(
 
 
 def _way_of_side(place: InstanceView, database: str, instance: bytes, side: ConversationSide) -> ExplainAnswer | None:
-    """Where messages of this side go; None for a database that the instance does not have at work now."""
+    """Route messages of this side; None for a database that the instance does not have at work now."""
     if database not in place.homes or place.homes[database].broker_instance != instance:
         return None
     far = side.far_broker_instance
@@ -606,7 +606,7 @@ def _way_of_frames(place: InstanceView, told: WhyFacts, direction: tuple[str, st
 
 
 def side_shown(database: str, side: ConversationSide) -> SideShown:
-    """A side as it is told."""
+    """Convert a side into the form of the answer."""
     inbound = side.inbound
     return SideShown(
         database=database,
