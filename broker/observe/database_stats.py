@@ -82,7 +82,7 @@ class DatabaseStats(msgspec.Struct, frozen=True):
 
     @property
     def quick(self) -> QuickStats:
-        """The same as far as a status shows it."""
+        """The part of these statistics that a status shows."""
         queues = tuple(QueueStatus(one.name, one.is_receive_enabled, one.oldest_s) for one in self.queues)
         return QuickStats(self.backlog, self.ledger, self.quarantined, queues)
 
@@ -93,17 +93,17 @@ def read_quick_stats(paths: Mapping[str, Path]) -> dict[str, QuickStats | None]:
 
 
 def read_database_stats(paths: Mapping[str, Path]) -> dict[str, DatabaseStats | None]:
-    """By database, for the events. Cost: the messages that lie there."""
+    """Read statistics by database, for the events. Cost: the messages that are stored there."""
     return {name: _read(path, _database_stats) for name, path in paths.items()}
 
 
 def read_ledger(path: Path) -> LedgerBalance | None:
-    """The ledger of the database in this file."""
+    """Read the ledger of the database in this file."""
     return _read(path, read_balance)
 
 
 def find_conversation(path: Path, conversation: UUID) -> Contact | None:
-    """The side of a dialog in this file that has this handle or this id; of two sides, the initiator's."""
+    """Find the side of a dialog in this file that has this handle or this id; of two sides, the initiator's."""
     return _read(path, lambda db: find_contact(db, conversation.bytes))
 
 
@@ -140,11 +140,11 @@ def _database_stats(db: sqlite3.Connection) -> DatabaseStats:
 
 
 def ledger_status(balance: LedgerBalance) -> LedgerStatus:
-    """A ledger as the JSON of a status."""
+    """Convert a ledger into its JSON form in a status."""
     return LedgerStatus(balance.sent, balance.acknowledged, balance.held, dict(balance.failed), balance.unaccounted)
 
 
-# --- the census: what lives in each database, and its ledger ---
+# --- the census: the contents of each database, and its ledger ---
 
 
 class CensusRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -220,14 +220,14 @@ class SideCounts:
 
 
 class SideCounter:
-    """Remembers what was counted last, by file; used by one thread. `clock` gives monotonic seconds."""
+    """Keeps the last counts by file; used by one thread. `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._counts: dict[Path, SideCounts] = {}
 
     def count(self, paths: Mapping[str, Path]) -> dict[str, SideCounts]:
-        """By database; one that cannot be read now is left out, one that is not due has its last counts."""
+        """Count by database; one that cannot be read now is left out, one that is not due has its last counts."""
         self._counts = {path: counts for path, counts in self._counts.items() if path in paths.values()}
         for path in paths.values():
             self._walk(path)
@@ -247,7 +247,7 @@ class SideCounter:
             if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
                 self._counts.pop(path, None)
                 return
-            counts = counts or SideCounts()  # what was counted before is better than nothing
+            counts = counts or SideCounts()  # the previous counts are better than none
         counts.due = self._clock() + REST_FACTOR * (self._clock() - began)
         self._counts[path] = counts
 

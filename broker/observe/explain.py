@@ -1,5 +1,5 @@
 """
-Why a message goes where it goes: the question, and the answer of one instance.
+Explanation of a routing decision: the question, and the answer of one instance.
 
 An instance that runs, or the one that a configuration describes, becomes an `InstanceView`, which holds what a question
 needs; the answer is then the same function of view and question, so that both use the same words. Nothing is sent, and
@@ -41,7 +41,7 @@ from broker.security.principal import NOBODY, PrincipalError, Who, who_is
 
 
 class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A message whose way is asked for; nothing is sent."""
+    """A message whose route is asked for; nothing is sent."""
 
     to: Annotated[str | None, Meta(description="The service; left out: that of the conversation.")] = None
     broker_instance: Annotated[
@@ -83,14 +83,14 @@ class SendingDatabase(Struct, frozen=True):
 
 class InstanceView(Struct, frozen=True):
     """
-    An instance that can be asked.
+    An instance as the input of a routing question.
 
     Attributes:
         broker_instance: 16 bytes, None when the instance has never run.
         surroundings: The routing context, which decides about frames that arrive.
         homes: Its user databases by name.
-        grants: Those of msdb.
-        principal: As whom its peers know it.
+        grants: The grants in msdb.
+        principal: The principal under which its peers know it.
     """
 
     name: str
@@ -104,7 +104,7 @@ class InstanceView(Struct, frozen=True):
 
 
 def running_place(instance: Running) -> InstanceView:
-    """A running instance as it is at this moment. Loop-only, and so is what asks for health, problems and pairs."""
+    """Return a running instance as it is now. Loop-only, and so are its functions for health, problems and pairs."""
     homes = {
         name: SendingDatabase(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
         for name, endpoint in instance.endpoints.items()
@@ -124,7 +124,7 @@ def running_place(instance: Running) -> InstanceView:
 
 
 def frozen_place(instance: Running) -> InstanceView:
-    """The same for another thread, as it is at this moment. Loop-only."""
+    """Return a copy of a running instance as it is now, for use in another thread. Loop-only."""
     place, peers = running_place(instance), instance.peers
     health = {address: peers.table.health_of(address) for address in peers.table.known_addresses}
     problems = {address: peers.table.problem_of(address) for address in health}
@@ -139,13 +139,13 @@ def frozen_place(instance: Running) -> InstanceView:
 
 
 def principal_of(own: Identity | None) -> str | None:
-    """As whom peers know an instance with this certificate."""
+    """Return the principal under which peers know an instance with this certificate."""
     return None if own is None else own.who.name
 
 
 def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
     """
-    The instance that would start with these settings at this UTC instant: no address has been tried yet.
+    Return the instance that would start with these settings at this UTC instant: no address has been tried yet.
 
     Raises:
         SettingsError: its scripts have mistakes, so that it would not start.
@@ -176,7 +176,7 @@ def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
 
 def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:
     """
-    The conversation that a question is about. Blocking.
+    Find the conversation that a question is about. Blocking.
 
     Raises:
         BadRequestError: the question names neither a service nor a conversation.
@@ -196,7 +196,7 @@ def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:
 
 def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None = None) -> ExplainAnswer:
     """
-    Why a message would go where it goes.
+    Return the routing decision for a message, and its reasons.
 
     Args:
         place: The instance that decides.
@@ -207,7 +207,7 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
         BadRequestError: parts of the question contradict each other, or no message can have such a service name.
         UnknownNameError: 911, no such database.
 
-    Cost: that of one decision, and of telling a bounded number of routes.
+    Cost: that of one decision, and of describing a bounded number of routes.
     """
     facts, table = _facts(place, request, contact)
     databases = {home.broker_instance: name for name, home in place.homes.items()}
@@ -226,7 +226,7 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
 
 
 def _who(place: InstanceView, peer: str) -> Who:
-    """The identity of a peer there; without authentication all peers have the same one."""
+    """Return the identity of a peer there; without authentication all peers have the same one."""
     try:
         who = who_is(peer)
     except PrincipalError as error:
@@ -266,7 +266,7 @@ def _home(place: InstanceView, request: ExplainRequest, contact: Contact | None)
 
 
 def _home_name(place: InstanceView, name: str) -> str:
-    """The database that is meant, in the spelling of the configuration."""
+    """Return the name of the requested database, in the spelling of the configuration."""
     known = [MSDB, *place.homes]
     found = find_name(name, known)
     if found is None:

@@ -1,9 +1,9 @@
 """
-Whether all is well with an instance, what is not, and what to do about it: sentences for a person who has a minute.
+Health of an instance: whether all is well, the problems, and the remedies, in sentences for an operator in a hurry.
 
 `judge` is a pure function of a status, whether this process made it or it was the answer of `/v1/status`, and of what
 an event adds to it. What is not in the status is not judged. Names and texts of peers are in the sentences as they are,
-of bounded length: escaping is for what shows them.
+of bounded length: the program that shows them has to escape them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def judge(
     status: Status, *, loop_lag_s: float | None = None, drop_rates: Mapping[DropKey, float | None] | None = None
 ) -> HealthReport:
     """
-    Whether all is well.
+    Judge whether all is well.
 
     Args:
         status: Of an instance.
@@ -93,7 +93,7 @@ def judge(
 
 
 def shorten(text: str, most: int = NAME_MAX) -> str:
-    """A text of at most so many characters; one that was longer says by how much."""
+    """Cut a text to at most so many characters; a text that was longer ends with its full length."""
     if len(text) <= most:
         return text
     end = f"… ({len(text):,} characters)"
@@ -101,7 +101,7 @@ def shorten(text: str, most: int = NAME_MAX) -> str:
 
 
 def _findings(status: Status, loop_lag_s: float, drop_rates: Mapping[DropKey, float | None]) -> Iterator[HealthFinding]:
-    """Everything that is not as it should be, in the order in which a person would look."""
+    """Yield all problems, in the order in which an operator would check them."""
     transport = list(_transport(status))
     yield from _instance(status, loop_lag_s)
     yield from (one for one in transport if one.level is Level.BAD)  # no peer can connect, so all else may follow

@@ -58,7 +58,7 @@ class LogWriter:
     Writes lines in a thread; `dropped` counts those that were lost since the start.
 
     Args:
-        stream: Where to.
+        stream: The stream to write to.
         on_gap: Called in the thread, once lines are accepted again, with how many were lost before; it may write one.
     """
 
@@ -75,7 +75,7 @@ class LogWriter:
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Hand over one line, for any thread; it never waits for the stream."""
+        """Enqueue one line, from any thread; this never waits for the stream."""
         with self._changed:
             if self._is_closed:
                 return
@@ -88,13 +88,13 @@ class LogWriter:
             self._changed.notify_all()
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until everything is written, for so long at most; whether it is."""
+        """Wait until everything is written, for so long at most; return whether it is."""
         deadline = time.monotonic() + seconds
         with self._changed:
             return self._changed.wait_for(lambda: not self._lines and not self._is_writing, deadline - time.monotonic())
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Write what is there, for so long at most, and take nothing more."""
+        """Write the queued lines, for so long at most, and accept no further ones."""
         self.flush(seconds)
         with self._changed:
             self._is_closed = True
@@ -117,7 +117,7 @@ class LogWriter:
                 self._changed.notify_all()
 
     def _put(self, text: str) -> None:
-        """To the descriptor itself where there is one: a stream has a lock, which the end of the process would want."""
+        """Write to the descriptor itself if there is one: a stream has a lock that the end of the process needs."""
         try:
             descriptor = self.stream.fileno()
         except (AttributeError, OSError, ValueError):
@@ -132,7 +132,7 @@ class LogWriter:
                 select.select([], [descriptor], [])
 
     def _take(self) -> list[str] | None:
-        """All that waits; None at the end."""
+        """Take all queued lines; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._is_closed)
             if not self._lines:
@@ -206,7 +206,7 @@ class RepeatFilter:
 
     def take_untold(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """
-        Take out what was left out and has had no line for `interval`, each once with its count.
+        Remove and return events that were left out and not logged for `interval`, each once with its count.
 
         For the summary where no further identical event occurs; `everything` is for the end of the program.
         """
@@ -346,7 +346,7 @@ def configure_logging(
         log_format: `auto` is `console` on a terminal and `json` elsewhere.
         level: Least severe level that is logged.
         instance: Name of the instance, in every line.
-        stream: Where to; standard error when left out.
+        stream: The stream to write to; standard error when left out.
         environ: For `NO_COLOR`, which is honoured whatever its value, unless empty.
         is_queued: Whether a thread writes, so that no caller waits for the stream; `close_logging` is due at the end.
     """
@@ -378,7 +378,7 @@ def configure_logging(
 
 
 def reconfigure_logging(*, log_format: LogFormat, level: LogLevel, instance: str) -> None:
-    """Other settings for the logging of this process; nothing where `configure_logging` was never called."""
+    """Change the settings for the logging of this process; do nothing where `configure_logging` was never called."""
     if _State.processors:
         configure_logging(
             log_format=log_format,
@@ -390,7 +390,7 @@ def reconfigure_logging(*, log_format: LogFormat, level: LogLevel, instance: str
 
 
 def close_logging() -> None:
-    """At the end of the process: log what was left out, and see that everything is written, within a second."""
+    """At the end of the process, log the events left out, and wait at most a second until everything is written."""
     tell_suppressed(everything=True)
     stream = _State.output.stream
     _State.output.close()
@@ -410,7 +410,7 @@ def dropped_lines() -> int:
 
 def tell_suppressed(*, everything: bool = False) -> None:
     """
-    Write a line for repeated errors that have stopped coming, with how many were left out.
+    Write a line for repeated errors that have stopped occurring, with how many were left out.
 
     Call it about once a minute, and with `everything` at the end.
     """
@@ -421,7 +421,7 @@ def tell_suppressed(*, everything: bool = False) -> None:
 
 
 def render_json(_logger: object, _method: str, event: Event) -> str:
-    """One JSON object: `ts`, `level`, `event`, `instance`, then the fields; what JSON has no type for as its `repr`."""
+    """Render one JSON object: `ts`, `level`, `event`, `instance`, the fields; types that JSON lacks as their `repr`."""
     ordered = {name: event[name] for name in _FIRST if name in event}
     ordered |= {name: value for name, value in event.items() if name not in ordered}
     try:

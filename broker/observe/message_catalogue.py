@@ -1,8 +1,8 @@
 """
 The catalogue of numbers: what each number and each reason means, when it occurs, and what to do.
 
-Whatever raises an error or drops a frame has the number and the sentence; here is what else a person needs. The texts
-are in the TOML files of `messages/`, a table for each number or reason. `sys.messages` shows them, and
+The code that raises an error or drops a frame has the number and the sentence; the rest of what operators need is here.
+The texts are in the TOML files of `messages/`, a table for each number or reason. `sys.messages` shows them, and
 `python -m tools.error_pages` makes a page of each. A test fails when a number of the code has no table here, or a table
 no number of the code.
 

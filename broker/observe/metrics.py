@@ -137,13 +137,13 @@ class MetricDefinition:
 
 
 def _one(path: str) -> Read:
-    """One number of the snapshot."""
+    """Read one number of the snapshot."""
     get = operator.attrgetter(path)
     return lambda scrape: [((), get(scrape.snapshot))]
 
 
 def _by(path: str, *always: str) -> Read:
-    """A mapping of the snapshot from the value of the label; `always` are there from the start."""
+    """Read a mapping of the snapshot by value of the label; those of `always` are there from the start."""
     get = operator.attrgetter(path)
 
     def read(scrape: Scrape) -> Samples:
@@ -640,7 +640,7 @@ class Exposition:
 
     def render(self, snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
         """
-        The text of a scrape, and its content type. Blocking.
+        Return the text of a scrape, and its content type. Blocking.
 
         Args:
             snapshot: Has the sections of `SECTIONS`, as of a moment ago.
@@ -677,7 +677,7 @@ def _family(metric: MetricDefinition, samples: Mapping[Labels, float]) -> Metric
 
 def histogram_samples(labels: Labels, counts: Mapping[int, float], total: float) -> Iterator[tuple[Labels, float]]:
     """
-    The samples of one series.
+    Yield the samples of one series.
 
     Args:
         labels: Of the metric.
@@ -718,7 +718,7 @@ class LabelCap:
 
     def merge(self, metric: str, samples: Iterable[tuple[Labels, float]], merge: Merge) -> dict[Labels, float]:
         """
-        The samples of a metric with labels within the bound.
+        Return the samples of a metric with labels within the bound.
 
         Args:
             metric: Its name.
@@ -732,7 +732,7 @@ class LabelCap:
         return merged
 
     def cap(self, metric: str, labels: Labels) -> Labels:
-        """Labels within the bound."""
+        """Return the labels, within the bound."""
         return tuple([self._cap(metric, position, label) for position, label in enumerate(labels)])
 
     def _cap(self, metric: str, position: int, label: str) -> str:
@@ -762,7 +762,7 @@ class RouteUp:
 
     def samples(self, routes: RoutesSnapshot, *, now: datetime) -> dict[Labels, float]:
         """
-        Name and address of every live route with 1, or with 0 when its address is down; labels within their bound.
+        Return name and address of every live route with 1, or with 0 when its address is down; labels within the bound.
 
         Args:
             routes: Of all databases, with the addresses that are down.
@@ -799,7 +799,7 @@ _START_FIELD = 19  # of stat, after the name in brackets: ticks since the machin
 
 
 def process_samples() -> Mapping[str, list[tuple[Labels, float]]]:
-    """By metric, as of now. Cost: some 100 us, and 0.3 us for each descriptor."""
+    """Return samples of the process by metric, as of now. Cost: some 100 us, and 0.3 us for each descriptor."""
     return {name: [(labels, value)] for name, labels, value in _single()} | {
         name: [((str(generation),), float(stats[field])) for generation, stats in enumerate(gc.get_stats())]
         for name, field in (

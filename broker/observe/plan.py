@@ -52,7 +52,7 @@ Edit = tuple[str, str, Route | None, Route | None]
 
 
 class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A script whose consequences are asked for; nothing is changed."""
+    """A script to be evaluated; nothing is changed."""
 
     script: Annotated[str, Meta(description="T-SQL, as for /v1/sql.")]
     database: DatabaseName = None
@@ -131,7 +131,7 @@ class PlanAnswer(msgspec.Struct, frozen=True):
 
 def flows_of_database(db: sqlite3.Connection, instance: bytes) -> Iterator[PlannedFlow]:
     """
-    The dialogs of a database that may still send, by conversation handle; read as they are asked for.
+    Yield the dialogs of a database that may still send, by conversation handle; read as they are asked for.
 
     Raises:
         sqlite3.Error: the file cannot be read.
@@ -189,7 +189,7 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
 
 
 def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], catalog: Catalog) -> InstanceView:
-    """The place as the script would leave it."""
+    """Return the instance as the script would leave it."""
     here, homes = place.surroundings, dict(place.homes)
     services = dict(here.hosted.services_of)
     for name, outcome in outcomes.items():
@@ -217,7 +217,7 @@ class _PlanRun:
     is_stopped: bool = False
 
     def answer(self) -> PlanAnswer:
-        """Everything; raises StoreUnavailableError and ScriptStoppedError."""
+        """Return the whole answer; raises StoreUnavailableError and ScriptStoppedError."""
         made = plan(self._flows(), kept=CONSEQUENCES_MAX)
         changed = list(self._edits())
         are_many = any(outcome.changes.are_many for outcome in self.outcomes.values())
@@ -252,7 +252,7 @@ class _PlanRun:
         return WhenExpired(at, {fate.value: count for fate, count in made.fates.items()}, made.harmed)
 
     def _flows(self, at: datetime | None = None) -> Iterator[tuple[PlannedFlow, RoutingContext, RoutingContext]]:
-        """The conversations, with what holds for each before and after; both of now, or of another instant."""
+        """Yield each conversation with its routing contexts before and after; both as of now, or of another instant."""
         was, will = (_at(place.surroundings, at) for place in (self.before, self.after))
         passing = list(flows_of_passage(self.passed, was.hosted))
         self.passing = len(passing)
@@ -283,7 +283,7 @@ class _PlanRun:
     # --- where messages would go ---
 
     def _arrivals(self, changed: Iterable[Edit], made: RoutePlan) -> Iterator[ExplainAnswer]:
-        """Of each service that a changed route names, or whose conversations change, one message."""
+        """Yield one message for each service that a changed route names, or whose conversations change."""
         requests: dict[tuple[object, ...], ExplainRequest] = {}
         for request in chain(self._requests_of_edits(changed), self._requests_of_flows(made)):
             key = request.database, request.to, request.broker_instance, request.from_target

@@ -101,7 +101,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable[str], path: str) -> BrokerError:
     """
-    The error to raise for one of SQLite's.
+    Return the error to raise for one of SQLite's.
 
     SQLite knows only its own version of the statement; the place shown is looked up in the text that was given. Faults
     of the file (locked, damaged, gone) are the machine's, everything else is the caller's.
@@ -125,12 +125,12 @@ def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable
     return statement.error(number, problem.format(name) + hint, name, kind=kind)
 
 
-# --- watching a statement: that it ends in time, stays small, and is still wanted ---
+# --- limits of a statement: time, size of temporary files, and whether the client still waits ---
 
 Wanted = Callable[[], bool]
 
 OUT_OF_TIME, TOO_LARGE = 8649, 1105  # the original's: the query was cancelled; no room in tempdb
-_LOOK_SECONDS = 0.05  # between two questions whether it is wanted
+_LOOK_SECONDS = 0.05  # between two checks whether the result is still wanted
 _SPILL_SECONDS, _SPILL_SHARE = 0.25, 20  # between two checks of the files, and times as long as the last one took
 _DESCRIPTORS = Path("/proc/self/fd")
 _SPILLED = "/etilqs_"  # how SQLite names its temporary files
@@ -200,11 +200,11 @@ def spilled_bytes() -> int:
 
 
 class ResultTooLargeError(Exception):
-    """More text in a result than may be."""
+    """A result has more text than is allowed."""
 
 
 class Texts:
-    """Makes text of what SQLite holds, of so many bytes in all. What is no UTF-8 is replaced."""
+    """Decodes texts of SQLite, of so many bytes in all. Bytes that are not UTF-8 are replaced."""
 
     __slots__ = ("_left", "_most")
 
@@ -271,7 +271,7 @@ class SystemViews:
 
     Args:
         databases: The file of each database by name; `msdb` too when it has one.
-        snapshots: By name of a memory view, what gives its rows, values in the order of `MEMORY_VIEWS` (`make_row`
+        snapshots: By name of a memory view, the source of its rows, values in the order of `MEMORY_VIEWS` (`make_row`
             brings them into it): UUIDs, datetimes, bools, numbers, texts and None. `msdb.sys.routes` when msdb has no
             file. Called in the thread that calls `select`, and only when a statement mentions the view.
         transmission_statuses: What is known about messages waiting to be sent, by `conversation_handle` as 16 bytes;
@@ -517,7 +517,7 @@ class _Guard:
 
 
 def shown_value(value: object) -> object:
-    """A value of a snapshot as a view shows it; what is shown already stays what it is."""
+    """Convert a value of a snapshot to the form that views show; one in that form is returned as it is."""
     if isinstance(value, uuid.UUID):
         return str(value).upper()
     if isinstance(value, datetime):

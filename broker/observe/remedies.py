@@ -128,7 +128,7 @@ def remedy_of_error(code: int | None, *, service: str) -> str:
 
 
 def _filled(text: str, **values: str) -> str:
-    """Names of peers and applications may hold braces, so nothing of theirs is ever a format."""
+    """Fill in a text. Names of peers and applications may have braces, so they are never used as a format."""
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text

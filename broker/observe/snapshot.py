@@ -188,7 +188,7 @@ class LinkSnapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def principal_name(self) -> str:
-        """As whom the peer is known; "" where it showed no certificate."""
+        """The principal of the peer; "" where it showed no certificate."""
         return "" if self.identity is None else self.identity.principal_name
 
 
@@ -206,7 +206,7 @@ class HeldFrames(Struct, frozen=True):
 
 
 class MirrorSnapshot(Struct, frozen=True):
-    """A mirrored pair in use. `seen` is what its ADDRESS and its MIRROR_ADDRESS said; `due` when it is asked again."""
+    """A mirrored pair in use. `seen` has the reports of ADDRESS and MIRROR_ADDRESS; at `due` they are asked again."""
 
     route_name: str
     pair: MirroredPair
@@ -282,7 +282,7 @@ class DatabaseSnapshot(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All sections of one instance, and who it is. `taken_at` is the UTC instant of `loop_time`."""
+    """All sections of one instance, and its identity. `taken_at` is the UTC instant of `loop_time`."""
 
     taken_at: datetime
     loop_time: float

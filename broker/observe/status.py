@@ -138,7 +138,7 @@ class LedgerStatus(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """One line: that it adds up, or by how much it does not."""
+        """One line: the ledger balances, or by how much it does not."""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.failed.items()))
         text = (
             f"{self.sent:,} sent = {self.acknowledged:,} acknowledged + {self.held:,} held"
@@ -148,7 +148,7 @@ class LedgerStatus(Struct, frozen=True):
 
 
 class QueueStatus(Struct, frozen=True):
-    """A queue that is off, or in which something waits: age of the first message that can be received, or 0."""
+    """A queue that is off, or in which a message waits: age of the first message that can be received, or 0."""
 
     name: str = ""
     is_receive_enabled: bool = True
@@ -166,7 +166,7 @@ class CertificateStatus(Struct, frozen=True):
 
 
 class TransportStatus(Struct, frozen=True, kw_only=True):
-    """Connections as such. `notices` are the `warnings` with what each is about."""
+    """Connections as a whole. `notices` are the `warnings` with the subject of each."""
 
     encryption: str = ""
     authentication: str = ""

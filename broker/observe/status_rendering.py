@@ -1,5 +1,5 @@
 """
-Makes the `Status` of an instance, from a snapshot and from what was read of the files of its databases.
+Makes the `Status` of an instance, from a snapshot and from the statistics of its databases' files.
 
 Of a database whose file could not be read, that part is null. Lists are bounded here.
 """

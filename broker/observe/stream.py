@@ -1,5 +1,5 @@
 """
-`GET /v1/events`: one snapshot every second as a value, with what grew since the last one, and the last ten minutes.
+`GET /v1/events`: one snapshot every second as a value, with the growth since the last one, and the last ten minutes.
 
 A row of counters is recorded every second, listeners or not; it costs a dozen additions, and the ring of them some 100
 KiB. While clients listen, one `StatsStream` serves all of them: it remembers the counters of its last event, and which
@@ -36,7 +36,7 @@ ROWS_MAX = 600  # of the history: ten minutes
 PEERS_MAX = NEXT_HOPS_MAX = ROUTES_MAX = DROPS_MAX = MIRRORS_MAX = 40  # what a page can show, and some 100 KiB in all
 WAITING_MAX, DATABASES_MAX, CERTIFICATES_MAX, SCRIPTS_MAX, LISTEN_MAX = 30, 20, 20, 64, 20
 GONE_SECONDS, GONE_MAX = 60.0, 40  # for which a connection that has ended is still shown, and how many
-CERTIFICATE_DAYS = 30  # a certificate that ends within them is shown, an own one or a peer's
+CERTIFICATE_DAYS = 30  # every certificate that ends within them is shown; own ones always are
 
 RATED = ("received", "forwarded", "delivered", "dropped", "sent", "acknowledged")
 LATENCIES = ("loop_lag_s", "hop_p50_s", "hop_p99_s", "ack_p50_s", "ack_p99_s")
@@ -113,7 +113,7 @@ class Rates:
 
     def update(self, counters: Mapping[Key, float], now: float) -> dict[Key, float | None]:
         """
-        The rates by counter; None at the first update. Cost: O(counters).
+        Return the rates by counter; None at the first update. Cost: O(counters).
 
         Args:
             counters: Their values now; kept until the next update, so never changed by the caller.
@@ -141,7 +141,7 @@ class StatsHistory:
 
     def record(self, counters: Counters, latency: Mapping[str, float | None], *, at: float, now: float) -> None:
         """
-        One row.
+        Record one row.
 
         Args:
             counters: Of the instance at this moment.
@@ -155,7 +155,7 @@ class StatsHistory:
         self.number += 1
 
     def since(self, number: int = 0) -> dict[str, Any]:
-        """The rows after that number, as many as are left of them."""
+        """Return the rows after that number, as many of them as are still kept."""
         new = min(len(self._rows), max(0, self.number - number))
         return {"columns": COLUMNS, "rows": list(self._rows)[len(self._rows) - new :]}
 
@@ -179,7 +179,7 @@ class EventSample(Struct, frozen=True, kw_only=True):
 
 
 class StatsStream:
-    """Makes events one after the other, with what grew in between. For one caller."""
+    """Makes events one after the other, with the growth in between. For one caller."""
 
     def __init__(self) -> None:
         self._totals, self._links, self._routes = Rates(), Rates(), Rates()
@@ -189,7 +189,7 @@ class StatsStream:
         self._names: dict[str, str] = {}  # of the peers that served an address, after they have gone as well
 
     def next(self, sample: EventSample) -> Row:
-        """One event. Cost: the connections, the addresses and the routes of the instance."""
+        """Return one event. Cost: the connections, the addresses and the routes of the instance."""
         snapshot, now = sample.snapshot, sample.snapshot.loop_time
         quick = {name: None if stats is None else stats.quick for name, stats in sample.stats.items()}
         problems = {"room_problem": sample.room_problem, "audit_problem": sample.audit_problem}

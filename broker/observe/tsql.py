@@ -2,7 +2,7 @@
 One SELECT in T-SQL: read, checked, its tables named, and written again for SQLite.
 
 The text becomes a tree and only the tree is written out, with every name quoted as a name; so nothing of the text
-reaches SQLite that was not understood here. What T-SQL has and this does not is refused by name, never left out
+reaches SQLite that was not understood here. Syntax of T-SQL that is not supported is refused by name, never left out
 silently. Tables are only named here; the caller of `render` says what replaces each.
 
 A function that may be called is a plain one over the values that SQLite knows: None, int, float, str, bytes. NULL in
@@ -11,8 +11,8 @@ failed function. An instant is a text `YYYY-MM-DD HH:MM:SS.mmm` in UTC; other IS
 reads a file or a setting.
 
 sqlglot's own way of writing SQLite serves except where it loses meaning: `+` of texts, lengths, `GETUTCDATE()`, `N''`
-and casts. What SQLite does not have is refused. Names are quoted with backticks, always: a name in double quotes that
-exists nowhere is a text to SQLite, and a misspelt column would be an answer instead of an error.
+and casts. Syntax that SQLite does not have is refused. Names are quoted with backticks, always: a name in double quotes
+that exists nowhere is a text to SQLite, and a misspelt column would be an answer instead of an error.
 
 Source: Transact-SQL reference, "String functions", "Date and time data types and functions".
 """
@@ -67,7 +67,7 @@ def read_instant(value: Value) -> datetime:
     An instant from ISO 8601 text, with `T` or a space; one without a zone is UTC.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is not one.
     """
     at = datetime.fromisoformat(str(value).strip())
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -158,7 +158,7 @@ ALLOWED = BUILT_IN | _OWN.keys() | {NOW}
 
 
 def add_functions(db: sqlite3.Connection, *, now: datetime) -> None:
-    """Teach a connection the functions of this file; `now` is what GETUTCDATE() says."""
+    """Register the functions of this file on a connection; `now` is the result of GETUTCDATE()."""
     for name, (arguments, function) in (*_OWN.items(), *_FASTER.items()):
         db.create_function(name, arguments, function, deterministic=True)
     db.create_function(GUID_FUNCTION, 1, render_guid, deterministic=True)
@@ -479,7 +479,7 @@ class SelectQuery:
             raise DdlSyntaxError(105, "a text, a name in brackets or a comment is not closed") from None
 
     def _check_beginning(self) -> None:
-        """One statement, and one that reads."""
+        """Check that it is one statement, and one that reads."""
         tokens = self._tokens
         if not tokens or tokens[0].token_type is TokenType.SEMICOLON:
             raise DdlSyntaxError(102, "there is no statement; expected SELECT or WITH")
@@ -499,7 +499,7 @@ class SelectQuery:
                 raise self._error_at(102, "only one statement is allowed here", place, DdlSyntaxError)
 
     def _check_nesting(self) -> None:
-        """Before the parser sees it: what nests costs more with each level."""
+        """Check the depth before the parser runs: nested parts cost more with each level."""
         level = calls = 0
         for before, token in pairwise(self._tokens):
             if token.token_type is TokenType.R_PAREN:

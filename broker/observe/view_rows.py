@@ -87,7 +87,7 @@ def _read_statuses(endpoint: Endpoint, endpoint_ids: Iterable[int]) -> list[tupl
 
 
 def _handles(path: Path, endpoint_ids: Iterable[int]) -> list[tuple[int, bytes]]:
-    """The conversation_handle of each endpoint that still exists."""
+    """Return the conversation_handle of each endpoint that still exists."""
     try:
         with closing(open_watch(path)) as db:
             return handles_of(db, endpoint_ids)

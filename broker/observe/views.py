@@ -47,7 +47,7 @@ Column = Callable[[Any, Any], object]
 MSDB = "msdb"
 MSDB_ID = 4  # its number in the original, whose first database of a user is 5
 MSDB_ROUTES = "msdb.sys.routes"  # the memory view in place of the table where msdb has no file
-UNTRIED = "waiting: not tried yet"  # the status of a message about which the daemon says nothing
+UNTRIED = "waiting: not tried yet"  # the status of a message for which the daemon has none
 
 
 @dataclass(frozen=True)
@@ -498,7 +498,7 @@ FILES_VIEWS = (DATABASES, QUEUE_MONITORS, LEDGER)
 # --- the newest lines of the audit file; a line that is not an entry is left out ---
 
 AUDIT = "sys.dm_broker_audit"
-# Each column, and what the file calls it.
+# Each column, and its name in the file.
 AUDIT_COLUMNS = {
     "audit_time": "at",
     "request_id": "request",
@@ -556,7 +556,7 @@ def _audit_rows(lines: Iterator[bytes]) -> Iterator[tuple[object, ...]]:
 
 
 def _shown(value: Any) -> object:
-    """A value that a view can hold, whatever is in the file."""
+    """Convert any value of the file to one that a view can hold."""
     if isinstance(value, int) and not -INTEGER_MAX - 1 <= value <= INTEGER_MAX:
         return str(value)
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value

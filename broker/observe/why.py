@@ -44,8 +44,8 @@ class Severity(IntEnum):
     """Weight of a finding in the trace: of the weightiest the one that is farthest along the path is the cause."""
 
     FINE = 0
-    WAITING = 1  # it goes on by itself
-    TROUBLE = 2  # it does not, or not before something else changes
+    WAITING = 1  # it continues without intervention
+    TROUBLE = 2  # it is blocked, at least until something else changes
 
 
 class WhyRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -57,7 +57,7 @@ class WhyRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class WhyFinding(msgspec.Struct, frozen=True):
-    """One cause chain: what is seen, why, what happens next, what to do."""
+    """One chain of causes: the symptom, why, what happens next, what to do."""
 
     instance: str
     database: Annotated[str | None, Meta(description="Null when it is about what passes through.")]
@@ -181,7 +181,7 @@ class Spot:
     now: float
 
     def found(self, cause: str, severity: Severity, symptom: str, *chain: str) -> WhyFinding:
-        """A finding made here; `chain` is why, what next, and what to do if there is anything."""
+        """Make a finding of this spot; `chain` is why, what next, and what to do if there is anything."""
         why, then, remedy = (*chain, "")[:3]
         return WhyFinding(self.instance, self.database, cause, severity, symptom, why, then, remedy)
 
@@ -300,7 +300,7 @@ def _refused(status: str) -> str | None:
     return rest.rpartition(" (")[0].partition(": ")[0] or None if found else None
 
 
-# --- what has come ----------------------------------------------------------------------------------------------
+# --- received messages ----------------------------------------------------------------------------------------------
 
 
 def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
@@ -427,7 +427,7 @@ def _wait(count: int) -> str:
     return "waits" if count == 1 else "wait"
 
 
-# --- what one instance knows ---
+# --- the facts of one instance ---
 
 _HIDDEN = "its text is shown to admins"
 
@@ -644,7 +644,7 @@ def side_shown(database: str, side: ConversationSide) -> SideShown:
 
 
 def _without_texts(side: SideShown) -> SideShown:
-    """The side as callers below admin see it: numbers of errors, and nothing that an application wrote."""
+    """Return the side as callers below admin see it: numbers of errors, and no text of an application."""
     poison = side.poison and structs.replace(side.poison, error=_HIDDEN)
     return structs.replace(side, error_text="", sent_error_text="", poison=poison)
 
