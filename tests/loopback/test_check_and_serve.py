@@ -22,7 +22,7 @@ EX_TEMPFAIL, EX_CONFIG = 75, 78
 CASES: list[tuple[Mistake, int, str, str]] = [
     (hurried.unknown_key, EX_CONFIG, 'endpoint.lisen: unknown key; did you mean "listen"?', ""),
     (hurried.half_written_file, EX_CONFIG, "broker.toml:5:12: TOML: Unterminated string; correct the syntax", ""),
-    (hurried.several_mistakes, EX_CONFIG, "dialog.window: 0 is not a whole number from 1 to", ""),
+    (hurried.several_mistakes, EX_CONFIG, "dialog.window: 0 is out of range; allowed is 1 to", ""),
     (hurried.no_such_script, EX_CONFIG, '/none.sql" does not exist, or is no plain file; correct the path', ""),
     (hurried.wrong_script, EX_CONFIG, "incorrect syntax near 'ROUT'; expected", ""),
     (hurried.plain_text_not_spelled_out, EX_CONFIG, 'set encryption = "required" with certificate and private_key', ""),
