@@ -48,12 +48,12 @@ LONG = (
     "shipping/",  # wheels, images, charts
     "simulation/test_fleet",
     "simulation/test_stored_fleet",
+    "spark/report/test_file",
     "spark/report/test_page",
-    "spark/report/test_paths",
+    "spark/report/test_tables",
     "spark/test_cluster",
-    "spark/test_entry",
+    "spark/test_jobs",
     "spark/test_routes",
-    "spark/test_stored",
     "spark/test_truth",
 )
 # Tests that break the product to see that the simulation notices, and tests of its own tools.
