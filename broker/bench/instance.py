@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,12 +20,10 @@ from broker.config.toml import render_sections
 from broker.errors import BrokerError, DaemonUnreachableError
 
 PORTS = (20_000, 32_000)  # below the range from which the system takes the ports of outgoing connections
+BLOCK = 240  # ports of one process: more than its instances have at a time
 READY_SECONDS = 60.0  # a busy machine takes half of it for seven of them
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
-
-_any = random.SystemRandom()  # not the shared one: two processes with the same seed, as in tests, took the same ports
-_given_ports: set[int] = set()  # of instances that may not have bound theirs yet
 
 
 class TimedOutError(BrokerError):
@@ -212,15 +211,39 @@ def wait_for(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:
 
 
 def free_port() -> int:
-    """Return a port on 127.0.0.1 on which no process listens now, and that this process did not give out before."""
-    while True:
-        port = _any.randrange(*PORTS)
-        if port in _given_ports:
-            continue
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        _given_ports.add(port)
-        return port
+    """
+    Return a port on 127.0.0.1 that is free, and that no other process on this machine returns.
+
+    Each process has a block of ports, which repeats when all of it was returned. The first port of the block stays
+    bound as long as the process runs, so the system gives the block to one process only.
+
+    Raises:
+        TimedOutError: other processes have all blocks.
+    """
+    _, ports = _own_block()
+    for port in ports:
+        with suppress(OSError):
+            _bound(port).close()
+            break
+    return port
+
+
+@cache
+def _own_block() -> tuple[socket.socket, Iterator[int]]:
+    for first in range(*PORTS, BLOCK):
+        with suppress(OSError):
+            return _bound(first), cycle(range(first + 1, first + BLOCK))
+    raise TimedOutError(f"no ports are left in {PORTS[0]} .. {PORTS[1]}: end other tests and benchmarks")
+
+
+os.register_at_fork(after_in_child=_own_block.cache_clear)
+
+
+def _bound(port: int) -> socket.socket:
+    sock = socket.socket()
+    try:
+        sock.bind(("127.0.0.1", port))
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
 import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from broker.bench import instance
-from broker.bench.instance import PORTS
+from broker.bench.instance import BLOCK, PORTS
 from broker.config.load import load_settings
 from examples.demo.topology import TimedOutError, Topology, free_port, wait_for
 
@@ -117,8 +119,14 @@ def test_an_instance_that_is_not_ready_in_time_is_told_with_what_it_said_meanwhi
             daemon.start()
 
 
-def test_a_port_is_given_out_once() -> None:
-    """Nobody has bound the earlier ones yet, so asking the system would not tell them apart."""
-    ports = [free_port() for _ in range(500)]
+def test_processes_never_share_a_port() -> None:
+    """No port is bound meanwhile, so the system alone would not keep them apart."""
+    ports = [free_port() for _ in range(BLOCK - 1)]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as other:
+        ports += other.map(_free_port, range(BLOCK - 1))
 
-    assert len(ports) == len(set(ports))
+    assert 2 * (BLOCK - 1) == len(set(ports))
+
+
+def _free_port(_: int) -> int:
+    return free_port()
