@@ -13,8 +13,7 @@ import click
 from broker.bench import figures as result
 from broker.bench import suite
 from broker.bench.figures import FigureChange, Result, Row, yardsticks
-from broker.cli.exit_codes import with_exit_code
-from broker.cli.options import examples, output_option
+from broker.cli.options import Command, output_option
 from broker.cli.output import render_table, show_json
 
 
@@ -80,11 +79,7 @@ def _grouped(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, str], list[Row]]]
     return groups.items()
 
 
-@examples("""
-broker bench forwarding --full --save figures.json --compare figures-of-last-week.json
-broker bench dialogs -o json
-""")
-@click.command()
+@click.command(cls=Command)
 @click.argument("names", nargs=-1, type=click.Choice(tuple(suite.BENCHES)), metavar="[SUITE]...")
 @click.option("--full", is_flag=True, help="Every size, rate and number of destinations and connections; ten minutes.")
 @click.option(
@@ -92,7 +87,6 @@ broker bench dialogs -o json
 )
 @click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Where to keep the figures, as JSON.")
 @output_option
-@with_exit_code
 def bench(names: tuple[str, ...], compare: Path | None, save: Path | None, output: str, *, full: bool) -> None:
     """
     Measure this installation, and compare with an earlier run.
@@ -103,6 +97,10 @@ def bench(names: tuple[str, ...], compare: Path | None, save: Path | None, outpu
     yardstick in the same run.
 
     Exit codes: 0 measured, whatever the figures say; 1 not.
+
+    Examples:
+        broker bench forwarding --full --save figures.json --compare figures-of-last-week.json
+        broker bench dialogs -o json
     """
     earlier = result.load(compare) if compare is not None else None
     benches = {name: suite.BENCHES[name] for name in names or suite.BENCHES}

@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
-from broker.cli.options import config_option, examples, output_option
+from broker.cli.exit_codes import ExitCode, fail
+from broker.cli.options import Group, config_option, output_option
 from broker.cli.output import quoted_path, readable, show_json, show_rows
 from broker.net.certificates import certificate_uses
 from broker.security.certificate_files import (
@@ -71,23 +71,19 @@ _ca_option = click.option(
 )
 
 
-@examples("""
-broker certs init ca
-broker certs issue gateway-a --host gateway-a.example --ca ca --out tls
-""")
-@click.group()
+@click.group(cls=Group)
 def certs() -> None:
     """
     Make, show and renew keys and certificates.
 
     Exit codes: as each of its commands tells.
+
+    Examples:
+        broker certs init ca
+        broker certs issue gateway-a --host gateway-a.example --ca ca --out tls
     """
 
 
-@examples("""
-broker certs init ca --name "shop CA"
-broker certs init --self-signed tls --name gateway-a --host gateway-a.example
-""")
 @certs.command()
 @click.option(
     "--ca/--self-signed", "is_authority", default=True, help="An authority, or one identity on its own. [--ca]"
@@ -99,13 +95,16 @@ broker certs init --self-signed tls --name gateway-a --host gateway-a.example
 @_force_option
 @output_option
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@with_exit_code
 def init(directory: Path, name: str | None, output: str, *, is_authority: bool, force: bool, **of: Any) -> None:
     """
     Make an authority, or a self-signed identity.
 
     DIRECTORY gets ca.pem and ca.key of an authority that signs for others (keep ca.key where no instance runs), or
     NAME.pem and NAME.key of one endpoint. Exit codes: 0 made, 1 cannot be written, 6 a file is there already.
+
+    Examples:
+        broker certs init ca --name "shop CA"
+        broker certs init --self-signed tls --name gateway-a --host gateway-a.example
     """
     if is_authority and (of["hosts"] or of["spiffe"]):
         raise click.UsageError("an authority has neither hosts nor a SPIFFE id: they belong to what it issues")
@@ -123,10 +122,6 @@ def init(directory: Path, name: str | None, output: str, *, is_authority: bool, 
     _show_new(files, made.roots, lines, output)
 
 
-@examples("""
-broker certs issue gateway-a --host gateway-a.example --host 192.0.2.7 --ca ca --out tls
-broker certs issue --database billing --out tls
-""")
 @certs.command()
 @click.option(
     "--database", metavar="NAME", help="The identity of a database, for sealed dialogs, instead of an endpoint's."
@@ -146,7 +141,6 @@ broker certs issue --database billing --out tls
 @_force_option
 @output_option
 @click.argument("name", required=False)
-@with_exit_code
 def issue(
     name: str | None, database: str | None, authority: Path | None, directory: Path, output: str, **how: Any
 ) -> None:
@@ -156,6 +150,10 @@ def issue(
     NAME is an endpoint and becomes NAME.pem and NAME.key, signed by the authority. A database gets NAME.dialog.pem,
     which others may have, and NAME.dialog.key; without --ca it is signed by itself. Exit codes: 0 made, 1 the authority
     cannot be used, 6 a file is there already.
+
+    Examples:
+        broker certs issue gateway-a --host gateway-a.example --host 192.0.2.7 --ca ca --out tls
+        broker certs issue --database billing --out tls
     """
     if (name is None) == (database is None):
         raise click.UsageError("give either the NAME of an endpoint or --database NAME")
@@ -171,21 +169,20 @@ def issue(
     _show_issued(pair, issued, authority, output, database=database)
 
 
-@examples("""
-broker certs show tls/gateway-a.pem
-broker certs show -c config/gateway.toml
-""")
 @certs.command()
 @config_option
 @output_option
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@with_exit_code
 def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     """
     Show whose certificates are in files.
 
     With a configuration also which setting uses a file; without FILE, every file that it names. Exit codes: 0 shown,
     1 a file cannot be used.
+
+    Examples:
+        broker certs show tls/gateway-a.pem
+        broker certs show -c config/gateway.toml
     """
     if not files and config is None:
         raise click.UsageError("name files, or a configuration with -c FILE")
@@ -203,10 +200,6 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
         show_rows(rows, output)
 
 
-@examples("""
-broker certs renew tls/gateway-a.pem --ca ca
-broker certs renew tls/billing.dialog.pem
-""")
 @certs.command()
 @click.option(
     "--key", "private_key", type=click.Path(path_type=Path), help="Its private key; else beside it, as FILE.key."
@@ -218,7 +211,6 @@ broker certs renew tls/billing.dialog.pem
 @click.option("--at-once", is_flag=True, help="Put a self-signed one in place although no peer can trust it yet.")
 @output_option
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@with_exit_code
 def renew(file: Path, private_key: Path | None, authority: Path | None, output: str, **how: Any) -> None:
     """
     Replace a certificate by one with a new key.
@@ -227,6 +219,10 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
     one is valid at once and the old one until its end. Peers that trust the very certificate need it first: --prepare,
     hand out NAME.trust.pem, then renew again. Exit codes: 0 renewed, 1 cannot be used, 6 refused because peers would be
     cut off.
+
+    Examples:
+        broker certs renew tls/gateway-a.pem --ca ca
+        broker certs renew tls/billing.dialog.pem
     """
     use = describe(read_certificates(file)[0]).use
     if use is Use.AUTHORITY:

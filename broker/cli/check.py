@@ -15,8 +15,8 @@ from broker.catalog.check import CheckReport, check_files
 from broker.catalog.database_files import NOBODY, RunningInstance, owner_from
 from broker.catalog.diagnostics import SHOWN_MAX, Diagnostic, Kind, first_of_each
 from broker.cli.access import NOTHING_TO_READ, is_nothing_given, nothing_to_read, overrides_from, usual_config
-from broker.cli.exit_codes import fail, with_exit_code
-from broker.cli.options import configs_option, examples, set_option
+from broker.cli.exit_codes import fail
+from broker.cli.options import Command, configs_option, set_option
 from broker.cli.output import show_rows
 from broker.config.settings import Settings
 from broker.errors import BrokerError, SettingError
@@ -33,16 +33,11 @@ _format_option = click.option(
 )
 
 
-@examples("""
-broker check -c config/gateway.toml
-broker check -c config/gateway.toml -c config/endpoint.toml --offline
-""")
-@click.command()
+@click.command(cls=Command)
 @configs_option
 @set_option
 @click.option("--offline", is_flag=True, help="Touch no port and ask no daemon; reports what was not checked.")
 @_format_option
-@with_exit_code
 def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *, offline: bool) -> None:
     """
     Find everything wrong with a configuration, and what is unwise.
@@ -50,6 +45,10 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
     All of it in one run, with file, line and column. What a running instance of the same state directory has is not
     taken. Of several configurations, also what they say together: circles, dead ends, missing ways back. Exit codes:
     0 good, 1 something is wrong; warnings do not count.
+
+    Examples:
+        broker check -c config/gateway.toml
+        broker check -c config/gateway.toml -c config/endpoint.toml --offline
     """
     paths = configs or (usual_config(None),)
     if is_nothing_given(paths[0], overrides):

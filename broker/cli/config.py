@@ -8,32 +8,27 @@ from typing import Any
 import click
 
 from broker.cli.access import admin_client, overrides_from, read_settings
-from broker.cli.exit_codes import with_exit_code
-from broker.cli.options import config_option, examples, output_option, set_option, socket_option
+from broker.cli.options import Group, config_option, output_option, set_option, socket_option
 from broker.cli.output import show_rows
 from broker.config.load import in_force
 from broker.config.settings import render_schema
 from broker.config.toml import render_value
 
 
-@examples("""
-broker config show -c config/gateway.toml --origin
-broker config diff -c config/gateway.toml
-""")
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """
     Show the settings in force, where they came from, and their schema.
 
     The order is file, environment, --set; the later wins. Exit codes: 0 shown, 1 the configuration is wrong, 4 daemon
     unreachable.
+
+    Examples:
+        broker config show -c config/gateway.toml --origin
+        broker config diff -c config/gateway.toml
     """
 
 
-@examples("""
-broker config show -c config/gateway.toml --origin
-broker config show -c config/gateway.toml --running -o json
-""")
 @config.command()
 @config_option
 @set_option
@@ -41,13 +36,16 @@ broker config show -c config/gateway.toml --running -o json
 @click.option("--origin", is_flag=True, help="Also tell where each value came from, and when a change counts.")
 @click.option("--running", is_flag=True, help="Ask the running instance; else what file and environment say is shown.")
 @output_option
-@with_exit_code
 def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str, **how: bool) -> None:
     """
     Show every key with its value, as one writes it in the file.
 
     Without --running it is what an instance that starts now would run by. JSON always has the origin. Arguments of
     programs are masked, as they may be secret. Exit codes: 0 shown, 1 the configuration is wrong, 4 daemon unreachable.
+
+    Examples:
+        broker config show -c config/gateway.toml --origin
+        broker config show -c config/gateway.toml --running -o json
     """
     is_running = how["running"] or socket is not None
     if is_running and overrides:
@@ -60,22 +58,21 @@ def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | N
     show_rows([{**row, "value": _text(row["value"])} for row in rows], output, columns)
 
 
-@examples("""
-broker config diff -c config/gateway.toml
-broker config diff -c config/gateway.toml --set endpoint.max_hops=4 -o json
-""")
 @config.command()
 @config_option
 @set_option
 @socket_option
 @output_option
-@with_exit_code
 def diff(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str) -> None:
     """
     Compare the running instance with what file and environment say now.
 
     Each key that differs, with both values and what makes a change of it count. Exit codes: 0 compared, whether or not
     anything differs, 1 the configuration is wrong, 4 daemon unreachable.
+
+    Examples:
+        broker config diff -c config/gateway.toml
+        broker config diff -c config/gateway.toml --set endpoint.max_hops=4 -o json
     """
     running = {row["key"]: row for row in _running(config, socket)}
     written = {row["key"]: row for row in _written(config, overrides)}
@@ -90,18 +87,17 @@ def diff(config: Path | None, overrides: tuple[str, ...], socket: Path | str | N
         click.echo("the running instance has what the configuration says")
 
 
-@examples("""
-broker config schema > broker.schema.json
-broker config schema | jq .properties.endpoint
-""")
 @config.command()
-@with_exit_code
 def schema() -> None:
     """
     Print the JSON Schema of the configuration, for editors.
 
     Begin a file with "#:schema ./broker.schema.json" and editors with Taplo complete keys and mark mistakes. Exit
     codes: 0 printed.
+
+    Examples:
+        broker config schema > broker.schema.json
+        broker config schema | jq .properties.endpoint
     """
     click.echo(render_schema(), nl=False)
 

@@ -22,8 +22,8 @@ from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import path_of
 from broker.cli.access import read_settings, usual_config
 from broker.cli.audit import recording
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
-from broker.cli.options import config_option, examples, output_option
+from broker.cli.exit_codes import ExitCode, fail
+from broker.cli.options import Group, config_option, output_option
 from broker.cli.output import show_json
 from broker.client.transaction import blame_file, check_schema
 from broker.config.settings import Settings
@@ -46,35 +46,34 @@ _FILE_ALONE = (
 _ASK_INSTANCE = "; broker database keep NAME -c CONFIG looks at that as well"
 
 
-@examples("""
-broker database keep orders -c config/endpoint.toml
-broker database new orders -c config/endpoint.toml --dry-run
-""")
-@click.group()
+@click.group(cls=Group)
 def database() -> None:
     """
     Keep, renew or clear a database file that was copied.
 
     Exit codes: as each of its commands tells.
+
+    Examples:
+        broker database keep orders -c config/endpoint.toml
+        broker database new orders -c config/endpoint.toml --dry-run
     """
 
 
-@examples("""
-broker database keep orders -c config/endpoint.toml --dry-run
-broker database keep /var/lib/broker/orders.db -c config/endpoint.toml
-""")
 @database.command()
 @config_option
 @_dry_run_option
 @output_option
 @_database_argument
-@with_exit_code
 def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
     """
     Go on with this file: it was moved, or restored.
 
     DATABASE is a name in the configuration, msdb, or the path of a file. The original must not be used any more. Exit
     codes: 0 done, 3 no such database, 6 refused because a daemon has the file.
+
+    Examples:
+        broker database keep orders -c config/endpoint.toml --dry-run
+        broker database keep /var/lib/broker/orders.db -c config/endpoint.toml
     """
     configured, path = _find(config, database)
     with _alone(path) as db:
@@ -97,16 +96,11 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
     _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=instance, problem=problem, record=record)
 
 
-@examples("""
-broker database new orders -c config/endpoint.toml --dry-run
-broker database new copy-of-orders.db -c config/endpoint.toml
-""")
 @database.command()
 @config_option
 @_dry_run_option
 @output_option
 @_database_argument
-@with_exit_code
 def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
     """
     Give this copy an identity of its own; see NEW_BROKER.
@@ -114,6 +108,10 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     All conversations in it are removed without notice to the far sides; queues, services and routes stay. DATABASE is a
     name in the configuration, msdb, or the path of a file. Exit codes: 0 done, 3 no such database, 6 refused because a
     daemon has the file.
+
+    Examples:
+        broker database new orders -c config/endpoint.toml --dry-run
+        broker database new copy-of-orders.db -c config/endpoint.toml
     """
     settings = read_settings(config)
     path = _file(settings, database)
@@ -132,16 +130,11 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
 
 
-@examples("""
-broker database error-conversations orders -c config/endpoint.toml --dry-run
-broker database error-conversations orders.db -c config/endpoint.toml
-""")
 @database.command("error-conversations")
 @config_option
 @_dry_run_option
 @output_option
 @_database_argument
-@with_exit_code
 def error_conversations(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
     """
     End all open conversations with an error at both ends.
@@ -149,6 +142,10 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
     What waits to be sent is still sent, then the error; both applications read it. For a file restored from a backup,
     whose far sides have gone on. DATABASE is a name in the configuration, msdb, or the path of a file. Exit codes: 0
     done, 3 no such database, 6 refused because a daemon has the file.
+
+    Examples:
+        broker database error-conversations orders -c config/endpoint.toml --dry-run
+        broker database error-conversations orders.db -c config/endpoint.toml
     """
     _, path = _find(config, database)
     with _alone(path) as db:

@@ -27,8 +27,17 @@ import broker
 from broker import Message
 from broker.cli.access import admin_client, read_settings
 from broker.cli.database import open_database
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
-from broker.cli.options import Duration, config_option, confirm, database_option, examples, output_option, socket_option
+from broker.cli.exit_codes import ExitCode, fail
+from broker.cli.options import (
+    Command,
+    Duration,
+    Group,
+    config_option,
+    confirm,
+    database_option,
+    output_option,
+    socket_option,
+)
 from broker.cli.output import TextLine, print_lines, show_json, show_rows
 from broker.client.ending import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.conversation.state import ConversationState
@@ -37,11 +46,7 @@ from broker.observe.database_stats import census_of
 from broker.store.sqlite.schema import LARGE_BYTES
 
 
-@examples("""
-broker send -d orders.db --from //shop/Orders --to //shop/Billing --type //shop/Invoice '{"order": 7}'
-tail -f orders.jsonl | broker send -c config/endpoint.toml -d orders --from //shop/Orders --to //shop/Billing --lines
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @database_option
 @click.option("--from", "from_service", required=True, help="A service of the database.")
@@ -68,7 +73,6 @@ tail -f orders.jsonl | broker send -c config/endpoint.toml -d orders --from //sh
 @click.option("--end", is_flag=True, help="End the conversation behind the last message.")
 @output_option
 @click.argument("body", required=False)
-@with_exit_code
 def send(
     config: Path | None,
     database: str,
@@ -84,6 +88,10 @@ def send(
 
     The body is the argument, a file, or standard input. Exit codes: 0 committed, for the daemon on the same database
     to deliver; 1 refused, 3 no such database or service.
+
+    Examples:
+        broker send -d orders.db --from //shop/Orders --to //shop/Billing --type //shop/Invoice '{"order": 7}'
+        tail -f orders.jsonl | broker send -d orders.db --from //shop/Orders --to //shop/Billing --lines
     """
     message_type, output = dialog.pop("message_type"), dialog.pop("output")
     if lines and (body is not None or file is not None):
@@ -121,11 +129,7 @@ def _body(file: Path | None, body: str | None, *, is_needed: bool) -> IO[bytes]:
     return spool
 
 
-@examples("""
-broker receive -d billing.db --queue BillingQueue
-broker receive -c config/endpoint.toml -d orders --queue OrdersQueue --wait 30 -o json
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @database_option
 @click.option("--queue", required=True, help="A queue of the database.")
@@ -142,7 +146,6 @@ broker receive -c config/endpoint.toml -d orders --queue OrdersQueue --wait 30 -
 )
 @click.option("--end", is_flag=True, help="End each conversation that is received from.")
 @output_option
-@with_exit_code
 def receive(config: Path | None, database: str, output: str, *, save: Path | None, end: bool, **what: Any) -> None:
     """
     Take messages from a queue and print them.
@@ -150,6 +153,10 @@ def receive(config: Path | None, database: str, output: str, *, save: Path | Non
     They are gone from the queue once they are printed; when printing fails they stay. Bytes that are no UTF-8 are shown
     with a backslash. A body above 1 MiB needs --save. Exit codes: 0 some came, 7 none came, 6 a body is too large to
     be printed, 3 no such database or queue.
+
+    Examples:
+        broker receive -d billing.db --queue BillingQueue
+        broker receive -c config/endpoint.toml -d orders --queue OrdersQueue --wait 30 -o json
     """
     with open_database(config, database) as db, db:
         messages = broker.receive(db, **what, poison=0)  # when it cannot be printed no message is to blame
@@ -193,29 +200,24 @@ def _shown(message: Message, save: Path | None) -> str:
 _STATES = ("SO", "SI", "CO", "DI", "ER", "DO")  # of sides that can end, the last one only with cleanup
 
 
-@examples("""
-broker dialogs census -c config/orders.toml
-broker dialogs census -d orders.db -o json
-""")
-@click.group()
+@click.group(cls=Group)
 def dialogs() -> None:
     """
     Look at all dialogs of a database together.
 
     Exit codes: as each of its commands tells.
+
+    Examples:
+        broker dialogs census -c config/orders.toml
+        broker dialogs census -d orders.db -o json
     """
 
 
-@examples("""
-broker dialogs census -c config/orders.toml
-broker dialogs census -d orders.db -o json
-""")
 @dialogs.command()
 @config_option
 @socket_option
 @click.option("-d", "--database", help="A database of the configuration, or the path of its file; else all of them.")
 @output_option
-@with_exit_code
 def census(config: Path | None, socket: Path | str | None, database: str | None, output: str) -> None:
     """
     Count what lives in a database.
@@ -223,6 +225,10 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
     Conversations by service, state and age, what waits in queues, tombstones, quarantine, the bytes of each table, and
     the ledger: whether anything that was sent is missing. Reads the files, whether a daemon runs or not; with --socket
     the daemon there is asked. Exit codes: 0 counted, 1 a file cannot be used, 3 no such database, 4 daemon unreachable.
+
+    Examples:
+        broker dialogs census -c config/orders.toml
+        broker dialogs census -d orders.db -o json
     """
     told = _of_daemon(config, socket, database) if socket is not None else _of_files(config, database)
     if output == "json":
@@ -234,10 +240,6 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
         _show(one["database"], one["census"], one.get("ledger"))
 
 
-@examples("""
-broker dialogs end -d orders.db --state DI --older-than 7d --dry-run
-broker dialogs end -d orders.db --service //shop/Orders --older-than 30d --error 9001 --description abandoned --yes
-""")
 @dialogs.command()
 @config_option
 @database_option
@@ -252,13 +254,16 @@ broker dialogs end -d orders.db --service //shop/Orders --older-than 30d --error
 @click.option("--dry-run", is_flag=True, help="Count them, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_option
-@with_exit_code
 def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool, **choice: Any) -> None:
     """
     End conversations that no application ends, all that are alike.
 
     As the application would, with END CONVERSATION, some hundreds in a transaction; the daemon may run. Messages of
     theirs that wait to be received are lost. Exit codes: 0 done, 1 not confirmed, 3 no such database.
+
+    Examples:
+        broker dialogs end -d orders.db --state DI --older-than 7d --dry-run
+        broker dialogs end -d orders.db --service //shop/Orders --older-than 30d --error 9001 --yes
     """
     crowd, farewell = _chosen(**choice)
     ended = 0

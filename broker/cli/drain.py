@@ -16,8 +16,8 @@ import click
 
 from broker.admin.client import AdminClient, ProblemError
 from broker.cli.access import admin_client
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
-from broker.cli.options import config_option, examples, output_option, socket_option
+from broker.cli.exit_codes import ExitCode, fail
+from broker.cli.options import Command, config_option, output_option, socket_option
 from broker.cli.output import show_json
 from broker.errors import DaemonUnreachableError
 
@@ -25,17 +25,12 @@ ANSWER_SECONDS = 20.0  # an answer about the next change comes within ten
 QUIET_SECONDS = 1.0  # that a process may take to end before that is reported
 
 
-@examples("""
-broker drain -c config/gateway.toml
-broker drain --dry-run --socket /run/broker/admin.sock
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @socket_option
 @output_option
 @click.option("--dry-run", is_flag=True, help="Only tell what would have to leave.")
 @click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for the end; else until it has come.")
-@with_exit_code
 def drain(config: Path | None, socket: Path | str | None, output: str, timeout: float | None, *, dry_run: bool) -> None:
     """
     Have an instance leave in good order, and follow it until it has gone.
@@ -43,6 +38,10 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
     Peers move to other ways, what is held leaves, databases are handed over, and the process ends: asked on its socket,
     this returns when it has. Exit codes: 0 drained, 4 daemon unreachable, 5 not permitted, 7 something was left behind,
     or it was still there after --timeout.
+
+    Examples:
+        broker drain -c config/gateway.toml
+        broker drain --dry-run --socket /run/broker/admin.sock
     """
     client = admin_client(config, socket, timeout=ANSWER_SECONDS)
     if dry_run:

@@ -6,10 +6,10 @@ import errno
 import os
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
-from functools import wraps
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -36,26 +36,22 @@ _NOT_PERMITTED_STATUSES = frozenset({401, 403})
 _NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
 
 
-def with_exit_code(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn what the package raises into one sentence on standard error and the documented exit code."""
-
-    @wraps(call)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(*args, **kwargs)
-        except BrokerError as error:
-            fail(str(error), exit_code(error))
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader has gone; click ends quietly
-            _drop_output()
-            fail(str(error), ExitCode.ERROR)
-        except sqlite3.DatabaseError as error:
-            if not is_about_file(error):
-                raise  # a bug
-            fail(sentence(error), ExitCode.ERROR)
-
-    return wrapper
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """End the program with one sentence on standard error and the documented exit code when the package raises."""
+    try:
+        yield
+    except BrokerError as error:
+        fail(str(error), exit_code(error))
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise  # the reader has gone; click ends quietly
+        _drop_output()
+        fail(str(error), ExitCode.ERROR)
+    except sqlite3.DatabaseError as error:
+        if not is_about_file(error):
+            raise  # a bug
+        fail(sentence(error), ExitCode.ERROR)
 
 
 def exit_code(error: BrokerError) -> ExitCode:

@@ -20,20 +20,16 @@ from broker.cli.access import (
     read_settings,
     usual_config,
 )
-from broker.cli.exit_codes import ExitCode, with_exit_code
+from broker.cli.exit_codes import ExitCode
 from broker.cli.names import live_names
-from broker.cli.options import Where, config_option, examples, output_option, socket_option, where_option
+from broker.cli.options import Command, Where, config_option, output_option, socket_option, where_option
 from broker.cli.output import TextLine, print_lines, show_json
 from broker.config.settings import Settings
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, configured_place, find_contact
 from broker.routing.explain import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
 
 
-@examples("""
-broker explain --to //shop/Billing --database orders --through
-broker explain --to //shop/Billing --incoming -c config/gateway.toml --offline
-""")
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--to",
     metavar="SERVICE",
@@ -59,7 +55,6 @@ broker explain --to //shop/Billing --incoming -c config/gateway.toml --offline
 @socket_option
 @click.option("--offline", is_flag=True, help="Ask no daemon: read the configuration, its scripts and its files.")
 @output_option
-@with_exit_code
 def explain(
     config: Path | None, socket: Path | str | None, output: str, where: Where, *, through: bool, **how: Any
 ) -> None:
@@ -70,6 +65,10 @@ def explain(
     none answers, or with --offline, the configuration is read. Exit codes: 0 it has a way, as far as that is known; 3
     it has none (dropped, delayed, in a loop, or to a service that is not there), or no such database or conversation; 4
     no daemon answers and there is no configuration.
+
+    Examples:
+        broker explain --to //shop/Billing --database orders --through
+        broker explain --to //shop/Billing --incoming -c config/gateway.toml --offline
     """
     is_offline = how.pop("offline")
     _check_usage(config, socket, where, through=through, is_offline=is_offline, question=how)

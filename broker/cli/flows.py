@@ -14,8 +14,8 @@ from uuid import UUID
 
 import click
 
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
-from broker.cli.options import examples, output_option
+from broker.cli.exit_codes import ExitCode, fail
+from broker.cli.options import Group, output_option
 from broker.cli.output import readable, to_json
 from broker.flow import COLUMNS, Form, VisitOutcome
 
@@ -28,23 +28,19 @@ _GUIDS = tuple(column.name for column in COLUMNS if column.form is Form.GUID)
 _INSTANTS = tuple(column.name for column in COLUMNS if column.form is Form.INSTANT)
 
 
-@examples("""
-broker flows tail /var/lib/broker/journal --outcome dropped
-broker flows tail journal --follow
-""")
-@click.group()
+@click.group(cls=Group)
 def flows() -> None:
     """
     Look at journals: what became of dialog frames.
 
     Exit codes: as each of its commands tells.
+
+    Examples:
+        broker flows tail /var/lib/broker/journal --outcome dropped
+        broker flows tail journal --follow
     """
 
 
-@examples("""
-broker flows tail /var/lib/broker/journal --follow --outcome dropped --outcome duplicate
-broker flows tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b2e77 -o json
-""")
 @flows.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("-n", "--lines", type=click.IntRange(min=1), default=20, show_default=True, help="How many visits.")
@@ -58,7 +54,6 @@ broker flows tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b
     help="Ended so; may be repeated.",
 )
 @output_option
-@with_exit_code
 def tail(
     directory: Path,
     lines: int,
@@ -74,6 +69,10 @@ def tail(
     Instances write files, which appear when they are full or old enough (file_age, 15 minutes): what is newer is in
     none yet. JSON is one object a line. Files that cannot be read are told on standard error. Exit codes: 0 also when
     some files cannot be read, 1 the directory or none of its files can be read, 3 there is none.
+
+    Examples:
+        broker flows tail /var/lib/broker/journal --follow --outcome dropped --outcome duplicate
+        broker flows tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b2e77 -o json
     """
     from broker.journal.reader import NewFiles, Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 

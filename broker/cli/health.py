@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.options import config_option, examples, output_option
+from broker.cli.options import Command, config_option, output_option
 from broker.cli.output import show_json
 from broker.errors import SettingsError
 
@@ -60,11 +60,7 @@ class NothingToAskError(Exception):
     """No address to ask is known; its text says what to do."""
 
 
-@examples("""
-broker health ready -c config/gateway.toml
-broker health live --at 127.0.0.1:9423 -o json
-""")
-@click.command()
+@click.command(cls=Command)
 @click.argument("question", type=click.Choice(list(_PATHS)), default="ready")
 @config_option
 @click.option("--at", metavar="HOST:PORT", help="Address of observation; else observe.listen of the configuration.")
@@ -89,6 +85,10 @@ def health(question: str, config: Path | None, at: str | None, output: str, *, t
 
     With --wait it asks again until the answer is yes, for scripts that have started one. Exit codes: 0 yes; 1 yes, with
     a warning; 2 no, or no answer; 3 no instance could be asked. Monitoring plugins have the same four.
+
+    Examples:
+        broker health ready -c config/gateway.toml
+        broker health live --at 127.0.0.1:9423 -o json
     """
     try:
         host, port = _address(at or observe_listen(config))

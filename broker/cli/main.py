@@ -17,8 +17,8 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, get_completion_class
 
-from broker.cli.exit_codes import with_exit_code
-from broker.cli.options import examples
+from broker.cli.exit_codes import exit_codes
+from broker.cli.options import Command
 from broker.daemon.early_signal import end_on_signal
 
 PROGRAM, VARIABLE = "broker", "_BROKER_COMPLETE"  # the variable that click reads
@@ -74,6 +74,11 @@ class _Program(click.Group):
             end_on_signal()
         return super().get_command(ctx, cmd_name)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; what it raises becomes a sentence and an exit code."""
+        with exit_codes():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, by name."""
         del ctx
@@ -96,13 +101,8 @@ def main() -> None:
     """
 
 
-@examples("""
-broker completion bash > /etc/bash_completion.d/broker
-eval "$(broker completion zsh)"
-""")
-@click.command()
+@click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@with_exit_code
 def completion(shell: str) -> None:
     """
     Print what makes a shell complete the words of this program.
@@ -110,6 +110,10 @@ def completion(shell: str) -> None:
     Commands, options, their values, and some names that the running instance has. The shell runs `broker` for each
     word, so it has to be found in its path.
     Exit codes: 0 printed, 2 no such shell.
+
+    Examples:
+        broker completion bash > /etc/bash_completion.d/broker
+        eval "$(broker completion zsh)"
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the shells above"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
+from inspect import cleandoc
 from pathlib import Path
-from typing import Any, TypeVar
+from textwrap import dedent, indent
+from typing import Any
 
 import click
 
@@ -16,9 +18,23 @@ from broker.routing.address import NetworkAddress, parse_address
 
 DURATION_MAX = timedelta(days=36500)
 _DURATION_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_Command = TypeVar("_Command", bound=click.Command)
 
 Where = Mapping[NetworkAddress, Path | str]
+
+
+class Command(click.Command):
+    """A command whose docstring ends with `Examples:`, which the help shows after the options."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        text, _, lines = cleandoc(given["help"]).partition("\nExamples:\n")
+        epilog = f"\b\nExamples:\n{indent(dedent(lines), '  ')}"
+        super().__init__(*args, **given | {"help": text, "epilog": epilog})
+
+
+class Group(Command, click.Group):
+    """A group of such commands."""
+
+    command_class = Command
 
 
 def _read_where(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Where:
@@ -125,16 +141,6 @@ output_option = click.option(
 database_option = click.option(
     "-d", "--database", "database", required=True, help="A database of the configuration, or the path of its file."
 )
-
-
-def examples(text: str) -> Callable[[_Command], _Command]:
-    """Two examples at the end of the help, one a line; stands above `click.command`."""
-
-    def add(command: _Command) -> _Command:
-        command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in text.strip().splitlines())
-        return command
-
-    return add
 
 
 def confirm(question: str) -> None:

@@ -27,8 +27,7 @@ from broker.catalog.partner import (
     read_partner,
 )
 from broker.cli.access import read_settings
-from broker.cli.exit_codes import with_exit_code
-from broker.cli.options import config_option, confirm, examples, output_option
+from broker.cli.options import Group, config_option, confirm, output_option
 from broker.cli.output import readable, show_json
 from broker.config.settings import Settings
 from broker.errors import PartnerFileError
@@ -46,23 +45,19 @@ _SEND = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permi
 _database_option = click.option("-d", "--database", help="The database of the services; else the only one.")
 
 
-@examples("""
-broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
-broker partner import billing.partner -c orders.toml
-""")
-@click.group()
+@click.group(cls=Group)
 def partner() -> None:
     """
     Exchange partner files, so that two instances trust each other.
 
     Exit codes: as each of its commands tells.
+
+    Examples:
+        broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
+        broker partner import billing.partner -c orders.toml
     """
 
 
-@examples("""
-broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
-broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing --address tcp://orders.example:4022
-""")
 @partner.command("export")
 @config_option
 @_database_option
@@ -89,7 +84,6 @@ broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing
     metavar="tcp://HOST:PORT",
     help="Where the other side reaches this endpoint; else endpoint.advertise.",
 )
-@with_exit_code
 def export_file(
     config: Path | None,
     database: str | None,
@@ -102,6 +96,10 @@ def export_file(
 
     The file is signed and holds no secret. The fingerprint on standard error is what the other side sees when it
     imports the file. Exit codes: 0 printed, 1 something is missing, 4 daemon unreachable.
+
+    Examples:
+        broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
+        broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing --address tcp://orders.example:4022
     """
     settings = read_settings(config)
     name = _database(settings, database)
@@ -121,10 +119,6 @@ def export_file(
         click.echo(f"dialogs will not be sealed: databases.{name}.certificate is not set", err=True)
 
 
-@examples("""
-broker partner import billing.partner -c orders.toml --dry-run
-broker partner import billing.partner -c orders.toml --yes
-""")
 @partner.command("import")
 @config_option
 @_database_option
@@ -132,7 +126,6 @@ broker partner import billing.partner -c orders.toml --yes
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_option
 @click.argument("file", type=click.File("rb"))
-@with_exit_code
 def import_file(
     config: Path | None, database: str | None, file: BinaryIO, output: str, *, dry_run: bool, yes: bool
 ) -> None:
@@ -143,6 +136,10 @@ def import_file(
     routes to the partner's services, bindings, and permissions for what the partner sends. A second import changes
     nothing. Exit codes: 0 done or nothing to change, 1 refused or not confirmed, 2 neither --yes nor a terminal,
     4 daemon unreachable.
+
+    Examples:
+        broker partner import billing.partner -c orders.toml --dry-run
+        broker partner import billing.partner -c orders.toml --yes
     """
     settings, now = read_settings(config), datetime.now(UTC)
     name = _database(settings, database)

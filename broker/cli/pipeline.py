@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import click
 
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
-from broker.cli.options import Duration, examples, output_option
+from broker.cli.exit_codes import ExitCode, fail
+from broker.cli.options import Duration, Group, output_option
 from broker.cli.output import show_json, show_rows
 from broker.errors import NoJournalError, PipelineError
 
@@ -93,135 +93,125 @@ _window_option = click.option("--window", type=Duration(), default="5m", show_de
 _pool_option = click.option("--pool", type=Size(), help="Size of the pool (message_forward_size), for its headroom.")
 
 
-@examples("""
-broker pipeline paths --flows /var/lib/broker/journal --out results
-broker pipeline run --flows journal --out results --from 2026-03-01 --to 2026-03-02
-""")
-@click.group()
+@click.group(cls=Group)
 def pipeline() -> None:
     """
     Ask the journals of many instances, with Spark.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
+
+    Examples:
+        broker pipeline paths --flows /var/lib/broker/journal --out results
+        broker pipeline run --flows journal --out results --from 2026-03-01 --to 2026-03-02
     """
 
 
-@examples("""
-broker pipeline paths --flows /var/lib/broker/journal --out results
-broker pipeline paths --flows /mnt/journals --out /mnt/results --from 2026-03-01T12:00 --to 2026-03-01T13:00 --master spark://head:7077
-""")
 @pipeline.command()
 @_common
 @_grace_option
 @output_option
-@with_exit_code
 def paths(output: str, grace: timedelta | None, **asked: Any) -> None:
     """
     Write the way of each transmission: hops, times, its end.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
+
+    Examples:
+        broker pipeline paths --flows /var/lib/broker/journal --out results
+        broker pipeline paths --flows /mnt/journals --out /mnt/results --from 2026-03-01 --master spark://head:7077
     """
     _perform(("paths",), output, grace=grace, **asked)
 
 
-@examples("""
-broker pipeline dialogs --flows /var/lib/broker/journal --out results
-broker pipeline dialogs --flows journal --out results --from 2026-03-01 -o json
-""")
 @pipeline.command()
 @_common
 @output_option
-@with_exit_code
 def dialogs(output: str, **asked: Any) -> None:
     """
     Write what each dialog did: messages, resends, how long they took.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
+
+    Examples:
+        broker pipeline dialogs --flows /var/lib/broker/journal --out results
+        broker pipeline dialogs --flows journal --out results --from 2026-03-01 -o json
     """
     _perform(("dialogs",), output, **asked)
 
 
-@examples("""
-broker pipeline routes --flows /var/lib/broker/journal --out results
-broker pipeline routes --flows journal --out results --window 1h --explain
-""")
 @pipeline.command()
 @_common
 @_window_option
 @output_option
-@with_exit_code
 def routes(output: str, window: timedelta, **asked: Any) -> None:
     """
     Write traffic, residence and drops of each route, by window.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
+
+    Examples:
+        broker pipeline routes --flows /var/lib/broker/journal --out results
+        broker pipeline routes --flows journal --out results --window 1h --explain
     """
     _perform(("routes",), output, window=window, **asked)
 
 
-@examples("""
-broker pipeline capacity --flows /var/lib/broker/journal --out results --pool 64MiB
-broker pipeline capacity --flows journal --out results --window 1m --driver-memory 4g
-""")
 @pipeline.command()
 @_common
 @_window_option
 @_pool_option
 @output_option
-@with_exit_code
 def capacity(output: str, window: timedelta, pool: int | None, **asked: Any) -> None:
     """
     Write what each instance held at once, and the pool it needs.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
+
+    Examples:
+        broker pipeline capacity --flows /var/lib/broker/journal --out results --pool 64MiB
+        broker pipeline capacity --flows journal --out results --window 1m --driver-memory 4g
     """
     _perform(("capacity",), output, window=window, pool=pool, **asked)
 
 
-@examples("""
-broker pipeline reconcile --flows /var/lib/broker/journal --out results
-broker pipeline reconcile --flows journal-a --flows journal-b --out results --grace 5m
-""")
 @pipeline.command()
 @_common
 @_grace_option
 @output_option
-@with_exit_code
 def reconcile(output: str, grace: timedelta | None, **asked: Any) -> None:
     """
     Write the ledger: whether all that was sent arrived, once.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
+
+    Examples:
+        broker pipeline reconcile --flows /var/lib/broker/journal --out results
+        broker pipeline reconcile --flows journal-a --flows journal-b --out results --grace 5m
     """
     _perform(("reconcile",), output, grace=grace, **asked)
 
 
-@examples("""
-broker pipeline report --flows /var/lib/broker/journal --out results
-broker pipeline report --out results
-""")
 @pipeline.command()
 @_common
 @_window_option
 @_pool_option
 @output_option
-@with_exit_code
 def report(output: str, window: timedelta, pool: int | None, **asked: Any) -> None:
     """
     Write report.html: of journals, or of results that are there.
 
     With --flows the jobs that it needs run first; without, it is made of what --out has. Exit codes: 0 done, 1 a job or
     Spark failed, or a result is missing, 2 usage, 3 no file of a journal that can be read.
+
+    Examples:
+        broker pipeline report --flows /var/lib/broker/journal --out results
+        broker pipeline report --out results
     """
     if asked["is_explain"]:
         raise click.UsageError("the report is made of results: run the jobs so, and then the report without --flows")
     _perform(JOBS, output, window=window, pool=pool, is_report=True, **asked)
 
 
-@examples("""
-broker pipeline run --flows /var/lib/broker/journal --out results
-broker pipeline run paths reconcile --flows journal --out results --from 2026-03-01T12:00 --to 2026-03-01T13:00
-""")
 @pipeline.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(JOBS), metavar="[JOB]...")
 @_common
@@ -229,12 +219,15 @@ broker pipeline run paths reconcile --flows journal --out results --from 2026-03
 @_window_option
 @_pool_option
 @output_option
-@with_exit_code
 def run(output: str, jobs: tuple[str, ...], **asked: Any) -> None:
     """
     Run several jobs in one session; all of them when none is named.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
+
+    Examples:
+        broker pipeline run --flows /var/lib/broker/journal --out results
+        broker pipeline run paths reconcile --flows journal --out results --from 2026-03-01T12:00 --to 2026-03-01T13:00
     """
     _perform(tuple(dict.fromkeys(jobs)) or JOBS, output, **asked)
 

@@ -18,8 +18,7 @@ from broker.admin.audit import AuditEntry
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
 from broker.cli.database import open_database
-from broker.cli.exit_codes import with_exit_code
-from broker.cli.options import config_option, confirm, database_option, examples, output_option
+from broker.cli.options import Group, config_option, confirm, database_option, output_option
 from broker.cli.output import show_json, show_rows
 from broker.client.dialog import get_dialog
 from broker.errors import ConversationError
@@ -39,11 +38,7 @@ no traceback is known: only that of a reader (broker run) is kept. A program tha
 it rolls back, and a process that dies cannot: see the log of that program, or let a reader handle the messages"""
 
 
-@examples("""
-broker quarantine list -c config/endpoint.toml -d billing
-broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-""")
-@click.group()
+@click.group(cls=Group)
 def quarantine() -> None:
     """
     Look at dialogs whose message makes its reader fail, and settle them.
@@ -51,6 +46,10 @@ def quarantine() -> None:
     What is settled in a database of a configuration, with -c, is in its audit; where only a file is named, nothing is.
 
     Exit codes: as each of its commands tells.
+
+    Examples:
+        broker quarantine list -c config/endpoint.toml -d billing
+        broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
     """
 
 
@@ -61,21 +60,20 @@ def _changing(command: _Command) -> _Command:
     return command
 
 
-@examples("""
-broker quarantine list -c config/endpoint.toml -d billing
-broker quarantine list -d billing.db -o json
-""")
 @quarantine.command("list")
 @config_option
 @database_option
 @click.option("--dry-run", is_flag=True, expose_value=False, help="The same: a look changes nothing.")
 @output_option
-@with_exit_code
 def list_(config: Path | None, database: str, output: str) -> None:
     """
     The dialogs in quarantine, and those that are tried again.
 
     Exit codes: 0 also when there is none, 3 no such database.
+
+    Examples:
+        broker quarantine list -c config/endpoint.toml -d billing
+        broker quarantine list -d billing.db -o json
     """
     with open_database(config, database) as db:
         rows = [_row(failure) for failure in failures(db)]
@@ -85,10 +83,6 @@ def list_(config: Path | None, database: str, output: str) -> None:
         show_rows([{**row, "error": row["error"].splitlines()[0]} for row in rows], output, _COLUMNS)
 
 
-@examples("""
-broker quarantine show -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-broker quarantine show -d billing.db --body invoice.xml 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-""")
 @quarantine.command()
 @config_option
 @database_option
@@ -96,7 +90,6 @@ broker quarantine show -d billing.db --body invoice.xml 5b0f3c1e-5d5e-4f0b-8a55-
 @click.option("--dry-run", is_flag=True, help="The same, and no file is written.")
 @output_option
 @click.argument("conversation")
-@with_exit_code
 def show(
     config: Path | None, database: str, conversation: str, body: Path | None, output: str, *, dry_run: bool
 ) -> None:
@@ -104,6 +97,10 @@ def show(
     One failed message: why, since when, how large, what waits.
 
     CONVERSATION is its handle or its id. Exit codes: 0 shown, 3 no such database or failure.
+
+    Examples:
+        broker quarantine show -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+        broker quarantine show -d billing.db --body invoice.xml 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
     """
     with open_database(config, database) as db:
         failure = _find(db, conversation)
@@ -122,18 +119,17 @@ def show(
     click.echo(f"\n{traceback or _NO_TRACEBACK}")
 
 
-@examples("""
-broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-broker quarantine resume -c config/endpoint.toml -d billing --all --dry-run
-""")
 @quarantine.command()
 @_changing
-@with_exit_code
 def resume(**options: Any) -> None:
     """
     Try again, from the failed message on.
 
     For when the reader has been mended. Exit codes: 0 done, 3 no such database or failure.
+
+    Examples:
+        broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+        broker quarantine resume -c config/endpoint.toml -d billing --all --dry-run
     """
 
     def change(db: sqlite3.Connection, failure: Failure) -> None:
@@ -142,19 +138,18 @@ def resume(**options: Any) -> None:
     _settle("resume", "try {message} again, then {behind} behind it", change, asks=False, **options)
 
 
-@examples("""
-broker quarantine skip -d billing.db --dry-run 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-broker quarantine skip -d billing.db --yes 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-""")
 @quarantine.command()
 @_changing
-@with_exit_code
 def skip(**options: Any) -> None:
     """
     Drop the failed message, and go on with the next.
 
     For the far side it has been received. `broker quarantine show --body FILE` keeps it. Exit codes: 0 done, 1 not
     confirmed, 3 no such database or failure.
+
+    Examples:
+        broker quarantine skip -d billing.db --dry-run 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+        broker quarantine skip -d billing.db --yes 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
     """
 
     def change(db: sqlite3.Connection, failure: Failure) -> None:
@@ -163,19 +158,18 @@ def skip(**options: Any) -> None:
     _settle("skip", "drop {message}; go on with {behind} behind it", change, asks=True, **options)
 
 
-@examples("""
-broker quarantine discard -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-broker quarantine discard -c config/endpoint.toml -d billing --all --dry-run
-""")
 @quarantine.command()
 @_changing
-@with_exit_code
 def discard(**options: Any) -> None:
     """
     End the dialog here, with cleanup, without notice to the far side.
 
     Everything of it is forgotten at this side; the far side finds out by its lifetime, or when it sends again. Exit
     codes: 0 done, 1 not confirmed, 3 no such database or failure.
+
+    Examples:
+        broker quarantine discard -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+        broker quarantine discard -c config/endpoint.toml -d billing --all --dry-run
     """
 
     def change(db: sqlite3.Connection, failure: Failure) -> None:
@@ -190,20 +184,19 @@ def discard(**options: Any) -> None:
     )
 
 
-@examples("""
-broker quarantine answer -d billing.db --code 1 --text "no such order" 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-broker quarantine answer -d billing.db --code 1 --text "cannot be read" --all --dry-run
-""")
 @quarantine.command()
 @click.option("--code", type=click.IntRange(1, 2**31 - 1), required=True, help="Of the error, above 0.")
 @click.option("--text", required=True, help="What the far side reads beside the code.")
 @_changing
-@with_exit_code
 def answer(*, code: int, text: str, **options: Any) -> None:
     """
     End the dialog with an error that the far side reads.
 
     END CONVERSATION ... WITH ERROR. Exit codes: 0 done, 1 not confirmed, 3 no such database or failure.
+
+    Examples:
+        broker quarantine answer -d billing.db --code 1 --text "no such order" 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+        broker quarantine answer -d billing.db --code 1 --text "cannot be read" --all --dry-run
     """
 
     def change(db: sqlite3.Connection, failure: Failure) -> None:

@@ -11,8 +11,8 @@ import click
 
 from broker.admin.client import ProblemError
 from broker.cli.access import admin_client
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
-from broker.cli.options import config_option, examples, output_option, socket_option
+from broker.cli.exit_codes import ExitCode, fail
+from broker.cli.options import Command, config_option, output_option, socket_option
 from broker.cli.output import show_json
 from broker.errors import SettingsError
 
@@ -25,22 +25,21 @@ _EFFECTS_IF = {
 }
 
 
-@examples("""
-broker reload -c config/gateway.toml
-broker reload --dry-run -o json --socket /run/broker/admin.sock
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @socket_option
 @output_option
 @click.option("--dry-run", is_flag=True, help="Try everything, tell what would change, and change nothing.")
-@with_exit_code
 def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_run: bool) -> None:
     """
     Have a running instance read its configuration again, as SIGHUP does.
 
     All of it holds, or nothing has changed. Exit codes: 0 it holds, 2 something is wrong with the configuration, 4
     daemon unreachable, 5 not permitted.
+
+    Examples:
+        broker reload -c config/gateway.toml
+        broker reload --dry-run -o json --socket /run/broker/admin.sock
     """
     try:
         answer = admin_client(config, socket, timeout=RELOAD_SECONDS).request(

@@ -22,8 +22,8 @@ import msgspec
 from broker.admin.client import AdminClient
 from broker.admin.trace import Directory, ask, follow_plan
 from broker.cli.access import admin_client, credentials
-from broker.cli.exit_codes import ExitCode, with_exit_code
-from broker.cli.options import Where, config_option, examples, output_option, socket_option, where_option
+from broker.cli.exit_codes import ExitCode
+from broker.cli.options import Group, Where, config_option, output_option, socket_option, where_option
 from broker.cli.output import Terminal, TextLine, print_lines, show_json
 from broker.cli.sql import SCRIPT_SECONDS
 from broker.ddl.lexer import decode_script
@@ -60,23 +60,19 @@ _WOULD = {
 }
 
 
-@examples("""
-broker routes plan new-routes.sql -c config/gateway.toml
-broker routes plan new-routes.sql -d orders --through
-""")
-@click.group()
+@click.group(cls=Group)
 def routes() -> None:
     """
     Plan a change of routes.
 
     Exit codes: as its command tells.
+
+    Examples:
+        broker routes plan new-routes.sql -c config/gateway.toml
+        broker routes plan new-routes.sql -d orders --through
     """
 
 
-@examples("""
-broker routes plan new-routes.sql -c config/gateway.toml --through
-broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
-""")
 @routes.command()
 @config_option
 @socket_option
@@ -86,7 +82,6 @@ broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
 @click.option("--accept-harm", is_flag=True, help="Exit with 0 whatever would happen.")
 @output_option
 @click.argument("script", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
-@with_exit_code
 def plan(
     config: Path | None,
     socket: Path | str | None,
@@ -104,6 +99,10 @@ def plan(
     SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway answers for
     what passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what does not exist;
     4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a loop appears.
+
+    Examples:
+        broker routes plan new-routes.sql -c config/gateway.toml --through
+        broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
     """
     if where and not through:
         raise click.UsageError("--admin says where --through asks: add it")

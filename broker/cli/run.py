@@ -12,18 +12,14 @@ from typing import Any
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.exit_codes import ExitCode, exit_code, fail, with_exit_code
-from broker.cli.options import config_option, examples
+from broker.cli.exit_codes import ExitCode, exit_code, fail
+from broker.cli.options import Command, config_option
 from broker.client.reader_pool import Reader, find_readers, run_until_signal
 from broker.errors import BrokerError, StoreUnavailableError
 from broker.observe.logs import configure_logging
 
 
-@examples("""
-broker run -c config/endpoint.toml shop.billing
-broker run --database billing=/var/lib/broker/billing.db shop.billing:app
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @click.option(
     "-d",
@@ -45,7 +41,6 @@ broker run --database billing=/var/lib/broker/billing.db shop.billing:app
     help="Of the log.",
 )
 @click.argument("application", metavar="MODULE[:NAME]")
-@with_exit_code
 def run(config: Path | None, databases: tuple[str, ...], directory: Path | None, application: str, **how: Any) -> None:
     """
     Run the readers of a Python module.
@@ -54,6 +49,10 @@ def run(config: Path | None, databases: tuple[str, ...], directory: Path | None,
     of readers in it. SIGTERM or SIGINT: nothing new is taken and what is under way is finished within --grace; a
     second signal ends at once. Exit codes: 0 all finished, 1 something was cut off or the module failed, 2 no such
     module or no reader in it, 3 no such database or queue, 75 a file cannot be used.
+
+    Examples:
+        broker run -c config/endpoint.toml shop.billing
+        broker run --database billing=/var/lib/broker/billing.db shop.billing:app
     """
     files = _files(config, databases)
     configure_logging(log_format=how["log_format"], level="info", instance=application)

@@ -11,8 +11,8 @@ import click
 from broker.admin.server import leave
 from broker.catalog.diagnostics import listen_error, store_error
 from broker.cli.access import is_nothing_given, nothing_to_read, overrides_from, read_settings
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
-from broker.cli.options import config_option, examples, set_option
+from broker.cli.exit_codes import ExitCode, fail
+from broker.cli.options import Command, config_option, set_option
 from broker.daemon import instance as daemon
 from broker.daemon import process
 from broker.errors import (
@@ -27,20 +27,19 @@ from broker.net.listener import raise_limit
 from broker.observe.logs import close_logging, configure_logging
 
 
-@examples("""
-broker serve -c config/gateway.toml
-BROKER_ENDPOINT__MAX_HOPS=4 broker serve -c config/endpoint.toml
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @set_option
-@with_exit_code
 def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     """
     Run one instance in the foreground: gateway, endpoint or both.
 
     SIGTERM drains and ends it, a second one ends it at once. Exit codes: 0 drained, 7 something was left behind when
     the time was up, 75 port taken or store locked, 78 bad configuration, 143 and 130 ended by a second signal.
+
+    Examples:
+        broker serve -c config/gateway.toml
+        BROKER_ENDPOINT__MAX_HOPS=4 broker serve -c config/endpoint.toml
     """
     if is_nothing_given(config, overrides):
         fail(nothing_to_read(config), ExitCode.CONFIGURATION)

@@ -21,9 +21,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from broker.admin.client import AdminClient
 from broker.cli.access import admin_client
-from broker.cli.exit_codes import with_exit_code
 from broker.cli.names import live_names
-from broker.cli.options import config_option, examples, socket_option
+from broker.cli.options import Command, config_option, socket_option
 from broker.cli.output import FORMATS, show_answer
 from broker.cli.prompt import run_prompt
 from broker.ddl.lexer import decode_script
@@ -35,11 +34,7 @@ LINE_SECONDS = 10.0
 SCRIPT_SECONDS = 3600.0  # for a script and those before it
 
 
-@examples("""
-broker sql "SELECT name, address FROM msdb.sys.routes"
-broker sql --database orders < routes.sql
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @socket_option
 @click.option(
@@ -50,7 +45,6 @@ broker sql --database orders < routes.sql
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print.")
 @click.argument("statement", required=False)
-@with_exit_code
 def sql(
     config: Path | None, socket: Path | str | None, database: str | None, output: str, statement: str | None
 ) -> None:
@@ -59,6 +53,10 @@ def sql(
 
     Without an argument it is read from standard input, or asked for at a prompt, which has a history and completes
     names with Tab. Exit codes: 1 refused, 3 something it names does not exist, 4 daemon unreachable, 5 not permitted.
+
+    Examples:
+        broker sql "SELECT name, address FROM msdb.sys.routes"
+        broker sql --database orders < routes.sql
     """
     client = admin_client(config, socket)
     if statement is None and sys.stdin.isatty():

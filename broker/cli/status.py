@@ -23,8 +23,7 @@ from rich.text import Text
 
 from broker.admin.client import AdminClient
 from broker.cli.access import admin_client
-from broker.cli.exit_codes import with_exit_code
-from broker.cli.options import config_option, examples, output_option, socket_option
+from broker.cli.options import Command, config_option, output_option, socket_option
 from broker.cli.output import Terminal, encodable, readable, render_table, show_json
 from broker.errors import DaemonUnreachableError
 from broker.observe.health import judge
@@ -37,43 +36,41 @@ _interval_option = click.option(
 )
 
 
-@examples("""
-broker status -c config/gateway.toml
-broker status --socket /run/broker/admin.sock --watch --interval 10
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @socket_option
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @_interval_option
 @output_option
-@with_exit_code
 def status(config: Path | None, socket: Path | str | None, interval: float, output: str, *, watch: bool) -> None:
     """
     Show the state of a running instance at a glance.
 
     With --watch on a terminal it fills the screen; elsewhere each state is printed below the one before, with -o json
     one a line. Exit codes: 0 it answers, 4 daemon unreachable.
+
+    Examples:
+        broker status -c config/gateway.toml
+        broker status --socket /run/broker/admin.sock --watch --interval 10
     """
     _show(admin_client(config, socket), output, interval if watch else None)
 
 
-@examples("""
-broker top -c config/gateway.toml
-broker top --socket /run/broker/admin.sock -o json --interval 10
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @socket_option
 @_interval_option
 @click.option("--once", is_flag=True, help="Show it once and end: broker status.")
 @output_option
-@with_exit_code
 def top(config: Path | None, socket: Path | str | None, interval: float, output: str, *, once: bool) -> None:
     """
     Show the state of a running instance again and again.
 
     The same as broker status --watch. Exit codes: 0 ended, 4 daemon unreachable, 5 not permitted.
+
+    Examples:
+        broker top -c config/gateway.toml
+        broker top --socket /run/broker/admin.sock -o json --interval 10
     """
     _show(admin_client(config, socket), output, None if once else interval)
 

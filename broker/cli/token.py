@@ -10,8 +10,7 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
-from broker.cli.exit_codes import with_exit_code
-from broker.cli.options import config_option, examples, output_option
+from broker.cli.options import Group, config_option, output_option
 from broker.cli.output import show_rows
 from broker.config.admin_access import TOKEN_NAME, new_token, read_tokens, revoke_token, role_of
 from broker.config.units import parse_duration
@@ -41,24 +40,20 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, name: str)
     return name
 
 
-@examples("""
-broker token new ci --role operator -c config/gateway.toml
-broker token list -c config/gateway.toml
-""")
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """
     Make, list and revoke tokens of the admin API.
 
     The commands work on the token file of the configuration, as the user that runs the instance; a running one heeds
     the change from the next request on. Exit codes: see the commands.
+
+    Examples:
+        broker token new ci --role operator -c config/gateway.toml
+        broker token list -c config/gateway.toml
     """
 
 
-@examples("""
-broker token new ci --role operator --expires 30d -c config/gateway.toml
-broker token new prometheus -c config/gateway.toml > /run/secrets/broker-token
-""")
 @token.command()
 @config_option
 @click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="What it may do.")
@@ -66,13 +61,16 @@ broker token new prometheus -c config/gateway.toml > /run/secrets/broker-token
     "--expires", type=_Lifetime(), default=LIFETIME, show_default=True, help="How long it counts; never = for ever."
 )
 @click.argument("name", callback=_check_name)
-@with_exit_code
 def new(config: Path | None, role: str, expires: timedelta | None, name: str) -> None:
     """
     Make a token and print it, this once.
 
     It is shown to the API as BROKER_ADMIN_TOKEN, or in the header Authorization: Bearer. Kept is only its hash. Exit
     codes: 1 the file cannot be used, or the name is taken.
+
+    Examples:
+        broker token new ci --role operator --expires 30d -c config/gateway.toml
+        broker token new prometheus -c config/gateway.toml > /run/secrets/broker-token
     """
     settings, now = read_settings(config), datetime.now(UTC)
     try:
@@ -88,19 +86,18 @@ def new(config: Path | None, role: str, expires: timedelta | None, name: str) ->
     click.echo(f"token {name}: {role}, {until}; it is not shown again", err=True)
 
 
-@examples("""
-broker token list -c config/gateway.toml
-broker token list -c config/gateway.toml -o json
-""")
 @token.command("list")
 @config_option
 @output_option
-@with_exit_code
 def show(config: Path | None, output: str) -> None:
     """
     List the tokens by name.
 
     Their hashes are not shown. Exit codes: 1 the file cannot be used.
+
+    Examples:
+        broker token list -c config/gateway.toml
+        broker token list -c config/gateway.toml -o json
     """
     now = datetime.now(UTC)
     rows = [
@@ -116,19 +113,18 @@ def show(config: Path | None, output: str) -> None:
     show_rows(rows, output, ["name", "role", "made_at", "expires_at", "is_valid"])
 
 
-@examples("""
-broker token revoke ci -c config/gateway.toml
-broker token revoke old-laptop -c config/gateway.toml
-""")
 @token.command()
 @config_option
 @click.argument("name")
-@with_exit_code
 def revoke(config: Path | None, name: str) -> None:
     """
     Take a token away.
 
     It counts no more from the next request on. Exit codes: 1 the file cannot be used, 3 there is no such token.
+
+    Examples:
+        broker token revoke ci -c config/gateway.toml
+        broker token revoke old-laptop -c config/gateway.toml
     """
     settings = read_settings(config)
     with recording(settings, "REVOKE TOKEN") as record:

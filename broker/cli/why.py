@@ -15,8 +15,8 @@ import click
 from broker.admin.trace import Directory, Trace, ask_why, trace
 from broker.catalog.database_files import is_elsewhere
 from broker.cli.access import ask_daemon_or_files, credentials, read_settings
-from broker.cli.exit_codes import ExitCode, with_exit_code
-from broker.cli.options import Where, config_option, examples, output_option, socket_option, where_option
+from broker.cli.exit_codes import ExitCode
+from broker.cli.options import Command, Where, config_option, output_option, socket_option, where_option
 from broker.cli.output import TextLine, print_lines, show_json
 from broker.config.settings import Settings
 from broker.errors import BrokerError
@@ -26,17 +26,12 @@ from broker.observe.why import WhyAnswer, answer_why, look
 _INDENT, _DEEP = 2, 6  # columns
 
 
-@examples("""
-broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 -c config/orders.toml
-broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 --admin tcp://gateway-a:4022=http://127.0.0.1:9422 -o json
-""")
-@click.command()
+@click.command(cls=Command)
 @config_option
 @socket_option
 @where_option
 @output_option
 @click.argument("guid", metavar="ID", type=click.UUID)
-@with_exit_code
 def why(config: Path | None, socket: Path | str | None, where: Where, output: str, guid: UUID) -> None:
     """
     Tell where a conversation or message is, why, and what to do.
@@ -46,6 +41,10 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     of its host or where --admin says. When no daemon answers, the files of the configuration are read.
 
     Exit codes: 0 told, 3 the id is not known here, 4 no daemon answers and there is no configuration.
+
+    Examples:
+        broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 -c config/orders.toml
+        broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 --admin tcp://gateway-a:4022=http://127.0.0.1:9422 -o json
     """
     first, note = _first(config, socket, guid)
     journalled = None

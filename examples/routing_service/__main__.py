@@ -11,7 +11,7 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.database import open_database
-from broker.cli.exit_codes import ExitCode, fail, with_exit_code
+from broker.cli.exit_codes import ExitCode, exit_codes, fail
 from broker.cli.options import config_option, database_option
 from broker.config.units import parse_duration
 from broker.observe.logs import configure_logging
@@ -41,7 +41,7 @@ from .srv import SrvRoutes, dns_lookup
     help="Admin socket of an instance whose databases ask; may be repeated. Else the configuration's.",
 )
 @click.option("--once", is_flag=True, help="Answer what waits now, then end.")
-@with_exit_code
+@exit_codes()
 def main(
     config: Path | None,
     database: str,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.admin.client import ProblemError, SocketNotPermittedError
-from broker.cli.exit_codes import exit_code, with_exit_code
+from broker.cli.exit_codes import exit_code, exit_codes
 from broker.errors import BrokerError, ConversationError, DaemonUnreachableError
 from tests.support.command import run, run_without_privileges
 
@@ -48,12 +48,8 @@ def test_an_error_has_the_exit_code_of_its_kind_or_number(error: BrokerError, co
 def test_a_database_file_that_cannot_be_used_is_1_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @with_exit_code
-    def command() -> None:
+    with pytest.raises(SystemExit) as ended, exit_codes():
         sqlite3.connect(tmp_path)  # a directory
-
-    with pytest.raises(SystemExit) as ended:
-        command()
 
     assert 1 == ended.value.code
     assert capsys.readouterr().err.startswith("the file cannot be opened: it has to be a plain file")
@@ -65,12 +61,8 @@ def test_a_database_file_that_cannot_be_used_is_1_with_what_to_do(
     ids=str,
 )
 def test_a_reader_that_has_gone_and_a_bug_are_left_to_others(error: Exception) -> None:
-    @with_exit_code
-    def command() -> None:
+    with pytest.raises(type(error)) as caught, exit_codes():
         raise error
-
-    with pytest.raises(type(error)) as caught:
-        command()
 
     assert error is caught.value
 
