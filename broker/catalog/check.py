@@ -56,7 +56,7 @@ from broker.net.listener import bind
 from broker.store.sqlite.database import is_locked
 
 _STATE_DIR: KeyPath = ("instance", "state_dir")
-_ALL = "everything on this machine, what is legal and unwise, and whether the names of next hops resolve"
+_ALL = "everything on this machine, what is legal but not advisable, and whether the names of next hops resolve"
 
 OwnerOf = Callable[[Settings], RunningInstance]
 """Returns the instance that runs already by the state directory of these settings."""
@@ -286,7 +286,7 @@ def check_ways_in(settings: Settings) -> None:
         raise settings.error(("admin", "tokens"), f"{error.path} {error.problem}", error.hint) from error
     is_open = admin.listen.is_loopback and admin.loopback_role != AdminRole.NONE.word
     if not (has_tokens or admin.trust or admin.peers or is_open):
-        problem = f'nobody could ask on "{admin.listen}": there is no token, and no certificate of a client is trusted'
+        problem = f'no client can use "{admin.listen}": there is no token, and no certificate of a client is trusted'
         raise settings.error(
             ("admin", "listen"), problem, "use broker token new NAME --role viewer, or set trust and roles"
         )

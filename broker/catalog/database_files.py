@@ -61,11 +61,11 @@ from broker.store.sqlite.transaction import DaemonConnection, damage, sentence
 
 SLACK_SECONDS = 300.0  # machines that share a directory differ by less
 LOST_HINT = (
-    "put the file or a backup back, or mount its disk; else the next start makes a new, empty database, or refuses it"
-    " where broker_instance is that of the lost one"
+    "put the file or a backup back, or mount its disk. Otherwise the next start makes a new, empty database, or refuses"
+    " it where broker_instance is that of the lost one"
 )
-STOP_IT = "stop the other instance, or give this one a state directory and files of its own"
-MAKE_ROOM = "make room there, or name a directory on another disk"
+STOP_IT = "stop the other instance, or give this one a separate state directory and files"
+FREE_SPACE = "free space there, or name a directory on another disk"
 _DIRECTORY = "create it for the user that runs the instance, or name another directory"
 _FILE = "name an SQLite file, or one to be created in a directory that exists"
 _RIGHTS = "give {} to the user that runs the instance, mode 0600"
@@ -90,7 +90,7 @@ def path_of(settings: Settings, name: str) -> Path:
 
 
 def take(
-    settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, told: int = 0
+    settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, reported_epoch: int = 0
 ) -> DaemonConnection:
     """
     Take a database of the configuration, or msdb. If another instance has taken it over since, that one commits,
@@ -101,7 +101,7 @@ def take(
         name: Name of the database.
         stack: Gives it back.
         least_epoch: As `note_start`.
-        told: The epoch of the last takeover that was reported to this instance, 0 = none; the new one is higher.
+        reported_epoch: Of the last takeover that was reported to this instance, 0 = none; the new one is higher.
 
     Raises:
         StoreUnavailableError: another daemon has it (`HELD`), it cannot be used, is gone (`check_remains`), or the
@@ -118,16 +118,16 @@ def take(
         _tell_clock(state_dir)
     with ExitStack() as taken:
         taken.callback(os.close, lock_store(path))
-        check_remains(path, reported_epoch=told)
-        is_new = may_make(path, reported_epoch=told)
+        check_remains(path, reported_epoch=reported_epoch)
+        is_new = may_make(path, reported_epoch=reported_epoch)
         db = taken.enter_context(closing(open_store(path, broker_instance=configured, may_make=is_new)))
         try:
-            sighting = sighted(settings, name, db, told=told)
+            sighting = sighted(settings, name, db, reported_epoch=reported_epoch)
             if sighting.problem:
                 raise copy_error(settings, name, sighting.problem)
             if least_epoch is not None:
                 check_writable(path)
-                least_epoch = max(least_epoch, told + 1)
+                least_epoch = max(least_epoch, reported_epoch + 1)
             db.epoch = note_start(db, path, state_dir, least_epoch=least_epoch)
         except sqlite3.Error as error:
             raise StoreUnavailableError(str(path), sentence(error)) from error
@@ -139,13 +139,13 @@ def take(
     return db
 
 
-def sighted(settings: Settings, name: str, db: sqlite3.Connection, *, told: int = 0) -> Sighting:
+def sighted(settings: Settings, name: str, db: sqlite3.Connection, *, reported_epoch: int = 0) -> Sighting:
     """
     Compare the file of a database with what is known of it, to distinguish it from its copies.
 
     Where a command decides the role, the copies are what an instance fails over to, and each has a separate number.
     """
-    sighting = compare_file(db, path_of(settings, name), settings.instance.state_dir, reported_epoch=told)
+    sighting = compare_file(db, path_of(settings, name), settings.instance.state_dir, reported_epoch=reported_epoch)
     is_copied_on_purpose = name != MSDB and settings.databases[name].mirroring == "command"
     return sighting._replace(known_number=None) if is_copied_on_purpose else sighting
 
@@ -341,8 +341,8 @@ def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Itera
 def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
     """Return the error that the file of this database is not what it should be."""
     hint = (
-        f"if it is the one to go on with, moved or restored: broker database keep {name}; if it shall live beside the"
-        f" original: broker database new {name}; --dry-run tells what that means"
+        f"if it is the one to go on with, moved or restored: broker database keep {name}; if it shall be used along"
+        f" with the original: broker database new {name}; --dry-run shows what that changes"
     )
     return settings.error(key_of(name), f"{problem} ({path_of(settings, name)})", hint)
 
@@ -390,7 +390,7 @@ def _directory_problem(directory: Path) -> tuple[str, str] | None:
     if problem is not None:
         return problem, _DIRECTORY
     problem = room_problem(directory)
-    return None if problem is None else (problem, MAKE_ROOM)
+    return None if problem is None else (problem, FREE_SPACE)
 
 
 def _database_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
@@ -413,12 +413,12 @@ def _file_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
         return f"{names} may not be read and written", _RIGHTS.format("them" if len(closed) > 1 else "it")
     hint = "move it away" if path == state_dir / "msdb.db" else _FILE
     if not os.path.isfile(path):  # noqa: PTH113 - the other raises what the system refuses
-        return f'"{path}" is no plain file', hint
+        return f'"{path}" is not a regular file', hint
     try:
         is_database = is_sqlite(path)
     except sqlite3.Error as error:
         return f'"{path}" cannot be read: {error}', _FILE
-    return None if is_database else (f'"{path}" is no SQLite file', f"{hint}; if it was one, put back a backup")
+    return None if is_database else (f'"{path}" is not an SQLite file', f"{hint}; if it was one, put back a backup")
 
 
 def _closed_files(path: Path, state_dir: Path) -> list[str]:

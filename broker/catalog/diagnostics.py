@@ -30,7 +30,7 @@ from broker.routing.lint import Lint
 from broker.store.sqlite.database import HELD, NO_FILE
 
 SOCKET_ELSEWHERE = "name a directory that exists and that the instance may write"
-RUNS_ALREADY = "an instance of this very state directory runs already: broker status tells of it"
+RUNS_ALREADY = "an instance with this state directory is running already: see broker status"
 SOCKET_TAKEN = "stop the other instance, or name another file"
 _REFUSED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY})
 _PASSING = frozenset(

@@ -95,7 +95,7 @@ class DryDatabase(Struct):
 
 class DryRun(Struct, frozen=True):
     """
-    What the scripts of one configuration come to.
+    Result of running the scripts of one configuration dry.
 
     Attributes:
         databases: By name, msdb first.
@@ -246,7 +246,7 @@ class _ScriptRunner(Struct):
         self.script.current, is_lost, mistakes = home, False, 0
         for outcome in read_script(text, source=str(path)):
             if mistakes == MISTAKES_MAX:
-                problem = f'"{path}" has {MISTAKES_MAX:,} mistakes, and what comes after them is not read'
+                problem = f'"{path}" has {MISTAKES_MAX:,} mistakes, and the rest of it is not read'
                 yield settings.error(key, problem, "correct these, then check again; is this a script of statements?")
                 return
             try:

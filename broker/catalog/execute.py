@@ -70,7 +70,7 @@ class ScriptStoppedError(ResourceError):
     """The script was stopped before its end."""
 
     def __str__(self) -> str:
-        return "the script was stopped, because the instance stops or nobody waits for it; it has changed nothing"
+        return "the script was stopped, because the instance is stopping or its caller has gone; it has changed nothing"
 
 
 class ScriptPreview(Struct, frozen=True):
@@ -386,5 +386,5 @@ async def _in_thread(progress: ScriptProgress, work: Callable[[], _T]) -> _T:
 
 def _unavailable(database: Database, error: sqlite3.Error, done: Iterable[str] = ()) -> StoreUnavailableError:
     where = ", ".join(done)
-    already = f"; the script is already carried out in: {where}" if where else ""
+    already = f"; the script is already committed in: {where}" if where else ""
     return StoreUnavailableError(str(database.path), f"{sentence(error)}{already}")

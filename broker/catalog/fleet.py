@@ -200,7 +200,7 @@ def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Diagnost
     for end, services in found.values():
         leg = end.legs[-2]
         assert leg.route is not None, "a way that goes on has a route"
-        problem = f"what goes {end.path} is dropped at its end, for {shown(services)}: {_reason(end)}"
+        problem = f"messages over {end.path} are dropped at its end, for {shown(services)}: {_reason(end)}"
         yield of_route(Lint.DEAD_END, problem, _remedy(end), at=given.at(leg), route=leg.route.name)
 
 
@@ -319,7 +319,7 @@ def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
         problem += f", for an answer names the broker instance of {one.home.name} of {one.site.name}"
     hint = (
         f"CREATE ROUTE in {home.name} of {last.site.name} for {shown(one.home.services)},"
-        f" leading to {one.site.name} or the next instance on the way there"
+        f" leading to {one.site.name} or the next instance towards it"
     )
     at = (run, home)
     if last.database is not None:

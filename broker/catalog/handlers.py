@@ -104,7 +104,7 @@ def carry_out(statement: ddl.Statement, _session: Session) -> None:
     Raises:
         StatementError: it cannot be done; nothing was changed.
     """
-    raise AssertionError(f"no way to carry out {type(statement).__name__}")
+    raise AssertionError(f"no handler for {type(statement).__name__}")
 
 
 # --- routes ---
@@ -129,7 +129,9 @@ def _alter_route(statement: ddl.AlterRoute, session: Session) -> None:
     row = _expect_present("route", statement.name, metadata.find_route(session.db, statement.name))
     old = stored_route(row)
     if old is None:
-        problem = f"another program has stored what is no route under the name {statement.name!r}; DROP it first"
+        problem = (
+            f"another program has stored something that is not a route under the name {statement.name!r}; DROP it first"
+        )
         raise StatementError(9744, problem)
     new = alter_route(old, statement.properties, now=session.now)
     metadata.put_routes(session.db, [row_of(new)])
@@ -437,7 +439,7 @@ def _expect_service(name: str, session: Session) -> None:
 def _put_binding(name: str, service: str, user: str, session: Session, *, is_anonymous: bool) -> None:
     principal = parse_principal(user)
     if principal.kind is PrincipalKind.PUBLIC or principal.is_pattern:
-        problem = f"the principal {user!r} stands for several, and a conversation is sealed to one: write its name"
+        problem = f"the principal {user!r} means several, and a conversation is sealed to one: write its name"
         raise PropertyError(15151, problem, properties=("USER",))
     other = metadata.find_binding_of(session.db, service)
     if other is not None and other.name != name:

@@ -41,7 +41,7 @@ Use = Callable[[str, DialogCredentials], Awaitable[None]]
 
 def credentials_of(settings: Settings, name: str) -> DialogCredentials:
     """
-    What a database brings to dialog security, as its settings say. Blocking.
+    Load the credentials of a database for dialog security, as its settings say. Blocking.
 
     Raises:
         SettingError: a file that cannot be used, under the setting that names it.

@@ -105,7 +105,7 @@ def _is_cleared(remark: Remark, database: DryDatabase, is_one_target: Callable[[
 def _renewed(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     for name, statement in database.statements.items():
         if statement.properties.lifetime is not None:
-            problem = f"the LIFETIME of [{name}] begins anew whenever the script runs, which is at every start"
+            problem = f"the LIFETIME of [{name}] starts again whenever the script runs, which is at every start"
             hint = "give it with ALTER ROUTE to the running instance, or let the route stay until it is dropped"
             at = (run, database)
             yield of_statement(Lint.LIFETIME_RENEWED, problem, hint, at=at, statement=statement, part="LIFETIME")
@@ -138,7 +138,7 @@ def _transport_names(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]
             yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
         elif uses_transport:
             problem = f"this database sends by TRANSPORT, and an answer to {service!r} by TRANSPORT finds no address"
-            hint += ", or see to it that whoever answers it has a route to it"
+            hint += ", or give the instance that answers it a route to it"
             yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
 
 
@@ -173,7 +173,9 @@ def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
     reachable = next((n for n, address in enumerate(listen) if not address.is_loopback), None)
     if door is None or not exposed or reachable is None:
         return
-    problem = f"[{door.name}] lets whoever reaches {listen[reachable]} begin conversations with {shown(exposed)}"
+    problem = (
+        f"[{door.name}] lets every peer that reaches {listen[reachable]} begin conversations with {shown(exposed)}"
+    )
     hint = (
         f"drop it there (USE msdb; DROP ROUTE [{door.name}];) and name with ADDRESS = 'LOCAL' each service that others"
         " may begin with; answers to what begins here need no route in msdb"
@@ -221,7 +223,7 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
             problem = f"{why} {shown(meant)}, and no route of its database leads out: no acknowledgement, no answer"
             hint = (
                 f"CREATE ROUTE in {database.name}, for the services that begin the conversations or without a name,"
-                " with the address of the next instance on the way back"
+                " with the address of the next instance towards the sender"
             )
             path = ("databases", database.name)
             at = (run, database)
@@ -243,13 +245,13 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
     denied = [rule for rule in rules if rule.state is PermissionState.DENY]
     for rule in rules:
         if not is_authenticating and rule.principal.kind is not PrincipalKind.PUBLIC:
-            problem = f"{_told(run, rule)} is about nobody: endpoint.authentication is none, so all are public"
+            problem = f"{_told(run, rule)} applies to no peer: endpoint.authentication is none, so all are public"
             yield _of_rule(run, Lint.GRANT_UNUSED, problem, 'set authentication = "certificate"', rule)
         elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
             problem = f"{_told(run, rule)} permits nothing: {_told(run, deny)} wins"
             yield _of_rule(run, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)
         elif is_authenticating and _is_for_all(rule):
-            problem = f"{_told(run, rule)} lets every peer send to every service, whoever it proves to be"
+            problem = f"{_told(run, rule)} lets every peer send to every service, whatever name it proves"
             hint = "name the principals, or the services that all may send to"
             yield _of_rule(run, Lint.GRANT_TO_ALL, problem, hint, rule)
         spelled = by_fold.get(rule.securable.casefold())
@@ -345,4 +347,4 @@ def _two_names(concern: Diagnostic, name: str, other: str, first: Diagnostic) ->
         f"{name!r} here and {other!r} at {where} differ only in case, so they are two services and never match each"
         " other"
     )
-    return replace(concern, problem=problem, hint="write both alike, unless two services are meant")
+    return replace(concern, problem=problem, hint="write both the same, unless two services are meant")

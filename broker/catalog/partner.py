@@ -76,7 +76,7 @@ _NAME_MAX = 120  # characters; a number of an address may follow, and a route ha
 _LABEL = b"broker partner file\0"
 _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
 _ESCAPED = re.compile(r"\[([*?\[])\]")  # as `load_settings` escapes the directory of the configuration
-_MAKE = "make one with broker certs; docs/certificates.md tells how"
+_MAKE = "make one with broker certs; see docs/certificates.md"
 
 # In statements `*` is a pattern, so a name with it would be granted more than it says.
 _Name = Annotated[str, Meta(pattern=r"^[^*\x00-\x1f\x7f]{1,256}\Z")]
@@ -160,7 +160,7 @@ class BindingRow(NamedTuple):
 
 class Present(NamedTuple):
     """
-    What the importing instance has.
+    Definitions of the importing instance that a plan depends on.
 
     Attributes:
         services: Database and service, of all databases.
@@ -523,19 +523,17 @@ def _refuse_namesakes(
             elif describe(other).use is Use.SEALING:
                 continue
             elif path == place and not is_namesake:
-                hint = (
-                    f"remove that file if {who.name} is its new name, else let the partner take another instance.name"
-                )
+                hint = f"remove that file if {who.name} is its new name, or let the partner take another instance.name"
                 raise PartnerFileError(f"{path} has the certificate of {holder.name}", hint)
             elif path == place and other.not_valid_before_utc > certificates[0].not_valid_before_utc:
                 raise PartnerFileError(f"{path} has a newer certificate of {who.name}", "ask for a new file")
             elif is_namesake and path != place:
-                hint = "remove that file if it is the same holder's older one, else let the partner take another name"
+                hint = "remove that file if it is the same holder's older one, or let the partner take another name"
                 raise PartnerFileError(f"{who.name} is the name of another certificate, in {path}", hint)
             is_known = is_known or path == place
     for principal in granted:
         if not is_known and principal.kind is not PrincipalKind.PUBLIC and principal.covers(who):
-            hint = "REVOKE them (or drop the binding) if it is the same, else let the partner take another name"
+            hint = "REVOKE them (or drop the binding) if it is the same, or let the partner take another name"
             problem = f"{who.name} has permissions here already, as {principal.text}, and no certificate of it is known"
             raise PartnerFileError(problem, hint)
 

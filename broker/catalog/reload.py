@@ -305,7 +305,7 @@ def _read_again(settings: Settings) -> Settings:
     found = load_settings(source.path, environ=source.environ, overrides=source.overrides)
     if settings.places.keys and not found.places.keys:
         hint = "write the settings into it, then reload again"
-        raise SettingsError([SettingError(source.name, "holds no setting any more", None, hint)])
+        raise SettingsError([SettingError(source.name, "no longer has any settings", None, hint)])
     return found
 
 

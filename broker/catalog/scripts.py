@@ -105,7 +105,7 @@ def is_pattern(path: str) -> bool:
 def no_script(settings: Settings, key: KeyPath, path: str) -> SettingError:
     """Return the error that there is no such file; its severity depends on `is_pattern`."""
     hint = "correct the path; it is relative to the configuration file's directory"
-    problem = "matches no file" if is_pattern(path) else "does not exist, or is no plain file"
+    problem = "matches no file" if is_pattern(path) else "does not exist, or is not a regular file"
     return settings.error(key, f'"{path}" {problem}', hint)
 
 

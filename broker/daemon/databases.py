@@ -101,7 +101,7 @@ class OpenDatabase:
             StoreUnavailableError, SettingError: As `broker.catalog.database_files.take`.
         """
         with ExitStack() as held:
-            db = take(settings, name, held, least_epoch=least_epoch, told=told)
+            db = take(settings, name, held, least_epoch=least_epoch, reported_epoch=told)
             credentials = credentials_of(settings, name)
             with writing(db):
                 note_own_certificate(db, credentials.principal)

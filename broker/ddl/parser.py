@@ -46,12 +46,12 @@ _DATABASE_OPTIONS = {option.split()[0]: option for option in ddl.DatabaseOption}
 
 # Options of the original that this system leaves out, by the first two words: the option, and what to do instead.
 _QUEUE = {
-    "RETENTION": "an application keeps what it needs in a table of its own, in the transaction that sends or receives",
+    "RETENTION": "an application keeps what it needs in its own table, in the transaction that sends or receives",
     "ACTIVATION": "write the reader as a function, @broker.reader('queue'), and start it with broker run",
     **dict.fromkeys(("ON", "REBUILD", "REORGANIZE"), "what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"),
 }
 _VALID_XML = {"VALID_XML": "use WELL_FORMED_XML, and check the body against its schema in the application"}
-_PASSED_ON = "only an administrator of the instance gives permissions, so nobody passes them on"
+_PASSED_ON = "only an administrator of the instance gives permissions, so a principal cannot pass them on"
 _NOT_SUPPORTED = {
     **dict.fromkeys(product(("CREATE", "ALTER"), ("QUEUE",)), _QUEUE),
     **dict.fromkeys(product(("CREATE", "ALTER"), ("MESSAGE",)), _VALID_XML),

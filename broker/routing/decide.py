@@ -163,7 +163,7 @@ class RouteChoice(Struct, frozen=True):
 
 class Decision(Struct, frozen=True):
     """
-    What becomes of a frame.
+    Where a frame goes, or why it goes nowhere.
 
     A conversation that begins here is delayed unless it is FORWARDED or DELIVERED; a frame from outside is dropped.
     """

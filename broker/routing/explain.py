@@ -123,7 +123,7 @@ class Step(msgspec.Struct, frozen=True):
     why: str
     routes: tuple[RouteFate, ...] = ()
     scores: tuple[Score, ...] = ()
-    more_routes: Annotated[int, Meta(description="Routes that were looked at and are not listed.")] = 0
+    more_routes: Annotated[int, Meta(description="Routes that were considered and are not listed.")] = 0
 
 
 class ClassTried(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class CandidateShown(msgspec.Struct, frozen=True):
 class PassShown(msgspec.Struct, frozen=True):
     """One pass of `decide`; a route that leads back to this instance causes a second pass."""
 
-    table: Annotated[str, Meta(description="Whose routes were searched.")]
+    table: Annotated[str, Meta(description="The database whose routes were searched.")]
     is_incoming: bool
     steps: tuple[Step, ...]
     classes: tuple[ClassTried, ...]
@@ -184,9 +184,11 @@ class Explanation(msgspec.Struct, frozen=True):
     is_by_conversation: Annotated[bool, Meta(description="Whether another conversation may go elsewhere.")]
     passes: tuple[PassShown, ...]
     hints: tuple[str, ...] = ()
-    peer: Annotated[str | None, Meta(description="Who brings the message; null when that was not asked.")] = None
+    peer: Annotated[str | None, Meta(description="The peer that brings the message; null when that was not asked.")] = (
+        None
+    )
     permissions: Annotated[
-        tuple[PermissionShown, ...], Meta(description="What the peer needs; asked before any route.")
+        tuple[PermissionShown, ...], Meta(description="The permissions that the peer needs; checked before any route.")
     ] = ()
 
     @property
@@ -352,8 +354,8 @@ class _PassDescriber:
 
     def _ask(self) -> Step:
         if self._facts.to_service in NEVER_ASKED_ABOUT:
-            return Step(4, TITLES[4], Progress.SKIPPED, f"nobody asks about {self._facts.to_service}")
-        return self._step(4, "names a broker instance, and whoever answers is asked")
+            return Step(4, TITLES[4], Progress.SKIPPED, f"no instance is asked about {self._facts.to_service}")
+        return self._step(4, "names a broker instance, and the question is open to any")
 
     def _last_resort(self) -> Step:
         return self._step(5, "names a broker instance without a service")
@@ -456,8 +458,8 @@ class _PassDescriber:
         if hop not in self._context.own:
             return _fate(route, f"leads to {hop}", is_taken=True)
         if not self._is_first:
-            return _fate(route, "leads to this very instance, for the second time")
-        return _fate(route, f"leads to this very instance, {hop}", is_taken=True)
+            return _fate(route, "leads to this instance, for the second time")
+        return _fate(route, f"leads to this instance, {hop}", is_taken=True)
 
     def _mirrored(self, route: Route) -> RouteFate:
         """The principal of a pair, and how it is known (R6.1 to R6.4)."""
@@ -468,7 +470,7 @@ class _PassDescriber:
         principal = self._all_candidates[0]
         if principal.route is not route:
             return _fate(route, f"the principal of {principal.route.name} is known{why}")
-        which = "this very instance, " if principal.address in self._context.own else ""
+        which = "this instance, " if principal.address in self._context.own else ""
         return _fate(route, f"its principal is {which}{principal.address}{why}", is_taken=True)
 
     def _located(self, route: Route) -> RouteFate:
@@ -486,7 +488,7 @@ class _PassDescriber:
             yield CandidateShown(
                 str(one.address),
                 one.route.name,
-                "this very instance" if is_own else one.health.name.lower(),
+                "this instance" if is_own else one.health.name.lower(),
                 "" if is_own else self._names.problem_of(one.address),
                 _finite(preference(one.address, self._facts)),
             )

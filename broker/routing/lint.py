@@ -116,7 +116,7 @@ def leads_out(route: Route) -> bool:
 
 
 def _expired(route: Route) -> Remark:
-    problem = f"[{route.name}] expired at {route.lifetime:%Y-%m-%d %H:%M:%S} UTC, so nothing takes it any more"
+    problem = f"[{route.name}] expired at {route.lifetime:%Y-%m-%d %H:%M:%S} UTC, so it is no longer used"
     return Remark(
         Lint.EXPIRED_ROUTE, route, problem, "revive it with ALTER ROUTE and a new LIFETIME, or drop it with DROP ROUTE"
     )
@@ -141,7 +141,7 @@ def _absent(
         if instance.bytes in hosted.services_of:
             where = f"the database {instance} does not have it"
     goes_on = any(leads_out(route) for route in group)
-    lost = "what arrives for it is dropped" if is_msdb else "what is sent to it waits"
+    lost = "messages that arrive for it are dropped" if is_msdb else "what is sent to it waits"
     if instance is not None and instance.bytes in hosted.services_of:
         lost = "senders get an error (-8490)"
     end = "the other routes to it are used instead" if goes_on else lost
@@ -193,7 +193,7 @@ def _unreached(last_resort: Sequence[Route], asked: Route) -> Iterator[Remark]:
     for route in last_resort:
         if route.name != AUTO_CREATED_LOCAL.name:
             problem = (
-                f"[{route.name}] is never taken: for a name without a route of its own"
+                f"[{route.name}] is never taken: for a name without a separate route"
                 f" {BROKER_CONFIGURATION!r} is asked first, because of [{asked.name}]"
             )
             yield Remark(Lint.SHADOWED_ROUTE, route, problem, f"drop it, or drop [{asked.name}]")
@@ -237,7 +237,7 @@ def _balancing_off(service: str, group: Sequence[Route], instances: int) -> Iter
         route = group[0]
         problem = (
             f"[{route.name}] takes every conversation to {service!r} that names no broker instance,"
-            f" so the {instances} instances with routes of their own do not share them"
+            f" so the {instances} instances with separate routes do not share them"
         )
         hint = "drop it, or name the BROKER_INSTANCE it leads to"
         yield Remark(Lint.BALANCING_OFF, route, problem, hint)
@@ -258,5 +258,5 @@ def _several_targets(service: str, group: Sequence[Route], hosted: Hosted) -> It
             f"[{first.name}] and [{route.name}] lead {service!r} to {first.address} and {address}{more} and name no"
             " broker instance: if both host it, one conversation may begin at both, and the second is ended (-8495)"
         )
-        hint = "name the BROKER_INSTANCE in each; two gateways on the way to one target may stay as they are"
+        hint = "name the BROKER_INSTANCE in each; two gateways that lead to one target may stay as they are"
         yield Remark(Lint.SEVERAL_TARGETS, route, problem, hint)

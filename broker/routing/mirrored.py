@@ -97,7 +97,7 @@ class MirrorEvent(Enum):
     """A report about one address. A claim is compared with the highest epoch accepted before."""
 
     CLAIMS_HIGHER = "claims a higher epoch"
-    CLAIMS_EQUAL = "claims the epoch believed before"
+    CLAIMS_EQUAL = "claims the epoch accepted before"
     CLAIMS_LOWER = "claims a lower epoch"
     DENIES = "is not the principal"
     LOST = "is out of reach"
@@ -404,7 +404,7 @@ ON_WORD = {
 @dataclass(frozen=True, slots=True)
 class RoleAnswer:
     """
-    What the source of roles says.
+    A report of the source of roles.
 
     Attributes:
         role: Principal, mirror, or unknown when there is no valid report, then `problem` says why.

@@ -60,11 +60,11 @@ class PropertyError(StatementError):
 
 class RouteProperties(Struct, frozen=True):
     """
-    What follows WITH in CREATE ROUTE or ALTER ROUTE, unchecked; None where the statement does not name it.
+    The properties after WITH in CREATE ROUTE or ALTER ROUTE, unchecked; None where the statement does not name one.
 
     Attributes:
         lifetime: Seconds.
-        broker_instance and: The addresses as written.
+        broker_instance, address, mirror_address: As written.
     """
 
     service_name: str | None = None
@@ -170,7 +170,7 @@ def route_of(row: RouteRow) -> Route:
     name, service, instance, lifetime, address, mirror, weight = row
     mirror_address = None if mirror is None else _address_of(mirror)
     if isinstance(mirror_address, Keyword):
-        raise ValueError(f"{mirror!r} is no mirror address")  # noqa: TRY004 - the text is wrong, not its type
+        raise ValueError(f"{mirror!r} is not a mirror address")  # noqa: TRY004 - the text is wrong, not its type
     return Route(
         name,
         _address_of(address),
@@ -291,11 +291,11 @@ def _broker_instance(value: str | None) -> UUID | None:
         return None
     _check_text("BROKER_INSTANCE", value)
     if _GUID.fullmatch(value) is None:
-        problem = f"BROKER_INSTANCE {value!r} is no GUID such as '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11'"
+        problem = f"BROKER_INSTANCE {value!r} is not a GUID such as '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11'"
         raise PropertyError(8413, problem, properties=("BROKER_INSTANCE",))
     instance = UUID(value)
     if not instance.int:
-        problem = "BROKER_INSTANCE is the zero GUID, which stands for 'not specified' and matches nothing"
+        problem = "BROKER_INSTANCE is the zero GUID, which means 'not specified' and matches nothing"
         raise PropertyError(8413, problem, properties=("BROKER_INSTANCE",))
     return instance
 
@@ -351,13 +351,13 @@ def _expiry(lifetime: int | None, now: datetime | None) -> datetime | None:
 
 def _check_names(route: Route) -> None:
     if route.broker_instance is not None and route.remote_service_name is None:
-        problem = "BROKER_INSTANCE needs SERVICE_NAME beside it"
+        problem = "BROKER_INSTANCE needs a SERVICE_NAME"
         raise PropertyError(9662, problem, properties=("BROKER_INSTANCE",))
     if route.broker_instance is not None and route.remote_service_name == BROKER_CONFIGURATION:
         problem = f"a route to {BROKER_CONFIGURATION} must not name a BROKER_INSTANCE"
         raise PropertyError(8413, problem, properties=("BROKER_INSTANCE", "SERVICE_NAME"))
     if route.address == TRANSPORT and route.remote_service_name is not None:
-        problem = "ADDRESS 'TRANSPORT' cannot stand beside SERVICE_NAME: every service name carries its own address"
+        problem = "ADDRESS 'TRANSPORT' cannot be given with SERVICE_NAME: every service name carries its own address"
         raise PropertyError(9745, problem, properties=("ADDRESS", "SERVICE_NAME"))
 
 
@@ -368,7 +368,7 @@ def _check_mirror(route: Route) -> None:
         problem = f"a mirrored route needs a network address as ADDRESS, not {route.address}"
         raise PropertyError(9743, problem, properties=("ADDRESS", "MIRROR_ADDRESS"))
     if route.remote_service_name is None or route.broker_instance is None:
-        problem = "MIRROR_ADDRESS needs SERVICE_NAME and BROKER_INSTANCE beside it"
+        problem = "MIRROR_ADDRESS needs SERVICE_NAME and BROKER_INSTANCE"
         raise PropertyError(9661, problem, properties=("MIRROR_ADDRESS",))
     if route.address == route.mirror_address:
         problem = f"ADDRESS and MIRROR_ADDRESS are the same, {route.address}"

@@ -73,7 +73,7 @@ class PermissionRuling(Struct, frozen=True):
 
 class Profile:
     """
-    What the same SEND rules permit. Equal only to itself; `Grants` gives the same one for the same rules.
+    Permissions to SEND under the same rules. Equal only to itself; `Grants` gives the same one for the same rules.
 
     Attributes:
         rules: Those that count, of one principal or several.
@@ -203,9 +203,7 @@ class Grants:
 
 
 _NOTHING_STATED = {
-    permission: PermissionRuling(
-        is_permitted=True, why=f"nothing is stated about who may {permission}, so everybody may"
-    )
+    permission: PermissionRuling(is_permitted=True, why=f"no rule says which peers may {permission}, so all may")
     for permission in Permission
 }
 _CLASS = {Permission.CONNECT: "ENDPOINT", Permission.SEND: "SERVICE"}

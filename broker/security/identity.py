@@ -152,13 +152,13 @@ def parse_own(certificate_pem: bytes, key_pem: bytes) -> OwnIdentity:
     certificates = _certificates(certificate_pem)
     signing = _signing(certificates[0], certificates[1:])
     if signing is None:
-        raise ValueError("the first certificate is no signing certificate: its key is neither Ed25519 nor EC P-256")
+        raise ValueError("the first certificate is not a signing certificate: its key is neither Ed25519 nor EC P-256")
     keys = _keys(key_pem)
     signing_key = next((key for key in keys if key.public_key() == signing.key), None)
     if signing_key is None or isinstance(signing_key, x25519.X25519PrivateKey):
         raise ValueError("the private key of the first certificate is not among the private keys")
     if not signing.sealing:
-        raise ValueError("no X25519 certificate of the same subject, signed by the first one, stands behind that")
+        raise ValueError("no X25519 certificate of the same subject, signed by the first one, follows it")
     opening = {  # also those of a signing certificate before this one: what is on its way is sealed to them
         one.fingerprint(SHA256()): key
         for one in certificates
@@ -187,7 +187,7 @@ def parse_peers(pem: bytes) -> list[Signing]:
 
 def who_of(certificate: x509.Certificate) -> Who:
     """
-    What a certificate says of its holder; of several common names the most specific, which stands last.
+    Identity of a certificate's holder; of several common names the most specific, which is the last one.
 
     Raises:
         ValueError: it is one that no sensible CA makes.

@@ -81,7 +81,7 @@ class CertificateSubject:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > NAME_MAX:
             hint = "letters, digits, spaces and ._@- , the first one a letter, a digit or _"
-            raise ValueError(f"{self.name!r} is no name of 1 to {NAME_MAX} characters: {hint}")
+            raise ValueError(f"{self.name!r} is not a name of 1 to {NAME_MAX} characters: {hint}")
         for host in self.hosts:
             _general_name(host)
         if self.uri and (not _SPIFFE.fullmatch(self.uri) or len(self.uri) > URI_MAX):
@@ -109,7 +109,7 @@ class Issued:
 @dataclass(frozen=True, slots=True)
 class Authority:
     """
-    Who signs for others.
+    Certificate authority that signs for others.
 
     Attributes:
         roots: Its own certificates, that of `key` first, then older ones that are still valid.
@@ -321,5 +321,5 @@ def _general_name(host: str) -> x509.GeneralName:
     is_number = labels[-1].isdigit()  # an address with a mistake in it is not a name
     if not all(map(_LABEL.fullmatch, labels)) or len(name) > HOST_MAX or is_number:
         hint = "write a name such as gateway.example or *.example, or an IP address, without a port"
-        raise ValueError(f"{host!r} is no host: {hint}")
+        raise ValueError(f"{host!r} is not a host: {hint}")
     return x509.DNSName(name)

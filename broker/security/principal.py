@@ -72,7 +72,7 @@ _B = TypeVar("_B")
 class PrincipalKind(Enum):
     """The part of a certificate with which a principal is compared."""
 
-    PUBLIC = "everybody"
+    PUBLIC = "all"
     SUBJECT = "subject"
     URI = "URI"
     FINGERPRINT = "fingerprint"
@@ -169,7 +169,7 @@ def parse_principal(text: str) -> Principal:
         return Principal(PUBLIC, PrincipalKind.PUBLIC)
     if text.casefold().startswith("sha256:"):
         if _FINGERPRINT.fullmatch(text) is None:
-            raise PrincipalError(f"{text!r} is no fingerprint: write sha256: and 64 hexadecimal digits")
+            raise PrincipalError(f"{text!r} is not a fingerprint: write sha256: and 64 hexadecimal digits")
         return Principal(text.lower(), PrincipalKind.FINGERPRINT)
     colon, equals = text.find(":"), text.find("=")
     if equals >= 0 and not 0 <= colon < equals:
@@ -189,7 +189,7 @@ def who_is(text: str) -> Who:
     """
     principal = parse_principal(text)
     if principal.kind is not PrincipalKind.PUBLIC and principal.is_pattern:
-        raise PrincipalError(f"{text!r} stands for more than one: write one name")
+        raise PrincipalError(f"{text!r} means more than one: write one name")
     match principal.kind:
         case PrincipalKind.PUBLIC:
             return NOBODY
@@ -309,7 +309,7 @@ def _subject_part(part: str, whole: str, *, is_pattern: bool) -> _Part:
     for pair in _split(part, "+"):
         kind, equals, value = pair.partition("=")
         if not equals or _TYPE.fullmatch(kind.strip()) is None:
-            raise PrincipalError(f"{whole!r} is no subject: it is written like CN=orders,O=shop")
+            raise PrincipalError(f"{whole!r} is not a subject: it is written like CN=orders,O=shop")
         pieces = _split(_stripped(value), ANY) if is_pattern else [_stripped(value)]
         name = kind.strip().upper()
         pairs.append((_AS_CERTIFICATES_SAY.get(name, name), tuple(_plain(piece, whole) for piece in pieces)))
@@ -350,9 +350,9 @@ def _plain(value: str, whole: str) -> str:
     try:
         plain = _ESCAPED.sub(unescape, value)
     except UnicodeDecodeError:
-        raise PrincipalError(f"{whole!r} is no subject: what is escaped in it is not UTF-8") from None
+        raise PrincipalError(f"{whole!r} is not a subject: its escaped bytes are not UTF-8") from None
     if _ESCAPED.sub("", value).endswith("\\"):
-        raise PrincipalError(f"{whole!r} is no subject: it ends in the middle of an escape")
+        raise PrincipalError(f"{whole!r} is not a subject: it ends in the middle of an escape")
     return plain
 
 

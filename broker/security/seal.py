@@ -96,7 +96,7 @@ class Mode(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Direction:
     """
-    What a key is for: one direction of one dialog, from one database.
+    Use of a key: one direction of one dialog, from one database.
 
     Attributes:
         conversation_id, broker_instance: The sender's, 16 bytes.
@@ -160,7 +160,7 @@ def read_box(body: bytes) -> Box:
         SealRefusedError: too short, or another version.
     """
     if len(body) < CLEAR.size + TAG_BYTES or body[0] != VERSION:
-        raise SealRefusedError(Disposition.SEAL_BROKEN, "the body is no sealed box of version 1")
+        raise SealRefusedError(Disposition.SEAL_BROKEN, "the body is not a sealed box of version 1")
     _, _, key_id, echo, nonce, length = CLEAR.unpack_from(body)
     end = CLEAR.size + length
     if end + TAG_BYTES > len(body):

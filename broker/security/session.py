@@ -353,7 +353,7 @@ class Opener:
         if secured is not None and secured.mode is Mode.ANONYMOUS and (is_for_initiator or not box.packet):
             return frame_key(secured.secret, direction, box.key_id), KeySource(secured)
         if not box.packet:
-            raise SealRefusedError(Disposition.SESSION_KEY_UNKNOWN, "its key is not known (any more)")
+            raise SealRefusedError(Disposition.SESSION_KEY_UNKNOWN, "its key is not known, or no longer")
         packet = read_packet(box.packet)
         if secured is not None and packet.mode is not secured.mode:
             raise SealRefusedError(Disposition.SESSION_KEY_UNKNOWN, f"the dialog is secured as {secured.mode}")

@@ -458,7 +458,7 @@ def test_a_directory_where_a_database_belongs_is_bad_configuration(net: Topology
     code, told = serve(billing)
 
     assert (78, True) == (code, "databases.billing.path: " in told), told
-    assert f'"{billing.directory}/billing.db" is no plain file' in told
+    assert f'"{billing.directory}/billing.db" is not a regular file' in told
 
 
 def test_a_newer_file_is_found_by_a_check(net: Topology) -> None:

@@ -80,9 +80,9 @@ def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any,
         "bad.sql:2:8: routes.files[1]: error 102",
         "bad.sql:4:11: routes.files[1]: error 102",
         'broker.toml:2:13: instance.state_dir: "broker.toml" is not a directory',
-        'broker.toml:4:10: routes.files[0]: "none.sql" does not exist, or is no plain file',
+        'broker.toml:4:10: routes.files[0]: "none.sql" does not exist, or is not a regular file',
         'broker.toml:6:8: databases.a.path: the directory "/nowhere" does not exist',
-        'broker.toml:7:12: databases.a.scripts[0]: "none.sql" does not exist, or is no plain file',
+        'broker.toml:7:12: databases.a.scripts[0]: "none.sql" does not exist, or is not a regular file',
     ]
 
 
@@ -102,9 +102,9 @@ def test_socket_in_a_directory_that_cannot_be_written_is_found(found: Any) -> No
     ("content", "problem"),
     [
         (b"", None),  # SQLite takes an empty file for an empty database
-        (b"SQLite format 3\0" + bytes(84), '"x.db" is no SQLite file'),
-        (b"SQLite", '"x.db" is no SQLite file'),
-        (b"hello, this is a text", '"x.db" is no SQLite file'),
+        (b"SQLite format 3\0" + bytes(84), '"x.db" is not an SQLite file'),
+        (b"SQLite", '"x.db" is not an SQLite file'),
+        (b"hello, this is a text", '"x.db" is not an SQLite file'),
     ],
 )
 def test_database_file_is_recognised(found: Any, tmp_path: Path, content: bytes, problem: str | None) -> None:
@@ -142,7 +142,7 @@ def test_database_that_is_a_directory_is_found(found: Any, tmp_path: Path) -> No
 
     (line,) = found(f"{QUIET}[databases.a]\npath = '{tmp_path}/x.db'\n")
 
-    assert '"x.db" is no plain file' in line
+    assert '"x.db" is not a regular file' in line
 
 
 def test_database_in_a_directory_that_cannot_be_written_is_found(found: Any) -> None:

@@ -39,8 +39,8 @@ def _load(base: Path, admin: str) -> Settings:
         ('[admin.roles]\n"user:no-such-user" = "viewer"', "there is no user 'no-such-user' on this machine"),
         ('[admin.roles]\n"group:no-such-group" = "viewer"', "there is no group 'no-such-group' on this machine"),
         ('socket_group = "no-such-group"', "there is no group 'no-such-group' on this machine"),
-        ('listen = "127.0.0.1:0"\nloopback_role = "none"', "nobody could ask on"),
-        (f'{TLS}listen = "0.0.0.0:0"', "nobody could ask on"),
+        ('listen = "127.0.0.1:0"\nloopback_role = "none"', "no client can use"),
+        (f'{TLS}listen = "0.0.0.0:0"', "no client can use"),
         (
             'listen = "127.0.0.1:0"\ncertificate = "none.pem"\nprivate_key = "broker.toml"',
             "cannot be read: No such file",

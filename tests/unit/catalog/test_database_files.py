@@ -374,7 +374,7 @@ def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
     before = files(tmp_path)
 
     with pytest.raises(StoreUnavailableError, match="put the file or a backup back; to begin anew"):
-        take(settings, "orders", stack, least_epoch=0, told=told)
+        take(settings, "orders", stack, least_epoch=0, reported_epoch=told)
 
     assert before == files(tmp_path)
     assert (not told) == bool(file_errors(settings))
@@ -427,14 +427,14 @@ def test_a_database_with_a_lower_epoch_than_is_told_is_refused_until_it_is_kept(
 
     for _ in range(2):
         with pytest.raises(SettingError, match="its epoch is 0, and it was taken over in epoch 9") as caught:
-            take(settings, "orders", stack, least_epoch=0, told=told)
+            take(settings, "orders", stack, least_epoch=0, reported_epoch=told)
     if not is_beside:
         write_principal(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
     done = CliRunner().invoke(database, ["keep", "orders", "-c", str(tmp_path / "broker.toml")])
 
     assert "broker database keep orders" in caught.value.hint
     assert 0 == done.exit_code, done.output
-    assert 10 == take(settings, "orders", stack, least_epoch=0, told=told).epoch
+    assert 10 == take(settings, "orders", stack, least_epoch=0, reported_epoch=told).epoch
 
 
 def test_a_takeover_goes_on_behind_what_this_instance_was_told(load: Callable[..., Settings]) -> None:
@@ -443,7 +443,7 @@ def test_a_takeover_goes_on_behind_what_this_instance_was_told(load: Callable[..
         take(settings, "orders", stack, least_epoch=7)
 
     with ExitStack() as stack:
-        assert 8 == take(settings, "orders", stack, least_epoch=0, told=7).epoch
+        assert 8 == take(settings, "orders", stack, least_epoch=0, reported_epoch=7).epoch
 
 
 def test_a_takeover_that_cannot_be_told_leaves_the_epoch_as_it_is(load: Callable[..., Settings]) -> None:
@@ -524,7 +524,10 @@ def test_what_the_system_refuses_is_told_once_with_its_key_and_hides_nothing(
     assert [
         f'{tmp_path}/broker.toml:2:13: instance.state_dir: "{closed}" cannot be written: Permission denied',
         f'{tmp_path}/broker.toml:6:8: databases.b.path: the directory "/none" does not exist',
-        f'{tmp_path}/broker.toml:12:10: routes.files[0]: "{tmp_path}/none.sql" does not exist, or is no plain file',
+        (
+            f'{tmp_path}/broker.toml:12:10: routes.files[0]: "{tmp_path}/none.sql" does not exist,'
+            " or is not a regular file"
+        ),
     ] == [str(error).split(";")[0] for error in report.errors]
 
 
@@ -595,7 +598,7 @@ def test_full_disk_is_told_with_what_to_do(load: Any, tmp_path: Path, monkeypatc
 
     assert (f'the disk of "{tmp_path}" has 16 KiB left, and 1024 KiB are needed', True) == (
         error.problem,
-        "make room" in error.hint,
+        "free space" in error.hint,
     )
 
 
@@ -628,7 +631,7 @@ def test_what_is_no_plain_file_is_neither_opened_nor_given_a_lock(load: Any, tmp
     with pytest.raises(StoreUnavailableError, match="no plain file") as refused:
         lock_store(tmp_path / "a.db")
 
-    assert error.problem.endswith('a.db" is no plain file')
+    assert error.problem.endswith('a.db" is not a regular file')
     assert store_error(settings, refused.value)[1]
     assert not Path(lock_path(tmp_path / "a.db")).exists()
 

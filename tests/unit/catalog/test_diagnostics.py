@@ -153,7 +153,7 @@ def test_an_instance_that_runs_already_is_told(load: Any, tmp_path: Path) -> Non
         error = listen_error(load(TEXT), ListenFailedError("127.0.0.1:1", "in use"))
         reloaded = listen_error(load(TEXT), ListenFailedError("127.0.0.1:1", "in use"), is_running=True)
 
-    assert "an instance of this very state directory runs already: broker status tells of it" == error.hint
+    assert "an instance with this state directory is running already: see broker status" == error.hint
     assert "" == reloaded.hint  # it is the one that asks
 
 

@@ -56,7 +56,7 @@ def test_a_script_is_read_up_to_so_many_mistakes(run: Run, tmp_path: Path, count
     of_a = [one for one in found.errors if one.span and one.span.source.endswith("a.sql")]
     ended = [one.problem for one in found.errors if one.span and one.span.source.endswith("broker.toml")]
     assert MISTAKES_MAX == len(of_a)
-    assert [f'"{tmp_path}/a.sql" has 1,000 mistakes, and what comes after them is not read'] * is_told == ended
+    assert [f'"{tmp_path}/a.sql" has 1,000 mistakes, and the rest of it is not read'] * is_told == ended
     assert "b.sql" in errors(found)[-1]
 
 
@@ -120,7 +120,7 @@ def test_use_leads_to_another_database(run: Run) -> None:
         ),
         (
             "CREATE ROUTE r WITH BROKER_INSTANCE = '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11', ADDRESS = 'LOCAL';",
-            ["a.sql:1:39 error 9662: BROKER_INSTANCE needs SERVICE_NAME beside it"],
+            ["a.sql:1:39 error 9662: BROKER_INSTANCE needs a SERVICE_NAME"],
         ),
         (
             "ALTER SERVICE S ON QUEUE Q;",

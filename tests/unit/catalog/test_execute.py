@@ -381,7 +381,7 @@ async def test_commit_that_fails_says_what_was_committed_before_it(
     with pytest.raises(StoreUnavailableError) as caught:
         await world.run(f"CREATE QUEUE q; USE {second}; CREATE QUEUE q", database=first)
 
-    already = "; the script is already carried out in: orders" if done else ""
+    already = "; the script is already committed in: orders" if done else ""
     assert str(caught.value) == f"store {tmp_path / 'billing.db'}: disk I/O error{already}"
     assert (bool(world.queues()), world.queues("billing"), world.changes) == (done, {}, int(done))
 

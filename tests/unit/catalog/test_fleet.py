@@ -198,7 +198,10 @@ def test_where_a_way_ends_is_told_at_the_route_that_leads_there(
     lines = [line for line in found(orders(THERE), end) if "dead-end" in line]
 
     assert [
-        f"orders/db.sql:3:14: dead-end: what goes orders -> g is dropped at its end, for 'Billing': {reason}; {remedy}"
+        (
+            "orders/db.sql:3:14: dead-end: messages over orders -> g are dropped at its end, for 'Billing':"
+            f" {reason}; {remedy}"
+        )
     ] == lines
 
 
@@ -240,7 +243,7 @@ def test_a_route_to_the_own_address_gets_a_remedy_of_its_own(found: Find) -> Non
     (line,) = [line for line in found(gateway("g", route("self", "S", "g"))) if "dead-end" in line]
 
     assert (
-        "g/msdb.sql:2:14: dead-end: what goes g -> g is dropped at its end, for 'S': route invalid (11294); [self]"
+        "g/msdb.sql:2:14: dead-end: messages over g -> g are dropped at its end, for 'S': route invalid (11294); [self]"
         " there leads back to the same instance: lead it to where the service is, or to LOCAL"
     ) == line
 
@@ -259,7 +262,7 @@ def test_a_target_without_a_route_back_is_told(found: Find) -> None:
         "billing/broker.toml:9:1: missing-return-route: db of orders reaches db of billing, and no answer comes back:"
         " its way billing ends in db there: instance not here (9795), for an answer names the broker instance of db of"
         " orders; CREATE ROUTE in db of billing for 'Orders',"
-        " leading to orders or the next instance on the way there"
+        " leading to orders or the next instance towards it"
     )
 
     assert [expected] == found(orders(THERE), GOOD, billing())
@@ -271,7 +274,7 @@ def test_a_gateway_without_a_route_back_is_told(found: Find) -> None:
     expected = (
         "g/broker.toml:5:9: missing-return-route: db of orders reaches db of billing, and no answer comes back: its way"
         " billing -> g ends in msdb there: no route (9798); CREATE ROUTE in msdb of g for 'Orders', leading to orders"
-        " or the next instance on the way there"
+        " or the next instance towards it"
     )
 
     assert [expected] == found(orders(THERE), one_way, billing(BACK))

@@ -63,7 +63,7 @@ def test_endpoint_that_lets_nobody_in_is_told_with_the_statement(found: Found) -
 def test_rule_about_certificates_where_nobody_shows_one_does_nothing(found: Found) -> None:
     (told,) = found("GRANT SEND ON SERVICE::S TO public;\nGRANT SEND ON SERVICE::S TO [CN=a];", "")
 
-    assert told.startswith("msdb.sql:2:24: grant-unused: GRANT SEND ON SERVICE::[S] TO [CN=a] is about nobody")
+    assert told.startswith("msdb.sql:2:24: grant-unused: GRANT SEND ON SERVICE::[S] TO [CN=a] applies to no peer")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def instance(directory: Path, name: str, msdb: str = "", script: str = "") -> Dr
 
 def told(directory: Path, *instances: DryRun) -> list[str]:
     lines = [str(one).splitlines()[0].replace(f"{directory}/", "") for one in differing_names(instances)]
-    return [line.removesuffix("; write both alike, unless two services are meant") for line in lines]
+    return [line.removesuffix("; write both the same, unless two services are meant") for line in lines]
 
 
 def service(*names: str) -> str:
@@ -284,7 +284,7 @@ def test_a_lifetime_in_a_script_begins_anew(found_of_survey: Survey) -> None:
     script = f"{SERVICE}CREATE ROUTE r WITH LIFETIME = 60, ADDRESS = 'tcp://x';\n"
 
     expected = (
-        "a.sql:3:32: lifetime-renewed: the LIFETIME of [r] begins anew whenever the script runs, which is at every"
+        "a.sql:3:32: lifetime-renewed: the LIFETIME of [r] starts again whenever the script runs, which is at every"
         " start"
     )
 
@@ -296,7 +296,7 @@ def test_a_route_that_expired_in_the_file_is_told(found_of_survey: Survey, tmp_p
         old = Route("Old", parse_address("tcp://x"), "T", lifetime=datetime(2025, 2, 1, tzinfo=UTC))
         metadata.put_routes(db, [row_of(old)])
 
-    expected = "broker.toml:7:8: expired-route: [Old] expired at 2025-02-01 00:00:00 UTC, so nothing takes it any more"
+    expected = "broker.toml:7:8: expired-route: [Old] expired at 2025-02-01 00:00:00 UTC, so it is no longer used"
 
     assert [expected] == found_of_survey()
 
@@ -362,16 +362,18 @@ def test_services_behind_the_automatic_route_are_exposed(
     (one,) = concerns(endpoint=OPEN)
 
     assert str(one) == (
-        f"{tmp_path}/broker.toml:10:29: exposed-services: [AutoCreatedLocal] lets whoever reaches 0.0.0.0:4022 begin"
-        " conversations with 'S'; drop it there (USE msdb; DROP ROUTE [AutoCreatedLocal];) and name with ADDRESS ="
-        " 'LOCAL' each service that others may begin with; answers to what begins here need no route in msdb"
+        f"{tmp_path}/broker.toml:10:29: exposed-services: [AutoCreatedLocal] lets every peer that reaches 0.0.0.0:4022"
+        " begin conversations with 'S'; drop it there (USE msdb; DROP ROUTE [AutoCreatedLocal];) and name with ADDRESS"
+        " = 'LOCAL' each service that others may begin with; answers to what begins here need no route in msdb"
     )
 
 
 def test_another_route_of_last_resort_exposes_as_well(found_of_survey: Survey) -> None:
     script = "DROP ROUTE AutoCreatedLocal;\nCREATE ROUTE door WITH ADDRESS = 'LOCAL';\n"
 
-    expected = "msdb.sql:2:14: exposed-services: [door] lets whoever reaches 0.0.0.0:4022 begin conversations with 'S'"
+    expected = (
+        "msdb.sql:2:14: exposed-services: [door] lets every peer that reaches 0.0.0.0:4022 begin conversations with 'S'"
+    )
 
     assert [expected] == found_of_survey(msdb=script, endpoint=OPEN)
 

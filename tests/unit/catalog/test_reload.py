@@ -224,7 +224,7 @@ async def test_a_file_that_was_emptied_is_refused_and_not_taken_for_the_defaults
         await reloads.reload()
 
     hint = "write the settings into it, then reload again"
-    assert [f"{file}: holds no setting any more; {hint}"] == [str(error) for error in caught.value.errors]
+    assert [f"{file}: no longer has any settings; {hint}"] == [str(error) for error in caught.value.errors]
     assert ("127.0.0.1:0", ["ended badly"]) == (str(one.settings.endpoint.listen[0]), one.told)
 
 

@@ -124,7 +124,7 @@ def test_path_without_a_file_is_refused_at_its_place(load: Any, tmp_path: Path, 
         named_scripts(settings, KEY, settings.routes.files)
 
     assert str(caught.value).replace(f"{tmp_path}/", "") == (
-        'broker.toml:2:24: routes.files[1]: "b.sql" does not exist, or is no plain file; correct the path; it is'
+        'broker.toml:2:24: routes.files[1]: "b.sql" does not exist, or is not a regular file; correct the path; it is'
         " relative to the configuration file's directory"
     )
 

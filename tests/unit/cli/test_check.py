@@ -43,7 +43,10 @@ def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: P
         f'{configuration}:3:13: endpoint.max_frame: "1KiB" is out of range; allowed is 4KiB to 16MiB',
         'max_frame = "1KiB"',
         "            ^^^^^^",
-        f"{later}: everything on this machine, what is legal and unwise, and whether the names of next hops resolve",
+        (
+            f"{later}: everything on this machine, what is legal but not advisable, and whether the names of next hops"
+            " resolve"
+        ),
     ] == result.stderr.splitlines()
 
 

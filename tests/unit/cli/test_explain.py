@@ -235,7 +235,7 @@ FAR_HOST, NEAR, ME = NetworkAddress("far.example"), NetworkAddress("near.example
 def tell(
     routes: Iterable[Route], *, msdb: Iterable[Route] = (), instance: bytes = NO_GUID, **facts: Any
 ) -> Explanation:
-    """Why a message from the database orders goes where it goes; NEAR has failed, ME is this very instance."""
+    """Why a message from the database orders goes where it goes; NEAR has failed, ME is this instance."""
     here = RoutingContext(
         build_table(routes, now=NOW),
         hosted({ORDERS.bytes: ["Orders"]}),
@@ -314,7 +314,7 @@ def test_the_second_pass_has_a_heading_of_its_own() -> None:
     text = read(tell([Route("me", ME, "Billing")], msdb=[Route("far", FAR_HOST)]))
 
     assert "\nMatching again, as if it had come from outside: msdb\n" in text
-    assert "this very instance" in text
+    assert "this instance" in text
 
 
 def test_nothing_matched_is_no_success_and_hints_come_before_the_answer() -> None:

@@ -285,7 +285,7 @@ PROPERTIES = "ADDRESS, BROKER_INSTANCE, LIFETIME, MIRROR_ADDRESS, SERVICE_NAME o
 OPENING = "ALTER, BEGIN, CREATE, DENY, DROP, END, GRANT, MOVE, REVOKE or USE"
 KINDS = "BROKER, CONTRACT, MESSAGE, QUEUE, REMOTE, ROUTE or SERVICE"
 QUEUE = "is not supported; what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"
-RETENTION = "an application keeps what it needs in a table of its own, in the transaction that sends or receives"
+RETENTION = "an application keeps what it needs in its own table, in the transaction that sends or receives"
 ACTIVATION = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
 VALID_XML = "use WELL_FORMED_XML, and check the body against its schema in the application"
 
@@ -588,7 +588,7 @@ def test_statements_need_no_mark_between_them() -> None:
 @pytest.mark.parametrize(
     ("text", "number", "problem", "marked"),
     [
-        ("GRANT SEND ON SERVICE::s TO [sha256:1]", 15151, "is no fingerprint", "[sha256:1]"),
+        ("GRANT SEND ON SERVICE::s TO [sha256:1]", 15151, "is not a fingerprint", "[sha256:1]"),
         ("GRANT SEND ON SERVICE::s TO a, b, [a]", 102, "the principal 'a' is given twice", "[a]"),
         ("GRANT SEND ON SERVICE::s TO [CN=a], [cn = a]", 102, "is given twice", "[cn = a]"),
         (f"GRANT SEND ON SERVICE::[{'x' * 513}] TO a", 103, "at most 512", f"[{'x' * 513}]"),
@@ -598,12 +598,12 @@ def test_statements_need_no_mark_between_them() -> None:
         ("GRANT SEND ON ENDPOINT::s TO a", 102, "expected SERVICE", "ENDPOINT"),
         ("GRANT CONTROL ON SERVICE::s TO a", 102, "expected CONNECT or SEND", "CONTROL"),
         ("GRANT SEND ON SERVICE::s FROM a", 102, "expected TO", "FROM"),
-        ("GRANT SEND ON SERVICE::s TO a WITH GRANT OPTION", 102, "nobody passes them on", "WITH"),
-        ("GRANT SEND ON SERVICE::s TO a AS b", 102, "nobody passes them on", "AS"),
+        ("GRANT SEND ON SERVICE::s TO a WITH GRANT OPTION", 102, "a principal cannot pass them on", "WITH"),
+        ("GRANT SEND ON SERVICE::s TO a AS b", 102, "a principal cannot pass them on", "AS"),
         ("CREATE REMOTE SERVICE BINDING b TO SERVICE 's' WITH ANONYMOUS = ON", 102, "needs USER", "b"),
         ("CREATE REMOTE SERVICE BINDING b TO SERVICE '' WITH USER = x", 103, "1 to 512 bytes", "''"),
         ("ALTER REMOTE SERVICE BINDING b WITH USER = x USER = y", 102, "USER is given twice", "USER"),
-        ("ALTER REMOTE SERVICE BINDING b WITH USER = [sha256:1]", 15151, "is no fingerprint", "[sha256:1]"),
+        ("ALTER REMOTE SERVICE BINDING b WITH USER = [sha256:1]", 15151, "is not a fingerprint", "[sha256:1]"),
     ],
 )
 def test_mistake_has_its_number_and_place(text: str, number: int, problem: str, marked: str) -> None:

@@ -55,7 +55,7 @@ class Instance:
     An instance with a sending database and another one.
 
     Shape: `database` and `msdb` route tables; `present` services of the other database, `own` of the sender's;
-    `address` what leads to this very instance.
+    `address` what leads to this instance.
     """
 
     database: list[Route] = field(default_factory=lambda: [AUTO_CREATED_LOCAL])

@@ -273,7 +273,7 @@ def test_an_expired_route_says_when_it_expired() -> None:
 def test_nobody_is_asked_about_the_services_that_ask(service: str) -> None:
     step = steps(tell(routes=[to("tcp://far", BROKER_CONFIGURATION, ELSEWHERE)], service=service, instance=BILLING))[4]
 
-    assert (Progress.SKIPPED, f"nobody asks about {service}") == (step.progress, step.why)
+    assert (Progress.SKIPPED, f"no instance is asked about {service}") == (step.progress, step.why)
 
 
 def test_who_is_asked_is_told_and_nothing_is_chosen() -> None:
@@ -288,7 +288,7 @@ def test_rows_that_no_statement_could_have_made_have_a_reason_too() -> None:
 
     explanation = tell(routes=strange)
 
-    assert {"far": "names a broker instance, and whoever answers is asked"} == fates(steps(explanation)[4])
+    assert {"far": "names a broker instance, and the question is open to any"} == fates(steps(explanation)[4])
     assert {"near": "names a broker instance without a service"} == fates(steps(explanation)[5])
 
 
@@ -327,7 +327,7 @@ def test_a_service_that_is_here_matches_for_who_names_a_broker_instance() -> Non
         ),
         (
             {"msdb": [MIRRORED], "incoming": True, "principal": "partner", "own": ["partner"]},
-            "its principal is this very instance, tcp://partner:4022",
+            "its principal is this instance, tcp://partner:4022",
         ),
     ],
 )
@@ -335,7 +335,7 @@ def test_a_member_says_why_it_works_or_not(question: dict[str, Any], why: str) -
     assert [why] == list(members(tell(**question)).values())
 
 
-# --- this very instance ---
+# --- this instance ---
 
 
 def test_an_own_address_makes_a_second_pass_by_msdb() -> None:
@@ -343,8 +343,8 @@ def test_an_own_address_makes_a_second_pass_by_msdb() -> None:
 
     first, second = explanation.passes
     assert [("orders", False), ("msdb", True)] == [(one.table, one.is_incoming) for one in (first, second)]
-    assert [("this very instance", "")] == [(one.health, one.problem) for one in first.candidates]
-    assert {"down": "leads to this very instance, tcp://down:4022"} == {
+    assert [("this instance", "")] == [(one.health, one.problem) for one in first.candidates]
+    assert {"down": "leads to this instance, tcp://down:4022"} == {
         fate.name: fate.why for one in first.classes for fate in one.routes
     }
     assert ("far", 5) == (explanation.route, explanation.step)
@@ -353,7 +353,7 @@ def test_an_own_address_makes_a_second_pass_by_msdb() -> None:
 def test_it_never_leads_back_here_twice_and_the_conversation_is_delayed() -> None:
     explanation = tell(routes=[to("tcp://me", "S")], msdb=[to("tcp://me")], own=["me"])
 
-    assert {"me": "leads to this very instance, for the second time"} == members(explanation)
+    assert {"me": "leads to this instance, for the second time"} == members(explanation)
     assert Outcome.DELAYED is explanation.outcome
 
 

@@ -71,14 +71,14 @@ FIRE = {
     "nothing comes to last resort while the configuration service is asked": case(
         Lint.SHADOWED_ROUTE, "b",
         [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION), to("b", "tcp://y", None)], NOTHING,
-        f"[b] is never taken: for a name without a route of its own '{BROKER_CONFIGURATION}' is asked first,"
+        f"[b] is never taken: for a name without a separate route '{BROKER_CONFIGURATION}' is asked first,"
         " because of [a]",
         "drop it, or drop [a]",
     ),
     "a name-only route switches balancing off": case(
         Lint.BALANCING_OFF, "c",
         [to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", THERE), to("c", "tcp://x")], NOTHING,
-        "[c] takes every conversation to 'S' that names no broker instance, so the 2 instances with routes of their own"
+        "[c] takes every conversation to 'S' that names no broker instance, so the 2 instances with separate routes"
         " do not share them",
         "drop it, or name the BROKER_INSTANCE it leads to",
     ),
@@ -86,13 +86,13 @@ FIRE = {
         Lint.SEVERAL_TARGETS, "b", [to("a", "tcp://x"), to("b", "tcp://y")], NOTHING,
         "[a] and [b] lead 'S' to tcp://x:4022 and tcp://y:4022 and name no broker instance: if both host it, one"
         " conversation may begin at both, and the second is ended (-8495)",
-        "name the BROKER_INSTANCE in each; two gateways on the way to one target may stay as they are",
+        "name the BROKER_INSTANCE in each; two gateways that lead to one target may stay as they are",
     ),
     "name-only routes to many hosts are told once": case(
         Lint.SEVERAL_TARGETS, "b", [to("a", "tcp://x"), to("b", "tcp://y"), to("c", "tcp://z")], NOTHING,
         "[a] and [b] lead 'S' to tcp://x:4022 and tcp://y:4022 (and 1 more) and name no broker instance: if both host"
         " it, one conversation may begin at both, and the second is ended (-8495)",
-        "name the BROKER_INSTANCE in each; two gateways on the way to one target may stay as they are",
+        "name the BROKER_INSTANCE in each; two gateways that lead to one target may stay as they are",
     ),
     "a duplicate gives no larger share": case(
         Lint.DUPLICATE_ROUTE, "c",
@@ -140,7 +140,7 @@ FIRE = {
     ),
     "a route that has expired": case(
         Lint.EXPIRED_ROUTE, "a", [to("a", "tcp://x", lifetime=NOW)], NOTHING,
-        "[a] expired at 2025-03-01 12:00:00 UTC, so nothing takes it any more",
+        "[a] expired at 2025-03-01 12:00:00 UTC, so it is no longer used",
         "revive it with ALTER ROUTE and a new LIFETIME, or drop it with DROP ROUTE",
     ),
 }  # fmt: skip
@@ -158,7 +158,7 @@ def test_what_is_unwise_is_told(told_of: Case) -> None:
 def test_in_msdb_what_comes_for_an_absent_service_is_dropped() -> None:
     (remark,) = remarks(to("a", "LOCAL"), is_msdb=True)
 
-    assert remark.problem.endswith(": what arrives for it is dropped")
+    assert remark.problem.endswith(": messages that arrive for it are dropped")
 
 
 @pytest.mark.parametrize(

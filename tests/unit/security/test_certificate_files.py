@@ -329,5 +329,5 @@ def test_renewed_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
 
 
 def test_endpoint_has_nothing_to_seal_to() -> None:
-    with pytest.raises(CertificateUnusableError, match="is no identity of a database"):
+    with pytest.raises(CertificateUnusableError, match="is not an identity of a database"):
         with_new_sealing(issue_endpoint(GATEWAY, YEAR_of_renewal, None), YEAR_of_renewal, now=NOW_of_renewal)

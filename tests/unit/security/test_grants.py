@@ -41,7 +41,7 @@ def test_where_nobody_proves_who_they_are_everything_is_permitted_until_somethin
     some = Grants([send("GRANT", "//a", "public")])
 
     assert nothing.connect(NOBODY).is_permitted
-    assert "nothing is stated about who may SEND, so everybody may" == nothing.send(NOBODY, "//b").why
+    assert "no rule says which peers may SEND, so all may" == nothing.send(NOBODY, "//b").why
     assert OPEN is nothing.profile(NOBODY)
     assert some.connect(NOBODY).is_permitted
     assert [True, False] == [some.send(NOBODY, service).is_permitted for service in ("//a", "//b")]

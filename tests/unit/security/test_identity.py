@@ -149,7 +149,7 @@ def test_key_that_nobody_knows_is_no_databases_and_does_no_harm_in_its_file() ->
     found = parse_peers(strange + issued("billing").certificate_pem)
 
     assert ["CN=billing"] == [one.who.name for one in found]
-    with pytest.raises(ValueError, match="the first certificate is no signing certificate"):
+    with pytest.raises(ValueError, match="the first certificate is not a signing certificate"):
         parse_own(strange, issued("billing").key_pem)
 
 

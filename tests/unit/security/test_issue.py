@@ -176,7 +176,7 @@ def test_database_is_what_dialog_security_reads() -> None:
 
 @pytest.mark.parametrize("name", ["", " a", "a/b", "*", "a=b", "a,b", "a" * (NAME_MAX + 1), "a\n", "ä"])
 def test_name_that_no_file_or_principal_could_have_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name of 1 to 64 characters"):
+    with pytest.raises(ValueError, match="is not a name of 1 to 64 characters"):
         CertificateSubject(name)
 
 
@@ -184,7 +184,7 @@ def test_name_that_no_file_or_principal_could_have_is_refused(name: str) -> None
     "host", ["", "a b", "a:4022", "-a.example", "a..b", "*", "*.*.example", "192.0.2.256", "x" * 64, "tcp://a", "a/b"]
 )
 def test_host_that_nobody_can_dial_is_refused(host: str) -> None:
-    with pytest.raises(ValueError, match="is no host: write a name"):
+    with pytest.raises(ValueError, match="is not a host: write a name"):
         CertificateSubject("a", (host,))
 
 
