@@ -115,8 +115,8 @@ def _facts(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -
         facts.append(("The peer is told", _FATAL))
     if MessageChannel.DIALOG in entry.when:
         facts.append(("The dialog", f"fails: the application reads an Error message with the code -{entry.number}"))
-    if entry.told:
-        facts.append(("Who is told", entry.told))
+    if entry.notified:
+        facts.append(("Who is told", entry.notified))
     if entry.reason and entry.reason not in {Disposition.FORWARDED, Disposition.DELIVERED}:
         facts.append(("Metric", f'`broker_messages_dropped_total{{reason="{entry.reason}"}}`'))
     if facts:

@@ -55,7 +55,7 @@ REST_FACTOR = 20  # times what the last walk took, until the next one: a twentie
 _STEPS = 10_000  # of SQLite's machine between two readings of the clock
 
 DatabaseName = Annotated[
-    str | None, Meta(description="The database; left out: the only one the instance hosts, else msdb.")
+    str | None, Meta(description="The database; left out: the only one that the instance hosts, or msdb.")
 ]
 Labels = tuple[str, ...]
 _T = TypeVar("_T")
@@ -160,7 +160,9 @@ class Ledger(msgspec.Struct, frozen=True):
     acknowledged: int
     held: int
     failed: Annotated[dict[str, int], Meta(description="By reason.")]
-    unaccounted: Annotated[int, Meta(description="0 unless somebody changed the file, or the program has a fault.")]
+    unaccounted: Annotated[
+        int, Meta(description="0 unless the file was changed from outside, or the program has a fault.")
+    ]
     sentence: Annotated[str, Meta(description="The same in one line.")]
 
 

@@ -56,7 +56,7 @@ class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     from_target: Annotated[bool, Meta(description="It is an answer of the target; counts with `to` only.")] = False
     peer: Annotated[
         str | None,
-        Meta(description="Who brings it: a principal as in GRANT, without *. Then it comes from outside."),
+        Meta(description="The peer that sends it: a principal as in GRANT, without *. Then it arrives from outside."),
     ] = None
 
 

@@ -40,7 +40,7 @@ class Level(StrEnum):
 
 _WEIGHT = {level: weight for weight, level in enumerate(Level)}
 _AILING = {"stalled": Level.BAD, "down": Level.BAD, "blocked": Level.NOTICE}  # by what a connection really does
-_FILES = "put the files right, they are looked at again by themselves; those before are in use until a restart"
+_FILES = "correct the files: they are read again by themselves; the previous ones are in use until a restart"
 _TRANSPORT: Mapping[str, tuple[Level, str]] = {
     WarningKind.FILES_NOT_IN_USE: (Level.BAD, _FILES),
     WarningKind.CLOCK: (Level.BAD, "set the clock of this machine"),
@@ -174,7 +174,7 @@ def _ledgers(status: Status) -> Iterator[HealthFinding]:
 
 def _stores(status: Status) -> Iterator[HealthFinding]:
     if status.room_problem:
-        do = "make room: until then changes are refused, and what lies on that disk stores nothing"
+        do = "free space: until then changes are refused, and databases on that disk store nothing"
         yield HealthFinding(Level.BAD, "disk", status.room_problem, do)
     if status.audit_problem:
         do = "put the file right; this goes with the next change that can be written, such as broker reload"
@@ -203,7 +203,7 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         held = waiting.get(address, known.held)
         wait = f", and {held:,} frames wait for it" if held else ""
         what = f"{address} is not reached: {known.problem}{wait}"
-        do = "see that it runs and can be reached; broker explain tells which routes lead there"
+        do = "check that it runs and can be reached; broker explain shows which routes lead there"
         yield HealthFinding(Level.BAD if held else Level.NOTICE, "next hop", what, do)
 
 
@@ -231,7 +231,9 @@ def _pool(status: Status) -> Iterator[HealthFinding]:
     part = forwarding.pool_bytes / forwarding.pool_limit_bytes if forwarding.pool_limit_bytes else 0.0
     if part >= POOL_FILLING:
         what = f"the memory for frames on their way is {part:.0%} full"
-        do = "see which next hop is slow or gone under what waits, or raise endpoint.message_forward_size"
+        do = (
+            "check which next hop is slow or gone in the list of waiting frames, or raise endpoint.message_forward_size"
+        )
         yield HealthFinding(Level.BAD if part >= POOL_FULL else Level.NOTICE, "pool", what, do)
 
 
@@ -252,15 +254,15 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
             what = (
                 f"{database.waiting_messages:,} messages of {name} are not acknowledged, the oldest for {oldest:,.0f} s"
             )
-            yield HealthFinding(Level.NOTICE, "database", what, "broker why tells of each conversation why it waits")
+            yield HealthFinding(Level.NOTICE, "database", what, "broker why shows for each conversation why it waits")
         for queue in database.queues or ():
             if not queue.is_receive_enabled:
-                what = f"the queue {queue.name} of {name} is off: nobody can receive from it"
+                what = f"the queue {queue.name} of {name} is off: no application can receive from it"
                 yield HealthFinding(Level.NOTICE, "queue", what, f"ALTER QUEUE [{queue.name}] WITH STATUS = ON")
             elif queue.oldest_s > UNREAD_SECONDS:
-                since = f"its first message waits for {queue.oldest_s:,.0f} s"
-                what = f"nobody receives from the queue {queue.name} of {name}: {since}"
-                do = "see that its application runs and reads it; broker why tells who holds a conversation"
+                since = f"its first message has waited for {queue.oldest_s:,.0f} s"
+                what = f"no application receives from the queue {queue.name} of {name}: {since}"
+                do = "check that its application runs and reads it; broker why shows which reader holds a conversation"
                 yield HealthFinding(Level.NOTICE, "queue", what, do)
 
 

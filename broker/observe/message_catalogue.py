@@ -48,7 +48,7 @@ class MessageEntry:
         reason: The word of a disposition, empty for an error.
         title: One sentence.
         when: By channel, when it occurs.
-        told: The party that is notified of a dropped frame, or of a dialog that failed.
+        notified: The party that is notified of a dropped frame, or of a dialog that failed.
         original: The meaning of the number there.
         example: By channel, code that causes the error: a statement, a SELECT, Python.
     """
@@ -58,7 +58,7 @@ class MessageEntry:
     when: Mapping[MessageChannel, str]
     remedy: str
     reason: str = ""
-    told: str = ""
+    notified: str = ""
     original: str = ""
     example: Mapping[MessageChannel, str] = field(default_factory=dict)
 

@@ -277,7 +277,7 @@ ROUTE_UP = "broker_route_up"
 OVERFLOW = "broker_metrics_label_overflow_total"
 METRICS = (
     MetricDefinition(
-        "broker_build_info", "Always 1; the labels tell what runs.", _build, ("software", "python", "loop", "kernel")
+        "broker_build_info", "Always 1; the labels show what runs.", _build, ("software", "python", "loop", "kernel")
     ),
     MetricDefinition(
         "broker_uptime_seconds",
@@ -287,7 +287,7 @@ METRICS = (
     MetricDefinition("broker_ready", "1 while the instance serves, 0 while it starts or stops.", _one("is_ready")),
     MetricDefinition(
         "broker_task_failures_total",
-        "How often a task that lasts as long as the instance has died and was begun anew.",
+        "How often a task that lasts as long as the instance has died and was started again.",
         _by("run.task_failures"),
         ("task",),
     ),
@@ -311,7 +311,7 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_log_lines_dropped_total",
-        "Lines of the log that were lost because nobody took them in time.",
+        "Lines of the log that were lost because their reader did not accept them in time.",
         lambda _: [((), dropped_lines())],
     ),
     MetricDefinition(
@@ -365,7 +365,7 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_forward_pool_limit_bytes",
-        "What broker_forward_pool_bytes never exceeds.",
+        "The limit of broker_forward_pool_bytes.",
         _one("forwarding.pool_limit_bytes"),
     ),
     MetricDefinition(
@@ -404,14 +404,14 @@ METRICS = (
     ),
     MetricDefinition(
         ROUTE_UP,
-        "0 when the address of a live route did not answer or was lost, and nothing has reached it since; else 1. "
-        "Of a table the first 10,000 routes are looked at.",
+        "0 when the address of a live route did not answer or was lost, and nothing has reached it since, otherwise 1. "
+        "Of a table the first 10,000 routes are checked.",
         _elsewhere,
         ("route", "address"),
     ),
     MetricDefinition(
         "broker_mirror_principal",
-        "1 for the address of a mirrored route in use to which its messages go, else 0.",
+        "1 for the address of a mirrored route in use to which its messages go, otherwise 0.",
         _mirror_principals,
         ("route", "address"),
         merge=max,
@@ -441,7 +441,7 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_database_epoch",
-        "How often somebody has taken the database over, as far as this instance knows.",
+        "How often an instance has taken the database over, as far as this one knows.",
         _epochs,
         ("database",),
         merge=max,
@@ -497,7 +497,7 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_quarantined_dialogs",
-        "Dialogs whose next message has failed too often, so that it waits for somebody to decide.",
+        "Dialogs whose next message has failed too often, so that it waits for an operator to decide.",
         _quarantined,
         ("service",),
     ),
@@ -623,7 +623,9 @@ METRICS = (
         _process("python_gc_objects_collected_total"),
         ("generation",),
     ),
-    MetricDefinition(OVERFLOW, 'How often a value was told as "other", because the label had 500 others.', _elsewhere),
+    MetricDefinition(
+        OVERFLOW, 'How often a value was exported as "other", because the label had 500 others.', _elsewhere
+    ),
 )
 
 

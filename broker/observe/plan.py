@@ -56,8 +56,8 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     script: Annotated[str, Meta(description="T-SQL, as for /v1/sql.")]
     database: DatabaseName = None
-    source: Annotated[str, Meta(description="What the places of errors call the script.")] = "-"
-    arrivals: Annotated[bool, Meta(description="Whether to tell where messages would go, service by service.")] = False
+    source: Annotated[str, Meta(description="The name of the script in the places of errors.")] = "-"
+    arrivals: Annotated[bool, Meta(description="Whether to list where messages would go, service by service.")] = False
 
 
 class PlannedRoute(msgspec.Struct, frozen=True):
@@ -327,11 +327,13 @@ def _decision_text(decision: Decision, facts: RoutingFacts, names: DisplayNames)
     text = sentence(decision, outcome_of(decision, facts), names)
     others = [str(one.address) for one in decision.candidates[1:]]
     more = f" and {len(others) - OTHERS_MAX:,} more" if len(others) > OTHERS_MAX else ""
-    return text + (f"; else to {', '.join(others[:OTHERS_MAX])}{more}" if others else "")
+    return text + (f"; otherwise to {', '.join(others[:OTHERS_MAX])}{more}" if others else "")
 
 
 def _loss_text(flow: PlannedFlow) -> str:
-    return f"the service {flow.from_service!r} is not here any more: what arrives for it ends the dialog with -8470"
+    return (
+        f"the service {flow.from_service!r} is gone from here: a message that arrives for it ends the dialog with -8470"
+    )
 
 
 def _route_edit(edit: Edit) -> RouteEdit:

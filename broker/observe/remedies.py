@@ -18,11 +18,11 @@ _BY_DISPOSITION: Mapping[str, str] = {
         "broker explain --through shows whether routes lead in a circle; raise endpoint.max_hops of {instance}, and"
         " dialog.hop_limit of the sender, only when the way is that long"
     ),
-    D.LIFETIME_EXCEEDED: "find the gateway on the way that holds frames; begin dialogs with a longer lifetime",
-    D.EXPIRED_HERE: "make the next hop of {instance} take messages: broker status there tells what is wrong with it",
+    D.LIFETIME_EXCEEDED: "find the gateway along the path that holds frames; begin dialogs with a longer lifetime",
+    D.EXPIRED_HERE: "make the next hop of {instance} accept messages: broker status there shows what is wrong with it",
     D.NOT_PERMITTED: (
-        "in msdb of {instance}: run the GRANT SEND that the reason names, if messages for [{service}] shall come that"
-        " way; broker explain --to [{service}] --peer PRINCIPAL there tells what holds"
+        "in msdb of {instance}: run the GRANT SEND that the reason names, if messages for [{service}] are to arrive"
+        " that way; broker explain --to [{service}] --peer PRINCIPAL there shows what is in force"
     ),
     D.ASKING_FOR_ROUTE: "see whether the service that is asked for routes runs, and CREATE ROUTE for [{service}] else",
     D.NO_ROUTE: (
@@ -35,12 +35,12 @@ _BY_DISPOSITION: Mapping[str, str] = {
     D.ROUTE_INVALID: "in {table} of {instance}: give [{service}] a route whose address leads to where it is",
     D.SERVICE_NOT_HERE: (
         "in {table} of {instance}, when the service is elsewhere: CREATE ROUTE [{service}] WITH SERVICE_NAME ="
-        " '{service}', ADDRESS = 'tcp://HOST:PORT'; names are compared byte for byte; else CREATE SERVICE [{service}]"
-        " in a database of {instance}"
+        " '{service}', ADDRESS = 'tcp://HOST:PORT'; names are compared byte for byte; otherwise CREATE SERVICE"
+        " [{service}] in a database of {instance}"
     ),
     D.INSTANCE_NOT_HERE: (
         "compare the broker instance with sys.databases of {instance}: the route leads to the wrong instance, or the"
-        " database was made anew"
+        " database was created again"
     ),
     D.PRINCIPAL_UNKNOWN: (
         "sys.dm_broker_mirrors at {instance} shows what both partners say: start one of them, or fail over to the one"
@@ -51,8 +51,8 @@ _BY_DISPOSITION: Mapping[str, str] = {
         " names the principal"
     ),
     D.ALREADY_HELD: (
-        "broker why at {instance} tells what the copies wait for: a next hop that does not take them, or the principal"
-        " of a mirrored pair (sys.dm_broker_mirrors there) while both partners deny or are gone"
+        "broker why at {instance} shows what the copies wait for: a next hop that does not accept them, or the"
+        " principal of a mirrored pair (sys.dm_broker_mirrors there) while both partners deny or are gone"
     ),
     D.POOL_LIMIT: (
         "at {instance}: broker status shows which next hop is slow or gone; raise endpoint.message_forward_size when"
@@ -67,10 +67,12 @@ _BY_DISPOSITION: Mapping[str, str] = {
         "the log of {instance} says which certificate (frame refused): name it in databases.NAME.peers there, renew it,"
         " or compare the clocks of both sides"
     ),
-    D.SEAL_BROKEN: "a machine on the way damages frames, or somebody tries to: look at those before {instance}",
+    D.SEAL_BROKEN: (
+        "a machine along the path damages frames, or an attacker alters them: check the machines before {instance}"
+    ),
     D.NOT_SECURED: "end the dialog and begin it again: it is sealed at one side and in clear at {instance}",
-    D.SESSION_KEY_UNKNOWN: "nothing: {instance} has started anew, and the next resend brings it the key",
-    D.NOT_SEALED: "somebody sends in clear to a sealed dialog: look at the machines before {instance}",
+    D.SESSION_KEY_UNKNOWN: "nothing: {instance} was restarted, and the next retransmission brings it the key",
+    D.NOT_SEALED: "a sender writes in clear to a sealed dialog: check the machines before {instance}",
     D.STORE_BUSY: "keep the transactions of applications on that database short, and see how fast its disk is",
     D.STORE_FAILED: "broker status and the log of {instance} say what is wrong: disk full, file locked or damaged",
 }
@@ -98,7 +100,7 @@ _BY_ERROR: Mapping[int, str] = {
 def remedy_of(disposition: str, *, instance: str, service: str, table: str = "msdb") -> str:
     """Return the remedy for frames that end by this disposition at this instance."""
     text = _BY_DISPOSITION.get(
-        disposition, "see the page on dispositions: {instance} tells the reason in broker status"
+        disposition, "see the page on dispositions: {instance} shows the reason in broker status"
     )
     return _filled(text, instance=instance, service=service, table=table)
 

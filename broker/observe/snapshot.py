@@ -614,7 +614,7 @@ def _why_held(outbox: Outbox, instance: Running) -> str:
     elif outbox.outlet is None:
         why = connecting(address, PathProblem(instance.peers.table.problem_of(address)))
     else:
-        why = f"the connection to {address} takes no more at the moment"
+        why = f"the connection to {address} accepts nothing at the moment"
     room = ", no room for more" if share.is_full else ""
     return f"{why}; {share.used_bytes} of at most {share.limit_bytes} bytes wait for it{room}"
 
@@ -686,7 +686,7 @@ def frame_fields(frame: Buffer) -> FrameFields:
 
 _CERTIFICATE_ROLES = {
     "own": "the certificate of this instance",
-    "own_chain": "a certificate that is sent behind that of this instance",
+    "own_chain": "a certificate that is sent after that of this instance",
     "trust": "a trusted certificate",
     "peer": "the certificate of a peer",
     "peer_chain": "a CA of a peer",

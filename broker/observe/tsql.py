@@ -616,7 +616,7 @@ class SelectQuery:
                 problem = f"{node.sql('tsql')} has four parts: there is no other server to read"
                 raise self._error_in(node, 7202, problem, kind=StatementError)
             if not isinstance(table, exp.Identifier):
-                problem = f"invalid object name '{table.name}': a function is no view"
+                problem = f"invalid object name '{table.name}': a function is not a view"
                 raise self.error(208, problem, table.name, kind=UnknownNameError)
             if database is not None and not schema:
                 name = f"{database.name}..{table.name}"

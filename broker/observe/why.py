@@ -107,7 +107,7 @@ class SideShown(msgspec.Struct, frozen=True):
     early_fragments: int
     is_taken: Annotated[bool, Meta(description="A reader has its conversation group now, or the group rests.")]
     readers: Annotated[int, Meta(description="Reader processes that live on its queue.")]
-    error_code: Annotated[int | None, Meta(description="Of an Error message that nobody has received yet.")]
+    error_code: Annotated[int | None, Meta(description="Of an Error message that has not been received yet.")]
     error_text: str
     poison: PoisonShown | None
     security: Annotated[str, Meta(description="Sealed to whom, or why not, in one sentence.")] = ""
@@ -156,7 +156,7 @@ class WhyAnswer(msgspec.Struct, frozen=True):
     dropped: Annotated[dict[str, int], Meta(description="All frames dropped here since the start, by reason.")]
     ways: Annotated[list[ExplainAnswer], Meta(description="Where its messages go from here, and why.")]
     findings: list[WhyFinding]
-    looked_in: Annotated[list[str], Meta(description="What was searched, and what could not be.")]
+    looked_in: Annotated[list[str], Meta(description="Where the id was searched, and where it could not be.")]
 
     @property
     def is_known(self) -> bool:
@@ -208,7 +208,7 @@ def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Ite
             "nothing sent",
             Severity.FINE,
             f"{side.service_name} has begun the dialog and sent nothing",
-            "the far side hears of a dialog with its first message",
+            "the far side learns of a dialog with its first message",
             f"nothing happens before a SEND is committed; the dialog expires at {when(side.lifetime)}",
         )
     yield from inbound_findings(side, spot)
@@ -254,7 +254,7 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
         symptom,
         status,
         f"sent again until the far side acknowledges; {give_up}",
-        "nothing, unless it lasts: then ask the instances on the way",
+        "nothing, unless it lasts: then ask the instances along the path",
     )
 
 
@@ -272,7 +272,7 @@ def _no_way_back(side: SideShown, way: ExplainAnswer, spot: Spot) -> WhyFinding:
     return spot.found(
         "no way back",
         Severity.TROUBLE,
-        f"{side.service_name} has received, and its acknowledgements find no way to {side.far_service}",
+        f"{side.service_name} has received, and its acknowledgements have no route to {side.far_service}",
         told.sentence,
         "the sender does not learn that its messages arrived, and sends them again until the dialog's lifetime ends",
         remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table),
@@ -313,9 +313,9 @@ def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
         yield spot.found(
             "out of order",
             Severity.WAITING,
-            f"{side.early_fragments} fragments for {side.service_name} came before their turn",
-            f"message {side.receive_sequence} has not come whole yet, so nothing behind it can be delivered",
-            "the sender is told what is missing and sends it again",
+            f"{side.early_fragments} fragments for {side.service_name} arrived out of order",
+            f"message {side.receive_sequence} has not arrived whole yet, so nothing after it can be delivered",
+            "the sender learns what is missing and sends it again",
             "nothing, unless it lasts: then ask at the sender",
         )
     if side.state == _ENDED and not side.held:
@@ -323,7 +323,7 @@ def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
             "far side ended",
             Severity.TROUBLE if not side.ready else Severity.WAITING,
             f"{side.far_service} has ended the dialog, {side.service_name} has not",
-            "nothing can be sent any more; this side stays until its application ends it too",
+            "nothing more can be sent; this side stays until its application ends it too",
             f"it is closed half an hour after its lifetime ends at {when(side.lifetime)}, if nothing is unread",
             f"the application of {side.service_name} should RECEIVE the EndDialog message and END CONVERSATION",
         )
@@ -341,7 +341,7 @@ def _failed(side: SideShown, spot: Spot) -> WhyFinding:
         f"the dialog of {side.service_name} with {side.far_service} has failed{number}",
         why,
         (
-            "nothing of it is sent any more; what was not acknowledged is counted as failed in the ledger; this side is"
+            "nothing more of it is sent; what was not acknowledged is counted as failed in the ledger; this side is"
             f" closed half an hour after its lifetime ends at {when(side.lifetime)}, and stays while anything is unread"
         ),
         remedy_of_error(side.error_code, service=side.far_service),
@@ -369,7 +369,7 @@ def _poisoned(side: SideShown, spot: Spot) -> WhyFinding:
         Severity.TROUBLE,
         f"the dialog is in quarantine since {when(poison.quarantine_time)}, with {messages(side.quarantined)}",
         why,
-        "nobody receives its messages; other dialogs go on",
+        "its messages are not received; other dialogs go on",
         (
             f"correct the reader, then broker quarantine resume -d {spot.database} {handle}; or broker quarantine skip,"
             " discard or answer"
@@ -387,7 +387,7 @@ def _unread(side: SideShown, spot: Spot) -> WhyFinding:
             symptom,
             f"the queue {side.queue_name} is OFF: its messages are kept, and RECEIVE is refused",
             "nothing until the queue is turned on",
-            f"ALTER QUEUE [{side.queue_name}] WITH STATUS = ON in {spot.database}, when its reader is mended",
+            f"ALTER QUEUE [{side.queue_name}] WITH STATUS = ON in {spot.database}, when its reader is corrected",
         )
     if side.is_taken:
         return spot.found(
@@ -404,7 +404,7 @@ def _unread(side: SideShown, spot: Spot) -> WhyFinding:
         "waiting for RECEIVE",
         Severity.TROUBLE if not readers else Severity.WAITING,
         symptom,
-        f"it has arrived, and nobody has received it: {why}",
+        f"it has arrived, and no application has received it: {why}",
         "it stays in the queue until an application receives it, whatever its lifetime",
         f"start the application that receives from {side.queue_name}: broker run MODULE:APP, or broker.receive",
     )
@@ -512,7 +512,7 @@ def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: floa
 def answer_why(
     place: InstanceView,
     guid: UUID,
-    told: WhyFacts,
+    facts: WhyFacts,
     *,
     dropped: Mapping[str, int],
     is_running: bool,
@@ -525,7 +525,7 @@ def answer_why(
     Args:
         place: The instance.
         guid: The id that was asked about.
-        told: The facts that were found.
+        facts: The facts that were found.
         dropped: Frames dropped here since the start, by reason.
         is_running: False when only files were read.
         now: UTC seconds since 1970.
@@ -535,7 +535,7 @@ def answer_why(
     closed: list[ClosedShown] = []
     ways: list[ExplainAnswer] = []
     findings: list[WhyFinding] = []
-    for database, (instance, found) in told.found.items():
+    for database, (instance, found) in facts.found.items():
         spot = Spot(place.name, database, now)
         for one in found.sides:
             side = side_shown(database, one)
@@ -546,24 +546,24 @@ def answer_why(
             findings += side_findings(side, way, spot)
         closed += [_closed_shown(database, one) for one in found.closed]
         findings += [_over(spot, one) for one in found.closed]
-    held = list(_held_shown(told.held))
+    held = list(_held_shown(facts.held))
     findings += [_held_finding(place.name, one) for one in held]
     if not sides:
-        ways += [_way_of_frames(place, told, one) for one in _directions(held)]
+        ways += [_way_of_frames(place, facts, one) for one in _directions(held)]
     return WhyAnswer(
         instance=place.name,
         broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
         addresses=sorted(map(str, place.surroundings.own)),
         is_running=is_running,
         id=show_guid(guid.bytes),
-        conversation_id=None if told.conversation_id is None else show_guid(told.conversation_id),
+        conversation_id=None if facts.conversation_id is None else show_guid(facts.conversation_id),
         sides=sides,
         closed=closed,
         held=held,
         dropped=dict(dropped),
         ways=ways,
         findings=findings,
-        looked_in=told.looked_in,
+        looked_in=facts.looked_in,
     )
 
 
@@ -675,7 +675,7 @@ def _over(spot: Spot, one: Closed) -> WhyFinding:
         Severity.FINE,
         f"the {side} side is closed since {closed}, after {messages(one.receive_sequence)} came",
         "its application has ended the dialog, with an error or without, or its lifetime was over: that is not kept",
-        f"what still comes is acknowledged and thrown away; even this is forgotten at {forgotten}",
+        f"a frame that still arrives is acknowledged and discarded; even this is forgotten at {forgotten}",
     )
 
 

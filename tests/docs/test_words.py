@@ -58,6 +58,7 @@ HELD = (
     "broker/files.py",
     "broker/flow.py",
     "broker/journal",
+    "broker/observe",
     "broker/ratelimit.py",
     "broker/supervision.py",
 )

@@ -81,7 +81,7 @@ def test_what_is_wrong_stands_before_everything_with_what_to_do(capsys: pytest.C
 
     assert "Something is wrong: tcp://c:4022 is not reached: refused, and 4 frames wait for it" == lines[0]
     assert lines[1].startswith(
-        "bad: tcp://c:4022 is not reached: refused, and 4 frames wait for it -> see that it runs"
+        "bad: tcp://c:4022 is not reached: refused, and 4 frames wait for it -> check that it runs"
     )
     assert "notice: connections are not encrypted" == lines[2]
 

@@ -117,7 +117,7 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
         (
             queue(is_receive_enabled=True, oldest_s=301.0),
             "notice",
-            "nobody receives from the queue Q of orders: its first message waits for 301 s",
+            "no application receives from the queue Q of orders: its first message has waited for 301 s",
         ),
         (role("lock", "no lock"), "bad", "no lock"),
         (journal("no space"), "bad", "no space"),

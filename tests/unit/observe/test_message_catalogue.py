@@ -40,7 +40,7 @@ def test_a_table_becomes_an_entry(tmp_path: Path) -> None:
         example={MessageChannel.STATEMENT: "CREATE ROUTE"},
         original="",
         reason="",
-        told="",
+        notified="",
     )
     assert {"9744": expected} == read(tmp_path)
 
@@ -74,14 +74,16 @@ def test_everything_has_words() -> None:
 
 
 def test_of_what_fails_a_dialog_it_is_said_who_is_told() -> None:
-    assert [] == [key for key, entry in catalogue().items() if MessageChannel.DIALOG in entry.when and not entry.told]
+    assert [] == [
+        key for key, entry in catalogue().items() if MessageChannel.DIALOG in entry.when and not entry.notified
+    ]
 
 
 def test_every_disposition_is_there_with_its_number_and_who_is_told() -> None:
     reasons = {entry.reason: entry for entry in catalogue().values() if entry.reason}
 
     assert {str(one): one.number for one in Disposition} == {reason: entry.number for reason, entry in reasons.items()}
-    assert all(entry.told and MessageChannel.FRAME in entry.when for entry in reasons.values())
+    assert all(entry.notified and MessageChannel.FRAME in entry.when for entry in reasons.values())
     assert len(NUMBER) == sum(1 for entry in reasons.values() if entry.number)
 
 

@@ -224,7 +224,7 @@ async def test_several_addresses_are_told_up_to_a_bound(
 
     [one] = (await plan(more)).consequences
 
-    head, others = one.after.split("; else to ")
+    head, others = one.after.split("; otherwise to ")
     assert head.startswith("forwarded to tcp://far")
     assert others.startswith("tcp://far")
     assert others.endswith(" and 1 more")
@@ -275,7 +275,7 @@ async def test_a_service_that_goes_takes_its_conversations_with_it(plan: Plan, i
 
     assert {Fate.FAILS: 3} == answer.fates
     assert 3 == answer.harmed
-    assert {f"the service '{NEAR}' is not here any more: what arrives for it ends the dialog with -8470"} == {
+    assert {f"the service '{NEAR}' is gone from here: a message that arrives for it ends the dialog with -8470"} == {
         one.after for one in answer.consequences
     }
 

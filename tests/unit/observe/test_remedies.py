@@ -35,7 +35,7 @@ def test_every_reason_has_a_remedy_of_its_own_without_gaps(disposition: Disposit
 def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
     text = remedy_of(disposition, instance="gateway-a", service="//S")
 
-    assert "see the page on dispositions: gateway-a tells the reason in broker status" == text
+    assert "see the page on dispositions: gateway-a shows the reason in broker status" == text
 
 
 def test_where_a_local_route_led_nowhere_the_first_advice_is_a_route() -> None:

@@ -316,7 +316,7 @@ async def test_held_frames_wait_for_the_connection_or_for_room(gateway: Any, tak
 
     held = f"; {used} of at most {32 * 1024 * 1024} bytes wait for it"
     assert f"waiting for a connection to {DEAD}: Connection refused{held}" == unconnected.why
-    assert f"the connection to {DEAD} takes no more at the moment{held}" == full.why
+    assert f"the connection to {DEAD} accepts nothing at the moment{held}" == full.why
     assert without_room.why.endswith(f"; {used} of at most {used} bytes wait for it, no room for more")
     outbox.outlet = None
 

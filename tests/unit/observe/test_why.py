@@ -326,7 +326,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             TROUBLE,
             (
                 "tcp://two:4022 has copies of them that wait there",
-                "broker why at tcp://two:4022 tells what the copies wait for: a next hop that does not take them, or",
+                "broker why at tcp://two:4022 shows what the copies wait for: a next hop that does not accept them, or",
             ),
         ),
         (
@@ -341,7 +341,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
         ),
         (holding(), GOOD, "not acknowledged", WAITING, ("sent and not acknowledged yet", "nothing, unless it lasts")),
         (side(send_sequence=3), GOOD, "acknowledged", FINE, ("a database of S has stored it", "")),
-        (side(), GOOD, "nothing sent", FINE, ("the far side hears of a dialog", "")),
+        (side(), GOOD, "nothing sent", FINE, ("the far side learns of a dialog", "")),
         (
             side(is_initiator=False, receive_sequence=1),
             NO_ROUTE,
@@ -406,9 +406,9 @@ UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
             "made its reader fail once",
             "correct the reader",
         ),
-        ({"early_fragments": 7}, "out of order", WAITING, "message 0 has not come whole", "unless it lasts"),
-        ({"state": "DI"}, "far side ended", TROUBLE, "nothing can be sent any more", "END CONVERSATION"),
-        (UNREAD | {"state": "DI"}, "far side ended", WAITING, "nothing can be sent any more", "END CONVERSATION"),
+        ({"early_fragments": 7}, "out of order", WAITING, "message 0 has not arrived whole", "unless it lasts"),
+        ({"state": "DI"}, "far side ended", TROUBLE, "nothing more can be sent", "END CONVERSATION"),
+        (UNREAD | {"state": "DI"}, "far side ended", WAITING, "nothing more can be sent", "END CONVERSATION"),
     ],
 )
 def test_what_has_come_for_one_side(
