@@ -77,15 +77,6 @@ def test_new_broker_accounts_for_every_message_that_was_sent(shop: Shop) -> None
     assert {"sent": 16, "acknowledged": 12, NEW_BROKER: 4} == dict(db.execute("SELECT * FROM broker_ledger"))
 
 
-def test_new_broker_of_a_database_without_conversations_leaves_the_ledger_empty(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-
-    with writing(db):
-        removed = new_broker(db, NEW)
-
-    assert (0, []) == (removed, db.execute("SELECT * FROM broker_ledger").fetchall())
-
-
 # --- an error for every conversation ------------------------------------------------------------------------
 
 
@@ -93,22 +84,14 @@ def test_open_conversation_ends_with_an_error_at_both_ends(shop: Shop) -> None:
     dialog = in_state(shop, "CO")
     shop.arrive(dialog, b"before")
 
-    assert error_all(shop) == 1
+    assert (error_all(shop, "c"), error_all(shop, "DEFAULT")) == (0, 1), "those of the contract that is named"
 
     messages = receive(shop.connect(), queue="OrdersQueue")
     assert [message.type for message in messages] == [ERROR, "DEFAULT"]
     assert f"<Code>{BROKER_ERRORED}</Code>".encode() in messages[0].body
     sent = "SELECT message_sequence_number, flags, message_type_name FROM broker_transmission ORDER BY 1"
-    assert [(0, 0, "DEFAULT"), (1, int(Flag.ERROR), ERROR)] == shop.connect().execute(sent).fetchall()
-
-
-def test_error_waits_behind_what_was_sent_and_is_known_to_be_on_its_way(shop: Shop) -> None:
-    in_state(shop, "CO")
-
-    error_all(shop)
-
-    row = shop.connect().execute("SELECT state, send_sequence, end_dialog_sequence FROM broker_conversation").fetchone()
-    assert row == ("ER", 2, 1)
+    assert [(0, 0, "DEFAULT"), (1, int(Flag.ERROR), ERROR)] == shop.look(sent)
+    assert [("ER", 2, 1)] == shop.look("SELECT state, send_sequence, end_dialog_sequence FROM broker_conversation")
 
 
 def test_far_side_is_told_only_where_it_takes_part(shop: Shop) -> None:
@@ -125,15 +108,6 @@ def test_far_side_is_told_only_where_it_takes_part(shop: Shop) -> None:
     assert (4, {number["SI"], number["CO"]}) == (ended, told)
     assert {number[state] for state in ("SO", "SI", "CO", "DI")} == here
     assert {"SO": "ER", "SI": "ER", "CO": "ER", "DI": "ER", "DO": "DO", "ER": "ER", "CD": "CD"} == states
-
-
-def test_only_conversations_under_the_contract_end(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    mine, other = (shop.begin(db, contract=contract) for contract in ("C", "c"))
-
-    assert error_all(shop, "C") == 1
-
-    assert ("ER", "SO") == (mine.state, other.state)
 
 
 def test_error_of_a_dialog_in_quarantine_joins_the_rest_there(shop: Shop) -> None:
@@ -184,6 +158,7 @@ def test_end_of_a_conversation_whose_error_is_on_its_way_waits_until_the_far_sid
 
 def test_conversations_are_counted_by_state_and_messages_by_where_they_wait(shop: Shop) -> None:
     db = shop.connect()
+    assert "0 conversations, 0 messages to send, 0 unread" == str(stake_of(db))
     with db:
         shop.begin(db)
         sent = shop.begin(db)
@@ -196,7 +171,3 @@ def test_conversations_are_counted_by_state_and_messages_by_where_they_wait(shop
     assert ContentsAtRisk({"CO": 1, "SO": 1}, unsent=2, unread=1) == stake
     assert 2 == stake.count
     assert "2 conversations (1 CO, 1 SO), 2 messages to send, 1 unread" == str(stake)
-
-
-def test_an_empty_database_holds_nothing(shop: Shop) -> None:
-    assert "0 conversations, 0 messages to send, 0 unread" == str(stake_of(shop.connect()))

@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from uuid import UUID
@@ -34,18 +34,6 @@ INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def db(path: Path) -> Iterator[sqlite3.Connection]:
-    connection = open_store(path)
-    yield connection
-    connection.close()
-
-
 def _is_open_here(path: Path) -> bool:
     """Whether this process has the file open."""
     links = []
@@ -66,49 +54,44 @@ def _refusal(path: Path, instance: UUID | None = None) -> str:
 # --- opening ------------------------------------------------------------------------------------------------
 
 
-def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path) -> None:
-    db = open_store(path, broker_instance=INSTANCE)
+@pytest.mark.parametrize("is_used", [False, True])
+def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path, *, is_used: bool) -> None:
+    """Or the file of an application is given ours next to its own tables."""
+    if is_used:
+        with closing(sqlite3.connect(path)) as own, own:
+            own.execute("CREATE TABLE orders AS SELECT 7 AS id")
 
-    assert has_schema(db)
-    assert INSTANCE.bytes == broker_instance(db)
-    assert db.execute("SELECT schema_version FROM broker_database").fetchall() == [(SCHEMA_VERSION,)]
-    assert list(routes(db)) == [row_of(AUTO_CREATED_LOCAL)]
-    db.close()
+    with closing(open_store(path, broker_instance=INSTANCE)) as db:
+        assert has_schema(db)
+        assert INSTANCE.bytes == broker_instance(db)
+        assert db.execute("SELECT schema_version FROM broker_database").fetchall() == [(SCHEMA_VERSION,)]
+        assert list(routes(db)) == [row_of(AUTO_CREATED_LOCAL)]
+        if is_used:
+            assert db.execute("SELECT id FROM orders").fetchall() == [(7,)]
 
 
-def test_a_file_that_is_made_is_for_its_owner_alone(path: Path) -> None:
+def test_a_file_that_is_made_is_for_its_owner_alone_from_the_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    connect = sqlite3.connect
+
+    def connecting(*args: object, **more: object) -> sqlite3.Connection:
+        seen.append((stat.S_IMODE(path.stat().st_mode), path.stat().st_size))
+        return connect(*args, **more)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", connecting)
     umask = os.umask(0)
     try:
         with closing(open_store(path)):
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     finally:
         os.umask(umask)
-
-    assert {"orders.db": 0o600, "orders.db-wal": 0o600, "orders.db-shm": 0o600} == modes
-
-
-def test_a_file_is_for_its_owner_alone_before_anything_is_in_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, int]] = []
-    connect = sqlite3.connect
-
-    def look(*args: object, **more: object) -> sqlite3.Connection:
-        seen.append((stat.S_IMODE(path.stat().st_mode), path.stat().st_size))
-        return connect(*args, **more)  # type: ignore[call-overload, no-any-return]
-
-    monkeypatch.setattr(sqlite3, "connect", look)
-    open_store(path).close()
-
-    assert [(0o600, 0)] == seen
-
-
-def test_a_file_that_is_there_keeps_its_mode(path: Path) -> None:
-    open_store(path).close()
     path.chmod(0o640)
-
     with closing(open_store(path)):
-        modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+        kept = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
 
-    assert {0o640} == modes
+    assert (0o600, 0) == seen[0]
+    assert {"orders.db": 0o600, "orders.db-wal": 0o600, "orders.db-shm": 0o600} == modes
+    assert {0o640} == kept, "a file that is there keeps its mode"
 
 
 @pytest.mark.parametrize("configured", [None, INSTANCE])
@@ -130,26 +113,6 @@ def test_what_was_committed_is_on_the_disk(db: sqlite3.Connection) -> None:
     synchronous = db.execute("PRAGMA synchronous").fetchone()[0]
 
     assert (mode, synchronous) == ("wal", 2)
-
-
-def test_application_tables_stay_beside_ours(path: Path) -> None:
-    with sqlite3.connect(path) as own:
-        own.execute("CREATE TABLE orders (id INTEGER)")
-        own.execute("INSERT INTO orders VALUES (7)")
-    own.close()
-
-    db = open_store(path)
-
-    assert has_schema(db)
-    assert db.execute("SELECT id FROM orders").fetchall() == [(7,)]
-    db.close()
-
-
-def test_newer_schema_is_refused(path: Path, db: sqlite3.Connection) -> None:
-    db.execute("UPDATE broker_database SET schema_version = schema_version + 1")
-    db.close()
-
-    assert f"its schema has version {SCHEMA_VERSION + 1}" in _refusal(path)
 
 
 def test_other_identity_is_refused(path: Path) -> None:
@@ -263,25 +226,17 @@ def test_failure_that_waiting_does_not_cure_is_told_at_once(path: Path, monkeypa
 
 
 def test_only_one_daemon_may_have_a_database(path: Path) -> None:
-    descriptor = lock_store(path)
-
-    with pytest.raises(StoreUnavailableError) as caught:
-        lock_store(path)
-
-    assert (caught.value.path, caught.value.problem) == (str(path), "another daemon has it open")
-    os.close(descriptor)
-    os.close(lock_store(path))
-
-
-def test_a_database_by_another_name_has_the_same_lock(path: Path) -> None:
+    """By whatever name."""
     link = path.with_name("link.db")
     link.symlink_to(path)
     descriptor = lock_store(path)
 
-    with pytest.raises(StoreUnavailableError, match="another daemon has it open"):
-        lock_store(link)
-
+    for name in (path, link):
+        with pytest.raises(StoreUnavailableError) as caught:
+            lock_store(name)
+        assert (caught.value.path, caught.value.problem) == (str(name), "another daemon has it open")
     os.close(descriptor)
+    os.close(lock_store(path))
 
 
 def test_a_file_with_two_names_is_refused_by_either_until_one_is_removed(path: Path, db: sqlite3.Connection) -> None:
@@ -370,7 +325,7 @@ def replace(path: Path) -> None:
     other.replace(path)
 
 
-def test_file_that_is_gone_is_reported_until_it_is_back(plain: Path) -> None:
+def test_file_that_is_gone_is_reported_until_it_is_back_and_one_that_was_replaced(plain: Path) -> None:
     watch = FileWatch(plain)
     plain.write_text("more data")
     watch.check()
@@ -381,34 +336,20 @@ def test_file_that_is_gone_is_reported_until_it_is_back(plain: Path) -> None:
 
     assert problem.startswith("the file is gone while it is in use, so nothing more is stored or acknowledged: rename")
     watch.check()
-
-
-def test_file_that_was_replaced_is_reported(plain: Path) -> None:
-    watch = FileWatch(plain)
     replace(plain)
-
     assert "the file was replaced by another one while it is in use" in refusal(watch)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_the_log_is_part_of_the_database(plain: Path, *, is_gone: bool) -> None:
-    watch = FileWatch(plain)
-    log = Path(f"{plain}-wal")
-    if is_gone:
-        log.unlink()
-    else:
+def test_the_log_is_part_of_the_database_where_there_was_one(plain: Path, *, is_gone: bool) -> None:
+    watch, log = FileWatch(plain), Path(f"{plain}-wal")
+    log.rename(log.with_name("old"))
+    without_log = FileWatch(plain)
+    if not is_gone:
         replace(log)
 
     problem = refusal(watch)
 
     assert f"the write-ahead log {log} {'is gone' if is_gone else 'was replaced'}" in problem
-    assert "stop the daemon and whoever else uses the database" in problem
-    assert "rename" not in problem, "what was written meanwhile may be in another one"
-
-
-def test_file_system_without_a_log_has_none_to_miss(plain: Path) -> None:
-    Path(f"{plain}-wal").unlink()
-    watch = FileWatch(plain)
-    Path(f"{plain}-wal").write_text("one arrives")
-
-    watch.check()
+    assert "rename" not in problem, "messages written since may be in another one"
+    without_log.check()

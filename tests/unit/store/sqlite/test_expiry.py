@@ -24,7 +24,6 @@ from tests.support.dialog import QUEUE, open_database, queued, rows, states
 TOO_LATE = error_body(-8489, "the dialog has exceeded its LIFETIME")
 FAULT = Fault(-9727, "there is no remote service binding")
 NOW = 1_750_000_000.0
-TOMBSTONE = "INSERT INTO broker_tombstone VALUES (x'00', 0, 1, 0, 0, 1, NULL, NULL, NULL, NULL)"
 
 
 @pytest.fixture
@@ -68,34 +67,28 @@ def ledger(db: sqlite3.Connection) -> dict[str, int]:
 # --- maintenance as a whole -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE broker_conversation SET dialog_timer = 1 WHERE endpoint_id = 1",
-        "UPDATE broker_conversation SET lifetime = 1 WHERE endpoint_id = 1",
-        TOMBSTONE,
-        "INSERT INTO broker_received VALUES (1, 1)",
-        "INSERT INTO broker_fragment VALUES (99, 0, 0, 0, x'')",
-        "INSERT INTO broker_failure VALUES (99, 0, 1, 0, 0, NULL, 'E', '')",
-        "INSERT INTO broker_transmission_part VALUES (99, 0, x'')",
-    ],
+WORK = (
+    "UPDATE broker_conversation SET dialog_timer = 1750000000 WHERE endpoint_id = 1",
+    "UPDATE broker_conversation SET lifetime = 1750000000 WHERE endpoint_id = 2",
+    "INSERT INTO broker_tombstone VALUES (x'00', 0, 1, 0, 0, 1, NULL, NULL, NULL, NULL)",
+    "INSERT INTO broker_received VALUES (1, 1)",
+    "INSERT INTO broker_fragment VALUES (99, 0, 0, 0, x'')",
+    "INSERT INTO broker_failure VALUES (99, 0, 1, 0, 0, NULL, 'E', '')",
+    "INSERT INTO broker_transmission_part VALUES (99, 0, x'')",
 )
-def test_each_kind_of_work_is_seen(db: sqlite3.Connection, statement: str) -> None:
-    begin(db)
+
+
+def test_each_kind_of_work_is_seen_and_done_and_done_again_after_a_roll_back(db: sqlite3.Connection) -> None:
+    begin(db, b"a")
+    begin(db, b"a")
     assert not Maintenance().has_work(db, NOW)
-
-    db.execute(statement)
-
-    assert Maintenance().has_work(db, NOW)
-
-
-def test_slice_does_something_of_everything_and_what_was_rolled_back_is_done_again(db: sqlite3.Connection) -> None:
-    begin(db, b"a")
-    begin(db, b"a")
-    db.execute("UPDATE broker_conversation SET dialog_timer = ?, lifetime = ? WHERE endpoint_id = 1", (NOW, NOW + 9))
-    db.execute("UPDATE broker_conversation SET lifetime = ? WHERE endpoint_id = 2", (NOW,))
-    db.execute(TOMBSTONE)
-    db.execute("INSERT INTO broker_fragment VALUES (99, 0, 0, 0, x'')")
+    for statement in WORK:
+        db.execute("BEGIN")
+        db.execute(statement)
+        assert Maintenance().has_work(db, NOW), statement
+        db.execute("ROLLBACK")
+    for statement in WORK:
+        db.execute(statement)
     maintenance = Maintenance()
     db.execute("BEGIN")
     maintenance.run(db, NOW)
@@ -104,20 +97,28 @@ def test_slice_does_something_of_everything_and_what_was_rolled_back_is_done_aga
 
     assert ([2], True) == maintenance.run(db, NOW)
     assert [DIALOG_TIMER, ERROR] == [name for name, _ in queued(db)]
-    assert [] == rows(db, "SELECT 1 FROM broker_tombstone UNION ALL SELECT 1 FROM broker_fragment")
+    tables = ("tombstone", "received", "fragment", "failure", "transmission_part")
+    assert [[]] * len(tables) == [rows(db, f"SELECT 1 FROM broker_{name}") for name in tables]
     assert ([], False) == maintenance.run(db, NOW)
 
 
 # --- lifetimes --------------------------------------------------------------------------------------------------
 
 
-def test_dialog_past_its_lifetime_fails_and_its_application_reads_it(db: sqlite3.Connection) -> None:
+@pytest.mark.parametrize(("state", "service"), [("CO", "Orders"), ("DI", "Orders"), ("CO", None)])
+def test_dialog_past_its_lifetime_fails_and_its_application_reads_it(
+    db: sqlite3.Connection, state: str, service: str | None
+) -> None:
+    """Also where the far side has ended and something is unsent; where the service is gone there is no queue."""
     begin(db, b"a", lifetime=60)
+    db.execute("UPDATE broker_conversation SET state = ?", (state,))
+    if service is None:
+        drop_service(db, "Orders")
 
     assert [] == run(db, lifetime_of(db) - 0.001)
     assert [1] == run(db, lifetime_of(db))
-    assert (["ER"], [(ERROR, TOO_LATE)]) == (states(db), queued(db))
-    assert [11] == rows(db, "SELECT priority FROM broker_message")
+    assert (["ER"], [(ERROR, TOO_LATE)] * (service is not None)) == (states(db), queued(db))
+    assert [11] * (service is not None) == rows(db, "SELECT priority FROM broker_message")
     assert [] == rows(db, "SELECT 1 FROM broker_transmission")
     assert {"lifetime exceeded": 1} == ledger(db)
 
@@ -144,15 +145,6 @@ def test_application_that_has_ended_reads_nothing_and_the_side_is_closed(db: sql
     assert [lifetime + REPLAY_GUARD] == rows(db, "SELECT expire_time FROM broker_tombstone")
 
 
-def test_dialog_whose_service_is_gone_fails_without_a_message(db: sqlite3.Connection) -> None:
-    begin(db, b"a")
-    drop_service(db, "Orders")
-
-    run(db, lifetime_of(db))
-
-    assert (["ER"], []) == (states(db), queued(db))
-
-
 def test_failed_side_stays_as_long_as_its_error_is_unread(db: sqlite3.Connection) -> None:
     begin(db, b"a")
     maintenance, lifetime = Maintenance(), lifetime_of(db)
@@ -176,16 +168,6 @@ def test_half_closed_side_that_has_read_all_is_closed_a_while_after_its_lifetime
     run(db, lifetime_of(db) + seconds)
 
     assert left == len(states(db))
-
-
-def test_half_closed_side_with_something_unsent_fails(db: sqlite3.Connection) -> None:
-    """The far side has ended, and what is on its way to it will not arrive."""
-    begin(db, b"a")
-    db.execute("UPDATE broker_conversation SET state = 'DI'")
-
-    run(db, lifetime_of(db))
-
-    assert (["ER"], [(ERROR, TOO_LATE)]) == (states(db), queued(db))
 
 
 def test_many_are_done_in_slices_and_those_that_linger_delay_no_others(
@@ -227,15 +209,19 @@ def set_timer(db: sqlite3.Connection, at: float, endpoint_id: int = 1) -> None:
 
 def test_timer_that_is_due_becomes_a_message_read_before_all_others_and_is_cleared(db: sqlite3.Connection) -> None:
     begin(db)
-    at = lifetime_of(db) - 10
-    set_timer(db, at)
+    begin(db, lifetime=60)
+    beyond = lifetime_of(db) + 1
+    db.execute("UPDATE broker_conversation SET lifetime = ? WHERE endpoint_id = 1", (beyond + 9,))
+    db.execute("UPDATE broker_conversation SET lifetime = ? WHERE endpoint_id = 2", (beyond - 1,))
+    set_timer(db, beyond + 1)
+    set_timer(db, beyond, endpoint_id=2)
 
-    run(db, at - 0.001)
-    assert ([], at) == (queued(db), next_timer(db))
-    run(db, at)
+    run(db, beyond)
+    assert ([ERROR], beyond + 1) == ([name for name, _ in queued(db)], next_timer(db)), "beyond its lifetime none fires"
+    run(db, beyond + 1)
 
-    assert [(DIALOG_TIMER, b"")] == queued(db)
-    assert [12] == rows(db, "SELECT priority FROM broker_message")
+    assert (DIALOG_TIMER, b"") == queued(db)[-1]
+    assert [11, 12] == rows(db, "SELECT priority FROM broker_message ORDER BY queuing_order")
     assert next_timer(db) is None
 
 
@@ -250,16 +236,6 @@ def test_side_that_has_ended_or_failed_has_no_timer(db: sqlite3.Connection, stat
     run(db, lifetime_of(db) - 1)
 
     assert count == len(queued(db))
-    assert next_timer(db) is None
-
-
-def test_timer_beyond_the_lifetime_never_fires(db: sqlite3.Connection) -> None:
-    begin(db)
-    set_timer(db, lifetime_of(db) + 1)
-
-    run(db, lifetime_of(db) + 2)
-
-    assert [ERROR] == [name for name, _ in queued(db)]
     assert next_timer(db) is None
 
 
@@ -283,33 +259,17 @@ def test_many_timers_fire_in_slices_the_first_ones_first(
 def test_application_of_a_dialog_that_cannot_be_sent_reads_an_error_and_nothing_of_it_is_sent(
     db: sqlite3.Connection,
 ) -> None:
-    dialog, other = begin(db, b"1", b"2"), begin(db, b"3")
+    """Once; a side that was ended here is closed, and one that is gone is passed over."""
+    dialog, other, ended = begin(db, b"1", b"2"), begin(db, b"3"), begin(db, b"4")
+    ended.end()
 
-    fail_dialogs(db, {dialog.endpoint_id: FAULT}, NOW)
+    for _ in range(2):
+        fail_dialogs(db, {dialog.endpoint_id: FAULT, ended.endpoint_id: FAULT, 99: FAULT}, NOW)
 
     assert ["ER", "CO"] == states(db)
     assert [(ERROR, error_body(FAULT.code, FAULT.text))] == queued(db)
     assert [other.endpoint_id] == rows(db, "SELECT endpoint_id FROM broker_transmission")
-    assert {"error at this side": 2} == ledger(db)
-
-
-def test_dialog_that_was_ended_here_is_closed(db: sqlite3.Connection) -> None:
-    dialog = begin(db, b"1")
-    dialog.end()
-
-    fail_dialogs(db, {dialog.endpoint_id: FAULT}, NOW)
-
-    assert ([], []) == (states(db), queued(db))
-    assert {"sent": 2, "error at this side": 2} == ledger(db)
-
-
-def test_dialog_that_has_failed_or_is_gone_stays_as_it_is(db: sqlite3.Connection) -> None:
-    dialog = begin(db, b"1")
-    fail_dialogs(db, {dialog.endpoint_id: FAULT}, NOW)
-
-    fail_dialogs(db, {dialog.endpoint_id: FAULT, 99: FAULT}, NOW)
-
-    assert (["ER"], 1) == (states(db), len(queued(db)))
+    assert {"sent": 2, "error at this side": 4} == ledger(db)
 
 
 # --- purging ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import time
 import uuid
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +20,8 @@ from broker.store.sqlite.lookup import (
     Closed,
     ConversationFacts,
     ConversationSide,
+    Inbound,
+    Poison,
     UnderWay,
     conversations_under_way,
     find_contact,
@@ -36,62 +40,40 @@ def db(shop: Shop) -> sqlite3.Connection:
     return shop.connect(isolation_level=None)
 
 
-@pytest.mark.parametrize("which", ["conversation_handle", "conversation_id"])
 @pytest.mark.parametrize(("named", "far"), [(None, NO_GUID), (FAR, FAR.bytes)])
-def test_both_guids_find_the_side_with_whom_it_talks(
-    shop: Shop, db: sqlite3.Connection, which: str, named: uuid.UUID | None, far: bytes
+def test_of_two_sides_here_the_id_means_the_initiator_and_a_handle_its_own(
+    shop: Shop, db: sqlite3.Connection, named: uuid.UUID | None, far: bytes
 ) -> None:
-    dialog = shop.begin(db, broker_instance=named)
-
-    found = find_contact(db, getattr(dialog, which).bytes)
-
-    conversation, instance = dialog.conversation_id.bytes, broker_instance(db)
-    assert Contact(conversation, True, "Orders", instance, "//far/Billing", far) == found
-
-
-def test_of_two_sides_here_the_id_means_the_initiator_and_a_handle_its_own(shop: Shop, db: sqlite3.Connection) -> None:
-    initiator, target = shop.begin(db), shop.begin(db)
+    initiator, target = shop.begin(db, broker_instance=named), shop.begin(db)
     shop.change(target, "is_initiator", 0)
     shop.change(target, "conversation_id", initiator.conversation_id.bytes)
+    guids = (initiator.conversation_id, initiator.conversation_handle, target.conversation_handle)
 
-    by_id, by_handle = (find_contact(db, one.bytes) for one in (initiator.conversation_id, target.conversation_handle))
+    by_id, by_handle, other = (find_contact(db, one.bytes) for one in guids)
 
-    assert by_id is not None
-    assert by_handle is not None
-    assert (True, False) == (by_id.is_initiator, by_handle.is_initiator)
-
-
-def test_handles_of_sides_that_are_here_are_found(shop: Shop, db: sqlite3.Connection) -> None:
-    dialog = shop.begin(db)
-
-    handle = dialog.conversation_handle.bytes
-    assert [(dialog.endpoint_id, handle)] == handles_of(db, [dialog.endpoint_id + 1, dialog.endpoint_id])
+    conversation, instance = initiator.conversation_id.bytes, broker_instance(db)
+    assert Contact(conversation, True, "Orders", instance, "//far/Billing", far) == by_id == by_handle
+    assert Contact(conversation, False, "Orders", instance, "//far/Billing", NO_GUID) == other
 
 
-def test_what_is_known_of_a_side_under_way(shop: Shop, db: sqlite3.Connection) -> None:
-    dialog = shop.begin(db)
-    dialog.send(b"x")
-
-    handle, conversation = dialog.conversation_handle.bytes, dialog.conversation_id.bytes
-    assert [UnderWay(handle, conversation, 1, "Orders", "//far/Billing", None, 1)] == [*conversations_under_way(db)]
-
-
-@pytest.mark.parametrize("state", list(ConversationState))
-def test_what_is_closed_or_failed_is_not_under_way(
-    shop: Shop, db: sqlite3.Connection, state: ConversationState
-) -> None:
-    shop.change(shop.begin(db), "state", state.value)
-
-    assert (state not in {ConversationState.CLOSED, ConversationState.ERROR}) == bool([*conversations_under_way(db)])
-
-
-def test_more_than_are_read_at_once_all_come_in_their_order(
+def test_sides_under_way_are_read_in_their_order_and_not_what_is_closed_or_failed(
     shop: Shop, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ROWS", 2)
-    handles = [shop.begin(db).conversation_handle.bytes for _ in range(5)]
+    dialog = shop.begin(db)
+    dialog.send(b"x")
+    handles = {}
+    for state in ConversationState:
+        handles[state] = shop.begin(db).conversation_handle.bytes
+        db.execute("UPDATE broker_conversation SET state = ? WHERE conversation_handle = ?", (state, handles[state]))
 
-    assert handles == [one.conversation_handle for one in conversations_under_way(db)]
+    first, *others = conversations_under_way(db)
+
+    handle, conversation = dialog.conversation_handle.bytes, dialog.conversation_id.bytes
+    assert UnderWay(handle, conversation, 1, "Orders", "//far/Billing", None, 1) == first
+    over = {ConversationState.CLOSED, ConversationState.ERROR}
+    assert [handles[state] for state in handles if state not in over] == [one.conversation_handle for one in others]
+    assert [(dialog.endpoint_id, handle)] == handles_of(db, [dialog.endpoint_id + 99, dialog.endpoint_id])
 
 
 # --- where a conversation is ------------------------------------------------------------------------------------
@@ -141,68 +123,39 @@ def test_both_sides_of_a_dialog_within_a_database_are_found_the_initiator_first(
 
 
 def test_what_has_come_is_told_with_its_queue(shop: Shop) -> None:
+    """Whole messages and fragments that are early, the failure of a reader, and the readers that live."""
     dialog = shop.begin(shop.connect(isolation_level=None))
     shop.arrive(dialog, b"1", b"2")
     shop.arrive(dialog, b"", type_name=END_DIALOG)
-    db = shop.connect(isolation_level=None)
-    db.execute("UPDATE broker_message SET status = 4 WHERE queuing_order = 3")
-    db.execute("UPDATE broker_queue SET is_receive_enabled = 0")
-
-    inbound = one(shop, dialog.conversation_id).inbound
-
-    assert ("OrdersQueue", False, 2, 1) == (
-        inbound.queue_name,
-        inbound.is_receive_enabled,
-        inbound.ready,
-        inbound.quarantined,
-    )
-    assert (86400.5, "DEFAULT", None) == (inbound.ready_since, inbound.next_type, inbound.error_code)
-
-
-def test_a_service_that_was_dropped_has_no_queue(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    shop.connect(isolation_level=None).execute("DELETE FROM broker_service")
-
-    assert one(shop, dialog.conversation_id).inbound.queue_name is None
-
-
-def test_fragments_before_their_turn_are_counted_and_those_of_whole_messages_not(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
     shop.arrive_large(dialog, b"x" * 130_000)
     shop.change(dialog, "receive_sequence", 1)
-    shop.connect(isolation_level=None).execute(
-        "INSERT INTO broker_fragment VALUES (?, 2, 0, 0, x'00')", (dialog.endpoint_id,)
+    db = shop.connect(isolation_level=None)
+    db.execute("INSERT INTO broker_fragment VALUES (?, 2, 0, 0, x'00')", (dialog.endpoint_id,))
+    db.execute("INSERT INTO broker_failure VALUES (?, 7, 3, 1, 2, NULL, 'ValueError: x', 't')", (dialog.endpoint_id,))
+    db.execute("UPDATE broker_message SET status = 4 WHERE queuing_order = 3")
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 0")
+    with closing(ReaderSlot(str(shop.path))) as slot:
+        slot.record([QueueRecord("OrdersQueue", 1, 0.0, None), QueueRecord("BillingQueue", 1, 0.0, None)])
+
+        inbound = one(shop, dialog.conversation_id).inbound
+
+    expected = Inbound(
+        queue_name="OrdersQueue",
+        is_receive_enabled=False,
+        ready=3,
+        ready_since=86400.5,
+        next_type="DEFAULT",
+        quarantined=1,
+        early_fragments=1,
+        is_taken=False,
+        readers=1,
+        poison=Poison(7, 3, 2, None, "ValueError: x"),
+        error_code=None,
+        error_text="",
     )
-
-    assert 1 == one(shop, dialog.conversation_id).inbound.early_fragments
-
-
-def test_an_unread_error_message_tells_its_number_and_text(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    shop.arrive(dialog, error_body(-8490, "no <service> & more"), type_name=ERROR)
-    shop.connect(isolation_level=None).execute("UPDATE broker_message SET priority = 11")
-
-    inbound = one(shop, dialog.conversation_id).inbound
-
-    assert (-8490, "no <service> & more") == (inbound.error_code, inbound.error_text)
-
-
-def test_the_failure_of_a_reader_is_told(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    shop.connect(isolation_level=None).execute(
-        "INSERT INTO broker_failure VALUES (?, 7, 3, 1, 2, NULL, 'ValueError: x', 't')", (dialog.endpoint_id,)
-    )
-
-    poison = one(shop, dialog.conversation_id).inbound.poison
-
-    assert poison is not None
-    assert (7, 3, 2, None, "ValueError: x") == (
-        poison.message_sequence_number,
-        poison.failures,
-        poison.last_failure_time,
-        poison.quarantine_time,
-        poison.error,
-    )
+    assert expected == inbound
+    db.execute("DELETE FROM broker_service")
+    assert replace(expected, queue_name=None, readers=0) == one(shop, dialog.conversation_id).inbound
 
 
 def test_a_group_that_rests_is_taken(shop: Shop) -> None:
@@ -217,17 +170,6 @@ def test_a_group_that_rests_is_taken(shop: Shop) -> None:
     taken = [one(shop, side.conversation_id).inbound.is_taken for side in (dialog, other)]
 
     assert [True, False] == taken
-
-
-def test_readers_that_live_are_counted(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    slot = ReaderSlot(str(shop.path))
-    slot.record([QueueRecord("OrdersQueue", 1, 0.0, None), QueueRecord("BillingQueue", 1, 0.0, None)])
-
-    before = one(shop, dialog.conversation_id).inbound.readers
-    slot.close()
-
-    assert (1, 0) == (before, one(shop, dialog.conversation_id).inbound.readers)
 
 
 def test_a_closed_side_is_found_by_the_handle_that_its_application_has(shop: Shop) -> None:
@@ -255,24 +197,20 @@ def test_a_closed_side_is_known_by_its_tombstone(shop: Shop) -> None:
     assert ConversationFacts((), (Closed(b"c" * 16, 0, 4, 1.5, 2.5),)) == find(shop, uuid.UUID(bytes=b"c" * 16))  # type: ignore[arg-type]
 
 
-def test_an_error_that_is_on_its_way_is_told_until_it_is_acknowledged(shop: Shop) -> None:
+def test_errors_that_are_unread_or_on_their_way_are_told(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    dialog.send("a")
+    dialog, plain = shop.begin(db), shop.begin(db)
+    for sender in (dialog, plain):
+        sender.send("a")
+    shop.arrive(dialog, error_body(-8490, "no <service> & more"), type_name=ERROR)
+    db.execute("UPDATE broker_message SET priority = 11")
     before = one(shop, dialog.conversation_id)
     dialog.end(error=9, description="out of stock")
+    plain.end()
 
-    ended = one(shop, dialog.conversation_id)
+    ended, other = one(shop, dialog.conversation_id), one(shop, plain.conversation_id)
 
+    assert (-8490, "no <service> & more") == (before.inbound.error_code, before.inbound.error_text)
     assert (None, "") == (before.sent_error_code, before.sent_error_text)
     assert ("DO", 2, 9, "out of stock") == (ended.state, ended.held, ended.sent_error_code, ended.sent_error_text)
-
-
-def test_a_plain_end_that_is_on_its_way_is_no_error(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    dialog.send("a")
-    dialog.end()
-
-    ended = one(shop, dialog.conversation_id)
-
-    assert ("DO", None, "") == (ended.state, ended.sent_error_code, ended.sent_error_text)
+    assert ("DO", None, "") == (other.state, other.sent_error_code, other.sent_error_text)

@@ -104,22 +104,14 @@ def test_every_fragment_tells_when_its_message_was_queued(db: sqlite3.Connection
 
 
 def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connection) -> None:
+    """A bound one is found bound, and with what it has stored."""
     dialog = begin(db, b"a", b"b")
 
     contact = Contact(dialog.conversation_id.bytes, True, "Orders", broker_instance(db), "//far/Billing", NO_GUID)
     assert (2, [PendingDialog(1, contact, 0, (0, 0))]) == find(db)
-
-
-def test_bound_dialog_is_found_bound_and_with_what_it_has_stored(db: sqlite3.Connection) -> None:
-    begin(db, b"a")
-    db.execute(
-        "UPDATE broker_conversation SET far_broker_instance = ?, receive_sequence = 3, receive_sequence_frag = 1",
-        (FAR,),
-    )
-
-    ((found,),) = find(db)[1:]
-
-    assert (found.contact.far_broker_instance, found.stored) == (FAR, (3, 1))
+    change = "UPDATE broker_conversation SET far_broker_instance = ?, receive_sequence = 3, receive_sequence_frag = 1"
+    db.execute(change, (FAR,))
+    assert [PendingDialog(1, contact.bound_to(FAR), 0, (3, 1))] == find(db)[1]
 
 
 def test_only_what_is_new_is_found_and_the_one_that_waited_longest_first(db: sqlite3.Connection) -> None:
@@ -138,14 +130,6 @@ def test_only_what_is_new_is_found_and_the_one_that_waited_longest_first(db: sql
 # --- loading ----------------------------------------------------------------------------------------------------
 
 
-def test_messages_are_loaded_in_order_from_where_the_window_asks(db: sqlite3.Connection) -> None:
-    begin(db, b"a", b"b", b"c", b"d")
-
-    loaded = load(db, 1, 0, fragments=2)
-
-    assert [((1, 0), b"b"), ((2, 0), b"c")] == [(fragment.place, payload(fragment)) for fragment in loaded]
-
-
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -162,10 +146,18 @@ def test_message_is_cut_by_its_payload(db: sqlite3.Connection, body: bytes, expe
 
 
 def test_loading_stops_before_there_are_bytes_too_many(db: sqlite3.Connection) -> None:
+    """For the window; the first fragment is loaded however large. The room of the process is never exceeded."""
     begin(db, *[b"x" * 60] * 3)
     one = len(load(db, size=100)[0].body)
 
-    assert [0] == [fragment.place[0] for fragment in load(db, max_bytes=one + 60, size=100)]
+    def places(*place: int, **limits: int) -> list[tuple[int, int]]:
+        return [fragment.place for fragment in load(db, *place, **limits)]
+
+    assert [(0, 0)] == places(max_bytes=one + 60, size=100)
+    assert [(0, 0)] == places(max_bytes=1)
+    assert [(0, 1), (0, 2)] == places(0, 1, room=29)
+    for room in (0, 5):
+        assert load_fragments(db, LoadRequest(1, (0, 1), 9, 100), SIZE, now=0.0, free_bytes=room) is None
 
 
 def test_loading_stops_in_the_middle_of_a_message_and_goes_on_there(db: sqlite3.Connection) -> None:
@@ -177,25 +169,6 @@ def test_loading_stops_in_the_middle_of_a_message_and_goes_on_there(db: sqlite3.
         [fragment.place for fragment in some] for some in loaded
     ]
     assert bytes(range(30, 100)) + b"next" == b"".join(payload(fragment) for some in loaded for fragment in some)
-
-
-def test_first_fragment_is_loaded_however_large_when_there_is_room(db: sqlite3.Connection) -> None:
-    begin(db, b"a" * 50)
-
-    assert [(0, 0)] == [fragment.place for fragment in load(db, max_bytes=1)]
-
-
-@pytest.mark.parametrize("room", [0, 5])
-def test_nothing_is_loaded_for_which_there_is_no_room(db: sqlite3.Connection, room: int) -> None:
-    begin(db, b"a" * 50)
-
-    assert load_fragments(db, LoadRequest(1, (0, 1), 9, 100), SIZE, now=0.0, free_bytes=room) is None
-
-
-def test_room_is_never_exceeded(db: sqlite3.Connection) -> None:
-    begin(db, b"a" * 100)
-
-    assert [(0, 1), (0, 2)] == [fragment.place for fragment in load(db, 0, 1, room=29)]
 
 
 def test_place_beyond_the_end_of_a_message_begins_with_its_last_fragment(db: sqlite3.Connection) -> None:
@@ -211,36 +184,21 @@ def test_place_beyond_the_end_of_a_message_begins_with_its_last_fragment(db: sql
 @pytest.mark.parametrize("size", [1000, 65_536, PART_BYTES, 300_000, 3 * PART_BYTES])
 @pytest.mark.parametrize("length", [1, 2 * PART_BYTES, 2 * PART_BYTES + 7])
 def test_message_in_parts_is_cut_as_one_in_a_row_is(db: sqlite3.Connection, size: int, length: int) -> None:
+    """And keeps its order among others; parts before the place that is asked for are not read."""
     body = random.Random(length).randbytes(length)
-    begin(db)
+    dialog = begin(db, b"before")
     put_large(db, body)
+    dialog.send(b"after")
     whole = [body[start : start + size] for start in range(0, length, size)]
 
-    for first in {0, 1, len(whole) // 2, len(whole) - 1} & set(range(len(whole))):
-        loaded = load(db, 0, first, fragments=1000, size=size)
+    for first in sorted({0, 1, len(whole) // 2, len(whole) - 1} & set(range(len(whole)))):
+        db.execute("DELETE FROM broker_transmission_part WHERE part_number < ?", (first * size // PART_BYTES,))
+        loaded = load(db, 1, first, fragments=1000, size=size)
 
-        assert whole[first:] == [payload(fragment) for fragment in loaded]
-        assert [(0, number) for number in range(first, len(whole))] == [fragment.place for fragment in loaded]
-        assert [0] * (len(loaded) - 1) + [LAST] == [fragment.flags for fragment in loaded]
-
-
-def test_only_the_parts_that_are_asked_for_are_read(db: sqlite3.Connection) -> None:
-    """What a fragment costs does not depend on how long its message is."""
-    begin(db)
-    put_large(db, bytes(8 * PART_BYTES))
-    db.execute("DELETE FROM broker_transmission_part WHERE part_number NOT IN (4, 5)")
-
-    loaded = load(db, 0, 4 * PART_BYTES // 65_536, fragments=8, size=65_536)
-
-    assert [65_536] * 8 == [len(fragment.body) for fragment in loaded]
-
-
-def test_messages_before_and_behind_a_large_one_keep_their_order(db: sqlite3.Connection) -> None:
-    dialog = begin(db, b"before")
-    put_large(db, b"x" * 25)
-    dialog.send(b"behind")
-
-    assert [b"before", b"x" * 10, b"x" * 10, b"x" * 5, b"behind"] == [payload(fragment) for fragment in load(db)]
+        assert [*whole[first:], b"after"] == [payload(fragment) for fragment in loaded]
+        places = [(1, number) for number in range(first, len(whole))]
+        assert [*places, (2, 0)] == [fragment.place for fragment in loaded]
+        assert [*[0] * (len(loaded) - 2), LAST, LAST] == [fragment.flags for fragment in loaded]
 
 
 def test_part_that_is_gone_is_a_damaged_file(db: sqlite3.Connection) -> None:
@@ -255,23 +213,24 @@ def test_part_that_is_gone_is_a_damaged_file(db: sqlite3.Connection) -> None:
 # --- envelopes --------------------------------------------------------------------------------------------------
 
 
-def test_first_message_of_the_initiator_tells_contract_and_lifetime(db: sqlite3.Connection) -> None:
+@pytest.mark.parametrize(("left", "lifetime"), [(60, 60), (0.4, 1), (1860, 60)])
+def test_first_message_of_the_initiator_tells_contract_and_lifetime(
+    db: sqlite3.Connection, left: float, lifetime: int
+) -> None:
+    """A lifetime of a second at least; a clock that has gone back since adds nothing. The target tells neither."""
     begin(db, b"a", b"b", contract="C")
+    db.execute("UPDATE broker_transmission SET enqueue_time = ?", [lifetime_of(db) - 60])
     sent_us = [int(at * 1_000_000) for at in rows(db, "SELECT enqueue_time FROM broker_transmission")]
 
-    first, second = (decode_envelope(fragment.body) for fragment in load(db))
+    fragments = load(db, left=left)
 
-    assert (Envelope("T", "C", sent_us[0], 60), b"a") == first
+    first, second = (decode_envelope(fragment.body) for fragment in fragments)
+    assert (Envelope("T", "C", sent_us[0], lifetime), b"a") == first
     assert (Envelope("T", "", sent_us[1]), b"b") == second
-
-
-def test_clock_that_went_back_since_adds_nothing_to_the_lifetime(db: sqlite3.Connection) -> None:
-    begin(db, b"a")
-    db.execute("UPDATE broker_transmission SET enqueue_time = ?", [lifetime_of(db) - 60])
-
-    [fragment] = load(db, left=1860)
-
-    assert 60 == decode_envelope(fragment.body)[0].lifetime
+    assert [lifetime_of(db), 0.0] == [fragment.lifetime for fragment in fragments]
+    db.execute("UPDATE broker_conversation SET is_initiator = 0")
+    envelope, _ = decode_envelope(load(db)[0].body)
+    assert ("", None) == (envelope.contract, envelope.lifetime)
 
 
 @pytest.mark.parametrize("left", [0, -7])
@@ -283,48 +242,18 @@ def test_dialog_whose_lifetime_is_over_does_not_begin(db: sqlite3.Connection, le
     assert [(1, 0)] == [fragment.place for fragment in load(db, 1, 0, left=left)]
 
 
-def test_fragment_that_tells_the_lifetime_knows_when_it_is_over(db: sqlite3.Connection) -> None:
-    begin(db, b"abcd", b"e")
-
-    assert [lifetime_of(db), 0.0, 0.0] == [fragment.lifetime for fragment in load(db, size=2)]
-
-
 def test_headers_of_a_message_travel_in_its_envelope_and_its_flags_with_each_fragment(db: sqlite3.Connection) -> None:
-    begin(db, b"abcd", b"e")
-    db.execute('UPDATE broker_transmission SET headers = \'{"a": "b"}\', flags = 32 WHERE message_sequence_number = 0')
-
-    first, second, other = load(db, size=2)
-
-    assert ["", "", ""] == [one.trace_parent for one in (first, second, other)]
-    assert ({"a": "b"}, None) == tuple(decode_envelope(one.body)[0].headers for one in (first, other))
-    assert [Flag.TRACE, Flag.TRACE | Flag.LAST_FRAGMENT, Flag.LAST_FRAGMENT] == [
-        one.flags for one in (first, second, other)
-    ]
-
-
-def test_span_of_the_application_goes_with_each_fragment_of_a_traced_message(db: sqlite3.Connection) -> None:
+    """And the span of the application with each fragment of a traced message."""
     begin(db, b"abcd", b"e", b"f")
-    db.execute('UPDATE broker_transmission SET headers = \'{"traceparent": "p"}\'')
-    db.execute("UPDATE broker_transmission SET flags = 32 WHERE message_sequence_number < 2")
+    db.execute('UPDATE broker_transmission SET headers = \'{"traceparent": "p"}\' WHERE message_sequence_number < 2')
+    db.execute("UPDATE broker_transmission SET flags = 32 WHERE message_sequence_number = 0")
 
-    assert ["p", "p", "p", ""] == [one.trace_parent for one in load(db, size=2)]
+    loaded = load(db, size=2)
 
-
-def test_first_message_of_the_target_tells_neither(db: sqlite3.Connection) -> None:
-    begin(db, b"a", contract="C")
-    db.execute("UPDATE broker_conversation SET is_initiator = 0")
-
-    envelope, _ = decode_envelope(load(db)[0].body)
-
-    assert ("", None) == (envelope.contract, envelope.lifetime)
-
-
-def test_lifetime_told_is_never_below_a_second(db: sqlite3.Connection) -> None:
-    begin(db, b"a")
-
-    (fragment,) = load(db, left=0.4)
-
-    assert decode_envelope(fragment.body)[0].lifetime == 1
+    assert ["p", "p", "", ""] == [one.trace_parent for one in loaded]
+    assert [{"traceparent": "p"}] * 2 == [decode_envelope(loaded[at].body)[0].headers for at in (0, 2)]
+    assert decode_envelope(loaded[3].body)[0].headers is None
+    assert [Flag.TRACE, Flag.TRACE | LAST, LAST, LAST] == [one.flags for one in loaded]
 
 
 def test_cuts_stay_when_the_lifetime_told_takes_fewer_bytes(db: sqlite3.Connection) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,13 +38,6 @@ NOW = 1_000_000.0
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path / "shop.db")
-    yield shop
-    shop.close()
-
-
-@pytest.fixture
 def db(shop: Shop) -> sqlite3.Connection:
     return shop.connect(isolation_level=None)
 
@@ -55,10 +46,7 @@ def arrived(shop: Shop, db: sqlite3.Connection, *bodies: bytes, **options: Any) 
     """A dialog with messages that wait; its endpoint_id."""
     dialog = shop.begin(db)
     shop.arrive(dialog, *bodies, **options)
-    handle = (dialog.conversation_handle.bytes,)
-    return db.execute("SELECT endpoint_id FROM broker_conversation WHERE conversation_handle = ?", handle).fetchone()[
-        0
-    ], dialog
+    return dialog.endpoint_id, dialog
 
 
 def fail(db: sqlite3.Connection, endpoint_id: int, sequence: int = 0, *, now: float = NOW, **options: Any) -> Verdict:
@@ -108,41 +96,36 @@ def test_the_last_attempt_puts_the_dialog_in_quarantine_alone(shop: Shop, db: sq
     assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
 
 
-def test_dialogs_in_quarantine_are_counted_in_all_and_for_every_service(shop: Shop, db: sqlite3.Connection) -> None:
-    for attempts in (1, 1, 2):
-        fail(db, arrived(shop, db, b"one")[0], attempts=attempts)
-
-    assert 2 == quarantined_dialogs(db)
-    assert {("Orders", 2), ("Billing", 0)} == set(quarantined_by_service(db))
-
-
 def test_another_message_of_the_dialog_begins_at_one(shop: Shop, db: sqlite3.Connection) -> None:
+    """Or at as many as are noted at once."""
     endpoint_id, _ = arrived(shop, db, b"one", b"two")
     fail(db, endpoint_id, now=NOW)
 
     verdict = fail(db, endpoint_id, 1, now=NOW + 5)
 
     assert (1, NOW + 5, 1) == (verdict.failures, the(db).first_failure_time, the(db).message_sequence_number)
-
-
-def test_several_failures_may_be_noted_at_once(shop: Shop, db: sqlite3.Connection) -> None:
-    endpoint_id, _ = arrived(shop, db, b"one")
-
-    verdict = fail(db, endpoint_id, times=5, since=NOW - 60, attempts=1)
-
+    verdict = fail(db, endpoint_id, times=5, since=NOW - 60, attempts=5)
     assert (5, True, NOW - 60) == (verdict.failures, verdict.is_quarantined, the(db).first_failure_time)
 
 
 def test_success_forgets_what_is_tried_again_but_not_what_is_in_quarantine(shop: Shop, db: sqlite3.Connection) -> None:
-    retried, _ = arrived(shop, db, b"one")
-    quarantined, _ = arrived(shop, db, b"two")
+    retried, quarantined, other = (arrived(shop, db, b"one")[0] for _ in range(3))
     fail(db, retried)
-    fail(db, quarantined, attempts=1)
+    for endpoint_id in (quarantined, other):
+        fail(db, endpoint_id, attempts=1)
+    assert (2, {("Orders", 2), ("Billing", 0)}) == (quarantined_dialogs(db), set(quarantined_by_service(db)))
     db.execute("DELETE FROM broker_message")
 
     note_success(db, [retried, quarantined])
 
-    assert quarantined == the(db).endpoint_id
+    assert {quarantined, other} == {failure.endpoint_id for failure in failures(db)}
+    [failure, _] = failures(db)
+    assert (None, None, 0, 0) == (
+        failure.queuing_order,
+        failure.message_type_name,
+        failure.body_bytes,
+        failure.messages_behind,
+    )
 
 
 def own_message(db: sqlite3.Connection, endpoint_id: int, sequence: int, *, priority: int, time: float) -> int:
@@ -154,48 +137,34 @@ def own_message(db: sqlite3.Connection, endpoint_id: int, sequence: int, *, prio
     return db.execute(statement, (priority, endpoint_id, sequence, time)).lastrowid or 0
 
 
-@pytest.mark.parametrize("priority", [11, 12])
-def test_success_of_a_timer_or_an_error_does_not_forget_the_failure_behind_it(
-    shop: Shop, db: sqlite3.Connection, priority: int
+@pytest.mark.parametrize(
+    ("failed", "passed", "is_forgotten"),
+    [
+        (("poison", 0, 5), ("timer", 1, 12), False),
+        (("poison", 0, 5), ("error", 1, 11), False),
+        (("error", 0, 11), ("timer", 0, 12), False),
+        (("timer", 0, 12), ("next", 0, 5), True),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_success_of_a_timer_or_an_error_forgets_no_failure_but_its_own(
+    shop: Shop,
+    db: sqlite3.Connection,
+    failed: tuple[str, int, int],
+    passed: tuple[str, int, int],
+    *,
+    is_forgotten: bool,
 ) -> None:
-    endpoint_id, _ = arrived(shop, db, b"poison")
-
-    verdicts = []
-    for number in range(3):
-        own = own_message(db, endpoint_id, 1, priority=priority, time=NOW + number)
-        verdicts.append(fail(db, endpoint_id, now=NOW + number, attempts=3))
-        remove_message(db, own)
-        note_success(db, [endpoint_id])
-
-    assert [(1, False), (2, False), (3, True)] == [(one.failures, one.is_quarantined) for one in verdicts]
-
-
-def test_success_of_a_timer_does_not_forget_the_failure_of_an_error_of_the_same_number(
-    shop: Shop, db: sqlite3.Connection
-) -> None:
+    """A timer that failed is no burden on the message that arrives later under its number."""
     endpoint_id, _ = arrived(shop, db)
-    own_message(db, endpoint_id, 0, priority=11, time=NOW)
+    first = own_message(db, endpoint_id, failed[1], priority=failed[2], time=NOW)
     fail(db, endpoint_id, now=NOW + 1)
-    timer = own_message(db, endpoint_id, 0, priority=12, time=NOW + 2)
+    other = own_message(db, endpoint_id, passed[1], priority=passed[2], time=NOW + 2)
 
-    remove_message(db, timer)
+    remove_message(db, first if is_forgotten else other)
     note_success(db, [endpoint_id])
 
-    assert 2 == fail(db, endpoint_id, now=NOW + 3).failures
-
-
-def test_success_of_a_timer_that_failed_is_no_burden_on_the_message_that_came_after(
-    shop: Shop, db: sqlite3.Connection
-) -> None:
-    endpoint_id, _ = arrived(shop, db)
-    timer = own_message(db, endpoint_id, 0, priority=12, time=NOW)
-    fail(db, endpoint_id, now=NOW + 1)
-    own_message(db, endpoint_id, 0, priority=5, time=NOW + 2)
-
-    remove_message(db, timer)
-    note_success(db, [endpoint_id])
-
-    assert [] == list(failures(db))
+    assert (1 if is_forgotten else 2) == fail(db, endpoint_id, now=NOW + 3).failures
 
 
 def test_nothing_is_kept_of_a_dialog_that_is_gone(shop: Shop, db: sqlite3.Connection) -> None:
@@ -223,8 +192,13 @@ def test_a_group_is_failing_while_one_of_its_messages_is_tried_again(shop: Shop,
 def test_a_queue_that_asks_for_it_is_turned_off_after_five_failures_in_a_row(
     shop: Shop, db: sqlite3.Connection
 ) -> None:
+    """A success ends the row; a queue that is turned on again has five failures to go."""
     db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1 WHERE name = 'OrdersQueue'")
     dialogs = [arrived(shop, db, b"one")[0] for _ in range(5)]
+    (queue_id,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'OrdersQueue'").fetchone()
+    for _ in range(4):
+        assert not fail(db, dialogs[0], attempts=100).is_queue_disabled
+    note_queue_success(db, queue_id)
 
     verdicts = [fail(db, endpoint_id, attempts=1) for endpoint_id in dialogs]
 
@@ -232,57 +206,26 @@ def test_a_queue_that_asks_for_it_is_turned_off_after_five_failures_in_a_row(
     assert [True, True, True, True, False] == [verdict.is_quarantined for verdict in verdicts]
     query = "SELECT name, is_receive_enabled, rollbacks FROM broker_queue ORDER BY name"
     assert [("BillingQueue", 1, 0), ("OrdersQueue", 0, 5)] == db.execute(query).fetchall()
-
-
-def test_a_success_ends_the_failures_in_a_row_of_a_queue(shop: Shop, db: sqlite3.Connection) -> None:
-    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1")
-    endpoint_id, _ = arrived(shop, db, b"one")
-    for _ in range(4):
-        fail(db, endpoint_id, attempts=100)
-    (queue_id,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'OrdersQueue'").fetchone()
-
-    note_queue_success(db, queue_id)
-
-    assert not fail(db, endpoint_id, attempts=100).is_queue_disabled
-
-
-def test_a_queue_turned_on_again_has_five_failures_to_go(shop: Shop, db: sqlite3.Connection) -> None:
-    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1, rollbacks = 5")
-    endpoint_id, _ = arrived(shop, db, b"one")
-
-    disabled = [fail(db, endpoint_id, attempts=100).is_queue_disabled for _ in range(5)]
-
-    assert [False, False, False, False, True] == disabled
+    again = [fail(db, dialogs[0], attempts=100).is_queue_disabled for _ in range(5)]
+    assert [False, False, False, False, True] == again
 
 
 # --- what is kept -------------------------------------------------------------------------------------------
 
 
-def test_an_exception_with_half_a_character_is_kept(shop: Shop) -> None:
-    """As `json.loads` makes of what any far side may send."""
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    shop.arrive(dialog, b"one")
-    [endpoint_id] = db.execute("SELECT endpoint_id FROM broker_conversation").fetchone()
-
-    note_failure(db, blame(endpoint_id, 0, ValueError("no order \ud800")), now=1.0)
-
-    [failure] = failures(db)
-    assert r"ValueError: no order \ud800" == failure.error
-    assert failure.traceback.endswith("no order \\ud800\n")
-
-
 def test_an_exception_is_kept_with_the_end_of_its_traceback() -> None:
+    """Also with half a character, as `json.loads` makes of what any far side may send."""
     with pytest.raises(ValueError, match="the end") as caught:
-        raise ValueError("x" * 50_000 + " the end")
-    kept = blame(7, 3, caught.value)
+        raise ValueError("x" * 50_000 + " \ud800 the end")
+    kept, short = blame(7, 3, caught.value), blame(7, 3, ValueError("no order \ud800"))
 
     assert (7, 3) == (kept.endpoint_id, kept.message_sequence_number)
     assert kept.error.startswith("ValueError: xxx")
     assert ERROR_MAX == len(kept.error)
     assert len(kept.traceback) < TRACEBACK_MAX + 100
-    assert kept.traceback.endswith(" the end\n")
+    assert kept.traceback.endswith(" \\ud800 the end\n")
     assert "characters left out" in kept.traceback
+    assert r"ValueError: no order \ud800" == short.error
 
 
 def test_a_failure_tells_of_its_message_and_of_what_waits_behind_it(shop: Shop, db: sqlite3.Connection) -> None:
@@ -301,21 +244,6 @@ def test_a_failure_tells_of_its_message_and_of_what_waits_behind_it(shop: Shop, 
     assert ("E: text", "Traceback") == (failure.error, failure.traceback)
     assert failure == find(db, dialog.conversation_handle.bytes) == find(db, dialog.conversation_id.bytes)
     assert find(db, bytes(16)) is None
-
-
-def test_a_failure_whose_message_is_gone_is_still_told(shop: Shop, db: sqlite3.Connection) -> None:
-    endpoint_id, _ = arrived(shop, db, b"one", b"two")
-    fail(db, endpoint_id)
-    db.execute("DELETE FROM broker_message WHERE message_sequence_number = 0")
-
-    failure = the(db)
-
-    assert (None, None, 0, 1) == (
-        failure.queuing_order,
-        failure.message_type_name,
-        failure.body_bytes,
-        failure.messages_behind,
-    )
 
 
 # --- what can be done ---------------------------------------------------------------------------------------
@@ -369,15 +297,12 @@ def large(shop: Shop, db: sqlite3.Connection) -> int:
     return order
 
 
-def test_a_large_body_is_measured_and_given_in_pieces(db: sqlite3.Connection, large: int) -> None:
+def test_a_large_body_is_measured_and_given_in_pieces(shop: Shop, db: sqlite3.Connection, large: int) -> None:
+    """A small one is one piece, and a missing one none."""
     assert 12 == the(db).body_bytes
     assert [b"first ", b"second"] == list(body_pieces(db, large))
-
-
-def test_a_small_body_is_one_piece_and_a_missing_one_none(shop: Shop, db: sqlite3.Connection) -> None:
     arrived(shop, db, b"one")
-
-    assert ([b"one"], []) == (list(body_pieces(db, 1)), list(body_pieces(db, 99)))
+    assert ([b"one"], []) == (list(body_pieces(db, large + 1)), list(body_pieces(db, 99)))
 
 
 def test_a_large_message_that_leaves_its_queue_is_left_to_the_daemon(db: sqlite3.Connection, large: int) -> None:

@@ -228,64 +228,52 @@ def test_absent_service_is_answered_by_the_database_that_was_named(desk: Desk, *
     [(frozenset({"C", "D"}), False), (frozenset({"D"}), True), (frozenset(), False)],
     ids=["listed", "not listed", "any"],
 )
-def test_contract_has_to_be_one_that_the_service_accepts(
+def test_contract_has_to_be_one_that_the_service_accepts_when_a_dialog_begins(
     desk: Desk, far: FarSide, *, accepted: frozenset[str], is_refused: bool
 ) -> None:
+    """The original's page on ALTER SERVICE says of open dialogs this and its contrary; here -8469 is never sent."""
     put_service(desk.db, "Billing", 1, accepted)
 
     result = desk.take(far.message(0))
 
     assert [-8408] * is_refused == codes(result)
     assert (is_refused, ["CO"] * (not is_refused)) == (result.dropped[Disposition.CONTRACT_REFUSED], desk.states)
+    if not is_refused:
+        put_service(desk.db, "Billing", 1, frozenset({"D"}))
+        result = desk.take(far.message(1, b"1"))
+        assert ([], ["CO"], [b"", b"1"]) == (codes(result), desk.states, desk.bodies)
 
 
-def test_dialog_goes_on_when_its_service_does_not_accept_its_contract_any_more(desk: Desk, far: FarSide) -> None:
-    """The original's page on ALTER SERVICE says this and its contrary; here -8469 is never sent."""
-    desk.take(far.message(0, b"0"))
-    put_service(desk.db, "Billing", 1, frozenset({"D"}))
+@pytest.mark.parametrize(
+    ("envelope", "refused"),
+    [(b"\0\0\0\x09short", []), (encode_envelope(Envelope(type="T", contract="C" * 513, lifetime=60)), [-8430])],
+    ids=["malformed", "contract of more than 512 bytes"],
+)
+def test_invalid_envelope_begins_nothing(desk: Desk, far: FarSide, envelope: bytes, refused: list[int]) -> None:
+    result = desk.take(far.fragment((0, 0), envelope, flags=LAST), far.message(1))
 
-    result = desk.take(far.message(1, b"1"))
-
-    assert ([], ["CO"], [b"0", b"1"]) == (codes(result), desk.states, desk.bodies)
-
-
-def test_contract_has_a_name_of_at_most_512_bytes(desk: Desk, far: FarSide) -> None:
-    far.envelope = Envelope(type="T", contract="C" * 513, lifetime=60)
-
-    result = desk.take(far.message(0))
-
-    assert ([-8430], dropped(Disposition.CORRUPTED), []) == (codes(result), result.dropped, desk.states)
+    assert (refused, dropped(Disposition.CORRUPTED, 2), []) == (codes(result), result.dropped, desk.states)
+    assert ReceiveResult(dropped=result.dropped, faults=result.faults) == result
 
 
-def test_malformed_envelope_begins_nothing(desk: Desk, far: FarSide) -> None:
-    result = desk.take(far.fragment((0, 0), b"\0\0\0\x09short", flags=LAST), far.message(1))
-
-    assert ReceiveResult(dropped=dropped(Disposition.CORRUPTED, 2)) == result
-    assert [] == desk.states
-
-
-@pytest.mark.parametrize(("is_named", "is_answer", "opening"), [(False, False, 0), (True, False, -1), (True, True, 1)])
-def test_naming_this_database_from_the_start_proves_no_answer(
-    desk: Desk, far: FarSide, known: FarSide, *, is_named: bool, is_answer: bool, opening: int
+@pytest.mark.parametrize(
+    ("is_named", "is_named_later", "is_answer", "opening"),
+    [(False, False, False, 0), (False, True, False, 1), (True, True, False, -1), (True, True, True, 1)],
+)
+def test_naming_this_database_proves_that_an_answer_has_arrived_unless_it_was_named_from_the_start(
+    desk: Desk, far: FarSide, known: FarSide, *, is_named: bool, is_named_later: bool, is_answer: bool, opening: int
 ) -> None:
     one = known if is_named else far
     one.envelope = Envelope(type="T", contract="C", lifetime=LIFETIME_MAX)
     desk.take(one.message(0))
     (handle,) = rows(desk.db, "SELECT conversation_handle FROM broker_conversation")
     Dialog(desk.db, 1, handle, handle).send(b"answer")
+    if is_named_later:
+        one.contact = one.contact.bound_to(broker_instance(desk.db))
 
     desk.take(one.message(1, stored=(1, 0) if is_answer else (0, 0)))
 
     assert [opening] == desk.rows(OPENING)
-
-
-def test_naming_it_later_proves_that_an_answer_has_arrived(desk: Desk, far: FarSide) -> None:
-    desk.take(far.message(0))
-    far.contact = far.contact.bound_to(broker_instance(desk.db))
-
-    desk.take(far.message(1))
-
-    assert [1] == desk.rows(OPENING)
 
 
 # --- dialogs of which only a tombstone or nothing is here ---------------------------------------------------------
@@ -303,14 +291,12 @@ def test_replay_is_acknowledged_and_not_taken_twice(desk: Desk, closed: FarSide)
 
 
 def test_what_is_still_sent_is_discarded_and_acknowledged(desk: Desk, closed: FarSide) -> None:
+    """A far side that only acknowledges is not answered."""
     result = desk.take(closed.message(3), closed.message(5), closed.message(4))
 
     assert [(6, 0)] == [place for _, place in result.closed]
     assert Counter({Disposition.CONVERSATION_ENDED: 2, Disposition.DUPLICATE: 1}) == result.dropped
     assert [(6, 0)] == [place for _, place in desk.take(closed.message(5)).closed]
-
-
-def test_far_side_that_only_acknowledges_is_not_answered(desk: Desk, closed: FarSide) -> None:
     assert ReceiveResult() == desk.take(closed.ack(5, 0), closed.fault(-8490))
 
 
@@ -323,29 +309,20 @@ def test_place_beyond_the_window_moves_no_tombstone(desk: Desk, closed: FarSide,
     assert dropped(Disposition.OUT_OF_SEQUENCE) == result.dropped
 
 
-def test_unknown_dialog_that_names_this_database_is_reported(desk: Desk, known: FarSide) -> None:
-    """For certain when its far side has heard from here."""
+def test_unknown_dialog_that_names_this_database_is_reported(desk: Desk, far: FarSide, known: FarSide) -> None:
+    """For certain when its far side has heard from here; not where it may be known elsewhere, or waits for nothing."""
     result = desk.take(known.message(5), known.message(6))
     certain = desk.take(known.message(5, stored=(1, 0)))
+    target = desk.take(far_target(desk.db, uuid.uuid4()).message(0))
 
     ((contact, is_certain),) = result.unknown_dialogs
     ends = (contact.conversation_id, contact.service_name, contact.far_service, contact.is_initiator)
     assert (known.contact.conversation_id, "Billing", "//far/Orders", False) == ends
     assert dropped(Disposition.UNKNOWN_CONVERSATION, 2) == result.dropped
     assert [False, True] == [is_certain, certain.unknown_dialogs[0][1]]
-
-
-def test_target_whose_initiator_is_gone_is_reported_for_certain(desk: Desk) -> None:
-    result = desk.take(far_target(desk.db, uuid.uuid4()).message(0))
-
-    ((contact, is_certain),) = result.unknown_dialogs
-    assert (True, True, []) == (contact.is_initiator, is_certain, desk.states)
-
-
-def test_unknown_dialog_is_not_reported_where_it_may_be_known_elsewhere_or_waits_for_nothing(
-    desk: Desk, far: FarSide, known: FarSide
-) -> None:
+    assert [(True, True)] == [(one.is_initiator, is_certain) for one, is_certain in target.unknown_dialogs]
     assert [] == desk.take(far.message(5, stored=(1, 0)), known.ack(1, 0), known.fault(-8490)).unknown_dialogs
+    assert [] == desk.states
 
 
 # --- order and duplicates ---------------------------------------------------------------------------------------
@@ -399,14 +376,6 @@ def test_too_much_out_of_order_is_not_kept_and_arrives_again(
     assert [b"%d" % number for number in range(6)] == desk.bodies
 
 
-def test_two_dialogs_in_one_batch_do_not_mix(desk: Desk) -> None:
-    one, two = far_initiator(), far_initiator()
-
-    result = desk.take(one.message(0, b"1a"), two.message(0, b"2a"), one.message(1, b"1b"), two.message(1, b"2b"))
-
-    assert ([b"1a", b"1b", b"2a", b"2b"], [(2, 0), (2, 0)]) == (desk.bodies, stored(result))
-
-
 def test_both_sides_of_a_dialog_may_live_in_one_database(desk: Desk) -> None:
     dialog = begin_dialog(desk.db, from_service="Orders", to_service="Billing")
     dialog.send(b"there")
@@ -448,13 +417,6 @@ def test_gaps_and_duplicates_are_acknowledged_at_once_with_what_is_held(
     assert expected == (state.place, state.held, state.frames, state.is_urgent)
 
 
-@pytest.mark.parametrize("flag", [Flag.END_DIALOG, Flag.ERROR])
-def test_end_and_error_are_acknowledged_at_once(desk: Desk, far: FarSide, flag: Flag) -> None:
-    desk.take(far.message(0))
-
-    assert ack_state(desk.take(far.message(1, flags=LAST | flag))).is_urgent
-
-
 # --- frames that break a rule -----------------------------------------------------------------------------------
 
 
@@ -479,30 +441,20 @@ def test_spoilt_frame_changes_nothing_and_others_of_the_batch_are_taken(
     assert [(2, 0)] == desk.kept
 
 
-def test_body_without_a_checksum_is_accepted(desk: Desk, far: FarSide) -> None:
+def test_malformed_bodies_and_frames_of_a_later_version_are_counted_and_change_nothing(
+    desk: Desk, far: FarSide
+) -> None:
+    """But a body without a checksum is accepted."""
     header, body = decode_dialog(far.message(0, b"0"))
+    desk.take(with_body(far.message(0), body))
 
-    desk.take(encode_dialog(replace(header, body_checksum=0), body))
+    result = desk.take(
+        *[with_body(frame, b"\xc1") for frame in (far.ack(0, 0), far.fault(-8490))],
+        encode_dialog(replace(header, kind=0x20), body),
+    )
 
-    assert [b"0"] == desk.bodies
-
-
-def test_malformed_bodies_of_ack_and_fault_are_counted_and_change_nothing(desk: Desk, far: FarSide) -> None:
-    desk.take(far.message(0))
-
-    result = desk.take(*[with_body(frame, b"\xc1") for frame in (far.ack(0, 0), far.fault(-8490))])
-
-    assert ReceiveResult(dropped=dropped(Disposition.MALFORMED, 2)) == result
-    assert ["CO"] == desk.states
-
-
-def test_dialog_frame_of_a_later_version_is_counted_and_changes_nothing(desk: Desk, target: FarSide) -> None:
-    header, body = decode_dialog(target.message(0))
-
-    result = desk.take(encode_dialog(replace(header, kind=0x20), body))
-
-    assert ReceiveResult(dropped=dropped(Disposition.MALFORMED)) == result
-    assert [None] == desk.rows(FAR_INSTANCE)
+    assert ReceiveResult(dropped=dropped(Disposition.MALFORMED, 3)) == result
+    assert (["CO"], [b"0"]) == (desk.states, desk.bodies)
 
 
 TOO_MANY = {str(number): "" for number in range(HEADERS_MAX + 1)}
@@ -696,12 +648,6 @@ def test_acknowledgement_of_what_was_never_sent_is_ignored_and_counted(
     assert 4 == len(desk.rows("SELECT 1 FROM broker_transmission"))
 
 
-def test_message_is_delivered_though_what_it_acknowledges_was_never_sent(desk: Desk, far: FarSide) -> None:
-    result = desk.take(far.message(0, stored=(7, 0)))
-
-    assert (dropped(Disposition.OUT_OF_SEQUENCE), [Disposition.DELIVERED]) == (result.dropped, result.verdicts())
-
-
 @pytest.mark.parametrize(
     ("acks", "place", "held"),
     [
@@ -727,14 +673,11 @@ def test_what_the_far_side_holds_out_of_order_is_passed_on(
 def test_run_of_what_was_never_sent_is_counted_and_left_out(
     desk: Desk, target: FarSide, run: tuple[int, int, int]
 ) -> None:
+    """And an endless list of runs is cut."""
     result = desk.take(acknowledging(target, (1, 0), run, (3, 0, 0)))
 
     assert ({1: ((3, 0, 0),)}, dropped(Disposition.OUT_OF_SEQUENCE)) == (result.held_there, result.dropped)
-
-
-def test_endless_list_of_runs_is_cut(desk: Desk, target: FarSide) -> None:
     result = desk.take(acknowledging(target, (1, 0), *[(2, number, number) for number in range(2_000)]))
-
     assert 1024 == len(result.held_there[1])
 
 
@@ -742,21 +685,18 @@ def test_endless_list_of_runs_is_cut(desk: Desk, target: FarSide) -> None:
 
 
 @pytest.mark.parametrize("has_body", [True, False])
-def test_end_is_read_in_its_turn(desk: Desk, far: FarSide, *, has_body: bool) -> None:
+@pytest.mark.parametrize("is_early", [True, False])
+def test_end_is_read_in_its_turn(desk: Desk, far: FarSide, *, has_body: bool, is_early: bool) -> None:
+    """And acknowledged at once."""
     end = far.end(2) if has_body else far.fragment((2, 0), b"", flags=LAST | Flag.END_DIALOG)
-    desk.take(far.message(0, b"0"), end)
+    early, late = (end, far.message(1, b"1")) if is_early else (far.message(1, b"1"), end)
+    desk.take(far.message(0, b"0"), early)
     assert ["CO"] == desk.states
 
-    desk.take(far.message(1, b"1"))
+    assert ack_state(desk.take(late)).is_urgent
 
     assert ["DI"] == desk.states
     assert [("T", b"0"), ("T", b"1"), (END_DIALOG, b"")] == queued(desk.db)
-
-
-def test_end_without_a_body_is_read_as_it_arrives(desk: Desk, far: FarSide) -> None:
-    desk.take(far.message(0), far.fragment((1, 0), b"", flags=LAST | Flag.END_DIALOG))
-
-    assert ["DI"] == desk.states
 
 
 def test_messages_after_our_end_are_acknowledged_and_discarded(desk: Desk, dialog: Dialog, target: FarSide) -> None:
@@ -825,12 +765,6 @@ def test_fault_counts_what_will_not_be_sent_and_later_acknowledgements_do_not(de
     assert [2] == desk.rows("SELECT acknowledged_sequence FROM broker_conversation")
 
 
-def test_failure_at_this_side_is_counted_as_such(desk: Desk, target: FarSide) -> None:
-    desk.take(target.message(0, stored=(1, 0)), target.fragment((1, 0), b"no envelope", flags=LAST))
-
-    assert {"error at this side": 3} == desk.ledger
-
-
 def test_error_of_the_application_there_ends_the_sending_here(desk: Desk, target: FarSide) -> None:
     result = desk.take(target.message(0, b"why", stored=(1, 0), flags=LAST | Flag.ERROR))
 
@@ -886,36 +820,35 @@ def test_headers_are_kept_with_the_message(desk: Desk, far: FarSide, headers: di
 
 
 def test_spans_of_traced_messages_are_returned(desk: Desk, far: FarSide) -> None:
+    """Also of one that arrived early, in fragments."""
     far.envelope = Envelope(type="T", contract="C", lifetime=60, headers={"traceparent": "p"})
+    trace, conversation = Flag.TRACE, far.contact.conversation_id
 
-    late = desk.take(far.message(1, flags=LAST | Flag.TRACE), far.message(2))
-    result = desk.take(far.message(0, flags=LAST | Flag.TRACE))
+    late = desk.take(far.message(1, flags=LAST | trace), far.message(2))
+    result = desk.take(far.message(0, flags=LAST | trace))
+    desk.take(far.message(1), far.message(2))
+    desk.take(far.fragment((3, 1), b"b", flags=trace), far.fragment((3, 2), b"c", flags=LAST | trace))
+    joined = desk.take(far.message(3, b"a", flags=trace))
 
-    assert ({}, {(far.contact.conversation_id, False, 0): "p"}) == (late.traced, result.traced)
-
-
-def test_traced_message_that_arrived_early_is_joined_at_its_last_fragment(desk: Desk, far: FarSide) -> None:
-    desk.take(far.message(0, b"0"))
-    desk.take(
-        far.fragment((1, 1), b"b", flags=Flag.TRACE),
-        far.fragment((1, 2), b"c", flags=LAST | Flag.TRACE),
-    )
-
-    result = desk.take(far.message(1, b"a", flags=Flag.TRACE))
-
-    assert ([b"0", b"abc"], Counter()) == (desk.bodies, result.dropped)
+    assert ({}, {(conversation, False, 0): "p"}) == (late.traced, result.traced)
+    assert ({(conversation, False, 3): "p"}, b"abc") == (joined.traced, desk.bodies[-1])
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------
 
 
 def test_each_frame_has_a_verdict(desk: Desk, far: FarSide) -> None:
-    delivered, duplicate = Disposition.DELIVERED, Disposition.DUPLICATE
+    """Also where two dialogs are in one batch; a message is delivered though it acknowledges what was never sent."""
+    delivered, duplicate, other = Disposition.DELIVERED, Disposition.DUPLICATE, far_initiator()
+    frames = (far.message(0), far.message(2), far.message(2), other.message(0, stored=(7, 0)), far.message(0))
 
-    result = desk.take(far.message(0), far.message(2), far.message(2), far.message(0), far.ack(9, 0), bytes(8))
+    result = desk.take(*frames, far.ack(9, 0), bytes(8), other.message(1))
 
-    expected = [delivered, delivered, duplicate, duplicate, Disposition.OUT_OF_SEQUENCE, Disposition.MALFORMED]
+    early = Disposition.OUT_OF_SEQUENCE
+    expected = [delivered, delivered, duplicate, delivered, duplicate, early, Disposition.MALFORMED, delivered]
     assert expected == result.verdicts()
+    assert 2 == result.dropped[early]
+    assert [(1, 0), (2, 0)] == stored(result)
 
 
 def test_frame_that_closes_a_gap_is_delivered_though_what_arrived_early_is_corrupted(desk: Desk, far: FarSide) -> None:

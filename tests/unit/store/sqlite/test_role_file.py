@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,6 @@ from broker.store.sqlite.role_file import (
     role_path,
     write_principal,
 )
-
-# --- test_remains ---
-# Where there was a database, no new one is made in its place.
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
 
 
 def test_where_nothing_is_left_one_may_be_made(path: Path) -> None:
@@ -60,12 +53,6 @@ def test_what_was_taken_over_and_is_gone_is_not_made_anew(path: Path) -> None:
     check_remains(path)
 
 
-def test_what_is_told_in_a_damaged_file_counts_as_well(path: Path) -> None:
-    role_path(path).write_text("{", encoding="utf-8")
-
-    assert not may_make(path)
-
-
 def test_what_this_instance_was_told_counts_as_well(path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="there is no database in it"):
         check_remains(path, reported_epoch=4)
@@ -93,30 +80,13 @@ def test_the_log_is_beside_the_file_to_which_a_name_leads(tmp_path: Path, path: 
 REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
 
 
-def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path) -> None:
-    path = tmp_path / "orders.db"
-    write_principal(path, PrincipalRecord(b"i" * 16, 6, "second", 1.0))
-
-    write_principal(path, REIGN)
-
-    assert REIGN == read_principal(path)
-
-
-def test_an_epoch_that_a_peer_or_a_role_command_may_have_is_read(tmp_path: Path) -> None:
-    highest = PrincipalRecord(b"i" * 16, EPOCH_TOLD_MAX + 1, "first", 1.0)
-
-    write_principal(tmp_path / "orders.db", highest)
-
-    assert highest == read_principal(tmp_path / "orders.db")
-
-
-def test_by_whichever_name_it_is_one_file(tmp_path: Path) -> None:
-    (tmp_path / "orders.db").touch()
-    (tmp_path / "link.db").symlink_to(tmp_path / "orders.db")
-
-    write_principal(tmp_path / "link.db", REIGN)
-
-    assert REIGN == read_principal(tmp_path / "orders.db")
+def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path, path: Path) -> None:
+    """By whichever name, up to the highest epoch that a peer or a role command may have."""
+    path.touch()
+    (tmp_path / "link.db").symlink_to(path)
+    for record in (PrincipalRecord(b"i" * 16, EPOCH_TOLD_MAX + 1, "second", 1.0), REIGN):
+        write_principal(tmp_path / "link.db", record)
+        assert record == read_principal(path)
 
 
 @pytest.mark.parametrize(
@@ -161,31 +131,22 @@ def test_what_was_damaged_says_what_to_do(tmp_path: Path, text: str) -> None:
         read_principal(path)
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "orders.db"
-    role_path(path).mkdir()
-
-    with pytest.raises(StoreUnavailableError, match="Is a directory") as caught:
-        read_principal(path)
-
-    assert str(role_path(path)) == caught.value.path
-
-
-def test_the_epoch_that_is_told_is_the_last_one_and_none_when_it_was_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "orders.db"
+def test_the_epoch_that_is_told_is_the_last_one_and_none_when_it_was_damaged(path: Path) -> None:
+    check_writable(path)
     nobody = recorded_epoch(path)
     write_principal(path, REIGN)
     told = recorded_epoch(path)
     role_path(path).write_text("{", encoding="utf-8")
 
     assert (0, 7, 0) == (nobody, told, recorded_epoch(path))
+    assert not may_make(path)
 
 
-def test_an_epoch_that_cannot_be_read_or_told_is_no_epoch(tmp_path: Path) -> None:
-    path = tmp_path / "orders.db"
-    check_writable(path)
+@pytest.mark.parametrize("ask", [read_principal, recorded_epoch, check_writable])
+def test_what_cannot_be_read_is_told(path: Path, ask: Callable[[Path], object]) -> None:
     role_path(path).mkdir()
 
-    for ask in (recorded_epoch, check_writable):
-        with pytest.raises(StoreUnavailableError, match="Is a directory"):
-            ask(path)
+    with pytest.raises(StoreUnavailableError, match="Is a directory") as caught:
+        ask(path)
+
+    assert str(role_path(path)) == caught.value.path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -72,52 +71,32 @@ def entries(db: sqlite3.Connection) -> dict[str, int]:
 def test_what_is_taken_away_is_counted_under_its_reason(db: sqlite3.Connection) -> None:
     begin(db, b"a", b"b", b"c", acknowledged=1)
     begin(db, b"other")
-
-    fail(db, 1, FailureReason.LIFETIME_EXCEEDED)
-
-    assert {"lifetime exceeded": 2} == entries(db)
-    assert [b"other"] == rows(db, "SELECT message_body FROM broker_transmission")
-
-
-def test_same_reason_adds_up_and_others_stand_beside_it(db: sqlite3.Connection) -> None:
     for _ in range(3):
         begin(db, b"a", b"b")
 
-    fail(db, 1, FailureReason.CLEANUP)
-    fail(db, 2, "whatever a caller says")
+    fail(db, 1, FailureReason.LIFETIME_EXCEEDED)
     fail(db, 3, FailureReason.CLEANUP)
+    fail(db, 4, "whatever a caller says")
+    fail(db, 5, FailureReason.CLEANUP)
 
-    assert {"ended with cleanup": 4, "whatever a caller says": 2} == entries(db)
-
-
-@pytest.mark.parametrize("reason", ["sent", "acknowledged"])
-def test_reason_is_not_one_of_the_sums(db: sqlite3.Connection, reason: str) -> None:
-    with pytest.raises(AssertionError):
-        fail(db, 1, reason)
+    assert {"lifetime exceeded": 2, "ended with cleanup": 4, "whatever a caller says": 2} == entries(db)
+    assert [b"other"] == rows(db, "SELECT message_body FROM broker_transmission")
 
 
 def test_removed_conversation_leaves_its_sums(db: sqlite3.Connection) -> None:
+    """Whatever rows an application reads on the same connection."""
     begin(db, b"a", b"b", b"c", acknowledged=2)
     begin(db, b"a", acknowledged=1)
     begin(db)
+    db.row_factory = lambda _cursor, _row: pytest.fail("a row was read")
 
     for endpoint_id in (1, 2, 3):
         fail(db, endpoint_id, FailureReason.FAR_SIDE_ENDED)
         remove(db, endpoint_id)
 
+    db.row_factory = None
     assert {"sent": 4, "acknowledged": 3, "the far side had ended": 1} == entries(db)
     assert [] == rows(db, "SELECT * FROM broker_conversation")
-
-
-def test_row_factory_of_an_application_does_not_matter(db: sqlite3.Connection) -> None:
-    begin(db, b"a")
-    db.row_factory = lambda _cursor, _row: pytest.fail("a row was read")
-
-    fail(db, 1, FailureReason.CLEANUP)
-    remove(db, 1)
-
-    db.row_factory = None
-    assert {"sent": 1, "ended with cleanup": 1} == entries(db)
 
 
 ID = b"c" * 16
@@ -183,24 +162,24 @@ def begun(db: sqlite3.Connection, **contact: Any) -> SideRow:
     return side
 
 
-def test_side_is_read_as_it_was_made_with_the_priority_of_that_moment(db: sqlite3.Connection) -> None:
+@pytest.mark.parametrize(("is_named", "opening"), [(False, OPENING_UNKNOWN), (True, NAMING_PROVES_NOTHING)])
+def test_side_is_read_as_it_was_made_with_the_priority_of_that_moment(
+    db: sqlite3.Connection, *, is_named: bool, opening: int
+) -> None:
     put_priority(db, Priority("high", "C", "Orders", "//far/Billing", 9))
-    side = create(db)
+    side = create(db, is_named=is_named)
     put_priority(db, Priority("high", "C", "Orders", "//far/Billing", 2))
 
     assert side == table(db).load(b"c" * 16, is_initiator=False)
     assert table(db).load(b"c" * 16, is_initiator=True) is None
-    assert (ConversationState.STARTED_INBOUND, "C", 9, NOW + 60, OPENING_UNKNOWN) == (
+    assert side_of(db, 99) is None
+    assert (ConversationState.STARTED_INBOUND, "C", 9, NOW + 60, opening) == (
         side.state,
         side.contract,
         side.priority,
         side.lifetime,
         side.opening,
     )
-
-
-def test_naming_this_database_from_the_start_proves_nothing(db: sqlite3.Connection) -> None:
-    assert NAMING_PROVES_NOTHING == create(db, is_named=True).opening
 
 
 @pytest.mark.parametrize("is_bound", [False, True])
@@ -218,31 +197,12 @@ def test_what_has_changed_is_written_and_acknowledged_messages_are_removed(
 
     assert side == side_of(db, 1)
     assert [b"b"] == rows(db, "SELECT message_body FROM broker_transmission")
-
-
-def test_far_side_that_is_known_stays_where_only_counters_change(db: sqlite3.Connection) -> None:
-    side = begun(db, broker_instance=uuid.UUID(bytes=FAR))
-    side.expected = (3, 4)
-
-    table(db).save(side)
-
-    assert side == side_of(db, 1)
-    assert [FAR] == rows(db, "SELECT far_broker_instance FROM broker_conversation")
-
-
-def test_nothing_changed_is_nothing_written(db: sqlite3.Connection) -> None:
-    side = create(db)
-    side.expected = (3, 4)
-    table(db).save(side)
     changes = db.total_changes
-
     table(db).save(side)
-
-    assert changes == db.total_changes
-
-
-def test_number_of_no_side_leads_to_none(db: sqlite3.Connection) -> None:
-    assert side_of(db, 99) is None
+    assert changes == db.total_changes, "nothing changed is nothing written"
+    side.expected = (3, 5)
+    table(db).save(side)
+    assert side == side_of(db, 1), "and the far side that is known stays"
 
 
 HERE = b"h" * 16
@@ -272,23 +232,17 @@ def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Co
     [handle] = rows(db, "SELECT conversation_handle FROM broker_conversation")
     db.execute("INSERT INTO broker_message SELECT NULL, 1, 1, 5, 1, 2, 'T', 0, x'', NULL, NULL")
     db.execute("INSERT INTO broker_failure VALUES (1, 2, 5, 0, 0, 0, 'error', 'traceback')")
+    begin_dialog(db, from_service="Orders", to_service="//far/Billing")
+    begin_as(db)
 
     close(db, 1, NOW, FailureReason.FAR_SIDE_ENDED)
-
-    assert [] == [row for table in EMPTY for row in rows(db, f"SELECT * FROM {table}")]
-    kept = (conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle, "Orders", "//far/Billing", None)
-    assert [kept] == rows(db, "SELECT * FROM broker_tombstone")
-    assert {"sent": 1, "the far side had ended": 1} == dict(rows(db, "SELECT * FROM broker_ledger"))
-
-
-def test_only_the_side_that_closes_is_touched(db: sqlite3.Connection) -> None:
-    begin_as(db)
-    begin_as(db)
-
     close(db, 2, NOW, FailureReason.CLEANUP)
 
-    assert [1] == rows(db, "SELECT endpoint_id FROM broker_conversation")
-    assert [1] == rows(db, "SELECT endpoint_id FROM broker_transmission")
+    kept = (conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle, "Orders", "//far/Billing", None)
+    assert [kept] == rows(db, "SELECT * FROM broker_tombstone"), "and none of a side that has sent and received nothing"
+    assert {"sent": 1, "the far side had ended": 1} == entries(db)
+    left = {table: rows(db, f"SELECT endpoint_id FROM {table}") for table in EMPTY}
+    assert {"broker_conversation": [3], "broker_transmission": [3], "broker_message": [], "broker_failure": []} == left
 
 
 @pytest.mark.parametrize(
@@ -316,15 +270,6 @@ def test_tombstone_stays_until_nobody_can_open_the_dialog_anew(
     close(db, 1, NOW, FailureReason.CLEANUP)
 
     assert [NOW + seconds] == rows(db, "SELECT expire_time FROM broker_tombstone")
-
-
-def test_side_of_which_nobody_heard_leaves_no_tombstone(db: sqlite3.Connection) -> None:
-    begin_dialog(db, from_service="Orders", to_service="//far/Billing")
-
-    close(db, 1, NOW, FailureReason.CLEANUP)
-
-    assert [] == rows(db, "SELECT * FROM broker_tombstone")
-    assert [] == rows(db, "SELECT * FROM broker_conversation")
 
 
 def test_tombstone_is_found_by_dialog_and_side_and_moves_on(db: sqlite3.Connection) -> None:
@@ -360,24 +305,17 @@ def test_tombstones_are_purged_in_slices_and_not_before_their_time(db: sqlite3.C
 
 
 def test_open_dialogs_are_found_by_both_services(shop: Shop) -> None:
+    """Those that are not over, and began here."""
     db = shop.connect(isolation_level=None)
     dialog = shop.begin(db)
     handle = dialog.conversation_handle.bytes
     put_group(db, handle, b"g" * 16)
     shop.change(dialog, "create_date", 1.5)
+    for column, value in [("state", "DO"), ("state", "CD"), ("is_initiator", 0)]:
+        shop.change(shop.begin(db), column, value)
 
     assert [(handle, b"g" * 16, 1.5)] == dialogs_between(db, "Orders", "//far/Billing")
     assert [] == dialogs_between(db, "Orders", "//far/Other") + dialogs_between(db, "Billing", "//far/Billing")
-
-
-@pytest.mark.parametrize(("column", "value"), [("state", "DO"), ("state", "CD"), ("is_initiator", 0)])
-def test_dialog_that_is_over_or_began_at_the_other_side_is_not_found(
-    shop: Shop, db: sqlite3.Connection, column: str, value: object
-) -> None:
-    db = shop.connect(isolation_level=None)
-    shop.change(shop.begin(db), column, value)
-
-    assert [] == dialogs_between(db, "Orders", "//far/Billing")
 
 
 def test_lifetime_is_put_and_only_ever_shortened(shop: Shop) -> None:

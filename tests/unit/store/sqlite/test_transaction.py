@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -32,56 +32,51 @@ from broker.store.sqlite.transaction import (
 )
 from tests.support.asleep import sleep_by
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def db(path: Path) -> Iterator[DaemonConnection]:
-    with closing(open_store(path)) as connection:
-        yield connection
-
-
 # --- failures ---------------------------------------------------------------------------------------------------
 
 
-def _error(code: int) -> sqlite3.Error:
+def _error(code: int) -> sqlite3.OperationalError:
     error = sqlite3.OperationalError("as SQLite says it")
     error.sqlite_errorcode = code
     return error
 
 
-@pytest.mark.parametrize(
-    ("code", "what"),
-    [
-        (sqlite3.SQLITE_BUSY, "keeps a write transaction open: end it"),
-        (sqlite3.SQLITE_BUSY_RECOVERY, "keeps a write transaction open: end it"),
-        (sqlite3.SQLITE_FULL, "the disk is full: make room"),
-        (sqlite3.SQLITE_READONLY, "cannot be written: the user of this program has to"),
-        (sqlite3.SQLITE_READONLY_DIRECTORY, "cannot be written: the user of this program has to"),
-        (sqlite3.SQLITE_CANTOPEN, "a plain file, or none yet"),
-        (sqlite3.SQLITE_PERM, "let the user of this program read and write it"),
-        (sqlite3.SQLITE_NOTADB, "no SQLite database"),
-        (sqlite3.SQLITE_CORRUPT, "is damaged: stop whoever uses it, and put back a backup"),
-        (sqlite3.SQLITE_IOERR_WRITE, "the disk failed to read or write"),
-        (sqlite3.SQLITE_PROTOCOL, "keep it on a local disk"),
-    ],
-)
+SENTENCES = [
+    (sqlite3.SQLITE_BUSY, "keeps a write transaction open: end it"),
+    (sqlite3.SQLITE_BUSY_RECOVERY, "keeps a write transaction open: end it"),
+    (sqlite3.SQLITE_FULL, "the disk is full: make room"),
+    (sqlite3.SQLITE_READONLY, "cannot be written: the user of this program has to"),
+    (sqlite3.SQLITE_READONLY_DIRECTORY, "cannot be written: the user of this program has to"),
+    (sqlite3.SQLITE_CANTOPEN, "a plain file, or none yet"),
+    (sqlite3.SQLITE_PERM, "let the user of this program read and write it"),
+    (sqlite3.SQLITE_NOTADB, "no SQLite database"),
+    (sqlite3.SQLITE_CORRUPT, "is damaged: stop whoever uses it, and put back a backup"),
+    (sqlite3.SQLITE_IOERR_WRITE, "the disk failed to read or write"),
+    (sqlite3.SQLITE_PROTOCOL, "keep it on a local disk"),
+]
+
+
+@pytest.mark.parametrize(("code", "what"), SENTENCES)
 def test_the_code_tells_what_to_do_and_the_words_of_sqlite_stay(code: int, what: str) -> None:
     told = sentence(_error(code))
 
     assert what in told
     assert told.endswith(" (as SQLite says it)")
+    assert what.startswith("keeps a write transaction open") == is_busy(_error(code))
 
 
-def test_what_says_all_by_itself_stays_as_it_is() -> None:
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        ("missing", "no such table: missing"),
+        ("broker_queue", "no database of the broker; name it in a daemon's configuration and start that once"),
+    ],
+)
+def test_a_table_that_is_missing_says_which_file_it_is(table: str, what: str) -> None:
     with pytest.raises(sqlite3.OperationalError) as caught:
-        sqlite3.connect(":memory:").execute("SELECT * FROM missing")
+        sqlite3.connect(":memory:").execute(f"SELECT * FROM {table}")
 
-    assert "no such table: missing" == sentence(caught.value)
-    assert "own" == sentence(sqlite3.DatabaseError("own"))
+    assert what == sentence(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -96,15 +91,6 @@ def test_what_says_all_by_itself_stays_as_it_is() -> None:
 )
 def test_only_errors_of_the_file_are_about_the_file(error: sqlite3.DatabaseError, *, expected: bool) -> None:
     assert expected is is_about_file(error)
-
-
-def test_a_file_without_our_tables_is_none_of_ours() -> None:
-    with pytest.raises(sqlite3.OperationalError) as caught:
-        sqlite3.connect(":memory:").execute("SELECT * FROM broker_queue")
-
-    assert "no database of the broker; name it in a daemon's configuration and start that once" == sentence(
-        caught.value
-    )
 
 
 def test_damage_within_a_file_is_found(tmp_path: Path) -> None:
@@ -140,48 +126,17 @@ def test_look_for_damage_ends_when_its_time_is_up() -> None:
 # --- connections of applications --------------------------------------------------------------------------------
 
 
-def test_rows_are_tuples_whatever_the_application_wants_of_its_own(db: sqlite3.Connection) -> None:
-    db.row_factory = lambda cursor, row: {
-        column[0]: value for column, value in zip(cursor.description, row, strict=True)
-    }
-
-    rows = ask(db, "SELECT 1 AS one, ? AS two", (2,)).fetchall()
-
-    assert [(1, 2)] == rows
-    assert [{"one": 1}] == db.execute("SELECT 1 AS one").fetchall()
-
-
-def test_settings_of_the_application_are_aside_for_a_while_and_back_again(db: sqlite3.Connection) -> None:
+def test_rows_are_tuples_whatever_the_application_wants_of_its_own(path: Path, db: sqlite3.Connection) -> None:
     db.row_factory, db.text_factory = sqlite3.Row, bytes
 
+    assert [(1, 2)] == ask(db, "SELECT 1 AS one, ? AS two", (2,)).fetchall()
     with plain(db):
-        inside = db.execute("SELECT 'text'").fetchall()
-
-    assert [("text",)] == inside
+        assert [("text",)] == db.execute("SELECT 'text'").fetchall()
+    assert (str(path), sqlite3.Row) == (path_of(db), db.row_factory)
     assert b"text" == db.execute("SELECT 'text'").fetchone()[0]
-    assert sqlite3.Row is db.row_factory
-
-
-def test_the_file_is_text_also_where_texts_are_bytes(path: Path, db: sqlite3.Connection) -> None:
-    db.text_factory = bytes
-
-    assert str(path) == path_of(db)
 
 
 # --- transactions -----------------------------------------------------------------------------------------------
-
-
-def test_only_a_file_that_others_have_is_busy(path: Path, db: sqlite3.Connection) -> None:
-    with pytest.raises(sqlite3.OperationalError) as wrong:
-        db.execute("SELECT * FROM no_such_table")
-    with (
-        writing(db),
-        closing(sqlite3.connect(path, timeout=0)) as other,
-        pytest.raises(sqlite3.OperationalError) as busy,
-    ):
-        other.execute("BEGIN IMMEDIATE")
-
-    assert [False, True] == [is_busy(wrong.value), is_busy(busy.value)]
 
 
 def test_writing_commits_at_its_end(path: Path, db: sqlite3.Connection) -> None:
@@ -265,46 +220,48 @@ def test_who_begins_waits_for_no_longer_than_said_and_later_as_before(path: Path
     )
 
 
-@pytest.mark.parametrize("failure", [ValueError("no"), KeyboardInterrupt()])
-def test_writing_leaves_nothing_behind_a_failure(db: sqlite3.Connection, failure: BaseException) -> None:
-    def failing() -> None:
-        with writing(db):
-            put_queue(db, "Orders", is_receive_enabled=True)
-            raise failure
-
-    with pytest.raises(type(failure)):
-        failing()
-
-    assert (db.in_transaction, queues(db)) == (False, {})
+def raise_value_error(_: sqlite3.Connection) -> None:
+    raise ValueError
 
 
-def test_failure_that_ended_the_transaction_itself_is_the_one_that_is_told(
-    db: sqlite3.Connection,
+def interrupt(_: sqlite3.Connection) -> None:
+    raise KeyboardInterrupt
+
+
+def fill_the_disk(db: sqlite3.Connection) -> None:
+    """SQLite ends the transaction by itself then, and there is none to roll back."""
+    db.execute("ROLLBACK")
+    raise ValueError
+
+
+def violate_at_the_commit(db: sqlite3.Connection) -> None:
+    db.execute("INSERT INTO child VALUES (99)")
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        (raise_value_error, ValueError),
+        (interrupt, KeyboardInterrupt),
+        (fill_the_disk, ValueError),
+        (violate_at_the_commit, sqlite3.IntegrityError),
+    ],
+)
+def test_writing_leaves_nothing_behind_a_failure(
+    db: sqlite3.Connection, failing: Callable[[sqlite3.Connection], None], error: type[BaseException]
 ) -> None:
-    """SQLite ends the transaction by itself when the disk is full; then there is none to roll back."""
-
-    def failing() -> None:
-        with writing(db):
-            db.execute("ROLLBACK")
-            raise ValueError("disk full")
-
-    with pytest.raises(ValueError, match="disk full"):
-        failing()
-
-    assert not db.in_transaction
-
-
-def test_commit_that_fails_leaves_no_transaction_open(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("CREATE TABLE child (queue_id REFERENCES broker_queue DEFERRABLE INITIALLY DEFERRED)")
 
-    with pytest.raises(sqlite3.IntegrityError), writing(db):
-        db.execute("INSERT INTO child VALUES (99)")
+    def write() -> None:
+        with writing(db):
+            put_queue(db, "Orders", is_receive_enabled=True)
+            failing(db)
 
-    assert (db.in_transaction, db.execute("SELECT * FROM child").fetchall()) == (
-        False,
-        [],
-    )
+    with pytest.raises(error):
+        write()
+
+    assert (db.in_transaction, queues(db)) == (False, {})
 
 
 def test_a_connection_writes_in_its_own_epoch_only(db: DaemonConnection) -> None:

@@ -31,27 +31,17 @@ from broker.store.sqlite.metadata import (
     put_service,
     queues,
 )
-from broker.store.sqlite.views import (
-    COUNTED,
-    FILE_VIEWS,
-    QUEUE,
-    STATUS_FUNCTION,
-    FileView,
-    attach,
-    guid,
-    instant,
-    queue_numbers,
-)
+from broker.store.sqlite.views import FILE_VIEWS, QUEUE, STATUS_FUNCTION, FileView, attach, guid, instant, queue_numbers
 from tests.support.shop import Shop
 
-Ask = Callable[[str], list[tuple[object, ...]]]
+Ask = Callable[..., list[tuple[object, ...]]]
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Ask]:
-    """The rows of a statement over a database with one of everything."""
-    path = tmp_path / "orders.db"
-    with closing(open_store(path)) as db:
+    """The rows of a statement over msdb and a database with one of everything; of that unless msdb is named."""
+    paths = {"msdb": tmp_path / "msdb.db", "orders": tmp_path / "orders.db"}
+    with closing(open_store(paths["msdb"])) as msdb, closing(open_store(paths["orders"])) as db:
         for validation in Validation:
             put_message_type(db, f"T {validation}", validation)
         put_contract(db, "C", {"T JSON": SentBy.INITIATOR, "T EMPTY": SentBy.TARGET, "DEFAULT": SentBy.ANY})
@@ -62,97 +52,135 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
         put_priority(db, Priority("Unknown", "Nothing", None, None, 1))
         for contract in ("C", "DEFAULT", "Nothing"):
             begin_dialog(db, from_service="S", to_service="R", contract=contract)
-        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
-        views = SystemViews(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict)
-        yield lambda statement: views.select(statement, database="orders").rows
+        for where, permission, securable, principal, state in [
+            (msdb, Permission.CONNECT, "*", "CN=a", PermissionState.GRANT),
+            (msdb, Permission.SEND, "//far", "public", PermissionState.DENY),
+            (db, Permission.SEND, "S", "b", PermissionState.GRANT),
+            (db, Permission.SEND, "S*", "b", PermissionState.DENY),
+        ]:
+            put_permission(where, PermissionRule(permission, securable, parse_principal(principal), state))
+        put_binding(db, RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True))
+        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in {*SELF_MADE, MSDB_ROUTES}}
+        views = SystemViews(databases=paths, snapshots=snapshots, transmission_statuses=dict)
+        yield lambda statement, database="orders": views.select(statement, database=database).rows
 
 
-def test_message_types_have_the_letters_of_the_original(ask: Ask) -> None:
-    made = ask("SELECT name, validation, validation_desc FROM sys.service_message_types WHERE message_type_id >= 65536")
+JOINS: dict[str, tuple[str, list[tuple[object, ...]]]] = {
+    "letters of the original": (
+        (
+            "SELECT name, validation, validation_desc FROM sys.service_message_types WHERE message_type_id >= 65536"
+            " ORDER BY name"
+        ),
+        [
+            ("T EMPTY", "E", "EMPTY"),
+            ("T JSON", "J", "JSON"),
+            ("T NONE", "N", "NONE"),
+            ("T WELL_FORMED_XML", "X", "XML"),
+        ],
+    ),
+    "what is built in, once": (
+        (
+            "SELECT name, message_type_id, validation FROM sys.service_message_types WHERE name = 'DEFAULT' UNION ALL"
+            " SELECT count(*), NULL, NULL FROM sys.service_message_types WHERE message_type_id < 65536 UNION ALL"
+            " SELECT * FROM (SELECT name, NULL, NULL FROM sys.service_contracts"
+            " WHERE service_contract_id < 65536 ORDER BY 1)"
+        ),
+        [
+            ("DEFAULT", 14, "N"),
+            (6, None, None),
+            ("DEFAULT", None, None),
+            ("http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice", None, None),
+        ],
+    ),
+    "a contract and its message types": (
+        (
+            "SELECT t.name, is_sent_by_initiator, is_sent_by_target FROM sys.service_contracts c"
+            " JOIN sys.service_contract_message_usages u ON u.service_contract_id = c.service_contract_id"
+            " JOIN sys.service_message_types t ON t.message_type_id = u.message_type_id"
+            " WHERE c.name IN ('C', 'DEFAULT') ORDER BY c.name, t.name"
+        ),
+        [("DEFAULT", 1, 1), ("T EMPTY", 0, 1), ("T JSON", 1, 0), ("DEFAULT", 1, 1)],
+    ),
+    "a service and its contracts": (
+        (
+            "SELECT s.name, u.service_contract_name, c.name FROM sys.services s"
+            " JOIN sys.service_contract_usages u ON u.service_id = s.service_id"
+            " LEFT JOIN sys.service_contracts c ON c.service_contract_id = u.service_contract_id ORDER BY 2"
+        ),
+        [("S", "C", "C"), ("S", "DEFAULT", "DEFAULT"), ("S", "Nothing", None)],
+    ),
+    "priorities": (
+        (
+            "SELECT p.name, p.priority, c.name, s.name, p.remote_service_name, p.service_contract_name,"
+            " p.local_service_name FROM sys.conversation_priorities p"
+            " LEFT JOIN sys.services s ON s.service_id = p.local_service_id"
+            " LEFT JOIN sys.service_contracts c ON c.service_contract_id = p.service_contract_id ORDER BY p.priority_id"
+        ),
+        [
+            ("P", 9, "C", "S", "R", "C", "S"),
+            ("Any", 5, None, None, None, None, None),
+            ("Unknown", 1, None, None, None, "Nothing", None),
+        ],
+    ),
+    "conversations": (
+        "SELECT service_contract_name, service_contract_id, priority FROM sys.conversation_endpoints ORDER BY 1",
+        [("C", 65536, 9), ("DEFAULT", 6, 5), ("Nothing", None, 1)],
+    ),
+    "groups": ("SELECT service_name, conversations, service_id FROM sys.conversation_groups", [("S", 1, 1)] * 3),
+    "who may send": (
+        (
+            "SELECT class, class_desc, major_id, type, permission_name, state, state_desc, securable_name, grantee_name"
+            " FROM sys.database_permissions ORDER BY securable_name"
+        ),
+        [
+            (17, "SERVICE", 1, "SN", "SEND", "G", "GRANT", "S", "b"),
+            (17, "SERVICE", None, "SN", "SEND", "D", "DENY", "S*", "b"),
+        ],
+    ),
+    "bindings": (
+        "SELECT * FROM sys.remote_service_bindings",
+        [("b", 1, None, "//far", None, None, 1, "CN=far")],
+    ),
+    "routes": (
+        "SELECT * FROM sys.routes",
+        [("AutoCreatedLocal", 1, None, None, None, None, "LOCAL", None, 1, 0)],
+    ),
+    "services": (
+        "SELECT * FROM sys.services",
+        [("S", 1, None, 1, "Q", '["C", "DEFAULT", "Nothing"]')],
+    ),
+}
 
-    assert {
-        ("T NONE", "N", "NONE"),
-        ("T EMPTY", "E", "EMPTY"),
-        ("T WELL_FORMED_XML", "X", "XML"),
-        ("T JSON", "J", "JSON"),
-    } == set(made)
+
+@pytest.mark.parametrize("name", JOINS)
+def test_views_show_what_statements_have_made(ask: Ask, name: str) -> None:
+    query, rows = JOINS[name]
+
+    assert rows == ask(query)
 
 
-def test_what_is_built_in_is_shown_once(ask: Ask) -> None:
-    types = ask("SELECT name, message_type_id, validation FROM sys.service_message_types WHERE message_type_id < 65536")
-    contracts = ask("SELECT name, service_contract_id FROM sys.service_contracts WHERE service_contract_id < 65536")
+def test_permissions_of_the_instance_are_in_every_database_and_those_of_a_database_in_it_alone(ask: Ask) -> None:
+    connect = [(105, "ENDPOINT", 1, 0, None, None, "CO", "CONNECT", "G", "GRANT", "*", "CN=a")]
 
-    assert [("DEFAULT", 14, "N")] == [row for row in types if row[0] == "DEFAULT"]
-    assert 6 == len(types)
-    assert {"DEFAULT", "http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice"} == {
-        name for name, _ in contracts
-    }
+    assert [connect] * 2 == [ask("SELECT * FROM sys.server_permissions", name) for name in ("msdb", "orders")]
+    assert [("//far", "public")] == ask("SELECT securable_name, grantee_name FROM sys.database_permissions", "msdb")
+    assert [] == ask("SELECT * FROM sys.remote_service_bindings", "msdb")
 
 
-def test_contract_joins_its_message_types(ask: Ask) -> None:
-    usages = ask(
-        "SELECT t.name, u.is_sent_by_initiator, u.is_sent_by_target FROM sys.service_contracts c"
-        " JOIN sys.service_contract_message_usages u ON u.service_contract_id = c.service_contract_id"
-        " JOIN sys.service_message_types t ON t.message_type_id = u.message_type_id WHERE c.name IN ('C', 'DEFAULT')"
-        " ORDER BY c.name, t.name"
-    )
-
-    assert [("DEFAULT", 1, 1), ("T EMPTY", 0, 1), ("T JSON", 1, 0), ("DEFAULT", 1, 1)] == usages
-
-
-def test_service_joins_its_contracts(ask: Ask) -> None:
-    usages = ask(
-        "SELECT s.name, u.service_contract_name, c.name FROM sys.services s"
-        " JOIN sys.service_contract_usages u ON u.service_id = s.service_id"
-        " LEFT JOIN sys.service_contracts c ON c.service_contract_id = u.service_contract_id ORDER BY 2"
-    )
-
-    assert [("S", "C", "C"), ("S", "DEFAULT", "DEFAULT"), ("S", "Nothing", None)] == usages
-
-
-def test_priorities_join_contract_and_service(ask: Ask) -> None:
-    found = ask(
-        "SELECT p.name, p.priority, c.name, s.name, p.remote_service_name, p.service_contract_name,"
-        " p.local_service_name FROM sys.conversation_priorities p"
-        " LEFT JOIN sys.services s ON s.service_id = p.local_service_id"
-        " LEFT JOIN sys.service_contracts c ON c.service_contract_id = p.service_contract_id ORDER BY p.priority_id"
-    )
-
-    assert [
-        ("P", 9, "C", "S", "R", "C", "S"),
-        ("Any", 5, None, None, None, None, None),
-        ("Unknown", 1, None, None, None, "Nothing", None),
-    ] == found
-
-
-def test_conversations_tell_their_contract_priority_and_group(ask: Ask) -> None:
-    endpoints = ask("SELECT service_contract_name, service_contract_id, priority FROM sys.conversation_endpoints")
-    groups = ask("SELECT service_name, conversations, service_id FROM sys.conversation_groups")
-
-    assert {("C", 65536, 9), ("DEFAULT", 6, 5), ("Nothing", None, 1)} == set(endpoints)
-    assert [("S", 1, 1)] * 3 == groups
-
-
-# --- test_attached ---
-# A file under a name on somebody else's connection: read only, and only if it is a database of the broker.
+# --- attached files ---
 
 
 @pytest.fixture
 def asking() -> Iterator[sqlite3.Connection]:
-    """A connection that holds nothing of its own."""
+    """A connection to no file."""
     with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None)) as db:
         yield db
 
 
-def test_the_queues_of_an_attached_file_have_their_numbers(shop: Shop, asking: sqlite3.Connection) -> None:
+def test_an_attached_file_is_read_only(shop: Shop, asking: sqlite3.Connection) -> None:
     attach(asking, shop.path, "one")
 
     assert {name: queue.queue_id for name, queue in queues(shop.connect()).items()} == queue_numbers(asking, "one")
-
-
-def test_an_attached_file_cannot_be_written(shop: Shop, asking: sqlite3.Connection) -> None:
-    attach(asking, shop.path, "one")
-
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         asking.execute("DELETE FROM one.broker_route")
 
@@ -169,12 +197,7 @@ def test_what_is_no_database_of_the_broker_is_not_attached(
         attach(asking, path, "one")
 
 
-def test_tables_whose_rows_may_be_counted_are_tables(shop: Shop) -> None:
-    assert set(shop.look("SELECT name FROM sqlite_schema WHERE type = 'table'")) >= COUNTED
-
-
-# --- test_file_view ---
-# A view over a file, as SQL.
+# --- a view as SQL ---
 
 
 VIEW = FileView(
@@ -208,71 +231,7 @@ def test_view_without_a_file_has_its_columns_and_no_row() -> None:
         )
 
 
-# --- test_permission_view ---
-# The views of permissions and remote service bindings, over what statements have stored.
-
-
-OWN = {*SELF_MADE, MSDB_ROUTES}
-PermissionViewAsk = Callable[..., list[tuple[object, ...]]]
-
-
-def rule(
-    permission: Permission, securable: str, principal: str, state: PermissionState = PermissionState.GRANT
-) -> PermissionRule:
-    return PermissionRule(permission, securable, parse_principal(principal), state)
-
-
-@pytest.fixture
-def ask_of_permission_view(tmp_path: Path) -> Iterator[PermissionViewAsk]:
-    """The rows of a statement over msdb and a database."""
-    paths = {"msdb": tmp_path / "msdb.db", "orders": tmp_path / "orders.db"}
-    with closing(open_store(paths["msdb"])) as msdb, closing(open_store(paths["orders"])) as orders:
-        put_permission(msdb, rule(Permission.CONNECT, "*", "CN=a"))
-        put_permission(msdb, rule(Permission.SEND, "//far", "public", PermissionState.DENY))
-        put_queue(orders, "Q", is_receive_enabled=True)
-        put_service(orders, "S", queues(orders)["Q"].queue_id, frozenset())
-        put_permission(orders, rule(Permission.SEND, "S", "b"))
-        put_permission(orders, rule(Permission.SEND, "S*", "b", PermissionState.DENY))
-        put_binding(orders, RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True))
-        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in OWN}
-        views = SystemViews(databases=paths, snapshots=snapshots, transmission_statuses=dict)
-        yield lambda statement, database="orders": views.select(statement, database=database).rows
-
-
-@pytest.mark.parametrize("database", ["msdb", "orders"])
-def test_who_may_connect_is_of_the_instance(ask_of_permission_view: PermissionViewAsk, database: str) -> None:
-    rows = ask_of_permission_view("SELECT * FROM sys.server_permissions", database)
-
-    assert [(105, "ENDPOINT", 1, 0, None, None, "CO", "CONNECT", "G", "GRANT", "*", "CN=a")] == rows
-
-
-def test_who_may_send_is_of_each_database(ask_of_permission_view: PermissionViewAsk) -> None:
-    columns = "class, class_desc, major_id, type, permission_name, state, state_desc, securable_name, grantee_name"
-    query = f"SELECT {columns} FROM sys.database_permissions ORDER BY securable_name"
-
-    assert [
-        (17, "SERVICE", 1, "SN", "SEND", "G", "GRANT", "S", "b"),
-        (17, "SERVICE", None, "SN", "SEND", "D", "DENY", "S*", "b"),
-    ] == ask_of_permission_view(query)
-    assert [(17, "SERVICE", None, "SN", "SEND", "D", "DENY", "//far", "public")] == ask_of_permission_view(
-        query, "msdb"
-    )
-
-
-def test_bindings_are_shown(ask_of_permission_view: PermissionViewAsk) -> None:
-    assert [("b", 1, None, "//far", None, None, 1, "CN=far")] == ask_of_permission_view(
-        "SELECT * FROM sys.remote_service_bindings"
-    )
-    assert [] == ask_of_permission_view("SELECT * FROM sys.remote_service_bindings", "msdb")
-
-
-@pytest.mark.parametrize("view", ["server_permissions", "database_permissions", "remote_service_bindings"])
-def test_rows_can_be_counted(ask_of_permission_view: PermissionViewAsk, view: str) -> None:
-    assert 1 == len(ask_of_permission_view(f"SELECT count(*) FROM sys.{view}"))
-
-
-# --- test_system_view ---
-# The views over the file of a database: what each tells of the rows that are there.
+# --- rows of a database ---
 
 
 FAR = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -303,23 +262,6 @@ def add_message(db: sqlite3.Connection, *, body: bytes, queue_id: int = 1) -> No
     )
 
 
-def test_route_that_never_expires(db: sqlite3.Connection) -> None:
-    assert rows(db, FILE_VIEWS["sys.routes"]) == [
-        {
-            "name": "AutoCreatedLocal",
-            "route_id": 1,
-            "principal_id": None,
-            "remote_service_name": None,
-            "broker_instance": None,
-            "lifetime": None,
-            "address": "LOCAL",
-            "mirror_address": None,
-            "weight": 1,
-            "is_expired": 0,
-        }
-    ]
-
-
 @pytest.mark.parametrize(("now", "is_expired"), [(999.9, 0), (1000.0, 1), (2000.0, 1)])
 def test_route_is_expired_from_its_instant_on(db: sqlite3.Connection, now: float, is_expired: int) -> None:
     db.execute("UPDATE broker_route SET lifetime = 1000.0, broker_instance = ?", (FAR.bytes,))
@@ -331,19 +273,6 @@ def test_route_is_expired_from_its_instant_on(db: sqlite3.Connection, now: float
         row["broker_instance"],
         row["is_expired"],
     )
-
-
-def test_service_names_its_queue_and_contracts(db: sqlite3.Connection) -> None:
-    (row,) = rows(db, FILE_VIEWS["sys.services"])
-
-    assert row == {
-        "name": "//shop/Orders",
-        "service_id": 1,
-        "principal_id": None,
-        "service_queue_id": 1,
-        "queue_name": "OrdersQueue",
-        "contracts": '["//shop/C"]',
-    }
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -372,7 +301,6 @@ def test_endpoint_of_a_dialog_begun_here(db: sqlite3.Connection) -> None:
         "is_initiator": 1,
         "service_id": 1,
         "state": "CO",
-        "state_desc": "CONVERSING",
         "far_service": "//shop/Billing",
         "far_broker_instance": None,
         "send_sequence": 1,
@@ -384,16 +312,9 @@ def test_endpoint_of_a_dialog_begun_here(db: sqlite3.Connection) -> None:
         "service_contract_name": "c",
     }
     assert expected == {name: row[name] for name in expected}
-
-
-def test_every_state_has_its_words(db: sqlite3.Connection) -> None:
-    begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
-    told = {}
     for state in ConversationState:
         db.execute("UPDATE broker_conversation SET state = ?", (state.value,))
-        told[state.value] = rows(db, FILE_VIEWS["sys.conversation_endpoints"])[0]["state_desc"]
-
-    assert told == {state.value: state.name for state in ConversationState}
+        assert state.name == rows(db, FILE_VIEWS["sys.conversation_endpoints"])[0]["state_desc"]
 
 
 def test_a_closed_side_keeps_the_handle_that_its_application_has(db: sqlite3.Connection) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
+from broker.conversation.message_types import ERROR
 from broker.conversation.window import FIRST_BYTES
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.protocol.frame import Fault
@@ -26,11 +26,6 @@ from tests.support.dialog import far_initiator, far_target, open_database, queue
 NOW = 1_750_000_000.0
 NOTHING = WriteBatch(now=NOW, load_max_bytes=1000, known={1, 2})
 REQUEST = LoadRequest(endpoint_id=1, place=(0, 0), fragments=10, max_bytes=1000)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
 
 
 @pytest.fixture
@@ -71,6 +66,29 @@ def test_batch_with_nothing_to_do_writes_nothing(store: SqliteStore, dialog: Dia
     store.connection.execute("PRAGMA query_only = ON")
 
     assert store.write_in_writer(replace(NOTHING, is_maintenance_due=True)) == WriteResult()
+
+
+def test_each_part_of_a_batch_is_written(store: SqliteStore, path: Path, dialog: Dialog, arrival: WriteBatch) -> None:
+    db = store.connection
+    before = store.change_count()
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE own (n)")
+    assert before != store.change_count() == store.change_count()
+
+    result = store.write_in_writer(
+        replace(arrival, statuses={1: "waits"}, faults={1: Fault(-8430, "too large")}),
+    )
+
+    assert (1, {1}) == (result.received.delivered["Orders"], result.received.finished)
+    assert result.commit_seconds is not None
+    assert ["ER", "CO"] == states(db)
+    assert [ERROR, "T"] == [name for name, _ in queued(db)]
+    query = "SELECT transmission_status, transmission_status_time FROM broker_conversation WHERE endpoint_id = 1"
+    assert rows(db, query) == [("waits", NOW)]
+    assert (broker_instance(db), [1000]) == (
+        store.broker_instance,
+        rows(db, "SELECT fragment_size FROM broker_database"),
+    )
 
 
 def test_what_is_new_is_found_once_and_all_of_it_on_request(store: SqliteStore, dialog: Dialog) -> None:
@@ -141,33 +159,12 @@ def test_what_the_loop_loads_itself_or_does_not_fit_is_only_found(
 # --- writing ----------------------------------------------------------------------------------------------------
 
 
-def test_arrivals_are_stored(store: SqliteStore, arrival: WriteBatch) -> None:
-    result = store.write_in_writer(arrival)
-
-    assert 1 == result.received.delivered["Orders"]
-    assert result.commit_seconds is not None
-    assert [("T", b"hello")] == queued(store.connection)
-
-
-def test_statuses_are_saved(store: SqliteStore, dialog: Dialog) -> None:
-    store.write_in_writer(replace(NOTHING, statuses={1: "waits"}))
-
-    query = "SELECT transmission_status, transmission_status_time FROM broker_conversation"
-    assert rows(store.connection, query) == [("waits", NOW)]
-
-
 def test_expired_dialogs_end_only_when_maintenance_is_due(store: SqliteStore, dialog: Dialog) -> None:
     late = replace(NOTHING, now=time.time() + 61)
 
     assert (store.write_in_writer(late).finished, states(store.connection)) == ([], ["CO"])
     result = store.write_in_writer(replace(late, is_maintenance_due=True))
     assert (result.finished, states(store.connection)) == ([1], ["ER"])
-
-
-def test_dialog_that_cannot_be_sent_fails_and_is_finished(store: SqliteStore, dialog: Dialog) -> None:
-    result = store.write_in_writer(replace(NOTHING, faults={1: Fault(-8430, "too large")}))
-
-    assert ({1}, ["ER"]) == (result.received.finished, states(store.connection))
 
 
 def test_the_next_timer_is_returned(store: SqliteStore, dialog: Dialog, arrival: WriteBatch) -> None:
@@ -229,20 +226,6 @@ def test_the_log_is_copied_back_by_the_daemon_before_an_application_has_to(
 # --- the file and its failures ------------------------------------------------------------------------------------
 
 
-def test_it_knows_its_identity_and_fixes_by_what_messages_are_cut(store: SqliteStore) -> None:
-    assert broker_instance(store.connection) == store.broker_instance
-    assert [1000] == rows(store.connection, "SELECT fragment_size FROM broker_database")
-
-
-def test_commit_of_another_connection_changes_the_count(store: SqliteStore, path: Path) -> None:
-    before = store.change_count()
-    with closing(sqlite3.connect(path)) as other, other:
-        other.execute("CREATE TABLE own (n)")
-
-    assert before != store.change_count()
-    assert store.change_count() == store.change_count()
-
-
 def test_nothing_is_stored_into_a_file_that_is_gone_and_it_goes_on_when_that_is_back(
     store: SqliteStore, path: Path, arrival: WriteBatch
 ) -> None:
@@ -264,13 +247,6 @@ def test_what_was_stored_while_the_file_went_is_not_acknowledged(
     store.connection.set_trace_callback(lambda _: path.exists() and path.rename(path.with_name("away")))
 
     assert "the file is gone" in refusal(store, arrival)
-
-
-def test_backup_that_is_put_over_the_open_file_is_noticed(store: SqliteStore, path: Path, tmp_path: Path) -> None:
-    shutil.copy(path, tmp_path / "backup")
-    (tmp_path / "backup").replace(path)
-
-    assert "was replaced by another one" in refusal(store)
 
 
 def test_full_disk_is_reported_and_a_probe_shows_when_there_is_space(store: SqliteStore, arrival: WriteBatch) -> None:
@@ -296,12 +272,6 @@ def test_writer_that_does_not_end_is_reported_and_waited_for(
 
     assert "another connection keeps a write transaction open: end it" in problem
     assert [("T", b"hello")] == queued(store.connection)
-
-
-def test_file_that_may_only_be_read_is_reported(store: SqliteStore, arrival: WriteBatch) -> None:
-    store.connection.execute("PRAGMA query_only = ON")
-
-    assert "cannot be written: the user of this program has to" in refusal(store, arrival)
 
 
 def test_damaged_file_is_reported(path: Path, arrival: WriteBatch) -> None:
@@ -345,12 +315,7 @@ def test_process_that_stood_still_for_too_long_acknowledges_nothing(
     store.connection.is_confirmed = lambda: next(remaining, False)
 
     assert LAPSED == refusal(store, arrival)
-    assert stored == len(queued(store.connection))
-
-
-def test_process_that_is_not_confirmed_finds_nothing_and_gives_no_connection(store: SqliteStore) -> None:
-    store.connection.is_confirmed = lambda: False
-
     assert LAPSED == refusal(store, replace(NOTHING, find=Find.NEW))
     with pytest.raises(DemotedError, match=LAPSED):
         store.catalog_connection()
+    assert stored == len(queued(store.connection))
