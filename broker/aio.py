@@ -250,7 +250,7 @@ async def receive(
 
     Raises:
         ConversationError: 628 there is no transaction; and those of `broker.receive`.
-        StoreUnavailableError: this file is no database of the broker, or stayed locked.
+        StoreUnavailableError: this file is not a database of the broker, or stayed locked.
     """
     check_awaited(db)
     handle = _handle(conversation)

@@ -1,11 +1,11 @@
 """
-What each operation of the admin API does, without HTTP: a request and its caller in, an answer out, or an error.
+The operations of the admin API, without HTTP: each takes a request and its caller, and returns an answer or raises.
 
 Everything that blocks (a SELECT, parsing, files) runs in threads: a slow question must hold up neither traffic nor the
-resolving of names. Every change goes through `broker.catalog.execute`, the one door, and is written to the audit first.
+resolving of names. Every change goes through `broker.catalog.execute` and is written to the audit first.
 
 The JSON schemas of requests and answers are those of `/v1/openapi.json`. A request with a field that is not written
-here is refused: a misspelt option must not be an option left out.
+here is refused, so that a misspelt option is not taken for one that was left out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most
 AFTER_MAX = 2**53  # what every JSON reader takes for a whole number
 FOLLOW_SECONDS = 10.0  # at most, that an answer about the next change of a drain is waited for
 SIGNAL = Caller("signal SIGHUP", "a process of this machine", AdminRole.ADMIN)
-# Settings of this name decide who is believed, wherever they are.
+# Settings of this name decide which peers and clients are trusted, in any section.
 _OF_ADMIN = frozenset({"encryption", "authentication", "certificate", "private_key", "trust", "peers", "role_command"})
 # The first word after blanks and comments. Possessive, so that a text of any length takes no memory.
 _FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)
@@ -79,7 +79,7 @@ class SqlRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class SqlAnswer(msgspec.Struct, frozen=True):
-    """Rows of a SELECT, or messages about the statements carried out."""
+    """The rows of a SELECT, or the messages of executed statements."""
 
     columns: list[str] = []
     rows: list[list[Any]] = []
@@ -96,7 +96,7 @@ class ViewRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     name: Annotated[str, Meta(description="As in a SELECT: sys.routes, msdb.sys.routes, sys.dm_broker_connections ...")]
     limit: Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX, description="Rows in the answer.")] = PAGE_ROWS
     after: Annotated[
-        int, Meta(ge=0, le=AFTER_MAX, description="What the answer before this one gave; 0 for the first.")
+        int, Meta(ge=0, le=AFTER_MAX, description="`after` of the previous answer; 0 for the first page.")
     ] = 0
     database: DatabaseName = None
 
@@ -114,7 +114,7 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing about the configuration."""
+    """One finding about the configuration."""
 
     key: Annotated[str, Meta(description="The setting; of what the scripts say, the code of the lint.")]
     problem: str
@@ -125,7 +125,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Findings that are only counted: of one key in one file the first 1000 are told."""
+    """Findings that are only counted: of one key in one file the first 1000 are listed."""
 
     key: Annotated[str, Meta(description="The code of the lint.")]
     file: str | None
@@ -133,7 +133,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class CheckAnswer(msgspec.Struct, frozen=True):
-    """Whether the instance could start again, and what is legal but unwise."""
+    """Whether the instance could start again, with warnings about settings that are allowed but inadvisable."""
 
     ok: bool
     problems: list[Finding]
@@ -142,7 +142,7 @@ class CheckAnswer(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """RFC 9457. What begins with `number` is there when a statement was refused, the place only when it is known."""
+    """RFC 9457. `number` and the fields below it are set for a refused statement, the place only when it is known."""
 
     type: str
     title: str
@@ -162,7 +162,7 @@ class SettingInForce(msgspec.Struct, frozen=True):
     key: Annotated[str, Meta(description="As in the reference: endpoint.max_hops.")]
     value: Annotated[Any, Meta(description="As one writes it in the file; null where it is made once and kept.")]
     origin: Annotated[str, Meta(description="default, FILE:LINE:COLUMN, the name of a variable, or flag.")]
-    reload: Annotated[str, Meta(description="What makes a change count: live, reconnect or restart.")]
+    reload: Annotated[str, Meta(description="How a change takes effect: live, reconnect or restart.")]
 
 
 class ConfigAnswer(msgspec.Struct, frozen=True):
@@ -181,7 +181,7 @@ class DrainQuestion(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class DrainAnswer(msgspec.Struct, frozen=True):
-    """How far a drain is, and what has yet to leave, or would have to."""
+    """The progress of a drain, and the messages and peers that have not left."""
 
     stage: StageName
     sentence: str
@@ -190,19 +190,20 @@ class DrainAnswer(msgspec.Struct, frozen=True):
     unserved: Annotated[int, Meta(description="How many of them no connection takes now.")]
     peers: Annotated[int, Meta(description="Connections whose peers may still send.")]
     by_hop: Annotated[dict[str, int], Meta(description="Messages held, of the twenty next hops with most.")]
-    busy: Annotated[list[str], Meta(description="Databases that have yet to store or acknowledge what came.")]
+    busy: Annotated[list[str], Meta(description="Databases that have frames to store or to acknowledge.")]
     remaining_s: Annotated[float | None, Meta(description="Seconds until the time is up; null while it serves.")]
-    clean: Annotated[bool | None, Meta(description="Whether nothing was left behind; null until it has left.")]
+    clean: Annotated[bool | None, Meta(description="Whether every message has left; null until the drain has ended.")]
     changes: Annotated[int, Meta(description="What `since` takes.")]
     process: Annotated[
-        int | None, Meta(description="Id of the process that ends behind it; null where an application embeds it.")
+        int | None,
+        Meta(description="Id of the process that ends after the drain; null where an application embeds the instance."),
     ]
 
 
 class ReloadRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The configuration, as it is written now, is to hold."""
+    """Apply the configuration as it is written now."""
 
-    dry_run: Annotated[bool, Meta(description="Try everything, tell what would change, and change nothing.")] = False
+    dry_run: Annotated[bool, Meta(description="Try everything, report the changes, and change nothing.")] = False
 
 
 class ChangedSetting(msgspec.Struct, frozen=True):
@@ -219,19 +220,19 @@ class ChangedSetting(msgspec.Struct, frozen=True):
 
 
 class ReloadAnswer(msgspec.Struct, frozen=True):
-    """What has changed, or would."""
+    """The changes that a reload has made, or would make."""
 
     changed: Annotated[bool, Meta(description="Whether anything holds, or would, that did not before.")]
     dry_run: bool
     settings: list[ChangedSetting]
-    databases: Annotated[list[str], Meta(description="Those whose scripts had changed and were carried out again.")]
-    messages: Annotated[list[str], Meta(description="What these scripts did.")]
+    databases: Annotated[list[str], Meta(description="Those whose scripts had changed and were executed again.")]
+    messages: Annotated[list[str], Meta(description="Messages of these scripts.")]
     connections: Annotated[
         int, Meta(description="Connections that go on with what they had, where a change is for new ones.")
     ]
     waiting: Annotated[list[str], Meta(description="Settings whose new values wait for a restart.")]
     warnings: Annotated[
-        list[str], Meta(description="What is unwise about the settings that hold, or would, and was not before.")
+        list[str], Meta(description="Warnings about the settings in force after the reload that were not there before.")
     ] = []
 
 
@@ -313,9 +314,11 @@ class Api:
         """
         name = _VIEW_NAME.fullmatch(request.name)
         if name is None:
-            raise UnknownNameError(208, f"{request.name!r} is no view; a view is sys.name or database.sys.name")
+            raise UnknownNameError(
+                208, f"{request.name!r} is not the name of a view: write sys.name or database.sys.name"
+            )
         quoted = ".".join(f"[{part.replace(']', ']]')}]" for part in name.groups() if part is not None)
-        # One row more than asked for tells whether there is a next page.
+        # One row more than requested shows whether there is a next page.
         page = f"OFFSET {request.after} ROWS FETCH NEXT {request.limit + 1} ROWS ONLY"
         statement = f"SELECT * FROM {quoted} ORDER BY (SELECT NULL) {page}"  # noqa: S608 - a name in brackets, and numbers
         database = self._readable(request.database)
@@ -363,7 +366,7 @@ class Api:
         return await _drain_answer(drain)
 
     async def draining(self, request: DrainQuestion, _: Caller) -> DrainAnswer:
-        """What would have to leave, or has yet to; with `since`, as soon as that has changed."""
+        """Return the messages that have not left yet; with `since`, as soon as they have changed."""
         drain = self._instance.drain
         if request.since >= 0:
             await drain.changed(request.since, FOLLOW_SECONDS)
@@ -381,7 +384,7 @@ class Api:
         return _reload_answer(await self._instance.reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
 
     async def config(self, _: Nothing, __: Caller) -> ConfigAnswer:
-        """What the instance runs by."""
+        """Return every setting in force."""
         return config_answer(self._instance.settings)
 
     async def explain(self, request: ExplainRequest, caller: Caller) -> ExplainAnswer:
@@ -400,7 +403,7 @@ class Api:
 
     async def why(self, request: WhyRequest, caller: Caller) -> WhyAnswer:
         """
-        What this instance knows of a conversation or message; one that it does not know is no error.
+        Return the facts about a conversation or message; an unknown one is not an error.
 
         Texts of errors are left out for callers below admin, as bodies are.
         """
@@ -415,7 +418,7 @@ class Api:
 
     async def census(self, request: CensusRequest, caller: Caller) -> CensusAnswer:
         """
-        What lives in the databases.
+        Return the contents of the databases by age.
 
         Raises:
             UnknownNameError: no such database.
@@ -432,7 +435,7 @@ class Api:
 
     async def plan(self, request: PlanRequest, caller: Caller) -> PlanAnswer:
         """
-        What a script would do to routes and to conversations under way.
+        Return the effects that a script would have on routes and on conversations under way.
 
         Raises:
             StatementError: the script would be refused.
@@ -477,7 +480,7 @@ class Api:
 
 class QuestionThreads:
     """
-    The threads for questions, of which no role can have all. Loop-only.
+    The threads for queries, of which no role can have all. Loop-only.
 
     A SELECT may take ten seconds, and a caller may ask many at once. Viewers leave a thread to operators and admins,
     and viewers and operators together leave one to admins. Callers that have to wait are served in the order of their
@@ -512,25 +515,25 @@ class QuestionThreads:
 
 
 class ReloadAudit:
-    """What a caller may reload, and the record of it, as `broker.catalog.reload.ReloadObserver`."""
+    """Checks the permissions of a reload and records it, as `broker.catalog.reload.ReloadObserver`."""
 
     def __init__(self, entry: AuditEntry, caller: Caller) -> None:
         self._entry = entry
         self._caller = caller
 
     def allow(self, changed: Sequence[Difference]) -> None:
-        """See that the caller may change all of this; what decides who is believed takes an admin."""
+        """Check that the caller may change all of this; settings of admin access and of trust take the role admin."""
         keys = [one.key for one in changed if one.path[0] == "admin" or one.path[-1] in _OF_ADMIN]
         if keys:
             expected = f"a reload that changes {', '.join(keys)}"
             self._caller.expect(AdminRole.ADMIN, expected)
 
     def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
-        """The statements of changed scripts, as far as the caller may have them carried out."""
+        """The statements of changed scripts, up to the first that the caller may not execute."""
         return self._caller.permitted(statements)
 
     def note(self, database: str, statement: Statement) -> None:
-        """A statement of a changed script was carried out."""
+        """A statement of a changed script was executed."""
         self._entry.note(database, statement)
 
     def seal(self, statements: int) -> None:

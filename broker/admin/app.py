@@ -1,10 +1,10 @@
 """
-The admin API over HTTP: requests to values, values to answers, errors to problems. What is done is in `api`.
+The admin API over HTTP: requests to values, values to answers, errors to problems. The operations are in `api`.
 
 Before anything is done, and before a body is read, a request has passed the guard, which checks how it is written, and
 the authenticator, which identifies the caller. The Unix socket and the TCP port have an application each.
 
-The status page is for everybody: it holds no fact of the instance, and asks the API for the rest, as its reader.
+The status page is public: it holds no data of the instance, and requests them from the API as its reader.
 
 Source: Content Security Policy Level 3, Trusted Types.
 """
@@ -33,7 +33,7 @@ from broker.admin.auth import Authenticator, Caller, origin_of
 from broker.admin.events import Events
 from broker.admin.guard import check_content, check_fields, check_site, check_target
 from broker.admin.operations import BODY_MAX_BYTES, OPERATIONS, Operation, describe
-from broker.admin.problems import BodyTooLargeError, ForbiddenError, Handler, UnauthorizedError, secure, tell_problems
+from broker.admin.problems import BodyTooLargeError, ForbiddenError, Handler, UnauthorizedError, answer_problems, secure
 from broker.config.admin_access import AdminRole
 from broker.errors import BadRequestError
 
@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Parts:
     """
-    What an application is made of.
+    The parts of an application.
 
     Attributes:
         executor: Where long texts are read and answers become JSON, which may take a while.
@@ -81,10 +81,10 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
     The application.
 
     Args:
-        parts: What it is made of.
+        parts: Its parts.
         answers_to: Whether a host is this server, for a TCP port; None on the Unix socket.
     """
-    app = web.Application(middlewares=[tell_problems, _admitting(parts, answers_to)])
+    app = web.Application(middlewares=[answer_problems, _admitting(parts, answers_to)])
     app.on_response_prepare.append(_secure)
     description = msgspec.json.encode(describe(OPERATIONS, version=parts.version))
     large = asyncio.Semaphore(LARGE_BODIES)
@@ -153,7 +153,7 @@ def _is_connected(request: web.Request) -> bool:
 
 
 def _operation(request: web.Request) -> Operation | None:
-    """What is asked for; None when there is no such thing."""
+    """The requested operation; None when there is none."""
     resource = request.match_info.route.resource
     method = hdrs.METH_GET if request.method == hdrs.METH_HEAD else request.method
     return None if resource is None else _BY_ROUTE.get((method, resource.canonical))
@@ -179,7 +179,7 @@ async def _argument(
     The request as a value.
 
     Raises:
-        BadRequestError: what was sent is no such value.
+        BadRequestError: the request is not such a value.
         BodyTooLargeError, HTTPRequestTimeout: as `_body`.
     """
     if operation.method == hdrs.METH_GET:
@@ -223,11 +223,11 @@ def _parameters(request: web.Request) -> dict[str, str]:
     Path and query together.
 
     Raises:
-        BadRequestError: one of them stands there twice.
+        BadRequestError: one of them is given twice.
     """
     pairs = [*request.query.items(), *request.match_info.items()]
     if len({name for name, _ in pairs}) < len(pairs):
-        raise BadRequestError("a parameter stands there twice")
+        raise BadRequestError("a parameter is given twice")
     return dict(pairs)
 
 

@@ -1,7 +1,7 @@
 """
 The audit file: one JSON object a line for each change, on the disk before the change is committed.
 
-The lines of a script are written when all of it has been carried out and nothing is committed yet; a script that cannot
+The lines of a script are written when all of it has been executed and nothing is committed yet; a script that cannot
 be recorded is rolled back. Should a commit then fail, a second line with the same `request` says so. Refusals are
 recorded as well, at a bounded rate, so that refused requests do not fill the disk. Names, addresses and states are
 written, never a body, a key or a token.
@@ -64,7 +64,7 @@ class AuditUnavailableError(ResourceError):
 
 
 class AuditOutcome(StrEnum):
-    """What became of a change."""
+    """The outcome of a change."""
 
     DONE = "done"
     REFUSED = "refused"  # because of the request or its caller; nothing is changed
@@ -155,7 +155,7 @@ class AuditEntry:
         self.is_sealed = False
 
     def note(self, database: str, statement: Statement) -> None:
-        """A statement was carried out; nothing is committed yet."""
+        """A statement was executed; nothing is committed yet."""
         if len(self._lines) < LINES_MAX:
             text = render_statement(statement)[:STATEMENT_MAX]
             line = self.line(AuditOutcome.DONE, operation=words_of(statement), database=database, statement=text)
@@ -236,7 +236,7 @@ class ScriptEntry:
 
 
 def problem_in_short(error: BaseException) -> str:
-    """A sentence without the caller's text: where a statement is not understood, anything may stand in it."""
+    """A sentence without the caller's text: a statement that cannot be parsed may have secrets in it."""
     if isinstance(error, DdlSyntaxError):
         place = "" if error.span is None else f", line {error.span.line}, column {error.span.column}"
         return f"Msg {error.number}: not understood{place}"

@@ -1,13 +1,13 @@
 """
 The caller of a request to the admin API, decided by the one thing that proves it, and what it may do.
 
-A token that is shown decides alone, wherever it is shown, so that a person can do with less than they may. Else, on the
-Unix socket, the user and the groups of the process at its other end, as the system reports them; over TLS the client's
-certificate; and on a port of loopback the role that is for everybody there. A client that shows nothing elsewhere is
-refused, and so is one that comes to the port of loopback through a proxy, for then another machine may ask.
+A token that is shown decides alone, on any listener, so that a user can work with fewer permissions. Without one, on
+the Unix socket, the user and the groups of the process at its other end, as the system reports them; over TLS the
+certificate of the client; and on a port of loopback the role of all local users. A client that shows nothing elsewhere
+is refused, and so is one that uses the port of loopback through a proxy: the client may then be another machine.
 
-A SELECT takes the role viewer. What can be changed back takes operator; what destroys messages or conversations, and
-who may connect, send or be believed, takes admin. So does a statement that is not named here.
+A SELECT takes the role viewer. Changes that can be undone take operator; those that destroy messages or conversations,
+and those of trust and permissions, take admin. So does a statement that is not named here.
 
 Source: socket(7) and unix(7) of Linux, SO_PEERCRED, SO_PEERGROUPS.
 """
@@ -113,10 +113,10 @@ class Caller:
     A client or process that asks.
 
     Attributes:
-        who: As a key of `[admin.roles]`, or "anonymous".
+        who: Its name, as a key of `[admin.roles]`, or "anonymous".
         origin: The process or the address.
-        role: What it may do.
-        way_to_role: What to do to get a role, whose name is to be put where this has `{role}`.
+        role: Its permissions.
+        way_to_role: How to get a role, whose name replaces `{role}`.
         is_there: Whether it still waits for the answer, for what takes long to work out; for any thread.
     """
 
@@ -141,10 +141,10 @@ class Caller:
 
     def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
         """
-        The same statements, as far as this caller may have them carried out.
+        The same statements, up to the first that this caller may not execute.
 
         Raises:
-            ForbiddenError: in the place of the first that takes more.
+            ForbiddenError: in place of the first that takes a higher role.
         """
         for statement in statements:
             if isinstance(statement, Statement):
@@ -153,7 +153,7 @@ class Caller:
 
 
 def role_for(statement: Statement) -> AdminRole:
-    """The least role that may have this carried out."""
+    """The least role that may execute this."""
     match statement:
         case EndConversation():
             is_enough = not statement.cleanup
@@ -172,7 +172,7 @@ class Authenticator:
         admin: The settings.
         holders: The roles that are given.
         executor: Where files are read.
-        security: What the port brings to TLS; None when it speaks plain text.
+        security: The TLS of the port; None when it speaks plain text.
     """
 
     def __init__(
@@ -196,10 +196,10 @@ class Authenticator:
 
     async def caller(self, request: web.Request) -> Caller:
         """
-        Who this comes from.
+        Identify the caller of a request.
 
         Raises:
-            UnauthorizedError: nothing was shown that tells, or something that counts for nothing.
+            UnauthorizedError: nothing in the request identifies the caller, or it is not valid.
         """
         peer, address, origin = origin_of(request)
         shown = request.headers.get("Authorization")
@@ -309,7 +309,7 @@ def peer_of(descriptor: int) -> SocketPeer:
     The process at the other end of a connected Unix socket.
 
     Raises:
-        OSError: it is no such socket.
+        OSError: it is another kind of socket.
     """
     with socket.socket(fileno=os.dup(descriptor)) as sock:
         pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
@@ -341,7 +341,7 @@ def origin_of(request: web.Request) -> tuple[SocketPeer | None, str, str]:
     Where a request comes from.
 
     Returns:
-        The process, on a Unix socket; its user there, else the IP address; and both in words.
+        The process, on a Unix socket; its user there, or the IP address elsewhere; and both in words.
     """
     transport = request.transport
     if transport is None:

@@ -1,8 +1,8 @@
 """
-Talking to a running daemon over its admin socket, or its admin port: what the commands use.
+A client of a running daemon, over its admin socket or its admin port; the commands use it.
 
 A token goes over TLS, to loopback or through the socket file, never in plain text through a network. Over TLS the
-daemon's certificate is checked, against the CA that is named, else against those of the machine.
+daemon's certificate is checked, against the CA that is named, or those of the machine when none is.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
 
 TIMEOUT_SECONDS = 60.0
-ANSWER_MAX_BYTES = 256 * 1024 * 1024  # ten thousand rows of 26 KB; who answers need not be a daemon
-_CREDENTIALS = struct.Struct("3i")  # process, user and group of who listens; unix(7), SO_PEERCRED
+ANSWER_MAX_BYTES = 256 * 1024 * 1024  # ten thousand rows of 26 KB; the server may be another program
+_CREDENTIALS = struct.Struct("3i")  # process, user and group of the listener; unix(7), SO_PEERCRED
 REFUSED = 400  # the status of HTTP from which on nothing was done
 
 
@@ -51,7 +51,7 @@ class SocketNotPermittedError(BrokerError):
 
 class ClientCredentials(NamedTuple):
     """
-    What a client shows, and whom it believes.
+    The credentials of a client, and the CA that it trusts.
 
     Attributes:
         token: "" for none.
@@ -76,7 +76,7 @@ NO_CREDENTIALS = ClientCredentials()
 
 class AdminClient:
     """
-    Asks one daemon; each call is a connection of its own.
+    Sends requests to one daemon; each call makes its own connection.
 
     Args:
         where: The file of its socket, or the URL of its port, `http://host:port` or `https://host:port`.
@@ -106,7 +106,7 @@ class AdminClient:
         return AdminClient(self.where, timeout=seconds, credentials=self.credentials)
 
     def get(self, target: str) -> Any:
-        """The JSON behind a path; raises as `request`."""
+        """The JSON at a path; raises as `request`."""
         return self.request("GET", target)
 
     def sql(self, statement: str, database: str | None = None) -> Any:
@@ -118,13 +118,13 @@ class AdminClient:
         One request.
 
         Raises:
-            DaemonUnreachableError: no answer, or what answers is no daemon, or not the one that it should be.
+            DaemonUnreachableError: no answer, or not from a daemon, or from another daemon.
             ProblemError: the daemon refused.
             SocketNotPermittedError: the file of the socket may not be used.
             CertificateUnusableError: a file of the credentials cannot be used.
         """
         payload = None if body is None else json.dumps(body)
-        late = f"no answer within {self._timeout:g} s; what was asked may still be carried out"
+        late = f"no answer within {self._timeout:g} s; the request may still be executed"
         with self._answer(method, target, payload, late=late) as response:
             answer = _object(response)
             if response.status >= REFUSED:
@@ -132,7 +132,7 @@ class AdminClient:
             return answer
 
     def process(self) -> int | None:
-        """The process behind the socket file, as this machine counts it; None behind a port. Raises as `request`."""
+        """The process that listens on the socket file; None for a port. Raises as `request`."""
         if self._port is not None:
             return None
         try:
@@ -161,7 +161,7 @@ class AdminClient:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> DaemonUnreachableError | SocketNotPermittedError:
-        """What a request that failed says of the daemon."""
+        """The error of a failed request."""
         problem = _sentence(error)
         if self._port is None and isinstance(error, PermissionError):
             return SocketNotPermittedError(str(self.where), problem)
@@ -218,9 +218,9 @@ _USUAL_PORTS = {"http": 80, "https": 443}
 
 
 def _sentence(error: Exception) -> str:
-    """What went wrong, without a byte of what came that a terminal would obey."""
+    """The error as a sentence, without control characters of the answer."""
     if isinstance(error, BadStatusLine | UnknownProtocol):
-        return "what answers there speaks no HTTP: it is no admin port"
+        return "the answer is not HTTP: name the admin port of an instance"
     problem = str(getattr(error, "strerror", None) or error)
     return problem if problem.isprintable() else ascii(problem)[1:-1]
 

@@ -1,10 +1,10 @@
 """
-`GET /v1/events`: what the instance does, as server-sent events, one snapshot a second for all clients together.
+`GET /v1/events`: the activity of the instance as server-sent events, one snapshot a second for all clients together.
 
 Without a client only one row of the past is recorded a second. A snapshot is made once and its bytes are sent on every
 stream. A stream holds the newest only, so a slow reader misses some, and one that reads nothing is cut off. A snapshot
-that costs more than a hundredth of a second of processor time makes the next one wait longer, so that those who watch
-do not slow what they watch.
+that costs more than a hundredth of a second of processor time makes the next one wait longer, so that watching
+does not slow the instance.
 
 Source: HTML Living Standard, "Server-sent events".
 """
@@ -36,14 +36,14 @@ from broker.observe.instance import Running
 from broker.observe.snapshot import read_snapshot
 from broker.observe.stream import LATENCIES, SECTIONS, Counters, EventSample, StatsHistory, StatsStream, read_counters
 
-BEAT_SECONDS = 1.0  # between two snapshots
+SNAPSHOT_SECONDS = 1.0  # between two snapshots
 COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most
-BEAT_MAX_SECONDS = 5.0  # whatever it costs
-STREAMS_MAX = 16  # of one caller at one time
+SNAPSHOT_MAX_SECONDS = 5.0  # whatever it costs
+STREAMS_MAX = 16  # of one caller at the same time
 NUMBER_MAX = 18  # digits of an id; a row a second never gets there
 STUCK_SECONDS = 10.0  # for which a stream may take nothing before it is cut off
-STREAM_SECONDS = 300.0  # of life, after which who listens has to show again who it is
-STOCK_SECONDS, STOCK_SHARE = 5.0, 50  # between two looks into the files, and times as long as the last one took
+STREAM_SECONDS = 300.0  # of life, after which the client has to authenticate again
+STATS_SECONDS, STATS_SHARE = 5.0, 50  # between two reads of the files, and times as long as the last one took
 MEDIA_TYPE = "text/event-stream"
 _RETRY_MS = 1000
 
@@ -51,10 +51,10 @@ log = structlog.get_logger(__name__)
 
 
 class EventsRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What is listened to."""
+    """The parameters of a stream."""
 
     since: Annotated[
-        str | None, Meta(description="The id of the last event that was heard; as the header Last-Event-ID.")
+        str | None, Meta(description="The id of the last event that was received; as the header Last-Event-ID.")
     ] = None
     history: Annotated[bool, Meta(description="Whether to begin with the last ten minutes.")] = True
 
@@ -66,8 +66,8 @@ class Stream:
 
     Attributes:
         owner: The caller.
-        newest: What is to be sent next.
-        reason: Why nothing more is to be sent; "" as long as something is.
+        newest: The next bytes to send.
+        reason: Why the stream ends; "" while it does not.
         woken: Set by either.
     """
 
@@ -87,7 +87,7 @@ class Stream:
         self.woken.set()
 
     async def take(self) -> bytes:
-        """Wait for what is to be sent; it may be empty when the stream has ended."""
+        """Wait for the next bytes to send; empty when the stream has ended."""
         await self.woken.wait()
         self.woken.clear()
         data, self.newest = self.newest, b""
@@ -101,7 +101,7 @@ class Events:
     Args:
         instance: The instance.
         executor: Where files are read.
-        audit: Tells whether changes can be written down.
+        audit: Knows whether changes can be recorded.
         cpu: Seconds of processor time that this thread has used.
     """
 
@@ -109,19 +109,19 @@ class Events:
         self, instance: Running, executor: Executor, audit: Audit, *, cpu: Callable[[], float] = time.thread_time
     ) -> None:
         self.streams: set[Stream] = set()
-        self.past = StatsHistory()
+        self.history = StatsHistory()
         self._instance = instance
         self._executor = executor
         self._audit = audit
         self._cpu = cpu
         self._run = f"{time.time_ns():x}"
-        self._pulse = StatsStream()
+        self._changes = StatsStream()
         self._hops, self._trips = Latency(), Latency()
         self._latency: dict[str, float | None] = dict.fromkeys(LATENCIES)
-        self._stocks: Mapping[str, DatabaseStats | None] = {}
+        self._stats: Mapping[str, DatabaseStats | None] = {}
         self._problems = {"room_problem": "", "audit_problem": ""}
-        self._stocks_due = 0.0
-        self._stocking: asyncio.Task[None] | None = None
+        self._stats_due = 0.0
+        self._reading_stats: asyncio.Task[None] | None = None
         self._newest = b""
         self._asked = asyncio.Event()
         self._is_closed = False
@@ -129,14 +129,14 @@ class Events:
     def start(self, stack: AsyncExitStack) -> None:
         """Record the past, and make snapshots; `stack` ends it."""
         supervision = self._instance.supervision
-        supervision.keep_within(stack, "past", self._record)
-        supervision.keep_within(stack, "pulse", self._beat)
+        supervision.keep_within(stack, "history", self._record)
+        supervision.keep_within(stack, "snapshots", self._send_snapshots)
         stack.push_async_callback(self._leave_files)
 
     async def _leave_files(self) -> None:
-        if self._stocking is not None:
-            self._stocking.cancel()
-            await asyncio.gather(self._stocking, return_exceptions=True)
+        if self._reading_stats is not None:
+            self._reading_stats.cancel()
+            await asyncio.gather(self._reading_stats, return_exceptions=True)
 
     def close(self) -> None:
         """End all streams: the instance stops."""
@@ -150,7 +150,7 @@ class Events:
 
         Args:
             request: Of the client.
-            asked: What it is told.
+            asked: The parameters of the request.
             owner: The caller.
 
         Raises:
@@ -189,11 +189,11 @@ class Events:
         run, _, number = (asked.since or request.headers.get("Last-Event-ID") or "").rpartition("-")
         is_known = run == self._run and number.isascii() and number.isdigit() and len(number) <= NUMBER_MAX
         known = int(number) if is_known else 0
-        return retry + _event("history", self.past.since(known), self._id)
+        return retry + _event("history", self.history.since(known), self._id)
 
     @property
     def _id(self) -> str:
-        return f"{self._run}-{self.past.number}"
+        return f"{self._run}-{self.history.number}"
 
     async def _write(self, response: web.StreamResponse, request: web.Request, data: bytes) -> None:
         """Raises ConnectionError when the client has gone, or takes nothing."""
@@ -215,11 +215,11 @@ class Events:
         while True:
             counts = read_counters(self._instance)
             self._observe(counts)
-            self.past.record(counts, self._latency, at=time.time(), now=loop.time())
-            due = max(due + BEAT_SECONDS, loop.time())
+            self.history.record(counts, self._latency, at=time.time(), now=loop.time())
+            due = max(due + SNAPSHOT_SECONDS, loop.time())
             await asyncio.sleep(due - loop.time())
 
-    async def _beat(self) -> None:
+    async def _send_snapshots(self) -> None:
         """Make a snapshot every second while there are clients, for ever."""
         loop = asyncio.get_running_loop()
         while True:
@@ -233,19 +233,19 @@ class Events:
                 self._newest = data if self.streams else b""
                 for stream in self.streams:
                     stream.give(data)
-            wait = min(max(BEAT_SECONDS, COST_SHARE * (self._cpu() - used)), BEAT_MAX_SECONDS)
+            wait = min(max(SNAPSHOT_SECONDS, COST_SHARE * (self._cpu() - used)), SNAPSHOT_MAX_SECONDS)
             await asyncio.sleep(max(0.0, began + wait - loop.time()))
 
     def _snapshot(self) -> bytes:
-        self._refresh_stocks(asyncio.get_running_loop().time())
+        self._refresh_stats(asyncio.get_running_loop().time())
         sample = EventSample(
             snapshot=read_snapshot(self._instance, SECTIONS),
             counters=read_counters(self._instance),
-            stats=self._stocks,
+            stats=self._stats,
             latency=self._latency,
             **self._problems,
         )
-        return _event("pulse", {"id": self._id, **self._pulse.next(sample)}, self._id)
+        return _event("pulse", {"id": self._id, **self._changes.next(sample)}, self._id)
 
     def _observe(self, counts: Counters) -> None:
         """Update how long things took within the last second."""
@@ -253,21 +253,21 @@ class Events:
         quantiles = (*self._hops.update(counts.hops), *self._trips.update(counts.trips))
         self._latency = dict(zip(LATENCIES, (lag, *quantiles), strict=True))
 
-    def _refresh_stocks(self, now: float) -> None:
+    def _refresh_stats(self, now: float) -> None:
         """Have the files of databases read in a thread, when it is due."""
-        if now >= self._stocks_due and (self._stocking is None or self._stocking.done()):
-            self._stocking = asyncio.get_running_loop().create_task(self._read_stocks(), name="stocks")
+        if now >= self._stats_due and (self._reading_stats is None or self._reading_stats.done()):
+            self._reading_stats = asyncio.get_running_loop().create_task(self._read_stats(), name="database stats")
 
-    async def _read_stocks(self) -> None:
+    async def _read_stats(self) -> None:
         loop = asyncio.get_running_loop()
         paths = {name: endpoint.path for name, endpoint in self._instance.endpoints.items()}
         began = loop.time()
         state_dir = self._instance.settings.instance.state_dir
-        self._problems, self._stocks = await self._in_thread(
+        self._problems, self._stats = await self._in_thread(
             lambda: (self._problems_of(state_dir), read_database_stats(paths))
         )
         ended = loop.time()
-        self._stocks_due = ended + max(STOCK_SECONDS, STOCK_SHARE * (ended - began))
+        self._stats_due = ended + max(STATS_SECONDS, STATS_SHARE * (ended - began))
 
     def _problems_of(self, state_dir: Path) -> dict[str, str]:
         return {"room_problem": room_problem(state_dir) or "", "audit_problem": self._audit.problem()}
@@ -278,7 +278,7 @@ class Events:
     def _forget(self) -> None:
         """Forget what was for the last client: the next one begins again."""
         self._asked.clear()
-        self._pulse, self._newest, self._stocks_due = StatsStream(), b"", 0.0
+        self._changes, self._newest, self._stats_due = StatsStream(), b"", 0.0
 
 
 def _event(name: str, data: object, number: str = "") -> bytes:

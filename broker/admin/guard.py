@@ -1,11 +1,11 @@
 """
-How a request must be written: refuses those of web pages, and those that two programs could read differently.
+Checks of the form of a request: refuses those of web pages, and those that two programs could read differently.
 
-A browser runs the scripts of strangers on the machine of a person who may steer the instance. What it adds to their
-requests cannot be forged by them: `Host` must name this server, so that a name that is pointed at its address (DNS
-rebinding) is refused; `Origin` must be this very server, `Sec-Fetch-Site` must not speak of another site, and what a
-browser sends must be said to be JSON, which a form cannot say. A program may say nothing of its body, or what `curl -d`
-and urllib say unasked. No cookie is ever read.
+A browser runs scripts of foreign sites on the machine of a user who may control the instance. They cannot forge the
+headers that it adds to their requests: `Host` must name this server, so that a name that is pointed at its address (DNS
+rebinding) is refused; `Origin` must be this server, `Sec-Fetch-Site` must not name another site, and the body
+of a browser must be declared as JSON, which a form cannot do. A program may leave the content type out, or send the
+default of `curl -d` and urllib. No cookie is ever read.
 
 A path is what it says, character by character: nothing is decoded, joined or shortened, so that a proxy in front of the
 instance that forbids a path cannot be talked round. Nothing here reads a body, a clock or a file.
@@ -28,13 +28,13 @@ TARGET_MAX = 4096  # characters of path and query; a name of a database takes 12
 _CHARACTER = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"  # pchar of RFC 3986
 _PATH = re.compile(f"/(?:{_CHARACTER}+(?:/{_CHARACTER}+)*)?")
 _QUERY = re.compile(f"(?:{_CHARACTER}|[/?])*")
-# Escapes that stand for something a path is made of, or for no character of any name.
+# Escapes of characters with a meaning in a path, and of control characters.
 _AMBIGUOUS = re.compile(r"%(?:2[EeFf]|5[Cc]|25|[01][0-9A-Fa-f]|7[Ff])")
 _DOTS = frozenset({".", ".."})
 _ONCE = ("Host", "Origin", "Authorization", "Content-Type", "Content-Length", "Content-Encoding", "Sec-Fetch-Site")
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")  # a proxy writes them: another machine may ask
 _SITES = frozenset({"same-origin", "none"})  # this server's own page, or a person who typed the address
-_UNASKED = "application/x-www-form-urlencoded"  # what curl and urllib write unless told otherwise
+_UNASKED = "application/x-www-form-urlencoded"  # the default of curl and urllib
 _BROWSERS = ("Origin", "Referer", "Cookie", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")  # they write
 _LINK = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 _JSON = re.compile(r'application/json\s*(?:;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
@@ -77,17 +77,17 @@ def check_fields(headers: Headers) -> None:
     """
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
-            raise BadRequestError(f"the header {name} stands there twice")
+            raise BadRequestError(f"the header {name} is given twice")
 
 
 def check_site(
     headers: Headers, *, scheme: str, answers_to: Callable[[str], bool] | None, is_page: bool = False
 ) -> None:
     """
-    Refuse what a page of another site has a browser send.
+    Refuse a request that a page of another site has a browser send.
 
     Args:
-        headers: Of the request, each of those looked at once at most.
+        headers: Of the request, each of the checked ones once at most.
         scheme: `http` or `https`.
         answers_to: Whether a host is this server; None where it may be called anything, on a Unix socket.
         is_page: Whether a file of the status page is asked for, which a person may come to by a link of another site.
@@ -107,7 +107,7 @@ def check_site(
 
 def check_content(headers: Headers) -> None:
     """
-    Refuse a body that is not said to be JSON, as it is, by a browser, or is said to be something else by whomever.
+    Refuse a body that is not said to be JSON, as it is, by a browser, or is said to be something else.
 
     Raises:
         MediaTypeError: it says what has to be said.
@@ -127,7 +127,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_link(headers: Headers) -> bool:
-    """Whether a person follows a link into a window of its own: no script of the page that has it sees the answer."""
+    """Whether a user follows a link into a new window: no script of the page with the link sees the answer."""
     return all((_first(headers, name) or "").lower() == value for name, value in _LINK.items())
 
 

@@ -1,12 +1,12 @@
 """
 The port of observation: `/metrics`, and the three questions an orchestrator asks.
 
-`/livez`: does the loop run; an answer is the proof, and nothing else is checked, for an orchestrator that gets a no
-ends the process. `/startupz`: has everything come up. `/readyz`, and `/healthz` for those that know only that: should
-traffic come here. The answer is one word, with `?verbose` one line for each check; `?exclude=NAME` leaves one out, and
+`/livez`: does the loop run; an answer is the proof, and nothing else is checked, because an orchestrator ends the
+process on a failure. `/startupz`: has the start ended. `/readyz`, and `/healthz` for older probes: should traffic be
+sent here. The answer is one word, with `?verbose` one line for each check; `?exclude=NAME` leaves one out, and
 `/readyz/NAME` asks one alone. A store that fails is reported there and does not make the instance unready: its other
-databases work on. An instance whose own certificate has expired is not ready: no peer connects to it any more. Peers
-have no say: a gateway whose next hop is dead is as ready as one whose next hop is well.
+databases work on. An instance whose own certificate has expired is not ready: no peer can connect to it. Peers do
+not count: a gateway whose next hop is dead is as ready as one whose next hop is well.
 
 No client is authenticated here. So why a check is bad, which may name files, is sent to this machine alone: not through
 a proxy on it, and not to a page in a browser on it whose name is pointed here (DNS rebinding).
@@ -27,7 +27,7 @@ from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
 from broker.admin.guard import FORWARDED, host_name
-from broker.admin.problems import http_problem, tell_problems
+from broker.admin.problems import answer_problems, http_problem
 from broker.catalog.reload import reload_part
 from broker.observe.instance import Running
 from broker.observe.metrics import SECTIONS, Exposition
@@ -36,7 +36,7 @@ from broker.observe.status_rendering import certificate_part, own_certificate_pr
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
 WRONG_PORT = "this is the port of observe.listen; ask on the admin socket, or on the port of admin.listen"
-WITHHELD = "the reason is told on this machine: broker status"
+WITHHELD = "ask on this machine for the reason: broker status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ Checks = Callable[[], list[Check]]
 def observe_app(instance: Running, executor: Executor) -> web.Application:
     """The application; metrics are rendered by `executor`, which has one thread."""
     scrapes = Scrapes(instance, executor)
-    app = web.Application(middlewares=[tell_problems], client_max_size=CLIENT_MAX_BYTES)
+    app = web.Application(middlewares=[answer_problems], client_max_size=CLIENT_MAX_BYTES)
 
     async def scrape(request: web.Request) -> web.Response:
         body, content_type = await scrapes.text(request.headers.get("Accept", ""))
@@ -84,7 +84,7 @@ async def _elsewhere(request: web.Request) -> web.Response:
 
 
 def checks_of(instance: Running) -> dict[str, Checks]:
-    """What is looked at behind each path."""
+    """The checks of each path."""
 
     def live() -> list[Check]:
         return [
@@ -116,7 +116,7 @@ def checks_of(instance: Running) -> dict[str, Checks]:
 
 def _parts(instance: Running) -> dict[str, str]:
     """
-    What may fail while the instance as a whole works on, by name, with its problem; "" for none.
+    The parts that may fail while the instance works on, by name, each with its problem; "" for none.
 
     Stores, the roles of databases with a partner, the journal, files that are watched, and tasks that have died lately.
     """
@@ -187,14 +187,14 @@ def _is_address(host: str) -> bool:
 
 class Scrapes:
     """
-    The texts of `/metrics`, shared by scrapes that come together. Loop-only.
+    The texts of `/metrics`, shared by concurrent scrapes. Loop-only.
 
-    A text of many series takes a while to make, in a thread, and what belongs to the loop is copied on the loop before.
-    So one is made at a time; a scrape that comes meanwhile waits for the next one, which is as of after the request,
-    and all that wait get the same. However many come at once, the work is that of two.
+    A text of many series takes a while to render, in a thread, after the data of the loop were copied on the loop. So
+    one is made at a time. A scrape that arrives during that waits for the next one, which is newer than it, and all
+    that wait get the same text. However many arrive at once, the work is that of two.
 
     Args:
-        instance: Whose metrics they are.
+        instance: The source of the metrics.
         executor: Makes them; has one thread, because what is remembered from text to text is touched by it alone.
 
     Attributes:

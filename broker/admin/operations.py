@@ -1,5 +1,5 @@
 """
-The one table of what the admin API can do. The server's routes and `/v1/openapi.json` are both made from it.
+The table of the operations of the admin API. The server's routes and `/v1/openapi.json` are both made from it.
 
 GET never changes anything.
 """
@@ -52,7 +52,7 @@ class Operation:
         summary: One sentence for the description.
         call: A method of `Api`, called with the request and its caller; of `Events` when `is_stream`.
         request: Made of the path and the query for GET, of the body for POST.
-        answer: What it returns; None for an object that is described elsewhere.
+        answer: The type of its result; None for an object that is described elsewhere.
         refusals: The statuses special to it.
         role: The least that may ask.
         is_change: Whether it may change something; a refusal is then written to the audit.
@@ -77,7 +77,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/v1/sql",
-        "Carry out a SELECT over the system views, or a script of statements, which takes the role operator or admin",
+        "Execute a SELECT over the system views, or a script of statements, which takes the role operator or admin",
         Api.sql,
         request=SqlRequest,
         answer=SqlAnswer,
@@ -106,7 +106,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/v1/plan",
-        "What a script would do to routes and to conversations under way; nothing is changed",
+        "The effects that a script would have on routes and on conversations under way; nothing is changed",
         Api.plan,
         request=PlanRequest,
         answer=PlanAnswer,
@@ -124,7 +124,7 @@ OPERATIONS = (
     Operation(
         "GET",
         "/v1/census",
-        "What lives in the databases, and how old it is",
+        "The contents of the databases, and how old they are",
         Api.census,
         request=CensusRequest,
         answer=CensusAnswer,
@@ -143,7 +143,7 @@ OPERATIONS = (
     Operation(
         "GET",
         "/v1/drain",
-        "What would have to leave, or has yet to while the instance drains",
+        "The messages and peers that have not left yet",
         Api.draining,
         request=DrainQuestion,
         answer=DrainAnswer,
@@ -151,7 +151,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/v1/reload",
-        "Read the configuration again and have it hold, or with dry_run only tell what would change",
+        "Read the configuration again and apply it, or with dry_run only report the changes",
         Api.reload,
         request=ReloadRequest,
         answer=ReloadAnswer,
@@ -170,7 +170,7 @@ OPERATIONS = (
     Operation(
         "GET",
         "/v1/events",
-        "What the instance does, as server-sent events: the last ten minutes, then a snapshot every second",
+        "The activity of the instance as server-sent events: the last ten minutes, then a snapshot every second",
         Events.serve,
         request=EventsRequest,
         refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
@@ -193,7 +193,7 @@ OPERATIONS = (
 
 
 _REF = "#/components/schemas/{name}"
-# What any request may be told.
+# The failures of any request.
 _ALWAYS = (
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.UNAUTHORIZED,

@@ -40,7 +40,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MEDIA_TYPE = "application/problem+json"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-ERRORS_MAX = 1000  # of one configuration that are told one by one
+ERRORS_MAX = 1000  # of one configuration that are listed
 _TYPE = "urn:broker:problem:"
 # The header fields of every answer: no cache, no page.
 _CSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -172,12 +172,12 @@ def http_problem(error: web.HTTPException, path: str) -> web.Response:
 
 
 def refused_unread(status: HTTPStatus, detail: str) -> web.Response:
-    """The answer to what is no request that could be read at all."""
+    """The answer to bytes that cannot be read as a request."""
     return _answer(status, {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail})
 
 
 def _finding(error: SettingError) -> dict[str, Any]:
-    """One thing that is wrong with the configuration, as `/v1/check` tells it, and as a sentence."""
+    """One error of the configuration, as in `/v1/check`, and as a sentence."""
     found: dict[str, Any] = {"key": error.key, "problem": error.problem, "hint": error.hint, "text": error.shown}
     if error.span is not None:
         found |= {"file": error.span.source, "line": error.span.line, "column": error.span.column}
@@ -199,8 +199,8 @@ def _answer(status: HTTPStatus, members: Mapping[str, Any], headers: Mapping[str
 
 
 @web.middleware
-async def tell_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure is an answer of its own kind; one that is a bug is logged with its traceback."""
+async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every failure by its kind; a bug is logged with its traceback."""
     try:
         return await handler(request)
     except web.HTTPException as error:

@@ -4,16 +4,16 @@ The listeners of admin and observation: a Unix socket, a TCP port on loopback wh
 Started when the instance serves, and stopped before it lets go of what they show. They share nothing with traffic but
 the loop: what blocks has threads here, and a client that is slow keeps only itself waiting.
 
-Each listener has its own bound on connections, so a crowd on a TCP port leaves the Unix socket as it is. A connection
+Each listener has its own bound on connections, so many clients on a TCP port do not block the Unix socket. A connection
 counts from the moment it is accepted: aiohttp's own sites count none, and accept before a TLS handshake has ended. A
 handshake, the head of a request and a client that acknowledges nothing of its answer have a time limit; a client that
 is slow within these keeps its connection.
 
 After a reload another listener may follow on the same address. It has a copy of the socket and accepts from the same
-queue, so no client that connects meanwhile is refused; the one before ends when its requests have had their time.
+queue, so no client is refused between the two; the old one ends when its requests have had their time.
 
 A user that may open the socket file may steer the instance, so its mode is set before a client could connect. A file
-that a killed process left behind is replaced; one on which a process answers is never touched.
+that a killed process has left is replaced; one on which a process answers is never touched.
 """
 
 from __future__ import annotations
@@ -141,11 +141,11 @@ class AdminServer:
 
     async def prepare(self, settings: Settings, undo: AsyncExitStack) -> PreparedListeners:
         """
-        Listen where these settings say so, beside what listens now; what they say counts once it is carried out.
+        Make the listeners of these settings next to those in use; `carry_out` puts them in use.
 
         Args:
             settings: Those that shall hold.
-            undo: Takes back what was begun, unless its owner lets go of it to carry the change out.
+            undo: Undoes the preparation, unless its owner lets go of it to carry the change out.
 
         Raises:
             ListenFailedError, SettingError: as `start`; what was there is as it was.
@@ -167,7 +167,7 @@ class AdminServer:
         return change
 
     def carry_out(self, change: PreparedListeners) -> None:
-        """What was prepared counts from now on; those who are followed go when their requests have had their time."""
+        """Put prepared listeners in use; replaced ones end when their requests have had their time."""
         self._ways = change.ways
         self._parts.door.use(change.settings.admin, change.ways.holders, change.ways.security)
         self._parts.audit.path = change.settings.admin.audit
@@ -249,7 +249,7 @@ class AdminServer:
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """What the settings of the admin API come to on this machine; `digest` is of the files that TLS needs."""
+    """The access that `[admin]` gives on this machine; `digest` is of the files that TLS needs."""
 
     holders: Holders
     socket_group: int | None
@@ -288,7 +288,7 @@ def _digest(settings: Settings) -> bytes:
 
 @dataclass(slots=True)
 class PreparedListeners:
-    """What was prepared for other settings: the socket's file, and the listeners by name, None where there is none."""
+    """Prepared parts for other settings: the socket's file, and the listeners by name, None where there is none."""
 
     settings: Settings
     ways: _Ways
@@ -304,7 +304,7 @@ def _answers_to(security: Security | None, host: str) -> bool:
 
 def leave(code: int) -> None:
     """
-    End the process at once if a question is still under way; else do nothing.
+    End the process at once if a query is still under way; do nothing otherwise.
 
     The interpreter waits for every thread before it ends.
     """
@@ -392,7 +392,7 @@ def _unread(error: BaseException | None) -> web.Response:
     if isinstance(error, LineTooLong):
         detail = f"a request line or a header has at most {LINE_MAX_BYTES} bytes, and a request {FIELDS_MAX} headers"
         return refused_unread(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
-    return refused_unread(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request, or one that could be read in two ways")
+    return refused_unread(HTTPStatus.BAD_REQUEST, "the request is not valid HTTP/1.1, or could be read in two ways")
 
 
 class ListeningApp:
@@ -424,12 +424,12 @@ class ListeningApp:
         return ListenAddress(host, port)
 
     async def close(self) -> None:
-        """Accept no more, and end what is under way."""
+        """Stop accepting, and end requests under way."""
         self._stop_accepting()
         await self._end()
 
     async def retire(self) -> None:
-        """Accept no more, and end what is under way when it has had its time."""
+        """Stop accepting, and end requests under way when they have had their time."""
         self._stop_accepting()
         try:
             await asyncio.sleep(RETIRE_SECONDS)
@@ -451,7 +451,7 @@ class ListeningApp:
         await self._runner.cleanup()
 
     def _accept(self) -> None:
-        """Accept one client: a crowd that connects does not hold up the loop."""
+        """Accept one client, so that many that connect do not hold up the loop."""
         try:
             sock, _ = self.sock.accept()
         except OSError as error:
@@ -526,7 +526,7 @@ class SocketFile:
         Another group may open the file from now on, or none.
 
         Raises:
-            ListenFailedError: it cannot be given to that group; what held before may hold no more.
+            ListenFailedError: it cannot be given to that group; the old permissions may be lost.
         """
         try:
             self._path.chmod(MODE)
@@ -544,7 +544,7 @@ class SocketFile:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket file of a process that is no more."""
+    """Remove the socket file of a process that has ended."""
     problem = socket_problem(path)
     if problem is not None:
         raise ListenFailedError(str(path), problem)

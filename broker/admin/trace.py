@@ -1,13 +1,13 @@
 """
-A message, a plan and a conversation followed from instance to instance; nothing is sent but questions.
+Traces of a message, a plan and a conversation from instance to instance; only questions are sent.
 
-Each instance is asked what it would do with what the one before sends on; of several addresses the one that would be
-used now is followed. What arrives at an instance is decided by its msdb, so one at which the message arrives for a
-second time does again what it did the first time: a loop.
+Each instance is asked what it would do with a message that the one before forwards; of several addresses the one that
+would be used now is followed. The msdb of an instance decides about every message that arrives there, so an instance at
+which the message arrives a second time forwards it as before: a loop.
 
 For a plan the instance that makes it says where messages would go; every other one says what it would do with them now.
-For a conversation each instance on the way is also asked what it knows of it. A side that is found there has a way of
-its own, so from the target the sender is found, and the other way round.
+For a conversation each instance of the path is also asked what it knows of it. A side that is found there has its own
+path, so the sender is found from the target, and the reverse.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from broker.routing.explain import Explanation, Outcome
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
 HOPS_MAX = 255  # what the wire can count
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
-# Drops that no routing decision foretells: those of a gateway on the way, which tells only how many there were.
+# Drops that no routing decision shows: a gateway on the path knows only how many there were.
 _UNFORESEEN = (
     Disposition.HOPS_EXHAUSTED,
     Disposition.POOL_LIMIT,
@@ -86,7 +86,7 @@ class RoutingLoop(msgspec.Struct, frozen=True):
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """What was found: loops, and a sentence for each way whose end is not known."""
+    """Loops that were found, and a sentence for each path whose end is not known."""
 
     loops: list[RoutingLoop]
     unknown: list[str]
@@ -106,14 +106,14 @@ class Trace(msgspec.Struct, frozen=True):
     findings: Annotated[list[WhyFinding], Meta(description="Of all instances, in the order of the way.")]
     paths: Annotated[list[str], Meta(description="The ways that messages take, one sentence each.")]
     not_asked: Annotated[list[str], Meta(description="Who could not be asked, and why.")]
-    answers: Annotated[list[WhyAnswer], Meta(description="What each instance answered.")]
+    answers: Annotated[list[WhyAnswer], Meta(description="The answers of the instances.")]
 
 
 # --- asking ---
 
 
 class NotAskedError(BrokerError):
-    """The instance behind an address could not be asked."""
+    """The instance at an address could not be asked."""
 
     address: NetworkAddress
     problem: str
@@ -142,7 +142,7 @@ class Directory:
 
     def explain(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
         """
-        What the instance at this address would do.
+        Ask the instance at this address what it would do.
 
         Raises:
             NotAskedError: none answers there, it refuses to, or it is another instance that does.
@@ -157,10 +157,10 @@ class Directory:
 
     def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
         """
-        What the instance at this address knows of a conversation; it has been asked where a message would go before.
+        Ask the instance at this address about a conversation, after `explain`.
 
         Raises:
-            NotAskedError: it does not answer any more, or not like this version.
+            NotAskedError: it does not answer now, or not like this version.
         """
         return self._ask(address, lambda client: ask_why(client, conversation))
 
@@ -200,12 +200,12 @@ class Directory:
 
 
 def ask(client: AdminClient, request: ExplainRequest) -> ExplainAnswer:
-    """What one instance would do; raises as `_convert`, or ProblemError."""
+    """Ask one instance about a message; raises as `_convert`, or ProblemError."""
     return _convert(client, client.request("POST", "/v1/explain", msgspec.to_builtins(request)), ExplainAnswer)
 
 
 def ask_why(client: AdminClient, guid: UUID) -> WhyAnswer:
-    """What one instance knows of a conversation or message; raises as `_convert`, or ProblemError."""
+    """Ask one instance about a conversation; raises as `_convert`, or ProblemError."""
     return _convert(client, client.get(f"/v1/why/{guid}"), WhyAnswer)
 
 
@@ -227,23 +227,23 @@ def _convert(client: AdminClient, answer: Any, kind: type[_T]) -> _T:
 
 def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
     """
-    The way of a message from the instance that answered first.
+    Follow a message from the instance that answered first.
 
     Args:
-        first: What that instance would do.
+        first: The answer of that instance.
         ask: Gets the answer of the instance at an address; raises NotAskedError when it cannot.
     """
     hops = [first]
     while True:
-        told = hops[-1].explanation
-        if told.next_hop is None:
-            return TracedRoute(tuple(hops), TraceEnd.DECIDED, f"{_path(hops)}: {told.sentence}")
+        decision = hops[-1].explanation
+        if decision.next_hop is None:
+            return TracedRoute(tuple(hops), TraceEnd.DECIDED, f"{_path(hops)}: {decision.sentence}")
         if len(hops) > HOPS_MAX:
             return TracedRoute(
                 tuple(hops), TraceEnd.TOO_FAR, f"{_path(hops)}: after {HOPS_MAX} hops a message is dropped (11285)"
             )
-        address = parse_address(told.next_hop)
-        assert isinstance(address, NetworkAddress), "a next hop is no keyword"
+        address = parse_address(decision.next_hop)
+        assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
         try:
             answer = ask(address, _as_it_arrives(hops[-1]))
         except NotAskedError as error:
@@ -258,13 +258,13 @@ def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
 
 def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
     """The same message, at the next instance."""
-    told = answer.explanation
+    decision = answer.explanation
     return ExplainRequest(
-        to=told.to_service,
-        broker_instance=None if told.to_broker_instance is None else UUID(told.to_broker_instance),
-        conversation=UUID(told.conversation_id),
+        to=decision.to_service,
+        broker_instance=None if decision.to_broker_instance is None else UUID(decision.to_broker_instance),
+        conversation=UUID(decision.conversation_id),
         incoming=True,
-        from_target=told.is_from_target,
+        from_target=decision.is_from_target,
         peer=answer.principal,
     )
 
@@ -285,11 +285,11 @@ def follow_plan(
     arrivals: Iterable[ExplainAnswer], ask_here: Callable[[ExplainRequest], ExplainAnswer], ask_next: Asking
 ) -> Followed:
     """
-    Where messages would end up.
+    Follow messages after a plan.
 
     Args:
-        arrivals: What the instance that plans would do with them after the script.
-        ask_here: Gets its answer of now.
+        arrivals: The answers of the planning instance, as after the script.
+        ask_here: Gets its answer without the script.
         ask_next: Gets that of the instance at an address; raises NotAskedError when it cannot.
     """
     loops: list[RoutingLoop] = []
@@ -305,16 +305,16 @@ def follow_plan(
 
 
 def _question(answer: ExplainAnswer) -> ExplainRequest:
-    """What was answered."""
-    told = answer.explanation
-    first = told.passes[0]
+    """The request of an answer."""
+    decision = answer.explanation
+    first = decision.passes[0]
     return ExplainRequest(
-        told.to_service,
-        None if told.to_broker_instance is None else UUID(told.to_broker_instance),
-        UUID(told.conversation_id),
+        decision.to_service,
+        None if decision.to_broker_instance is None else UUID(decision.to_broker_instance),
+        UUID(decision.conversation_id),
         database=None if first.is_incoming else first.table,
         incoming=first.is_incoming,
-        from_target=told.is_from_target,
+        from_target=decision.is_from_target,
     )
 
 
@@ -361,26 +361,26 @@ class _Chain:
         self._conversation = conversation
         self._directory = directory
         self._asked = {first.broker_instance}
-        self._stations: list[_Station] = [_Station(told=first)]  # in the order of the way
+        self._stations: list[_Station] = [_Station(answer=first)]  # in the order of the way
 
     def run(self) -> None:
         """Follow the ways of every answer; those found on them are followed, too."""
         for answer in self.answers:  # grows while it is walked through
-            if answer.sides or answer is self.answers[0]:  # what a gateway would say of its own way is known already
+            if answer.sides or answer is self.answers[0]:  # a gateway's own path is known already
                 for way in answer.ways:
                     self._follow(way)
 
     def findings(self) -> list[WhyFinding]:
-        """Everything that was found, in the order of the way; a way that nothing waits for is no trouble."""
+        """All findings in the order of the path; those of a path on which no message waits are not severe."""
         is_waiting = any(side.held for answer in self.answers for side in answer.sides)
         is_waiting = is_waiting or any(answer.held for answer in self.answers)
         found: list[WhyFinding] = []
         for station in self._stations:
             if station.hop is not None:
-                dropped = station.told.dropped if station.told is not None and is_waiting else {}
+                dropped = station.answer.dropped if station.answer is not None and is_waiting else {}
                 of_way = [*station.loop, *hop_findings(station.hop, dropped)]
                 found += of_way if is_waiting else [_quiet(one) for one in of_way]
-            found += [] if station.told is None else station.told.findings
+            found += [] if station.answer is None else station.answer.findings
         return found
 
     def _follow(self, start: ExplainAnswer) -> None:
@@ -388,7 +388,7 @@ class _Chain:
         self.paths[way.sentence] = None
         for before, hop in zip(way.hops, way.hops[1:], strict=False):
             address = parse_address(before.explanation.next_hop or "")
-            assert isinstance(address, NetworkAddress), "a next hop is no keyword"
+            assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
             self._stations.append(_Station(hop, self._why(hop, address)))
         if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None
@@ -396,17 +396,17 @@ class _Chain:
             self._stations[-1].loop.append(_loop(way.hops[-1], way.sentence))
 
     def _why(self, hop: ExplainAnswer, address: NetworkAddress) -> WhyAnswer | None:
-        """What an instance on the way knows; None when it has told that already, or cannot be asked."""
+        """The answer of an instance of the path; None when it is known already, or the instance cannot be asked."""
         if hop.broker_instance in self._asked:
             return None
         self._asked.add(hop.broker_instance)
         try:
-            told = self._directory.why(address, self._conversation)
+            answer = self._directory.why(address, self._conversation)
         except NotAskedError as error:
             self.not_asked[str(error)] = None
             return None
-        self.answers.append(told)
-        return told
+        self.answers.append(answer)
+        return answer
 
 
 @dataclass(slots=True)
@@ -414,16 +414,16 @@ class _Station:
     """An instance on a way: what it would do, None for the first; what it knows, None when that is not new; a loop."""
 
     hop: ExplainAnswer | None = None
-    told: WhyAnswer | None = None
+    answer: WhyAnswer | None = None
     loop: list[WhyFinding] = field(default_factory=list)
 
 
 def hop_findings(hop: ExplainAnswer, dropped: Mapping[str, int]) -> Iterator[WhyFinding]:
-    """What an instance on the way would do with the message, and what it has dropped so far, by reason."""
+    """Yield the findings about an instance of the path: its decision on the message, and its drops so far by reason."""
     decision = hop.explanation
     service = decision.to_service
     table = decision.passes[-1].table
-    symptom = f"what comes to {hop.instance} for {service} does not get on"
+    symptom = f"messages for {service} do not get past {hop.instance}"
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
         remedy = remedy_of(decision.disposition, instance=hop.instance, service=service, table=table)
@@ -468,7 +468,7 @@ def _problem(decision: Explanation) -> tuple[str, str] | None:
 
 
 def _cause(findings: list[WhyFinding]) -> WhyFinding:
-    """Of the weightiest the one that is farthest on the way."""
+    """The last of the most severe findings."""
     weightiest = max(one.severity for one in findings)
     return [one for one in findings if one.severity == weightiest][-1]
 

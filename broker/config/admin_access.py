@@ -54,7 +54,7 @@ MODE = 0o600
 
 class AdminRole(IntEnum):
     """
-    What a client may do; each role may do what those below it may.
+    The permissions of a client; each role may do all that those below it may.
 
     VIEWER reads, OPERATOR makes changes that can be undone, ADMIN does everything.
     """
@@ -120,11 +120,13 @@ def parse_holder(text: str) -> RoleHolder:
     word, colon, name = text.partition(":")
     if not colon or not name or word not in list(HolderKind):
         raise HolderError(
-            f'{text!r} names nobody: write "user:NAME", "group:NAME", "token:NAME" or "certificate:CN=NAME"'
+            f'{text!r} does not name a holder: write "user:NAME", "group:NAME", "token:NAME" or "certificate:CN=NAME"'
         )
     kind = HolderKind(word)
     if kind is HolderKind.TOKEN and TOKEN_NAME.fullmatch(name) is None:
-        raise HolderError(f"{name!r} is no name of a token: 1 to 64 letters, digits, dots, hyphens and underscores")
+        raise HolderError(
+            f"{name!r} is not the name of a token: use 1 to 64 letters, digits, dots, hyphens and underscores"
+        )
     if kind is not HolderKind.CERTIFICATE:
         return RoleHolder(kind, name)
     try:
@@ -132,7 +134,7 @@ def parse_holder(text: str) -> RoleHolder:
     except PrincipalError as error:
         raise HolderError(str(error)) from None
     if principal.text == PUBLIC:
-        raise HolderError("a role for public would be one for everybody: name a certificate")
+        raise HolderError("a role for public would be a role for every client: name a certificate")
     return RoleHolder(kind, name, principal)
 
 
@@ -278,7 +280,7 @@ def read_tokens(path: Path) -> tuple[AdminToken, ...]:
     finally:
         os.close(descriptor)
     if len(data) > FILE_MAX_BYTES:
-        raise TokenFileError(str(path), "is above 1 MiB", "revoke tokens that nobody uses")
+        raise TokenFileError(str(path), "is above 1 MiB", "revoke tokens that are not in use")
     lines = data.decode(errors="replace").splitlines()
     return tuple(_read_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip())
 
@@ -300,7 +302,7 @@ def new_token(path: Path, name: str, role: AdminRole, *, now: datetime, expires_
                 2714, f"there is a token {name!r} already: revoke it first, or choose another name"
             )
         if len(tokens) >= TOKENS_MAX:
-            raise TokenFileError(str(path), f"holds {TOKENS_MAX} tokens", "revoke those that nobody uses")
+            raise TokenFileError(str(path), f"holds {TOKENS_MAX} tokens", "revoke those that are not in use")
         _write(path, [*tokens, AdminToken(name, role, digest_of(secret), now, expires_at)])
     return secret
 
@@ -324,7 +326,7 @@ def revoke_token(path: Path, name: str) -> AdminToken:
 
 
 def _check_custody(path: Path, status: os.stat_result) -> None:
-    hint = f"chmod 600 {path}, and make new tokens if somebody may have read it"
+    hint = f"chmod 600 {path}, and make new tokens if another user may have read it"
     if not stat.S_ISREG(status.st_mode):
         raise TokenFileError(str(path), "is not a plain file", "remove it, then use broker token new")
     if status.st_mode & 0o077:
@@ -390,5 +392,5 @@ def _write(path: Path, tokens: Sequence[AdminToken]) -> None:
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise TokenFileError(
-            str(path), f"cannot be written: {error.strerror}", "make room, or correct its mode"
+            str(path), f"cannot be written: {error.strerror}", "free some disk space, or correct its mode"
         ) from error

@@ -88,7 +88,7 @@ def _same_listeners(settings: Settings) -> Iterator[SettingFinding]:
     for (first, one), (second, other) in combinations(listeners, 2):
         if one is not None and other is not None and clash(one, other):
             problem = f'"{other}" is taken by {dotted(first)} = "{one}"'
-            yield SettingFinding(second, problem, "give each listener a port of its own")
+            yield SettingFinding(second, problem, "give each listener its own port")
 
 
 def _same_databases(settings: Settings) -> Iterator[SettingFinding]:
@@ -101,7 +101,7 @@ def _same_databases(settings: Settings) -> Iterator[SettingFinding]:
     for (first, one), (second, other) in combinations(settings.databases.items(), 2):
         taken = dotted(("databases", first))
         if os.path.normpath(one.path) == os.path.normpath(other.path):
-            hint = "give each database a file of its own"
+            hint = "give each database its own file"
             problem = f'"{other.path}" is also the file of {taken}'
             yield SettingFinding(("databases", second, "path"), problem, hint)
         if one.broker_instance is not None and one.broker_instance == other.broker_instance:

@@ -106,12 +106,12 @@ class EndpointSettings(Section, frozen=True):
     reuse_port: Annotated[bool, about(
         "Whether other instances of the same user on this machine may listen on the addresses of `listen` too, if "
         "they also set this (SO_REUSEPORT). The system gives each new connection to one of them. For gateways: an "
-        "instance with `[databases.NAME]` needs addresses of its own.",
+        "instance with `[databases.NAME]` needs its own addresses.",
         why="Two instances that are started with one configuration by mistake find that the port is taken.",
         reload=Reload.RESTART)] = False
     encryption: Annotated[Literal["disabled", "supported", "required"], about(
         "Whether connections are encrypted, with TLS 1.3. `supported` accepts both kinds on one port, and dials in "
-        "plain text only where a peer has no TLS. Plain text has to be spelled out: an instance that listens where "
+        "plain text only where a peer has no TLS. Plain text has to be set explicitly: an instance that listens where "
         "other machines reach it does not start without this key.",
         why="TLS needs a certificate, which has to be made. `supported` is for the time in which a network changes "
         "over: an attacker on the path can have the traffic in plain text.", reload=Reload.RECONNECT)] = "disabled"
@@ -128,12 +128,13 @@ class EndpointSettings(Section, frozen=True):
         "file's directory.",
         why="There is no default. Only the instance's user should be able to read it.", reload=Reload.RECONNECT)] = None
     trust: Annotated[tuple[Pattern, ...], about(
-        "PEM files, each a path or a pattern as in `routes.files`, with CAs or with the very certificates of peers; "
-        "this or `peers` is needed for `authentication`. Relative to the configuration file's directory.",
+        "PEM files, each a path or a pattern as in `routes.files`, with CAs or with the certificates of peers "
+        "themselves; this or `peers` is needed for `authentication`. Relative to the configuration file's directory.",
         why="Only you know whom to trust; the CAs of the web are not used.")] = ()
     peers: Annotated[tuple[Pattern, ...], about(
-        "PEM files as in `trust`, with the very certificates of peers. What one of these certificates has issued is "
-        "not trusted, also if it says that it is a CA. Relative to the configuration file's directory.",
+        "PEM files as in `trust`, with the certificates of peers themselves. A certificate that one of these "
+        "has issued is not trusted, even if the issuer says that it is a CA. Relative to the configuration file's "
+        "directory.",
         why="Off: one CA in `trust` is enough for most. `openssl req -x509` makes certificates that say CA:TRUE.")] = ()
     message_forwarding: Annotated[bool, about(
         "Whether messages that are for services elsewhere are forwarded; if not, they are dropped.",
@@ -212,13 +213,13 @@ class DatabaseSettings(Section, frozen=True):
         "to the configuration file's directory.",
         why="A remote database is identified by its certificate itself; no CA is used.")] = ()
     mirroring: Annotated[Literal["off", "lock", "command"], about(
-        "Who is the principal of this database: `off` this instance, always; `lock` whichever of the instances that "
-        "share the file has its lock; `command` the one that `role_command` names.",
+        "How the principal of this database is chosen: `off`: it is this instance, always; `lock`: the instance that "
+        "has the lock of the shared file; `command`: the one that `role_command` names.",
         why="One instance for one file is the usual case.", reload=Reload.RESTART)] = "off"
     role_command: Annotated[tuple[Word, ...], about(
         'For `mirroring = "command"`: a program and its arguments, run without a shell, that prints `principal`, '
         "`principal EPOCH` or `mirror`.",
-        why="What replicates the file knows which instance may write to it; there is no default.")] = ()
+        why="The software that replicates the file knows which instance may write to it; there is no default.")] = ()
     role_interval: Annotated[Duration, Meta(ge=0.1, le=HOUR), about(
         "Pause between two runs of `role_command`.",
         why="A change of roles is noticed within a second or so, for a few milliseconds of the machine.")] = 1.0
@@ -265,7 +266,7 @@ class AdminSettings(Section, frozen=True):
 
     socket: Annotated[StatePath, about(
         "Unix socket of the admin API. A relative path is relative to `instance.state_dir`.",
-        why="Whoever may write in the state directory may control the instance. The system allows 107 bytes.",
+        why="A user who may write in the state directory may control the instance. The system allows 107 bytes.",
     )] = Path("admin.sock")
     socket_group: Annotated[GroupName, about(
         "Group that may open the socket as well (mode 0660); its members may do what `roles` gives them. The "
@@ -276,23 +277,24 @@ class AdminSettings(Section, frozen=True):
         "client.",
         why="Off: the socket is enough for the commands.")] = None
     loopback_role: Annotated[Literal["none", "viewer", "operator", "admin"], about(
-        "What clients on loopback may do over TCP without a token or a certificate.",
+        "The role of clients on loopback that show neither a token nor a certificate over TCP.",
         why="Nothing listens unless `listen` says so, and many machines have a single user. Where yours has more, set "
         "it to none.")] = "admin"
     certificate: Annotated[OptionalConfigPath, about(
-        "PEM file with the certificate of `listen`, and behind it those between it and its CA; with one the port "
+        "PEM file with the certificate of `listen`, followed by those between it and its CA; with one the port "
         "speaks TLS 1.3 only. Relative to the configuration file's directory.",
         why="There is no default.")] = None
     private_key: Annotated[OptionalConfigPath, about(
         "PEM file with the key of `certificate`, without a password. Relative to the configuration file's directory.",
         why="There is no default. Only the instance's user should be able to read it.")] = None
     trust: Annotated[tuple[Pattern, ...], about(
-        "PEM files, each a path or a pattern as in `routes.files`, with the CAs or the very certificates of clients. "
+        "PEM files, each a path or a pattern as in `routes.files`, with CAs or with the certificates of clients "
+        "themselves. "
         "A certificate alone gives no role: `roles` says what its holder may do.",
         why="Off: tokens are enough for most.")] = ()
     peers: Annotated[tuple[Pattern, ...], about(
-        "PEM files as in `trust`, with the very certificates of clients. What one of these certificates has issued is "
-        "not trusted, also if it says that it is a CA.",
+        "PEM files as in `trust`, with the certificates of clients themselves. A certificate that one of these has "
+        "issued is not trusted, even if the issuer says that it is a CA.",
         why="Off: as for `trust`. `openssl req -x509` makes certificates that say CA:TRUE.")] = ()
     tokens: Annotated[StatePath, about(
         "File of token hashes, made by `broker token new`. A relative path is relative to `instance.state_dir`. A "
@@ -317,7 +319,7 @@ class ObserveSettings(Section, frozen=True):
         "Address of `/metrics`, `/livez`, `/readyz` and `/startupz`.",
         why="A scraper on the same machine sees it, others do not.")] = ListenAddress("127.0.0.1", 9423)
     log_format: Annotated[Literal["auto", "json", "console"], about(
-        "Form of log lines on standard error; `auto` is `console` on a terminal, else `json`.",
+        "Form of log lines on standard error; `auto` is `console` on a terminal and `json` elsewhere.",
         why="Programs read JSON, people do not.")] = "auto"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], about(
         "Least severe level that is logged.",
@@ -368,7 +370,7 @@ class LimitSettings(Section, frozen=True):
         why="Some 16 KiB each when idle.")] = 10_000
     connections_per_peer: Annotated[int, Meta(ge=0, le=1_000_000), number_of("connections"), about(
         "Connections that one peer may open: one principal, or one IP address where peers show no certificate.",
-        why="An instance opens one; many may be behind one NAT.")] = 1000
+        why="An instance opens one; many may share one NAT.")] = 1000
     reserved_connections: Annotated[int, Meta(ge=0, le=100_000), number_of("connections"), about(
         "How many of `connections` are kept for known peers: those with a certificate, and those at an address that a "
         "route names, that was dialled successfully, or that a certificate was shown from.",
@@ -393,7 +395,7 @@ class LimitSettings(Section, frozen=True):
         "as for a full pool, and it still has them.",
         why="A peer that sends messages for next hops that are down leaves half of the pool to the others. Without "
         "certificates peers are known by their IP addresses, which many may share.",
-        default=f'{POOL_SHARE} with `endpoint.authentication = "certificate"`, else 0')] = 0
+        default=f'{POOL_SHARE} with `endpoint.authentication = "certificate"`, otherwise 0')] = 0
 
 
 class DrainSettings(Section, frozen=True):
@@ -401,11 +403,11 @@ class DrainSettings(Section, frozen=True):
 
     announce: Annotated[Duration, Meta(ge=0, le=600), about(
         "How long a draining instance accepts new connections as before, while `/readyz` says that it is not ready. "
-        "Only where `/readyz` was requested within the last minute; else there is no wait.",
-        why="Load balancers and orchestrators ask every few seconds, and then send no more clients.")] = 5.0
+        "There is no wait where `/readyz` was not requested within the last minute.",
+        why="Load balancers and orchestrators ask every few seconds, and then send no further clients.")] = 5.0
     timeout: Annotated[Duration, Meta(ge=0, le=HOUR), about(
-        "How long a drain takes at most, `announce` included. What has not been sent by then is dropped; its senders "
-        "still have it.",
+        "How long a drain takes at most, `announce` included. Messages that have not been sent by then are dropped; "
+        "their senders still have them.",
         why="Kubernetes kills after 30 s, and closing connections and files takes a second or two.")] = 25.0
 
 

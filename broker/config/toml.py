@@ -94,7 +94,7 @@ def _render_name(name: str) -> str:
 
 class SettingsSource(NamedTuple):
     """
-    What settings were read from, to read them again.
+    The sources of settings, to read them again.
 
     Attributes:
         path: Of the file, absolute; None for none.

@@ -110,7 +110,7 @@ async def _run(serving: Serving, notify: Notify) -> bool:
     except asyncio.CancelledError:
         if life.is_serving or not life.is_ending:
             raise
-        log.info("instance stopped", reason="it was told to before it served")
+        log.info("instance stopped", reason="a signal ended it before it served")
         return True
     await life.close()
     log.info("instance stopped")

@@ -168,7 +168,7 @@ class BoundListener(NamedTuple):
 @dataclass(slots=True)
 class Ready:
     """
-    What was made ready for other settings.
+    Parts that were made ready for other settings.
 
     Attributes:
         security: None where the certificates of the endpoint are the same.

@@ -44,7 +44,7 @@ REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the dat
 RETRY_SECONDS = 1.0  # between two attempts when something is wrong
 _OUTPUT_MAX_BYTES = 4096  # of a command: a role is one line
 _PRINTED = re.compile(rb"\s*(?:(principal)(?:\s+(\d{1,19}))?|mirror)\s*")
-_WHERE_TO_LOOK = "why not is told at its partner, by the log and sys.database_mirroring"
+_WHERE_TO_LOOK = "see the log and sys.database_mirroring of its partner for the reason"
 
 log = structlog.get_logger(__name__)
 
@@ -143,7 +143,7 @@ class CommandSource:
             return RoleAnswer(MirrorRole.MIRROR)
         epoch = int(said[2] or 0)
         if epoch > EPOCH_TOLD_MAX:
-            return self._failed(f"printed the epoch {epoch}, above which nobody could take over any more")
+            return self._failed(f"printed the epoch {epoch}, above which no instance could take over again")
         return RoleAnswer(MirrorRole.PRINCIPAL, epoch)
 
     def _failed(self, problem: str) -> RoleAnswer:
@@ -443,10 +443,10 @@ class RoleKeeper:
         finally:
             self._is_handing_over = False
         if self._own.epoch == epoch:
-            waited = "nobody has taken it over yet, and this instance goes on trying"
+            waited = "no instance has taken it over yet, and this one goes on trying"
             return f"database {self.name} handed over; {waited}; {_WHERE_TO_LOOK}"
         if self._own.role is MirrorRole.PRINCIPAL:
-            waited = f"nobody took it over within {REST_SECONDS:g} s"
+            waited = f"no instance took it over within {REST_SECONDS:g} s"
             again = f"so this instance is the principal again, epoch {self._own.epoch}"
             return f"database {self.name}: {waited}, {again}; {_WHERE_TO_LOOK}"
         return f"database {self.name} handed over: {self._principal} is the principal, epoch {self._own.epoch}"
@@ -515,7 +515,7 @@ class RoleKeeper:
         has_lapsed = not self._own.is_confirmed(now)
         act = self._own.on_word(reply.answer, reply.asked_at, now)
         if act is Act.STEP_DOWN:
-            lost = LAPSED if has_lapsed else f"no principal any more, as its {self.source.name} says"
+            lost = LAPSED if has_lapsed else f"not the principal any longer, as its {self.source.name} says"
             await self._leave(reply.answer.problem or lost)
         return act
 
@@ -579,8 +579,8 @@ class RoleKeeper:
             return
         if self._configured is not None and reign.broker_instance != self._configured:
             found, ours = uuid.UUID(bytes=reign.broker_instance), uuid.UUID(bytes=self._configured)
-            differs = f"it tells of broker instance {found}, and the configuration says {ours}: set what is right"
-            hint = "remove the file if it is not that of this database; whoever takes it over writes it anew"
+            differs = f"it names the broker instance {found}, and the configuration {ours}: set the right one"
+            hint = "remove the file if it is of another database; the next principal writes it again"
             self._own.problem = f"store {role_path(self._path)}: {differs}, or {hint}"
             return
         if self._own.problem == self._stepped_down_because and reign.epoch > self._own.epoch:

@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)
 LIVE = "document.getElementById('link').textContent === 'live'"
 DRAWN = "document.querySelectorAll('#map svg .box').length > 0"
 SECTIONS = [
-    "Is all well?",
+    "Health",
     "Now",
     "Map",
-    "What waits, and why",
+    "Waiting messages",
     "Drops by reason",
     "Ledger",
     "Routes",
@@ -220,8 +220,8 @@ async def test_an_id_that_nobody_knows_and_one_that_is_none_are_answered(browser
         answers.append(await tab.evaluate("document.getElementById('why-answer').innerText"))
 
     assert "knows nothing of it" in answers[0]
-    assert "no id is no id" in answers[1]
-    assert "../status is no id" in answers[2]
+    assert "no id is not an id" in answers[1]
+    assert "../status is not an id" in answers[2]
 
 
 @pytest.mark.parametrize("address", ["#why=%", "#why=%E0%A4%A", "#why=", "#why=100%25"])
@@ -236,7 +236,7 @@ async def test_a_search_asks_once(browser: Browser, shown: Shown) -> None:
     tab = await look(browser, shown["orders"].page)
     told = "document.getElementById('why-answer').innerText"
 
-    for text, answer in (("00000000-0000-4000-8000-000000000000", "knows nothing"), ("100%", "100% is no id")):
+    for text, answer in (("00000000-0000-4000-8000-000000000000", "knows nothing"), ("100%", "100% is not an id")):
         await tab.evaluate(
             f"document.getElementById('why-id').value = {json.dumps(text)};"
             "document.querySelector('#why-form button').click()"

@@ -79,7 +79,7 @@ async def test_an_instance_that_hangs_is_shown_as_such_until_it_goes_on(browser:
     finally:
         shown["orders"].thaw()
 
-    assert "What you see is of" in told
+    assert "This page shows the state of" in told
     assert "connection lost" in title
     await seen(tab, LIVE)
     assert await tab.evaluate("document.getElementById('stale').hidden")

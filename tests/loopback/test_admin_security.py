@@ -306,7 +306,7 @@ async def test_a_header_that_counts_and_stands_there_twice_is_refused(instance: 
 async def test_a_parameter_stands_there_once(instance: Instance) -> None:
     answer = await ask(port(instance), "GET", "/v1/views/sys.routes?limit=1&limit=2")
 
-    assert (400, "a parameter stands there twice") == (answer.status, answer.told["detail"])
+    assert (400, "a parameter is given twice") == (answer.status, answer.told["detail"])
 
 
 async def test_a_body_is_not_read_for_who_may_not_ask(instance: Instance) -> None:

@@ -67,7 +67,7 @@ CASES: list[tuple[Mistake, int, str, str]] = [
     (hurried.database_is_a_copy, EX_CONFIG, "error 9772: the file is a copy", ""),
     (hurried.database_lost_its_file, EX_TEMPFAIL, "put the file back beside it", ""),
     (hurried.database_has_two_names, EX_TEMPFAIL, "remove the others; a symbolic link does no harm", ""),
-    (hurried.two_databases_one_file, EX_CONFIG, "is also the file of databases.a; give each database a file", ""),
+    (hurried.two_databases_one_file, EX_CONFIG, "is also the file of databases.a; give each database its own", ""),
     (hurried.journal_in_a_file, EX_CONFIG, "is not a directory; name a directory that the instance may write", ""),
     (hurried.unknown_kernel, EX_CONFIG, "'rust' is not a kernel; say compiled or python, or nothing", ""),
     (hurried.variable_of_no_key, EX_CONFIG, "endpoint.max_hopz (BROKER_ENDPOINT__MAX_HOPZ): unknown key; did you", ""),

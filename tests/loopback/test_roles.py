@@ -200,8 +200,8 @@ def test_a_database_that_nobody_takes_over_comes_back_and_says_so(net: Topology)
 
     told = sql(first, FAIL_OVER)
 
-    again = "nobody took it over within 5 s, so this instance is the principal again, epoch 2"
-    alone = f"{again}; why not is told at its partner, by the log and sys.database_mirroring"
+    again = "no instance took it over within 5 s, so this instance is the principal again, epoch 2"
+    alone = f"{again}; see the log and sys.database_mirroring of its partner for the reason"
     assert [f"database orders: {alone}"] == told
     assert serves(first)
 

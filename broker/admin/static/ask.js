@@ -1,4 +1,4 @@
-// What a person asks: the routes, where a message would go, and why one is not there.
+// Answers to a user: the routes, where a message would go, and why one is not there.
 
 import {byId, make, name, sign, table, tell, visible} from "./dom.js";
 import {age, count, instant, rate} from "./format.js";
@@ -13,7 +13,7 @@ const ID = /^\s*\{?[0-9a-f-]{32,36}\}?\s*$/i;
 
 let carried = new Map(), databases = null, found = null;
 
-/** What a snapshot tells that the forms and the routes need. */
+/** The parts of a snapshot that the forms and the routes need. */
 export function remember(pulse) {
   carried = new Map();
   for (const row of pulse.routes.rows) carried.set(row.route, (carried.get(row.route) ?? 0) + (row.frames_s ?? 0));
@@ -25,7 +25,7 @@ export function remember(pulse) {
   byId("explain-from").replaceChildren(incoming, ...names.map(one => make("option", {value: one}, visible(one))));
   if (names.length && !pulse.instance.is_gateway) byId("explain-from").value = names[0];
   byId("routes-of").replaceChildren(
-    make("option", {value: MSDB}, "of what comes in (msdb)"), ...names.map(one => make("option", {value: one}, visible(`of ${one}`))));
+    make("option", {value: MSDB}, "for arriving messages (msdb)"), ...names.map(one => make("option", {value: one}, visible(`of ${one}`))));
   if (names.length && !pulse.instance.is_gateway) byId("routes-of").value = names[0];
   loadRoutes();
 }
@@ -58,7 +58,7 @@ function followLink() {
   why();
 }
 
-/** What an address says; as it is, where somebody has cut it off within an escape. */
+/** The decoded text of an address; unchanged where it was cut off within an escape. */
 function decoded(text) {
   try { return decodeURIComponent(text); } catch { return text; }
 }
@@ -132,7 +132,7 @@ function explained({explanation: told, is_conversation_drawn: isDrawn}) {
   const drawn = isDrawn && told.is_by_conversation ? "A conversation was drawn for this; another one may go elsewhere." : "";
   return make("div", {class: "answer"},
     make("p", {}, sign(LEVELS[told.outcome] ?? "idle"), " ", name(told.sentence)),
-    told.is_service_there ? null : make("p", {class: "warn"}, "That database has no such service."),
+    told.is_service_there ? null : make("p", {class: "warn"}, "The database has no such service."),
     drawn ? make("p", {class: "soft"}, drawn) : null,
     told.hints.map(hint => make("p", {class: "soft"}, name(hint))),
     told.permissions.map(one => make("p", {}, sign(one.is_permitted ? "good" : "bad"), ` ${one.permission}: `, name(one.why))),
@@ -141,7 +141,7 @@ function explained({explanation: told, is_conversation_drawn: isDrawn}) {
 
 function passed(pass) {
   return [
-    make("h3", {}, "Routes of ", name(pass.table), pass.is_incoming ? ", for what comes in" : ""),
+    make("h3", {}, "Routes of ", name(pass.table), pass.is_incoming ? ", for arriving messages" : ""),
     make("ol", {class: "steps"}, pass.steps.map(step => stepOf(`${step.step}. ${step.title}`, step))),
     make("h3", {}, "Choosing among what matched"),
     make("ol", {class: "steps"}, pass.classes.map(one => stepOf(one.route_class, one))),
@@ -167,7 +167,7 @@ async function why() {
   const box = byId("why-answer"), id = byId("why-id").value.trim();
   if (!id) return;
   if (!ID.test(id)) {
-    box.replaceChildren(refused(new Error(`${id} is no id: handles and ids of conversations and messages are GUIDs, such as 3d766cb2-a83b-4420-8404-7060102101fd.`)));
+    box.replaceChildren(refused(new Error(`${id} is not an id: handles and ids of conversations and messages are GUIDs, such as 3d766cb2-a83b-4420-8404-7060102101fd.`)));
     return;
   }
   try {

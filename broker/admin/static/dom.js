@@ -23,15 +23,15 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** A name of somebody else, kept apart from the direction of the text around it. */
+/** A foreign name, kept apart from the direction of the text around it. */
 export const name = text => make("bdi", {class: "name"}, visible(text));
 
-/** A text in which what has no shape of its own, or turns the direction of others, is written out. */
+/** A text in which characters that are invisible, or change the direction of others, are written out. */
 export function visible(text) {
   return String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}]/gu, one => `\\u{${one.codePointAt(0).toString(16)}}`);
 }
 
-/** Write a text where it is another one than before, so that a screen reader hears changes only. */
+/** Write a text where it is another one than before, so that a screen reader speaks changes only. */
 export function tell(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -48,7 +48,7 @@ export function remake(element, model, children) {
 
 /**
  * A table: `columns` of {title, cell(row), kind}; kind is "name" (the row's header), "number", "wide" or nothing;
- * `key(row)` tells rows apart.
+ * `key(row)` identifies a row.
  * Cells whose content is as before stay the elements they are, so that a selection or a focus stays, too.
  */
 export function table(element, columns, rows, {empty, more = "", caption = "", key = null}) {

@@ -1,4 +1,4 @@
-// The page: listens, and shows what it hears, and that it hears nothing.
+// The page: receives events and shows them, or that none arrive.
 
 import * as ask from "./ask.js";
 import {byId, make, name, remake, sign, tell, visible} from "./dom.js";
@@ -65,7 +65,7 @@ function title({instance, verdict}) {
 
 function showVerdict(verdict) {
   byId("verdict").className = `verdict ${verdict.level}`;
-  // What changes every second would be read aloud every second: the sentence is told anew when its kind changes.
+  // A screen reader would read a text that changes every second: the sentence is announced when its kind changes.
   const key = verdict.findings.map(one => `${one.level} ${one.about}`).join();
   const sentence = byId("sentence");
   if (sentence.dataset.key === key && sentence.textContent) sentence.setAttribute("aria-live", "off");
@@ -103,7 +103,7 @@ function freshen() {
   tell(link, stale ? "connection lost" : newest.instance.state === "ready" ? "live" : newest.instance.state);
   note.hidden = !stale || !byId("door").hidden;
   if (stale) {
-    const since = newest ? `What you see is of ${instant(newest.at)}.` : "Nothing has been heard yet.";
+    const since = newest ? `This page shows the state of ${instant(newest.at)}.` : "No event has arrived yet.";
     tell(note, `✕ Connection lost: ${visible(problem || "the instance says nothing")}. ${since} Trying again.`);
   }
   if (stale !== isStale) document.body.classList.toggle("is-stale", stale && Boolean(newest));

@@ -1,4 +1,4 @@
-// The map: who sends in, this instance, its routes, and the next hops; mirrored pairs side by side.
+// The map: the senders, this instance, its routes, and the next hops; mirrored pairs side by side.
 //
 // Only the biggest of each are drawn, and the rest as one. Health is a sign and a word as well as a colour.
 
@@ -9,7 +9,7 @@ const MOST = 8, ROW = 46, BOX = 36, TOP = 26, NARROW = 640;
 const BLOCKED = new Set(["blocked", "stalled", "down"]);
 const WIDTH_MIN = 1, WIDTH_MAX = 13;
 
-/** Draw what a snapshot tells. */
+/** Draw a snapshot. */
 export function drawMap(pulse) {
   const box = byId("map"), width = Math.max(280, Math.floor(box.clientWidth));
   const model = {width, columns: columnsOf(pulse, width < NARROW)};
@@ -124,7 +124,7 @@ function picture({width, columns}, pulse) {
   columns.forEach((column, at) => figure.append(draw("text", {class: "head", x: 1 + at * (wide + gap), y: 14}, column.nodes.length ? column.title : "")));
   figure.append(draw("g", {}, lanesOf(columns, places, most)));
   columns.forEach((column, at) => figure.append(...brackets(column, at, places), ...column.nodes.map(node => nodeOf(node, places.get(`${at} ${node.key}`)))));
-  if (!columns[0].nodes.length) figure.append(draw("text", {class: "sub", x: 1, y: TOP + tall / 2}, "nobody is connected"));
+  if (!columns[0].nodes.length) figure.append(draw("text", {class: "sub", x: 1, y: TOP + tall / 2}, "no peer is connected"));
   return figure;
 }
 

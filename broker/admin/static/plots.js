@@ -1,4 +1,4 @@
-// The last ten minutes as lines. What the server kept comes first; every snapshot adds a row.
+// The last ten minutes as lines. The history of the server is first; every snapshot adds a row.
 
 import {byId, make} from "./dom.js";
 import {age, count, milliseconds, rate} from "./format.js";
@@ -25,7 +25,7 @@ export class Plots {
     new ResizeObserver(() => this.#fit()).observe(byId("plot-rates"));
   }
 
-  /** What the server kept: all of it, or what came after the last id. */
+  /** The history of the server: all of it, or the rows after the last id. */
   history({columns, rows}, id) {
     const run = id.split("-")[0];
     if (run !== this.#run) this.#rows = [];
@@ -73,7 +73,7 @@ export class Plots {
     byId(plot.id).removeAttribute("aria-labelledby");
   }
 
-  /** What each line is, and its value under the pointer, or else the newest. */
+  /** The name of each line, and its value under the pointer, or the newest. */
   #legend(plot, chart, data, at) {
     const style = getComputedStyle(document.documentElement), place = at ?? data[0].length - 1;
     byId(`${plot.id}-lines`).replaceChildren(...chart.told.map(([title, , colour], number) => {

@@ -1,7 +1,7 @@
 // Listening to /v1/events, and asking the rest of the API: with the token that a person gave, if any.
 //
-// fetch() instead of EventSource, which cannot send a header. A stream that is silent is left and begun anew, with the
-// id of what was heard last, so that nothing of the last ten minutes is missing after an interruption.
+// fetch() instead of EventSource, which cannot send a header. A stream that is silent is closed and opened again, with the
+// id of the last event, so that nothing of the last ten minutes is missing after an interruption.
 
 const TOKEN = "broker token";
 const LOOK_MS = 150, AGAIN_MS = 1000, TIRED_MS = 5000, SILENT_MS = 6000, BUFFER_MAX = 8 * 1024 * 1024;
@@ -12,7 +12,7 @@ export const token = {
   set value(text) { text ? sessionStorage.setItem(TOKEN, text) : sessionStorage.removeItem(TOKEN); },
 };
 
-/** What the API refused. */
+/** A refusal of the API. */
 export class Refused extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `HTTP ${status}`);
@@ -40,17 +40,17 @@ export const post = async (path, body) => (await request(path, {
  * Listens for ever. `on` has history(data, id), pulse(data), lost(reason) and door(error).
  *
  * A browser has six connections to a server, and a stream takes one: so of all tabs that show this instance with the
- * same token one listens, and tells the others. When it is closed, or says nothing any more, another one takes over.
+ * same token one receives events, and passes them to the others. When it is closed or silent, another one takes over.
  */
 export class Stream {
   #on; #id = ""; #heard = 0; #told = 0; #cut = null; #waiting = null; #channel = null; #leads = false; #turn = 0;
 
   constructor(on) { this.#on = on; }
 
-  /** Milliseconds since the instance was heard. */
+  /** Milliseconds since the last event. */
   get silence() { return performance.now() - this.#heard; }
 
-  /** Begin anew, as after a token was given. */
+  /** Begin again, as after a token was given. */
   again() { this.#turn += 1; this.#waiting?.(); this.#cut?.abort(); this.listen(); }
 
   async listen() {
@@ -80,7 +80,7 @@ export class Stream {
   async #glimpse(turn) {
     await new Promise(resolve => setTimeout(resolve, LOOK_MS));
     if (this.#leads || turn !== this.#turn) return;
-    try { await this.#once({isShort: true}); } catch { /* who leads tells why */ }
+    try { await this.#once({isShort: true}); } catch { /* the leader reports why */ }
   }
 
   #follow({event, lost, door}) {

@@ -1,4 +1,4 @@
-// The tables: what waits, what was dropped, who is connected, mirrors, databases, certificates.
+// The tables: waiting messages, drops, connections, mirrors, databases, certificates.
 
 import {byId, make, name, remake, sign, table, visible} from "./dom.js";
 import {age, bytes, count, instant, milliseconds, rate} from "./format.js";
@@ -33,7 +33,7 @@ function showWaiting({rows, folded}) {
     {title: "Oldest", kind: "number", cell: row => age(row.oldest_s)},
     {title: "Why", kind: "wide", cell: row => name(row.why)},
     {title: "What happens next", cell: row => row.next ?? "it goes on by itself"},
-  ], rows, {key: row => `${row.at} ${row.name} ${row.why}`, empty: "Nothing waits.", more: more(folded, "places where something waits"), caption: "What waits, and why"});
+  ], rows, {key: row => `${row.at} ${row.name} ${row.why}`, empty: "Nothing waits.", more: more(folded, "places where something waits"), caption: "Waiting messages"});
 }
 
 function showDrops({rows, folded}) {
@@ -71,7 +71,7 @@ function showConnections({rows, folded}) {
     {title: "Bytes out", kind: "number", cell: row => `${bytes(row.bytes_sent_s)}/s`},
     {title: "Encryption", cell: row => row.encryption === "none" ? "none" : [row.encryption, row.principal ? [", ", name(row.principal)] : ""].flat(2)},
     {title: "Address", cell: row => name(row.address)},
-  ], inOrder(rows, linkKey), {key: linkKey, empty: "Nobody is connected.", more: more(folded, "connections"), caption: "Connections"});
+  ], inOrder(rows, linkKey), {key: linkKey, empty: "No peer is connected.", more: more(folded, "connections"), caption: "Connections"});
 }
 
 function showHops({rows, folded}) {

@@ -20,7 +20,7 @@ from broker.admin import app
 from broker.admin.app import LARGE_BODIES, STATIC
 from broker.admin.auth import origin_of
 from broker.admin.operations import BODY_MAX_BYTES, OPERATIONS, SCRIPT_MAX_BYTES
-from broker.admin.problems import tell_problems
+from broker.admin.problems import answer_problems
 from broker.daemon.instance import Instance
 from tests.support.admin import Answer, ask, read_answer, request, speak
 
@@ -167,7 +167,7 @@ async def test_a_client_that_has_gone_before_it_is_asked_after_is_no_failure() -
         return web.Response(text=origin_of(request)[1])
 
     with capture_logs() as logs, pytest.raises(ConnectionResetError, match="gone"):
-        await tell_problems(gone, handle)
+        await answer_problems(gone, handle)
 
     assert [] == logs
 
@@ -179,7 +179,7 @@ async def test_a_connection_of_its_own_that_breaks_is_a_failure() -> None:
         raise ConnectionRefusedError("of somebody else")
 
     with capture_logs() as logs:
-        answer = await tell_problems(there, handle)
+        answer = await answer_problems(there, handle)
 
     assert (500, ["request failed"]) == (answer.status, [one["event"] for one in logs])
 

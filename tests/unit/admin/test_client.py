@@ -142,7 +142,7 @@ def test_of_what_speaks_no_http_nothing_reaches_the_terminal(answer: bytes) -> N
             AdminClient(url, timeout=5).get("/v1/status")
         peer.join()
 
-    assert "what answers there speaks no HTTP: it is no admin port" == caught.value.problem
+    assert "the answer is not HTTP: name the admin port of an instance" == caught.value.problem
 
 
 def answer_once(server: socket.socket, answer: bytes) -> None:
@@ -159,7 +159,7 @@ def test_a_daemon_that_takes_too_long_may_still_be_at_work(tmp_path: Path) -> No
         listener.bind(str(path))
         listener.listen()
 
-        with pytest.raises(DaemonUnreachableError, match=r"no answer within 0\.05 s; .* may still be carried out"):
+        with pytest.raises(DaemonUnreachableError, match=r"no answer within 0\.05 s; .* may still be executed"):
             AdminClient(path, timeout=0.05).get("/v1/status")
 
 

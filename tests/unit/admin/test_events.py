@@ -79,7 +79,7 @@ async def test_the_past_comes_first_and_then_what_is_now(instance: Instance) -> 
 async def test_who_comes_again_is_told_only_what_it_missed(instance: Instance) -> None:
     async with listening(instance) as listener:
         heard = await listener.next("history")
-        await until(lambda: events_of(instance).past.number >= len(heard.told["rows"]) + 2)
+        await until(lambda: events_of(instance).history.number >= len(heard.told["rows"]) + 2)
     async with (
         listening(instance, headers={"Last-Event-ID": heard.number}) as by_header,
         listening(instance, f"?since={heard.number}") as by_query,
@@ -120,9 +120,9 @@ async def test_nothing_is_made_while_nobody_listens(instance: Instance, monkeypa
         await listener.next("pulse")
     await until(lambda: not events_of(instance).streams)
     made = watch_snapshots(monkeypatch)
-    noted = events_of(instance).past.number
+    noted = events_of(instance).history.number
 
-    await until(lambda: events_of(instance).past.number >= noted + 2)
+    await until(lambda: events_of(instance).history.number >= noted + 2)
 
     assert [] == made
     async with listening(instance) as listener:
@@ -164,9 +164,9 @@ async def test_who_reads_nothing_is_cut_off_and_holds_little(
 ) -> None:
     """Its socket is full; the others go on hearing."""
     monkeypatch.setattr(events, "STUCK_SECONDS", 0.5)
-    monkeypatch.setattr(events, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(events, "SNAPSHOT_SECONDS", 0.02)
     for number in range(3000):
-        events_of(instance).past.record(Counters(), {"loop_lag_s": 0.1}, at=float(number), now=float(number))
+        events_of(instance).history.record(Counters(), {"loop_lag_s": 0.1}, at=float(number), now=float(number))
     reader, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket), limit=1024)
     writer.write(request("GET", "/v1/events", {"Connection": "keep-alive"}))
     async with listening(instance) as other:
@@ -276,7 +276,7 @@ async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, mon
     other = Events(events._instance, events._executor, instance.admin.audit, cpu=lambda: 0.02 * next(ticks))
     other._asked.set()
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    task = asyncio.create_task(other._beat())
+    task = asyncio.create_task(other._send_snapshots())
     await until(lambda: any(seconds > 1.5 for seconds in slept))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

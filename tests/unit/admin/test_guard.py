@@ -168,7 +168,7 @@ def test_a_path_that_could_be_read_in_two_ways_is_refused(target: str) -> None:
 
 @pytest.mark.parametrize("name", ["Host", "origin", "Authorization", "Content-Type", "Sec-Fetch-Site"])
 def test_a_header_that_counts_stands_there_once(name: str) -> None:
-    with pytest.raises(BadRequestError, match=r"stands there twice$"):
+    with pytest.raises(BadRequestError, match=r"is given twice$"):
         check_fields(CIMultiDict([(name, "one"), (name, "two")]))
 
 

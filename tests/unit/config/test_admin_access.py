@@ -63,14 +63,14 @@ def test_a_holder_is_a_kind_and_a_name(text: str, kind: HolderKind, name: str) -
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("alice", "names nobody"),
-        ("user:", "names nobody"),
-        ("role:alice", "names nobody"),
-        ("token:a b", "no name of a token"),
-        ("token:../x", "no name of a token"),
+        ("alice", "does not name a holder"),
+        ("user:", "does not name a holder"),
+        ("role:alice", "does not name a holder"),
+        ("token:a b", "not the name of a token"),
+        ("token:../x", "not the name of a token"),
         ("certificate:CN=a,b", "no subject"),
         ("certificate:sha256:12", "no fingerprint"),
-        ("certificate:public", "for everybody"),
+        ("certificate:public", "for every client"),
     ],
 )
 def test_anything_else_is_refused_with_what_would_do(text: str, problem: str) -> None:

@@ -86,7 +86,7 @@ BAD: list[tuple[str, list[str]]] = [
     (
         f'[databases.a]\npath = "a"\nbroker_instance = "{GUID}"\n[databases.b]\npath = "./a"\nbroker_instance = "{GUID.upper()}"\n',
         [
-            'broker.toml:5:8: databases.b.path: "/var/lib/broker/a" is also the file of databases.a; give each database a file of its own',
+            'broker.toml:5:8: databases.b.path: "/var/lib/broker/a" is also the file of databases.a; give each database its own file',
             "broker.toml:6:19: databases.b.broker_instance: error 9772: databases.a has the same broker_instance; give one of them another GUID; a copied database must not keep the one of its original",
         ],
     ),

@@ -219,8 +219,8 @@ async def test_what_nobody_takes_over_comes_back(storage: Storage) -> None:
         told = await handing_over
 
         assert (True, "handed over by SET PARTNER FAILOVER") == (between.is_resting, between.problem)
-        assert told.startswith("database orders: nobody took it over within 0.5 s, so this instance is the principal")
-        assert told.endswith("; why not is told at its partner, by the log and sys.database_mirroring")
+        assert told.startswith("database orders: no instance took it over within 0.5 s, so this instance is the")
+        assert told.endswith("; see the log and sys.database_mirroring of its partner for the reason")
         assert (MirrorRole.PRINCIPAL, 2) == role(alone)
         assert "" == alone.standing.problem
 
@@ -232,7 +232,7 @@ async def test_what_nobody_can_take_over_is_told_as_well(storage: Storage) -> No
 
         told = await alone.fail_over()
 
-        assert "nobody has taken it over yet, and this instance goes on trying" in told
+        assert "no instance has taken it over yet, and this one goes on trying" in told
         assert "store orders.db: the disk is full" == alone.standing.problem
         storage.error = None
         await until(lambda: alone.standing.role is MirrorRole.PRINCIPAL)
@@ -397,7 +397,7 @@ async def test_the_configured_broker_instance_wins_and_the_difference_is_told(st
         await mirror.close()
 
         assert (INSTANCE, 0, "") == (told.broker_instance, told.epoch, told.principal)
-        assert f"orders.db.role: it tells of broker instance {foreign}, and the configuration says" in told.problem
+        assert f"orders.db.role: it names the broker instance {foreign}, and the configuration" in told.problem
 
 
 @pytest.mark.usefixtures("quick")
@@ -508,7 +508,7 @@ async def test_a_role_is_one_line_that_no_shell_has_read(printed: str, epoch: in
         ("print('mirror 3')", "printed 'mirror 3\\\\n', and should"),
         ("print('principal -1')", "printed 'principal -1\\\\n', and should"),
         ("print('principal', 10 ** 30)", "printed 'principal 1000"),
-        (f"print('principal', {EPOCH_MAX})", f"printed the epoch {EPOCH_MAX}, above which nobody could take over"),
+        (f"print('principal', {EPOCH_MAX})", f"printed the epoch {EPOCH_MAX}, above which no instance could take over"),
         ("print('principal'); raise SystemExit('gone wrong')", "has failed with exit code 1: gone wrong"),
         ("print('mirror' * 100_000)", "printed 'mirrormirror"),
     ],
