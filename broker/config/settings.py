@@ -44,9 +44,8 @@ from broker.config.values import (
     number_of,
     text,
 )
-from broker.conversation.frames import EARLY_WINDOW
 from broker.errors import SettingError
-from broker.protocol.layout import HOP_LIMIT, MAX_FRAME_RANGE
+from broker.protocol.layout import EARLY_WINDOW, HOP_LIMIT, MAX_FRAME_RANGE
 
 HOUR = 3600
 DAY = 24 * HOUR

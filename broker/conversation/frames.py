@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header, Stored, checksum, encode_dialog, encode_fault, encode_stored
-from broker.protocol.layout import HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, FrameKind
+from broker.protocol.layout import EARLY_WINDOW, HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, FrameKind
 from broker.routing.decide import RoutingFacts
 from broker.security.seal import Direction
 from broker.security.session import Sealer, Secured
 
-EARLY_WINDOW = 4096  # messages accepted from the expected one on: `dialog.window` at its widest
-EARLY_FRAGMENTS_MAX = 4096  # kept out of order for one side: what that window allows to be under way
+EARLY_FRAGMENTS_MAX = 4096  # kept out of order for one side: what `EARLY_WINDOW` allows to be under way
 EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise, of bodies; a thousand fragments of the default size
 
 # An enum's operators are slow, and these are used for every fragment.

@@ -105,6 +105,7 @@ HOP_LIMIT = 16  # hops a sender allows by default
 TIME_TO_LIVE_MS = 60_000  # lifetime of one copy: just under the 64 s of the steady resend
 FRAGMENT_BYTES = 64 * 1024  # payload of one fragment by default
 PING_BYTES = 8
+EARLY_WINDOW = 4096  # messages of a dialog accepted from the expected one on: `dialog.window` at its widest
 HEADERS_MAX = 32  # of one message: trace context takes two or three
 HEADERS_MAX_BYTES = 4096  # names and values of them together: they travel with the payload of fragment 0
 SEAL_MAX_BYTES = 283  # by which a sealed body may be longer than what is in it; see broker.security.seal

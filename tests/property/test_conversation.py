@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.conversation.frames import EARLY_WINDOW, FragmentArrival, after, classify
+from broker.conversation.frames import FragmentArrival, after, classify
 from broker.conversation.outbound import FAITH, HELD_MAX, Held, Outbound, Outgoing
 from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
-from broker.protocol.layout import Flag
+from broker.protocol.layout import EARLY_WINDOW, Flag
 from tests.support.tiers import examples
 
 FRAGMENT = 3

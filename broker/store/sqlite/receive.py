@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from broker.conversation.frames import EARLY_WINDOW, Contact, FragmentArrival, Place, after, classify
+from broker.conversation.frames import Contact, FragmentArrival, Place, after, classify
 from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX, error_body
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
@@ -35,7 +35,7 @@ from broker.protocol.frame import (
     decode_fault,
     decode_stored,
 )
-from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, FrameKind
+from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, FrameKind
 from broker.security.session import Secured
 from broker.store.port import AckState, ReceiveResult, Run
 from broker.store.sqlite.reassembly import EarlyFragment, LargeBody, QueueWriter, Reassembly

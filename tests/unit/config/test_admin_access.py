@@ -68,8 +68,8 @@ def test_a_holder_is_a_kind_and_a_name(text: str, kind: HolderKind, name: str) -
         ("role:alice", "does not name a holder"),
         ("token:a b", "not the name of a token"),
         ("token:../x", "not the name of a token"),
-        ("certificate:CN=a,b", "no subject"),
-        ("certificate:sha256:12", "no fingerprint"),
+        ("certificate:CN=a,b", "not a subject"),
+        ("certificate:sha256:12", "not a fingerprint"),
         ("certificate:public", "for every client"),
     ],
 )

@@ -13,45 +13,20 @@ from broker.config.load import load_settings
 from broker.config.schema import SectionError, SettingFinding, settings_of
 from broker.config.settings import InstanceSettings, Settings, by_place, with_pool_share
 from broker.config.toml import index_places
-from broker.config.values import ListenAddress
-from broker.conversation.frames import EARLY_WINDOW, FragmentArrival, classify
+from broker.conversation.frames import FragmentArrival, classify
 from broker.errors import SettingError, Span
 from broker.protocol import layout
 
 TEXT = "[endpoint]\nlisten = ['0.0.0.0:1']\nadvertise = []\n"
 
 
-def test_defaults_are_those_of_the_reference() -> None:
+def test_defaults_are_those_of_the_protocol() -> None:
     endpoint, dialog = Settings().endpoint, Settings().dialog
 
-    assert (
-        (ListenAddress("0.0.0.0", 4022),),
-        False,
-        64 << 20,
-        layout.HOP_LIMIT,
-        layout.MAX_FRAME,
-        layout.HEARTBEAT_MS / 1000,
-        layout.HANDSHAKE_TIMEOUT,
-        10.0,
-    ) == (
-        endpoint.listen,
-        endpoint.message_forwarding,
-        endpoint.message_forward_size,
-        endpoint.max_hops,
-        endpoint.max_frame,
-        endpoint.heartbeat,
-        endpoint.handshake_timeout,
-        endpoint.connect_timeout,
-    )
-    assert (
-        dialog.resend_first,
-        dialog.resend_cap,
-        dialog.time_to_live,
-        dialog.hop_limit,
-        dialog.fragment_size,
-        dialog.window,
-    ) == (1.0, 64.0, layout.TIME_TO_LIVE_MS / 1000, layout.HOP_LIMIT, layout.FRAGMENT_BYTES, 1024)
-    assert (5.0, 25.0) == (Settings().drain.announce, Settings().drain.timeout)  # Kubernetes kills after 30 s
+    assert (layout.HOP_LIMIT, layout.MAX_FRAME) == (endpoint.max_hops, endpoint.max_frame)
+    assert (layout.HEARTBEAT_MS / 1000, layout.HANDSHAKE_TIMEOUT) == (endpoint.heartbeat, endpoint.handshake_timeout)
+    assert (layout.HOP_LIMIT, layout.TIME_TO_LIVE_MS / 1000) == (dialog.hop_limit, dialog.time_to_live)
+    assert layout.FRAGMENT_BYTES == dialog.fragment_size
 
 
 def test_every_setting_says_what_it_is_and_why() -> None:
@@ -69,16 +44,7 @@ def test_host_name_becomes_a_valid_name(monkeypatch: pytest.MonkeyPatch, host_na
     assert name == InstanceSettings().name
 
 
-def test_settings_are_equal_wherever_their_values_were() -> None:
-    settings = Settings()
-    one = settings.placed(index_places(TEXT, source="a"))
-    other = settings.placed(index_places(f"# comment\n{TEXT}", source="b"))
-
-    assert one == other
-    assert settings.error(("endpoint", "listen"), "p").span is None
-
-
-def test_error_points_at_value_key_or_variable() -> None:
+def test_errors_point_at_value_key_or_variable_and_do_not_make_settings_differ() -> None:
     places = index_places(TEXT, source="f")
     places.elsewhere["dialog", "window"] = "BROKER_DIALOG__WINDOW"
     settings = Settings().placed(places)
@@ -94,10 +60,11 @@ def test_error_points_at_value_key_or_variable() -> None:
         "f:2:1: endpoint.listen: p",
         "dialog.window (BROKER_DIALOG__WINDOW): p",
     ] == [str(error) for error in errors]
+    assert Settings() == settings
 
 
 def test_receiver_accepts_all_that_the_widest_window_lets_be_in_flight() -> None:
-    widest = EARLY_WINDOW
+    widest = layout.EARLY_WINDOW
 
     assert widest == Settings.read({"dialog": {"window": widest}}).dialog.window
     with pytest.raises(SectionError):
@@ -106,27 +73,17 @@ def test_receiver_accepts_all_that_the_widest_window_lets_be_in_flight() -> None
     assert FragmentArrival.TOO_EARLY is classify((7, 0), (7 + widest, 0))
 
 
-def test_report_is_sorted_by_place() -> None:
+def test_report_is_sorted_by_line_then_column_and_what_has_no_place_is_last() -> None:
     settings = Settings().placed(index_places(TEXT, source="f"))
     paths = [("dialog", "window"), ("endpoint", "advertise"), ("endpoint", "listen")]
-
-    report = settings.report([SettingFinding(path, "p", "h") for path in paths])
-
-    assert [error.key for error in report] == ["endpoint.listen", "endpoint.advertise", "dialog.window"]
-
-
-def test_warnings_carry_their_place() -> None:
-    warnings = setting_warnings(Settings().placed(index_places(TEXT, source="f")))
-
-    assert (Span("f", 2, 11, 11), "endpoint.listen[0]") in [(one.span, one.key) for one in warnings]
-
-
-def test_place_orders_by_line_then_column_and_what_has_none_last() -> None:
     places = [None, Span("f", 10, 1), Span("f", 9, 2), Span("f", 9, 1), Span("e", 99, 1)]
 
+    report = settings.report([SettingFinding(path, "p", "h") for path in paths])
     ordered = sorted((SettingError("k", "p", span) for span in places), key=by_place)
 
+    assert ["endpoint.listen", "endpoint.advertise", "dialog.window"] == [error.key for error in report]
     assert [places[4], places[3], places[2], places[1], None] == [error.span for error in ordered]
+    assert "endpoint.listen[0]" == setting_warnings(settings)[1].key
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker.conversation.frames import (
-    EARLY_WINDOW,
     Contact,
     Fragment,
     FragmentArrival,
@@ -20,7 +19,7 @@ from broker.conversation.frames import (
     message_frame,
 )
 from broker.protocol.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
-from broker.protocol.layout import NO_GUID, Flag, FrameKind
+from broker.protocol.layout import EARLY_WINDOW, NO_GUID, Flag, FrameKind
 from broker.routing.decide import RoutingFacts
 
 LAST = int(Flag.LAST_FRAGMENT)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
-from broker.conversation.frames import EARLY_WINDOW
 from broker.conversation.message_types import (
     DEFAULT_LIFETIME,
     DIALOG_TIMER,
@@ -28,7 +27,7 @@ from broker.conversation.message_types import (
 )
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, Stored, decode_dialog, encode_dialog, encode_envelope, encode_stored
-from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NO_GUID, Flag
+from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES, NO_GUID, Flag
 from broker.store.port import AckState, ReceiveResult
 from broker.store.sqlite import reassembly
 from broker.store.sqlite.database import broker_instance
