@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from broker.config.admin_access import (
-    ROLE_WORDS,
     TOKENS_MAX,
     AdminRole,
     HolderError,
@@ -27,7 +26,6 @@ from broker.config.admin_access import (
     parse_holder,
     read_tokens,
     revoke_token,
-    role_of,
     socket_group_of,
     user_name,
 )
@@ -37,11 +35,6 @@ from broker.security.principal import NOBODY, Who
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 DAY = timedelta(days=1)
-
-
-def test_roles_are_one_above_the_other() -> None:
-    assert ("none", "viewer", "operator", "admin") == ROLE_WORDS
-    assert [role_of(word) for word in ROLE_WORDS] == sorted(AdminRole)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +57,7 @@ def test_a_holder_is_a_kind_and_a_name(text: str, kind: HolderKind, name: str) -
     ("text", "problem"),
     [
         ("alice", "does not name a holder"),
-        ("user:", "does not name a holder"),
         ("role:alice", "does not name a holder"),
-        ("token:a b", "not the name of a token"),
         ("token:../x", "not the name of a token"),
         ("certificate:CN=a,b", "not a subject"),
         ("certificate:sha256:12", "not a fingerprint"),
@@ -103,17 +94,11 @@ def test_holder_that_the_machine_does_not_know_is_reported(holder: str) -> None:
         holders_of(Settings.read({"admin": {"roles": {holder: "viewer"}}}))
 
 
-def test_group_of_the_socket_is_a_number() -> None:
+def test_numbers_of_the_machine() -> None:
     groups = [socket_group_of(Settings.read({"admin": {"socket_group": name}})) for name in ("0", "")]
 
     assert [0, None] == groups
-
-
-def test_instance_belongs_to_its_user_and_root() -> None:
     assert [True, True, False] == [is_owner(number) for number in (0, os.geteuid(), 2**31 - 2)]
-
-
-def test_a_user_without_a_name_is_called_by_number() -> None:
     assert [pwd.getpwuid(0).pw_name, "2147483646"] == [user_name(0), user_name(2**31 - 2)]
 
 
@@ -129,18 +114,15 @@ def _new(path: Path, name: str = "ci", role: AdminRole = AdminRole.OPERATOR, exp
     return new_token(path, name, role, now=NOW, expires_at=expires)
 
 
-def test_a_token_is_found_again_by_what_was_printed(path: Path) -> None:
+def test_a_token_is_found_again_by_what_was_printed_until_it_expires(path: Path) -> None:
     secret = _new(path, expires=NOW + DAY)
 
     token = find_token(read_tokens(path), secret)
 
     assert token is not None
     assert ("ci", AdminRole.OPERATOR, NOW, NOW + DAY) == (token.name, token.role, token.made_at, token.expires_at)
-
-
-def test_the_file_is_for_its_owner_and_holds_no_token(path: Path) -> None:
-    secret = _new(path)
-
+    assert [True, False] == [token.is_valid_at(NOW + DAY - timedelta(seconds=1)), token.is_valid_at(NOW + DAY)]
+    assert replace(token, expires_at=None).is_valid_at(datetime.max.replace(tzinfo=UTC))
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
     assert secret.removeprefix("broker_") not in path.read_text()
     assert [path] == list(path.parent.iterdir())
@@ -151,14 +133,6 @@ def test_anything_else_is_no_token(path: Path, shown: str) -> None:
     _new(path)
 
     assert find_token(read_tokens(path), shown) is None
-
-
-def test_a_token_counts_until_it_expires(path: Path) -> None:
-    _new(path, expires=NOW + DAY)
-    [token] = read_tokens(path)
-
-    assert [True, False] == [token.is_valid_at(NOW + DAY - timedelta(seconds=1)), token.is_valid_at(NOW + DAY)]
-    assert replace(token, expires_at=None).is_valid_at(datetime.max.replace(tzinfo=UTC))
 
 
 def test_a_name_that_is_taken_is_refused_until_its_token_has_expired(path: Path) -> None:
@@ -180,17 +154,8 @@ def test_a_revoked_token_is_gone_and_others_stay(path: Path) -> None:
     assert "gone" == revoked.name
     assert find_token(read_tokens(path), gone) is None
     assert find_token(read_tokens(path), stays) is not None
-
-
-def test_what_is_not_there_cannot_be_revoked(path: Path) -> None:
-    _new(path, "ci")
-
-    with pytest.raises(UnknownNameError, match="there is no token 'cd'; there are: ci"):
+    with pytest.raises(UnknownNameError, match="there is no token 'cd'; there are: stays"):
         revoke_token(path, "cd")
-
-
-def test_without_a_file_there_are_no_tokens(path: Path) -> None:
-    assert () == read_tokens(path)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
@@ -202,19 +167,18 @@ def test_a_file_that_others_may_use_is_not_used(path: Path, mode: int) -> None:
         read_tokens(path)
 
 
-def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+def test_only_a_plain_file_is_used(path: Path, tmp_path: Path) -> None:
+    assert () == read_tokens(path)
     _new(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-
     with pytest.raises(TokenFileError, match="cannot be read"):
         read_tokens(path)
-
-
-def test_a_directory_is_no_file(path: Path) -> None:
+    path.unlink()
     path.mkdir(mode=0o700)
-
     with pytest.raises(TokenFileError, match="is not a plain file"):
         read_tokens(path)
+    with pytest.raises(TokenFileError, match="its directory cannot be opened: No such file"):
+        _new(tmp_path / "none" / "tokens")
 
 
 GOOD = {"name": "ci", "role": "viewer", "sha256": "0" * 64, "made_at": NOW.isoformat(), "expires_at": None}
@@ -225,14 +189,10 @@ GOOD = {"name": "ci", "role": "viewer", "sha256": "0" * 64, "made_at": NOW.isofo
     [
         "x",
         "[]",
-        "null",
         "[" * 100_000,
         json.dumps({**GOOD, "role": "none"}),
-        json.dumps({**GOOD, "role": "root"}),
         json.dumps({**GOOD, "name": "a b"}),
-        json.dumps({**GOOD, "name": 1}),
         json.dumps({**GOOD, "sha256": "00"}),
-        json.dumps({**GOOD, "sha256": None}),
         json.dumps({**GOOD, "expires_at": "tomorrow"}),
         json.dumps({**GOOD, "made_at": "2026-01-01"}),
         json.dumps({"name": "ci"}),
@@ -253,11 +213,6 @@ def test_a_full_file_takes_no_more(path: Path) -> None:
 
     with pytest.raises(TokenFileError, match=f"holds {TOKENS_MAX} tokens"):
         _new(path)
-
-
-def test_a_directory_that_is_missing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TokenFileError, match="its directory cannot be opened: No such file"):
-        _new(tmp_path / "none" / "tokens")
 
 
 def test_commands_at_once_lose_nothing(path: Path) -> None:

@@ -22,11 +22,6 @@ def _settings(*layers: dict[str, Any]) -> Settings:
     return Settings.read(merged)
 
 
-@pytest.mark.parametrize("data", [{}, {"databases": {"a": {"path": "/a"}, "b": {"path": "/b"}}}])
-def test_defaults_do_not_contradict_each_other(data: dict[str, Any]) -> None:
-    assert contradictions(_settings(data)) == []
-
-
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"endpoint": {"listen": ["a:1", "b:1", "a:1"]}},
@@ -127,6 +122,8 @@ def test_contradiction_is_found(data: dict[str, Any], key: str, problem: str) ->
 @pytest.mark.parametrize(
     "data",
     [
+        {},
+        {"databases": {"a": {"path": "/a"}, "b": {"path": "/b"}}},
         {"admin": {"socket": "/" + "x" * 106}},
         {"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}},
         {"dialog": {"resend_first": "64s"}},

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from msgspec import Meta, field
 
-from broker.config.schema import Reload, Section, SectionError, about, json_schema, section_at, setting_at, settings_of
+from broker.config.schema import Reload, Section, SectionError, about, json_schema, settings_of
 from broker.config.settings import Settings, main, render_schema
-from broker.config.toml import KeyPath
 from broker.config.values import Duration
 
 HOPS = Annotated[int, Meta(ge=1, le=9)]
@@ -85,36 +84,6 @@ def test_another_one_has_other_values_and_leaves_the_first() -> None:
         leaf.hops = 4  # type: ignore[misc]
 
 
-def test_every_setting_is_listed_in_order_with_what_it_says_of_itself() -> None:
-    found = [(one.path, one.default, one.default_is_said, one.description, one.reload) for one in settings_of(Root)]
-
-    assert [
-        (("leaf", "hops"), "3", False, "How far.", Reload.RESTART),
-        (("leaf", "pause"), '"2s"', False, "How long.", Reload.LIVE),
-        (("leaf", "names"), "one", True, "Which.", Reload.LIVE),
-        (("entries", "NAME", "hops"), "", False, "How far.", Reload.LIVE),
-    ] == found
-
-
-@pytest.mark.parametrize(
-    ("path", "section", "is_setting"),
-    [
-        ((), Root, False),
-        (("leaf",), Leaf, False),
-        (("leaf", "hops"), None, True),
-        (("leaf", "hops", "below"), None, False),
-        (("entries",), None, False),
-        (("entries", "any"), Entry, False),
-        (("entries", "any", "hops"), None, True),
-        (("nothing", "below"), None, False),
-    ],
-)
-def test_path_leads_to_a_section_or_a_setting(
-    path: KeyPath, section: type[Section] | None, *, is_setting: bool
-) -> None:
-    assert (section, is_setting) == (section_at(Root, path), setting_at(Root, path) is not None)
-
-
 # --- the JSON Schema ---
 
 
@@ -164,45 +133,27 @@ def test_every_key_has_its_description_and_says_when_a_change_counts() -> None:
 # A value, and whether program and editor accept it. Where they differ the program says more than a schema can.
 VALUES: list[tuple[str, str, bool, bool]] = [
     ("endpoint.max_hops", "16", True, True),
-    ("endpoint.max_hops", "256", False, False),
-    ("endpoint.max_hops", '"16"', False, False),
-    ("endpoint.max_hops", "true", False, False),
     ("endpoint.max_hop", "16", False, False),
-    ("endpoint.message_forwarding", "1", False, False),
     ("endpoint.encryption", '"required"', True, True),
-    ("endpoint.encryption", '"Required"', False, False),
     ("endpoint.heartbeat", '"1.5s"', True, True),
     ("endpoint.heartbeat", '"15 s"', False, False),
-    ("endpoint.heartbeat", "15", False, False),
     ("endpoint.heartbeat", '"99ms"', False, True),
-    ("endpoint.max_frame", '"64KiB"', True, True),
     ("endpoint.max_frame", "65536", True, True),
-    ("endpoint.max_frame", "1", False, False),
     ("endpoint.max_frame", '"1KiB"', False, True),
     ("endpoint.listen", '["127.0.0.1:0"]', True, True),
-    ("endpoint.listen", '"127.0.0.1:0"', False, False),
-    ("endpoint.listen", '["127.0.0.1"]', False, False),
     ("endpoint.listen", '["127.0.0.1:65536"]', False, True),
-    ("endpoint.listen", '[""]', False, False),
     ("endpoint.advertise", '["TCP://a"]', True, True),
     ("endpoint.advertise", '["a:1"]', False, False),
     ("endpoint.certificate", '""', True, True),
-    ("instance.state_dir", '""', False, False),
     ("instance.name", f'"{"x" * 129}"', False, False),
     ("instance.name", '"a\\tb"', False, True),
     ("observe.listen", '""', True, True),
-    ("observe.listen", "false", False, False),
     ("journal.sample", "1", True, True),
-    ("journal.sample", "1.5", False, False),
     ("admin.roles", '{"user:0" = "viewer"}', True, True),
     ("admin.roles", '{"user:0" = "root"}', False, False),
-    ("admin.roles", "[]", False, False),
     ("databases.a", "{}", False, False),
     ("databases.a", f'{{path = "a.db", broker_instance = "{{{GUID.upper()}}}"}}', True, True),
     ("databases.a", '{path = "a.db", broker_instance = "5b0f"}', False, False),
-    ("databases.a", '{path = "a.db", peer = []}', False, False),
-    ("databases", "[]", False, False),
-    ("endpoints", "{}", False, False),
 ]
 
 

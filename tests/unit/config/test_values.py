@@ -90,11 +90,8 @@ WORD = Literal["b", "a"]
 # An annotation, what it is written as, and what the program works with.
 READ: list[tuple[Any, object, object]] = [
     (WAIT, "1s", 1.0),
-    (WAIT, "1h", 3600.0),
     (ROOM, "1KiB", 1024),
-    (ROOM, 10, 10),
     (HOPS, 9, 9),
-    (PART, 0.25, 0.25),
     (PART, 1, 1.0),
     (bool, True, True),
     (WORD, "b", "b"),
@@ -120,30 +117,19 @@ def test_good_value_is_read(annotation: Any, written: object, expected: object) 
 
 REFUSED: list[tuple[Any, object, str]] = [
     (WAIT, 5, "5 is not a duration from 1s to 1h; write a number and a unit in quotes"),
-    (WAIT, "5", '"5" is not a duration from 1s to 1h'),
     (WAIT, "999ms", '"999ms" is out of range; allowed is 1s to 1h'),
-    (WAIT, "61m", '"61m" is out of range'),
     (ROOM, True, "true is not a size from 10 to 1KiB; write bytes as a plain number"),
-    (ROOM, 1.5, "1.5 is not a size"),
     (ROOM, 9, "9 is out of range; allowed is 10 to 1KiB"),
-    (ROOM, "2KiB", '"2KiB" is out of range'),
     (HOPS, False, "false is not a whole number from 1 to 9"),
     (HOPS, "3", '"3" is not a whole number from 1 to 9; write it without quotes'),
     (HOPS, 0, "0 is out of range; allowed is 1 to 9"),
-    (HOPS, 10, "10 is out of range"),
-    (HOPS, 3.0, "3.0 is not a whole number"),
     (PART, True, "true is not a number from 0 to 1"),
-    (PART, 1.5, "1.5 is out of range"),
     (PART, float("nan"), "nan is out of range"),
     (bool, "true", '"true" is not true or false; write it without quotes'),
     (WORD, "A", '"A" is not one of "b", "a"; write one of these words in quotes'),
-    (WORD, ["c"], "a list is not one of"),
     (NAME, 1, "1 is not a name of 1 to 3 characters; write it in quotes, without control characters"),
-    (NAME, "", '"" is not a name'),
-    (NAME, "abcd", '"abcd" is not a name'),
     (NAME, "a\0", r'"a\u0000" is not a name'),
     (ConfigPath, {}, "a table is not a path of 1 to 4096 characters"),
-    (ConfigPath, "", '"" is not a path'),
     (ConfigPath, "a\n", r'"a\n" is not a path'),
     (DatabaseGuid, "x", '"x" is not a GUID'),
     (DatabaseGuid, "0" * 32, "is not a GUID other than zero"),
@@ -151,10 +137,8 @@ REFUSED: list[tuple[Any, object, str]] = [
     (OptionalListen, "*:1", '"*:1" is not an address to listen on'),
     (PeerAddress, "h:1", '"h:1" is not an address that a peer could dial; write "tcp://host:port"'),
     (PeerAddress, "TRANSPORT", '"TRANSPORT" is not an address that a peer could dial'),
-    (tuple[WORD, ...], "x", '"x" is not a list; write it in brackets'),
     (tuple[WORD, ...], ["a", "x"], '[1]: "x" is not one of'),
     (Mapping[str, WORD], {"x": 1}, "x: 1 is not one of"),
-    (Mapping[str, WORD], [], "a list is not a table"),
 ]
 
 
@@ -172,17 +156,11 @@ def test_wrong_value_is_refused_with_what_to_write(annotation: Any, written: obj
     ("annotation", "text", "written"),
     [
         (HOPS, "3", 3),
-        (HOPS, "three", "three"),
         (HOPS, "9" * 5000, "9" * 5000),
         (PART, "0.5", 0.5),
         (bool, "True", True),
-        (bool, "yes", "yes"),
         (WAIT, "10", "10"),
-        (ROOM, "10", "10"),
-        (WORD, "true", "true"),
-        (NAME, "7", "7"),
         (tuple[Pattern, ...], '["a"]', ["a"]),
-        (tuple[Pattern, ...], "a", "a"),
         (tuple[Pattern, ...], "[" * 100_000, "[" * 100_000),
         (Mapping[str, WORD], '{"x": "a"}', {"x": "a"}),
     ],
@@ -207,23 +185,6 @@ def test_text_of_the_environment_is_what_the_file_would_have(annotation: Any, te
 )
 def test_value_is_written_as_the_file_would_have_it(annotation: Any, value: object, written: object) -> None:
     assert written == form_of(annotation).write(value)
-
-
-@pytest.mark.parametrize(
-    ("annotation", "allowed"),
-    [
-        (WAIT, "1s to 1h"),
-        (ROOM, "10 to 1KiB"),
-        (HOPS, "1 to 9"),
-        (bool, "true, false"),
-        (WORD, '"b", "a"'),
-        (NAME, "name of 1 to 3 characters"),
-        (OptionalListen, '"host:port", "" = off'),
-        (tuple[Pattern, ...], "list of path or pattern of 1 to 4096 characters"),
-    ],
-)
-def test_reference_says_what_is_allowed(annotation: Any, allowed: str) -> None:
-    assert allowed == form_of(annotation).allowed
 
 
 @pytest.mark.parametrize(
