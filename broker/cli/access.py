@@ -1,4 +1,4 @@
-"""How a command reaches what it works on: a configuration, or a running daemon."""
+"""Finds the configuration or the running daemon that a command works on."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ NOTHING_TO_READ = f"{_NAME_ONE}, or put it at {DEFAULT_CONFIG}.\n\n{_GATEWAY}"
 
 def read_settings(config: Path | None, overrides: Mapping[str, str] | None = None) -> Settings:
     """
-    The settings of a configuration file, of the environment and of flags; without a file, of the usual one if it is
-    there.
+    Read the settings from a configuration file, the environment and flags.
+
+    Without a file, the usual one is read if it exists.
 
     Raises:
         SettingsError: Something in them is wrong.
@@ -49,20 +50,15 @@ def read_settings(config: Path | None, overrides: Mapping[str, str] | None = Non
 
 
 def usual_config(config: Path | None) -> Path | None:
-    """The file that is named, else the usual one if it is there, else None."""
-    return config or (DEFAULT_CONFIG if _is_there(DEFAULT_CONFIG) else None)
-
-
-def _is_there(path: Path) -> bool:
-    """Also where it may not be looked at: the reader then reports that."""
+    """The named file; without one, the usual file if it exists."""
     try:
-        return path.exists()
+        return config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
     except PermissionError:
-        return True
+        return DEFAULT_CONFIG  # its reader reports that
 
 
 def is_nothing_given(config: Path | None, overrides: Sequence[str]) -> bool:
-    """Whether neither file nor environment nor flag says anything about settings; a file of no bytes says nothing."""
+    """Whether neither file nor environment nor flag has a setting; an empty file has none."""
     if overrides or any(name.startswith("BROKER_") and "__" in name for name in os.environ):
         return False
     path = usual_config(config)
@@ -70,7 +66,7 @@ def is_nothing_given(config: Path | None, overrides: Sequence[str]) -> bool:
 
 
 def nothing_to_read(config: Path | None) -> str:
-    """What to do where nothing is given."""
+    """The message for `is_nothing_given`: what to do."""
     path = usual_config(config)
     if path is None:
         return NOTHING_TO_READ
@@ -78,7 +74,7 @@ def nothing_to_read(config: Path | None) -> str:
 
 
 def _is_empty(path: Path) -> bool:
-    """Of a plain file that may be looked at."""
+    """Whether it is a regular file without content; False when it cannot be read."""
     try:
         found = path.stat()
     except (OSError, ValueError):
@@ -88,7 +84,7 @@ def _is_empty(path: Path) -> bool:
 
 def overrides_from(texts: Sequence[str]) -> dict[str, str]:
     """
-    What `--set KEY=VALUE` says.
+    The settings of `--set KEY=VALUE`.
 
     Raises:
         UsageError: One without a key or without an equals sign.
@@ -104,14 +100,14 @@ def overrides_from(texts: Sequence[str]) -> dict[str, str]:
 
 def admin_client(config: Path | None, where: Path | str | None, *, timeout: float | None = None) -> AdminClient:
     """
-    A client of the daemon at this socket file or URL, else where the environment or the configuration says.
+    A client of the daemon at this socket file or URL; without one, of the environment's or the configuration's.
 
-    Nothing is sent yet. Where the environment names a URL, the configuration is not read.
+    Sends nothing. When the environment names a URL, the configuration is not read.
 
     Raises:
         SettingsError: The configuration is needed, and something in it is wrong.
         CertificateUnusableError: The file of a token cannot be read.
-        UsageError: What the environment holds cannot be shown there.
+        UsageError: A token of the environment may not be sent to that URL, or the URL is malformed.
     """
     found = where or os.environ.get(URL_VARIABLE)
     if not found:
@@ -134,13 +130,13 @@ def ask_daemon_or_files(
     read: Callable[[Settings], _T],
 ) -> tuple[_T, str]:
     """
-    The answer of the daemon; where none answers, and a configuration alone says which, that of its files.
+    Ask the daemon; when it does not answer and only a configuration was named, read the files of that instead.
 
     Returns:
-        The answer, and a sentence on where it is from; "" when the daemon gave it.
+        The answer, and a sentence on its source; "" when the daemon gave it.
 
     Raises:
-        DaemonUnreachableError: none answers, and no configuration is named, or the daemon was named itself.
+        DaemonUnreachableError: No daemon answers, and no configuration or the daemon itself was named.
     """
     try:
         return ask(admin_client(config, where)), ""
@@ -152,7 +148,7 @@ def ask_daemon_or_files(
 
 def credentials() -> ClientCredentials:
     """
-    What the environment says to show to a daemon.
+    The credentials of the environment.
 
     Raises:
         CertificateUnusableError: The file of the token cannot be read.

@@ -1,8 +1,7 @@
 """
-Records what a command changes in files of an instance, in the audit of its configuration, before it counts.
+Records in the audit of a configuration what a command changes in files of the instance, before the change is made.
 
-The API's changes are recorded by the daemon; a command that works on files is another process and writes to the same
-file.
+The daemon records the changes of the API; a command that works on files is another process and writes to the same file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`broker bench`: measure this installation, a table for each benchmark and mode, one for what has changed."""
+"""`broker bench`: measures this installation and prints a table for each benchmark and mode, and one of changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def show(result: Result) -> None:
 
 
 def show_changes(changes: Sequence[FigureChange], then: Result) -> None:
-    """Print what has changed since `then`, row by row."""
+    """Print the changes since `then`, one a row."""
     cells = [
         {
             "row": ", ".join(filter(None, change.row.key)),
@@ -49,7 +49,7 @@ def show_changes(changes: Sequence[FigureChange], then: Result) -> None:
 
 
 def readable(value: float) -> str:
-    """Three digits at least, thousands separated."""
+    """A number with at least three digits, thousands separated."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
@@ -72,7 +72,7 @@ def _head(name: str) -> str:
 
 
 def _grouped(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, str], list[Row]]]:
-    """By benchmark and mode, each in the order in which it first came."""
+    """Rows by benchmark and mode, in the order of their first rows."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.bench, row.mode), []).append(row)
@@ -91,7 +91,7 @@ def bench(names: tuple[str, ...], compare: Path | None, save: Path | None, outpu
     """
     Measure this installation, and compare with an earlier run.
 
-    SUITE is forwarding (a gateway beside a relay of bytes; needs a C compiler for the load generator) or dialogs
+    SUITE is forwarding (a gateway compared with a relay of bytes; needs a C compiler for the load generator) or dialogs
     (durable messages from one application to another); both when none is named: two minutes, on two cores that should
     have nothing else to do. Prints figures with machine and versions; compares with an earlier run by ratios to a
     yardstick in the same run.
@@ -104,14 +104,14 @@ def bench(names: tuple[str, ...], compare: Path | None, save: Path | None, outpu
     """
     earlier = result.load(compare) if compare is not None else None
     benches = {name: suite.BENCHES[name] for name in names or suite.BENCHES}
-    told = suite.run(benches, is_full=full, tell=lambda what: click.echo(what, err=True))
+    measured = suite.run(benches, is_full=full, tell=lambda what: click.echo(what, err=True))
     if save is not None:
-        result.save(told, save)
-    changes = result.compare(told.rows, earlier.rows) if earlier is not None else []
+        result.save(measured, save)
+    changes = result.compare(measured.rows, earlier.rows) if earlier is not None else []
     if output == "json":
         verdicts = [{"row": change.row.key, "verdict": change.verdict} for change in changes]
-        show_json({**asdict(told), "changes": verdicts})
+        show_json({**asdict(measured), "changes": verdicts})
     else:
-        show(told)
+        show(measured)
         if earlier is not None:
             show_changes(changes, earlier)

@@ -1,7 +1,8 @@
 """
-`broker certs`: make, show and renew keys and certificates; `docs/certificates.md` says when to use which command.
+`broker certs`: makes, shows and renews keys and certificates; `docs/certificates.md` says when to use which command.
 
-They work on files and ask no daemon. What would replace a file, or cut peers off, is refused unless it is asked for.
+The commands work on files and ask no daemon. They refuse to replace a file, or to cut peers off, without an option for
+it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def certs() -> None:
     """
     Make, show and renew keys and certificates.
 
-    Exit codes: as each of its commands tells.
+    Exit codes: see the commands.
 
     Examples:
         broker certs init ca
@@ -88,7 +89,7 @@ def certs() -> None:
 @click.option(
     "--ca/--self-signed", "is_authority", default=True, help="An authority, or one identity on its own. [--ca]"
 )
-@click.option("--name", help="The common name; else broker CA, or the host name.")
+@click.option("--name", help="The common name; by default broker CA, or the host name.")
 @_host_option
 @_spiffe_option
 @click.option("--days", type=click.IntRange(1), help=f"How long it is valid; {AUTHORITY_DAYS} for an authority.")
@@ -177,8 +178,8 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     """
     Show whose certificates are in files.
 
-    With a configuration also which setting uses a file; without FILE, every file that it names. Exit codes: 0 shown,
-    1 a file cannot be used.
+    With a configuration also which setting uses a file; without FILE, every file that it names. Exit codes: 0 shown, 1
+    a file cannot be used.
 
     Examples:
         broker certs show tls/gateway-a.pem
@@ -202,12 +203,14 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
 
 @certs.command()
 @click.option(
-    "--key", "private_key", type=click.Path(path_type=Path), help="Its private key; else beside it, as FILE.key."
+    "--key", "private_key", type=click.Path(path_type=Path), help="Its private key; by default next to it, as FILE.key."
 )
 @_ca_option
 @_days_option
 @click.option("--signing", is_flag=True, help="Of a database: the key that signs as well, not only the one to seal to.")
-@click.option("--prepare", is_flag=True, help="Make the new one beside the old one; the next renewal puts it in place.")
+@click.option(
+    "--prepare", is_flag=True, help="Make the new one next to the old one; the next renewal puts it in place."
+)
 @click.option("--at-once", is_flag=True, help="Put a self-signed one in place although no peer can trust it yet.")
 @output_option
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
@@ -216,9 +219,9 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
     Replace a certificate by one with a new key.
 
     FILE is an endpoint's, a database's (a new key to seal to; with --signing both) or an authority's ca.pem. The new
-    one is valid at once and the old one until its end. Peers that trust the very certificate need it first: --prepare,
-    hand out NAME.trust.pem, then renew again. Exit codes: 0 renewed, 1 cannot be used, 6 refused because peers would be
-    cut off.
+    one is valid at once and the old one until its end. Peers that trust the certificate itself need the new one first:
+    --prepare, hand out NAME.trust.pem, then renew again. Exit codes: 0 renewed, 1 cannot be used, 6 refused because
+    peers would be cut off.
 
     Examples:
         broker certs renew tls/gateway-a.pem --ca ca
@@ -232,7 +235,7 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
     if use is Use.SIGNING and not how["signing"] and not pair.prepared.certificate.exists():
         new = with_new_sealing(read_pair(pair), _leaf_validity(how["days"]), now=datetime.now(UTC))
         _store(pair.files(new), force=True)
-        lines = [f"# the old key stays beside it; peers that have this {pair.certificate} seal to the new one"]
+        lines = [f"# the old key stays in the file; peers that have this {pair.certificate} seal to the new one"]
         if new.certificates[0].not_valid_after_utc in {one.not_valid_after_utc for one in new.certificates[1:]}:
             lines.append("# it ends with the certificate that signs: renew that with --signing before")
         _show_new(pair.files(new), new.certificates, lines, output)
@@ -262,7 +265,7 @@ def _renew_pair(
     _store(files, force=True)
     for path in (pair.prepared.certificate, pair.prepared.private_key):
         path.unlink(missing_ok=True)
-    lines = ["# a running instance takes it by itself, for what begins from then on"]
+    lines = ["# a running instance uses it by itself, for new connections and dialogs"]
     _show_new(files, new.certificates, lines, output)
 
 
@@ -286,7 +289,7 @@ def _renew_authority(file: Path, days: int | None, output: str) -> None:
     _store(files, force=True)
     lines = [
         f"# {file} holds the new certificate and the old one: hand it to every peer while the old one is valid",
-        "# what is issued from now on is also trusted by those who have the old one only",
+        "# peers that have only the old one also trust what is issued from now on",
     ]
     _show_new(files, new.roots, lines, output)
 

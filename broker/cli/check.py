@@ -1,4 +1,4 @@
-"""`broker check`: everything wrong with configurations, and what is unwise, in one run."""
+"""`broker check`: reports all errors and risks of configurations in one run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker.cli.output import show_rows
 from broker.config.settings import Settings
 from broker.errors import BrokerError, SettingError
 
-ASK_SECONDS = 5.0  # for a running instance to tell what it has
+ASK_SECONDS = 5.0  # for a running instance to report its settings
 
 _format_option = click.option(
     "-o",
@@ -40,11 +40,11 @@ _format_option = click.option(
 @_format_option
 def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *, offline: bool) -> None:
     """
-    Find everything wrong with a configuration, and what is unwise.
+    Report all errors and risks of a configuration.
 
-    All of it in one run, with file, line and column. What a running instance of the same state directory has is not
-    taken. Of several configurations, also what they say together: circles, dead ends, missing ways back. Exit codes:
-    0 good, 1 something is wrong; warnings do not count.
+    Each has its file, line and column. Ports and files of a running instance with the same state directory count as
+    free. Several configurations are also checked together: loops, dead ends, missing routes back. Exit codes: 0 good, 1
+    something is wrong; warnings do not count.
 
     Examples:
         broker check -c config/gateway.toml
@@ -72,7 +72,7 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
 
 
 def _owner(settings: Settings) -> RunningInstance:
-    """The instance that runs by this configuration, as it reports itself; none when none may be asked."""
+    """The running instance of this configuration, as it reports itself."""
     try:
         answer = AdminClient(settings.admin.socket, timeout=ASK_SECONDS).get("/v1/config")
         values = {row["key"]: row["value"] for row in answer["settings"]}
@@ -82,7 +82,7 @@ def _owner(settings: Settings) -> RunningInstance:
 
 
 def _rows(report: CheckReport) -> list[dict[str, Any]]:
-    """The report as values; what is only counted has a row for each code and file, with the count."""
+    """The report as rows; findings that are only counted have one row for each code and file."""
     rows = [_row("error", "setting", error, _sentence(error)) for error in report.errors]
     rows += [_row("warning", "setting", warning, _sentence(warning)) for warning in report.warnings]
     rows += [_row("warning", concern.lint, concern, concern.sentence) for concern in report.concerns]
@@ -103,7 +103,7 @@ def _row(level: str, code: str, found: SettingError | Diagnostic, text: str) -> 
 
 
 def _sentence(error: SettingError) -> str:
-    """An error without its place, which has fields of its own."""
+    """An error without its location, which has separate fields."""
     return str(error.but(span=None))
 
 
@@ -124,7 +124,7 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
-    """The report for people: the first of each code and file, then how many more there are."""
+    """The report for people: the first of each code and file, then the number of the others."""
 
     def kind_of(error: SettingError) -> Kind:
         return "setting", error.span.source if error.span else None
@@ -137,7 +137,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
     yield from (f"warning: {concern}" for concern in concerns)
     for kind, count in hidden.items():
         yield _more("warning: ", kind, count + report.left_out.get(kind, 0))
-    yield from (f"not looked at until this is corrected: {one}" for one in report.waiting)
+    yield from (f"not checked until this is corrected: {one}" for one in report.waiting)
     yield from (f"not checked, --offline: {one}" for one in report.skipped)
     note = "its own ports and files do not count, and a second one would not start there"
     yield from (f"note: an instance runs from {one}; {note}" for one in report.running)

@@ -1,4 +1,4 @@
-"""`broker config`: the settings in force and where they came from, what a restart would change, and their schema."""
+"""`broker config`: shows the settings in force, what a restart would change, and the schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.config.toml import render_value
 @click.group(cls=Group)
 def config() -> None:
     """
-    Show the settings in force, where they came from, and their schema.
+    Show the settings in force, their origins, and their schema.
 
     The order is file, environment, --set; the later wins. Exit codes: 0 shown, 1 the configuration is wrong, 4 daemon
     unreachable.
@@ -33,15 +33,16 @@ def config() -> None:
 @config_option
 @set_option
 @socket_option
-@click.option("--origin", is_flag=True, help="Also tell where each value came from, and when a change counts.")
-@click.option("--running", is_flag=True, help="Ask the running instance; else what file and environment say is shown.")
+@click.option("--origin", is_flag=True, help="Also show the origin of each value, and when a change takes effect.")
+@click.option("--running", is_flag=True, help="Ask the running instance instead of file and environment.")
 @output_option
 def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str, **how: bool) -> None:
     """
-    Show every key with its value, as one writes it in the file.
+    Show every key with its value, as it is written in the file.
 
-    Without --running it is what an instance that starts now would run by. JSON always has the origin. Arguments of
-    programs are masked, as they may be secret. Exit codes: 0 shown, 1 the configuration is wrong, 4 daemon unreachable.
+    Without --running, they are the settings with which an instance would start now. JSON always has the origin.
+    Arguments of programs are masked, as they may be secret. Exit codes: 0 shown, 1 the configuration is wrong, 4 daemon
+    unreachable.
 
     Examples:
         broker config show -c config/gateway.toml --origin
@@ -49,7 +50,9 @@ def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | N
     """
     is_running = how["running"] or socket is not None
     if is_running and overrides:
-        raise click.UsageError("--set is for what would start, and --running for what runs: give one of them")
+        raise click.UsageError(
+            "--set changes what file and environment say, which --running does not show: give one of them"
+        )
     rows = _running(config, socket) if is_running else _written(config, overrides)
     if output == "json":
         show_rows(rows, output)
@@ -65,10 +68,10 @@ def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | N
 @output_option
 def diff(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str) -> None:
     """
-    Compare the running instance with what file and environment say now.
+    Compare the running instance with file and environment.
 
-    Each key that differs, with both values and what makes a change of it count. Exit codes: 0 compared, whether or not
-    anything differs, 1 the configuration is wrong, 4 daemon unreachable.
+    Prints each key that differs, with both values and when a change of it takes effect. Exit codes: 0 compared, whether
+    or not anything differs, 1 the configuration is wrong, 4 daemon unreachable.
 
     Examples:
         broker config diff -c config/gateway.toml
@@ -113,14 +116,14 @@ def _running(config: Path | None, socket: Path | str | None) -> list[dict[str, A
 
 
 def _difference(key: str, running: dict[str, Any] | None, written: dict[str, Any] | None) -> dict[str, Any]:
-    """One key; it has no value where its database is not there."""
-    told = written or running or {}
+    """The row of one key; a side without its database has no value."""
+    known = written or running or {}
     return {
         "key": key,
         "running": "" if running is None else _text(running["value"]),
         "written": "" if written is None else _text(written["value"]),
         "origin": "" if written is None else written["origin"],
-        "reload": told["reload"],
+        "reload": known["reload"],
     }
 
 

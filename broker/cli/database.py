@@ -1,8 +1,8 @@
 """
-`broker database`: go on with a database file that was copied, moved, or put back from a backup.
+`broker database`: makes a database file that was copied, moved or restored usable again.
 
-The commands work on the file itself, with its lock, so no daemon may run on it, and what they change is in the audit of
-the configuration; `docs/databases.md` says when to use which.
+The commands hold the lock of the file, so no daemon may have it open, and record their changes in the audit of the
+configuration; `docs/databases.md` says when to use which.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_
 from broker.store.sqlite.transaction import BUSY_SECONDS, sentence
 
 _database_argument = click.argument("database")
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Tell what would be done and lost, and change nothing.")
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done and lost, and change nothing.")
 _KEEP_ADVICE = (
     "what was sent since this copy was made is sent again under the same numbers or not at all, and what was received"
     " since is missing: end the conversations with broker database error-conversations, unless the file was only moved"
 )
 _FILE_ALONE = (
-    "only the file was looked at, for no databases.json, of the configuration or beside the file, knows it: whether it"
-    " is older than what its instance has seen is not known"
+    "only the file was checked: neither the databases.json of the configuration nor one next to the file lists it, so"
+    " it is not known whether the file is older than its instance's last state"
 )
-_ASK_INSTANCE = "; broker database keep NAME -c CONFIG looks at that as well"
+_ASK_INSTANCE = "; broker database keep NAME -c CONFIG checks that too"
 
 
 @click.group(cls=Group)
@@ -51,7 +51,7 @@ def database() -> None:
     """
     Keep, renew or clear a database file that was copied.
 
-    Exit codes: as each of its commands tells.
+    Exit codes: see the commands.
 
     Examples:
         broker database keep orders -c config/endpoint.toml
@@ -66,17 +66,17 @@ def database() -> None:
 @_database_argument
 def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
     """
-    Go on with this file: it was moved, or restored.
+    Keep using this file: it was moved, or restored.
 
-    DATABASE is a name in the configuration, msdb, or the path of a file. The original must not be used any more. Exit
-    codes: 0 done, 3 no such database, 6 refused because a daemon has the file.
+    DATABASE is a name in the configuration, msdb, or the path of a file. Do not use the original again. Exit codes: 0
+    done, 3 no such database, 6 refused because a daemon has the file.
 
     Examples:
         broker database keep orders -c config/endpoint.toml --dry-run
         broker database keep /var/lib/broker/orders.db -c config/endpoint.toml
     """
     configured, path = _find(config, database)
-    with _alone(path) as db:
+    with _locked(path) as db:
         state_dir, sighting = _sighting(db, path, configured)
         problem = sighting.problem
         file_identity.accept_file(db, path, state_dir)
@@ -93,7 +93,7 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
     if not sighting.is_known:
         texts.append(_FILE_ALONE + (_ASK_INSTANCE if usual_config(config) is None else ""))
     record = str(state_dir / file_identity.RECORD) if sighting.is_known else None
-    _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=instance, problem=problem, record=record)
+    _report(path, output, texts, stake, dry_run=dry_run, broker_instance=instance, problem=problem, record=record)
 
 
 @database.command()
@@ -103,7 +103,7 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
 @_database_argument
 def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
     """
-    Give this copy an identity of its own; see NEW_BROKER.
+    Give this copy a new identity; see NEW_BROKER.
 
     All conversations in it are removed without notice to the far sides; queues, services and routes stay. DATABASE is a
     name in the configuration, msdb, or the path of a file. Exit codes: 0 done, 3 no such database, 6 refused because a
@@ -115,19 +115,19 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     """
     settings = read_settings(config)
     path = _file(settings, database)
-    with _alone(path) as db:
+    with _locked(path) as db:
         stake, old = stake_of(db), _instance(db)
         instance = _new_instance(settings, path, old)
         administration.new_broker(db, instance)
         file_identity.accept_file(db, path, settings.instance.state_dir)
         _end(db, path, config, "new", dry_run=dry_run)
     texts = [
-        # What a dry run draws is not what is drawn then.
+        # The real run draws another one.
         f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
         f"{'would be' if dry_run else 'were'} removed: {stake}",
         f"routes and dialogs elsewhere that name {old} lead to the original",
     ]
-    _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
+    _report(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
 
 
 @database.command("error-conversations")
@@ -139,34 +139,34 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
     """
     End all open conversations with an error at both ends.
 
-    What waits to be sent is still sent, then the error; both applications read it. For a file restored from a backup,
-    whose far sides have gone on. DATABASE is a name in the configuration, msdb, or the path of a file. Exit codes: 0
-    done, 3 no such database, 6 refused because a daemon has the file.
+    Messages to be sent are still sent before the error, which both applications read. Use it for a file restored from a
+    backup, whose far sides have continued. DATABASE is a name in the configuration, msdb, or the path of a file. Exit
+    codes: 0 done, 3 no such database, 6 refused because a daemon has the file.
 
     Examples:
         broker database error-conversations orders -c config/endpoint.toml --dry-run
         broker database error-conversations orders.db -c config/endpoint.toml
     """
     _, path = _find(config, database)
-    with _alone(path) as db:
+    with _locked(path) as db:
         stake = stake_of(db)
         text = "the database was restored from a backup, and an administrator has ended its conversations"
         count = administration.error_conversations(db, time.time(), text=text)
         _end(db, path, config, "error-conversations", dry_run=dry_run)
     texts = [f"{count:,} of {stake.count:,} conversations {'would end' if dry_run else 'end'} with error 9719"]
-    _tell(path, output, texts, stake, dry_run=dry_run, ended=count)
+    _report(path, output, texts, stake, dry_run=dry_run, ended=count)
 
 
 def open_database(config: Path | None, database: str) -> AbstractContextManager[sqlite3.Connection]:
     """
     A connection to a database given by its name in the configuration or by its file, closed at the end of the block.
 
-    What SQLite says of the file inside of the block, as that its disk is full, is raised as StoreUnavailableError.
+    Errors of the file inside the block, such as a full disk, are raised as StoreUnavailableError.
 
     Raises:
         ConversationError: 911, there is no such file.
         SettingsError: Something in the configuration is wrong.
-        StoreUnavailableError: The file is no database of the broker, or one of another release.
+        StoreUnavailableError: The file is not a database of the broker, or one of another release.
     """
     path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
     if config is not None:
@@ -199,7 +199,7 @@ def _opened(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def _find(config: Path | None, database: str) -> tuple[Path, Path]:
-    """The state directory, which knows the databases, and the file. Raises ConversationError 911."""
+    """The state directory, whose record lists the databases, and the file. Raises ConversationError 911."""
     settings = read_settings(config)
     return settings.instance.state_dir, _file(settings, database)
 
@@ -214,12 +214,12 @@ def _file(settings: Settings, database: str) -> Path:
 
 
 def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Path, file_identity.Sighting]:
-    """What is seen of a file by the state directory that knows it: the configured one, else that in which it lies."""
+    """A state directory that lists a file, and the comparison: the configured one, or the one that holds the file."""
     sighting = file_identity.compare_file(db, path, configured)
     for place in (path.absolute().parent, Path(os.path.realpath(path)).parent):
         if sighting.is_known:
             break
-        with suppress(StoreUnavailableError):  # any file may have this name where no state directory is
+        with suppress(StoreUnavailableError):  # any directory may have a file of this name
             beside = file_identity.compare_file(db, path, place)
             if beside.is_known:
                 return place, beside
@@ -227,13 +227,13 @@ def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Pat
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file in a write transaction, without a daemon on it; the caller ends the transaction."""
-    if is_locked(path):  # on another machine perhaps, where no other process may open the file
+def _locked(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file in a write transaction, locked against a daemon; the caller ends the transaction."""
+    if is_locked(path):  # perhaps by another machine: then no process here may open the file
         _refuse_held(StoreUnavailableError(str(path), HELD))
     try:
         with closing(open_watch(path)) as db:
-            check_schema(db)  # before anything is made beside a file that is none of ours
+            check_schema(db)  # before a lock file is made next to a foreign file
     except sqlite3.Error as error:
         raise StoreUnavailableError(str(path), sentence(error)) from error
     try:
@@ -255,12 +255,12 @@ def _alone(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _refuse_held(error: StoreUnavailableError) -> NoReturn:
-    hint = "stop it first; of these, only ALTER DATABASE ... SET ERROR_BROKER_CONVERSATIONS can be told to it"
+    hint = "stop it first; a running one accepts only ALTER DATABASE ... SET ERROR_BROKER_CONVERSATIONS of these"
     fail(f"{error}: {hint}", ExitCode.HARMFUL)
 
 
 def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, *, dry_run: bool) -> None:
-    """Commit once the audit has it, or change nothing."""
+    """Commit after the change is in the audit; roll back a dry run."""
     if dry_run:
         db.execute("ROLLBACK")
         return
@@ -274,17 +274,17 @@ def _instance(db: sqlite3.Connection) -> uuid.UUID:
 
 
 def _new_instance(settings: Settings, path: Path, old: uuid.UUID) -> uuid.UUID:
-    """What the configuration says, else drawn. Raises SettingError: the configuration says what it was."""
+    """The identity of the configuration, or a random one. Raises SettingError: the configuration has the old one."""
     for name, one in settings.databases.items():
         if one.broker_instance is not None and one.path.exists() and one.path.samefile(path):
             if one.broker_instance == old:
                 hint = "take it out of the configuration, or give another GUID, then repeat this"
-                raise settings.error(("databases", name, "broker_instance"), "it is that of the original", hint)
+                raise settings.error(("databases", name, "broker_instance"), "it is the one of the original", hint)
             return one.broker_instance
     return uuid.uuid4()
 
 
-def _tell(path: Path, output: str, texts: list[str], stake: ContentsAtRisk, *, dry_run: bool, **more: Any) -> None:
+def _report(path: Path, output: str, texts: list[str], stake: ContentsAtRisk, *, dry_run: bool, **more: Any) -> None:
     if output == "json":
         values = {key: str(value) if isinstance(value, uuid.UUID) else value for key, value in more.items()}
         holds = {"conversations": stake.conversations, "unsent": stake.unsent, "unread": stake.unread}

@@ -1,7 +1,7 @@
 """
-Commands that use a database's services from the shell (`send`, `receive`), and that look at all its dialogs together.
+`broker send` and `broker receive` use the services of a database; `broker dialogs` counts and ends its dialogs.
 
-They work on the file, whether a daemon runs or not. Nothing is lost between the file and the terminal.
+They work on the file, whether a daemon runs or not. A message leaves its queue only after it was printed.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from broker.store.sqlite.schema import LARGE_BYTES
 @database_option
 @click.option("--from", "from_service", required=True, help="A service of the database.")
 @click.option("--to", "to_service", required=True, help="The service to talk to.")
-@click.option("--contract", default="DEFAULT", show_default=True, help="What the dialog is about.")
-@click.option("--type", "message_type", default="DEFAULT", show_default=True, help="What the messages are.")
-@click.option("--broker-instance", help="GUID of the one database that shall answer.")
+@click.option("--contract", default="DEFAULT", show_default=True, help="Contract of the dialog.")
+@click.option("--type", "message_type", default="DEFAULT", show_default=True, help="Type of the messages.")
+@click.option("--broker-instance", help="GUID of the only database that may answer.")
 @click.option("--lifetime", type=float, default=604_800.0, show_default=True, help="Of the dialog, in seconds.")
 @click.option(
     "--group", "related_conversation_group", metavar="GUID", help="Conversation group of the dialog; may be new."
@@ -70,7 +70,7 @@ from broker.store.sqlite.schema import LARGE_BYTES
     help="The body is this file, of any length; - is standard input.",
 )
 @click.option("--lines", is_flag=True, help="One message a line of standard input, each in its own transaction.")
-@click.option("--end", is_flag=True, help="End the conversation behind the last message.")
+@click.option("--end", is_flag=True, help="End the conversation after the last message.")
 @output_option
 @click.argument("body", required=False)
 def send(
@@ -86,8 +86,8 @@ def send(
     """
     Begin a dialog, send, and print the conversation handle.
 
-    The body is the argument, a file, or standard input. Exit codes: 0 committed, for the daemon on the same database
-    to deliver; 1 refused, 3 no such database or service.
+    The body is the argument, a file, or standard input. Exit codes: 0 committed, for the daemon on the same database to
+    deliver; 1 refused, 3 no such database or service.
 
     Examples:
         broker send -d orders.db --from //shop/Orders --to //shop/Billing --type //shop/Invoice '{"order": 7}'
@@ -115,9 +115,9 @@ def send(
 
 def _body(file: Path | None, body: str | None, *, is_needed: bool) -> IO[bytes]:
     """
-    The body, complete before the transaction: no other process can write to the database while that is open.
+    The body, read completely before the transaction, which blocks other writers of the database.
 
-    What comes from standard input goes into a file without a name when it is large.
+    Large standard input is spooled to an anonymous file.
     """
     if body is not None or not is_needed:
         return io.BytesIO(os.fsencode(body or ""))
@@ -150,16 +150,16 @@ def receive(config: Path | None, database: str, output: str, *, save: Path | Non
     """
     Take messages from a queue and print them.
 
-    They are gone from the queue once they are printed; when printing fails they stay. Bytes that are no UTF-8 are shown
-    with a backslash. A body above 1 MiB needs --save. Exit codes: 0 some came, 7 none came, 6 a body is too large to
-    be printed, 3 no such database or queue.
+    They leave the queue once they are printed; when printing fails they stay. Bytes that are not UTF-8 are shown with a
+    backslash. A body above 1 MiB needs --save. Exit codes: 0 some received, 7 none, 6 a body is too large to be
+    printed, 3 no such database or queue.
 
     Examples:
         broker receive -d billing.db --queue BillingQueue
         broker receive -c config/endpoint.toml -d orders --queue OrdersQueue --wait 30 -o json
     """
     with open_database(config, database) as db, db:
-        messages = broker.receive(db, **what, poison=0)  # when it cannot be printed no message is to blame
+        messages = broker.receive(db, **what, poison=0)  # a failure to print does not count against a message
         if not messages:
             fail(f"nothing in {what['queue']}; with --wait SECONDS, wait for it", ExitCode.TIMED_OUT)
         rows = [
@@ -180,7 +180,7 @@ def receive(config: Path | None, database: str, output: str, *, save: Path | Non
 
 
 def _shown(message: Message, save: Path | None) -> str:
-    """The body of a message as text, or the path of the file that has it now."""
+    """The body of a message as text, or the path of the file in which it was saved."""
     if save is None:
         if message.is_large:
             where = f"message {message.message_sequence_number} of {message.dialog.conversation_handle}"
@@ -203,9 +203,9 @@ _STATES = ("SO", "SI", "CO", "DI", "ER", "DO")  # of sides that can end, the las
 @click.group(cls=Group)
 def dialogs() -> None:
     """
-    Look at all dialogs of a database together.
+    Count the dialogs of a database, or end many of them.
 
-    Exit codes: as each of its commands tells.
+    Exit codes: see the commands.
 
     Examples:
         broker dialogs census -c config/orders.toml
@@ -216,25 +216,31 @@ def dialogs() -> None:
 @dialogs.command()
 @config_option
 @socket_option
-@click.option("-d", "--database", help="A database of the configuration, or the path of its file; else all of them.")
+@click.option(
+    "-d", "--database", help="A database of the configuration, or the path of its file; all of them if left out."
+)
 @output_option
 def census(config: Path | None, socket: Path | str | None, database: str | None, output: str) -> None:
     """
-    Count what lives in a database.
+    Count the conversations and messages of a database.
 
-    Conversations by service, state and age, what waits in queues, tombstones, quarantine, the bytes of each table, and
-    the ledger: whether anything that was sent is missing. Reads the files, whether a daemon runs or not; with --socket
-    the daemon there is asked. Exit codes: 0 counted, 1 a file cannot be used, 3 no such database, 4 daemon unreachable.
+    Shows conversations by service, state and age, queues, tombstones, quarantine, the bytes of each table, and the
+    ledger: whether anything that was sent is missing. Reads the files, whether a daemon runs or not; with --socket,
+    asks the daemon there. Exit codes: 0 counted, 1 a file cannot be used, 3 no such database, 4 daemon unreachable.
 
     Examples:
         broker dialogs census -c config/orders.toml
         broker dialogs census -d orders.db -o json
     """
-    told = _of_daemon(config, socket, database) if socket is not None else _of_files(config, database)
+    if socket is not None:
+        query = "" if database is None else f"?database={quote(database)}"
+        answer = admin_client(config, socket).get(f"/v1/census{query}")
+    else:
+        answer = msgspec.to_builtins(census_of(_paths(config, database), time.time()))
     if output == "json":
-        show_json(told)
+        show_json(answer)
         return
-    for number, one in enumerate(told["databases"]):
+    for number, one in enumerate(answer["databases"]):
         if number:
             click.echo()
         _show(one["database"], one["census"], one.get("ledger"))
@@ -244,10 +250,14 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
 @config_option
 @database_option
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Of this side; else any that can end."
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(_STATES),
+    help="State of this side; any that can end if left out.",
 )
-@click.option("--service", metavar="NAME", help="The service of this side; else any.")
-@click.option("--older-than", type=Duration(), required=True, help="How long ago they began at least.")
+@click.option("--service", metavar="NAME", help="Service of this side; any if left out.")
+@click.option("--older-than", type=Duration(), required=True, help="Minimum age.")
 @click.option("--error", type=click.IntRange(min=1), metavar="CODE", help="End them WITH ERROR.")
 @click.option("--description", default="", help="Of the error.")
 @click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, without notice to the far side.")
@@ -256,20 +266,20 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
 @output_option
 def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool, **choice: Any) -> None:
     """
-    End conversations that no application ends, all that are alike.
+    End all conversations of a kind that no application ends.
 
-    As the application would, with END CONVERSATION, some hundreds in a transaction; the daemon may run. Messages of
-    theirs that wait to be received are lost. Exit codes: 0 done, 1 not confirmed, 3 no such database.
+    Does what END CONVERSATION does, some hundreds in a transaction; the daemon may run. Their messages that were not
+    received yet are lost. Exit codes: 0 done, 1 not confirmed, 3 no such database.
 
     Examples:
         broker dialogs end -d orders.db --state DI --older-than 7d --dry-run
         broker dialogs end -d orders.db --service //shop/Orders --older-than 30d --error 9001 --yes
     """
-    crowd, farewell = _chosen(**choice)
+    selection, mode = _selection(**choice)
     ended = 0
     with open_database(config, database) as db:
         db.isolation_level = None
-        members = count(db, crowd)
+        members = count(db, selection)
         total = sum(one.conversations for one in members)
         if output == "table":
             columns = ["service_name", "state", "conversations", "unread", "unsent"]
@@ -277,7 +287,7 @@ def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: 
         if total and not dry_run:
             if not yes:
                 confirm(f"end {total:,} conversations?")
-            for ended in end_crowd(db, crowd, farewell):
+            for ended in end_crowd(db, selection, mode):
                 click.echo(f"{ended:,} of {total:,} ended", err=True)
     if output == "json":
         show_json({"chosen": [asdict(one) for one in members], "ended": ended})
@@ -285,7 +295,7 @@ def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: 
         click.echo(f"{total:,} conversations would end" if dry_run else f"{ended:,} conversations ended")
 
 
-def _chosen(
+def _selection(
     states: tuple[str, ...],
     service: str | None,
     older_than: timedelta,
@@ -297,26 +307,17 @@ def _chosen(
     if cleanup and error is not None:
         raise click.UsageError("--cleanup sends nothing to the far side, and so no --error")
     if description and error is None:
-        raise click.UsageError("--description is told with an --error only: give its code, or leave it out")
+        raise click.UsageError("--description belongs to --error: give its code too, or leave it out")
     if "DO" in states and not cleanup:
-        raise click.UsageError("what is DO has ended here and waits for the far side: only --cleanup ends it")
+        raise click.UsageError("a conversation in DO has ended here and waits for the far side: only --cleanup ends it")
     wanted = tuple(map(ConversationState, states)) or (tuple(ConversationState) if cleanup else ENDABLE)
     return DialogSelection(wanted, service, time.time() - older_than.total_seconds()), EndMode(
         error, description, cleanup
     )
 
 
-def _of_daemon(config: Path | None, socket: Path | str | None, database: str | None) -> Any:
-    query = "" if database is None else f"?database={quote(database)}"
-    return admin_client(config, socket).get(f"/v1/census{query}")
-
-
-def _of_files(config: Path | None, database: str | None) -> Any:
-    return msgspec.to_builtins(census_of(_paths(config, database), time.time()))
-
-
 def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
-    """The files, by name."""
+    """The files by the names of their databases."""
     known = {} if config is None else {name: one.path for name, one in read_settings(config).databases.items()}
     if database is None and config is None:
         raise click.UsageError("name a database with -d FILE, or a configuration with -c FILE")
@@ -328,32 +329,31 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
     return paths
 
 
-def _show(database: str, told: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> None:
-    print_lines([TextLine(f"database {database}, {told['file_bytes']:,} bytes", style="bold")])
-    groups = [{**group, "first_lifetime": _instant(group["first_lifetime"])} for group in told["groups"]]
+def _show(database: str, census: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> None:
+    print_lines([TextLine(f"database {database}, {census['file_bytes']:,} bytes", style="bold")])
+    groups = [{**group, "first_lifetime": _instant(group["first_lifetime"])} for group in census["groups"]]
     columns = ["service_name", "state", "age", "conversations", "unread", "unsent", "first_lifetime"]
     show_rows(groups, "table", columns)
-    queues = [{**queue, "oldest": _instant(queue["oldest_time"])} for queue in told["queues"]]
+    queues = [{**queue, "oldest": _instant(queue["oldest_time"])} for queue in census["queues"]]
     show_rows(queues, "table", ["queue_name", "is_receive_enabled", "ready", "quarantined", "oldest"])
-    show_rows(told["tables"], "table", ["table", "rows", "size_bytes"])
-    estimated = "estimated" if told["is_estimated"] else "counted"
-    since = _instant(told["sending_since"])
+    show_rows(census["tables"], "table", ["table", "rows", "size_bytes"])
+    estimated = "estimated" if census["is_estimated"] else "counted"
+    since = _instant(census["sending_since"])
     print_lines(
         [
-            TextLine(f"sizes are {estimated}; {told['free_bytes']:,} bytes of the file are used by nothing"),
-            TextLine(f"{told['sending']:,} messages not acknowledged{since and f', the oldest since {since}'}"),
+            TextLine(f"sizes are {estimated}; {census['free_bytes']:,} bytes of the file are used by nothing"),
+            TextLine(f"{census['sending']:,} messages not acknowledged{since and f', the oldest since {since}'}"),
+            TextLine(f"{census['tombstones']:,} tombstones of closed sides, {census['tombstones_due']:,} of them due"),
             TextLine(
-                f"{told['tombstones']:,} tombstones of closed sides, {told['tombstones_due']:,} of them have served"
+                f"{census['quarantined_dialogs']:,} dialogs in quarantine, {census['failing_dialogs']:,} tried again"
             ),
-            TextLine(f"{told['quarantined_dialogs']:,} dialogs in quarantine, {told['failing_dialogs']:,} tried again"),
             *_ledger_lines(ledger),
         ]
     )
 
 
 def _ledger_lines(ledger: Mapping[str, Any] | None) -> list[TextLine]:
-    """None of a daemon of a version that tells no ledger here."""
-    if ledger is None:
+    if ledger is None:  # a daemon of an older version sends none
         return []
     return [TextLine(f"ledger: {ledger['sentence']}", style="red" if ledger["unaccounted"] else "")]
 
@@ -362,4 +362,4 @@ def _instant(at: float | None) -> str:
     try:
         return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
     except (OverflowError, ValueError, OSError):
-        return "in a far future"
+        return "in the far future"

@@ -1,4 +1,4 @@
-"""`broker drain`: have an instance leave in good order, and follow it until its process has ended."""
+"""`broker drain`: drains an instance, and waits until its process has ended."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from broker.cli.options import Command, config_option, output_option, socket_opt
 from broker.cli.output import show_json
 from broker.errors import DaemonUnreachableError
 
-ANSWER_SECONDS = 20.0  # an answer about the next change comes within ten
-QUIET_SECONDS = 1.0  # that a process may take to end before that is reported
+ANSWER_SECONDS = 20.0  # the daemon answers within ten
+QUIET_SECONDS = 1.0  # for a process to end before that is reported
 
 
 @click.command(cls=Command)
 @config_option
 @socket_option
 @output_option
-@click.option("--dry-run", is_flag=True, help="Only tell what would have to leave.")
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for the end; else until it has come.")
+@click.option("--dry-run", is_flag=True, help="Only show what would have to be sent or handed over.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for the end; without limit if left out.")
 def drain(config: Path | None, socket: Path | str | None, output: str, timeout: float | None, *, dry_run: bool) -> None:
     """
-    Have an instance leave in good order, and follow it until it has gone.
+    Drain an instance, and wait until it has ended.
 
-    Peers move to other ways, what is held leaves, databases are handed over, and the process ends: asked on its socket,
-    this returns when it has. Exit codes: 0 drained, 4 daemon unreachable, 5 not permitted, 7 something was left behind,
-    or it was still there after --timeout.
+    Peers change to other routes, held frames are forwarded, databases are handed over, and the process ends; asked on
+    its socket, the command returns after that. Exit codes: 0 drained, 4 daemon unreachable, 5 not permitted, 7
+    something was not sent or handed over, or the instance still runs after --timeout.
 
     Examples:
         broker drain -c config/gateway.toml
@@ -51,21 +51,21 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
     with _watched_process(client) as (process, descriptor):
         last = _follow(client, _begin(client), deadline)
         is_over = last["stage"] == "left"
-        if process is not None and process == last.get("process"):  # an application goes on without the instance
+        if process is not None and process == last.get("process"):  # the process of an application goes on
             is_over = _has_ended(process, descriptor, deadline)
     if output == "json":
         show_json(last)
     if time.monotonic() >= deadline and not is_over:
         fail(f"still there after {timeout:g} s; {last['sentence']}", ExitCode.TIMED_OUT)
     if _is_left(last):
-        fail(f"gone, and something was left behind: {_remainder(last)}; its senders have it", ExitCode.TIMED_OUT)
-    if last["stage"] != "left":  # else the last sentence has said so
+        fail(f"the instance ended with {_remainder(last)}; the senders still have these frames", ExitCode.TIMED_OUT)
+    if last["stage"] != "left":  # otherwise the last sentence said so
         click.echo("drained", err=True)
 
 
 @contextmanager
 def _watched_process(client: AdminClient) -> Iterator[tuple[int | None, int]]:
-    """The number and a descriptor of the process behind the socket; None behind a port, or where it is not visible."""
+    """Id and descriptor of the process at the socket; None for a port, or a process of another container."""
     number, descriptor = client.process(), -1
     try:
         descriptor = -1 if number is None else os.pidfd_open(number)
@@ -89,19 +89,19 @@ def _has_ended(number: int, descriptor: int, deadline: float) -> bool:
 
 
 def _begin(client: AdminClient) -> dict[str, Any]:
-    """The first state of the drain; an instance that is short of something, as of room for its audit, refuses."""
+    """Begin the drain and return its first state; an instance that cannot write its audit refuses."""
     try:
         begun: dict[str, Any] = client.request("POST", "/v1/drain", {})
     except ProblemError as error:
         if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
             raise
-        hint = "SIGTERM drains it all the same: systemctl stop, or kill -TERM its process"
+        hint = "drain it by SIGTERM instead: systemctl stop, or kill -TERM its process"
         fail(f"{error}; {hint}", ExitCode.ERROR)
     return begun
 
 
 def _follow(client: AdminClient, state: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """Report every change until the instance has gone, or the time is up; the last state that was heard."""
+    """Report every change until the instance has ended, or the time is up; return its last known state."""
     reported = ""
     while True:
         if state["sentence"] != reported:

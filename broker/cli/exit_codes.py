@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes of all commands but `health`, and how an error becomes one."""
+"""The exit codes of all commands but `health`, and the mapping from errors to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker.store.sqlite.transaction import is_about_file, sentence
 
 
 class ExitCode(IntEnum):
-    """What the exit code of a command means; 0 is success."""
+    """Exit codes of commands other than 0, which is success."""
 
     ERROR = 1
     USAGE = 2
@@ -75,7 +75,7 @@ def fail(text: str, code: int) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Drop what standard output did not accept, else Python tries again at its end and exits with 120."""
+    """Drop unwritten standard output: Python would try to write it at exit, and exit with 120."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""`broker explain`: where a message would go and why, asked of one instance, of all on its way, or of files."""
+"""`broker explain`: shows where a message would go and why, by one instance, by all on its path, or by files."""
 
 from __future__ import annotations
 
@@ -34,20 +34,23 @@ from broker.routing.explain import ClassTried, Explanation, PassShown, Progress,
     "--to",
     metavar="SERVICE",
     shell_complete=live_names("far service", "service"),
-    help="The service; may be left out for a conversation that lives here.",
+    help="The service; not needed for a conversation of this instance.",
 )
-@click.option("--broker-instance", type=click.UUID, metavar="GUID", help="The one database that shall get it.")
+@click.option("--broker-instance", type=click.UUID, metavar="GUID", help="The only database that may receive it.")
 @click.option(
-    "--conversation", type=click.UUID, metavar="GUID", help="Its id, or the handle of one that lives here; else drawn."
+    "--conversation",
+    type=click.UUID,
+    metavar="GUID",
+    help="Its id, or the handle of one of this instance; random if left out.",
 )
 @click.option(
     "-d",
     "--database",
     shell_complete=live_names("database"),
-    help="Where it begins; else the only user database, else it comes from outside.",
+    help="Where it begins; by default the only user database, or outside of the instance.",
 )
-@click.option("--incoming", is_flag=True, help="It comes from outside.")
-@click.option("--peer", metavar="PRINCIPAL", help="Who brings it from outside, as in GRANT: may they?")
+@click.option("--incoming", is_flag=True, help="It arrives from another instance.")
+@click.option("--peer", metavar="PRINCIPAL", help="The peer that sends it, as in GRANT: also check its permissions.")
 @click.option("--from-target", is_flag=True, help="It is an answer of the target.")
 @click.option("--through", is_flag=True, help="Ask the next instance too, and go on to the last one.")
 @where_option
@@ -61,10 +64,10 @@ def explain(
     """
     Show where a message would go, and why.
 
-    Every step of the routing decision with what became of each route; nothing is sent. Asks the running instance; when
-    none answers, or with --offline, the configuration is read. Exit codes: 0 it has a way, as far as that is known; 3
-    it has none (dropped, delayed, in a loop, or to a service that is not there), or no such database or conversation; 4
-    no daemon answers and there is no configuration.
+    Prints every step of the routing decision and why each route was or was not chosen; sends nothing. Asks the running
+    instance; when it does not answer, or with --offline, reads the configuration. Exit codes: 0 it would arrive, as far
+    as is known; 3 it would not (dropped, delayed, in a loop, or to a service that does not exist), or no such database
+    or conversation; 4 no daemon answers and there is no configuration.
 
     Examples:
         broker explain --to //shop/Billing --database orders --through
@@ -107,7 +110,7 @@ def _check_usage(
     question: Mapping[str, Any],
 ) -> None:
     if question["to"] is None and question["conversation"] is None:
-        raise click.UsageError("name a service with --to, or a conversation that lives here with --conversation")
+        raise click.UsageError("name a service with --to, or a conversation of this instance with --conversation")
     is_incoming = question["incoming"] or question["peer"] is not None
     if is_incoming and question["database"] is not None:
         raise click.UsageError("a message begins in a --database or is --incoming, from a --peer: leave out one")
@@ -120,7 +123,7 @@ def _check_usage(
 
 
 def _read_answer(request: ExplainRequest, settings: Settings) -> ExplainAnswer:
-    """The answer of the instance that settings describe."""
+    """The answer of an instance with these settings."""
     place = configured_place(settings, now=datetime.now(UTC))
     contact = find_contact(place, request) if request.to is None else None
     return answer(place, request, contact)
@@ -130,15 +133,15 @@ def _read_answer(request: ExplainRequest, settings: Settings) -> ExplainAnswer:
 
 _ITEM, _DETAIL = 2, 6  # columns before a step, and before what belongs to it
 
-_NOTHING_STEP = 7  # the end of the list, which is no success
+_NOTHING_STEP = 7  # the end of the list: a failure
 
 _MARKS = {Progress.SKIPPED: "-", Progress.NOTHING: "·", Progress.MATCHED: "✓", Progress.NOT_REACHED: "-"}
 
 
-def explanation_lines(told: ExplainAnswer, note: str) -> Iterator[TextLine]:
-    """The question, the steps below each other, and the answer in the last line; `note` is what else to know."""
-    explanation = told.explanation
-    yield from _question(told, note)
+def explanation_lines(answered: ExplainAnswer, note: str) -> Iterator[TextLine]:
+    """The question, the steps, and the answer in the last line; `note` is a remark on the source."""
+    explanation = answered.explanation
+    yield from _question(answered, note)
     yield from _permissions(explanation)
     for number, one in enumerate(explanation.passes):
         yield TextLine("")
@@ -151,25 +154,25 @@ def explanation_lines(told: ExplainAnswer, note: str) -> Iterator[TextLine]:
     yield TextLine(explanation.sentence, style="bold")
 
 
-def _question(told: ExplainAnswer, note: str) -> Iterator[TextLine]:
-    explanation, is_drawn = told.explanation, told.is_conversation_drawn
+def _question(answered: ExplainAnswer, note: str) -> Iterator[TextLine]:
+    explanation, is_drawn = answered.explanation, answered.is_conversation_drawn
     first = explanation.passes[0]
     begins = "from outside" if first.is_incoming else f"from the database {first.table}"
     answer = ", an answer of the target" if explanation.is_from_target else ""
-    yield TextLine(f"{told.instance}: to {explanation.to_service}, {begins}{answer}", style="bold")
+    yield TextLine(f"{answered.instance}: to {explanation.to_service}, {begins}{answer}", style="bold")
     if note:
         yield TextLine(note, _ITEM)
     instance = explanation.to_broker_instance
     yield TextLine("any broker instance" if instance is None else f"broker instance {instance}", _ITEM)
     remarks = ["drawn"] if is_drawn else []
     if is_drawn or explanation.is_by_conversation:
-        remarks.append("others may differ" if explanation.is_by_conversation else "others go alike")
+        remarks.append("others may differ" if explanation.is_by_conversation else "same for others")
     remark = f" ({'; '.join(remarks)})" if remarks else ""
     yield TextLine(f"conversation {explanation.conversation_id}{remark}", _ITEM)
 
 
 def _permissions(explanation: Explanation) -> Iterator[TextLine]:
-    """What the peer may, before any route is looked at."""
+    """The permissions of the peer, which are checked before the routes."""
     if not explanation.permissions:
         return
     yield TextLine("")
@@ -178,7 +181,7 @@ def _permissions(explanation: Explanation) -> Iterator[TextLine]:
         progress = Progress.MATCHED if one.is_permitted else Progress.NOTHING
         yield TextLine(f"{one.permission}: {one.why}", _ITEM, _MARKS[progress], "green" if one.is_permitted else "red")
     if not all(one.is_permitted for one in explanation.permissions):
-        yield TextLine("What follows would be, if it were permitted.", _ITEM)
+        yield TextLine("With these permissions, the routes would decide as follows.", _ITEM)
 
 
 def _heading(one: PassShown, *, is_first: bool) -> str:
@@ -198,7 +201,7 @@ def _matching(one: PassShown) -> Iterator[TextLine]:
 
 
 def _scores(step: Step) -> Iterator[TextLine]:
-    """Who won the draw; nothing when there was none."""
+    """The draw between broker instances, if there was one."""
     if len(step.scores) < 2:
         return
     yield TextLine("       score  weight  broker instance", _DETAIL, style="dim", is_table=True)
@@ -218,7 +221,7 @@ def _routes(part: Step | ClassTried, called: Callable[[RouteFate], str]) -> Iter
 
 
 def _described(route: RouteFate) -> str:
-    """A route with what it says."""
+    """A route with its properties."""
     parts = [route.address]
     if route.mirror_address is not None:
         parts.append(f"mirror {route.mirror_address}")
@@ -230,12 +233,12 @@ def _described(route: RouteFate) -> str:
 
 
 def _named(route: RouteFate) -> str:
-    """A route by its name; the one that no table holds has none."""
+    """The name of a route; the implied one has none."""
     return route.name or "the implied route"
 
 
 def _not_reached(steps: list[Step]) -> Iterator[TextLine]:
-    """The steps behind the one that ended the search, in one line; of their routes only the number."""
+    """The steps after the one that ended the search, in one line, with the number of their routes."""
     if not steps:
         return
     numbers = str(steps[0].step) + (f" to {steps[-1].step}" if len(steps) > 1 else "")

@@ -1,7 +1,7 @@
 """
-`broker flows tail`: the newest visits of a journal, which is what an instance wrote down of dialog frames.
+`broker flows tail`: shows the newest visits of a journal, which are records of dialog frames at an instance.
 
-Journals are Parquet files, for which pyarrow is needed; it is an extra.
+Journals are Parquet files, which need pyarrow, an extra.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _INSTANTS = tuple(column.name for column in COLUMNS if column.form is Form.INSTA
 @click.group(cls=Group)
 def flows() -> None:
     """
-    Look at journals: what became of dialog frames.
+    Show journals: what became of dialog frames.
 
-    Exit codes: as each of its commands tells.
+    Exit codes: see the commands.
 
     Examples:
         broker flows tail /var/lib/broker/journal --outcome dropped
@@ -44,14 +44,14 @@ def flows() -> None:
 @flows.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("-n", "--lines", type=click.IntRange(min=1), default=20, show_default=True, help="How many visits.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with files as they appear, until Ctrl-C.")
-@click.option("--conversation", type=click.UUID, help="Of this dialog only.")
+@click.option("-f", "--follow", is_flag=True, help="Also show files as they appear, until Ctrl-C.")
+@click.option("--conversation", type=click.UUID, help="Only of this dialog.")
 @click.option(
     "--outcome",
     "outcomes",
     multiple=True,
     type=click.Choice([outcome.value for outcome in VisitOutcome]),
-    help="Ended so; may be repeated.",
+    help="Only with this outcome; may be repeated.",
 )
 @output_option
 def tail(
@@ -66,9 +66,9 @@ def tail(
     """
     Show the newest visits of a journal, one a line.
 
-    Instances write files, which appear when they are full or old enough (file_age, 15 minutes): what is newer is in
-    none yet. JSON is one object a line. Files that cannot be read are told on standard error. Exit codes: 0 also when
-    some files cannot be read, 1 the directory or none of its files can be read, 3 there is none.
+    Instances write files, which appear when they are full or old enough (file_age, 15 minutes), so newer visits are
+    missing. JSON is one object a line. Files that cannot be read are listed on standard error. Exit codes: 0 also when
+    some files cannot be read, 1 when none of them or the directory can be read, 3 when there is no directory.
 
     Examples:
         broker flows tail /var/lib/broker/journal --follow --outcome dropped --outcome duplicate
@@ -86,7 +86,7 @@ def tail(
     _show_visits(found.visits, output)
     _report_unread(found.unread)
     if found.unread and not found.read and not follow:
-        fail("nothing could be read: none of the files is a journal that can be used", 1)
+        fail("nothing could be read: none of the files is a usable journal", 1)
     try:
         while follow:
             time.sleep(FOLLOW_SECONDS)
@@ -112,7 +112,7 @@ def _plain(visit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _line(visit: Mapping[str, Any]) -> str:
-    """One visit as it is read; a conversation is written so that it can be copied."""
+    """One visit as a line for people."""
     entered, left = visit["entered_at"], visit["left_at"]
     outcome = visit["outcome"]
     if visit["reason"] is not None:
@@ -138,7 +138,7 @@ _WAY = {"from": "adjacent_in", "route": "route", "to": "adjacent_out"}
 
 
 def _report_unread(unread: Iterable[FileState]) -> None:
-    """Report files that could not be read, but for copies, of which nothing is missing."""
+    """Report files that could not be read, except copies, whose visits are not missing."""
     from broker.journal.schema import Fitness  # noqa: PLC0415 - pyarrow is an extra
 
     for state in unread:

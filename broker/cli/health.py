@@ -1,8 +1,8 @@
 """
-`broker health`: how an instance is, for those that only understand exit codes.
+`broker health`: the health of an instance as an exit code.
 
-It asks the port of observation as an orchestrator does, and needs no right for it. Exit codes are those of monitoring
-plugins, which Nagios, Icinga and others expect. Source: Monitoring Plugins Development Guidelines, "Plugin Return
+It asks the port of observation as an orchestrator does, without credentials. The exit codes are those of monitoring
+plugins, as Nagios, Icinga and others expect them. Source: Monitoring Plugins Development Guidelines, "Plugin Return
 Codes".
 """
 
@@ -32,7 +32,7 @@ _LINE = re.compile(r"\[([+!-])\] ?(.+)")
 
 
 class HealthState(IntEnum):
-    """How it is; the value is the exit code."""
+    """The state of an instance; the value is the exit code."""
 
     OK = 0
     WARNING = 1
@@ -43,10 +43,9 @@ class HealthState(IntEnum):
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
     """
-    An answer.
+    The answer to a question of health.
 
     Attributes:
-        state: How it is.
         text: One sentence.
         checks: The lines of the instance, each with its mark.
     """
@@ -57,13 +56,15 @@ class HealthAnswer:
 
 
 class NothingToAskError(Exception):
-    """No address to ask is known; its text says what to do."""
+    """No address is known; the text says what to do."""
 
 
 @click.command(cls=Command)
 @click.argument("question", type=click.Choice(list(_PATHS)), default="ready")
 @config_option
-@click.option("--at", metavar="HOST:PORT", help="Address of observation; else observe.listen of the configuration.")
+@click.option(
+    "--at", metavar="HOST:PORT", help="Address of observation; by default observe.listen of the configuration."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1, 60),
@@ -76,15 +77,15 @@ class NothingToAskError(Exception):
     type=click.FloatRange(0, 3600),
     default=0,
     show_default=True,
-    help="Seconds to ask again while the answer is no.",
+    help="Seconds to repeat the question while the answer is no.",
 )
 @output_option
 def health(question: str, config: Path | None, at: str | None, output: str, *, timeout: float, wait: float) -> None:
     """
     Ask whether an instance is live, ready or started.
 
-    With --wait it asks again until the answer is yes, for scripts that have started one. Exit codes: 0 yes; 1 yes, with
-    a warning; 2 no, or no answer; 3 no instance could be asked. Monitoring plugins have the same four.
+    With --wait it asks until the answer is yes, for scripts that have started an instance. Exit codes: 0 yes; 1 yes,
+    with a warning; 2 no, or no answer; 3 no instance could be asked. Monitoring plugins have the same four.
 
     Examples:
         broker health ready -c config/gateway.toml
@@ -104,7 +105,7 @@ def health(question: str, config: Path | None, at: str | None, output: str, *, t
 
 
 def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: float) -> HealthAnswer:
-    """Ask again while the answer is no and there is time; the last answer."""
+    """Repeat the question until the answer is yes or the time is up; return the last answer."""
     deadline = time.monotonic() + wait
     while (found := ask(host, port, question, timeout=timeout)).state is HealthState.CRITICAL:
         left = deadline - time.monotonic()
@@ -115,7 +116,7 @@ def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: flo
 
 
 def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
-    """Ask one question; whatever happens is an answer."""
+    """Ask one question; failures are answers too."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
     where = f"{host}:{port}"
     try:
@@ -136,7 +137,7 @@ def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
 
 
 def judge(question: str, where: str, status: int, text: str) -> HealthAnswer:
-    """What an HTTP status and a body mean; the body has a line for each check, then one word."""
+    """The answer of an HTTP status and a body, which has a line for each check, then one word."""
     found = [(match[1], match[0]) for line in text.splitlines() if (match := _LINE.fullmatch(line.strip()))]
     checks = tuple(line for _, line in found)
     if status == 200 and (found or text.strip() == "ok"):
@@ -150,10 +151,10 @@ def judge(question: str, where: str, status: int, text: str) -> HealthAnswer:
 
 def observe_listen(config: Path | None) -> str:
     """
-    The address of observation, as the settings say.
+    The address of observation in the settings.
 
     Raises:
-        NothingToAskError: the settings are wrong, or the port is off.
+        NothingToAskError: The settings are wrong, or the port is off.
     """
     try:
         listen = read_settings(config).observe.listen
@@ -168,15 +169,15 @@ def observe_listen(config: Path | None) -> str:
 
 def _address(text: str) -> tuple[str, int]:
     """
-    Host and port to dial: where an instance listens on every address, loopback.
+    Host and port to dial; loopback for an instance that listens on every address.
 
     Raises:
-        NothingToAskError: it is none, or its port is any that is free.
+        NothingToAskError: It is not an address, or its port is 0.
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
-        raise NothingToAskError(f"{text!r} is no address to ask: give HOST:PORT with --at")
+        raise NothingToAskError(f"{text!r} is not an address to ask: give HOST:PORT with --at")
     try:
         wildcard = ip_address(host)
     except ValueError:

@@ -2,9 +2,9 @@
 The command `broker`, the table of its commands, and the completion of its words in a shell.
 
 `serve` runs the daemon in the foreground; the others talk to a running one over its admin socket, or work on a database
-file. What a machine reads goes to standard output, everything else to standard error.
+file. Output for programs goes to standard output, all other to standard error.
 
-The module of a command is imported when the command is named: `status` must not wait for what `serve` is made of.
+The module of a command is imported when the command is named: `status` must not wait for the imports of `serve`.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ PROGRAM, VARIABLE = "broker", "_BROKER_COMPLETE"  # the variable that click read
 # Name of the command: the module that has it under this name, and the first sentence of its help.
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("broker.cli.serve", "Run one instance in the foreground: gateway, endpoint or both."),
-    "check": ("broker.cli.check", "Find everything wrong with a configuration, and what is unwise."),
-    "config": ("broker.cli.config", "Show the settings in force, where they came from, and their schema."),
+    "check": ("broker.cli.check", "Report all errors and risks of a configuration."),
+    "config": ("broker.cli.config", "Show the settings in force, their origins, and their schema."),
     "explain": ("broker.cli.explain", "Show where a message would go, and why."),
     "send": ("broker.cli.dialogs", "Begin a dialog, send, and print the conversation handle."),
     "receive": ("broker.cli.dialogs", "Take messages from a queue and print them."),
-    "sql": ("broker.cli.sql", "Carry out a statement or script, or a SELECT over the views."),
+    "sql": ("broker.cli.sql", "Run a statement or script, or a SELECT over the views."),
     "status": ("broker.cli.status", "Show the state of a running instance at a glance."),
-    "reload": ("broker.cli.reload", "Have a running instance read its configuration again, as SIGHUP does."),
-    "drain": ("broker.cli.drain", "Have an instance leave in good order, and follow it until it has gone."),
+    "reload": ("broker.cli.reload", "Reload the configuration of a running instance, as SIGHUP does."),
+    "drain": ("broker.cli.drain", "Drain an instance, and wait until it has ended."),
     "health": ("broker.cli.health", "Ask whether an instance is live, ready or started."),
-    "top": ("broker.cli.status", "Show the state of a running instance again and again."),
+    "top": ("broker.cli.status", "Show the state of a running instance, refreshed."),
     "routes": ("broker.cli.routes", "Plan a change of routes."),
     "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),
     "bench": ("broker.cli.bench", "Measure this installation, and compare with an earlier run."),
     "run": ("broker.cli.run", "Run the readers of a Python module."),
-    "quarantine": ("broker.cli.quarantine", "Look at dialogs whose message makes its reader fail, and settle them."),
+    "quarantine": ("broker.cli.quarantine", "List and settle dialogs whose message makes its reader fail."),
     "certs": ("broker.cli.certs", "Make, show and renew keys and certificates."),
     "partner": ("broker.cli.partner", "Exchange partner files, so that two instances trust each other."),
-    "why": ("broker.cli.why", "Tell where a conversation or message is, why, and what to do."),
-    "dialogs": ("broker.cli.dialogs", "Look at all dialogs of a database together."),
-    "flows": ("broker.cli.flows", "Look at journals: what became of dialog frames."),
-    "pipeline": ("broker.cli.pipeline", "Ask the journals of many instances, with Spark."),
+    "why": ("broker.cli.why", "Show where a conversation or message is, why, and what to do."),
+    "dialogs": ("broker.cli.dialogs", "Count the dialogs of a database, or end many of them."),
+    "flows": ("broker.cli.flows", "Show journals: what became of dialog frames."),
+    "pipeline": ("broker.cli.pipeline", "Evaluate the journals of many instances, with Spark."),
     "token": ("broker.cli.token", "Make, list and revoke tokens of the admin API."),
-    "completion": ("broker.cli.main", "Print what makes a shell complete the words of this program."),
+    "completion": ("broker.cli.main", "Print the completion script of a shell."),
 }
 
 
@@ -105,11 +105,10 @@ def main() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """
-    Print what makes a shell complete the words of this program.
+    Print the completion script of a shell.
 
-    Commands, options, their values, and some names that the running instance has. The shell runs `broker` for each
-    word, so it has to be found in its path.
-    Exit codes: 0 printed, 2 no such shell.
+    It completes commands, options, their values, and some names of the running instance. The shell runs `broker` for
+    each word, so `broker` has to be in its path. Exit codes: 0 printed, 2 no such shell.
 
     Examples:
         broker completion bash > /etc/bash_completion.d/broker
@@ -118,5 +117,5 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the shells above"
     maker = kind(main, {}, PROGRAM, VARIABLE)
-    # click asks the bash of this machine for its version; what is printed may be for another machine.
+    # click would ask the bash of this machine for its version; the script may be for another machine.
     click.echo(maker.source_template % maker.source_vars() if isinstance(maker, BashComplete) else maker.source())

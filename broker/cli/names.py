@@ -1,9 +1,8 @@
 """
-What a word may become, at the prompt and in the shell: keywords, views, columns, and the names an instance has.
+Completes words at the prompt and in the shell: keywords, views, columns, and names of an instance.
 
-The instance is asked when the first word is completed, and again when its names are older than half a minute. One that
-does not answer at once leaves the keywords; a mistake in the words before offers nothing and reports nothing, because a
-person waits with a finger on the Tab key.
+The instance is asked for its names when the first word is completed, and again after half a minute. When it does not
+answer at once, only keywords are offered. Mistakes in earlier words are not reported: a person waits for the Tab key.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import click
 from broker.cli.access import admin_client
 from broker.errors import BrokerError
 
-ASK_SECONDS = 1.0  # for the instance to answer while the shell waits
+ASK_SECONDS = 1.0  # for the instance to answer
 NAMES_MAX = 1000  # of one kind
 FRESH_SECONDS = 30.0
 OFFERED_MAX = 500  # more than a person reads
@@ -35,7 +34,7 @@ _KEYWORDS = """
     STATUS STRING_AGG SUBSTRING SUM SYSUTCDATETIME THEN TO TOP TRANSPORT TRIM TYPE UNION UPPER USE VALIDATION WEIGHT
     WHEN WHERE WITH
 """
-# Which kinds of names fit after these words.
+# Kinds of names that fit after these words.
 _AFTER: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"\b(FROM|JOIN)\s+$", ("view", "queue", "database")),
     (r"\bROUTE\s+$", ("route",)),
@@ -65,7 +64,7 @@ _WORD = re.compile(r"[\w.]+")
 
 
 class Names:
-    """The names of an instance. When `ask` raises, none are offered."""
+    """The names of an instance; none when `ask` raises."""
 
     def __init__(self, ask: Ask, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -74,7 +73,7 @@ class Names:
         self._live: dict[str, tuple[float, list[str]]] = {}
 
     def columns(self) -> Mapping[str, Sequence[str]]:
-        """The columns of each view; asked until they are known, for they never change."""
+        """The columns of each view, which never change; asked once."""
         if not self._columns:
             for schema, view, column in self._rows(_COLUMNS):
                 self._columns.setdefault(f"{schema}.{view}", []).append(str(column))
@@ -92,18 +91,18 @@ class Names:
         return names
 
     def forget(self) -> None:
-        """Ask again next time: a statement has changed something."""
+        """Forget the names after a statement that changed something."""
         self._live.clear()
 
     def _rows(self, question: str) -> Sequence[Sequence[Any]]:
         try:
             return self._ask(question)
-        except Exception:  # noqa: BLE001 - whatever it is, a completion is not worth a message
+        except Exception:  # noqa: BLE001 - a failed completion is not worth a message
             return ()
 
 
 def live_names(*kinds: str) -> Complete:
-    """What completes a value in the shell to the names of these kinds."""
+    """A function that completes a value in the shell to names of these kinds."""
 
     def complete(context: click.Context, _parameter: click.Parameter, word: str) -> list[str]:
         try:
@@ -118,16 +117,16 @@ def live_names(*kinds: str) -> Complete:
 
 def completions(names: Names, before: str, word: str) -> list[str]:
     """
-    What a word of a statement may become.
+    The completions of a word of a statement.
 
     Args:
-        names: Of the instance.
-        before: The whole statement in front of the word.
-        word: As far as it is typed; it may be empty.
+        names: Names of the instance.
+        before: The statement in front of the word.
+        word: The typed part of the word; it may be empty.
 
     Returns:
-        Whole words, keywords in the case that is typed, `OFFERED_MAX` at most; those that differ from what is typed
-        in case alone only when there are no others.
+        At most `OFFERED_MAX` whole words, keywords in the typed case. Words that differ from the typed part in case
+        are returned only when there are no others.
     """
     typed = word.lstrip("[")
     fitting = dict.fromkeys(_candidates(names, before, word))
@@ -150,7 +149,7 @@ def _candidates(names: Names, before: str, word: str) -> Iterator[str]:
 
 
 def _names_after(names: Names, kinds: Sequence[str], word: str, *, is_text: bool) -> Iterator[str]:
-    """Names as a statement has them: in brackets where they must be, unless inside quotes."""
+    """Names as a statement writes them: in brackets where needed, unless inside quotes."""
     for kind in kinds:
         for name in names.of(kind):
             quoted = name if is_text or kind == "view" or _PLAIN.fullmatch(name) else f"[{name.replace(']', ']]')}]"
@@ -161,7 +160,7 @@ def _names_after(names: Names, kinds: Sequence[str], word: str, *, is_text: bool
 
 
 def _columns_of(columns: Mapping[str, Sequence[str]], before: str) -> Iterator[str]:
-    """The columns of the views that the statement names; of all when it names none yet."""
+    """The columns of the views in the statement; of all views when it has none yet."""
     words = {word.casefold() for word in _WORD.findall(before)}
     named = [view for view in columns if any(word == view or word.endswith("." + view) for word in words)]
     for view in named or columns:

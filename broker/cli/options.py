@@ -1,4 +1,4 @@
-"""What several commands have in common: options, types of values, examples at the end of the help, a question."""
+"""Options, types of values, and classes of commands that several modules use; and the question before a loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Where = Mapping[NetworkAddress, Path | str]
 
 
 class Command(click.Command):
-    """A command whose docstring ends with `Examples:`, which the help shows after the options."""
+    """A command whose docstring ends with `Examples:`, which its help shows after the options."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
         text, _, lines = cleandoc(given["help"]).partition("\nExamples:\n")
@@ -38,7 +38,7 @@ class Group(Command, click.Group):
 
 
 def _read_where(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Where:
-    """ADDRESS=WHERE, each as an address and the URL or socket file of an admin API."""
+    """Read ADDRESS=WHERE: addresses, and the URL or socket file of an admin API for each."""
     found: dict[NetworkAddress, Path | str] = {}
     for text in values:
         address_text, _, where = text.partition("=")
@@ -51,7 +51,7 @@ def _read_where(_context: click.Context, _parameter: click.Parameter, values: tu
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
         if not isinstance(address, NetworkAddress):
-            raise click.BadParameter(f"{text!r} names no instance: {address} is no address of one")
+            raise click.BadParameter(f"{text!r} names no instance: {address} is not a network address")
         found[address] = found_at
     return found
 
@@ -62,7 +62,7 @@ where_option = click.option(
     multiple=True,
     metavar="ADDRESS=WHERE",
     callback=_read_where,
-    help="The next instance at ADDRESS is asked at this URL or socket file; else at port 9422 of its host.",
+    help="Ask the next instance at ADDRESS by this URL or socket file; by default at port 9422 of its host.",
 )
 
 config_option = click.option(
@@ -71,7 +71,7 @@ config_option = click.option(
     type=click.Path(path_type=Path, readable=False),  # the reader reports it with its own code
     envvar="BROKER_CONFIG",
     show_envvar=True,
-    help="Configuration file; else /etc/broker/broker.toml, when it is there.",
+    help="Configuration file; by default /etc/broker/broker.toml, if it exists.",
 )
 configs_option = click.option(
     "-c",
@@ -89,7 +89,7 @@ set_option = click.option(
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A setting that counts more than file and environment: endpoint.max_hops=4; several times for several.",
+    help="A setting that overrides file and environment: endpoint.max_hops=4; several times for several.",
 )
 
 
@@ -121,7 +121,7 @@ class Duration(click.ParamType[timedelta]):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value))
         if found is None:
-            self.fail(f"{value!r} is no duration; write 90, 30s, 15m, 1h or 1d", param, ctx)
+            self.fail(f"{value!r} is not a duration; write 90, 30s, 15m, 1h or 1d", param, ctx)
         seconds = float(found[1]) * _DURATION_SECONDS[found[2]]
         if seconds > DURATION_MAX.total_seconds():
             self.fail(f"{value!r} is too long; {DURATION_MAX.days}d is the longest", param, ctx)
@@ -133,7 +133,7 @@ socket_option = click.option(
     "--url",
     "socket",
     type=_WhereType(),
-    help="Admin socket of the instance, or URL of its admin port; else BROKER_ADMIN_URL, else the configuration's.",
+    help="Admin socket of the instance, or URL of its admin port; by default BROKER_ADMIN_URL or the configuration's.",
 )
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
@@ -145,12 +145,12 @@ database_option = click.option(
 
 def confirm(question: str) -> None:
     """
-    Ask a person at a terminal; without one it has to be said beforehand.
+    Ask the person at the terminal.
 
     Raises:
-        click.UsageError: there is no terminal.
-        click.Abort: the answer is no.
+        click.UsageError: There is no terminal.
+        click.Abort: The answer is no.
     """
     if not sys.stdin.isatty():
-        raise click.UsageError("something would be lost: say --yes, or look first with --dry-run")
+        raise click.UsageError("this may lose something: confirm it with --yes, or see what it does with --dry-run")
     click.confirm(question, abort=True, err=True)

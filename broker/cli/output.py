@@ -1,9 +1,9 @@
 """
-What commands print: JSON, CSV and tables on standard output, and lines of prose.
+Prints JSON, CSV and tables on standard output, and lines of prose.
 
-Texts that come from peers and applications are made `readable` first, so that a terminal obeys nothing in them. Lines
-of prose are passed as `TextLine`, which does it. A value that a person may have to copy, such as a GUID, is never cut
-or broken: a table for which the terminal is too narrow becomes one block of lines for each row.
+Texts from peers and applications are made `readable` first, so that they cannot control the terminal; `TextLine` does
+it for prose. A value that a person may have to copy, such as a GUID, is never cut or broken: a table that is too wide
+for the terminal becomes one block of lines for each row.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-FORMATS = ("table", "json", "jsonl", "csv")  # of rows
-NO_TERMINAL_COLUMNS = 250  # of a table that is piped or redirected
-PROSE_COLUMNS = 80  # of prose that is
+FORMATS = ("table", "json", "jsonl", "csv")
+NO_TERMINAL_COLUMNS = 250  # of a table in a file or pipe
+PROSE_COLUMNS = 80  # of prose in a file or pipe
 PROSE_COLUMNS_MAX = 100  # a longer line of prose is hard to read
 UNKNOWN_COLUMNS = 80  # of a terminal that does not report its width
 UNBROKEN_COLUMNS = 36  # a GUID, the longest value that has to stay on one line
@@ -37,7 +37,7 @@ _ASCII = str.maketrans("·✓…", ".*~")
 
 
 def to_json(value: Any, *, indent: int | None = 2) -> str:
-    """A value, which may be a struct, as JSON in ASCII: any terminal and any pipe takes it."""
+    """A value, which may be a struct, as JSON in ASCII, which any terminal and pipe accepts."""
     return json.dumps(msgspec.to_builtins(value), indent=indent)
 
 
@@ -48,12 +48,12 @@ def show_json(value: Any, *, indent: int | None = 2) -> None:
 
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None) -> None:
     """
-    Print rows. In CSV (RFC 4180) NULL is an empty field, as is a text of no characters.
+    Print rows. In CSV (RFC 4180), NULL is an empty field, like an empty text.
 
     Args:
         rows: Values by column.
         output: One of `FORMATS`.
-        columns: The heads of the table, else the keys of the first row.
+        columns: The heads of the table; the keys of the first row if left out.
     """
     columns = columns or list(rows[0] if rows else ())
     if output == "json":
@@ -83,7 +83,7 @@ def show_answer(answer: Mapping[str, Any], output: str) -> None:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Names of columns, of which the second of one name is `name_2`, and so on."""
+    """Names of columns, where the second one of a name becomes `name_2`, and so on."""
     found: list[str] = []
     for name in names:
         number, other = 1, name
@@ -95,7 +95,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 
 def readable(value: object) -> str:
-    """A value as it is shown, with everything a terminal would obey written out."""
+    """A value as printable text; control characters are escaped."""
     if value is None:
         return "NULL"
     text = str(value)
@@ -103,7 +103,7 @@ def readable(value: object) -> str:
 
 
 def encodable(text: str, encoding: str) -> str:
-    """The text in characters that the encoding has: marks in ASCII, anything else written out."""
+    """The text in characters of the encoding: marks in ASCII, others escaped."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -112,20 +112,20 @@ def encodable(text: str, encoding: str) -> str:
 
 
 def quoted_path(path: Path) -> str:
-    """A path as a value of a configuration file, the same whatever directory that is in."""
+    """An absolute path as a value of a configuration file."""
     text = str(path.absolute())
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 class Terminal:
     """
-    Lines and tables for people, on a terminal, or on a file or pipe in its place.
+    Prints lines and tables for people, on a terminal, a file or a pipe.
 
     Args:
         file: Standard output when it is left out.
-        width: Columns; else those of the terminal, or of the environment's COLUMNS.
-        elsewhere: Columns of what is no terminal.
-        is_styled: Whether lines are in bold and in colour; else as the terminal and the environment say (NO_COLOR).
+        width: Columns; by default those of the terminal, or of the environment's COLUMNS.
+        elsewhere: Columns when `file` is not a terminal.
+        is_styled: Whether lines are bold and coloured; by default as terminal and environment (NO_COLOR) say.
     """
 
     def __init__(
@@ -151,11 +151,11 @@ class Terminal:
         )
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Print a line as it is, however long; what the encoding lacks is written out."""
+        """Print a line of any length, unwrapped; characters that the encoding lacks are escaped."""
         self._console.print(Text(encodable(text, self._encoding)), style=style, soft_wrap=True)
 
     def prose(self, text: str, style: str = "") -> None:
-        """Print a text on as many lines as it takes, broken between words."""
+        """Print a text wrapped between words."""
         for one in _wrap(text, self.width):
             self.line(one, style)
 
@@ -170,7 +170,7 @@ class Terminal:
                 self.line(part, line.style)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-        """Print a table, or a block of lines for each row where it has no columns or too wide ones; nothing is cut."""
+        """Print a table, or a block of lines for each row when it has no columns or too wide ones."""
         if title:
             self.prose(title, "bold")
         columns, *rows = ([encodable(cell, self._encoding) for cell in row] for row in (columns, *rows))
@@ -198,13 +198,13 @@ class Terminal:
 
 class TextLine(NamedTuple):
     """
-    A line of prose, as wide as the terminal, that goes on indented below.
+    A line of prose, wrapped to the terminal with a hanging indent.
 
     Attributes:
-        text: What it says; may hold anything.
+        text: Any text; it is made readable.
         indent: Columns before it.
         mark: One character before the text.
-        style: Of rich, such as "bold red".
+        style: A style of rich, such as "bold red".
         is_table: Whether it is never wrapped.
     """
 
@@ -227,7 +227,7 @@ def render_table(
     title: str | None = None,
     terminal: Terminal | None = None,
 ) -> None:
-    """Print rows as a table; a missing value is an empty cell, NULL is written out."""
+    """Print rows as a table; a missing value is an empty cell, None is NULL."""
     cells = [[readable(row.get(column, "")) for column in columns] for row in rows]
     (terminal or Terminal()).table(list(map(readable, columns)), cells, readable(title or ""))
 

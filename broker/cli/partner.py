@@ -1,7 +1,7 @@
 """
-`broker partner`: two instances of different owners get to know each other by a file from each side.
+`broker partner`: exchanges partner files, by which two instances of different owners trust each other.
 
-The commands run on the machine of the instance, as a user who may write the files that its configuration names.
+The commands run on the machine of the instance, as a user who may write the files of its configuration.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BINDINGS = "SELECT name, remote_service_name, remote_principal_name FROM sys.re
 _CONNECT = "SELECT grantee_name, state_desc FROM sys.server_permissions"
 _SEND = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 
-_database_option = click.option("-d", "--database", help="The database of the services; else the only one.")
+_database_option = click.option("-d", "--database", help="The database of the services; by default the only one.")
 
 
 @click.group(cls=Group)
@@ -50,7 +50,7 @@ def partner() -> None:
     """
     Exchange partner files, so that two instances trust each other.
 
-    Exit codes: as each of its commands tells.
+    Exit codes: see the commands.
 
     Examples:
         broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
@@ -82,7 +82,7 @@ def partner() -> None:
     "addresses",
     multiple=True,
     metavar="tcp://HOST:PORT",
-    help="Where the other side reaches this endpoint; else endpoint.advertise.",
+    help="Address of this endpoint for the other side; by default endpoint.advertise.",
 )
 def export_file(
     config: Path | None,
@@ -94,8 +94,8 @@ def export_file(
     """
     Print the partner file of this instance.
 
-    The file is signed and holds no secret. The fingerprint on standard error is what the other side sees when it
-    imports the file. Exit codes: 0 printed, 1 something is missing, 4 daemon unreachable.
+    The file is signed and holds no secret. The other side sees the fingerprint on standard error when it imports the
+    file. Exit codes: 0 printed, 1 something is missing, 4 daemon unreachable.
 
     Examples:
         broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
@@ -105,7 +105,7 @@ def export_file(
     name = _database(settings, database)
     addresses = addresses or tuple(map(str, settings.endpoint.advertise))
     if not addresses:
-        raise click.UsageError("say --address tcp://HOST:PORT, or set endpoint.advertise")
+        raise click.UsageError("give --address tcp://HOST:PORT, or set endpoint.advertise")
     known = [row[0] for row in AdminClient(settings.admin.socket).sql(_SERVICES, name)["rows"]]
     for service in services:
         if service not in known:
@@ -130,12 +130,12 @@ def import_file(
     config: Path | None, database: str | None, file: BinaryIO, output: str, *, dry_run: bool, yes: bool
 ) -> None:
     """
-    Show what a partner file changes here, and make it so.
+    Show what a partner file changes here, and change it.
 
-    Writes certificates beside those that endpoint.peers and databases.NAME.peers name, and carries out statements:
-    routes to the partner's services, bindings, and permissions for what the partner sends. A second import changes
-    nothing. Exit codes: 0 done or nothing to change, 1 refused or not confirmed, 2 neither --yes nor a terminal,
-    4 daemon unreachable.
+    Writes certificates next to those of endpoint.peers and databases.NAME.peers, and runs statements: routes to the
+    partner's services, bindings, and permissions for what the partner sends. A second import changes nothing. Exit
+    codes: 0 done or nothing to change, 1 refused or not confirmed, 2 neither --yes nor a terminal, 4 daemon
+    unreachable.
 
     Examples:
         broker partner import billing.partner -c orders.toml --dry-run
@@ -173,7 +173,7 @@ def import_file(
 
 
 def _database(settings: Settings, database: str | None) -> str:
-    """The one that was named, else the only one."""
+    """The named database, or the only one."""
     name = database or next(iter(settings.databases), None)
     if name is None or name not in settings.databases or (database is None and len(settings.databases) > 1):
         known = ", ".join(settings.databases) or "there is none"
@@ -204,7 +204,7 @@ def _present(client: AdminClient, settings: Settings, database: str) -> Present:
 
 
 def _shown(settings: Settings, database: str, found: Partner, change: Plan) -> list[str]:
-    """The partner, and what changes, a line each."""
+    """The partner and the changes, one a line."""
     certificate = describe(found.endpoint[0])
     lines = [
         f"partner {found.file.instance} at {', '.join(found.file.addresses)}",

@@ -1,13 +1,13 @@
 r"""
-`broker sql` at a terminal: statements are typed, completed, kept for the next session, and answered.
+The prompt of `broker sql` at a terminal, with completion and a history.
 
-As in sqlcmd a statement ends with GO on a line, and as at other prompts with `;` at the end of a line, unless that is
-in a text, a name in brackets or a comment. Ctrl-C forgets what is typed, or stops waiting for an answer: the daemon
-then stops a SELECT, and carries out anything else. Ctrl-D leaves. A line that begins with a backslash is for the prompt
-itself; `\?` lists them.
+As in sqlcmd, a statement ends with GO on a line, and as at other prompts with `;` at the end of a line, unless that is
+in a text, a name in brackets or a comment. Ctrl-C clears the statement, or stops waiting for an answer: the daemon then
+stops a SELECT, and completes any other statement. Ctrl-D ends the session. A line that begins with a backslash is a
+command of the prompt; `\?` lists them.
 
-readline edits the line and finds earlier statements. They are in a file that only its owner can read, one a line, where
-a line feed inside is U+0001, as psql does. A file that cannot be used leaves the prompt without a history.
+readline edits the line and finds earlier statements. Their file has mode 0600 and one statement a line, with U+0001 for
+a line feed, as psql does. When the file cannot be used, the prompt has no history.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from broker.errors import BrokerError
 
 try:
     import readline
-except ImportError:  # a Python that was built without it: lines are read as they are
+except ImportError:  # a Python built without it: lines are read plainly
     readline = None  # type: ignore[assignment]
 
 COMPLETION_SECONDS = 2.0  # for the daemon to answer while a word is completed
-KEPT = 1000  # statements; what a person may want to find again
-STATEMENT_MAX = 8192  # characters; a longer one came out of a file
+KEPT = 1000  # statements
+STATEMENT_MAX = 8192  # characters; a longer one is probably pasted from a file
 HISTORY_VARIABLE = "BROKER_SQL_HISTORY"
-_DELIMITERS = " \t\n,()=<>+;'"  # what ends a word; a name may hold dots, slashes, brackets
+_DELIMITERS = " \t\n,()=<>+;'"  # ends of words; a name may have dots, slashes, brackets
 _LINE_FEED = "\x01"
 _FIRST, _NEXT = "broker> ", "    -> "
-_GREETING = "a statement ends with ; or with a line GO; \\? helps, exit or Ctrl-D leaves"
+_GREETING = "a statement ends with ; or with a line GO; \\? shows help, exit or Ctrl-D ends"
 _HELP = """\
-  STATEMENT ;        carry it out; GO on a line of its own ends one too
-  USE name ;         the database that is meant from now on
+  STATEMENT ;        run it; a line GO ends one too
+  USE name ;         use this database from now on
   \\d                 the views, and the queues of this database
   \\d NAME            the columns of a view or queue
   \\o FORMAT          show answers as table, json, jsonl or csv
-  \\p                 what is typed so far
-  \\r                 forget what is typed so far; so does Ctrl-C
-  \\q                 leave; so do exit, quit and Ctrl-D
+  \\p                 show the statement so far
+  \\r                 clear the statement so far; so does Ctrl-C
+  \\q                 end the session; so do exit, quit and Ctrl-D
   \\?                 this help
-Tab completes keywords, views, columns, and names of routes, services, queues and databases. What is typed is kept in
-the file that BROKER_SQL_HISTORY names, empty for none; never a statement with a password, or one after a blank."""
+Tab completes keywords, views, columns, and names of routes, services, queues and databases. Statements are kept in the
+file that BROKER_SQL_HISTORY names, empty for none; but never one with a password, or one after a blank."""
 _VIEWS = (
     "SELECT 'view' AS kind, schema_name + '.' + name AS name FROM sys.system_views"
     " UNION ALL SELECT 'queue', 'dbo.' + name FROM sys.service_queues ORDER BY kind DESC, name"
@@ -59,11 +59,11 @@ _VIEWS = (
 
 
 def run_prompt(client: AdminClient, database: str | None, output: str) -> None:
-    """A session at the terminal, with its history; when standard output is none, it gets the answers alone."""
+    """Run a session; standard output gets only the answers when it is not a terminal."""
     history = History(history_path(os.environ, Path.home()))
     prompt = Prompt(client, database=database, output=output, history=history)
     if not sys.stdout.isatty():
-        prompt.run(_read_beside)
+        prompt.run(_read_plainly)
         return
     if readline is not None:
         prepare_readline(prompt, history)
@@ -76,9 +76,9 @@ class Prompt:
 
     Args:
         client: Asks the daemon.
-        database: Where statements run, None as in `AdminClient.sql`.
+        database: The database of statements, None as in `AdminClient.sql`.
         output: One of `FORMATS`.
-        history: Gets what may be kept.
+        history: Gets the statements that may be kept.
     """
 
     def __init__(self, client: AdminClient, *, database: str | None, output: str, history: History) -> None:
@@ -107,12 +107,12 @@ class Prompt:
                 click.echo("^C", err=True)
 
     def enter(self, text: str) -> None:
-        """Act on one entry: a line, or several when an earlier statement was called back."""
+        """Process one entry: a line, or several of an earlier statement."""
         for line in text.split("\n"):
             self._enter_line(line)
 
     def words(self, before: str, word: str) -> list[str]:
-        """What the word at the cursor may become; `before` is what the line has in front of it."""
+        """Complete the word at the cursor; `before` is the line in front of it."""
         if before.startswith("\\") and not self._pending:
             command = before.strip()
             names: Iterable[str] = FORMATS if command == "\\o" else ()
@@ -125,7 +125,7 @@ class Prompt:
         bare = line.strip()
         is_inside = is_open("\n".join(self._pending))
         if bare.startswith("\\") and not is_inside:
-            self._obey(bare[1:])
+            self._run_command(bare[1:])
         elif not self._pending and bare.rstrip(";").lower() in ("exit", "quit"):
             self._is_leaving = True
         elif is_go(line) and not is_inside:
@@ -136,10 +136,10 @@ class Prompt:
                 self._end()
         elif self._pending and self._hint_is_due:
             self._hint_is_due = False
-            click.echo("(it is carried out when it ends with ; or with a line GO)", err=True)
+            click.echo("(end the statement with ; or with a line GO to run it)", err=True)
 
     def _end(self) -> None:
-        """Carry out what is typed."""
+        """Run the statement."""
         statement = "\n".join(self._pending)
         self._pending.clear()
         if is_blank(statement):
@@ -150,24 +150,24 @@ class Prompt:
                 readline.add_history(statement)
         database = used_database(statement)
         if database is None:
-            self._carry_out(statement)
+            self._run_statement(statement)
         else:
             self._use(database)
 
-    def _carry_out(self, statement: str) -> None:
+    def _run_statement(self, statement: str) -> None:
         try:
             answer = self._client.sql(statement, self.database)
         except BrokerError as error:
             click.echo(str(error), err=True)
         except KeyboardInterrupt:
-            click.echo("^C no longer waiting: a SELECT is stopped, anything else may still be carried out", err=True)
+            click.echo("^C no longer waiting: a SELECT is stopped, any other statement may still run", err=True)
         else:
             if not answer["columns"]:
                 self._names.forget()
             show_answer(answer, self.output)
 
     def _use(self, database: str) -> None:
-        """Go to a database, once the daemon has said that it is there."""
+        """Change the database if the daemon has it."""
         try:
             self._client.sql("SELECT 1 AS one", database)
         except BrokerError as error:
@@ -177,8 +177,8 @@ class Prompt:
             self._names = self._names_here()
             click.echo(f"changed database context to '{database}'", err=True)
 
-    def _obey(self, text: str) -> None:
-        """A line for the prompt itself, without its backslash."""
+    def _run_command(self, text: str) -> None:
+        """Run a command of the prompt, given without its backslash."""
         command, _, argument = text.partition(" ")
         argument = argument.strip().rstrip(";")
         match command:
@@ -197,18 +197,18 @@ class Prompt:
             case "q":
                 self._is_leaving = True
             case _:
-                click.echo(f"there is no \\{command}; \\? lists what there is", err=True)
+                click.echo(f"there is no \\{command}; \\? lists all", err=True)
 
     def _describe(self, name: str) -> None:
         if not name:
-            self._carry_out(_VIEWS)
+            self._run_statement(_VIEWS)
             return
         view = name.replace("[", "").replace("]", "").rpartition(".")[2].replace("'", "''").lower()
         found = f"SELECT column_id, name AS column_name FROM sys.system_columns WHERE view_name = '{view}'"  # noqa: S608 - quoted
         try:
             answer = self._client.sql(f"{found} ORDER BY column_id", self.database)
             if not answer["rows"]:  # a queue, or nothing
-                columns = self._client.sql(f"SELECT TOP 0 * FROM {name}", self.database)["columns"]  # noqa: S608 - what was typed
+                columns = self._client.sql(f"SELECT TOP 0 * FROM {name}", self.database)["columns"]  # noqa: S608 - the typed name
                 answer = answer | {"rows": [[place, column] for place, column in enumerate(columns, 1)]}
         except BrokerError as error:
             click.echo(str(error), err=True)
@@ -221,7 +221,7 @@ class Prompt:
 
 
 def prepare_readline(prompt: Prompt, history: History) -> None:
-    """Give readline the earlier statements, and what completes a word."""
+    """Give readline the earlier statements and the completion."""
     readline.set_auto_history(False)  # a statement is one entry, and only when it may be kept
     readline.clear_history()
     for statement in history.statements:
@@ -242,8 +242,8 @@ def prepare_readline(prompt: Prompt, history: History) -> None:
         readline.parse_and_bind("set enable-bracketed-paste on")
 
 
-def _read_beside(prompt: str) -> str:
-    """A line, with the prompt on standard error."""
+def _read_plainly(prompt: str) -> str:
+    """Read a line, with the prompt on standard error."""
     click.echo(prompt, nl=False, err=True)
     line = sys.stdin.readline()
     if not line:
@@ -255,7 +255,7 @@ def _read_beside(prompt: str) -> str:
 
 
 def history_path(environ: Mapping[str, str], home: Path) -> Path | None:
-    """BROKER_SQL_HISTORY, None when that is empty; else in XDG_STATE_HOME, else in the home directory."""
+    """The file of BROKER_SQL_HISTORY, None if that is empty; by default in XDG_STATE_HOME or the home directory."""
     named = environ.get(HISTORY_VARIABLE)
     if named is not None:
         return Path(named) if named else None
@@ -268,11 +268,11 @@ class History:
     The file of earlier statements. Several sessions may append to it at once.
 
     Args:
-        path: None for none.
+        path: None for no history.
 
     Attributes:
-        statements: Those of earlier sessions, oldest first.
-        problem: Why there is no history; "" when there is one.
+        statements: Statements of earlier sessions, oldest first.
+        problem: Reason why there is no history; "" when there is one.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -295,7 +295,7 @@ class History:
             self.problem = f"{path}: {error.strerror or error}"
 
     def add(self, statement: str) -> None:
-        """Keep a statement; the caller has checked that it holds no secret."""
+        """Keep a statement that holds no secret."""
         if self._path is None or self.problem or len(statement) > STATEMENT_MAX:
             return
         line = statement.replace("\n", _LINE_FEED) + "\n"
@@ -304,21 +304,21 @@ class History:
 
 
 def _open_own(path: Path, flags: int) -> int:
-    """A descriptor of the file, made when it is missing, never through a symbolic link. Raises OSError."""
+    """Open the file, or make it; never through a symbolic link. Raises OSError."""
     return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
 
 
 def _replace(path: Path, lines: Iterable[str]) -> None:
-    """Keep the newest alone, in one step, so that no session reads a half-written file."""
+    """Replace the lines in one step, so that no session reads a half-written file."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.writelines(f"{line}\n" for line in lines)
     Path(name).replace(path)
 
 
-# --- what is typed ---
+# --- statements ---
 
-# What hides a `;`: texts, names, comments; the last alternative of each pair is one that is not closed.
+# Texts, names and comments, in which `;` ends nothing.
 _HIDING = re.compile(
     r"""'(?:[^']|'')*+' | "(?:[^"]|"")*+" | \[(?:[^\]]|\]\])*+\] | --[^\n]*+ | /\*.*?\*/""", re.DOTALL | re.VERBOSE
 )
@@ -329,12 +329,12 @@ _SECRET = re.compile(r"PASSWORD|PASSPHRASE|SECRET|TOKEN|PRIVATE[\s_]*KEY|\bBEARE
 
 
 def is_go(line: str) -> bool:
-    """Whether a line ends the batch before it."""
+    """Whether a line is GO, which ends the batch before it."""
     return _GO.fullmatch(line) is not None
 
 
 def is_open(text: str) -> bool:
-    """Whether a text, a name or a comment in it is not closed yet, so that the next line belongs to it."""
+    """Whether a text, a name or a comment is not closed yet, so that the next line belongs to it."""
     return _OPENING.search(_HIDING.sub(" ", text)) is not None
 
 
@@ -345,16 +345,16 @@ def is_whole(text: str) -> bool:
 
 
 def is_blank(text: str) -> bool:
-    """Whether there is nothing in it but blanks, comments and semicolons."""
+    """Whether it has only blanks, comments and semicolons."""
     return not re.sub(r"--[^\n]*+|/\*.*?\*/|[\s;]", "", text, flags=re.DOTALL)
 
 
 def is_secret(text: str) -> bool:
-    """Whether it may hold what must not be kept: a password, a token, a key; or it begins with a blank."""
+    """Whether it must not be kept: it may hold a password, a token or a key, or begins with a blank."""
     return text[:1] in {" ", "\t"} or _SECRET.search(text) is not None
 
 
 def used_database(text: str) -> str | None:
-    """The database of a `USE name` that stands alone; else None."""
+    """The database of a statement that is only `USE name`."""
     found = _USE.fullmatch(text)
     return None if found is None else (found[1] or found[2]).replace("]]", "]")

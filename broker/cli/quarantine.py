@@ -1,4 +1,4 @@
-"""`broker quarantine`: dialogs whose message made its reader fail, and what is to become of them."""
+"""`broker quarantine`: lists dialogs whose message made its reader fail, and settles them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker.cli.audit import recording
 from broker.cli.database import open_database
 from broker.cli.options import Group, config_option, confirm, database_option, output_option
 from broker.cli.output import show_json, show_rows
-from broker.client.dialog import get_dialog
+from broker.client.dialog import Dialog, get_dialog
 from broker.errors import ConversationError
 from broker.store.sqlite.quarantine import Failure, body_pieces, failures, find
 from broker.store.sqlite.quarantine import resume as resume_one
@@ -31,21 +31,21 @@ _Command = Callable[..., Any]
 
 _ids = click.argument("ids", metavar="[CONVERSATION]...", nargs=-1)
 _all = click.option("--all", "everything", is_flag=True, help="Every dialog in quarantine.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _NO_TRACEBACK = """\
-no traceback is known: only that of a reader (broker run) is kept. A program that calls receive itself gives none when
-it rolls back, and a process that dies cannot: see the log of that program, or let a reader handle the messages"""
+no traceback is known: only readers (broker run) keep one, not programs that call receive themselves, nor processes
+that die. See the log of that program, or let a reader handle the messages"""
 
 
 @click.group(cls=Group)
 def quarantine() -> None:
     """
-    Look at dialogs whose message makes its reader fail, and settle them.
+    List and settle dialogs whose message makes its reader fail.
 
-    What is settled in a database of a configuration, with -c, is in its audit; where only a file is named, nothing is.
+    Changes are recorded in the audit of the configuration that -c names; without -c, nowhere.
 
-    Exit codes: as each of its commands tells.
+    Exit codes: see the commands.
 
     Examples:
         broker quarantine list -c config/endpoint.toml -d billing
@@ -54,7 +54,7 @@ def quarantine() -> None:
 
 
 def _changing(command: _Command) -> _Command:
-    """The options of every command that changes something."""
+    """Add the options of every command that changes something."""
     for option in (_ids, output_option, _yes, _dry_run, _all, database_option, config_option):
         command = option(command)
     return command
@@ -63,11 +63,11 @@ def _changing(command: _Command) -> _Command:
 @quarantine.command("list")
 @config_option
 @database_option
-@click.option("--dry-run", is_flag=True, expose_value=False, help="The same: a look changes nothing.")
+@click.option("--dry-run", is_flag=True, expose_value=False, help="The same: a list changes nothing.")
 @output_option
 def list_(config: Path | None, database: str, output: str) -> None:
     """
-    The dialogs in quarantine, and those that are tried again.
+    List the dialogs in quarantine, and those that are tried again.
 
     Exit codes: 0 also when there is none, 3 no such database.
 
@@ -86,7 +86,9 @@ def list_(config: Path | None, database: str, output: str) -> None:
 @quarantine.command()
 @config_option
 @database_option
-@click.option("--body", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Write its body there.")
+@click.option(
+    "--body", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Write the body to this file."
+)
 @click.option("--dry-run", is_flag=True, help="The same, and no file is written.")
 @output_option
 @click.argument("conversation")
@@ -94,7 +96,7 @@ def show(
     config: Path | None, database: str, conversation: str, body: Path | None, output: str, *, dry_run: bool
 ) -> None:
     """
-    One failed message: why, since when, how large, what waits.
+    Show a failed message: error, times, size, number of later messages.
 
     CONVERSATION is its handle or its id. Exit codes: 0 shown, 3 no such database or failure.
 
@@ -125,17 +127,19 @@ def resume(**options: Any) -> None:
     """
     Try again, from the failed message on.
 
-    For when the reader has been mended. Exit codes: 0 done, 3 no such database or failure.
+    Use it when the reader is fixed. Exit codes: 0 done, 3 no such database or failure.
 
     Examples:
         broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
         broker quarantine resume -c config/endpoint.toml -d billing --all --dry-run
     """
-
-    def change(db: sqlite3.Connection, failure: Failure) -> None:
-        resume_one(db, failure.endpoint_id)
-
-    _settle("resume", "try {message} again, then {behind} behind it", change, asks=False, **options)
+    _settle(
+        "resume",
+        "try {message} again, then {later} after it",
+        lambda db, failure: resume_one(db, failure.endpoint_id),
+        asks=False,
+        **options,
+    )
 
 
 @quarantine.command()
@@ -151,11 +155,7 @@ def skip(**options: Any) -> None:
         broker quarantine skip -d billing.db --dry-run 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
         broker quarantine skip -d billing.db --yes 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
     """
-
-    def change(db: sqlite3.Connection, failure: Failure) -> None:
-        skip_one(db, failure)
-
-    _settle("skip", "drop {message}; go on with {behind} behind it", change, asks=True, **options)
+    _settle("skip", "drop {message}; go on with {later} after it", skip_one, **options)
 
 
 @quarantine.command()
@@ -171,22 +171,13 @@ def discard(**options: Any) -> None:
         broker quarantine discard -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
         broker quarantine discard -c config/endpoint.toml -d billing --all --dry-run
     """
-
-    def change(db: sqlite3.Connection, failure: Failure) -> None:
-        get_dialog(db, uuid.UUID(bytes=failure.conversation_handle)).end(cleanup=True)
-
-    _settle(
-        "discard",
-        "forget the dialog: drop {message} and {behind} after it, without notice",
-        change,
-        asks=True,
-        **options,
-    )
+    sentence = "forget the dialog: drop {message} and {later} after it, without notice"
+    _settle("discard", sentence, lambda db, failure: _dialog(db, failure).end(cleanup=True), **options)
 
 
 @quarantine.command()
-@click.option("--code", type=click.IntRange(1, 2**31 - 1), required=True, help="Of the error, above 0.")
-@click.option("--text", required=True, help="What the far side reads beside the code.")
+@click.option("--code", type=click.IntRange(1, 2**31 - 1), required=True, help="Code of the error, above 0.")
+@click.option("--text", required=True, help="Description of the error, for the far side.")
 @_changing
 def answer(*, code: int, text: str, **options: Any) -> None:
     """
@@ -198,20 +189,20 @@ def answer(*, code: int, text: str, **options: Any) -> None:
         broker quarantine answer -d billing.db --code 1 --text "no such order" 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
         broker quarantine answer -d billing.db --code 1 --text "cannot be read" --all --dry-run
     """
+    sentence = f"end the dialog with error {code}: drop {{message}} and {{later}} after it, notify {{far}}"
+    _settle("answer", sentence, lambda db, failure: _dialog(db, failure).end(error=code, description=text), **options)
 
-    def change(db: sqlite3.Connection, failure: Failure) -> None:
-        get_dialog(db, uuid.UUID(bytes=failure.conversation_handle)).end(error=code, description=text)
 
-    what = f"end the dialog with error {code}: drop {{message}} and {{behind}} behind it, tell {{far}}"
-    _settle("answer", what, change, asks=True, **options)
+def _dialog(db: sqlite3.Connection, failure: Failure) -> Dialog:
+    return get_dialog(db, uuid.UUID(bytes=failure.conversation_handle))
 
 
 def _settle(
     action: str,
     sentence: str,
-    change: Callable[[sqlite3.Connection, Failure], None],
+    change: Callable[[sqlite3.Connection, Failure], object],
     *,
-    asks: bool,
+    asks: bool = True,
     config: Path | None,
     database: str,
     ids: tuple[str, ...],
@@ -220,7 +211,7 @@ def _settle(
     yes: bool,
     output: str,
 ) -> None:
-    """Say what will be done to each dialog, ask where something is lost, and do all of it or nothing."""
+    """Print what is done to each dialog, ask if something is lost, and change all of them or none."""
     if everything == bool(ids):
         raise click.UsageError("name the conversations, or say --all")
     with open_database(config, database) as db:
@@ -252,18 +243,18 @@ def _settle(
 
 
 def _recording(config: Path | None, action: str, database: str) -> AbstractContextManager[AuditEntry | None]:
-    """The entry in the audit of a configuration; None where only a file is named, as it is to an application."""
+    """An entry in the audit of the configuration; None without a configuration, as for an application."""
     return (
         nullcontext() if config is None else recording(read_settings(config), f"broker quarantine {action}", database)
     )
 
 
 def _check_same(db: sqlite3.Connection, failure: Failure) -> None:
-    """What was shown must still hold: a reader may have been at it since."""
+    """Refuse a failure that changed after it was shown, as by a reader."""
     now = find(db, failure.conversation_handle)
     if now is None or (now.queuing_order, now.failures) != (failure.queuing_order, failure.failures):
         handle = uuid.UUID(bytes=failure.conversation_handle)
-        raise ConversationError(8426, f"the dialog {handle} has changed meanwhile; nothing was done, look again")
+        raise ConversationError(8426, f"the dialog {handle} has changed since it was read; nothing was done, try again")
 
 
 def _plan(action: str, sentence: str, failure: Failure, *, is_done: bool) -> dict[str, Any]:
@@ -271,7 +262,7 @@ def _plan(action: str, sentence: str, failure: Failure, *, is_done: bool) -> dic
     if failure.queuing_order is not None:
         kind = f"{failure.message_type_name!r}, {failure.body_bytes} bytes"
         message = f"message {failure.message_sequence_number} ({kind})"
-    what = sentence.format(message=message, behind=failure.messages_behind, far=failure.far_service)
+    what = sentence.format(message=message, later=failure.messages_behind, far=failure.far_service)
     return {
         "action": action,
         "is_done": is_done,
@@ -286,10 +277,10 @@ def _find(db: sqlite3.Connection, conversation: str) -> Failure:
     try:
         guid = uuid.UUID(conversation)
     except ValueError:
-        raise ConversationError(8413, f"{conversation!r} is no GUID") from None
+        raise ConversationError(8413, f"{conversation!r} is not a GUID") from None
     failure = find(db, guid.bytes)
     if failure is None:
-        raise ConversationError(8426, f"nothing of the conversation {guid} has failed: see broker quarantine list")
+        raise ConversationError(8426, f"the conversation {guid} has no failure: see broker quarantine list")
     return failure
 
 

@@ -1,4 +1,4 @@
-"""`broker reload`: have a running instance read its configuration again."""
+"""`broker reload`: makes a running instance read its configuration again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.cli.options import Command, config_option, output_option, socket_opt
 from broker.cli.output import show_json
 from broker.errors import SettingsError
 
-RELOAD_SECONDS = 180.0  # scripts of a million routes are carried out within a minute
+RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
 _EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
 _EFFECTS_IF = {
     "live": "would be in force",
@@ -29,13 +29,13 @@ _EFFECTS_IF = {
 @config_option
 @socket_option
 @output_option
-@click.option("--dry-run", is_flag=True, help="Try everything, tell what would change, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Check everything, show what would change, and change nothing.")
 def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_run: bool) -> None:
     """
-    Have a running instance read its configuration again, as SIGHUP does.
+    Reload the configuration of a running instance, as SIGHUP does.
 
-    All of it holds, or nothing has changed. Exit codes: 0 it holds, 2 something is wrong with the configuration, 4
-    daemon unreachable, 5 not permitted.
+    All changes are made, or none. Exit codes: 0 reloaded, 2 something is wrong with the configuration, 4 daemon
+    unreachable, 5 not permitted.
 
     Examples:
         broker reload -c config/gateway.toml
@@ -63,7 +63,7 @@ def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_r
 
 
 def _lines(answer: dict[str, Any]) -> Iterator[str]:
-    """What has changed, a line each; first the sentence that says it all."""
+    """A summary, and a line for each change."""
     yield _sentence(answer)
     effects = _EFFECTS_IF if answer["dry_run"] else _EFFECTS
     for one in answer["settings"]:
@@ -79,7 +79,7 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def _sentence(answer: dict[str, Any]) -> str:
-    """How many settings changed and how many wait, which are the lines below, and whose scripts were carried out."""
+    """The summary: how many settings changed, how many wait, and the databases whose scripts ran."""
     waiting = len(answer["waiting"])
     changed = len(answer["settings"]) - waiting
     is_dry_run, would = answer["dry_run"], "would be " if answer["dry_run"] else ""
@@ -87,11 +87,11 @@ def _sentence(answer: dict[str, Any]) -> str:
     if changed:
         done.append(f"{_settings(changed)} {would}changed")
     if waiting:
-        who = str(waiting) if changed else _settings(waiting)
+        count = str(waiting) if changed else _settings(waiting)
         verb = "would wait" if is_dry_run else "waits" if waiting == 1 else "wait"
-        done.append(f"{who} {verb} for a restart")
+        done.append(f"{count} {verb} for a restart")
     if answer["databases"]:
-        done.append(f"scripts of {', '.join(answer['databases'])} {would}carried out")
+        done.append(f"scripts of {', '.join(answer['databases'])} {would}executed")
     return ", ".join(done)
 
 
@@ -100,7 +100,7 @@ def _settings(count: int) -> str:
 
 
 def _change(one: dict[str, Any]) -> str:
-    """Both values; a database comes or goes as a whole, and has none."""
+    """Both values; a database that is added or removed has only one."""
     if one["before"] and one["after"]:
         return f"{one['before']} -> {one['after']}"
-    return str(one["after"]) or f"{one['before']} that is there no more"
+    return str(one["after"]) or f"{one['before']}, removed"

@@ -1,9 +1,8 @@
 """
-`broker routes plan`: what a script of routes would do, before it is carried out.
+`broker routes plan`: shows what a script of routes would do, before it runs.
 
-In a terminal a plan is read from the routes that change to the verdict. Marks before a route are those of a diff (`+`
-made, `-` dropped, `~` altered), `!` is harm, `?` what could not be found out. Conversations that fare alike are one
-entry.
+In a terminal, a plan begins with the changed routes and ends with the verdict. Marks before a route are those of a diff
+(`+` created, `-` dropped, `~` altered), `!` is harm, `?` is unknown. Conversations with the same change are one entry.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def routes() -> None:
     """
     Plan a change of routes.
 
-    Exit codes: as its command tells.
+    Exit codes: see the command.
 
     Examples:
         broker routes plan new-routes.sql -c config/gateway.toml
@@ -76,7 +75,9 @@ def routes() -> None:
 @routes.command()
 @config_option
 @socket_option
-@click.option("-d", "--database", help="Where the script begins; else the only user database, else msdb.")
+@click.option(
+    "-d", "--database", help="Database in which the script begins; by default the only user database, or msdb."
+)
 @click.option("--through", is_flag=True, help="Follow changed routes over the next instances, and find loops.")
 @where_option
 @click.option("--accept-harm", is_flag=True, help="Exit with 0 whatever would happen.")
@@ -96,9 +97,10 @@ def plan(
     """
     Show what a script would do to routes and conversations.
 
-    SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway answers for
-    what passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what does not exist;
-    4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a loop appears.
+    SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway knows the
+    conversations that passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what
+    does not exist; 4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a
+    loop appears.
 
     Examples:
         broker routes plan new-routes.sql -c config/gateway.toml --through
@@ -122,7 +124,7 @@ def plan(
 
 
 def _follow(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: bool) -> dict[str, Any]:
-    """Where messages would go after the instance that plans."""
+    """The paths of messages after the planning instance."""
     first = msgspec.convert(arrivals, list[ExplainAnswer])
     directory = Directory(where, credentials=credentials())
     followed = follow_plan(first, lambda request: ask(client, request), directory.explain)
@@ -135,7 +137,7 @@ def render_plan(plan: Mapping[str, Any], terminal: Terminal | None = None) -> No
     Print a plan.
 
     Args:
-        plan: As `/v1/plan` answers it; `followed` instead of the arrivals is what came of following them, or None.
+        plan: The answer of `/v1/plan`, with `followed` instead of the arrivals: their paths, or None.
         terminal: Standard output when it is left out.
     """
     print_lines(_lines(plan), terminal)
@@ -187,8 +189,8 @@ def _edit(edit: Mapping[str, Any]) -> TextLine:
 def _described(route: Mapping[str, Any]) -> str:
     service = route["remote_service_name"]
     usual = {"broker_instance": None, "mirror_address": None, "weight": 1, "lifetime": None}
-    said = [f"{_PROPERTIES[key]} {_value(key, route[key])}" for key, value in usual.items() if route[key] != value]
-    return ", ".join([f"{_value('remote_service_name', service)} -> {route['address']}", *said])
+    unusual = [f"{_PROPERTIES[key]} {_value(key, route[key])}" for key, value in usual.items() if route[key] != value]
+    return ", ".join([f"{_value('remote_service_name', service)} -> {route['address']}", *unusual])
 
 
 def _value(key: str, value: Any) -> str:
@@ -209,25 +211,25 @@ def _fates(plan: Mapping[str, Any]) -> Iterator[TextLine]:
 
 
 def _consequences(plan: Mapping[str, Any]) -> Iterator[TextLine]:
-    """Those that change, alike ones together, in the order of the first of each."""
+    """The changed conversations, grouped by their change."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in plan["consequences"]:
         groups.setdefault(tuple(one[key] for key in one if key != "conversation"), []).append(one)
     for some in list(groups.values())[:GROUPS_SHOWN]:
         yield TextLine("")
         mark, style = ("!", "red") if some[0]["is_harm"] else ("·", "")
-        yield TextLine(_called(some), indent=2, mark=mark, style=style)
+        yield TextLine(_described_group(some), indent=2, mark=mark, style=style)
         yield TextLine(f"now:  {some[0]['before']}", indent=4)
         yield TextLine(f"then: {some[0]['after']}", indent=4)
     changed = sum(count for fate, count in plan["fates"].items() if fate not in UNCHANGED)
-    told = sum(len(some) for some in list(groups.values())[:GROUPS_SHOWN])
-    if changed > told:
+    shown = sum(len(some) for some in list(groups.values())[:GROUPS_SHOWN])
+    if changed > shown:
         yield TextLine("")
-        yield TextLine(f"and {changed - told:,} more that change", indent=2)
+        yield TextLine(f"and {changed - shown:,} more that change", indent=2)
 
 
 def _expired(plan: Mapping[str, Any]) -> Iterator[TextLine]:
-    """How conversations fare when what the script lets expire has expired, if that is news."""
+    """The changes when the routes with a LIFETIME have expired, if there are any."""
     expired = plan["expired"]
     news = {fate: count for fate, count in (expired["fates"] if expired else {}).items() if fate not in UNCHANGED}
     if expired is None or not news:
@@ -246,8 +248,8 @@ def _fate_counts(fates: Mapping[str, int]) -> Iterator[TextLine]:
             yield TextLine(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
 
 
-def _called(alike: list[Mapping[str, Any]]) -> str:
-    one, count = alike[0], len(alike)
+def _described_group(group: list[Mapping[str, Any]]) -> str:
+    one, count = group[0], len(group)
     fate = _words(Fate(one["fate"]), count)
     where = "in transit" if one["database"] is None else f"of {one['database']}"
     if one["conversation"] is None:
@@ -280,7 +282,7 @@ def _ways(followed: Mapping[str, Any]) -> Iterator[TextLine]:
 
 
 def _harm(plan: Mapping[str, Any]) -> str:
-    """What is wrong with the script, in one sentence; empty when nothing is."""
+    """The harm that the script does, in one sentence; empty when there is none."""
     harms = []
     about = "at least " if plan["passing"] else ""
     if plan["harmed"] == 1:

@@ -1,4 +1,4 @@
-"""`broker run`: the readers of an application, until a signal ends them."""
+"""`broker run`: runs the readers of an application until a signal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.exit_codes import ExitCode, exit_code, fail
+from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, config_option
 from broker.client.reader_pool import Reader, find_readers, run_until_signal
-from broker.errors import BrokerError, StoreUnavailableError
+from broker.errors import StoreUnavailableError
 from broker.observe.logs import configure_logging
 
 
@@ -27,9 +27,11 @@ from broker.observe.logs import configure_logging
     "databases",
     multiple=True,
     metavar="[NAME=]FILE",
-    help="A database and its file; several times for several. Else those of the configuration.",
+    help="A database and its file; several times for several. By default those of the configuration.",
 )
-@click.option("--directory", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Where the module is.")
+@click.option(
+    "--directory", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Directory of the module."
+)
 @click.option(
     "--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to finish, at the end."
 )
@@ -38,16 +40,16 @@ from broker.observe.logs import configure_logging
     type=click.Choice(["auto", "json", "console"]),
     default="auto",
     show_default=True,
-    help="Of the log.",
+    help="Format of the log.",
 )
 @click.argument("application", metavar="MODULE[:NAME]")
 def run(config: Path | None, databases: tuple[str, ...], directory: Path | None, application: str, **how: Any) -> None:
     """
     Run the readers of a Python module.
 
-    MODULE is imported from the current directory, or from --directory; NAME is a reader, a broker.Readers or a list
-    of readers in it. SIGTERM or SIGINT: nothing new is taken and what is under way is finished within --grace; a
-    second signal ends at once. Exit codes: 0 all finished, 1 something was cut off or the module failed, 2 no such
+    MODULE is imported from the current directory, or from --directory; NAME is a reader, a broker.Readers or a list of
+    readers in it. On SIGTERM or SIGINT, readers finish their messages within --grace and receive no others; a second
+    signal ends the process at once. Exit codes: 0 all finished, 1 something was cut off or the module failed, 2 no such
     module or no reader in it, 3 no such database or queue, 75 a file cannot be used.
 
     Examples:
@@ -61,16 +63,14 @@ def run(config: Path | None, databases: tuple[str, ...], directory: Path | None,
         is_finished = run_until_signal(readers, files, grace=how["grace"], on_stop=_end_at_second_signal)
     except StoreUnavailableError as error:
         fail(str(error), ExitCode.TEMPORARY)
-    except BrokerError as error:
-        fail(str(error), exit_code(error))
     sys.stdout.flush()
     if not is_finished:
-        # A thread cannot be ended: only the process can, and with it the slot, so that its messages are free.
+        # Only the end of the process ends its threads and releases its slot, and so its messages.
         os._exit(1)
 
 
 def _end_at_second_signal() -> None:
-    """From the first signal on the next one has its usual effect, without waiting for any thread."""
+    """Let the second signal end the process without waiting for threads."""
 
     def end(number: int, _frame: object) -> None:
         os._exit(128 + number)
@@ -95,14 +95,14 @@ def _files(config: Path | None, databases: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _load(application: str, directory: Path | None) -> list[Reader]:
-    """The readers of a module. What importing it raises is told with its traceback, by Python."""
+    """The readers of a module. Python prints the traceback of errors in the module."""
     module_name, _, name = application.partition(":")
     sys.path.insert(0, str((directory or Path.cwd()).absolute()))
     try:
         target: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # something that the module itself imports
+            raise  # a module that this one imports
         raise click.UsageError(
             f"there is no module {module_name!r} in {directory or Path.cwd()} or on the path"
         ) from None

@@ -1,4 +1,4 @@
-"""`broker serve`: one instance in the foreground, until a signal ends it."""
+"""`broker serve`: runs one instance in the foreground until a signal."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     """
     Run one instance in the foreground: gateway, endpoint or both.
 
-    SIGTERM drains and ends it, a second one ends it at once. Exit codes: 0 drained, 7 something was left behind when
-    the time was up, 75 port taken or store locked, 78 bad configuration, 143 and 130 ended by a second signal.
+    SIGTERM drains and ends it, a second one ends it at once. Exit codes: 0 drained, 7 something was not sent or handed
+    over in time, 75 port taken or store locked, 78 bad configuration, 143 and 130 ended by a second signal.
 
     Examples:
         broker serve -c config/gateway.toml
@@ -57,7 +57,7 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     except ListenFailedError as error:
         fail(listen_error(settings, error).shown, ExitCode.TEMPORARY)
     except StoreUnavailableError as error:
-        found, stays = store_error(settings, error)  # whether it stays so until a person changes something
+        found, stays = store_error(settings, error)  # `stays`: until a person changes something
         fail(str(found or error), ExitCode.CONFIGURATION if stays else ExitCode.TEMPORARY)
     except SettingError as error:
         passes = isinstance(error.__cause__, CertificateTooEarlyError)

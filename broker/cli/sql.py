@@ -1,9 +1,9 @@
 """
-`broker sql`: carry out a statement or script, or a SELECT over the views, by a running daemon.
+`broker sql`: runs a statement or script, or a SELECT over the views, in a running daemon.
 
-The daemon gets a script whole, so that it is carried out wholly or not at all. Of a long one it reports in `/v1/status`
-how far it is, which is shown as a bar on a terminal, else as a line every ten seconds. Interrupting the command leaves
-the script to the daemon.
+The daemon gets the whole script, and runs all of it or nothing. The progress of a long one, from `/v1/status`, is shown
+as a bar on a terminal, and otherwise as a line every ten seconds. When the command is interrupted, the daemon completes
+the script.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker.cli.prompt import run_prompt
 from broker.ddl.lexer import decode_script
 from broker.errors import BrokerError
 
-LONG_CHARACTERS = 1_000_000  # a script of this size is followed; a shorter one takes a fraction of a second
+LONG_CHARACTERS = 1_000_000  # the progress of longer scripts is shown; a shorter one takes a fraction of a second
 POLL_SECONDS = 0.25
 LINE_SECONDS = 10.0
 SCRIPT_SECONDS = 3600.0  # for a script and those before it
@@ -41,7 +41,7 @@ SCRIPT_SECONDS = 3600.0  # for a script and those before it
     "-d",
     "--database",
     shell_complete=live_names("database"),
-    help="Where it runs; else the only user database, else msdb.",
+    help="The database; by default the only user database, or msdb.",
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print.")
 @click.argument("statement", required=False)
@@ -49,10 +49,10 @@ def sql(
     config: Path | None, socket: Path | str | None, database: str | None, output: str, statement: str | None
 ) -> None:
     """
-    Carry out a statement or script, or a SELECT over the views.
+    Run a statement or script, or a SELECT over the views.
 
-    Without an argument it is read from standard input, or asked for at a prompt, which has a history and completes
-    names with Tab. Exit codes: 1 refused, 3 something it names does not exist, 4 daemon unreachable, 5 not permitted.
+    Without an argument it is read from standard input, or at a prompt, which has a history and completes names with
+    Tab. Exit codes: 1 refused, 3 something it names does not exist, 4 daemon unreachable, 5 not permitted.
 
     Examples:
         broker sql "SELECT name, address FROM msdb.sys.routes"
@@ -69,7 +69,7 @@ def sql(
 
 
 def run_long_script(client: AdminClient, text: str, database: str | None) -> Any:
-    """The answer of the daemon, and meanwhile how far it is; raises as `AdminClient.sql`."""
+    """Run a script and show its progress; raises as `AdminClient.sql`."""
     patient = client.patient(SCRIPT_SECONDS)
     answer: Future[Any] = Future()
 
@@ -86,12 +86,12 @@ def run_long_script(client: AdminClient, text: str, database: str | None) -> Any
 
 
 def _states(client: AdminClient, size: int, answer: Future[Any]) -> Iterator[dict[str, Any]]:
-    """How far the script is, again and again until it is answered. Its size tells it from others."""
+    """States of the script until it has ended. It is recognized by its size."""
     while not wait([answer], POLL_SECONDS).done:
         try:
             running = client.get("/v1/status")["running_scripts"]
         except BrokerError:
-            continue  # the answer itself will say what is wrong
+            continue  # the answer to the script reports the problem
         yield from [script for script in running if script["size"] == size][:1]
 
 

@@ -1,7 +1,7 @@
 """
-`broker status`, once or again and again (`broker top`): whether all is well with an instance, and what it does.
+`broker status` and `broker top`: show the health and the state of an instance, once or refreshed.
 
-Texts of peers and applications are never taken for markup, and what a terminal would obey is written out.
+Texts of peers and applications are printed as they are, with control characters escaped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker.errors import DaemonUnreachableError
 from broker.observe.health import judge
 from broker.observe.status import LedgerStatus, Status
 
-UNTRIED_SHOWN = 10  # next hops that have not been dialled yet, by name
+UNTRIED_SHOWN = 10  # next hops that were not dialled yet, by name
 _LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
 _interval_option = click.option(
     "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, help="Seconds between two polls."
@@ -39,15 +39,15 @@ _interval_option = click.option(
 @click.command(cls=Command)
 @config_option
 @socket_option
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh it until Ctrl-C.")
 @_interval_option
 @output_option
 def status(config: Path | None, socket: Path | str | None, interval: float, output: str, *, watch: bool) -> None:
     """
     Show the state of a running instance at a glance.
 
-    With --watch on a terminal it fills the screen; elsewhere each state is printed below the one before, with -o json
-    one a line. Exit codes: 0 it answers, 4 daemon unreachable.
+    With --watch on a terminal it fills the screen; elsewhere each state is printed below the one before, and with -o
+    json one a line. Exit codes: 0 it answers, 4 daemon unreachable.
 
     Examples:
         broker status -c config/gateway.toml
@@ -64,7 +64,7 @@ def status(config: Path | None, socket: Path | str | None, interval: float, outp
 @output_option
 def top(config: Path | None, socket: Path | str | None, interval: float, output: str, *, once: bool) -> None:
     """
-    Show the state of a running instance again and again.
+    Show the state of a running instance, refreshed.
 
     The same as broker status --watch. Exit codes: 0 ended, 4 daemon unreachable, 5 not permitted.
 
@@ -76,7 +76,7 @@ def top(config: Path | None, socket: Path | str | None, interval: float, output:
 
 
 def _show(client: AdminClient, output: str, interval: float | None) -> None:
-    """Print the state, once or every so many seconds until Ctrl-C."""
+    """Print the state, once or at an interval until Ctrl-C."""
     answer = client.get("/v1/status")
     with contextlib.suppress(KeyboardInterrupt):
         if interval is not None and output == "table" and sys.stdout.isatty():
@@ -93,7 +93,7 @@ def _show(client: AdminClient, output: str, interval: float | None) -> None:
 
 
 def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float) -> NoReturn:
-    """The newest state on the whole screen; while the instance does not answer, the last one and for how long."""
+    """Fill the screen with the newest state; while the instance does not answer, with the last one and its age."""
     console, came_at, problem = Console(highlight=False), time.monotonic(), ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -112,10 +112,10 @@ def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float
 
 def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -> None:
     """
-    Print what `/v1/status` answers.
+    Print an answer of `/v1/status`.
 
-    First whether all is well or what to do, in one sentence; then everything that is not as it should be; then the
-    identity of the instance, and tables of what there is.
+    It begins with a sentence on whether all is well, and with everything that is not; the identity of the instance and
+    the tables follow.
     """
     terminal = terminal or Terminal()
     _render_verdict(status, terminal)
@@ -130,7 +130,7 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -
     _render_next_hops(status, terminal)
     if status.get("mirrored_routes"):
         columns = ["route", "service", "state", "principal", "epoch", "held", "said", "alarm"]
-        routes = [one | {"said": _said(one["partners"])} for one in status["mirrored_routes"]]
+        routes = [one | {"said": _partner_states(one["partners"])} for one in status["mirrored_routes"]]
         render_table(columns, routes, title="Mirrored routes", terminal=terminal)
     standings = status.get("mirroring", {}).items()
     mirrored = [{"database": one} | facts for one, facts in standings if facts["source"] != "off"]
@@ -142,7 +142,7 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -
 
 
 def _render_verdict(status: Mapping[str, Any], terminal: Terminal) -> None:
-    """One sentence for the whole, and a line for each thing that is not as it should be."""
+    """One sentence on the whole, and a line for each finding."""
     report = judge(msgspec.convert(status, Status))
     terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
     for finding in report.findings:
@@ -167,7 +167,7 @@ def _render_identity(status: Mapping[str, Any], terminal: Terminal) -> None:
 
 
 def _render_connections(connections: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
-    """With what has really moved on each, and when; columns that say nothing are left out."""
+    """A table with the progress of each; columns without a value are left out."""
     if not connections:
         return
     now = datetime.now(UTC)
@@ -179,14 +179,14 @@ def _render_connections(connections: Sequence[Mapping[str, Any]], terminal: Term
 
 
 def _render_next_hops(status: Mapping[str, Any], terminal: Terminal) -> None:
-    """What waits for each, why and until when; those that are not reached though nothing waits; those not dialled."""
+    """Tables of held frames, and of addresses with a problem; and the addresses that were not dialled yet."""
     waiting = status.get("waiting", ())
     if waiting:
         columns = ["next_hop", "held", "held_bytes", "oldest_s", "why", "next_attempt_s"]
-        render_table(columns, waiting, title="What waits for a next hop", terminal=terminal)
-    told = {one["next_hop"] for one in waiting}
+        render_table(columns, waiting, title="Waiting for a next hop", terminal=terminal)
+    shown_hops = {one["next_hop"] for one in waiting}
     addresses = status["addresses"].items()
-    down = [{"address": one} | facts for one, facts in addresses if facts["problem"] and one not in told]
+    down = [{"address": one} | facts for one, facts in addresses if facts["problem"] and one not in shown_hops]
     if down:
         render_table(
             ["address", "health", "problem", "held"], down, title="Addresses with a problem", terminal=terminal
@@ -201,7 +201,7 @@ def _render_next_hops(status: Mapping[str, Any], terminal: Terminal) -> None:
 
 
 def _ago(instant: str | None, now: datetime) -> str:
-    """How long ago an instant was, by this machine's clock; "" when it is not known."""
+    """The time since an instant, by this machine's clock; "" when it is not known."""
     if not instant:
         return ""
     seconds = max(0.0, (now - datetime.fromisoformat(instant)).total_seconds())
@@ -242,8 +242,8 @@ def _render_forwarding(forwarding: Mapping[str, Any], terminal: Terminal) -> Non
         terminal.prose(f"dropped: {_counts(forwarding['dropped'])}")
 
 
-def _said(partners: Mapping[str, Mapping[str, Any]]) -> str:
-    """What both partners of a pair said last."""
+def _partner_states(partners: Mapping[str, Mapping[str, Any]]) -> str:
+    """The last state of both partners of a pair."""
     return ", ".join(f"{address}: {one['problem'] or one['role'] or 'nothing'}" for address, one in partners.items())
 
 

@@ -1,9 +1,9 @@
 """
-What spark-submit runs: `broker pipeline`, as a file, with the same words behind it.
+The file for spark-submit: `broker pipeline` with the same arguments.
 
     spark-submit --master spark://head:7077 .../broker/cli/submit.py paths --flows DIR --out DIR
 
-Master, memory and settings are then those of spark-submit. Importing this module does nothing.
+Master, memory and settings are then those of spark-submit. Importing this module has no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 def main() -> None:
     """Run the command in the process that spark-submit started."""
-    here = Path(__file__).parent  # which Python puts first into the path of a file that it runs
+    here = Path(__file__).parent  # the first entry of the path when Python runs a file
     sys.path[:] = [name for name in sys.path if not name or Path(name).resolve() != here.resolve()]
     from broker.cli.main import main as command  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`broker token`: the tokens by which programs and people show the admin API who they are."""
+"""`broker token`: makes, lists and revokes the tokens by which programs and people authenticate to the admin API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Lifetime(click.ParamType["timedelta | None"]):
         try:
             return timedelta(seconds=parse_duration(value))
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no duration: write one like 90d or 12h, or never", parameter, context)
+            self.fail(f"{value!r} is not a duration: write one like 90d or 12h, or never", parameter, context)
 
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
@@ -45,8 +45,8 @@ def token() -> None:
     """
     Make, list and revoke tokens of the admin API.
 
-    The commands work on the token file of the configuration, as the user that runs the instance; a running one heeds
-    the change from the next request on. Exit codes: see the commands.
+    The commands work on the token file of the configuration, as the user that runs the instance. A running instance
+    applies the change from the next request on. Exit codes: see the commands.
 
     Examples:
         broker token new ci --role operator -c config/gateway.toml
@@ -56,17 +56,17 @@ def token() -> None:
 
 @token.command()
 @config_option
-@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="What it may do.")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="Its permissions.")
 @click.option(
-    "--expires", type=_Lifetime(), default=LIFETIME, show_default=True, help="How long it counts; never = for ever."
+    "--expires", type=_Lifetime(), default=LIFETIME, show_default=True, help="Its lifetime; never = for ever."
 )
 @click.argument("name", callback=_check_name)
 def new(config: Path | None, role: str, expires: timedelta | None, name: str) -> None:
     """
-    Make a token and print it, this once.
+    Make a token and print it, once.
 
-    It is shown to the API as BROKER_ADMIN_TOKEN, or in the header Authorization: Bearer. Kept is only its hash. Exit
-    codes: 1 the file cannot be used, or the name is taken.
+    Set it as BROKER_ADMIN_TOKEN, or send it in the header Authorization: Bearer. Only its hash is kept. Exit codes: 1
+    the file cannot be used, or the name is taken.
 
     Examples:
         broker token new ci --role operator --expires 30d -c config/gateway.toml
@@ -76,7 +76,7 @@ def new(config: Path | None, role: str, expires: timedelta | None, name: str) ->
     try:
         expires_at = None if expires is None else now + expires
     except OverflowError:
-        raise click.UsageError("that is beyond the calendar: write never") from None
+        raise click.UsageError("that is beyond the calendar: write a shorter time, or never") from None
     path = settings.admin.tokens
     with recording(settings, "NEW TOKEN") as record:
         record.seal_done(name)
@@ -118,9 +118,9 @@ def show(config: Path | None, output: str) -> None:
 @click.argument("name")
 def revoke(config: Path | None, name: str) -> None:
     """
-    Take a token away.
+    Revoke a token.
 
-    It counts no more from the next request on. Exit codes: 1 the file cannot be used, 3 there is no such token.
+    Requests with it are refused from then on. Exit codes: 1 the file cannot be used, 3 there is no such token.
 
     Examples:
         broker token revoke ci -c config/gateway.toml

@@ -1,4 +1,4 @@
-"""`broker why`: where a conversation or message is, and why; every instance that it touched is asked."""
+"""`broker why`: shows where a conversation or message is and why, by asking every instance on its path."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _INDENT, _DEEP = 2, 6  # columns
 @click.argument("guid", metavar="ID", type=click.UUID)
 def why(config: Path | None, socket: Path | str | None, where: Where, output: str, guid: UUID) -> None:
     """
-    Tell where a conversation or message is, why, and what to do.
+    Show where a conversation or message is, why, and what to do.
 
-    ID is a conversation_handle, a conversation_id, or a message_id: of a frame that waits at the instance that is asked
-    first, or of one that is in the journal of the configuration. Every instance on the way is asked, each on port 9422
-    of its host or where --admin says. When no daemon answers, the files of the configuration are read.
+    ID is a conversation_handle, a conversation_id, or the message_id of a frame that is held at the first instance or
+    recorded in the journal of the configuration. Asks every instance on the path, on port 9422 of its host or where
+    --admin says. When no daemon answers, reads the files of the configuration.
 
-    Exit codes: 0 told, 3 the id is not known here, 4 no daemon answers and there is no configuration.
+    Exit codes: 0 shown, 3 the id is not known here, 4 no daemon answers and there is no configuration.
 
     Examples:
         broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 -c config/orders.toml
@@ -60,11 +60,11 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
         if note:
             click.echo(note, err=True)
         sys.exit(ExitCode.NOT_FOUND)
-    told = trace(first, Directory(where, credentials=credentials()))
+    found = trace(first, Directory(where, credentials=credentials()))
     if output == "json":
-        show_json(told)
+        show_json(found)
     else:
-        print_lines(_lines(told, note))
+        print_lines(_lines(found, note))
 
 
 def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[WhyAnswer, str]:
@@ -72,7 +72,7 @@ def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[
 
 
 def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
-    """The conversation of a frame that has passed, as the journal of the configuration knows it; and what to say."""
+    """The conversation of a recorded frame in the journal of the configuration, and a sentence on it."""
     if config is None:
         return None, "no journal: no configuration (-c) names one"
     try:
@@ -92,32 +92,37 @@ def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
 
 
 def _read_answer(guid: UUID, settings: Settings) -> WhyAnswer:
-    """The answer of the files of a configuration."""
+    """The answer from the files of a configuration."""
     now = time.time()
     mirrors = [name for name in settings.databases if is_elsewhere(settings, name)]
     paths = {name: database.path for name, database in settings.databases.items() if name not in mirrors}
-    told = look(guid, paths, None, now, mirrors=mirrors)
+    facts = look(guid, paths, None, now, mirrors=mirrors)
     place = configured_place(settings, now=datetime.now(UTC))
-    return answer_why(place, guid, told, dropped={}, is_running=False, now=now)
+    return answer_why(place, guid, facts, dropped={}, is_running=False, now=now)
 
 
-def _lines(told: Trace, note: str) -> Iterator[TextLine]:
-    yield TextLine(f"conversation {told.conversation_id}", style="bold")
+def _lines(found: Trace, note: str) -> Iterator[TextLine]:
+    yield TextLine(f"conversation {found.conversation_id}", style="bold")
     if note:
         yield TextLine(note, _INDENT, style="yellow")
-    for label, text in (("symptom", told.symptom), ("cause", told.why), ("next", told.next), ("remedy", told.remedy)):
+    for label, text in (
+        ("symptom", found.symptom),
+        ("cause", found.why),
+        ("next", found.next),
+        ("remedy", found.remedy),
+    ):
         yield TextLine(f"{label + ':':<9}{text}", _INDENT, style="bold" if label == "remedy" else "")
     yield TextLine("")
-    yield TextLine("What each instance says, along the way", style="bold")
-    for finding in told.findings:
+    yield TextLine("Answers of the instances on the path", style="bold")
+    for finding in found.findings:
         place = finding.instance if finding.database is None else f"{finding.instance}, database {finding.database}"
         yield TextLine(f"{place}: {finding.cause}", _INDENT)
         yield TextLine(f"{finding.symptom}: {finding.why}", _DEEP)
-    for answer in told.answers:
+    for answer in found.answers:
         for side in answer.sides:
             yield TextLine(f"{side.service_name} in {side.database}: {side.security}", _INDENT)
-    for path in told.paths:
-        if path not in told.not_asked:
+    for path in found.paths:
+        if path not in found.not_asked:
             yield TextLine(f"way: {path}", _INDENT)
-    for sentence in told.not_asked:
+    for sentence in found.not_asked:
         yield TextLine(f"not asked: {sentence}", _INDENT, style="yellow")

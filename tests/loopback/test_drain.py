@@ -237,7 +237,7 @@ def test_command_tells_what_would_have_to_leave_and_what_was_left(net: Topology)
 
     assert (7, "left", 10) == (result.returncode, (last := json.loads(result.stdout))["stage"], last["held"])
     assert any(line.startswith("draining: 10 held") for line in result.stderr.splitlines())
-    assert "gone, and something was left behind: 10 held" in result.stderr
+    assert "the instance ended with 10 held" in result.stderr
 
 
 async def test_application_that_leaves_its_instance_drains_it(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: P
 
     result = run("check", "-c", configuration)
 
-    later = f"not looked at until this is corrected: {configuration}:2:1: endpoint.max_hopz"
+    later = f"not checked until this is corrected: {configuration}:2:1: endpoint.max_hopz"
     assert (1, "") == (result.exit_code, result.stdout)
     assert [
         f'{configuration}:2:1: endpoint.max_hopz: unknown key; did you mean "max_hops"?',

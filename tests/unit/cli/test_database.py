@@ -125,7 +125,7 @@ def test_a_file_of_which_no_record_is_known_is_told_so(used: Path) -> None:
     texts = told("keep", used)["texts"]
 
     assert "nothing to do by the file alone" == texts[0]
-    assert "only the file was looked at" in texts[1]
+    assert "only the file was checked" in texts[1]
     assert "broker database keep NAME -c CONFIG" in texts[1]
 
 
@@ -135,7 +135,7 @@ def test_a_copy_of_which_no_record_is_known_is_told_so(configuration: Path, copi
     values = told("keep", "orders", "-c", configuration)
 
     assert None is values["record"]
-    assert "only the file was looked at" in values["texts"][-1]
+    assert "only the file was checked" in values["texts"][-1]
     assert "-c CONFIG" not in values["texts"][-1]
 
 
@@ -182,7 +182,7 @@ def test_an_identity_of_the_configuration_is_the_new_one(
 
     assert code == result.exit_code
     if code:
-        assert "broker_instance: it is that of the original; take it out of the configuration" in result.stderr
+        assert "broker_instance: it is the one of the original; take it out of the configuration" in result.stderr
     else:
         assert f"has broker instance {other}, it was" in result.stdout
 

@@ -299,7 +299,7 @@ def test_a_file_is_counted_without_a_daemon(store: Shop) -> None:
     text = " ".join(done.stdout.split())
     assert 0 == done.exit_code
     assert "DI │ a week and more │ 10" in text
-    assert "0 messages not acknowledged 0 tombstones of closed sides, 0 of them have served" in text
+    assert "0 messages not acknowledged 0 tombstones of closed sides, 0 of them due" in text
     assert "0 dialogs in quarantine, 0 tried again" in text
     assert "BillingQueue" in text
     assert "sizes are counted" in text
@@ -427,10 +427,10 @@ def test_those_that_are_young_or_of_others_stay(store: Shop) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ((), "say --yes, or look first with --dry-run"),
+        ((), "confirm it with --yes"),
         (("--cleanup", "--error", "1"), "--cleanup sends nothing to the far side"),
-        (("--description", "abandoned"), "--description is told with an --error only"),
-        (("--cleanup", "--description", "abandoned"), "--description is told with an --error only"),
+        (("--description", "abandoned"), "--description belongs to --error"),
+        (("--cleanup", "--description", "abandoned"), "--description belongs to --error"),
         (("--state", "DO"), "only --cleanup ends it"),
     ],
 )

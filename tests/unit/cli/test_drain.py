@@ -44,7 +44,7 @@ def test_what_was_left_behind_is_an_exit_code_of_its_own(fake_admin: Any) -> Non
     result = run("drain", "--socket", fake_admin.path, "-o", "json")
 
     assert (7, last) == (result.exit_code, json.loads(result.stdout))
-    assert "gone, and something was left behind: 2 held (1 without a connection), 1 peers" in result.stderr
+    assert "the instance ended with 2 held (1 without a connection), 1 peers; the senders" in result.stderr
 
 
 def test_instance_that_is_still_there_after_the_time_is_told(fake_admin: Any) -> None:
@@ -95,4 +95,4 @@ def test_instance_that_cannot_write_it_down_is_told_to_drain_by_a_signal(fake_ad
     result = run("drain", "--socket", fake_admin.path)
 
     assert 1 == result.exit_code
-    assert "No space left on device; nothing is changed; SIGTERM drains it all the same" in result.stderr
+    assert "No space left on device; nothing is changed; drain it by SIGTERM instead" in result.stderr

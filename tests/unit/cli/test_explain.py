@@ -329,7 +329,7 @@ def test_nothing_matched_is_no_success_and_hints_come_before_the_answer() -> Non
 @pytest.mark.parametrize(
     ("routes", "drawn", "remark"),
     [
-        ([Route("a", FAR_HOST, "Billing")], True, " (drawn; others go alike)"),
+        ([Route("a", FAR_HOST, "Billing")], True, " (drawn; same for others)"),
         ([Route("a", FAR_HOST, "Billing")], False, ""),
         ([Route("a", FAR_HOST, "Billing"), Route("b", NEAR, "Billing")], True, " (drawn; others may differ)"),
         ([Route("a", FAR_HOST, "Billing"), Route("b", NEAR, "Billing")], False, " (others may differ)"),
@@ -382,6 +382,6 @@ def test_permissions_of_a_peer_stand_before_the_routes_and_the_missing_statement
     first = lines.index("Permissions of CN=a")
     assert "  ✓ CONNECT: GRANT CONNECT ON ENDPOINT::[Broker] TO [public]" == lines[first + 1]
     assert "  · SEND: no GRANT SEND ON SERVICE::[Billing] TO [CN=a] or public" == lines[first + 2]
-    assert "  What follows would be, if it were permitted." == lines[first + 3]
+    assert "  With these permissions, the routes would decide as follows." == lines[first + 3]
     assert first < lines.index("Matching, by the routes of msdb")
     assert "dropped: not permitted (11215): no GRANT SEND ON SERVICE::[Billing] TO [CN=a] or public;" in text

@@ -145,7 +145,7 @@ def test_the_configuration_says_where(tmp_path: Path) -> None:
     [
         ('[observe]\nlisten = ""\n', 'observe.listen is ""'),
         ("[observe]\nlisten = 1\n", "observe.listen: 1 is not an address to listen on"),
-        ('[observe]\nlisten = "127.0.0.1:0"\n', "is no address to ask"),
+        ('[observe]\nlisten = "127.0.0.1:0"\n', "is not an address to ask"),
         ("[observe\n", "broker check says more"),
     ],
 )

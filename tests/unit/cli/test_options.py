@@ -48,7 +48,7 @@ def test_each_address_has_a_url_or_a_socket(values: list[str], where: Where) -> 
     ("value", "problem"),
     [
         ("far=admin.sock", "'far' is"),
-        ("LOCAL=admin.sock", "LOCAL is no address of one"),
+        ("LOCAL=admin.sock", "LOCAL is not a network address"),
         ("admin.sock", "'admin.sock' is not like tcp://gateway-b:4022=http://127.0.0.1:9422"),
         ("tcp://far", "'tcp://far' is not like"),
         ("tcp://far=", "'tcp://far=' is not like"),

@@ -70,7 +70,7 @@ def test_address_has_to_be_known(tmp_path: Path, fake_admin: Any) -> None:
     result = run(*EXPORT, "-c", config_of(tmp_path, fake_admin.path))
 
     assert 2 == result.exit_code
-    assert "say --address tcp://HOST:PORT, or set endpoint.advertise" in " ".join(result.stderr.split())
+    assert "give --address tcp://HOST:PORT, or set endpoint.advertise" in " ".join(result.stderr.split())
 
 
 def test_service_that_is_not_there_is_told_with_those_that_are(config: Path) -> None:
@@ -118,7 +118,7 @@ def test_import_shows_what_it_would_change_and_asks(config: Path, billing: Path,
     assert "compare by phone: sha256:" in asked.stdout
     assert f"write {peers}" in asked.stdout
     assert "GRANT CONNECT ON ENDPOINT::[*] TO [CN=billing];" in asked.stdout
-    assert "say --yes, or look first with --dry-run" in " ".join(asked.stderr.split())
+    assert "confirm it with --yes" in " ".join(asked.stderr.split())
     told = json.loads(dry.stdout)
     assert (0, False, 2, 7) == (dry.exit_code, told["is_changed"], len(told["files"]), len(told["statements"]))
     assert not scripts

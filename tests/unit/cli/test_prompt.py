@@ -76,7 +76,7 @@ def test_an_empty_line_ends_nothing_and_says_how_it_would_end(
     prompt.run(Keys("SELECT 1", "", "", "").read)
 
     assert [] == statements(fake_admin)
-    assert 1 == capsys.readouterr().err.count("when it ends with ; or with a line GO")
+    assert 1 == capsys.readouterr().err.count("end the statement with ; or with a line GO")
 
 
 def test_lines_inside_a_text_belong_to_it(prompt: Prompt, fake_admin: Any) -> None:
@@ -178,7 +178,7 @@ def test_the_prompt_helps(prompt: Prompt, fake_admin: Any, capsys: pytest.Captur
 
     captured = capsys.readouterr().err
     assert "\\d NAME            the columns of a view or queue" in captured
-    assert "there is no \\wrong; \\? lists what there is" in captured
+    assert "there is no \\wrong; \\? lists all" in captured
     assert [] == statements(fake_admin)
 
 

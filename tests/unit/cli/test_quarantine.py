@@ -91,7 +91,7 @@ def test_show_tells_why_a_program_that_receives_itself_left_no_exception(shop: P
 
     text = run("quarantine", "show", "-d", shop, handle).stdout
 
-    assert "no traceback is known: only that of a reader (broker run) is kept" in text
+    assert "no traceback is known: only readers (broker run) keep one" in text
     assert "let a reader handle the messages" in text
 
 
@@ -100,7 +100,7 @@ def test_resume_tries_again_from_the_failed_message(shop: Path, db: sqlite3.Conn
 
     result = run("quarantine", "resume", "-d", shop, handle)
 
-    assert f"try message 0 ('T', 3 bytes) again, then 1 behind it  ({handle})\n" == result.stdout
+    assert f"try message 0 ('T', 3 bytes) again, then 1 after it  ({handle})\n" == result.stdout
     assert [(b"one", 1), (b"two", 1)] == bodies(db)
     assert [] == db.execute("SELECT * FROM broker_failure").fetchall()
 
@@ -110,7 +110,7 @@ def test_skip_drops_the_failed_message_alone(shop: Path, db: sqlite3.Connection)
 
     result = run("quarantine", "skip", "-d", shop, "--yes", handle)
 
-    assert "drop message 0 ('T', 3 bytes); go on with 2 behind it" in result.stdout
+    assert "drop message 0 ('T', 3 bytes); go on with 2 after it" in result.stdout
     assert [(b"two", 1), (b"three", 1)] == bodies(db)
 
 
@@ -130,7 +130,7 @@ def test_answer_ends_the_dialog_with_an_error_for_the_far_side(shop: Path, db: s
     result = run("quarantine", "answer", "-d", shop, "--yes", "--code", 7, "--text", "no such order", handle)
 
     assert (
-        "end the dialog with error 7: drop message 0 ('T', 3 bytes) and 0 behind it, tell //far/Bill" in result.stdout
+        "end the dialog with error 7: drop message 0 ('T', 3 bytes) and 0 after it, notify //far/Bill" in result.stdout
     )
     sent = [row[0] for row in db.execute("SELECT message_body FROM broker_transmission ORDER BY transmission_id")]
     assert b"hello" == sent[0]
@@ -194,7 +194,7 @@ def test_what_loses_something_is_not_done_unasked(shop: Path, db: sqlite3.Connec
     result = run("quarantine", *change, "-d", shop, handle)
 
     assert 2 == result.exit_code
-    assert "say --yes, or look first with --dry-run" in result.stderr
+    assert "confirm it with --yes" in result.stderr
     assert before == snapshot(db)
 
 
@@ -223,8 +223,8 @@ def test_several_are_settled_or_none(shop: Path, db: sqlite3.Connection) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["show", "-d", "SHOP", "x"], 1, "Msg 8413: 'x' is no GUID"),
-        (["show", "-d", "SHOP", str(uuid.UUID(int=7))], 3, "nothing of the conversation 00000000-0000-0000-0000-00"),
+        (["show", "-d", "SHOP", "x"], 1, "Msg 8413: 'x' is not a GUID"),
+        (["show", "-d", "SHOP", str(uuid.UUID(int=7))], 3, "the conversation 00000000-0000-0000-0000-000000000007 ha"),
         (["resume", "-d", "SHOP"], 2, "name the conversations, or say --all"),
         (["resume", "-d", "SHOP", "--all", "x"], 2, "name the conversations, or say --all"),
         (["list", "-d", "/none.db"], 3, "there is no database file '/none.db'"),

@@ -28,7 +28,7 @@ def test_each_setting_has_a_line_that_says_what_became_of_it(fake_admin: Any) ->
     result = run("reload", "--socket", fake_admin.path)
 
     assert [
-        "1 setting changed, 1 waits for a restart, scripts of msdb carried out",
+        "1 setting changed, 1 waits for a restart, scripts of msdb executed",
         "  endpoint.max_hops: 16 -> 3, in force  (a.toml:2:3)",
         '  instance.name: "a" -> "b", waits for a restart',
         "  route a created",
@@ -47,7 +47,7 @@ def test_a_database_that_comes_or_goes_has_no_second_value(fake_admin: Any) -> N
 
     assert [
         "  databases.y: a new database, waits for a restart",
-        "  databases.x: a database that is there no more, waits for a restart",
+        "  databases.x: a database, removed, waits for a restart",
     ] == lines[1:]
 
 
@@ -65,7 +65,7 @@ def test_a_dry_run_says_would(fake_admin: Any) -> None:
     result = run("reload", "--dry-run", "--socket", fake_admin.path)
 
     assert [
-        "1 setting would be changed, 1 would wait for a restart, scripts of msdb would be carried out",
+        "1 setting would be changed, 1 would wait for a restart, scripts of msdb would be executed",
         "  endpoint.max_hops: 16 -> 3, would be in force  (a.toml:2:3)",
         '  instance.name: "a" -> "b", would wait for a restart',
     ] == result.stdout.splitlines()[:3]
