@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from uuid import uuid4
 
-from broker.bench.figures import Row, row_of
+from bench.figures import Row, row_of
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import HEADER, MAX_FRAME, Flag, FrameKind

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.bench.forwarding import Hop, running
-from broker.bench.instance import free_port
+from bench.forwarding import Hop, running
+from examples.demo.topology import free_port
 
 NAME = "HAProxy, TCP mode"
 _CONFIG = """

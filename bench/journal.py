@@ -18,19 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from broker.bench.figures import Row, cpu_seconds, row_of, thread_seconds
-from broker.bench.forwarding import (
-    FLOOD,
-    FLOOD_SECONDS,
-    REPEATS,
-    Mode,
-    Scenario,
-    Station,
-    gateway,
-    generating,
-    mode_name,
-)
-from broker.bench.generator import service_names
+from bench.figures import Row, cpu_seconds, row_of, thread_seconds
+from bench.forwarding import FLOOD, FLOOD_SECONDS, REPEATS, Mode, Scenario, Station, gateway, generating, mode_name
+from bench.generator import service_names
 
 WITHOUT = "no journal"
 SAMPLES: dict[str, float | None] = {

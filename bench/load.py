@@ -1,5 +1,5 @@
 """
-Two ends that the load generator of `broker bench` does not have: one that never reads, and one that writes for a time.
+Two ends that the load generator does not have: one that never reads, and one that writes for a time.
 
 Both speak just enough of the protocol to be let in: HELLO out.
 """
@@ -11,15 +11,15 @@ import threading
 import time
 from contextlib import suppress
 
-from broker.bench.generator import frames, hello
+from bench.generator import frames, hello
 
-__all__ = ["DeafReceiver", "Sender", "frames"]
+__all__ = ["Sender", "SilentReceiver", "frames"]
 
 WRITE_BYTES = 256 * 1024
 STALLED_SECONDS = 0.2  # a socket that takes nothing for so long is asked again
 
 
-class DeafReceiver:
+class SilentReceiver:
     """Listens on `port`, says HELLO to whoever connects, and reads nothing."""
 
     def __init__(self, port: int) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from bench.load import DeafReceiver, Sender, frames
-from broker.bench.generator import tied
+from bench.generator import PREFIX
+from bench.load import Sender, SilentReceiver, frames
 from examples.demo.topology import Topology, free_port
 
 POOL_MIB = 64
@@ -29,9 +29,9 @@ def run(payload: int = PAYLOAD) -> dict[str, float]:
     data = frames([f"//bench/service-{number:05d}" for number in range(10)], payload, count=FRAMES)
     with tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
         hop = net.add("gateway", forwarding=True, settings=SETTINGS)
-        hop.prefix = tied()
+        hop.prefix = PREFIX
         net.script("gateway", "msdb", f"CREATE ROUTE r WITH ADDRESS = 'tcp://127.0.0.1:{port}';")
-        receiver = DeafReceiver(port)
+        receiver = SilentReceiver(port)
         net.start()
         process = psutil.Process(hop.pid)
         before = process.memory_info().rss

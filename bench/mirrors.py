@@ -23,7 +23,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import broker
-from broker.bench.figures import Row, row_of
+from bench.figures import Row, row_of
 from examples.demo.topology import Daemon, Topology, wait_for
 
 FAILOVERS, FULL_FAILOVERS = 5, 25

@@ -3,7 +3,7 @@ What brokers cost that keep nothing either: nats-server and mosquitto (QoS 0), b
 
 One sender, one receiver, one subject, a flood with at most 1 MiB on its way; the broker on one core, both ends on the
 other. They speak each protocol in prepared bytes: a message costs them next to nothing. Before that the gateway,
-HAProxy and the same relay are measured as `broker bench forwarding` does. A broker that this machine does not have is
+HAProxy and the same relay are measured as the benchmark `forwarding` does. A broker that this machine does not have is
 left out. CPU microseconds of the hop for each message, user and system, median of rounds.
 """
 
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from broker.bench.figures import cpu_seconds, pin, unpin
-from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, FramesLostError, Hop, Scenario, measure, relay, running
+from bench.figures import cpu_seconds, pin, unpin
+from bench.forwarding import GENERATOR_CORE, HOP_CORE, FramesLostError, Hop, Scenario, measure, relay, running
 from examples.demo.topology import free_port
 
 PAYLOADS = (256, 1024)

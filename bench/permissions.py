@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from broker.bench.figures import Row, row_of
-from broker.bench.generator import frames, service_names
+from bench.figures import Row, row_of
+from bench.generator import frames, service_names
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
-from broker.bench.figures import Result, Row, load, yardsticks
-from broker.bench.forwarding import FLOOD, PING
-from broker.cli.bench import readable
+from bench.figures import Result, Row, load, yardsticks
+from bench.forwarding import FLOOD, PING
+from bench.report import readable
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "performance"
 WIDTH, LABEL_WIDTH, VALUE_WIDTH = 860, 330, 70

@@ -1,32 +1,47 @@
 """
-Everything that is measured: what `broker bench` measures, and what is of use to this repository alone.
+Benchmarks on loopback: each starts what it measures, and ends it.
 
     python -m bench.run [NAME]... [--full] [--minutes M] [--compare FILE]
 
 Without names: forwarding, dialogs, codec, permissions, mirrors, journal and memory, in four minutes; with --full
-decisions, kernel, peers and routes too, in half an hour. The stories of load take a machine to themselves, and
+decisions, kernel, peers and routes too, in half an hour. Those of load need a machine without other work, and
 run when they are named: saturation, overload, connections, open-dialogs, day.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from bench import codec, decisions, haproxy, journal, kernel, memory, mirrors, peers, permissions, routes
+from bench import (
+    codec,
+    decisions,
+    dialogs,
+    forwarding,
+    haproxy,
+    journal,
+    kernel,
+    memory,
+    mirrors,
+    peers,
+    permissions,
+    report,
+    routes,
+)
+from bench import figures as result
+from bench.figures import Result, Row, load_averages, machine
 from bench.scenarios import connections, day, open_dialogs, overload, saturation
-from broker.bench import figures as result
-from broker.bench import forwarding, suite
-from broker.bench.figures import Row
-from broker.bench.suite import Bench, Tell
-from broker.cli import bench as report
 
 RESULTS = Path(__file__).with_name("results")
+
+Tell = Callable[[str], None]
+Bench = Callable[..., list[Row]]
+"""(is_full, tell): whether everything is measured; and the function that gets the name of each step."""
 
 
 def _forwarding(*, is_full: bool, tell: Tell) -> list[Row]:
@@ -84,8 +99,8 @@ def _figures(name: str, title: str, measure: Callable[[], dict[str, float]], *, 
 
 
 USUAL: dict[str, Bench] = {
-    **suite.BENCHES,
     "forwarding": _forwarding,
+    "dialogs": dialogs.measure,
     "codec": partial(_without_size, codec.measure),
     "permissions": partial(_without_size, permissions.measure),
     "mirrors": mirrors.measure,
@@ -117,6 +132,25 @@ LASTING = ("overload", "day")  # those that --minutes is for
 ALL = USUAL | FULL | LOAD
 
 
+def run(benches: Mapping[str, Bench], *, is_full: bool) -> Result:
+    """Run these benchmarks in their order; SIGTERM ends them as Ctrl-C does, so that no files are left."""
+    begun_at, before = datetime.now(UTC), load_averages()
+    rows: list[Row] = []
+    handler = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        for name, bench in benches.items():
+            rows += bench(is_full=is_full, tell=lambda what, name=name: print(f"{name}: {what}", flush=True))
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return Result(
+        machine=machine() | {"haproxy": haproxy.version()},
+        at=begun_at.isoformat(timespec="seconds"),
+        load={"before": before, "after": load_averages()},
+        rows=tuple(rows),
+        notes=forwarding.notes() if "forwarding" in benches else (),
+    )
+
+
 def main() -> None:
     """Run what is named, and keep the result in bench/results. An overload out of bounds exits with 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -131,8 +165,7 @@ def main() -> None:
     names = options.names or (USUAL | FULL if options.full else USUAL)
     benches = {name: partial(ALL[name], minutes=options.minutes) if name in LASTING else ALL[name] for name in names}
     earlier = result.load(options.compare) if options.compare else None
-    told = suite.run(benches, is_full=options.full, tell=lambda what: print(what, flush=True))
-    told = replace(told, machine=told.machine | {"haproxy": haproxy.version()})
+    told = run(benches, is_full=options.full)
     report.show(told)
     if earlier is not None:
         report.show_changes(result.compare(told.rows, earlier.rows), earlier)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import aiohttp
 
-from broker.bench.figures import cpu_seconds, load_averages, machine
+from bench.figures import cpu_seconds, load_averages, machine
 from broker.protocol.frame import Header, Hello, encode_dialog, encode_link
 from examples.demo.topology import Topology, free_port
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.figures import Row, cpu_seconds, pin, resident_mib
+from bench.forwarding import GENERATOR_CORE, HOP_CORE, Hop, gateway, generating
+from bench.generator import PREFIX, Answer, Generator, GeneratorError, service_names, traffic
 from bench.scenarios.idle import allow_descriptors
-from broker.bench.figures import Row, cpu_seconds, pin, resident_mib
-from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, Hop, gateway, generating
-from broker.bench.generator import Answer, Generator, GeneratorError, service_names, tied, traffic
 
 PAYLOAD = 256
 PINGS = 2_000  # of the lone frame, in each state
@@ -82,7 +82,7 @@ class _Crowd:
 
     def __init__(self, port: int) -> None:
         self.process = subprocess.Popen(
-            [*tied(), sys.executable, "-m", "bench.scenarios.idle", str(port)],
+            [*PREFIX, sys.executable, "-m", "bench.scenarios.idle", str(port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -188,7 +188,7 @@ class _State:
     def _watched(self, seconds: float, crowd: _Crowd | None, busy: Generator | None) -> tuple[Answer, Answer]:
         if crowd is not None:
             crowd.say(f"watch {seconds}")
-        told = {} if busy is None else busy.press(seconds, HERTZ, limit=LIMIT_SECONDS, rest=1.0)
+        told = {} if busy is None else busy.offer(seconds, HERTZ, limit=LIMIT_SECONDS, rest=1.0)
         if crowd is None:
             time.sleep(seconds)
             return {}, told
@@ -198,7 +198,7 @@ class _State:
         """Beside the busy ones, if there are any, which go on until it is done."""
         if busy is None:
             return self._lone.ping(PINGS)
-        with busy.pressing(seconds, HERTZ, limit=LIMIT_SECONDS, rest=1.0):
+        with busy.offering(seconds, HERTZ, limit=LIMIT_SECONDS, rest=1.0):
             return self._lone.ping(PINGS)
 
     def _lag_ms(self) -> float:

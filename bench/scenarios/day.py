@@ -18,10 +18,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench.figures import Row
 from bench.scenarios.day_net import HOURS, INITIATORS, TARGETS, DayNet
 from bench.scenarios.day_traffic import receive_day, send_day
 from bench.scenarios.timetable import Application
-from broker.bench.figures import Row
 from broker.errors import BrokerError
 
 MINUTES, FULL_MINUTES = 1.0, 60.0

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from broker.bench.dialogs import QUEUE
-from broker.bench.figures import resident_mib
-from broker.bench.generator import tied
+from bench.dialogs import QUEUE
+from bench.figures import resident_mib
+from bench.generator import PREFIX
 from broker.security.certificate_files import Pair, store_files
 from broker.security.issue import CertificateSubject, Validity, certificates_pem, issue_endpoint, make_authority
 from examples.demo.topology import Daemon, Topology
@@ -141,7 +141,7 @@ class DayNet:
             broker_instances={DATABASE: self._broker_instances[name]} if is_end else None,
             settings=settings,
         )
-        daemon.prefix = tied()
+        daemon.prefix = PREFIX
 
     def _write_scripts(self) -> None:
         for gateway in GATEWAYS:

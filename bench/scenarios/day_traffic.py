@@ -20,9 +20,9 @@ from typing import Any
 from uuid import UUID
 
 import broker
+from bench.dialogs import QUEUE
 from bench.scenarios.day_profile import DayProfile
 from bench.scenarios.timetable import quantile
-from broker.bench.dialogs import QUEUE
 
 STAMP = Struct(">IBq")  # number in the dialog, whether it is the last one, when it was due (monotonic nanoseconds)
 PAYLOAD = 512

@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from struct import Struct
 
-from broker.bench.generator import hello
+from bench.generator import hello
 from broker.errors import BrokerError
 from broker.protocol.frame import Pong, encode_link
 from broker.protocol.layout import PRELUDE_BYTES, FrameKind

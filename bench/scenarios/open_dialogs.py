@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import broker
+from bench.dialogs import QUEUE, ApplicationError, Ends, ends
+from bench.figures import Row, cpu_seconds, resident_mib
 from bench.scenarios.timetable import Application, quantile
-from broker.bench.dialogs import QUEUE, ApplicationError, Ends, ends
-from broker.bench.figures import Row, cpu_seconds, resident_mib
-from broker.bench.instance import Instance, TimedOutError, wait_for
+from examples.demo.topology import Daemon, TimedOutError, wait_for
 
 BATCH = 1000  # dialogs in a transaction
 PAYLOAD = bytes(256)
@@ -196,7 +196,7 @@ class _Phases:
         values = {"p50_ms": 1e3 * quantile(taken, 0.5), "max_ms": 1e3 * taken[-1], "seconds": sum(taken)}
         self._add(f"{NEW_DIALOGS} new dialogs, one after the other", values)
 
-    def restart(self, daemon: Instance) -> None:
+    def restart(self, daemon: Daemon) -> None:
         """From the word to stop until it serves again."""
         self._tell(f"restart of the {daemon.name}")
         begun = time.monotonic()

@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.scenarios.pressed import CONNECTIONS, NEXT_HOPS, PAYLOAD, REST_SECONDS, Pressed
-from bench.scenarios.saturation import QUICK, Scale, find_gateway_knee, pressed_gateway
-from broker.bench.figures import Row, forget_peak, peak_mib, resident_mib
-from broker.bench.forwarding import generating
-from broker.bench.generator import Answer
-from broker.bench.instance import TimedOutError
+from bench.figures import Row, forget_peak, peak_mib, resident_mib
+from bench.forwarding import generating
+from bench.generator import Answer
+from bench.scenarios.loaded_hop import CONNECTIONS, NEXT_HOPS, PAYLOAD, REST_SECONDS, LoadedHop
+from bench.scenarios.saturation import QUICK, Scale, find_gateway_knee, loaded_gateway
 from broker.errors import BrokerError
 from broker.forwarding.pool import READ_BYTES, UNFINISHED_MAX_BYTES
 from broker.net.link import CONTROL_MAX_BYTES
+from examples.demo.topology import TimedOutError
 
 SECONDS, FULL_SECONDS = 10.0, 600.0
 TIMES = 3.0  # of the knee
@@ -113,14 +113,14 @@ def measure(
     """
     with (
         generating() as (command, directories),
-        pressed_gateway(next(directories)) as hop,
-        Pressed(hop, command, next(directories)) as pressed,
+        loaded_gateway(next(directories)) as hop,
+        LoadedHop(hop, command, next(directories)) as loaded,
     ):
-        knee = knee or find_gateway_knee(pressed, scale, "gateway", tell).at.offered_s
-        load = _Load(pressed, knee, limit=scale.gateway_limit)
+        knee = knee or find_gateway_knee(loaded, scale, "gateway", tell).at.offered_s
+        load = _Load(loaded, knee, limit=scale.gateway_limit)
         light_us = load.light()
         tell(f"{TIMES * knee:,.0f} messages a second, {TIMES:g} times the knee, for {seconds:g} s")
-        windows = list(load.press(seconds))
+        windows = list(load.offer(seconds))
         tell("recovery")
         recovery = load.recover(light_us)
         return [*windows, *load.rows(), *_recovery_rows(recovery)]
@@ -129,11 +129,11 @@ def measure(
 class _Load:
     """What is offered, and what became of it. Shape: `knee` messages a second."""
 
-    def __init__(self, pressed: Pressed, knee: float, *, limit: float) -> None:
-        assert pressed.hop.daemon is not None
-        self._daemon, self._pressed, self._knee, self._limit = pressed.hop.daemon, pressed, knee, limit
-        [self._pid] = pressed.hop.pids
-        self._generator = pressed.generator
+    def __init__(self, loaded: LoadedHop, knee: float, *, limit: float) -> None:
+        assert loaded.hop.daemon is not None
+        self._daemon, self._hop, self._knee, self._limit = loaded.hop.daemon, loaded, knee, limit
+        [self._pid] = loaded.hop.pids
+        self._generator = loaded.generator
         self._before_mib = resident_mib(self._pid)
         self._counts: Counter[str] = Counter()
         self._dropped_before = self._settle()  # what the search for the knee has left behind
@@ -149,21 +149,21 @@ class _Load:
         """The median of a light load, microseconds."""
         return statistics.median(self._light_window()["p50_us"] for _ in range(LIGHT_WINDOWS))
 
-    def press(self, seconds: float) -> Iterator[Row]:
+    def offer(self, seconds: float) -> Iterator[Row]:
         """A row of each window."""
-        self._generator.drink(int(self._knee * SLOW_PART * self._pressed.frame_bytes))
+        self._generator.throttle(int(self._knee * SLOW_PART * self._hop.frame_bytes))
         windows = max(1, min(WINDOWS, int(seconds / WINDOW_SECONDS)))
         each = seconds / windows
         for number in range(1, windows + 1):
-            busy, before = self._pressed.busy(), time.monotonic()
+            busy, before = self._hop.busy(), time.monotonic()
             forget_peak(self._pid)
-            with self._generator.pressing(each, TIMES * self._knee, limit=self._limit) as told:
+            with self._generator.offering(each, TIMES * self._knee, limit=self._limit) as told:
                 time.sleep(each / 4)
                 asked = time.monotonic()
                 pool_mib = self._forwarding()["pool_bytes"] / MIB
                 admin_ms = 1e3 * (time.monotonic() - asked)
             self._count(told)
-            share = (self._pressed.busy() - busy) / (time.monotonic() - before)
+            share = (self._hop.busy() - busy) / (time.monotonic() - before)
             memory = {"peak_mib": peak_mib(self._pid), "limit_mib": self._limit_mib, "pool_mib": pool_mib}
             values = _window_values(told, TIMES * self._knee) | memory
             values |= {"busy_pct": 100 * share, "admin_ms": admin_ms}
@@ -188,7 +188,7 @@ class _Load:
         if emptied is None or in_time is None:
             late = f"{100 * share:.1f} % in time, {100 * IN_TIME:g} are needed"
             raise TimedOutError(f"recovered: not within {PATIENCE:g} s; {held:,} messages held, {late}")
-        self._generator.drink(0)
+        self._generator.throttle(0)
         before = self._dropped_before
         self._dropped = {why: count - before.get(why, 0) for why, count in self._settle().items()}
         lost = self._counts["taken"] - self._counts["arrived"] - sum(self._dropped.values())
@@ -209,14 +209,14 @@ class _Load:
         """Wait until all has arrived that is not dropped, for `PATIENCE` at most; what was dropped, by reason."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            told = self._generator.press(0, 0, limit=self._limit, rest=REST_SECONDS)
+            told = self._generator.offer(0, 0, limit=self._limit, rest=REST_SECONDS)
             self._count(told)
             dropped: dict[str, int] = self._forwarding()["dropped"]
             if told["on_the_way"] == sum(dropped.values()) or time.monotonic() > deadline:
                 return dropped
 
     def _light_window(self) -> Answer:
-        told = self._generator.press(LIGHT_SECONDS, LIGHT_PART * self._knee, limit=self._limit)
+        told = self._generator.offer(LIGHT_SECONDS, LIGHT_PART * self._knee, limit=self._limit)
         self._count(told)
         return told
 

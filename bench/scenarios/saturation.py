@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from bench.dialogs import YARDSTICK, Ends, ends, plain_sqlite
+from bench.figures import Row, cpu_seconds
+from bench.forwarding import RELAY, Hop, gateway, generating, relay
+from bench.generator import service_names
 from bench.scenarios.knee import ATTEMPTS, Knee, Step, find_knee
-from bench.scenarios.pressed import CONNECTIONS, DESTINATIONS, NEXT_HOPS, PAYLOAD, Pressed
+from bench.scenarios.loaded_hop import CONNECTIONS, DESTINATIONS, NEXT_HOPS, PAYLOAD, LoadedHop
 from bench.scenarios.timetable import BATCH, Application, offer, quantile, witness
-from broker.bench.dialogs import YARDSTICK, Ends, ends, plain_sqlite
-from broker.bench.figures import Row, cpu_seconds
-from broker.bench.forwarding import RELAY, Hop, gateway, generating, relay
-from broker.bench.generator import service_names
 
 GATEWAY = "gateway"
 GATEWAY_CASE = f"{PAYLOAD} B, {CONNECTIONS} connections"
@@ -68,9 +68,9 @@ def measure(scale: Scale, *, tell: Tell = lambda _: None) -> list[Row]:
     """
     rows: list[Row] = []
     with generating() as (command, directories):
-        for name, hop in ((RELAY, _relay), (GATEWAY, pressed_gateway)):
-            with hop(next(directories)) as made, Pressed(made, command, next(directories)) as pressed:
-                rows += rows_of(GATEWAY_CASE, name, find_gateway_knee(pressed, scale, name, tell), yardstick=RELAY)
+        for name, hop in ((RELAY, _relay), (GATEWAY, loaded_gateway)):
+            with hop(next(directories)) as made, LoadedHop(made, command, next(directories)) as loaded:
+                rows += rows_of(GATEWAY_CASE, name, find_gateway_knee(loaded, scale, name, tell), yardstick=RELAY)
                 made.check()
     with ends() as net:
         rows += dialog_rows(net, scale, tell=tell)
@@ -94,22 +94,22 @@ def rows_of(case: str, name: str, knee: Knee, *, yardstick: str) -> list[Row]:
     return [*steps, Row("saturation", case, "knee", name, "messages_s", values, is_yardstick=name == yardstick)]
 
 
-def find_gateway_knee(pressed: Pressed, scale: Scale, name: str, tell: Tell) -> Knee:
+def find_gateway_knee(loaded: LoadedHop, scale: Scale, name: str, tell: Tell) -> Knee:
     """Where a hop has its knee, after a warm-up. Raises NoKneeError."""
 
     def measure_step(offered_s: float) -> Step:
-        step = pressed.step(offered_s, scale.gateway_seconds, limit=scale.gateway_limit)
+        step = loaded.step(offered_s, scale.gateway_seconds, limit=scale.gateway_limit)
         tell(f"{name}: {offered_s:,.0f} messages a second, {step.in_time:.1%} in time")
         return step
 
-    pressed.step(GATEWAY_START, scale.gateway_seconds, limit=scale.gateway_limit)
+    loaded.step(GATEWAY_START, scale.gateway_seconds, limit=scale.gateway_limit)
     return find_knee(
         measure_step, start=GATEWAY_START, most=GATEWAY_MOST, refinements=scale.refinements, attempts=scale.attempts
     )
 
 
 @contextmanager
-def pressed_gateway(directory: Path) -> Iterator[Hop]:
+def loaded_gateway(directory: Path) -> Iterator[Hop]:
     """The gateway under load, with routes to all services."""
     with gateway(directory, GATEWAY, service_names(DESTINATIONS), next_hops=NEXT_HOPS, environ={}) as hop:
         yield hop

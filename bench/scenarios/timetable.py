@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import broker
-from broker.bench.dialogs import QUEUE, ApplicationError
+from bench.dialogs import QUEUE, ApplicationError
 from broker.errors import BrokerError
 
 STAMP = Struct(">Iq")  # number of the step, and when the message was due, nanoseconds of the monotonic clock

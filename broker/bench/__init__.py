@@ -1,1 +1,1 @@
-"""What this installation takes for its work, measured: codec, forwarding, dialogs. `broker bench`."""
+"""Measurements of running instances."""

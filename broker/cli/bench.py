@@ -1,117 +1,152 @@
-"""`broker bench`: measures this installation and prints a table for each benchmark and mode, and one of changes."""
+"""`broker bench`: measure running instances."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from broker.bench import figures as result
-from broker.bench import suite
-from broker.bench.figures import FigureChange, Result, Row, yardsticks
-from broker.cli.options import Command, output_option
-from broker.cli.output import render_table, show_json
+from broker.bench import dialogs as dialogs_bench
+from broker.bench import forwarding as forwarding_bench
+from broker.cli.access import read_settings
+from broker.cli.options import Group, output_option
+from broker.cli.output import show_json, show_rows
+from broker.net.certificates import security_of
+from broker.net.tls import NO_SECURITY
+from broker.routing.address import NetworkAddress, parse_address
+
+PAYLOAD_MAX = 1_000_000  # bytes: with its header no larger than the usual max_frame
 
 
-def show(result: Result) -> None:
-    """Print every row, with machine, versions and notes."""
-    lines = [
-        ", ".join(f"{key} {value}" for key, value in result.machine.items()),
-        ", ".join(f"load averages {when} {averages}" for when, averages in result.load.items()),
-        *(f"note: {note}" for note in result.notes),
-    ]
-    sys.stdout.write("\n".join(lines) + "\n")
-    sticks = yardsticks(result.rows)
-    for (bench, mode), rows in _grouped(result.rows):
-        cells = [_cells(row, sticks.get(row.key[:3])) for row in rows]
-        columns = list(dict.fromkeys(column for row in cells for column in row))
-        render_table(columns, cells, title=f"{bench}, {mode}")
+class _Address(click.ParamType["NetworkAddress"]):
+    name = "tcp://host:port"
+
+    def convert(
+        self, value: str | NetworkAddress, param: click.Parameter | None, ctx: click.Context | None
+    ) -> NetworkAddress:
+        """Return the address of an instance."""
+        if isinstance(value, NetworkAddress):
+            return value
+        try:
+            address = parse_address(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not isinstance(address, NetworkAddress):
+            self.fail(f"{value!r} is not the address of an instance: write tcp://host:port", param, ctx)
+        return address
 
 
-def show_changes(changes: Sequence[FigureChange], then: Result) -> None:
-    """Print the changes since `then`, one a row."""
-    cells = [
-        {
-            "row": ", ".join(filter(None, change.row.key)),
-            "then": "" if change.then is None else f"{change.then:.2f}",
-            "now": f"{change.now:.2f}",
-            "noise": f"{change.tolerance:.0%}",
-            "verdict": change.verdict,
-        }
-        for change in changes
-    ]
-    columns = ["row", "then", "now", "noise", "verdict"]
-    render_table(columns, cells, title=f"Ratios to the yardstick of each run, against that of {then.at}")
-
-
-def readable(value: float) -> str:
-    """A number with at least three digits, thousands separated."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
-
-
-def _cells(row: Row, stick: Row | None) -> dict[str, Any]:
-    cells: dict[str, Any] = ({"case": row.case} if row.case else {}) | {"subject": row.subject}
-    for name, value in row.values.items():
-        cells[_head(name)] = readable(value)
-        if name == row.headline:
-            cells["x yardstick"] = "" if stick is None else f"{row.figure / stick.figure:.2f}"
-    return cells | {"+-": f"{row.spread:.0%}"}
-
-
-def _head(name: str) -> str:
-    """The head of a column: messages_s is messages/s, busy_pct is busy %, p50_us is p50 us."""
-    what, _, unit = name.rpartition("_")
-    units = {"s": "/s", "pct": " %"}
-    return (what + units[unit] if what and unit in units else name).replace("_", " ")
-
-
-def _grouped(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, str], list[Row]]]:
-    """Rows by benchmark and mode, in the order of their first rows."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.bench, row.mode), []).append(row)
-    return groups.items()
-
-
-@click.command(cls=Command)
-@click.argument("names", nargs=-1, type=click.Choice(tuple(suite.BENCHES)), metavar="[SUITE]...")
-@click.option("--full", is_flag=True, help="Every size, rate and number of destinations and connections; ten minutes.")
-@click.option(
-    "--compare", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Figures of an earlier run."
-)
-@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Where to keep the figures, as JSON.")
-@output_option
-def bench(names: tuple[str, ...], compare: Path | None, save: Path | None, output: str, *, full: bool) -> None:
+@click.group(cls=Group)
+def bench() -> None:
     """
-    Measure this installation, and compare with an earlier run.
+    Measure running instances: messages a second, and latencies.
 
-    SUITE is forwarding (a gateway compared with a relay of bytes; needs a C compiler for the load generator) or dialogs
-    (durable messages from one application to another); both when none is named: two minutes, on two cores that should
-    have nothing else to do. Prints figures with machine and versions; compares with an earlier run by ratios to a
-    yardstick in the same run.
+    Exit codes: as each of its commands says.
+
+    Examples:
+        broker bench forwarding --address tcp://127.0.0.1:4022
+        broker bench dialogs orders.db billing.db
+    """
+
+
+messages_option = click.option(
+    "--messages", type=click.IntRange(min=1), default=100_000, show_default=True, help="Messages of the flood."
+)
+size_option = click.option(
+    "--size", type=click.IntRange(8, PAYLOAD_MAX), default=1024, show_default=True, help="Bytes of each message."
+)
+
+
+@bench.command()
+@click.option("--address", type=_Address(), required=True, help="Where the gateway listens.")
+@click.option(
+    "--listen",
+    type=_Address(),
+    default="tcp://127.0.0.1:5022",
+    show_default=True,
+    help="Where this command listens, as the gateway reaches it.",
+)
+@click.option("--connections", type=click.IntRange(min=1), default=1, show_default=True, help="To the gateway.")
+@messages_option
+@size_option
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, readable=False),
+    help="Connect as this configuration's endpoint, with its certificate; without it in plain text.",
+)
+@output_option
+def forwarding(
+    *,
+    address: NetworkAddress,
+    listen: NetworkAddress,
+    connections: int,
+    messages: int,
+    size: int,
+    config: Path | None,
+    output: str,
+) -> None:
+    """
+    Measure how many messages a gateway forwards, and how fast.
+
+    The gateway needs a route of //bench/Target to the address where this command listens. Messages are discarded on
+    arrival: nothing is stored. At high rates this command needs as much of a core as the gateway, so run it where a
+    core is free.
 
     Exit codes: 0 measured, whatever the figures say; 1 not.
 
     Examples:
-        broker bench forwarding --full --save figures.json --compare figures-of-last-week.json
-        broker bench dialogs -o json
+        broker bench forwarding --address tcp://127.0.0.1:4022
+        broker bench forwarding --address tcp://gateway:4022 --listen tcp://sender:5022 --size 256 --connections 4
     """
-    earlier = result.load(compare) if compare is not None else None
-    benches = {name: suite.BENCHES[name] for name in names or suite.BENCHES}
-    measured = suite.run(benches, is_full=full, tell=lambda what: click.echo(what, err=True))
-    if save is not None:
-        result.save(measured, save)
-    changes = result.compare(measured.rows, earlier.rows) if earlier is not None else []
+    security = security_of(read_settings(config)) if config is not None else NO_SECURITY
+    _show(
+        asyncio.run(
+            forwarding_bench.measure(
+                address, listen, messages=messages, payload=size, connections=connections, security=security
+            )
+        ),
+        output,
+    )
+
+
+@bench.command()
+@click.argument("initiator", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("target", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--batch", type=click.IntRange(min=1), default=100, show_default=True, help="Messages in a transaction.")
+@click.option("--dialogs", type=click.IntRange(min=1), default=8, show_default=True, help="Dialogs with messages.")
+@messages_option
+@size_option
+@output_option
+def dialogs(*, initiator: Path, target: Path, batch: int, dialogs: int, messages: int, size: int, output: str) -> None:
+    """
+    Measure durable messages from one database to another.
+
+    INITIATOR and TARGET are the files of two databases of running instances on this machine, or twice the same. They
+    need the services //bench/Initiator and //bench/Target, each on a queue BenchQueue, and routes to each other. The
+    dialogs are ended afterwards.
+
+    Exit codes: 0 measured, whatever the figures say; 1 not.
+
+    Examples:
+        broker bench dialogs orders.db billing.db
+        broker bench dialogs orders.db billing.db --messages 1000 --batch 1 -o json
+    """
+    _show(
+        dialogs_bench.measure(initiator, target, messages=messages, payload=size, batch=batch, dialogs=dialogs), output
+    )
+
+
+def _show(rows: Sequence[forwarding_bench.Figures], output: str) -> None:
     if output == "json":
-        verdicts = [{"row": change.row.key, "verdict": change.verdict} for change in changes]
-        show_json({**asdict(measured), "changes": verdicts})
+        show_json(rows)
     else:
-        show(measured)
-        if earlier is not None:
-            show_changes(changes, earlier)
+        show_rows(
+            [
+                {name: f"{value:,.0f}" if isinstance(value, float) else value for name, value in row.items()}
+                for row in rows
+            ],
+            output,
+        )

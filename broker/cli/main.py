@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "top": ("broker.cli.status", "Show the state of a running instance, refreshed."),
     "routes": ("broker.cli.routes", "Plan a change of routes."),
     "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),
-    "bench": ("broker.cli.bench", "Measure this installation, and compare with an earlier run."),
+    "bench": ("broker.cli.bench", "Measure running instances: messages a second, and latencies."),
     "run": ("broker.cli.run", "Run the readers of a Python module."),
     "quarantine": ("broker.cli.quarantine", "List and settle dialogs whose message makes its reader fail."),
     "certs": ("broker.cli.certs", "Make, show and renew keys and certificates."),

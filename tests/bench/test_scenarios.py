@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.dialogs import Ends, ends
+from bench.figures import Row
+from bench.forwarding import relay
+from bench.generator import Generator, compiler, make_generator, service_names, traffic
 from bench.scenarios import connections, day, open_dialogs, overload, saturation
 from bench.scenarios.knee import NoKneeError
-from bench.scenarios.pressed import Pressed
-from broker.bench.dialogs import Ends, ends
-from broker.bench.figures import Row
-from broker.bench.forwarding import relay
-from broker.bench.generator import Generator, compiler, make_generator, service_names, traffic
+from bench.scenarios.loaded_hop import LoadedHop
 from examples.demo.topology import free_port
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")
@@ -46,7 +46,7 @@ def generator(command: Sequence[str], tmp_path: Path) -> Iterator[Generator]:
 
 
 def test_what_is_pressed_into_a_connection_arrives_and_is_counted(generator: Generator) -> None:
-    told = generator.press(0.1, 500, limit=20.0, rest=20.0)
+    told = generator.offer(0.1, 500, limit=20.0, rest=20.0)
 
     assert 0 < told["messages"] <= 50
     assert told["messages"] == told["taken"] == told["arrived"] == told["in_time"] == told["slow_arrived"]
@@ -56,16 +56,16 @@ def test_what_is_pressed_into_a_connection_arrives_and_is_counted(generator: Gen
 
 
 def test_what_comes_late_is_not_in_time(generator: Generator) -> None:
-    assert 0 == generator.press(0.1, 500, limit=0.0, rest=20.0)["in_time"]
+    assert 0 == generator.offer(0.1, 500, limit=0.0, rest=20.0)["in_time"]
 
 
 def test_what_a_full_connection_does_not_take_is_refused_and_what_it_took_comes_later(generator: Generator) -> None:
-    generator.press(0.05, 100, limit=1.0, rest=20.0)
-    generator.drink(1)
+    generator.offer(0.05, 100, limit=1.0, rest=20.0)
+    generator.throttle(1)
 
-    full = generator.press(0.5, 20_000, limit=1.0)
-    generator.drink(0)
-    rest = generator.press(0, 0, limit=1.0, rest=20.0)
+    full = generator.offer(0.5, 20_000, limit=1.0)
+    generator.throttle(0)
+    rest = generator.offer(0, 0, limit=1.0, rest=20.0)
 
     assert full["messages"] == full["taken"] + full["refused"]
     assert full["refused"] > 0
@@ -122,10 +122,10 @@ def test_a_hop_whose_knee_is_above_all_that_is_offered_is_told(
 
     with (
         relay() as hop,
-        Pressed(hop, command, tmp_path) as pressed,
+        LoadedHop(hop, command, tmp_path) as loaded,
         pytest.raises(NoKneeError, match=r"^1,000 messages a second still arrive in time"),
     ):
-        saturation.find_gateway_knee(pressed, saturation.Scale(0.1, 0.1, 0, gateway_limit=60.0), "relay", told.append)
+        saturation.find_gateway_knee(loaded, saturation.Scale(0.1, 0.1, 0, gateway_limit=60.0), "relay", told.append)
 
     assert ["relay: 500 messages a second, 100.0% in time", "relay: 1,000 messages a second, 100.0% in time"] == told
 

@@ -1,210 +1,85 @@
-"""The benchmarks on real sockets and real daemons, as small as can be: what they count is right, whatever it takes."""
+"""`broker bench` against running instances."""
 
 from __future__ import annotations
 
-import signal
-import socket
-import sqlite3
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+import json
 from pathlib import Path
 
-import psutil
 import pytest
+from click.testing import Result
 
-from bench import haproxy
-from broker.bench import dialogs, forwarding
-from broker.bench.forwarding import FLOOD, PING, Scenario
-from broker.bench.generator import (
-    Generator,
-    GeneratorError,
-    compiler,
-    make_generator,
-    service_names,
-    speaks_tls,
-    traffic,
-)
-from broker.protocol.decoder import FrameDecoder
-from broker.protocol.frame import decode_dialog
-from broker.protocol.layout import FIRST_DIALOG_KIND, MAX_FRAME
-from examples.demo.topology import free_port, wait_for
+from examples.demo.topology import Daemon, Topology, free_port
+from tests.support.command import run
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")
+LARGE = ("--messages", "3000", "--size", "4096")
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Sequence[str]:
-    """The load generator."""
-    return make_generator(tmp_path)
+def net(tmp_path: Path) -> Topology:
+    return Topology(tmp_path)
 
 
-class Tap:
-    """A hop of one connection that remembers what it moves. Shape: `moved` bytes, HELLO included."""
-
-    def __init__(self, to: int) -> None:
-        self.moved = bytearray()
-        self._to = to
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(20)
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._thread.join()
-        self._listener.close()
-
-    def _run(self) -> None:
-        came, _ = self._listener.accept()
-        with came, socket.create_connection(("127.0.0.1", self._to)) as onward:
-            while data := came.recv(1 << 16):
-                self.moved += data
-                onward.sendall(data)
+def bench_gateway(gateway: Daemon, port: int, *arguments: str) -> Result:
+    listen = f"tcp://127.0.0.1:{port}"
+    return run("bench", "forwarding", "--address", gateway.address, "--listen", listen, "-o", "json", *arguments)
 
 
-@pytest.fixture
-def tap() -> Iterator[Tap]:
-    tap = Tap(free_port())
-    yield tap
-    tap.close()
+def test_a_gateway_is_measured(net: Topology) -> None:
+    port = free_port()
+    gateway = net.add("gateway", forwarding=True)
+    route = f"CREATE ROUTE bench WITH SERVICE_NAME = '//bench/Target', ADDRESS = 'tcp://127.0.0.1:{port}';"
+    net.script("gateway", "msdb", route)
+    with net:
+        net.start()
+
+        result = bench_gateway(gateway, port, "--connections", "3", *LARGE)
+
+        assert 0 == result.exit_code, result.stderr
+        flood, single = json.loads(result.stdout)
+        assert (3000, 1000) == (flood["messages"], single["messages"])
+        assert flood["mib_s"] > flood["messages_s"] * 4096 / 2**20 > 0
+        assert 0 < single["p50_us"] <= single["p99_us"] <= single["max_us"]
+        forwarding = gateway.status()["forwarding"]
+        assert (4001, 0, {}) == (forwarding["forwarded"], forwarding["held"], forwarding["dropped"])
 
 
-def test_no_frame_of_a_generator_is_a_copy_of_an_earlier_one(command: Sequence[str], tap: Tap, tmp_path: Path) -> None:
-    made = traffic(service_names(2), 4096, connections=1, listeners=1)
-    count = 3 * len(made.frames) // made.frame_bytes + 5
-
-    with Generator(
-        command, tmp_path, made, port=tap.port, connections=1, listen=[tap._to], is_greeting=True
-    ) as generator:
-        told = generator.flood(count)
-
-    frames = [frame for frame in FrameDecoder(MAX_FRAME).feed(tap.moved) if frame[4] >= FIRST_DIALOG_KIND]
-    headers = [decode_dialog(frame)[0] for frame in frames]
-    assert count == told["messages"] == len(frames)
-    assert count == len({(header.conversation_id, header.sequence_number) for header in headers})
-    assert count == len({header.message_id for header in headers})
-
-
-def test_a_generator_tells_latencies_in_their_order(command: Sequence[str], tap: Tap, tmp_path: Path) -> None:
-    made = traffic(service_names(1), 64, connections=1, listeners=1)
-
-    with Generator(
-        command, tmp_path, made, port=tap.port, connections=1, listen=[tap._to], is_greeting=False
-    ) as generator:
-        answers = [generator.ping(20), generator.flood(100), generator.rate(20, 2000)]
-
-    assert [20, 100, 20] == [told["messages"] for told in answers]
-    for told in (answers[0], answers[2]):
-        assert 0 < told["p50_us"] <= told["p99_us"] <= told["p999_us"] <= told["max_us"]
-    assert answers[2]["seconds"] >= 19 / 2000
-
-
-def test_a_hop_that_closes_its_connection_is_told(command: Sequence[str], tmp_path: Path) -> None:
-    made = traffic(service_names(1), 64, connections=1, listeners=1)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        generator = Generator(
-            command,
-            tmp_path,
-            made,
-            port=listener.getsockname()[1],
-            connections=1,
-            listen=[free_port()],
-            is_greeting=False,
-        )
-        with generator:
-            listener.accept()[0].close()
-
-            with pytest.raises(GeneratorError, match=r"^load generator: "):
-                generator.flood(10)
-
-
-def test_a_hop_that_is_not_there_is_told(command: Sequence[str], tmp_path: Path) -> None:
-    made = traffic(service_names(1), 64, connections=1, listeners=1)
-
-    with pytest.raises(GeneratorError, match="Connection refused"):
-        Generator(command, tmp_path, made, port=free_port(), connections=1, listen=[free_port()], is_greeting=False)
-
-
-def test_every_hop_forwards_every_message_in_every_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "PINGS", 20)
-    monkeypatch.setattr(forwarding, "RATE_SECONDS", 0.05)
-    monkeypatch.setattr(forwarding, "WARM_UP_BYTES", 1 << 20)
-    scenario = Scenario(256, destinations=4, next_hops=2, connections=3, modes=(FLOOD, PING, 1000))
-
-    rivals = [haproxy.haproxy] if haproxy.program() else []
-    rows = forwarding.measure([scenario], repeats=1, flood_seconds=0.01, rivals=rivals)
-
-    hops = 1 + len(rivals) + len(forwarding.gateways())
-    assert 3 * hops == len(rows) == len({row.key for row in rows})
-    assert 3 == sum(row.is_yardstick for row in rows)
-    assert all(row.values["cpu_us"] > 0 and row.values["peak_mib"] > 0 for row in rows)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_nobody_is_left_behind_however_the_benchmark_ends(number: signal.Signals, tmp_path: Path) -> None:
-    """Neither relay nor generator nor gateway."""
-    command = [sys.executable, "-m", "broker", "bench", "forwarding"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path) as bench:
-
-        def children() -> list[psutil.Process]:
-            found = psutil.Process(bench.pid).children(recursive=True)
-            try:
-                words = [" ".join(one.cmdline()) for one in found]
-            except psutil.Error:  # one has just ended, as the compiler of the generator does
-                return []
-            is_complete = all(any(part in word for word in words) for part in ("relay", "serve", "greetings"))
-            return found if is_complete else []
-
-        try:
-            started: list[psutil.Process] = wait_for(children, seconds=60, what="relay, gateway and generator")
-        finally:
-            bench.send_signal(number)
-        _, left = psutil.wait_procs(started, timeout=30)
-        if left and number is signal.SIGINT:  # Python drops the interrupt where it falls into a destructor: once more
-            bench.send_signal(number)
-            _, left = psutil.wait_procs(started, timeout=30)
-        bench.kill()
-
-    assert [] == [one.cmdline() for one in left]
-
-
-def test_tls_is_measured_where_the_generator_has_it_and_left_out_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_gateway_that_cannot_be_measured_is_an_error_with_its_reason(
+    net: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "PINGS", 20)
-    monkeypatch.setattr(forwarding, "WARM_UP_BYTES", 1 << 20)
-    has_tls = speaks_tls(make_generator(tmp_path))
-    told: list[str] = []
+    monkeypatch.setattr("broker.bench.forwarding.WAIT_SECONDS", 0.5)
+    gateway, port = net.add("gateway", forwarding=True), free_port()
 
-    rows = forwarding.measure(
-        [Scenario(1024, connections=3, modes=(FLOOD, PING), is_tls=True)],
-        repeats=1,
-        flood_seconds=0.01,
-        tell=told.append,
-    )
+    assert "Connect call failed" in bench_gateway(gateway, port).stderr
+    with net:
+        net.start()
+        without_route = bench_gateway(gateway, port)
+        taken = bench_gateway(gateway, gateway.port)
 
-    hops = 1 + len(forwarding.gateways())
-    assert (2 * hops if has_tls else 0) == len(rows)
-    assert has_tls is not any("left out" in text for text in told)
+    assert (1, 1) == (without_route.exit_code, taken.exit_code)
+    assert "CREATE ROUTE bench WITH SERVICE_NAME = '//bench/Target'" in without_route.stderr
+    assert f"cannot listen on {gateway.address}" in taken.stderr
 
 
-def test_dialogs_arrive_and_have_their_yardstick() -> None:
-    rows = dialogs.measure(repeats=1, messages=2 * dialogs.BATCH, count=100, backlogs=(5_000,), mib=2)
+def test_dialogs_are_measured_and_ended(net: Topology) -> None:
+    orders, billing = net.add("orders", databases=["orders"]), net.add("billing", databases=["billing"])
+    for daemon, name, far, address in (
+        (orders, "Initiator", "Target", billing.address),
+        (billing, "Target", "Initiator", orders.address),
+    ):
+        script = (
+            f"CREATE QUEUE BenchQueue; CREATE SERVICE [//bench/{name}] ON QUEUE BenchQueue;"
+            f"CREATE ROUTE far WITH SERVICE_NAME = '//bench/{far}', ADDRESS = '{address}';"
+        )
+        net.script(daemon.name, daemon.name, script)
+    with net:
+        net.start()
+        files = [daemon.directory / f"{daemon.name}.db" for daemon in (orders, billing)]
 
-    assert [True, False, True, False, True, False, True, False, False] == [row.is_yardstick for row in rows]
-    assert all(row.figure > 0 for row in rows)
+        result = run("bench", "dialogs", *files, "-o", "json", *LARGE)
 
-
-def test_sealed_dialogs_are_sealed_to_the_other_side_and_signed() -> None:
-    with dialogs.ends(is_sealed=True) as net, closing(sqlite3.connect(net.orders)) as db:
-        dialogs.begin(db, 1)[0].send(b"a text")
-        db.commit()
-        with closing(sqlite3.connect(net.billing)) as far:
-            query = "SELECT security, far_principal FROM broker_session_key WHERE NOT is_initiator"
-            keys = wait_for(lambda: far.execute(query).fetchall(), seconds=30, what="the key of the far side")
-
-    assert [("FULL", "CN=orders")] == keys
+        assert 0 == result.exit_code, result.stderr
+        flood, single = json.loads(result.stdout)
+        assert 3000 == flood["messages"]
+        assert flood["messages_s"] > 0
+        assert 0 < single["p50_us"] <= single["p99_us"] <= single["max_us"]
+        assert [] == billing.query("SELECT * FROM sys.conversation_endpoints WHERE state <> 'CD'", "billing")

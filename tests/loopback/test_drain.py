@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from broker.bench.generator import hello
+from bench.generator import hello
 from broker.config.load import load_settings
 from broker.daemon.instance import serve
 from broker.protocol.frame import GoAway

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import broker
+from bench.forwarding import Scenario
 from bench.journal import measure
-from broker.bench.forwarding import Scenario
 from broker.forwarding.ring import Sample
 from broker.journal.files import files_of
 from examples.demo.topology import Daemon, Topology, wait_for

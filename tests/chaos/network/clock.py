@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from broker.bench.generator import compiler
+from bench.generator import compiler
 from tests.chaos.network.command import run
 from tests.chaos.network.impairment import ImpossibleError
 

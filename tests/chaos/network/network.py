@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from broker.bench.generator import compiler
+from bench.generator import compiler
 from tests.chaos.network.clock import Clock
 from tests.chaos.network.host import Host, Parts
 from tests.chaos.network.impairment import CUT, WHOLE, Counts, Fault, Impairment, ImpossibleError

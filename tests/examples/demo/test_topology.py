@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.bench import instance
-from broker.bench.instance import BLOCK, PORTS
 from broker.config.load import load_settings
-from examples.demo.topology import TimedOutError, Topology, free_port, wait_for
+from examples.demo import topology
+from examples.demo.topology import BLOCK, PORTS, TimedOutError, Topology, free_port, wait_for
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 
@@ -110,7 +109,7 @@ class Slow(subprocess.Popen[bytes]):
 def test_an_instance_that_is_not_ready_in_time_is_told_with_what_it_said_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instance, "READY_SECONDS", 0.0)
+    monkeypatch.setattr(topology, "READY_SECONDS", 0.0)
     with Topology(tmp_path) as net:
         daemon = net.add("one")
         daemon.starter = Slow

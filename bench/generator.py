@@ -1,18 +1,15 @@
 """
 The load generator as a child process: a program in C, compiled when a benchmark starts. `generator.c` has its
-arguments and the lines that it obeys.
+arguments and the lines that it reads.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,38 +23,7 @@ from broker.errors import BrokerError
 from broker.protocol.frame import Header, Hello, encode_dialog, encode_link
 from broker.protocol.layout import Flag, FrameKind
 
-# --- tied ---
-# A program that ends with the process that started it, however that one ends: a measurement leaves no process running.
-#
-#     python -m broker.bench.generator PARENT COMMAND...
-#
-# Becomes COMMAND, after it has asked the system (Linux, prctl(2)) for SIGKILL at the end of PARENT, the process id of
-# the one that starts it; a thread of PARENT that starts it and ends counts as such an end.
-
-
-PR_SET_PDEATHSIG = 1
-
-
-def tied() -> tuple[str, ...]:
-    """Return the prefix for the command of a child that ends with this process."""
-    return (sys.executable, "-m", "broker.bench.generator", str(os.getpid()))
-
-
-def main(arguments: list[str]) -> None:
-    """Never returns; exits with 1 when the parent has gone already."""
-    parent, *command = arguments
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    if os.getppid() != int(parent):  # it ended before we had asked
-        sys.exit(1)
-    os.execvp(command[0], command)  # noqa: S606 - what the benchmark starts
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
+PREFIX = ("setpriv", "--pdeathsig", "KILL")  # of a command: it ends with this process, however that ends
 
 # --- traffic ---
 # The traffic of the load generator: frames of one length, made once, and a HELLO for each of its connections.
@@ -118,7 +84,7 @@ def _frames(services: Sequence[str], payload: int, count: int) -> list[bytes]:
     ends = [(service, uuid4().bytes, uuid4().bytes) for service in services]
     sender = uuid4().bytes
     order = [ends[number % len(ends)] for number in range(count)]
-    random.Random(7).shuffle(order)  # noqa: S311 - the same order in every run, no secret
+    random.Random(7).shuffle(order)
     return [
         encode_dialog(
             Header(
@@ -144,7 +110,7 @@ WITH_TLS = "generator-tls"
 
 Answer = dict[str, float]
 """Of one line: messages, seconds, cpu_seconds of the generator; of `ping` and `rate` also p50_us, p99_us, p999_us; of
-`press` besides what `generator.c` says there."""
+`offer` besides what `generator.c` says there."""
 
 
 class GeneratorError(BrokerError):
@@ -172,7 +138,7 @@ def make_generator(directory: Path) -> Sequence[str]:
     ):
         command = [c_compiler, "-O2", *flags, "-o", str(program), str(SOURCE), *libraries]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the user's own
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
             raise GeneratorError(f"load generator: {c_compiler} does not run: {error.strerror}; set CC") from error
         if not done.returncode:
@@ -226,8 +192,8 @@ class Generator:
             arguments += ["-e", pair[0], "-k", pair[1]]
         if is_sleeping:
             arguments.append("-w")
-        self._process = subprocess.Popen(  # noqa: S603 - our own program
-            [*tied(), *command, *map(str, arguments), *map(str, listen)],
+        self._process = subprocess.Popen(
+            [*PREFIX, *command, *map(str, arguments), *map(str, listen)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -258,7 +224,7 @@ class Generator:
         return self._ask(f"ping {count}")
 
     @contextmanager
-    def pressing(self, seconds: float, hertz: float, *, limit: float, rest: float = 0.0) -> Iterator[Answer]:
+    def offering(self, seconds: float, hertz: float, *, limit: float, rest: float = 0.0) -> Iterator[Answer]:
         """
         Run an open loop for `seconds`, in which the caller does its own work.
 
@@ -277,19 +243,19 @@ class Generator:
             GeneratorError: it has ended; contains what it said.
         """
         answer: Answer = {}
-        self._say(f"press {seconds} {hertz} {limit * 1e6:.0f} {rest * 1e3:.0f}")
+        self._say(f"offer {seconds} {hertz} {limit * 1e6:.0f} {rest * 1e3:.0f}")
         yield answer
         answer |= self._answer()
 
-    def press(self, seconds: float, hertz: float, *, limit: float, rest: float = 0.0) -> Answer:
-        """As `pressing`, and wait for it."""
-        with self.pressing(seconds, hertz, limit=limit, rest=rest) as answer:
+    def offer(self, seconds: float, hertz: float, *, limit: float, rest: float = 0.0) -> Answer:
+        """As `offering`, and wait for it."""
+        with self.offering(seconds, hertz, limit=limit, rest=rest) as answer:
             pass
         return answer
 
-    def drink(self, bytes_s: int) -> None:
+    def throttle(self, bytes_s: int) -> None:
         """From now on read so much a second from the last port; 0 is as much as there is."""
-        self._ask(f"drink {bytes_s}")
+        self._ask(f"throttle {bytes_s}")
 
     def close(self) -> None:
         """End it."""

@@ -1,5 +1,5 @@
 """
-A hop, and the load generator on both sides of it, pressed with an open loop.
+A hop, and the load generator on both sides of it, loaded with an open loop.
 
 The hop has one core, the generator another. Messages have 256 bytes and go over several connections to several
 services, which are behind two next hops in turn; the second one can be made slow.
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from bench.figures import cpu_seconds, pin
+from bench.forwarding import GENERATOR_CORE, HOP_CORE, Hop
+from bench.generator import Answer, Generator, service_names, traffic
 from bench.scenarios.knee import Step
-from broker.bench.figures import cpu_seconds, pin
-from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, Hop
-from broker.bench.generator import Answer, Generator, service_names, traffic
 
 PAYLOAD = 256
 CONNECTIONS = 16
@@ -23,7 +23,7 @@ NEXT_HOPS = 2
 REST_SECONDS = 5.0  # for what is under way when a step ends, at most
 
 
-class Pressed:
+class LoadedHop:
     """Shape: `frame_bytes` of each message on the wire. Use as a context manager."""
 
     def __init__(self, hop: Hop, command: Sequence[str], directory: Path) -> None:
@@ -56,7 +56,7 @@ class Pressed:
         Shape: `limit` seconds within which an arrival is in time.
         """
         before = self.busy()
-        told = self.generator.press(seconds, offered_s, limit=limit, rest=REST_SECONDS)
+        told = self.generator.offer(seconds, offered_s, limit=limit, rest=REST_SECONDS)
         return step_of(told, offered_s, (self.busy() - before) / told["seconds"])
 
     def busy(self) -> float:

@@ -1,7 +1,7 @@
 """
 A byte relay on uvloop that reads nothing: what moving the same bytes costs at the least.
 
-    python -m broker.bench.relay LISTEN TO
+    python bench/relay.py LISTEN TO
 """
 
 from __future__ import annotations

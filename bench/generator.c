@@ -1,35 +1,36 @@
 /*
- * The load generator: sends prepared frames through a hop and receives them behind it, in one process and one loop.
+ * Load generator: sends prepared frames through a hop and receives them after it, in one process and one loop.
  *
  *   generator -p PORT -c CONNECTIONS -f FRAMES -s FRAME_BYTES -t STAMP_AT [-g GREETINGS -n GREETING_BYTES]
  *             [-e CERTIFICATE -k KEY] [-w] LISTEN...
  *
- * Connects so often to PORT on 127.0.0.1, listens on every LISTEN port, and then obeys lines on standard input, each
- * answered with one line of JSON:
+ * Makes CONNECTIONS connections to PORT on 127.0.0.1, listens on every LISTEN port, and then reads commands from
+ * standard input, one a line, and answers each with one line of JSON:
  *
- *   flood COUNT       as fast as the hop takes them, at most WINDOW_BYTES on the way
- *   rate COUNT HZ     an open loop: message i is due at i / HZ, and its latency counts from then, late or not
+ *   flood COUNT       as fast as the hop forwards, with at most WINDOW_BYTES in flight
+ *   rate COUNT HZ     open loop: message i is due at i / HZ, and its latency counts from then, late or not
  *   ping COUNT        one message in flight
- *   press SECONDS HZ LIMIT_US REST_MS
- *                     an open loop that takes no for an answer: what is due while 16 KiB wait for its socket is refused
- *                     and never sent. Counts what arrives meanwhile, whenever it was sent, and how much of it within
- *                     LIMIT_US; then goes on listening, for REST_MS at most, until all has arrived or nothing comes.
- *                     Nothing is awaited before it: one line after the other is one load. Latencies of the last LISTEN
- *                     port and of all others are told by themselves as well, `slow_` and `fast_`.
- *   drink BYTES_S     from now on so much is read from the last LISTEN port; 0 is as much as there is
+ *   offer SECONDS HZ LIMIT_US REST_MS
+ *                     open loop with refusals: a message that is due while 16 KiB wait for its socket is refused and
+ *                     never sent. Counts all arrivals in this time, whenever they were sent, and those within
+ *                     LIMIT_US; then continues to receive, for REST_MS at most, until everything has arrived or
+ *                     nothing more arrives. It does not wait for messages of the line before, so several lines are
+ *                     one load. Latencies of the last LISTEN port and of all others are also reported separately,
+ *                     `slow_` and `fast_`.
+ *   throttle BYTES_S  read at most so much from the last LISTEN port; 0 removes the limit
  *
- * FRAMES holds frames of equal length, GREETINGS one HELLO for each connection; without it nobody says HELLO, as through
- * a relay. Each connection has its own share of the frames and sends it over and over; message id and sequence number
- * differ every time, so no frame is a copy of one that is still held on the way. A latency is from the stamp in the
+ * FRAMES has frames of equal length, GREETINGS one HELLO for each connection; without it no side sends HELLO, as
+ * through a relay. Each connection has its own share of the frames and sends it repeatedly; message id and sequence
+ * number differ every time, so no frame is a copy of one that the hop still holds. A latency is from the stamp in the
  * body, at STAMP_AT, to the read that completed the frame, CLOCK_MONOTONIC of one machine. Where latencies are measured
- * the generator polls and never sleeps: waking it is no part of them, waking the hop is. With -w `press` sleeps a
- * millisecond where nothing is due, for a generator that shares its core; that is in its latencies.
+ * the generator polls and never sleeps, so they do not include its own wake-up; they include that of the hop. With -w
+ * `offer` sleeps a millisecond when nothing is due, for a generator that shares its core; its latencies include that.
  *
- * With CERTIFICATE and KEY all connections speak TLS 1.3; that takes libssl, and WITH_TLS when this is compiled. Nobody
- * is asked who it is.
+ * With CERTIFICATE and KEY all connections use TLS 1.3, which needs libssl, and WITH_TLS at compile time. Certificates
+ * of peers are not checked.
  *
- * It has to cost much less than what it measures. In a flood the receiver therefore has the system throw the bytes
- * away uncopied (MSG_TRUNC) and counts them; whether every frame was whole is told by the counters of the hop, and by
+ * The generator has to cost much less than the hop. In a flood the receiver therefore lets the kernel discard the bytes
+ * uncopied (MSG_TRUNC) and counts them; whether every frame was whole is checked with the counters of the hop, and by
  * the other two modes, which read every frame.
  */
 #define _GNU_SOURCE
@@ -52,19 +53,19 @@
 #include <openssl/ssl.h>
 #endif
 
-#define WINDOW_BYTES (1u << 20) /* what the sockets on the way hold, so that a gateway forwards and need not keep */
+#define WINDOW_BYTES (1u << 20) /* less than the sockets hold, so that a gateway forwards and keeps nothing */
 #define WRITE_BYTES (256u << 10)
 #define READ_BYTES (1u << 20)
 #define STALLED_MS 20000
 #define QUIET_MS 20
 #define EVENTS 256
-#define FRAMES_A_TURN 64      /* of each connection, before the receivers have their turn */
-#define PENDING_BYTES (16 << 10) /* of each connection that wait for its socket; one write takes them all */
-#define DRINK_NS 50000        /* between two looks at what may be read */
-#define STRAGGLER_MS 200      /* so long nothing more came: nothing will */
-#define DRINK_BYTES (64u << 10)
-#define DRINK_MAX_NS 100000000ull /* what was not read for longer is not made up for */
-#define BUCKET_BITS 6         /* of a latency, the leading ones: told within 1.6 % */
+#define FRAMES_A_ROUND 64     /* of each connection, before the receivers are polled */
+#define PENDING_BYTES (16 << 10) /* of each connection that wait for its socket; one write sends them all */
+#define THROTTLE_NS 50000     /* between two reads of throttled connections */
+#define STRAGGLER_MS 200      /* without an arrival: nothing more is expected */
+#define THROTTLE_BYTES (64u << 10)
+#define THROTTLE_MAX_NS 100000000ull /* the longest time that is caught up with */
+#define BUCKET_BITS 6         /* the leading ones of a latency: exact to 1.6 % */
 #define BUCKETS ((64u - BUCKET_BITS) << BUCKET_BITS)
 #define MESSAGE_NUMBER_AT 24 /* the second half of message_id */
 #define SEQUENCE_AT 48
@@ -83,14 +84,14 @@ struct socket_state {
     unsigned char head[5];
     unsigned char stamp[8];
     int is_greeted;
-    int is_last; /* a listener, and what it accepts: of the last LISTEN port */
+    int is_last; /* a listener on the last LISTEN port, and connections it accepted */
     struct socket_state *next;
 #ifdef WITH_TLS
     SSL *tls; /* NULL in plain text */
 #endif
 };
 
-/* How often which latency was met: bounded memory, however long it goes on. */
+/* Latencies in buckets: bounded memory, however many there are. */
 struct histogram {
     uint64_t count, in_time, max_ns, buckets[BUCKETS];
 };
@@ -100,15 +101,15 @@ static struct socket_state *senders;
 static uint64_t connections, frame_bytes, stamp_at, frame_count;
 static char *greetings;
 static uint64_t greeting_bytes, greeting_count, greeted;
-static uint64_t received_bytes, received_frames; /* of this command; frames only where they are read */
+static uint64_t received_bytes, received_frames; /* by this command; frames only where they are read */
 static uint64_t *latencies;
 static char *scratch;
-static int is_counting; /* a flood: bytes are thrown away unread */
-static struct histogram everywhere, at_last, elsewhere; /* of this `press`: all arrivals, and where they arrived */
-static int is_pressing, is_sleeping;
-static uint64_t limit_ns, taken_ever, arrived_ever;
-static uint64_t drink_bytes_s, drink_at, drink_left; /* 0: whatever is there is read */
-static struct socket_state *drinkers;                /* connections of the last port, linked by `next` */
+static int is_counting; /* a flood: bytes are discarded unread */
+static struct histogram everywhere, at_last, elsewhere; /* of this `offer`: all arrivals, and by port */
+static int is_offering, is_sleeping;
+static uint64_t limit_ns, sent_ever, arrived_ever;
+static uint64_t throttle_bytes_s, throttle_at, throttle_left; /* 0: no limit */
+static struct socket_state *throttled;                /* connections of the last port, linked by `next` */
 
 static void fail(const char *what)
 {
@@ -281,9 +282,9 @@ static void accept_on(struct socket_state *listener)
     }
     if (fcntl(state->fd, F_SETFL, O_NONBLOCK) < 0)
         fail("watch a socket");
-    state->next = drinkers;
-    drinkers = state;
-    if (!drink_bytes_s)
+    state->next = throttled;
+    throttled = state;
+    if (!throttle_bytes_s)
         watch(state, EPOLLIN);
 }
 
@@ -337,8 +338,8 @@ static double quantile_us(const struct histogram *histogram, double part)
     return (double)histogram->max_ns / 1e3;
 }
 
-/* What was read of one connection; frames may be cut anywhere. */
-static void take(struct socket_state *state, const unsigned char *data, uint64_t size)
+/* Parse bytes read from one connection; frames may be cut anywhere. */
+static void parse(struct socket_state *state, const unsigned char *data, uint64_t size)
 {
     uint64_t now = now_ns(CLOCK_MONOTONIC);
     while (size) {
@@ -363,10 +364,10 @@ static void take(struct socket_state *state, const unsigned char *data, uint64_t
         state->got = 0;
         if (!state->is_greeted) {
             state->is_greeted = 1;
-        } else if (state->head[4] >= 0x10) { /* a dialog frame; PING and the like are not for us */
+        } else if (state->head[4] >= 0x10) { /* a dialog frame; link frames such as PING are ignored */
             uint64_t stamp;
             memcpy(&stamp, state->stamp, sizeof stamp);
-            if (is_pressing && length == frame_bytes) {
+            if (is_offering && length == frame_bytes) {
                 arrived_ever++;
                 note(&everywhere, now - stamp);
                 note(state->is_last ? &at_last : &elsewhere, now - stamp);
@@ -395,7 +396,7 @@ static ssize_t read_from(struct socket_state *state, uint64_t most)
     if (is_discarding)
         received_bytes += (uint64_t)size;
     else if (state->role == RECEIVER)
-        take(state, (unsigned char *)scratch, (uint64_t)size);
+        parse(state, (unsigned char *)scratch, (uint64_t)size);
     if (is_counting && state->is_greeted && state->got) { /* the rest of this frame will not be read */
         received_bytes += state->got;
         state->got = 0;
@@ -403,49 +404,49 @@ static ssize_t read_from(struct socket_state *state, uint64_t most)
     return size;
 }
 
-/* The last port: no more of it than `drink` allows. Whether anything came. */
-static int drink(void)
+/* Read from the last port as much as `throttle` allows; whether anything arrived. */
+static int read_throttled(void)
 {
-    uint64_t now = now_ns(CLOCK_MONOTONIC), passed = now - drink_at;
-    int has_come = 0;
-    if (passed < DRINK_NS)
+    uint64_t now = now_ns(CLOCK_MONOTONIC), passed = now - throttle_at;
+    int has_arrived = 0;
+    if (passed < THROTTLE_NS)
         return 0;
-    if (passed > DRINK_MAX_NS)
-        passed = DRINK_MAX_NS;
-    drink_at = now;
-    drink_left += (uint64_t)((double)passed * 1e-9 * (double)drink_bytes_s);
-    for (struct socket_state *state = drinkers; state; state = state->next)
-        while (drink_left >= DRINK_BYTES) {
-            ssize_t size = read_from(state, DRINK_BYTES);
+    if (passed > THROTTLE_MAX_NS)
+        passed = THROTTLE_MAX_NS;
+    throttle_at = now;
+    throttle_left += (uint64_t)((double)passed * 1e-9 * (double)throttle_bytes_s);
+    for (struct socket_state *state = throttled; state; state = state->next)
+        while (throttle_left >= THROTTLE_BYTES) {
+            ssize_t size = read_from(state, THROTTLE_BYTES);
             if (size <= 0)
                 break;
-            drink_left -= (uint64_t)size;
-            has_come = 1;
+            throttle_left -= (uint64_t)size;
+            has_arrived = 1;
         }
-    uint64_t most = 2 * DRINK_BYTES + drink_bytes_s / 10;
-    if (drink_left > most)
-        drink_left = most; /* there was less to read than is allowed */
-    return has_come;
+    uint64_t most = 2 * THROTTLE_BYTES + throttle_bytes_s / 10;
+    if (throttle_left > most)
+        throttle_left = most; /* less arrived than is allowed */
+    return has_arrived;
 }
 
-static void set_drink(uint64_t bytes_s)
+static void set_throttle(uint64_t bytes_s)
 {
-    for (struct socket_state *state = drinkers; state; state = state->next) {
-        if (!drink_bytes_s && bytes_s && epoll_ctl(epoll_fd, EPOLL_CTL_DEL, state->fd, NULL) < 0)
+    for (struct socket_state *state = throttled; state; state = state->next) {
+        if (!throttle_bytes_s && bytes_s && epoll_ctl(epoll_fd, EPOLL_CTL_DEL, state->fd, NULL) < 0)
             fail("watch a socket");
-        if (drink_bytes_s && !bytes_s)
+        if (throttle_bytes_s && !bytes_s)
             watch(state, EPOLLIN);
     }
-    drink_bytes_s = bytes_s;
-    drink_at = now_ns(CLOCK_MONOTONIC);
-    drink_left = 0;
+    throttle_bytes_s = bytes_s;
+    throttle_at = now_ns(CLOCK_MONOTONIC);
+    throttle_left = 0;
 }
 
 static int poll_once(int timeout_ms)
 {
     static struct epoll_event events[EVENTS];
-    int has_drunk = drink_bytes_s && drink();
-    int count = epoll_wait(epoll_fd, events, EVENTS, drink_bytes_s && timeout_ms > 1 ? 1 : timeout_ms);
+    int has_read = throttle_bytes_s && read_throttled();
+    int count = epoll_wait(epoll_fd, events, EVENTS, throttle_bytes_s && timeout_ms > 1 ? 1 : timeout_ms);
     for (int i = 0; i < count; i++) {
         struct socket_state *state = events[i].data.ptr;
         if (state->role == LISTENER)
@@ -455,10 +456,10 @@ static int poll_once(int timeout_ms)
         if (state->role == SENDER && events[i].events & EPOLLOUT)
             state->is_blocked = 0;
     }
-    return count + has_drunk;
+    return count + has_read;
 }
 
-/* Everything is on its way again from the beginning of a share: no frame may be a copy of an earlier one. */
+/* Renumber a share that was sent: no frame may be a copy of an earlier one. */
 static void renew(struct socket_state *sender)
 {
     for (char *frame = sender->begin; frame < sender->end; frame += frame_bytes) {
@@ -473,7 +474,7 @@ static void renew(struct socket_state *sender)
     sender->at = sender->due = sender->begin;
 }
 
-/* Write up to `limit`; the bytes that were taken. */
+/* Write up to `limit`; the bytes that the socket accepted. */
 static uint64_t write_to(struct socket_state *sender, char *limit)
 {
     uint64_t size = (uint64_t)(limit - sender->at);
@@ -501,7 +502,7 @@ static void settle(void)
 
 static void flood(uint64_t count)
 {
-    uint64_t expected = count * frame_bytes, sent = 0, turn = 0;
+    uint64_t expected = count * frame_bytes, sent = 0, next = 0;
     settle();
     is_counting = 1;
     for (uint64_t i = 0; i < connections; i++)
@@ -509,9 +510,9 @@ static void flood(uint64_t count)
     uint64_t begun = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     while (received_bytes < expected) {
         int has_more = 0;
-        uint64_t unread = 0; /* written since the receivers had their turn */
+        uint64_t unread = 0; /* written since the receivers were polled */
         for (uint64_t i = 0; i < connections && sent < received_bytes + WINDOW_BYTES; i++) {
-            struct socket_state *sender = &senders[turn++ % connections];
+            struct socket_state *sender = &senders[next++ % connections];
             if (!sender->left || sender->is_blocked)
                 continue;
             if (unread >= WRITE_BYTES) {
@@ -529,7 +530,7 @@ static void flood(uint64_t count)
         }
         int may_send = has_more && sent < received_bytes + WINDOW_BYTES;
         if (poll_once(may_send ? 0 : STALLED_MS) == 0 && !may_send) {
-            fprintf(stderr, "load generator: %llu of %llu bytes arrived and nothing more comes\n",
+            fprintf(stderr, "load generator: %llu of %llu bytes arrived, then none\n",
                     (unsigned long long)received_bytes, (unsigned long long)expected);
             exit(1);
         }
@@ -565,7 +566,7 @@ static void stamp(struct socket_state *sender, uint64_t at_ns)
     sender->due += frame_bytes;
 }
 
-/* Write what is stamped; nothing is left of it, or the socket takes no more now. */
+/* Write the stamped frames, as many as the socket accepts. */
 static void write_due(struct socket_state *sender)
 {
     while (!sender->is_blocked && sender->at < sender->due)
@@ -590,7 +591,7 @@ static void rate(uint64_t count, double hertz)
             write_due(sender);
             if (sender->due == sender->end) {
                 if (sender->at < sender->due)
-                    break; /* the hop takes no more: what is due waits, and its latency goes on counting */
+                    break; /* the socket is full: due messages wait, and their latency counts on */
                 renew(sender);
             }
             stamp(sender, due_at);
@@ -634,24 +635,24 @@ static void ping(uint64_t count)
     report(count, begun, cpu);
 }
 
-static void tell_pressed(uint64_t due, uint64_t taken, double late_us, double seconds, double busy)
+static void report_offered(uint64_t due, uint64_t taken, double late_us, double seconds, double busy)
 {
     printf("{\"messages\": %llu, \"taken\": %llu, \"refused\": %llu, \"arrived\": %llu, \"in_time\": %llu,"
            " \"on_the_way\": %llu, \"late_us\": %.1f, \"seconds\": %.6f, \"cpu_seconds\": %.6f",
            (unsigned long long)due, (unsigned long long)taken, (unsigned long long)(due - taken),
            (unsigned long long)everywhere.count, (unsigned long long)everywhere.in_time,
-           (unsigned long long)(taken_ever - arrived_ever), late_us, seconds, busy);
-    const struct histogram *told[] = {&everywhere, &at_last, &elsewhere};
+           (unsigned long long)(sent_ever - arrived_ever), late_us, seconds, busy);
+    const struct histogram *histograms[] = {&everywhere, &at_last, &elsewhere};
     const char *prefixes[] = {"", "slow_", "fast_"};
     for (int i = 0; i < 3; i++)
         printf(", \"%sp50_us\": %.1f, \"%sp99_us\": %.1f, \"%sp999_us\": %.1f, \"%smax_us\": %.1f", prefixes[i],
-               quantile_us(told[i], 0.5), prefixes[i], quantile_us(told[i], 0.99), prefixes[i],
-               quantile_us(told[i], 0.999), prefixes[i], (double)told[i]->max_ns / 1e3);
+               quantile_us(histograms[i], 0.5), prefixes[i], quantile_us(histograms[i], 0.99), prefixes[i],
+               quantile_us(histograms[i], 0.999), prefixes[i], (double)histograms[i]->max_ns / 1e3);
     printf(", \"slow_arrived\": %llu}\n", (unsigned long long)at_last.count);
 }
 
-/* Have the next message sent, unless too many wait for its connection: then it is refused. */
-static int offer(struct socket_state *sender, uint64_t due_at)
+/* Send the next message; refuse it when too many wait for its connection. */
+static int maybe_send(struct socket_state *sender, uint64_t due_at)
 {
     if (sender->due == sender->end || sender->due - sender->at >= PENDING_BYTES) {
         write_due(sender);
@@ -664,10 +665,10 @@ static int offer(struct socket_state *sender, uint64_t due_at)
     return 1;
 }
 
-static void press(double seconds, double hertz, uint64_t rest_ms)
+static void offer(double seconds, double hertz, uint64_t rest_ms)
 {
     is_counting = 0;
-    is_pressing = 1;
+    is_offering = 1;
     memset(&everywhere, 0, sizeof everywhere);
     memset(&at_last, 0, sizeof at_last);
     memset(&elsewhere, 0, sizeof elsewhere);
@@ -678,9 +679,9 @@ static void press(double seconds, double hertz, uint64_t rest_ms)
     uint64_t due = 0, taken = 0, latest = 0, last_news = end, last_arrived, now;
     while ((now = now_ns(CLOCK_MONOTONIC)) < end) {
         uint64_t wanted = (uint64_t)((double)(now - begun) * 1e-9 * hertz), first = due;
-        for (; due < wanted && due - first < connections * FRAMES_A_TURN; due++) {
+        for (; due < wanted && due - first < connections * FRAMES_A_ROUND; due++) {
             uint64_t due_at = begun + (uint64_t)((double)due / hertz * 1e9);
-            if (offer(&senders[due % connections], due_at))
+            if (maybe_send(&senders[due % connections], due_at))
                 taken++;
             if (now - due_at > latest)
                 latest = now - due_at;
@@ -689,9 +690,9 @@ static void press(double seconds, double hertz, uint64_t rest_ms)
             write_due(&senders[i]);
         poll_once(is_sleeping && due == wanted ? 1 : 0);
     }
-    taken_ever += taken;
+    sent_ever += taken;
     last_arrived = arrived_ever;
-    while (rest_ms && arrived_ever < taken_ever && (now = now_ns(CLOCK_MONOTONIC)) < end + rest_ms * 1000000ull) {
+    while (rest_ms && arrived_ever < sent_ever && (now = now_ns(CLOCK_MONOTONIC)) < end + rest_ms * 1000000ull) {
         for (uint64_t i = 0; i < connections; i++)
             write_due(&senders[i]);
         poll_once(is_sleeping ? 1 : 0);
@@ -703,8 +704,8 @@ static void press(double seconds, double hertz, uint64_t rest_ms)
         }
     }
     double busy = (double)(now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu) / 1e9;
-    tell_pressed(due, taken, (double)latest / 1e3, (double)(now_ns(CLOCK_MONOTONIC) - begun) / 1e9, busy);
-    is_pressing = 0;
+    report_offered(due, taken, (double)latest / 1e3, (double)(now_ns(CLOCK_MONOTONIC) - begun) / 1e9, busy);
+    is_offering = 0;
 }
 
 static void share_out(char *frames)
@@ -737,7 +738,7 @@ int main(int argc, char **argv)
         }
     }
     if (!port || !connections || !frames_path || !frame_bytes || optind == argc || (greetings_path && !greeting_bytes)) {
-        fprintf(stderr, "load generator: an option is missing; its source tells them\n");
+        fprintf(stderr, "load generator: an option is missing: generator.c describes them\n");
         return 2;
     }
     uint64_t size;
@@ -780,11 +781,11 @@ int main(int argc, char **argv)
         if (sscanf(line, "%15s %lf %lf %lf %lf", word, &first, &hertz, &limit_us, &rest_ms) < 2 || first < 0)
             return 2;
         uint64_t count = (uint64_t)first;
-        if (!strcmp(word, "press")) {
+        if (!strcmp(word, "offer")) {
             limit_ns = (uint64_t)(limit_us * 1e3);
-            press(first, hertz, (uint64_t)rest_ms);
-        } else if (!strcmp(word, "drink")) {
-            set_drink(count);
+            offer(first, hertz, (uint64_t)rest_ms);
+        } else if (!strcmp(word, "throttle")) {
+            set_throttle(count);
             puts("{}");
         } else if (!strcmp(word, "flood") && count) {
             flood(count);

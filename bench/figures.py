@@ -47,8 +47,8 @@ def cpu_seconds(pid: int) -> float:
 
 def thread_seconds(pid: int, thread: int) -> float:
     """The same of one thread of a process; its first has the number of the process."""
-    told = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text(encoding="ascii")
-    return int(told.split()[0]) / 1e9
+    text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text(encoding="ascii")
+    return int(text.split()[0]) / 1e9
 
 
 def peak_mib(pid: int) -> float:
@@ -82,7 +82,7 @@ def _memory_mib(pid: int, word: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(word):
             return int(line.split()[1]) / 1024
-    raise ProcessLookupError(f"process {pid} has no memory any more")
+    raise ProcessLookupError(f"process {pid} has ended and has no memory")
 
 
 def _processor(cpuinfo: Path) -> str:
@@ -161,8 +161,8 @@ class Result:
     A run of the benchmark.
 
     Attributes:
-        machine: As `broker.bench.figures` reports it.
-        load: As `broker.bench.figures` reports it.
+        machine: As `machine` returns it.
+        load: `load_averages` before and after.
         at: UTC, ISO 8601.
         notes: In words.
     """
@@ -197,7 +197,7 @@ class FigureChange:
             return "new"
         ratio = self.now / self.then if self.row.is_less_better else self.then / self.now
         if abs(ratio - 1) <= self.tolerance:
-            return "same" if self.tolerance <= LARGEST_NOISE else "too noisy to tell"
+            return "same" if self.tolerance <= LARGEST_NOISE else "too noisy"
         return f"better, {1 / ratio:.2f} times" if ratio < 1 else f"WORSE, {ratio:.2f} times"
 
 
@@ -247,13 +247,13 @@ def load(path: Path) -> Result:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored.pop("format") != FORMAT:
-            raise ResultError(f"{path}: stored by another version of broker bench; run it again")
+            raise ResultError(f"{path}: stored by another version; run the benchmark again")
         rows = tuple(Row(**row) for row in stored.pop("rows"))
         return Result(**(stored | {"rows": rows, "notes": tuple(stored["notes"])}))
     except OSError as error:
         raise ResultError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ResultError(f"{path}: holds no results of broker bench; name a file that it has saved") from error
+        raise ResultError(f"{path}: holds no results of a benchmark; name a file that `bench.run` has saved") from error
 
 
 def _spread(samples: Sequence[float]) -> float:
