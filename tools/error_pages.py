@@ -59,7 +59,7 @@ def pages(example: Example) -> dict[str, str]:
 
 
 def _page(entry: MessageEntry, example: Example) -> Iterator[str]:
-    answers = {place: _answer(entry, place, text, example) for place, text in entry.example.items()}
+    answers = {place: _answer(entry, place, text.strip("\n"), example) for place, text in entry.example.items()}
     yield f"# {_heading(entry)}"
     yield ""
     yield "| Where | When |"
@@ -143,7 +143,7 @@ def _examples(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]
     for place, error in answers.items():
         yield ""
         yield f"```{_LANGUAGES[place]}"
-        yield entry.example[place]
+        yield entry.example[place].strip("\n")
         yield "```"
         yield ""
         yield "```text"

@@ -14,11 +14,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from broker.errors import StatementError
 
@@ -38,13 +40,13 @@ class MessageChannel(StrEnum):
     START = "start"
 
 
-@dataclass(frozen=True, slots=True)
-class MessageEntry:
+class MessageEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     One number or reason.
 
     Attributes:
         number: 0 where the original has none for it.
+        advice: The remedy for one frame or dialog, with `{instance}`, `{service}` and `{table}` where names belong.
         reason: The word of a disposition, empty for an error.
         title: One sentence.
         when: By channel, when it occurs.
@@ -57,10 +59,11 @@ class MessageEntry:
     title: str
     when: Mapping[MessageChannel, str]
     remedy: str
+    advice: str = ""
     reason: str = ""
     notified: str = ""
     original: str = ""
-    example: Mapping[MessageChannel, str] = field(default_factory=dict)
+    example: Mapping[MessageChannel, str] = {}
 
 
 @cache
@@ -82,18 +85,14 @@ def read(directory: Path) -> dict[str, MessageEntry]:
             if key in tables:
                 raise ValueError(f"{path.name} has a second table [{key}]")
             tables[key] = table
-    return {key: _entry(key, tables[key]) for key in sorted(tables, key=_order)}
+    return {
+        key: msgspec.convert({**tables[key], "number": int(key) if key.isdigit() else 0}, MessageEntry)
+        for key in sorted(tables, key=_order)
+    }
 
 
 def _order(key: str) -> tuple[bool, int, str]:
     return (not key.isdigit(), int(key) if key.isdigit() else 0, key)
-
-
-def _entry(key: str, table: dict[str, Any]) -> MessageEntry:
-    number = int(key) if key.isdigit() else 0
-    when = {MessageChannel(place): text for place, text in table.pop("when").items()}
-    example = {MessageChannel(place): text.strip("\n") for place, text in table.pop("example", {}).items()}
-    return MessageEntry(number=number, when=when, example=example, **table)
 
 
 # --- the view ---

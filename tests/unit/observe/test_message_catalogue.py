@@ -32,16 +32,8 @@ CREATE ROUTE
 def test_a_table_becomes_an_entry(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(TABLE)
 
-    expected = MessageEntry(
-        9744,
-        "T",
-        {MessageChannel.STATEMENT: "S"},
-        "R",
-        example={MessageChannel.STATEMENT: "CREATE ROUTE"},
-        original="",
-        reason="",
-        notified="",
-    )
+    when, example = {MessageChannel.STATEMENT: "S"}, {MessageChannel.STATEMENT: "CREATE ROUTE\n"}
+    expected = MessageEntry(number=9744, title="T", when=when, remedy="R", example=example)
     assert {"9744": expected} == read(tmp_path)
 
 
