@@ -14,31 +14,28 @@ A histogram has one label more than its metric: the upper bound of a bucket, wit
 `SUM`, with the sum of all. So samples of several databases are added name by name, and only the text has the buckets
 that Prometheus wants, each with all that is below it.
 
-Source: Prometheus documentation, "Writing exporters", "Exposition formats", "Process metrics"; OpenMetrics 1.0; Linux,
-proc(5).
+Source: Prometheus documentation, "Writing exporters", "Exposition formats", "Process metrics"; OpenMetrics 1.0.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import operator
-import os
 import platform
-import resource
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from broker.dialog.send_queue import MICROSECONDS
 from broker.flow import Disposition
@@ -53,23 +50,22 @@ from broker.observe.database_stats import (
 )
 from broker.observe.logs import dropped_lines
 from broker.observe.snapshot import RoutesSnapshot, Snapshot, SnapshotSection
-from broker.observe.status import JournalStatus
 from broker.observe.status_rendering import kind_name
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirrorRole
 from broker.routing.table import RouteTable
 
-SECTIONS = (
-    SnapshotSection.RUN,
-    SnapshotSection.LINKS,
-    SnapshotSection.FORWARDING,
-    SnapshotSection.TRAFFIC,
-    SnapshotSection.BY_ROUTE,
-    SnapshotSection.ROUTES,
-    SnapshotSection.MIRRORS,
-    SnapshotSection.ROLES,
-    SnapshotSection.DATABASES,
-    SnapshotSection.TRANSPORT,
+SECTIONS: tuple[SnapshotSection, ...] = (
+    "run",
+    "links",
+    "forwarding",
+    "traffic",
+    "by_route",
+    "routes",
+    "mirrors",
+    "roles",
+    "databases",
+    "transport",
 )
 """The sections of a snapshot that a scrape needs."""
 
@@ -106,13 +102,13 @@ class MetricDefinition:
 
     Attributes:
         name: As scraped; a counter's ends in `_total`.
-        read: Its samples.
+        read: Its samples; left out for those that `Exposition` makes itself.
         merge: Combines two samples whose labels became equal.
     """
 
     name: str
     help: str
-    read: Read
+    read: Read = lambda _: ()
     labels: Labels = ()
     merge: Merge = operator.add
     is_histogram: bool = False
@@ -200,18 +196,6 @@ def _mirror_principals(scrape: Scrape) -> Samples:
             yield (mirror.route_name, str(address)), mirror.principal == address
 
 
-def _mirror_states(scrape: Scrape) -> Samples:
-    return [((mirror.route_name,), mirror.state) for mirror in scrape.snapshot.mirrors]
-
-
-def _principals(scrape: Scrape) -> Samples:
-    return [((name,), role.role is MirrorRole.PRINCIPAL) for name, role in scrape.snapshot.roles]
-
-
-def _epochs(scrape: Scrape) -> Samples:
-    return [((name,), role.epoch) for name, role in scrape.snapshot.roles]
-
-
 def _commits(scrape: Scrape) -> Samples:
     for name, database in scrape.snapshot.databases:
         counts, seconds = database.commits
@@ -236,10 +220,6 @@ def _unaccounted(scrape: Scrape) -> Samples:
     yield from (((name,), one.ledger.unaccounted) for name, one in scrape.stats.items() if one is not None)
 
 
-def _quarantined(scrape: Scrape) -> Samples:
-    return [((service,), count) for one in scrape.sides.values() for service, count in one.quarantined]
-
-
 def _queues(attribute: str) -> Read:
     get = operator.attrgetter(attribute)
     return lambda scrape: [
@@ -247,14 +227,9 @@ def _queues(attribute: str) -> Read:
     ]
 
 
-def _journal(attribute: str) -> Read:
+def _journal(attribute: str, scrape: Scrape) -> Samples:
     """0 where no journal is kept."""
-
-    def read(scrape: Scrape) -> Samples:
-        journal: JournalStatus | None = scrape.snapshot.run.journal
-        return [((), 0 if journal is None else getattr(journal, attribute))]
-
-    return read
+    return [((), getattr(scrape.snapshot.run.journal, attribute, 0))]
 
 
 def _expiries(scrape: Scrape) -> Samples:
@@ -262,13 +237,8 @@ def _expiries(scrape: Scrape) -> Samples:
         yield (role, certificate.principal_name), certificate.not_after.timestamp()
 
 
-def _process(metric: str) -> Read:
-    return lambda scrape: scrape.process.get(metric, ())
-
-
-def _elsewhere(_: Scrape) -> Samples:
-    """Made by `Exposition` itself."""
-    return ()
+def _process(metric: str, scrape: Scrape) -> Samples:
+    return scrape.process.get(metric, ())
 
 
 # --- the table ---
@@ -406,8 +376,7 @@ METRICS = (
         ROUTE_UP,
         "0 when the address of a live route did not answer or was lost, and nothing has reached it since, otherwise 1. "
         "Of a table the first 10,000 routes are checked.",
-        _elsewhere,
-        ("route", "address"),
+        labels=("route", "address"),
     ),
     MetricDefinition(
         "broker_mirror_principal",
@@ -419,7 +388,7 @@ METRICS = (
     MetricDefinition(
         "broker_mirror_state",
         "Of a mirrored route in use: 1 operational, 2 principal only, 3 not operational, so messages wait.",
-        _mirror_states,
+        lambda scrape: [((one.route_name,), one.state) for one in scrape.snapshot.mirrors],
         ("route",),
         merge=max,
     ),
@@ -435,14 +404,14 @@ METRICS = (
     MetricDefinition(
         "broker_database_principal",
         "1 while this instance is the principal of its database, 0 while it is a mirror.",
-        _principals,
+        lambda scrape: [((name,), role.role is MirrorRole.PRINCIPAL) for name, role in scrape.snapshot.roles],
         ("database",),
         merge=max,
     ),
     MetricDefinition(
         "broker_database_epoch",
         "How often an instance has taken the database over, as far as this one knows.",
-        _epochs,
+        lambda scrape: [((name,), role.epoch) for name, role in scrape.snapshot.roles],
         ("database",),
         merge=max,
     ),
@@ -498,7 +467,7 @@ METRICS = (
     MetricDefinition(
         "broker_quarantined_dialogs",
         "Dialogs whose next message has failed too often, so that it waits for an operator to decide.",
-        _quarantined,
+        lambda scrape: [((service,), count) for one in scrape.sides.values() for service, count in one.quarantined],
         ("service",),
     ),
     MetricDefinition(
@@ -514,45 +483,32 @@ METRICS = (
         _queues("oldest_s"),
         ("database", "queue"),
     ),
-    MetricDefinition(
-        "broker_journal_records_total",
-        "Visits of messages in the files of the journal that have appeared.",
-        _journal("records"),
-    ),
-    MetricDefinition(
-        "broker_journal_pending_records",
-        "Visits that are recorded and in no file that has appeared yet.",
-        _journal("pending"),
-    ),
-    MetricDefinition(
-        "broker_journal_shed_total",
-        "Visits that were to be recorded and are lost: there was no room, or they could not be written.",
-        _journal("shed"),
-    ),
-    MetricDefinition("broker_journal_files_total", "Files of the journal that have appeared.", _journal("files")),
-    MetricDefinition(
-        "broker_journal_bytes_total", "Size of the files of the journal that have appeared.", _journal("bytes")
-    ),
-    MetricDefinition(
-        "broker_journal_errors_total",
-        "How often a file of the journal could not be written or removed.",
-        _journal("errors"),
-    ),
-    MetricDefinition(
-        "broker_journal_removed_files_total",
-        "Files of the journal removed for their age or their total size.",
-        _journal("removed_files"),
-    ),
-    MetricDefinition(
-        "broker_tracing_spans_total", "Spans of traced messages that a collector has taken.", _journal("spans")
-    ),
-    MetricDefinition(
-        "broker_tracing_pending_spans", "Spans that wait for a collector to take them.", _journal("spans_pending")
-    ),
-    MetricDefinition(
-        "broker_tracing_dropped_spans_total",
-        "Spans that no collector will have: it did not take them, or too many waited for it.",
-        _journal("spans_dropped"),
+    *(
+        MetricDefinition(f"broker_{name}", text, partial(_journal, attribute))
+        for attribute, name, text in (
+            ("records", "journal_records_total", "Visits of messages in the files of the journal that have appeared."),
+            ("pending", "journal_pending_records", "Visits that are recorded and in no file that has appeared yet."),
+            (
+                "shed",
+                "journal_shed_total",
+                "Visits that were to be recorded and are lost: there was no room, or they could not be written.",
+            ),
+            ("files", "journal_files_total", "Files of the journal that have appeared."),
+            ("bytes", "journal_bytes_total", "Size of the files of the journal that have appeared."),
+            ("errors", "journal_errors_total", "How often a file of the journal could not be written or removed."),
+            (
+                "removed_files",
+                "journal_removed_files_total",
+                "Files of the journal removed for their age or their total size.",
+            ),
+            ("spans", "tracing_spans_total", "Spans of traced messages that a collector has taken."),
+            ("spans_pending", "tracing_pending_spans", "Spans that wait for a collector to take them."),
+            (
+                "spans_dropped",
+                "tracing_dropped_spans_total",
+                "Spans that no collector will have: it did not take them, or too many waited for it.",
+            ),
+        )
     ),
     MetricDefinition(
         "broker_tls_certificate_expiry_timestamp_seconds",
@@ -596,36 +552,21 @@ METRICS = (
         " exceeded.",
         _one("forwarding.over_peer_share"),
     ),
-    MetricDefinition(
-        "process_cpu_seconds_total",
-        "Processor time used, in user and system mode.",
-        _process("process_cpu_seconds_total"),
+    *(
+        MetricDefinition(name, text, partial(_process, name), ("generation",) if name.startswith("python_") else ())
+        for name, text in (
+            ("process_cpu_seconds_total", "Processor time used, in user and system mode."),
+            ("process_resident_memory_bytes", "Memory in use."),
+            ("process_virtual_memory_bytes", "Address space in use."),
+            ("process_start_time_seconds", "When the process was started, in seconds since 1970."),
+            ("process_open_fds", "File descriptors that are open."),
+            ("process_max_fds", "File descriptors that may be open."),
+            ("process_threads", "Threads of the interpreter."),
+            ("python_gc_collections_total", "Runs of the garbage collector."),
+            ("python_gc_objects_collected_total", "Objects that it has found and freed."),
+        )
     ),
-    MetricDefinition("process_resident_memory_bytes", "Memory in use.", _process("process_resident_memory_bytes")),
-    MetricDefinition("process_virtual_memory_bytes", "Address space in use.", _process("process_virtual_memory_bytes")),
-    MetricDefinition(
-        "process_start_time_seconds",
-        "When the process was started, in seconds since 1970.",
-        _process("process_start_time_seconds"),
-    ),
-    MetricDefinition("process_open_fds", "File descriptors that are open.", _process("process_open_fds")),
-    MetricDefinition("process_max_fds", "File descriptors that may be open.", _process("process_max_fds")),
-    MetricDefinition("process_threads", "Threads of the interpreter.", _process("process_threads")),
-    MetricDefinition(
-        "python_gc_collections_total",
-        "Runs of the garbage collector.",
-        _process("python_gc_collections_total"),
-        ("generation",),
-    ),
-    MetricDefinition(
-        "python_gc_objects_collected_total",
-        "Objects that it has found and freed.",
-        _process("python_gc_objects_collected_total"),
-        ("generation",),
-    ),
-    MetricDefinition(
-        OVERFLOW, 'How often a value was exported as "other", because the label had 500 others.', _elsewhere
-    ),
+    MetricDefinition(OVERFLOW, 'How often a value was exported as "other", because the label had 500 others.'),
 )
 
 
@@ -796,39 +737,12 @@ class RouteUp:
 
 # --- the process: cheap, and for any thread; what a system does not report is left out ---
 
-_SELF = Path("/proc/self")
-_START_FIELD = 19  # of stat, after the name in brackets: ticks since the machine was started
+_COLLECTORS: tuple[Collector, ...] = (ProcessCollector(registry=None), GCCollector(CollectorRegistry()))
 
 
 def process_samples() -> Mapping[str, list[tuple[Labels, float]]]:
     """Return samples of the process by metric, as of now. Cost: some 100 us, and 0.3 us for each descriptor."""
-    return {name: [(labels, value)] for name, labels, value in _single()} | {
-        name: [((str(generation),), float(stats[field])) for generation, stats in enumerate(gc.get_stats())]
-        for name, field in (
-            ("python_gc_collections_total", "collections"),
-            ("python_gc_objects_collected_total", "collected"),
-        )
-    }
-
-
-def _single() -> Iterator[tuple[str, Labels, float]]:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    yield "process_cpu_seconds_total", (), used.ru_utime + used.ru_stime
-    yield "process_max_fds", (), float(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    yield "process_threads", (), float(threading.active_count())
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        pages = (_SELF / "statm").read_text().split()
-        page = resource.getpagesize()
-        yield "process_virtual_memory_bytes", (), float(int(pages[0]) * page)
-        yield "process_resident_memory_bytes", (), float(int(pages[1]) * page)
-    with contextlib.suppress(OSError):
-        yield "process_open_fds", (), float(len(os.listdir(_SELF / "fd")) - 1)  # noqa: PTH208 - names only, no paths
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        yield "process_start_time_seconds", (), _started_at()
-
-
-def _started_at() -> float:
-    """UTC seconds since 1970."""
-    ticks = int((_SELF / "stat").read_text().rpartition(")")[2].split()[_START_FIELD])
-    boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
-    return int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+    found: dict[str, list[tuple[Labels, float]]] = {"process_threads": [((), float(threading.active_count()))]}
+    for one in (one for collector in _COLLECTORS for family in collector.collect() for one in family.samples):
+        found.setdefault(one.name, []).append((tuple(one.labels.values()), one.value))
+    return found
