@@ -19,10 +19,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -49,6 +48,7 @@ from broker.observe.status import (
     TaskStatus,
     TransportWarning,
     WarningKind,
+    struct_from,
 )
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEADER, HEADER_BYTES, MIN_DIALOG_FRAME, NO_GUID, Flag
@@ -65,23 +65,23 @@ UNTRIED_MAX = 100  # next hops that have not been dialled yet: a table may name 
 WARNINGS_MAX = 10  # certificates named in warnings
 
 
-class SnapshotSection(StrEnum):
-    """A part of a `Snapshot`, by the name of its field."""
-
-    RUN = "run"
-    FORWARDING = "forwarding"
-    TRAFFIC = "traffic"
-    LINKS = "links"
-    ADDRESSES = "addresses"
-    NEXT_HOPS = "next_hops"
-    HELD = "held"
-    MIRRORS = "mirrors"
-    DROPS = "drops"
-    BY_ROUTE = "by_route"
-    ROUTES = "routes"
-    TRANSPORT = "transport"
-    DATABASES = "databases"
-    ROLES = "roles"
+SnapshotSection: TypeAlias = Literal[
+    "run",
+    "forwarding",
+    "traffic",
+    "links",
+    "addresses",
+    "next_hops",
+    "held",
+    "mirrors",
+    "drops",
+    "by_route",
+    "routes",
+    "transport",
+    "databases",
+    "roles",
+]
+"""A part of a `Snapshot`, by the name of its field."""
 
 
 class TransportSnapshot(Struct, frozen=True, kw_only=True):
@@ -346,7 +346,7 @@ async def read_snapshot_in_steps(instance: Running, sections: Iterable[SnapshotS
 
 def _snapshot(instance: Running, now: float, found: Mapping[SnapshotSection, tuple[Any, ...]]) -> Snapshot:
     draining = instance.drain.told
-    values: dict[str, Any] = {key.value: some[0] if key in _SINGLE else some for key, some in found.items()}
+    values: dict[str, Any] = {key: some[0] if key in _SINGLE else some for key, some in found.items()}
     return Snapshot(
         taken_at=datetime.now(UTC),
         loop_time=now,
@@ -393,17 +393,16 @@ def _read_run(instance: Running) -> RunSnapshot:
 
 def _read_forwarding(instance: Running) -> ForwardingSnapshot:
     forwarder, pool = instance.forwarder, instance.forwarder.pool
-    return ForwardingSnapshot(
+    return struct_from(
+        ForwardingSnapshot,
+        forwarder,
+        pool,
         received=dict(forwarder.received),
-        forwarded=forwarder.forwarded,
-        delivered=forwarder.delivered,
         dropped=dict(forwarder.dropped),
         held=pool.frames,
         pool_bytes=pool.used_bytes,
         pool_limit_bytes=pool.limit_bytes,
-        over_share=pool.over_share,
         over_peer_share=pool.over_quota,
-        unaccounted=forwarder.unaccounted,
     )
 
 
@@ -472,10 +471,9 @@ def _database(endpoint: Endpoint, known: Iterable[str]) -> DatabaseSnapshot:
     transmitter = endpoint.transmitter
     counts = transmitter.sent, transmitter.resent, transmitter.acknowledged, endpoint.delivered
     services = sorted(set(known).union(*counts))
-    return DatabaseSnapshot(
-        broker_instance=endpoint.broker_instance,
-        path=endpoint.path,
-        problem=endpoint.problem,
+    return struct_from(
+        DatabaseSnapshot,
+        endpoint,
         services={service: ServiceCounts(*(count[service] for count in counts)) for service in services},
         dropped={disposition: frames for disposition, frames in endpoint.dropped.items() if frames},
         sending_dialogs=len(transmitter.senders),
@@ -499,34 +497,23 @@ def _read_links(instance: Running, now: float) -> Iterator[LinkSnapshot]:
 def _link(link: Link, own: int, now: float) -> LinkSnapshot:
     activity, round_trip = link.activity.update(link, now), link.connection.round_trip
     peer = None if link.agreement is None else link.agreement.peer
-    return LinkSnapshot(
+    return struct_from(
+        LinkSnapshot,
+        link,
+        link.transport,
         connection_id=uuid.UUID(int=own ^ link.number),  # unique for as long as the process lives
         name=link.peer_name,
-        label=link.label,
-        address=link.address,
-        is_accept=link.is_accept,
         state=link.state.value,
         activity=activity.state.value,
         activity_reason=activity.reason,
         activity_since=activity.since,
         progress_at=activity.progress_at,
         round_trip_ms=None if round_trip is None else round(round_trip * 1000, 3),
-        cipher=link.transport.cipher,
-        identity=link.transport.identity,
         peer_arbitration=None if peer is None else uuid.UUID(bytes=peer.arbitration),
         peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
-        is_paused=link.is_paused,
-        is_blocked=link.is_blocked,
         slowed_by=slowed_by(link),
-        opened_at=link.opened_at,
-        online_at=link.online_at,
         last_activity=max(link.connection.last_heard, link.connection.last_sent),
-        bytes_received=link.bytes_received,
-        bytes_sent=link.bytes_sent,
         frames_received=link.received.total(),
-        frames_rejected=link.frames_rejected,
-        sends=link.sends,
-        receives=link.receives,
     )
 
 
@@ -703,14 +690,13 @@ def _read_transport(instance: Running) -> TransportSnapshot:
         WarningKind.LOOPBACK: loopback_told(instance.settings.admin),
     }
     warnings = [TransportWarning(kind, text) for kind, text in sentences.items() if text]
-    return TransportSnapshot(
-        encryption=endpoint.encryption,
-        authentication=endpoint.authentication,
+    return struct_from(
+        TransportSnapshot,
+        endpoint,
+        watch,
         warnings=(*warnings, *expiry_warnings(certificates, datetime.now(UTC))),
         certificates=certificates,
-        reloads=watch.reloads,
         reload_failures=watch.failures,
-        problem=watch.problem,
         handshakes=len(peers.handshaker.handshakes),
         connections_max=peers.admission.most,
         refused=dict(peers.admission.refused),
@@ -767,20 +753,20 @@ def expiry_warnings(certificates: Iterable[tuple[str, Identity]], now: datetime)
 
 
 _SINGLE: Mapping[SnapshotSection, Callable[[Running], object]] = {
-    SnapshotSection.RUN: _read_run,
-    SnapshotSection.FORWARDING: _read_forwarding,
-    SnapshotSection.TRAFFIC: _read_traffic,
-    SnapshotSection.ROUTES: _read_routes,
-    SnapshotSection.TRANSPORT: _read_transport,
+    "run": _read_run,
+    "forwarding": _read_forwarding,
+    "traffic": _read_traffic,
+    "routes": _read_routes,
+    "transport": _read_transport,
 }
 _MANY: Mapping[SnapshotSection, Callable[[Running, float], Iterator[object]]] = {
-    SnapshotSection.LINKS: _read_links,
-    SnapshotSection.ADDRESSES: _read_addresses,
-    SnapshotSection.NEXT_HOPS: _read_next_hops,
-    SnapshotSection.HELD: _read_held,
-    SnapshotSection.MIRRORS: _read_mirrors,
-    SnapshotSection.DROPS: _read_drops,
-    SnapshotSection.BY_ROUTE: _read_by_route,
-    SnapshotSection.DATABASES: _read_databases,
-    SnapshotSection.ROLES: _read_roles,
+    "links": _read_links,
+    "addresses": _read_addresses,
+    "next_hops": _read_next_hops,
+    "held": _read_held,
+    "mirrors": _read_mirrors,
+    "drops": _read_drops,
+    "by_route": _read_by_route,
+    "databases": _read_databases,
+    "roles": _read_roles,
 }

@@ -9,8 +9,19 @@ release can be read as well. Nothing is imported but msgspec, because commands s
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from msgspec import Struct
+
+_S = TypeVar("_S", bound=Struct)
+
+
+def struct_from(kind: type[_S], *sources: object, **values: Any) -> _S:
+    """Make a struct from the attributes of sources that are named as its fields are; `values` has the others."""
+    for name in kind.__struct_fields__:
+        if name not in values:
+            values[name] = getattr(next((one for one in sources if hasattr(one, name)), sources[0]), name)
+    return kind(**values)
 
 
 class WarningKind(StrEnum):

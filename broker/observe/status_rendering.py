@@ -39,21 +39,22 @@ from broker.observe.status import (
     RoleStatus,
     Status,
     TransportStatus,
+    struct_from,
 )
 from broker.protocol.layout import FrameKind
 from broker.routing.mirrored import OwnRoleStatus
 
-STATUS = (
-    SnapshotSection.RUN,
-    SnapshotSection.TRANSPORT,
-    SnapshotSection.FORWARDING,
-    SnapshotSection.LINKS,
-    SnapshotSection.ADDRESSES,
-    SnapshotSection.NEXT_HOPS,
-    SnapshotSection.MIRRORS,
-    SnapshotSection.ROLES,
-    SnapshotSection.DATABASES,
-    SnapshotSection.DROPS,
+STATUS: tuple[SnapshotSection, ...] = (
+    "run",
+    "transport",
+    "forwarding",
+    "links",
+    "addresses",
+    "next_hops",
+    "mirrors",
+    "roles",
+    "databases",
+    "drops",
 )
 CERTIFICATES_MAX = 100  # those that end first
 OTHER_KIND = "other"
@@ -76,16 +77,13 @@ def render_status(
         room_problem: Why the disk of the state directory is too full; "" while it is not.
         audit_problem: Why changes cannot be recorded; "" while they can.
     """
-    return Status(
-        name=snapshot.name,
-        software=snapshot.software,
+    return struct_from(
+        Status,
+        snapshot,
         broker_instance=show_guid(snapshot.broker_instance),
         started_at=_instant(datetime.fromtimestamp(snapshot.started_at, UTC)),
         uptime_s=round(time.time() - snapshot.started_at, 3),
         ready=snapshot.is_ready,
-        draining=snapshot.draining,
-        loop=snapshot.loop,
-        kernel=snapshot.kernel,
         listen=list(snapshot.listen),
         transport=_transport(snapshot.transport, snapshot.taken_at),
         forwarding=_forwarding(snapshot.forwarding, is_enabled=snapshot.endpoint.message_forwarding),
@@ -132,18 +130,12 @@ def show_guid(guid: bytes) -> str:
 
 
 def _transport(transport: TransportSnapshot, now: datetime) -> TransportStatus:
-    return TransportStatus(
-        encryption=transport.encryption,
-        authentication=transport.authentication,
+    return struct_from(
+        TransportStatus,
+        transport,
         warnings=[warning.text for warning in transport.warnings],
         notices=list(transport.warnings),
         certificates=[_certificate(role, one, now) for role, one in transport.certificates[:CERTIFICATES_MAX]],
-        reloads=transport.reloads,
-        reload_failures=transport.reload_failures,
-        problem=transport.problem,
-        handshakes=transport.handshakes,
-        connections_max=transport.connections_max,
-        refused=dict(transport.refused),
     )
 
 
@@ -156,68 +148,47 @@ def _forwarding(forwarding: ForwardingSnapshot, *, is_enabled: bool) -> Forwardi
     received = dict.fromkeys(_KIND_NAMES.values(), 0)
     for kind, count in forwarding.received.items():
         received[kind_name(kind)] = received.get(kind_name(kind), 0) + count
-    return ForwardingStatus(
-        enabled=is_enabled,
-        received=received,
-        forwarded=forwarding.forwarded,
-        delivered=forwarding.delivered,
-        dropped=_reasons(forwarding.dropped),
-        held=forwarding.held,
-        pool_bytes=forwarding.pool_bytes,
-        pool_limit_bytes=forwarding.pool_limit_bytes,
-        unaccounted=forwarding.unaccounted,
-    )
+    dropped = _reasons(forwarding.dropped)
+    return struct_from(ForwardingStatus, forwarding, enabled=is_enabled, received=received, dropped=dropped)
 
 
 def _connection(link: LinkSnapshot, snapshot: Snapshot) -> ConnectionStatus:
-    return ConnectionStatus(
-        name=link.name,
-        address=link.address,
-        direction=link.direction,
-        state=link.state,
+    return struct_from(
+        ConnectionStatus,
+        link,
         flow=link.activity,
         flow_reason=link.activity_reason,
         flow_since=_instant(snapshot.utc(link.activity_since)),
         last_progress=_instant(snapshot.utc(link.progress_at)),
-        round_trip_ms=link.round_trip_ms,
         encryption="TLS" if link.cipher else "none",
         principal=link.principal_name,
-        slowed_by=link.slowed_by,
-        bytes_received=link.bytes_received,
-        bytes_sent=link.bytes_sent,
-        frames_received=link.frames_received,
-        frames_rejected=link.frames_rejected,
     )
 
 
 def _mirror(mirror: MirrorSnapshot) -> MirrorStatus:
     addresses = mirror.pair.address, mirror.pair.mirror_address
-    return MirrorStatus(
+    return struct_from(
+        MirrorStatus,
+        mirror,
         route=mirror.route_name,
         service=mirror.pair.remote_service_name,
         broker_instance=str(mirror.pair.broker_instance),
         state=mirror.state_desc,
         principal=None if mirror.principal is None else str(mirror.principal),
-        epoch=mirror.epoch,
         partners={
             str(address): PartnerStatus(seen.role and str(seen.role), seen.epoch, seen.problem)
             for address, seen in zip(addresses, mirror.seen, strict=True)
         },
-        held=mirror.held,
-        held_bytes=mirror.held_bytes,
-        alarm=mirror.alarm,
     )
 
 
 def _role(role: OwnRoleStatus) -> RoleStatus:
-    return RoleStatus(
+    return struct_from(
+        RoleStatus,
+        role,
         broker_instance=None if role.broker_instance is None else show_guid(role.broker_instance),
         role=role.role.value,
-        epoch=role.epoch,
         since=_instant(datetime.fromtimestamp(role.since, UTC)),
-        source=role.source,
-        principal=role.principal,
-        problem=role.problem,
     )
 
 

@@ -24,12 +24,12 @@ from broker.observe.health import judge, shorten
 from broker.observe.instance import Running
 from broker.observe.metrics import BUCKETS
 from broker.observe.remedies import remedy_of_drop
-from broker.observe.snapshot import DropSnapshot, Snapshot, SnapshotSection
-from broker.observe.status import ConnectionStatus, Status, TransportStatus
+from broker.observe.snapshot import DropSnapshot, Snapshot
+from broker.observe.status import ConnectionStatus, Status, TransportStatus, struct_from
 from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.tsql import render_instant
 
-SECTIONS = (*STATUS, SnapshotSection.BY_ROUTE)
+SECTIONS = (*STATUS, "by_route")
 """The sections of a snapshot that an event needs."""
 
 ROWS_MAX = 600  # of the history: ten minutes
@@ -75,10 +75,10 @@ def read_counters(instance: Running) -> Counters:
     """At this moment. Loop-only. Cost: the next hops and the services that have sent."""
     forwarder = instance.forwarder
     transmitters = [endpoint.transmitter for endpoint in instance.endpoints.values()]
-    return Counters(
+    return struct_from(
+        Counters,
+        forwarder,
         received=forwarder.received.total(),
-        forwarded=forwarder.forwarded,
-        delivered=forwarder.delivered,
         dropped=forwarder.dropped.total(),
         sent=sum(transmitter.sent.total() for transmitter in transmitters),
         acknowledged=sum(transmitter.acknowledged.total() for transmitter in transmitters),

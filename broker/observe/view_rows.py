@@ -20,7 +20,7 @@ from typing import TypeVar
 from broker.dialog.endpoint import Endpoint
 from broker.errors import StoreUnavailableError
 from broker.observe.instance import Running
-from broker.observe.snapshot import Snapshot, read_snapshot
+from broker.observe.snapshot import read_snapshot
 from broker.observe.views import SNAPSHOT_VIEWS, MemoryView, Row, RowSource
 from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.lookup import handles_of
@@ -42,7 +42,7 @@ class LoopReader:
         """Return the source of the rows of each view."""
         return {view.name: partial(self.rows, view) for view in SNAPSHOT_VIEWS}
 
-    def rows(self, view: MemoryView[Snapshot]) -> Iterator[Row]:
+    def rows(self, view: MemoryView) -> Iterator[Row]:
         """The rows of a view."""
         return view.rows(self._on_loop(lambda: read_snapshot(self._instance, view.sections)))
 

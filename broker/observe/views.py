@@ -2,9 +2,9 @@
 The system views of an instance: the columns of each, and the rows of those that live in memory.
 
 A file view belongs to one database and is SQL over its file (`broker.store.sqlite.views`). The views here belong to the
-instance. One of them is one entry: its columns by name, each with the function that fills it, and the items that become
-rows, so that no column is declared in one place and filled in another. Items are of a `Snapshot`, or of the files of
-databases; a file that cannot be read leaves its rows out, and `sys.databases` shows that something is wrong with it.
+instance. One that shows memory is one entry: its columns by name, each with the function that fills it from a
+`Snapshot`, and the items that become rows. Others are read from the files of all databases; a file that cannot be read
+leaves its rows out, and `sys.databases` shows that something is wrong with it.
 
 Names, order and meaning of the columns are the original's; what does not exist here is NULL, and our own columns are at
 the end. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in UTC,
@@ -19,13 +19,13 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -36,12 +36,11 @@ from broker.observe.message_catalogue import MESSAGE_COLUMNS, MESSAGES
 from broker.observe.snapshot import FrameFields, LinkSnapshot, Snapshot, SnapshotSection, frame_fields
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.database import open_watch, origin
-from broker.store.sqlite.reader_slots import Monitor, queue_monitors
+from broker.store.sqlite.reader_slots import queue_monitors
 from broker.store.sqlite.views import ROUTES
 
 Row = tuple[object, ...]
 RowSource = Callable[[], Iterable[Row]]
-Source = TypeVar("Source", Snapshot, Mapping[str, Path])
 Column = Callable[[Any, Any], object]
 
 MSDB = "msdb"
@@ -51,26 +50,26 @@ UNTRIED = "waiting: not tried yet"  # the status of a message for which the daem
 
 
 @dataclass(frozen=True)
-class MemoryView(Generic[Source]):
+class MemoryView:
     """
-    One view.
+    A view of what an instance has in memory.
 
     Attributes:
-        columns: By name, the function from an item and its source to the value; UUIDs, instants and bools are values.
-        items: Returns the items that become rows, from a snapshot or from the files of databases.
+        columns: By name, the function from an item and the snapshot to the value; UUIDs, instants and bools are values.
+        items: Returns the items that become rows.
         sections: Of the snapshot that `items` needs.
     """
 
     name: str
     columns: Mapping[str, Column]
-    items: Callable[[Source], Iterable[Any]]
+    items: Callable[[Snapshot], Iterable[Any]]
     sections: tuple[SnapshotSection, ...] = ()
 
-    def rows(self, source: Source) -> Iterator[Row]:
+    def rows(self, snapshot: Snapshot) -> Iterator[Row]:
         """A row for each item."""
         columns = tuple(self.columns.values())
-        for item in self.items(source):
-            yield tuple([column(item, source) for column in columns])
+        for item in self.items(snapshot):
+            yield tuple([column(item, snapshot) for column in columns])
 
 
 # --- how a column gets its value ---
@@ -135,7 +134,7 @@ def _encryption(link: LinkSnapshot) -> tuple[int | None, str]:
     return (2, "AES") if "_AES_" in link.cipher else (None, link.cipher)
 
 
-CONNECTIONS = MemoryView[Snapshot](
+CONNECTIONS = MemoryView(
     "sys.dm_broker_connections",
     {
         "connection_id": _of("connection_id"),
@@ -176,7 +175,7 @@ CONNECTIONS = MemoryView[Snapshot](
         "round_trip_ms": _of("round_trip_ms"),
     },
     attrgetter("links"),
-    (SnapshotSection.LINKS,),
+    ("links",),
 )
 
 # --- frames that wait, frames that were dropped ---
@@ -197,7 +196,7 @@ def _held_rows(snapshot: Snapshot) -> Iterator[_HeldRow]:
 
 _PARTIES = ("to_service_name", "to_broker_instance", "from_service_name", "from_broker_instance")
 
-FORWARDED_MESSAGES = MemoryView[Snapshot](
+FORWARDED_MESSAGES = MemoryView(
     "sys.dm_broker_forwarded_messages",
     {
         **_same("conversation_id", "is_initiator", *_PARTIES, within="fields."),
@@ -211,10 +210,10 @@ FORWARDED_MESSAGES = MemoryView[Snapshot](
         "frame_bytes": lambda row, _: len(row.held.frame),
     },
     _held_rows,
-    (SnapshotSection.HELD,),
+    ("held",),
 )
 
-DISPOSITIONS = MemoryView[Snapshot](
+DISPOSITIONS = MemoryView(
     "sys.dm_broker_dispositions",
     {
         "disposition": _of("disposition.value"),
@@ -228,7 +227,7 @@ DISPOSITIONS = MemoryView[Snapshot](
         "reason": _given("reason"),
     },
     attrgetter("drops"),
-    (SnapshotSection.DROPS,),
+    ("drops",),
 )
 
 # --- the endpoint ---
@@ -246,7 +245,7 @@ def _is_authenticating(snapshot: Snapshot) -> bool:
     return snapshot.endpoint.authentication == "certificate"
 
 
-ENDPOINTS = MemoryView[Snapshot](
+ENDPOINTS = MemoryView(
     "sys.service_broker_endpoints",
     {
         "name": _of("name"),
@@ -273,7 +272,7 @@ ENDPOINTS = MemoryView[Snapshot](
         "forward_pool_messages": _of("forwarding.held"),
     },
     lambda snapshot: [snapshot],
-    (SnapshotSection.FORWARDING, SnapshotSection.TRANSPORT),
+    ("forwarding", "transport"),
 )
 
 # --- mirrored routes, and the roles of mirrored databases ---
@@ -304,7 +303,7 @@ def _columns_of(name: str, side: int) -> dict[str, Column]:
     }
 
 
-MIRRORS = MemoryView[Snapshot](
+MIRRORS = MemoryView(
     "sys.dm_broker_mirrors",
     {
         "route_name": _of("route_name"),
@@ -321,7 +320,7 @@ MIRRORS = MemoryView[Snapshot](
         "alarm": _given("alarm"),
     },
     attrgetter("mirrors"),
-    (SnapshotSection.MIRRORS,),
+    ("mirrors",),
 )
 
 _ROLES = {MirrorRole.PRINCIPAL: (1, "PRINCIPAL"), MirrorRole.MIRROR: (2, "MIRROR")}
@@ -362,7 +361,7 @@ class _RoleRow(Struct, frozen=True):
         return (self.role.principal or None) if self.role.role is MirrorRole.MIRROR else None
 
 
-DATABASE_MIRRORING = MemoryView[Snapshot](
+DATABASE_MIRRORING = MemoryView(
     "sys.database_mirroring",
     {
         "database_id": _null,
@@ -380,21 +379,12 @@ DATABASE_MIRRORING = MemoryView[Snapshot](
         "problem": _given("role.problem"),
     },
     lambda snapshot: (_RoleRow(*one) for one in snapshot.roles),
-    (SnapshotSection.ROLES,),
+    ("roles",),
 )
 
 SNAPSHOT_VIEWS = (CONNECTIONS, FORWARDED_MESSAGES, ENDPOINTS, DATABASE_MIRRORING, DISPOSITIONS, MIRRORS)
 
 # --- views that are read from the files of databases ---
-
-
-class _DatabaseRow(Struct, frozen=True):
-    name: str
-    database_id: int
-    service_broker_guid: uuid.UUID | None
-    is_broker_enabled: bool
-    create_date: datetime | None
-    path: str | None
 
 
 def database_names(databases: Mapping[str, Path]) -> tuple[str, ...]:
@@ -413,86 +403,78 @@ def find_name(name: str, names: Iterable[str]) -> str | None:
     return name if name in alike else alike[0] if len(alike) == 1 else None
 
 
-def _database_rows(databases: Mapping[str, Path]) -> Iterator[_DatabaseRow]:
+def _database_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
     """One that cannot be read is not enabled: nothing can be sent or received there."""
     ids = database_ids(databases)
     for name in database_names(databases):
         path = databases.get(name)
-        if path is None:
-            yield _DatabaseRow(name, ids[name], None, is_broker_enabled=True, create_date=None, path=None)
-            continue
-        try:
-            with closing(open_watch(path)) as db:
+        guid, is_enabled, made = None, path is None, None
+        if path is not None:
+            with suppress(sqlite3.Error), closing(open_watch(path)) as db:
                 identity, made_at = origin(db)
-            made = datetime.fromtimestamp(made_at, UTC)
-            yield _DatabaseRow(name, ids[name], uuid.UUID(bytes=identity), True, made, str(path))
-        except sqlite3.Error:
-            yield _DatabaseRow(name, ids[name], None, is_broker_enabled=False, create_date=None, path=str(path))
+                guid, is_enabled, made = uuid.UUID(bytes=identity), True, datetime.fromtimestamp(made_at, UTC)
+        yield name, ids[name], guid, is_enabled, made, path and str(path)
 
 
-DATABASES = MemoryView[Mapping[str, Path]](
-    "sys.databases",
-    _same("name", "database_id", "service_broker_guid", "is_broker_enabled", "create_date", "path"),
-    _database_rows,
-)
-
-
-class _MonitorRow(Struct, frozen=True):
-    database_id: int
-    database_name: str
-    monitor: Monitor
-
-
-def _monitor_rows(databases: Mapping[str, Path]) -> Iterator[_MonitorRow]:
+def _monitor_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
     ids = database_ids(databases)
     for name, path in databases.items():
-        try:
-            monitors = queue_monitors(path)
-        except sqlite3.Error:
-            continue
-        yield from (_MonitorRow(ids[name], name, monitor) for monitor in monitors)
+        with suppress(sqlite3.Error):
+            for one in queue_monitors(path):
+                times = map(_wall_time, (one.last_empty_rowset_time, one.last_activated_time))
+                yield (
+                    ids[name],
+                    one.queue_id,
+                    str(one.state),
+                    *times,
+                    one.tasks_waiting,
+                    name,
+                    one.queue_name,
+                    one.readers,
+                )
 
 
-def _wall_time(path: str) -> Column:
-    """An attribute that is UTC seconds since 1970."""
-    get = attrgetter(path)
-    return lambda item, _: None if get(item) is None else datetime.fromtimestamp(get(item), UTC)
+def _wall_time(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)
 
 
-QUEUE_MONITORS = MemoryView[Mapping[str, Path]](
-    "sys.dm_broker_queue_monitors",
-    {
-        "database_id": _of("database_id"),
-        "queue_id": _of("monitor.queue_id"),
-        "state": _word("monitor.state"),
-        "last_empty_rowset_time": _wall_time("monitor.last_empty_rowset_time"),
-        "last_activated_time": _wall_time("monitor.last_activated_time"),
-        "tasks_waiting": _of("monitor.tasks_waiting"),
-        "database_name": _of("database_name"),
-        "queue_name": _of("monitor.queue_name"),
-        "readers": _of("monitor.readers"),
-    },
-    _monitor_rows,
-)
-
-
-class _LedgerRow(Struct, frozen=True):
-    database_name: str
-    entry: str
-    reason: str | None
-    messages: int
-
-
-def _ledger_rows(databases: Mapping[str, Path]) -> Iterator[_LedgerRow]:
+def _ledger_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
     for name, path in databases.items():
         balance = None if name == MSDB else read_ledger(path)
         if balance is not None:
-            yield from (_LedgerRow(name, *entry) for entry in balance.entries())
+            yield from ((name, *entry) for entry in balance.entries())
 
 
-LEDGER = MemoryView[Mapping[str, Path]](
-    "sys.dm_broker_ledger", _same("database_name", "entry", "reason", "messages"), _ledger_rows
+@dataclass(frozen=True)
+class FilesView:
+    """A view whose rows are read from the files of databases."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Callable[[Mapping[str, Path]], Iterator[Row]]
+
+
+DATABASES = FilesView(
+    "sys.databases",
+    ("name", "database_id", "service_broker_guid", "is_broker_enabled", "create_date", "path"),
+    _database_rows,
 )
+QUEUE_MONITORS = FilesView(
+    "sys.dm_broker_queue_monitors",
+    (
+        "database_id",
+        "queue_id",
+        "state",
+        "last_empty_rowset_time",
+        "last_activated_time",
+        "tasks_waiting",
+        "database_name",
+        "queue_name",
+        "readers",
+    ),
+    _monitor_rows,
+)
+LEDGER = FilesView("sys.dm_broker_ledger", ("database_name", "entry", "reason", "messages"), _ledger_rows)
 FILES_VIEWS = (DATABASES, QUEUE_MONITORS, LEDGER)
 
 # --- the newest lines of the audit file; a line that is not an entry is left out ---

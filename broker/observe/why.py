@@ -30,6 +30,7 @@ from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.query import shown_value
 from broker.observe.remedies import remedy_of, remedy_of_error, remedy_of_unreached
+from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, UNTRIED, Row
 from broker.routing.explain import Outcome
@@ -607,39 +608,20 @@ def _way_of_frames(place: InstanceView, told: WhyFacts, direction: tuple[str, st
 
 def side_shown(database: str, side: ConversationSide) -> SideShown:
     """Convert a side into the form of the answer."""
-    inbound = side.inbound
-    return SideShown(
+    return struct_from(
+        SideShown,
+        side,
+        side.inbound,
         database=database,
         conversation_handle=show_guid(side.conversation_handle),
-        is_initiator=side.is_initiator,
-        state=side.state,
-        service_name=side.service_name,
-        far_service=side.far_service,
         far_broker_instance=None if side.far_broker_instance is None else show_guid(side.far_broker_instance),
         lifetime=_instant(side.lifetime),
         create_date=_instant(side.create_date),
         dialog_timer=_instant(side.dialog_timer),
-        send_sequence=side.send_sequence,
-        acknowledged_sequence=side.acknowledged_sequence,
-        receive_sequence=side.receive_sequence,
-        held=side.held,
-        held_from=side.held_from,
         held_since=_instant(side.held_since),
         transmission_status=_status(side),
-        queue_name=inbound.queue_name,
-        is_receive_enabled=inbound.is_receive_enabled,
-        ready=inbound.ready,
-        ready_since=_instant(inbound.ready_since),
-        quarantined=inbound.quarantined,
-        early_fragments=inbound.early_fragments,
-        is_taken=inbound.is_taken,
-        readers=inbound.readers,
-        error_code=inbound.error_code,
-        error_text=inbound.error_text,
-        poison=None if inbound.poison is None else _poison_shown(inbound.poison),
-        security=side.security,
-        sent_error_code=side.sent_error_code,
-        sent_error_text=side.sent_error_text,
+        ready_since=_instant(side.inbound.ready_since),
+        poison=None if side.inbound.poison is None else _poison_shown(side.inbound.poison),
     )
 
 

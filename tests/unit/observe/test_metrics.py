@@ -45,7 +45,7 @@ from broker.observe.metrics import (
     histogram_samples,
     process_samples,
 )
-from broker.observe.snapshot import MirrorSnapshot, RoutesSnapshot, RunSnapshot, SnapshotSection, read_snapshot
+from broker.observe.snapshot import MirrorSnapshot, RoutesSnapshot, RunSnapshot, read_snapshot
 from broker.observe.status import JournalStatus
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress
 from broker.routing.mirrored import AddressState
@@ -152,7 +152,7 @@ async def test_name_of_a_peer_can_break_no_line(start: Any) -> None:
 
 
 async def test_every_figure_of_a_journal_is_a_metric_and_all_are_0_without_one(start: Any) -> None:
-    snapshot = read_snapshot(await start("near"), [SnapshotSection.RUN])
+    snapshot = read_snapshot(await start("near"), ["run"])
     journal = JournalStatus("/flows", 1.0, 1, 2, 3, 4, 5, 6, 7, 0, "", 8, 9, 10)
     kept = structs.replace(snapshot, run=RunSnapshot(journal=journal))
     metrics = [one for one in METRICS if one.name.startswith(("broker_journal_", "broker_tracing_"))]

@@ -50,6 +50,9 @@ PAIR_ROUTE = (
 HEADER = Header(FrameKind.MESSAGE, 0, b"m" * 16, b"c" * 16, "//far", "//near", b"f" * 16, sequence_number=5)
 
 
+EVERY = [*module._SINGLE, *module._MANY]
+
+
 def read(instance: Any, *sections: SnapshotSection) -> Snapshot:
     return read_snapshot(instance, sections)
 
@@ -65,7 +68,7 @@ async def gateway(start: Any) -> Any:
 async def test_a_section_that_was_not_asked_for_is_empty(gateway: Any, take: Any) -> None:
     take(gateway)
 
-    snapshot = read(gateway, SnapshotSection.HELD)
+    snapshot = read(gateway, "held")
 
     assert (1, (), ()) == (len(snapshot.held), snapshot.next_hops, snapshot.links)
 
@@ -76,17 +79,10 @@ async def test_every_section_can_be_read_in_steps_and_says_the_same(
     take(gateway)
     monkeypatch.setattr(module, "STEP_SECONDS", 0.0)
 
-    stepped = await read_snapshot_in_steps(gateway, SnapshotSection)
+    stepped = await read_snapshot_in_steps(gateway, EVERY)
 
-    at_once = read_snapshot(gateway, SnapshotSection)
-    for section in (
-        SnapshotSection.FORWARDING,
-        SnapshotSection.LINKS,
-        SnapshotSection.DROPS,
-        SnapshotSection.DATABASES,
-        SnapshotSection.ROLES,
-        SnapshotSection.TRANSPORT,
-    ):
+    at_once = read_snapshot(gateway, EVERY)
+    for section in ("forwarding", "links", "drops", "databases", "roles", "transport"):
         assert getattr(stepped, section) == getattr(at_once, section)
     assert stepped.next_hops[0].next_hop == at_once.next_hops[0].next_hop == DEAD
 
@@ -113,7 +109,7 @@ async def test_ten_thousand_routes_are_read_in_many_iterations_as_of_one_moment(
     monkeypatch.setattr(module, "STEP_SECONDS", 0.0)
     task = asyncio.create_task(others())
 
-    snapshot = await read_snapshot_in_steps(instance, [SnapshotSection.BY_ROUTE])
+    snapshot = await read_snapshot_in_steps(instance, ["by_route"])
 
     task.cancel()
     assert turns >= 10_000 // module.STEP_VALUES
@@ -134,7 +130,7 @@ async def test_scripts_under_way_are_in_it(gateway: Any) -> None:
     progress = ScriptProgress("routes.sql", size=100, position=34, statements=7, stage=ScriptStage.RUNNING)
     gateway.catalog.scripts.append(progress)
 
-    (script,) = read(gateway, SnapshotSection.RUN).run.scripts
+    (script,) = read(gateway, "run").run.scripts
     gateway.catalog.scripts.remove(progress)
 
     assert ("routes.sql", "running", 100, 34, 7) == (
@@ -152,7 +148,7 @@ async def test_a_journal_whose_writer_has_died_is_counted_among_the_tasks(
     figures = dict.fromkeys(JournalStatus.__struct_fields__, 0) | {"failures": 2}
     monkeypatch.setattr(gateway, "journal", SimpleNamespace(status=lambda: figures))
 
-    run = read(gateway, SnapshotSection.RUN).run
+    run = read(gateway, "run").run
 
     assert (2, 0) == (run.task_failures["journal"], run.task_failures["gateway poll"])
     assert run.journal is not None
@@ -163,13 +159,13 @@ async def test_what_a_database_counted_that_has_gone_stays_counted(start: Any) -
     instance.endpoints["near"].dropped[Disposition.DUPLICATE] = 3
 
     instance.databases.refuse("near", None)
-    leaving = dropped_by_reason(instance)[Disposition.DUPLICATE], read(instance, SnapshotSection.DATABASES).databases
+    leaving = dropped_by_reason(instance)[Disposition.DUPLICATE], read(instance, "databases").databases
     await instance.databases.close("near")
 
     assert (3, ()) == leaving
-    (drop,) = read(instance, SnapshotSection.DROPS).drops
+    (drop,) = read(instance, "drops").drops
     assert ("duplicate", None, 3, None) == (drop.disposition, drop.database, drop.frames, drop.last_at)
-    assert 3 == read(instance, SnapshotSection.TRAFFIC).traffic.duplicates
+    assert 3 == read(instance, "traffic").traffic.duplicates
 
 
 async def test_frames_of_links_before_their_hello_and_of_databases_add_up(start: Any) -> None:
@@ -177,7 +173,7 @@ async def test_frames_of_links_before_their_hello_and_of_databases_add_up(start:
     instance.endpoints["near"].transmitter.received[0x10] += 2
     instance.peers.frame_counts._closed[""] = Counter({0x10: 3})
 
-    assert {0x10: 5} == read(instance, SnapshotSection.TRAFFIC).traffic.received[""]
+    assert {0x10: 5} == read(instance, "traffic").traffic.received[""]
 
 
 # --- what was dropped ---
@@ -187,7 +183,7 @@ async def test_the_head_of_the_last_frame_is_kept_without_its_body(gateway: Any)
     gateway.forwarder.drop(encode_dialog(HEADER, b""), Disposition.NO_ROUTE, None)
     gateway.forwarder.drop(encode_dialog(HEADER, bytes(100_000)), Disposition.NO_ROUTE, None)
 
-    (drop,) = read(gateway, SnapshotSection.DROPS).drops
+    (drop,) = read(gateway, "drops").drops
 
     assert isinstance(drop.sample, bytes)
     assert (HEAD_MAX_BYTES, 2) == (len(drop.sample), drop.frames)
@@ -208,7 +204,7 @@ async def test_drops_are_in_the_order_of_the_reasons_with_what_permission_lacks(
     endpoint.dropped[Disposition.DUPLICATE] = 4
     endpoint.last_dropped[Disposition.DUPLICATE] = (3.0, HEADER)
 
-    drops = read(gateway, SnapshotSection.DROPS).drops
+    drops = read(gateway, "drops").drops
 
     assert [
         ("not permitted", None, 1, "CN=a may not send: no GRANT", "//far"),
@@ -273,7 +269,7 @@ async def test_a_next_hop_has_its_age_its_reason_and_when_it_is_dialled_again(ga
     take(gateway, sequence_number=1)
     gateway.peers.table.histories[FAR].suppressed_until = asyncio.get_running_loop().time() + 100
 
-    (hop,) = read(gateway, SnapshotSection.NEXT_HOPS).next_hops
+    (hop,) = read(gateway, "next_hops").next_hops
 
     assert (DEAD, 2) == (hop.next_hop, hop.held)
     assert 0 <= hop.oldest_s < 60
@@ -292,7 +288,7 @@ async def test_of_many_next_hops_those_with_most_are_copied(
         take(instance, to_service=service, sequence_number=sequence)
     monkeypatch.setattr(module, "NEXT_HOPS_MAX", 1)
 
-    assert [(other, 2)] == [(one.next_hop, one.held) for one in read(instance, SnapshotSection.NEXT_HOPS).next_hops]
+    assert [(other, 2)] == [(one.next_hop, one.held) for one in read(instance, "next_hops").next_hops]
 
 
 class Outlet:
@@ -307,12 +303,12 @@ async def test_held_frames_wait_for_the_connection_or_for_room(gateway: Any, tak
     outbox = gateway.forwarder.table.outboxes[FAR]
     gateway.peers.table.histories[FAR].problem = "Connection refused"
 
-    (unconnected,) = read(gateway, SnapshotSection.NEXT_HOPS).next_hops
+    (unconnected,) = read(gateway, "next_hops").next_hops
     outbox.outlet = Outlet()
-    (full,) = read(gateway, SnapshotSection.NEXT_HOPS).next_hops
+    (full,) = read(gateway, "next_hops").next_hops
     used = outbox.share.used_bytes
     gateway.forwarder.pool.limit_bytes = 2 * used
-    (without_room,) = read(gateway, SnapshotSection.HELD).held
+    (without_room,) = read(gateway, "held").held
 
     held = f"; {used} of at most {32 * 1024 * 1024} bytes wait for it"
     assert f"waiting for a connection to {DEAD}: Connection refused{held}" == unconnected.why
@@ -326,10 +322,10 @@ async def test_frames_for_a_mirrored_pair_wait_for_its_principal_and_then_for_a_
     take(gateway)
     ((pair, _),) = gateway.forwarder.table.pair_outboxes.items()
 
-    (unasked,) = read(gateway, SnapshotSection.HELD).held
+    (unasked,) = read(gateway, "held").held
     gateway.forwarder.set_principals({pair: FAR}, 1.0)
     gateway.peers.table.histories[FAR].problem = "Connection refused"
-    (known,) = read(gateway, SnapshotSection.HELD).held
+    (known,) = read(gateway, "held").held
 
     assert unasked.why.startswith("principal unknown (9794): both partners are about to be asked; ")
     assert known.why.startswith(f"waiting for a connection to {FAR}: Connection refused; ")
@@ -351,7 +347,7 @@ async def test_frames_that_left_are_by_the_principal_of_that_time_as_of_the_firs
     plain.frames, pair.frames = 5, 3
     forwarder.set_principals({PAIR: SOUTH}, 2.0)
     pair.frames, forwarder.retired_frames = 2, 7
-    values = module._read(SnapshotSection.BY_ROUTE, gateway, 0.0)
+    values = module._read("by_route", gateway, 0.0)
 
     first = next(values)
     plain.frames = 6
@@ -371,7 +367,7 @@ async def test_a_mirrored_pair_in_use_is_copied(start: Any) -> None:
     instance.mirrors.use(route.pair)
     await asyncio.sleep(0)
 
-    (mirror,) = read(instance, SnapshotSection.MIRRORS).mirrors
+    (mirror,) = read(instance, "mirrors").mirrors
 
     assert (route.pair, "pair", "NOT_OPERATIONAL", 0) == (
         mirror.pair,

@@ -18,7 +18,7 @@ from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe import views as module
 from broker.observe.query import shown_value
-from broker.observe.snapshot import DropSnapshot, MirrorSnapshot, SnapshotSection, read_snapshot
+from broker.observe.snapshot import DropSnapshot, MirrorSnapshot, read_snapshot
 from broker.observe.views import (
     AUDIT_COLUMNS,
     COLUMN_COLUMNS,
@@ -35,7 +35,6 @@ from broker.observe.views import (
     QUEUE_MONITORS,
     UNTRIED,
     VIEW_COLUMNS,
-    MemoryView,
     audit_rows,
     column_rows,
     database_ids,
@@ -135,13 +134,13 @@ def test_special_columns_are_columns_of_some_view(names: frozenset[str]) -> None
 # --- rows of a snapshot ---
 
 
-def shown(view: MemoryView[Any], source: Any) -> list[dict[str, Any]]:
+def shown(view: Any, source: Any) -> list[dict[str, Any]]:
     return [dict(zip(view.columns, row, strict=True)) for row in view.rows(source)]
 
 
 @pytest.fixture
 async def snapshot(start: Any) -> Any:
-    return read_snapshot(await start("near"), [SnapshotSection.ROLES])
+    return read_snapshot(await start("near"), ["roles"])
 
 
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
@@ -218,7 +217,7 @@ async def test_the_role_for_a_database_has_the_words_of_the_original(
 async def test_a_held_frame_ages_while_it_waits(start: Any, take: Any) -> None:
     gateway = await start("gateway", msdb="CREATE ROUTE r WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'")
     take(gateway, time_to_live=60_000, time_consumed=1_500, sequence_number=7, hop_limit=16, hop_count=3)
-    now = read_snapshot(gateway, [SnapshotSection.HELD])
+    now = read_snapshot(gateway, ["held"])
 
     (row,) = shown(FORWARDED_MESSAGES, msgspec.structs.replace(now, loop_time=now.loop_time + 10.0))
 
