@@ -166,14 +166,16 @@ def judge(path: Path) -> FileState:
 
 def survey(paths: Iterable[Path]) -> Iterator[FileState]:
     """Judge files one after the other; of copies, the first is readable. Keeps the ids of all files in memory."""
+    return without_copies(map(judge, paths))
+
+
+def without_copies(states: Iterable[FileState]) -> Iterator[FileState]:
+    """Yield the states of files; those after the first with the same id are copies."""
     first: dict[str, Path] = {}
-    for path in paths:
-        state = judge(path)
-        if state.is_readable:
-            other = first.setdefault(state.file, path)
-            if other != path:
-                state = replace(state, fitness=Fitness.COPY, problem=f"a copy of {other}")
-        yield state
+    for state in states:
+        other = first.setdefault(state.file, state.path) if state.is_readable else state.path
+        is_copy = other != state.path
+        yield replace(state, fitness=Fitness.COPY, problem=f"a copy of {other}") if is_copy else state
 
 
 class _ForeignError(Exception):

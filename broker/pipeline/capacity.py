@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, Window
 from broker.errors import PipelineError
 from broker.flow import VisitOutcome
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.pipeline.results import CAPACITY
+from broker.pipeline.results import CAPACITY, as_result
 from broker.pipeline.visits import WINDOW_SECONDS, begin_us, length_us
 
 # A fourth more than what was needed: the pool pauses those who feed it while there is still room for what they may
@@ -51,7 +51,7 @@ def capacity(
         Rows as in CAPACITY.
 
     Raises:
-        PipelineError: The length of the windows or the size of the pool is none.
+        PipelineError: the length of the windows is less than a second, or the size of the pool less than a byte.
     """
     if pool_bytes is not None and pool_bytes < 1:
         raise PipelineError(f"a pool of {pool_bytes} bytes", "give the size of the pool in bytes, 1 or more")
@@ -181,11 +181,9 @@ def _told(peaks: DataFrame, window_seconds: int, pool_bytes: int | None, sampled
     wanted = F.ceil(F.col("peak_charge") * MARGIN / ROUNDING) * ROUNDING
     left = F.lit(None) if pool_bytes is None else 1 - F.col("peak_charge") / pool_bytes
     columns = {
-        "instance": F.col("instance"),
         "window_start": F.timestamp_micros("begins"),
         "window_seconds": F.lit(window_seconds),
-        **{name: F.col(name) for name in ("peak_frames", "peak_bytes", "p99_frames", "p99_bytes")},
         "recommended_bytes": F.when(is_whole, F.greatest(F.lit(ROUNDING), wanted)),
         "headroom": F.when(is_whole, F.greatest(left.cast("double"), F.when(left.isNotNull(), F.lit(0.0)))),
     }
-    return peaks.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in CAPACITY))
+    return as_result(peaks, CAPACITY, columns)

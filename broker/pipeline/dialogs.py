@@ -21,14 +21,12 @@ import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import VisitOutcome
-from broker.pipeline.results import DIALOGS
-from broker.pipeline.visits import CLOCK_TOLERANCE_US
+from broker.pipeline.results import DIALOGS, as_result
+from broker.pipeline.visits import CLOCK_TOLERANCE_US, DIALOG, SENDING, messages_of
 
-DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _MEASURES = ("delivery", "round_trip")
 _SUMS = ("messages", "fragments", "transmissions", "resends", "duplicates", "drops", "bytes")
-_SENT = (VisitOutcome.SENT.value, VisitOutcome.RESENT.value)
 
 
 def dialogs(visits: DataFrame) -> DataFrame:
@@ -47,14 +45,14 @@ def dialogs(visits: DataFrame) -> DataFrame:
         .transform(_dialogs)
         .transform(_with_name, names, "from_instance")
         .transform(_with_name, names, "to_instance")
-        .select(*[F.col(field.name).cast(field.dataType) for field in DIALOGS])
+        .transform(as_result, DIALOGS)
     )
 
 
 def _messages(visits: DataFrame) -> DataFrame:
     """Return one row per visit of a message, those of one message together; instants in microseconds."""
-    is_message = (F.col("kind") == "message") & F.col("conversation_id").isNotNull()
-    rows = visits.where(is_message).select(
+    return messages_of(
+        visits,
         *DIALOG,
         "sequence_number",
         "fragment_number",
@@ -65,13 +63,12 @@ def _messages(visits: DataFrame) -> DataFrame:
         F.unix_micros("entered_at").alias("entered_us"),
         F.unix_micros(F.coalesce("left_at", "entered_at")).alias("left_us"),
     )
-    return rows.repartition("conversation_id", "from_target", "sequence_number")
 
 
 def _transmissions(messages: DataFrame) -> DataFrame:
     """Return one row per transmission; instants in microseconds, instances as hashes."""
     outcome, left_us = F.col("outcome"), F.col("left_us")
-    is_sent, is_delivered = outcome.isin(*_SENT), outcome == VisitOutcome.DELIVERED.value
+    is_sent, is_delivered = outcome.isin(*SENDING), outcome == VisitOutcome.DELIVERED.value
     is_acknowledged = outcome == VisitOutcome.ACKNOWLEDGED.value
     return messages.groupBy(*DIALOG, "sequence_number", "fragment_number", "message_id").agg(
         F.max("bytes").alias("bytes"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import NoJournalError
-from broker.journal.schema import FileState, Fitness, files, judge
+from broker.journal.schema import FileState, Fitness, files, judge, without_copies
 from broker.pipeline.results import VISIT
 
 NAMED_MAX = 20  # files that are named one by one
@@ -72,6 +72,9 @@ class Inventory:
         """Return the report as JSON values; counts are of files unless their names say otherwise."""
         readable = self.readable
         fitness = Counter(state.fitness for state in self.states)
+        shed: Counter[str] = Counter()
+        for state in readable:
+            shed[state.instance] += state.shed
         left_out = [state for state in self.states if not state.is_readable]
         return {
             "found": len(self.states),
@@ -81,8 +84,8 @@ class Inventory:
             "instances": len({state.instance for state in readable}),
             **{str(one): fitness[one] for one in Fitness if one is not Fitness.GOOD},
             "vanished_while_read": len(self.gone),
-            "shed_records": dict(sorted(_shed(readable).items())),
-            "samples": {name: list(found) for name, found in sorted(self.samples.items())},
+            "shed_records": dict(sorted(shed.items())),
+            "samples": dict(sorted(self.samples.items())),
             "left_out": [
                 {"file": str(state.path), "why": state.fitness, "problem": state.problem}
                 for state in left_out[:NAMED_MAX]
@@ -90,9 +93,9 @@ class Inventory:
         }
 
 
-def take(directories: Iterable[Path], *, only: Callable[[list[Path]], list[Path]] = list) -> Inventory:
+def take(directories: Iterable[Path], *, only: Callable[[Path], bool] = lambda _: True) -> Inventory:
     """
-    Find and judge the files below directories; `only` selects some by their paths.
+    Find and judge the files below directories; `only` selects files by their paths.
 
     Raises:
         NoJournalError: a directory is not there or cannot be read.
@@ -103,21 +106,13 @@ def take(directories: Iterable[Path], *, only: Callable[[list[Path]], list[Path]
             found += files(directory)
         except OSError as error:
             raise NoJournalError(str(directory), error.strerror or str(error)) from None
-    return judge_all(only(found))
+    return judge_all(filter(only, found))
 
 
 def judge_all(paths: Iterable[Path]) -> Inventory:
     """Judge files. Of copies, the first is read."""
-    first: dict[str, Path] = {}
-    states = []
     with ThreadPoolExecutor(_JUDGES) as judges:
-        for state in judges.map(judge, dict.fromkeys(paths)):
-            other = first.setdefault(state.file, state.path) if state.is_readable else state.path
-            is_copy = other != state.path
-            states.append(
-                replace(state, fitness=Fitness.COPY, problem=f"a copy of {other}") if is_copy else state
-            )  # fmt: skip
-    return Inventory(states)
+        return Inventory(list(without_copies(judges.map(judge, dict.fromkeys(paths)))))
 
 
 def read(spark: SparkSession, paths: Iterable[Path]) -> DataFrame:
@@ -165,10 +160,3 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     elif samples and min(samples) < 1:
         lines.append(f"only a sample of {min(samples):g} of the dialogs was recorded, and all dropped frames")
     return lines
-
-
-def _shed(states: Iterable[FileState]) -> Counter[str]:
-    shed: Counter[str] = Counter()
-    for state in states:
-        shed[state.instance] += state.shed
-    return shed

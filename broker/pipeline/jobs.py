@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -59,20 +58,9 @@ class Options:
         del plain["sampled"]
         return plain
 
-    def of_samples(self, samples: Mapping[str, Collection[float]]) -> Options:
-        """Return the options for files of instances that recorded these shares of their dialogs."""
-        return replace(self, sampled=frozenset(name for name, shares in samples.items() if min(shares) < 1))
-
     def grace(self) -> dict[str, int]:
         """Return the keyword argument of a transform."""
         return {} if self.grace_seconds is None else {"grace_seconds": self.grace_seconds}
-
-
-class Period(Enum):
-    """The thing to which the bounds of a period apply."""
-
-    RESULT = auto()  # rows of the result, by a column of theirs
-    DIALOG = auto()  # dialogs, by the first message of the initiator
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,46 +68,29 @@ class Job:
     """
     One job; its result has the same name.
 
-    `run` gets the visits and the end of the history, None for their newest instant; `time` is the column of the result
-    to which Period.RESULT applies.
+    `run` gets the visits and the end of the history, None for their newest instant. A period applies to rows of the
+    result by their column `time`, or to dialogs by the first message of the initiator if that is empty.
     """
 
     name: str
     run: Callable[[DataFrame, datetime | None, Options], DataFrame]
-    period: Period
     time: str = ""
 
 
-def _paths(visits: DataFrame, end: datetime | None, options: Options) -> DataFrame:
-    return paths(visits, until=end, **options.grace())
-
-
-def _dialogs(visits: DataFrame, _end: datetime | None, _options: Options) -> DataFrame:
-    return dialogs(visits)
-
-
-def _routes(visits: DataFrame, _end: datetime | None, options: Options) -> DataFrame:
-    return routes(visits, window_seconds=options.window_seconds)
-
-
-def _capacity(visits: DataFrame, _end: datetime | None, options: Options) -> DataFrame:
+def _capacity(visits: DataFrame, _: datetime | None, options: Options) -> DataFrame:
     return capacity(
         visits, window_seconds=options.window_seconds, pool_bytes=options.pool_bytes, sampled=options.sampled
     )
 
 
-def _reconcile(visits: DataFrame, end: datetime | None, options: Options) -> DataFrame:
-    return reconcile(visits, until=end, **options.grace())
-
-
 JOBS = {
     one.name: one
     for one in (
-        Job("paths", _paths, Period.RESULT, "started_at"),
-        Job("dialogs", _dialogs, Period.DIALOG),
-        Job("routes", _routes, Period.RESULT, "window_start"),
-        Job("capacity", _capacity, Period.RESULT, "window_start"),
-        Job("reconcile", _reconcile, Period.DIALOG),
+        Job("paths", lambda visits, end, options: paths(visits, until=end, **options.grace()), "started_at"),
+        Job("dialogs", lambda visits, _end, _options: dialogs(visits)),
+        Job("routes", lambda visits, _, options: routes(visits, window_seconds=options.window_seconds), "window_start"),
+        Job("capacity", _capacity, "window_start"),
+        Job("reconcile", lambda visits, end, options: reconcile(visits, until=end, **options.grace())),
     )
 }
 """The jobs by name, in the order in which they run. The report is made of their results."""
@@ -210,7 +181,7 @@ def visits_of(visits: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
         around = around.where(ended_at >= F.lit(wide.first))
     if wide.end is not None:
         around = around.where(F.col("entered_at") < F.lit(wide.end))
-    if job.period is Period.RESULT:
+    if job.time:
         return around
     opening = (F.col("kind") == "message") & ~F.col("from_target") & (F.col("sequence_number") == 0)
     began = around.where(opening).groupBy("conversation_id").agg(F.min("entered_at").alias("first"))
@@ -220,14 +191,9 @@ def visits_of(visits: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
 
 def result_of(result: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
     """Return the rows of a result that are in a period."""
-    if bounds.is_open or job.period is not Period.RESULT:
+    if bounds.is_open or not job.time:
         return result
     return result.where(bounds.hold(F.col(job.time)))
-
-
-def files_of(paths: Iterable[Path], bounds: PeriodBounds) -> list[Path]:
-    """Return the files that may have visits of a period or its margin, by their paths."""
-    return [path for path in paths if bounds.may_have(path)]
 
 
 # --- runs ---
@@ -267,8 +233,7 @@ def run(request: RunRequest, report: Report = lambda _: None) -> dict[str, Any]:
     """
     check_local(request)
     check_apart(request)
-    found, horizon = _found(request)
-    request = replace(request, options=request.options.of_samples(found.samples))
+    request, found, horizon = _found(request)
     done: dict[str, Any] = {}
     with result.held(request.out, request.jobs), started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
@@ -290,8 +255,7 @@ def explain(request: RunRequest) -> None:
         As `run`.
     """
     check_local(request)
-    found, horizon = _found(request)
-    request = replace(request, options=request.options.of_samples(found.samples))
+    request, found, horizon = _found(request)
     with started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
         for name in request.jobs:
@@ -362,9 +326,9 @@ def check_apart(request: RunRequest) -> None:
             raise PipelineError(problem, "give an --out outside of it")
 
 
-def _found(request: RunRequest) -> tuple[inventory.Inventory, datetime | None]:
-    """Return the files, and the instant up to which they are complete, if known."""
-    found = inventory.take(request.flows, only=lambda paths: files_of(paths, request.bounds))
+def _found(request: RunRequest) -> tuple[RunRequest, inventory.Inventory, datetime | None]:
+    """Return the request with what the files say, the files, and until when they are complete, if known."""
+    found = inventory.take(request.flows, only=request.bounds.may_have)
     horizon_us = found.horizon_us()
     horizon = None if horizon_us is None else EPOCH + timedelta(microseconds=horizon_us)
     found.states = [state for state in found.states if request.bounds.has(state)]
@@ -373,7 +337,12 @@ def _found(request: RunRequest) -> tuple[inventory.Inventory, datetime | None]:
         none = "no file *.parquet below it" + ("" if request.bounds.is_open else " that has visits of that time")
         raise NoJournalError(where, "; ".join(_unread(found)) if found.states else none)
     end = request.bounds.wider().end
-    return found, horizon if horizon is None or end is None else min(horizon, end)
+    sampled = frozenset(name for name, shares in found.samples.items() if min(shares) < 1)
+    return (
+        replace(request, options=replace(request.options, sampled=sampled)),
+        found,
+        horizon if horizon is None or end is None else min(horizon, end),
+    )
 
 
 def _unread(found: inventory.Inventory) -> list[str]:

@@ -27,10 +27,11 @@ import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame
 
 from broker.flow import VisitOutcome
-from broker.pipeline.results import PATHS
+from broker.pipeline.results import PATHS, as_result
 from broker.pipeline.visits import (
     CLOCK_TOLERANCE_US,
     STEPS,
+    end_us,
     is_hop,
     order,
     outcome_of,
@@ -60,9 +61,7 @@ _LAST = 2**31 - 1  # the order of acknowledgements
 _MASK_BITS = 62  # slots from here on share the last bit of the mask, which then has fewer bits than there are hops
 
 
-def paths(
-    visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: datetime | Column | None = None
-) -> DataFrame:
+def paths(visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: datetime | None = None) -> DataFrame:
     """
     Return one row per transmission, as in PATHS.
 
@@ -72,16 +71,10 @@ def paths(
         until: The end of the history, up to when every journal is complete. When not given, it is the newest instant
             of `visits`, which reads two columns once more.
     """
-    newest = _newest(visits) if until is None else F.lit(until)
-    threshold = F.unix_micros(newest.cast("timestamp")) - grace_seconds * 1_000_000
+    threshold = end_us(visits, until) - grace_seconds * 1_000_000
     measured = visits.transform(_collected).transform(_ordered).transform(_measured)
     apart = measured.transform(_contradictions).scalar()
     return measured.withColumn("apart", F.coalesce(apart, F.array())).transform(_told, left_since_us=threshold)
-
-
-def _newest(visits: DataFrame) -> Column:
-    instants = F.greatest(F.max("left_at"), F.max("entered_at"))
-    return visits.select("left_at", "entered_at").agg(instants.alias("newest")).scalar()
 
 
 def _collected(visits: DataFrame) -> DataFrame:
@@ -177,7 +170,6 @@ def _contradictions(measured: DataFrame) -> DataFrame:
 
 
 def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
-    end = _end(left_since_us)
     is_dropped = F.col("end") == VisitOutcome.DROPPED.value
     is_lost = F.col("end") == LOST
     has_ended_here = F.col("end") != VisitOutcome.ACKNOWLEDGED.value
@@ -187,7 +179,6 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
     contradictions = F.size(F.filter(hidden, lambda one: one))
     crosses = F.when(F.size("apart") > 0, _is_apart(F.col("ends")) | F.exists(_pairs(), _is_apart))
     columns = {
-        "message_id": F.col("message_id"),
         **{name: F.col(f"constant.{name}") for name in _CONSTANT},
         "is_resend": F.when(_has_sender(), step_of(F.col("first")) == STEPS.index(VisitOutcome.RESENT)),
         "started_at": F.timestamp_micros(_started_us()),
@@ -197,7 +188,6 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
         "residence_us": F.col("hops.residence_us"),
         "link_us": F.when(may_hide, known).otherwise(F.col("between_us")),
         "total_us": F.when((F.col("lasted_us") >= 0) & ~F.coalesce(crosses, F.lit(col=False)), F.col("lasted_us")),
-        "end": F.col("end"),
         "end_instance": F.when(has_ended_here, F.col("last.instance")),
         "lost_to": F.when(is_lost, F.col("last.adjacent_out")),
         "reason": F.when(is_dropped, F.col("last.reason")),
@@ -206,8 +196,7 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
         "missing_hops": _missing_hops(),
         "unknown_links": F.when(may_hide, contradictions).otherwise(F.lit(0)),
     }
-    told = measured.select("*", end.alias("end"))
-    return told.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in PATHS))
+    return as_result(measured.withColumn("end", _end(left_since_us)), PATHS, columns)
 
 
 def _end(left_since_us: Column) -> Column:

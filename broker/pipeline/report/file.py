@@ -1,10 +1,8 @@
-"""The report as a file: the jobs that it needs run once, in one session, and the page is made of what they wrote."""
+"""The report as a file, made from the results of the jobs: of a run, or of earlier runs."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,14 +18,14 @@ from broker.pipeline import inventory
 from broker.pipeline import jobs as entry
 from broker.pipeline.report.digest import InputFacts
 from broker.pipeline.report.page import NEEDED, report
-from broker.pipeline.results import REPORT, RESULTS
+from broker.pipeline.results import REPORT, RESULTS, write_whole
 
 FILE = "report.html"
 
 
 def run(request: entry.RunRequest, progress: entry.Report = lambda _: None) -> dict[str, Any]:
     """
-    Run the jobs of the report and those of the request, and write `report.html` to `request.out`.
+    Run all jobs, and write `report.html` to `request.out`.
 
     Returns:
         Like `broker.pipeline.jobs.run`, and `report`, its path.
@@ -35,45 +33,17 @@ def run(request: entry.RunRequest, progress: entry.Report = lambda _: None) -> d
     Raises:
         As `broker.pipeline.jobs.run`.
     """
-    jobs = tuple(dict.fromkeys((*NEEDED, *request.jobs)))
     with entry.started(request) as spark:
-        done = entry.run(replace(request, jobs=jobs), progress)
+        done = entry.run(replace(request, jobs=NEEDED), progress)
         begun = time.monotonic()
-        target = request.out / FILE
-        flows = ", ".join(map(str, request.flows))
-        facts = InputFacts.of(
-            done["files"],
-            flows=flows,
-            troubles=inventory.sentences(done["files"])[1:],
-            version=version("broker"),
-            period=request.bounds.to_json(),
-        )
-        write(target, report(written(spark, request.out, jobs), facts))
+        target = render(spark, request.out, done["files"])
         progress(f"report: {target}, {time.monotonic() - begun:.1f} s")
     return done | {"report": str(target)}
 
 
-def written(spark: SparkSession, out: Path, jobs: tuple[str, ...]) -> dict[str, DataFrame]:
-    """Read the results below a directory, by job, with the columns of their schemas."""
-    return {job: spark.read.schema(RESULTS[job]).parquet(str(out / job)) for job in jobs if job in RESULTS}
-
-
-def write(target: Path, html: str) -> None:
-    """Write a file that appears whole, in place of an earlier one."""
-    descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=".report-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        out.write(html)
-    Path(made).chmod(0o644)
-    Path(made).rename(target)
-
-
-# --- stored ---
-# Results that were written, read back for the report.
-
-
 def load(spark: SparkSession, out: Path, name: str) -> DataFrame:
     """
-    A result, with the schema of its name.
+    Read a result, with the schema of its name.
 
     Raises:
         PipelineError: it is not there.
@@ -86,7 +56,7 @@ def load(spark: SparkSession, out: Path, name: str) -> DataFrame:
 
 def check(out: Path) -> None:
     """
-    Look whether the results that the report is made of are there, before Spark is started for them.
+    Check that the results for the report are there, before Spark is started.
 
     Raises:
         PipelineError: one is not.
@@ -100,18 +70,23 @@ def _check(out: Path, name: str) -> None:
         raise PipelineError(f"{out} has no result of {name}", f"run `broker pipeline {name}` with --out {out}")
 
 
-def render(spark: SparkSession, out: Path) -> Path:
+def render(spark: SparkSession, out: Path, files: Mapping[str, Any] | None = None) -> Path:
     """
-    Write the report of the results below a directory, and say where.
+    Write the report of the results below a directory, and return its path.
+
+    Args:
+        spark: The session that reads the results.
+        out: The directory of the results.
+        files: As from `Inventory.summary`; None for those in the record of the first result.
 
     Raises:
-        PipelineError: a result that it is made of is not there.
-        OSError: it cannot be written.
+        PipelineError: a result is not there.
+        OSError: the report cannot be written.
     """
     results = {name: load(spark, out, name) for name in NEEDED}
-    first = facts(out / NEEDED[0])
+    first = facts(out / NEEDED[0], files)
     known = replace(first, troubles=(*differences(out, NEEDED), *first.troubles))
-    write(out / FILE, report(results, known))
+    write_whole(out / FILE, report(results, known))
     return out / FILE
 
 
@@ -132,20 +107,19 @@ def differences(out: Path, names: Sequence[str]) -> list[str]:
     ]
 
 
-def facts(directory: Path) -> InputFacts:
+def facts(directory: Path, files: Mapping[str, Any] | None = None) -> InputFacts:
     """
-    Read which files a result was made of.
+    Return the facts of a result; `files` as for `render`.
 
     Raises:
         PipelineError: the result has no record of its run.
     """
     with _run_of(directory) as run_record:
-        files = run_record["files"]
-        troubles = inventory.sentences(files)[1:]
+        summary = files or run_record["files"]
         return InputFacts.of(
-            files,
+            summary,
             flows=", ".join(run_record["flows"]),
-            troubles=troubles,
+            troubles=inventory.sentences(summary)[1:],
             version=version("broker"),
             period=_period(run_record),
         )

@@ -1,13 +1,27 @@
-"""Sections on time and room: latency by service, hop and route, drops over time, failovers, capacity."""
+"""Sections on time and capacity: latency by service, hop and route, drops over time, failovers, the pool."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from broker.config.units import Quantity, count, duration, instant, share, size
-from broker.pipeline.report.digest import Digest, Hold, Journey, LinkRow, RouteUse, Series, Spread, StationRow, Timeline
-from broker.pipeline.report.markup import Child, Column, Html, details, element, join, more, name, section, table
+from broker.pipeline.report.digest import Digest, Hold, RouteUse, Series, Spread, Timeline
+from broker.pipeline.report.markup import (
+    Child,
+    Column,
+    Html,
+    details,
+    element,
+    join,
+    more,
+    name,
+    number,
+    section,
+    table,
+    way,
+)
 from broker.pipeline.report.plot import LogScale, bars, held, legend, step_words, time_axis
 
 _SHOWN = 12
@@ -16,34 +30,49 @@ _CARDS = 12
 _LITTLE_ROOM = 0.2  # of the pool
 
 
+class _Range(NamedTuple):
+    """A row of a table with strips; `use` is of a route."""
+
+    label: Html
+    frames: int
+    spread: Spread
+    use: RouteUse | None = None
+
+
 def latency_section(digest: Digest) -> Html:
-    """How long it took: whole ways, instances, links, routes, all on one axis."""
-    journeys, stations, links, routes = digest.journeys, digest.stations, digest.links, digest.routes
-    if not (stations.rows or routes.rows):
+    """Return the section on how long it took: end to end, at instances, on links and by route, all on one axis."""
+    if not (digest.stations.rows or digest.routes.rows):
         return section("latency", "Latency", "No time is known of any frame.")
-    spreads = [one.total for one in journeys.rows] + [one.residence for one in stations.rows]
-    scale = LogScale([*spreads, *(one.transit for one in links.rows), *(one.typical for one in routes.rows)])
+    groups: list[tuple[str, str, str, str, str, list[_Range]]] = [
+        (
+            *("End to end, by service", "From leaving the sender to delivery, messages."),
+            *("services", "messages", "Latency from service to service"),
+            [_Range(way(one.from_service, one.to_service), one.messages, one.total) for one in digest.journeys.rows],
+        ),
+        (
+            *("At each instance", "From arrival to leaving; at the sender, in the transmission queue."),
+            *("instance", "frames", "Latency at each instance"),
+            [_Range(name(one.instance), one.frames, one.residence) for one in digest.stations.rows],
+        ),
+        (
+            *("On each link", "From leaving one instance to arriving at the next."),
+            *("link", "frames", "Latency on each link"),
+            [_Range(way(one.from_instance, one.to_instance), one.frames, one.transit) for one in digest.links.rows],
+        ),
+        (
+            *("By route", "Frames at the instance with the route, in the typical window; with the worst window."),
+            *("route", "frames", "Latency by route"),
+            [_Range(_route(one), one.frames, one.typical, one) for one in digest.routes.rows],
+        ),
+    ]
+    scale = LogScale([one.spread for *_, rows in groups for one in rows])
     lead = (
         "Each strip runs from the median over the 95th to the 99th percentile; all of them share one logarithmic axis."
     )
-    blocks = [
-        ("End to end, by service", "From leaving the sender to delivery, messages.", _journeys(journeys.rows, scale)),
-        (
-            "At each instance",
-            "From arrival to leaving; at the sender, in the transmission queue.",
-            _stations(stations.rows, scale),
-        ),
-        ("On each link", "From leaving one instance to arriving at the next.", _links(links.rows, scale)),
-        (
-            "By route",
-            "Frames at the instance that takes it, in the typical window; the worst window beside it.",
-            _routes(routes.rows, scale),
-        ),
-    ]
     content = [
-        join([element("h3", title), element("p", words, class_="faint"), block])
-        for title, words, block in blocks
-        if block is not None
+        join([element("h3", title), element("p", words, class_="faint"), _ranges(what, counted, rows, scale, caption)])
+        for title, words, what, counted, caption, rows in groups
+        if rows
     ]
     key = legend(("middle", "p50"), ("body", "to p95"), ("tail", "to p99"))
     return section("latency", "Latency", lead, key, *content)
@@ -56,30 +85,30 @@ def drops_section(digest: Digest) -> Html:
         return section("drops", "Drops by reason", "No drops: every frame was forwarded or delivered.")
     total = sum(one.total for one in digest.drops)
     lead = join([count(total), f" frames were dropped, in steps of {step_words(axis)}. Each line has its own height."])
-    columns = [Column("reason"), Column("code", is_number=True, is_aside=True), Column("frames", is_number=True)]
+    columns = [Column("reason"), number("code", is_aside=True), number("frames"), _plot(axis)]
     rows = [
         (one.label, str(digest.codes.get(one.label) or ""), count(one.total), bars(one, axis, kind="drop"))
         for one in digest.drops
     ]
-    shown = table([*columns, Column(time_axis(axis), style="plot")], rows, caption="Drops by reason over time")
+    shown = table(columns, rows, caption="Drops by reason over time")
     return section("drops", "Drops by reason", lead, shown, details("Drops as a table", _counts(digest.drops, axis)))
 
 
 def failovers_section(digest: Digest) -> Html:
-    """When frames of a dialog took another next hop than before."""
-    axis = digest.timeline
-    if axis is None or not digest.failovers:
+    """Return the section on failovers: when frames of a dialog took another next hop than before."""
+    axis, lines = digest.timeline, digest.failovers
+    if axis is None or not lines:
         return section("failovers", "Failovers", "No failovers: the frames of a dialog kept their next hop.")
-    total = sum(one.total for one in digest.failovers)
-    lead = join(
-        [count(total), " times a frame left by another next hop than the one before it in its dialog and direction."]
-    )
-    rows = [(name(one.label), count(one.total), bars(one, axis, kind="move")) for one in digest.failovers]
-    columns = [Column("instance"), Column("failovers", is_number=True), Column(time_axis(axis), style="plot")]
+    words = " times a frame left by another next hop than the one before it in its dialog and direction."
+    rows = [(name(one.label), count(one.total), bars(one, axis, kind="move")) for one in lines]
+    columns = [Column("instance"), number("failovers"), _plot(axis)]
     shown = table(columns, rows, caption="Failovers by instance over time")
-    return section(
-        "failovers", "Failovers", lead, shown, details("Failovers as a table", _counts(digest.failovers, axis))
-    )
+    lead = join([count(sum(one.total for one in lines)), words])
+    return section("failovers", "Failovers", lead, shown, details("Failovers as a table", _counts(lines, axis)))
+
+
+def _plot(axis: Timeline) -> Column:
+    return Column(time_axis(axis), style="plot")
 
 
 def capacity_section(digest: Digest) -> Html:
@@ -133,13 +162,8 @@ def _card(hold: Hold, axis: Timeline) -> Html:
 
 def _holds(holds: Sequence[Hold]) -> Html:
     columns = [
-        Column("instance"),
-        Column("peak", is_number=True),
-        Column("at", is_aside=True),
-        Column("frames", is_number=True),
-        Column("p99", is_number=True, is_aside=True),
-        Column("recommended", is_number=True),
-        Column("headroom", is_number=True),
+        *(Column("instance"), number("peak"), Column("at", is_aside=True), number("frames")),
+        *(number("p99", is_aside=True), number("recommended"), number("headroom")),
     ]
     rows = (
         (
@@ -153,31 +177,7 @@ def _holds(holds: Sequence[Hold]) -> Html:
         )
         for one in holds
     )
-    return table(columns, rows, caption="What instances held at once")
-
-
-def _journeys(journeys: Sequence[Journey], scale: LogScale) -> Html | None:
-    rows = [
-        (join([name(one.from_service), " → ", name(one.to_service)]), one.messages, one.total, None) for one in journeys
-    ]
-    return _ranges("services", "messages", rows, scale, "Latency from service to service")
-
-
-def _stations(stations: Sequence[StationRow], scale: LogScale) -> Html | None:
-    rows = [(name(one.instance), one.frames, one.residence, None) for one in stations]
-    return _ranges("instance", "frames", rows, scale, "Latency at each instance")
-
-
-def _links(links: Sequence[LinkRow], scale: LogScale) -> Html | None:
-    rows = [
-        (join([name(one.from_instance), " → ", name(one.to_instance)]), one.frames, one.transit, None) for one in links
-    ]
-    return _ranges("link", "frames", rows, scale, "Latency on each link")
-
-
-def _routes(routes: Sequence[RouteUse], scale: LogScale) -> Html | None:
-    rows = [(_route(one), one.frames, one.typical, one) for one in routes]
-    return _ranges("route", "frames", rows, scale, "Latency by route", has_worst=True)
+    return table(columns, rows, caption="Frames and bytes that instances held at once")
 
 
 def _route(one: RouteUse) -> Html:
@@ -186,36 +186,24 @@ def _route(one: RouteUse) -> Html:
     return join([name(one.instance), " · ", route, table_name])
 
 
-def _ranges(
-    what: str,
-    counted: str,
-    rows: Sequence[tuple[Html, int, Spread, RouteUse | None]],
-    scale: LogScale,
-    caption: str,
-    *,
-    has_worst: bool = False,
-) -> Html | None:
+def _ranges(what: str, counted: str, rows: Sequence[_Range], scale: LogScale, caption: str) -> Html:
     """Return a table with strips: the first rows, and all of them once it is opened by a click."""
-    if not rows:
-        return None
+    has_worst = rows[0].use is not None
     columns = [
-        Column(what),
-        Column(scale.header, style="plot"),
-        Column("p50", is_number=True, is_aside=True),
-        Column("p95", is_number=True),
-        Column("p99", is_number=True, is_aside=True),
-        *([Column("worst p99", is_number=True, is_aside=True)] if has_worst else []),
-        Column(counted, is_number=True, is_aside=True),
+        *(Column(what), Column(scale.header, style="plot"), number("p50", is_aside=True), number("p95")),
+        number("p99", is_aside=True),
+        *([number("worst p99", is_aside=True)] if has_worst else []),
+        number(counted, is_aside=True),
     ]
-    cells = [
+    cells: list[tuple[Child, ...]] = [
         (
-            label,
-            scale.strip(spread, caption),
-            *(duration(rank) for rank in (spread.p50, spread.p95, spread.p99)),
-            *([_worst(use)] if has_worst else []),
-            count(number),
+            one.label,
+            scale.strip(one.spread, caption),
+            *(duration(rank) for rank in (one.spread.p50, one.spread.p95, one.spread.p99)),
+            *([_worst(one.use)] if has_worst else []),
+            count(one.frames),
         )
-        for label, number, spread, use in rows
+        for one in rows
     ]
     others = cells[_SHOWN:_RANGES_MAX]
     rest = table(columns, others, caption=f"{caption}, the others") if others else None
@@ -224,7 +212,7 @@ def _ranges(
     return element("div", shown, rest and details(f"{len(others)} more", rest), hidden, class_="ranges")
 
 
-def _worst(use: RouteUse | None) -> Child:
+def _worst(use: RouteUse | None) -> Quantity:
     if use is None or use.worst_p99 is None:
         return Quantity("–")  # noqa: RUF001 - unknown
     worst = duration(use.worst_p99)
@@ -233,7 +221,7 @@ def _worst(use: RouteUse | None) -> Child:
 
 def _counts(lines: Sequence[Series], axis: Timeline) -> Html:
     """Return the data of the lines as a table of figures: the buckets in which there is anything."""
-    columns = [Column("from, UTC"), *(Column(one.label, is_number=True) for one in lines)]
+    columns = [Column("from, UTC"), *(number(one.label) for one in lines)]
     rows = [
         (instant(axis.start_of(bucket)), *(count(one.points[bucket]) for one in lines))
         for bucket in range(axis.buckets)

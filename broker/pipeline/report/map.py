@@ -84,7 +84,7 @@ def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: 
     whole = max([width, *(a.x + a.width + _bow(a, b, form) for a, b in within if a.column == b.column)])
     most = max((one.frames for one in links), default=1) or 1
     lanes = [_lane(one, boxes, ports, most, form) for one in sorted(links, key=lambda one: one.frames)]
-    words = f"Traffic map: {len(stations)} instances, {len(links)} links between them; the tables below tell the same"
+    words = f"Traffic map: {len(stations)} instances, {len(links)} links; the tables below have the same figures"
     return element(
         "svg",
         element("title", "Traffic map"),

@@ -1,4 +1,10 @@
-"""Part of `broker.pipeline.report.page`."""
+"""
+HTML and SVG that cannot be broken by their contents.
+
+Service, instance and route names are from peers. Whatever is not `Html` is escaped when it becomes a child or an
+attribute, and characters that HTML does not allow are replaced. Only `element`, `join` and literals of the report's own
+modules make `Html`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.config.units import Quantity
+from broker.config.units import Quantity, count
 
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
@@ -36,6 +42,21 @@ class Column(NamedTuple):
 Child = str | Quantity | None
 
 
+def number(title: str, *, is_aside: bool = False) -> Column:
+    """Return a column of numbers."""
+    return Column(title, is_number=True, is_aside=is_aside)
+
+
+def way(start: str | None, end: str | None) -> Html:
+    """Return two names with an arrow between them."""
+    return join([name(start), " → ", name(end)])
+
+
+def lost(frames: int) -> Html:
+    """Return a count that is bad unless it is 0."""
+    return element("span", count(frames), class_="bad") if frames else Html("0")
+
+
 def escape(text: str) -> Html:
     """Escape text for markup, in quotes as well."""
     return Html(html.escape(_REFUSED.sub("\N{REPLACEMENT CHARACTER}", text)))
@@ -43,7 +64,7 @@ def escape(text: str) -> Html:
 
 def element(tag: str, /, *children: Child, **attributes: Attribute) -> Html:
     """
-    One element.
+    Return an element.
 
     Args:
         tag: Its name, a literal.
@@ -57,7 +78,7 @@ def element(tag: str, /, *children: Child, **attributes: Attribute) -> Html:
 
 
 def join(children: Iterable[Child]) -> Html:
-    """Children one after the other."""
+    """Return children one after the other."""
     return Html("".join(_child(child) for child in children))
 
 
@@ -68,7 +89,7 @@ def name(text: str | None, otherwise: str = "unknown") -> Html:
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Child]], *, caption: str, is_plain: bool = False) -> Html:
     """
-    A table; the first cell of a row is its heading.
+    Return a table; the first cell of a row is its heading.
 
     Args:
         columns: One for each cell.
@@ -127,12 +148,8 @@ def _child(child: Child) -> Html:
     return escape(child)
 
 
-# --- markup2 ---
-# Part of `broker.pipeline.report.page`.
-
-
 def section(id_: str, title: str, lead: Child, *content: Child) -> Html:
-    """A section of the page: a heading, what is to be seen in words, and then the rest."""
+    """Return a section of the page: a heading, its content in words, and then the rest."""
     heading = element("h2", title, id=f"{id_}-title")
     return element(
         "section", heading, element("p", lead, class_="lead"), *content, id=id_, aria_labelledby=f"{id_}-title"

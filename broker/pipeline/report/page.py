@@ -1,5 +1,5 @@
 """
-The report: what the jobs found as one HTML file, readable without a network.
+The report: the results of the jobs as one HTML file, readable without a network.
 
 Spark makes small tables of the results (`gather`), the driver makes the page of them (`page`). The page has no scripts
 and asks for nothing; its policy forbids both. The same results give the same bytes.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from importlib.resources import files
 
 from pyspark.sql import DataFrame
 
@@ -16,29 +17,34 @@ from broker.config.units import Quantity, count, duration, instant, plural, shar
 from broker.flow import NUMBER
 from broker.pipeline.report.digest import Digest, Imbalance, InputFacts, LedgerTotal
 from broker.pipeline.report.latency import capacity_section, drops_section, failovers_section, latency_section
-from broker.pipeline.report.markup import Child, Column, Html, details, element, join, more, name, section, table
+from broker.pipeline.report.markup import (
+    Child,
+    Column,
+    Html,
+    details,
+    element,
+    join,
+    lost,
+    more,
+    name,
+    number,
+    section,
+    table,
+    way,
+)
 from broker.pipeline.report.plot import bars, legend, parts, step_words, time_axis
-from broker.pipeline.report.style import STYLE
 from broker.pipeline.report.tables import balance, course, holds, imbalances, talkers, timeline, ways
 from broker.pipeline.report.traffic import loops_section, losses_section, map_section, talkers_section
+from broker.pipeline.results import RESULTS
 
-# --- markup ---
-# HTML and SVG that cannot be broken by their contents.
-#
-# Service, instance and route names come from peers. Whatever is not `Html` is escaped when it becomes a child or an
-# attribute, and characters that HTML does not allow are replaced; there is no other way to make `Html` than `element`
-# and `join`, but for the literals of the report's own modules.
-
-
-# --- summary ---
-# The first sections of the report: what was read, what cannot be known, and whether the ledger adds up.
+# --- the first sections: what was read, what cannot be known, and whether the ledger adds up ---
 
 
 _SHOWN = 12  # dialogs that do not add up, before a click
 
 
 def tiles(*entries: tuple[str, Child]) -> Html:
-    """Figures with what they are, side by side."""
+    """Return figures with their names, side by side."""
     return element(
         "dl",
         *(element("div", element("dt", words), element("dd", figure)) for words, figure in entries),
@@ -47,7 +53,7 @@ def tiles(*entries: tuple[str, Child]) -> Html:
 
 
 def verdict(balance: LedgerTotal | None) -> tuple[str, str]:
-    """Whether the ledger adds up: the class of its colour, and words."""
+    """Return whether the ledger adds up: the class of its colour, and words."""
     if balance is None:
         return "quiet", "No messages, so no ledger"
     if balance.adds_up is None:
@@ -63,7 +69,7 @@ def overview(digest: Digest) -> Html:
     """Return the section on the input that was read."""
     facts = digest.facts
     if not facts.records:
-        return section("overview", "What was read", f"No records were found in {facts.flows or 'the journal'}.")
+        return section("overview", "Input", f"No records were found in {facts.flows or 'the journal'}.")
     first, last = digest.extent.first_at, digest.extent.last_at
     span = last - first if first and last else None
     figures = tiles(
@@ -76,11 +82,11 @@ def overview(digest: Digest) -> Html:
     )
     period = f" Only the time {facts.period} was asked for." if facts.period else ""
     lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), ".", period])
-    return section("overview", "What was read", lead, figures, _traffic(digest), _unknown(digest))
+    return section("overview", "Input", lead, figures, _traffic(digest), _unknown(digest))
 
 
 def ledger(digest: Digest) -> Html:
-    """Everything that was sent, and what became of it."""
+    """Return the section on what was sent, and what became of it."""
     balance = digest.balance
     if balance is None:
         return section("ledger", "Ledger", "No messages were sent, so there is nothing to add up.")
@@ -99,8 +105,8 @@ def ledger(digest: Digest) -> Html:
         class_="equation",
     )
     wrong = tiles(
-        ("delivered twice", _wrong(balance.doubled)),
-        ("never sent", _wrong(balance.invented)),
+        ("delivered twice", lost(balance.doubled)),
+        ("never sent", lost(balance.invented)),
         ("transmissions", count(balance.transmissions)),
         ("resent", count(balance.resent)),
         ("dropped", count(balance.dropped)),
@@ -114,7 +120,7 @@ def ledger(digest: Digest) -> Html:
 
 def _lead(digest: Digest, balance: LedgerTotal) -> str:
     if balance.adds_up is None:
-        return "No instance that sends keeps a journal: whether anything is missing cannot be told."
+        return "No instance that sends keeps a journal: whether anything is missing is not known."
     if balance.adds_up:
         rest = " or still on its way" if balance.under_way else ""
         return f"Every message that was sent is delivered{rest}, and none was delivered twice."
@@ -125,12 +131,7 @@ def _lead(digest: Digest, balance: LedgerTotal) -> str:
 def _imbalances(digest: Digest) -> Html | None:
     if not digest.imbalances.rows:
         return None
-    columns = [
-        Column("dialog and first problems"),
-        Column("missing", is_number=True),
-        Column("doubled", is_number=True),
-        Column("never sent", is_number=True),
-    ]
+    columns = [Column("dialog and first problems"), *map(number, ("missing", "doubled", "never sent"))]
     rows = list(map(_imbalance, digest.imbalances.rows))
     shown = table(columns, rows[:_SHOWN], caption="Dialogs that do not add up")
     others = table(columns, rows[_SHOWN:], caption="The other dialogs that do not add up")
@@ -147,12 +148,12 @@ def _imbalances(digest: Digest) -> Html | None:
 def _imbalance(one: Imbalance) -> tuple[Child, ...]:
     """Everything that is long in one cell, which wraps: nothing is off the screen, however narrow that is."""
     lines = (
-        join([name(one.from_service), " → ", name(one.to_service)]),
+        way(one.from_service, one.to_service),
         element("code", one.conversation),
         element("span", "; ".join(one.problems), class_="faint"),
     )
     dialog = element("div", *(element("div", line) for line in lines))
-    return dialog, _wrong(one.missing), _wrong(one.doubled), _wrong(one.invented)
+    return dialog, lost(one.missing), lost(one.doubled), lost(one.invented)
 
 
 def _term(number: int, words: str, kind: str) -> Html:
@@ -160,13 +161,9 @@ def _term(number: int, words: str, kind: str) -> Html:
     return element("span", element("b", f"{number:,}", class_=colour or None), f" {words}", class_="term")
 
 
-def _wrong(number: int) -> Child:
-    return element("span", count(number), class_="bad") if number else "0"
-
-
 def _sample(facts: InputFacts) -> Child:
     if not facts.samples:
-        return Quantity("not told")
+        return Quantity("unknown")
     least, most = (share(one, 1).text for one in (facts.samples[0], facts.samples[-1]))
     return least if least == most else f"{least} to {most}"
 
@@ -228,7 +225,7 @@ def ended(digest: Digest) -> str:
     return "" if last is None else f"history up to {instant(last).text} UTC"
 
 
-NEEDED = ("paths", "dialogs", "routes", "capacity", "reconcile")
+NEEDED = tuple(RESULTS)
 """The jobs whose results the report is made of."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -265,20 +262,14 @@ def gather(results: Mapping[str, DataFrame], facts: InputFacts) -> Digest:
     )
 
 
+_SECTIONS = (
+    *(overview, ledger, map_section, latency_section, drops_section, loops_section, losses_section),
+    *(capacity_section, talkers_section, failovers_section),
+)
+
+
 def page(digest: Digest) -> str:
     """The digest as HTML."""
-    sections = [
-        overview(digest),
-        ledger(digest),
-        map_section(digest),
-        latency_section(digest),
-        drops_section(digest),
-        loops_section(digest),
-        losses_section(digest),
-        capacity_section(digest),
-        talkers_section(digest),
-        failovers_section(digest),
-    ]
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -287,36 +278,28 @@ def page(digest: Digest) -> str:
         element("meta", name="color-scheme", content="light dark"),
         element("link", rel="icon", href="data:,"),
         element("title", "Flow report"),
-        Html(f"<style>{STYLE}</style>"),
+        Html(f"<style>{style()}</style>"),
     )
     body = element(
         "body",
         _header(digest),
-        element("main", *filter(None, sections)),
-        element(
-            "footer",
-            join([f"broker {digest.facts.version}", " · ", ended(digest)]) if digest.facts.version else ended(digest),
-        ),
+        element("main", *(make(digest) for make in _SECTIONS)),
+        element("footer", f"broker {digest.facts.version} · " if digest.facts.version else None, ended(digest)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
+def style() -> str:
+    """Return the style sheet: for light and dark, narrow and wide, screen and paper."""
+    return files("broker.pipeline.report").joinpath("style.css").read_text(encoding="utf-8")
+
+
 def _header(digest: Digest) -> Html:
     kind, words = verdict(digest.balance)
-    links = [
-        ("ledger", "Ledger"),
-        ("map", "Map"),
-        ("latency", "Latency"),
-        ("drops", "Drops"),
-        ("loops", "Loops"),
-        ("losses", "Losses"),
-        ("capacity", "Capacity"),
-        ("talkers", "Talkers"),
-        ("failovers", "Failovers"),
-    ]
+    sections = ("ledger", "map", "latency", "drops", "loops", "losses", "capacity", "talkers", "failovers")
     return element(
         "header",
         element("h1", "Flow report"),
         element("p", words, class_=f"verdict {kind}"),
-        element("nav", *(element("a", title, href=f"#{id_}") for id_, title in links), aria_label="Sections"),
+        element("nav", *(element("a", one.title(), href=f"#{one}") for one in sections), aria_label="Sections"),
     )

@@ -1,10 +1,16 @@
-"""Small tables out of `reconcile` and `dialogs`: what adds up, who talks most."""
+"""
+The small tables of the report, made by Spark from the results of the jobs.
+
+Every table has at most `LISTED_MAX` rows, and every line at most `BUCKETS_MAX` points. The columns of a table are the
+fields of its class in `broker.pipeline.report.digest`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import pyspark.sql.functions as F  # noqa: N812 - the conventional name
@@ -34,57 +40,57 @@ from broker.pipeline.report.digest import (
 TALKERS_MAX = 10
 _PROBLEMS_SHOWN = 3
 _BALANCE = tuple(LedgerTotal.__dataclass_fields__)
+_SPREADS = ("residence", "transit", "total", "typical")
+
+Shown = TypeVar("Shown")
+
+
+def plain(row: Row) -> dict[str, Any]:
+    """Return the columns by name: instants in UTC, percentiles as a `Spread`, arrays as tuples, ids as text."""
+    return {name: spread(value) if name in _SPREADS else _plain(value) for name, value in row.asDict().items()}
+
+
+def spread(ranks: list[float | None] | None) -> Spread:
+    """Return three percentiles; unknown ones when Spark had no value to rank."""
+    return Spread(*(None if rank is None else round(rank) for rank in ranks)) if ranks else Spread()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)  # PySpark gives it in the zone of the machine, whatever that of the session is
+    if isinstance(value, bytes | bytearray):
+        return str(UUID(bytes=bytes(value)))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _listing(kind: type[Shown], table: DataFrame) -> Listing[Shown]:
+    """Return the first rows of a table; one more is read, so that it is known whether there are more."""
+    rows = table.limit(LISTED_MAX + 1).collect()
+    return Listing(tuple(kind(**plain(row)) for row in rows[:LISTED_MAX]), len(rows))
+
+
+# --- reconcile and dialogs: what adds up, and which services send most ---
 
 
 def balance(reconcile: DataFrame) -> LedgerTotal | None:
-    """The ledger's total; None when there is none, because there are no messages."""
+    """Return the ledger's total; None if there is none, because there are no messages."""
     rows = reconcile.where(F.col("conversation_id").isNull()).select(*_BALANCE).limit(1).collect()
     return LedgerTotal(**rows[0].asDict()) if rows else None
 
 
 def imbalances(reconcile: DataFrame) -> Listing[Imbalance]:
-    """What does not add up, the worst first."""
+    """Return what does not add up, the worst first."""
     wrong = reconcile.where(F.col("conversation_id").isNotNull() & ~F.col("adds_up"))
     worst = F.col("missing") + F.col("doubled") + F.col("invented")
-    rows = wrong.orderBy(worst.desc(), "conversation_id", "from_target").limit(LISTED_MAX).collect()
-    return Listing(tuple(_imbalance(row) for row in rows), wrong.count() if len(rows) == LISTED_MAX else len(rows))
-
-
-def talking_services(dialogs: DataFrame) -> DataFrame:
-    """One row per pair of services, the one with most bytes first."""
-    return (
-        dialogs.groupBy("from_service", "to_service")
-        .agg(
-            *(F.sum(one).alias(one) for one in ("messages", "bytes", "resends")),
-            F.count("*").alias("dialogs"),
-        )
-        .orderBy(F.desc("bytes"), "from_service", "to_service")
-        .select("from_service", "to_service", "messages", "bytes", "resends", "dialogs")
+    found = _listing(
+        Imbalance,
+        wrong.orderBy(worst.desc(), "conversation_id", "from_target").select(
+            F.col("conversation_id").alias("conversation"),
+            *("from_target", "from_service", "to_service", "missing", "doubled", "invented", "problems"),
+        ),
     )
-
-
-def talkers(dialogs: DataFrame) -> tuple[Listing[Talker], Listing[Talker]]:
-    """Services, and conversations by direction, that send most."""
-    columns = ("from_service", "to_service", "messages", "bytes", "resends")
-    services = dialogs.transform(talking_services).limit(LISTED_MAX + 1).collect()
-    order = (F.desc("bytes"), "conversation_id", "from_target")
-    single = dialogs.orderBy(*order).select("conversation_id", *columns).limit(TALKERS_MAX).collect()
-    pairs = tuple(Talker(**row.asDict()) for row in services[:LISTED_MAX])
-    alone = tuple(
-        Talker(**{one: row[one] for one in columns}, conversation=_guid(row["conversation_id"])) for row in single
-    )
-    return Listing(pairs, len(services)), Listing(alone, len(alone))
-
-
-def _imbalance(row: Any) -> Imbalance:
-    problems = row["problems"] or []
-    words = [_problem(one) for one in problems]
-    plain = ("from_target", "from_service", "to_service", "missing", "doubled", "invented")
-    return Imbalance(
-        conversation=_guid(row["conversation_id"]),
-        problems=tuple(words[:_PROBLEMS_SHOWN]),
-        **{one: row[one] for one in plain},
-    )
+    rows = (replace(one, problems=tuple(map(_problem, one.problems or ()))[:_PROBLEMS_SHOWN]) for one in found.rows)
+    return Listing(tuple(rows), wrong.count() if found.total > LISTED_MAX else found.total)
 
 
 def _problem(one: Any) -> str:
@@ -93,31 +99,16 @@ def _problem(one: Any) -> str:
     return f"{one['problem']}: message {one['sequence_number']}{fragment}{reason}"
 
 
-def _guid(octets: bytes) -> str:
-    return str(UUID(bytes=bytes(octets)))
-
-
-# --- row ---
-# Rows as Spark hands them over, as plain values.
-#
-# PySpark gives instants without a zone in the zone of the machine, whatever the session's zone is: they become UTC
-# here,
-# before anything else looks at them.
-
-
-def plain(row: Row) -> dict[str, Any]:
-    """The columns by name, instants in UTC."""
-    return {name: utc(value) if isinstance(value, datetime) else value for name, value in row.asDict().items()}
-
-
-def utc(when: datetime) -> datetime:
-    """An instant that Spark gave."""
-    return when.astimezone(UTC)
-
-
-def spread(ranks: list[float | None] | None) -> Spread:
-    """Three percentiles; unknown ones when Spark had no value to rank."""
-    return Spread(*(None if rank is None else round(rank) for rank in ranks)) if ranks else Spread()
+def talkers(dialogs: DataFrame) -> tuple[Listing[Talker], Listing[Talker]]:
+    """Return the pairs of services, and the conversations by direction, that send most bytes."""
+    sums = (F.sum(one).alias(one) for one in ("messages", "bytes", "resends"))
+    services = dialogs.groupBy("from_service", "to_service").agg(*sums, F.count("*").alias("dialogs"))
+    single = dialogs.orderBy(F.desc("bytes"), "conversation_id", "from_target").select(
+        *("from_service", "to_service", "messages", "bytes", "resends"),
+        F.col("conversation_id").alias("conversation"),
+    )
+    by_bytes = services.orderBy(F.desc("bytes"), "from_service", "to_service")
+    return _listing(Talker, by_bytes), _listing(Talker, single.limit(TALKERS_MAX))
 
 
 # --- paths ---
@@ -137,7 +128,7 @@ _DROPPED = "dropped"
 
 
 class PathTables(NamedTuple):
-    """What `paths` gives to the report."""
+    """The contents of `paths`."""
 
     stations: Listing[StationRow]
     links: Listing[LinkRow]
@@ -148,15 +139,15 @@ class PathTables(NamedTuple):
 
 
 def ways(paths: DataFrame) -> PathTables:
-    """Gather all of it."""
+    """Gather the contents of `paths`."""
     lost = paths.transform(losses).persist()
     try:
         return PathTables(
-            stations=_listing([_station(row) for row in _rows(paths.transform(stations))]),
-            links=_listing([_link(row) for row in _rows(lossy_links(paths, lost))]),
-            losses=_listing([_loss(row) for row in _rows(losses_of(paths, lost))]),
-            loops=_listing([_loop(row) for row in _rows(paths.transform(loops))]),
-            journeys=_listing([_journey(row) for row in _rows(paths.transform(journeys))]),
+            stations=_listing(StationRow, paths.transform(stations)),
+            links=_listing(LinkRow, lossy_links(paths, lost)),
+            losses=_listing(Loss, losses_of(paths, lost)),
+            loops=_listing(LoopRow, paths.transform(loops)),
+            journeys=_listing(Journey, paths.transform(journeys)),
             extent=_extent(paths, lost),
         )
     finally:
@@ -164,7 +155,7 @@ def ways(paths: DataFrame) -> PathTables:
 
 
 def stations(paths: DataFrame) -> DataFrame:
-    """One row per instance: what passed it, how long it stayed, and where on their ways it stands."""
+    """One row per instance: what passed it, how long that stayed, and its average position on the paths."""
     last = F.size("path") - 1
     way = F.col("place") / F.greatest("last", F.lit(1))
     is_last = F.col("place") == F.col("last")
@@ -175,7 +166,7 @@ def stations(paths: DataFrame) -> DataFrame:
         .groupBy("instance")
         .agg(
             F.count("*").alias("frames"),
-            _sum(F.col("bytes")).alias("bytes"),
+            _sum("bytes").alias("bytes"),
             F.count_if((F.col("place") == 0) | is_last).alias("ends"),
             F.avg(F.when(F.col("from_target"), 1 - way).otherwise(way)).alias("position"),
             F.count_if((F.col("end") == _DROPPED) & is_last).alias("dropped"),
@@ -183,7 +174,6 @@ def stations(paths: DataFrame) -> DataFrame:
             F.percentile(F.get("residence_us", F.col("place")), RANKS).alias("residence"),
         )
         .orderBy(F.desc("frames"), "instance")
-        .select("instance", "frames", "bytes", "ends", "position", "dropped", "residence", "lost")
     )
 
 
@@ -198,11 +188,9 @@ def links(paths: DataFrame) -> DataFrame:
         .groupBy("from_instance", "to_instance")
         .agg(
             F.count("*").alias("frames"),
-            _sum(F.col("bytes")).alias("bytes"),
+            _sum("bytes").alias("bytes"),
             F.percentile("link_us", RANKS).alias("transit"),
         )
-        .orderBy(F.desc("frames"), "from_instance", "to_instance")
-        .select("from_instance", "to_instance", "frames", "bytes", "transit")
     )
 
 
@@ -255,10 +243,8 @@ def losses_of(paths: DataFrame, lost: DataFrame) -> DataFrame:
         .groupBy("from_instance")
         .agg(F.count("*").alias("frames"))
     )
-    found = lost.join(here, on="from_instance", how="left")
-    return found.orderBy(F.desc("lost"), "from_instance", "next_hop").select(
-        *("from_instance", "next_hop", "lost", "frames", "to_instance")
-    )
+    found = lost.join(here, on="from_instance", how="left").orderBy(F.desc("lost"), "from_instance", "next_hop")
+    return found.fillna("", subset=["from_instance", "next_hop", "to_instance"])
 
 
 def lossy_links(paths: DataFrame, lost: DataFrame) -> DataFrame:
@@ -267,11 +253,7 @@ def lossy_links(paths: DataFrame, lost: DataFrame) -> DataFrame:
     on_links = lost.where(F.col("to_instance").isNotNull()).groupBy(*ends).agg(F.sum("lost").alias("lost"))
     found = paths.transform(links).join(on_links, on=ends, how="full")
     counts = {name: F.coalesce(name, F.lit(0)) for name in ("frames", "bytes", "lost")}
-    return (
-        found.withColumns(counts)
-        .orderBy(F.desc(F.col("frames") + F.col("lost")), *ends)
-        .select(*ends, "frames", "bytes", "lost", "transit")
-    )
+    return found.withColumns(counts).orderBy(F.desc(F.col("frames") + F.col("lost")), *ends)
 
 
 def loops(paths: DataFrame) -> DataFrame:
@@ -286,7 +268,7 @@ def loops(paths: DataFrame) -> DataFrame:
         .groupBy("path", "end", "reason", "incident")
         .agg(F.count("*").alias("frames"), F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at"))
         .orderBy(F.desc("frames"), "path", "end", "reason", "first_at")
-        .select("path", "frames", "end", "reason", "first_at", "last_at")
+        .drop("incident")
     )
 
 
@@ -297,13 +279,12 @@ def journeys(paths: DataFrame) -> DataFrame:
         .groupBy("from_service", "to_service")
         .agg(F.count("*").alias("messages"), F.percentile("total_us", RANKS).alias("total"))
         .orderBy(F.desc("messages"), "from_service", "to_service")
-        .select("from_service", "to_service", "messages", "total")
     )
 
 
-def extent(paths: DataFrame) -> DataFrame:
-    """One row: from when to when, how many transmissions there are, and of how many something is not known."""
-    return paths.agg(
+def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
+    """Return from when to when, how many transmissions there are, and of how many something is not known."""
+    [row] = paths.agg(
         F.min("started_at").alias("first_at"),
         F.max("ended_at").alias("last_at"),
         F.count("*").alias("transmissions"),
@@ -312,49 +293,13 @@ def extent(paths: DataFrame) -> DataFrame:
         F.count_if(F.col("end") == "under way").alias("under_way"),
         F.count_if(F.col("end") == _LOST).alias("lost"),
         F.count_if("has_loop").alias("looped"),
-    ).select(*("first_at", "last_at", "transmissions", "missing_hops", "unknown_links", "under_way", "lost", "looped"))
+    ).collect()
+    [nowhere] = lost.where(F.col("to_instance").isNull()).agg(_sum("lost").alias("lost_nowhere")).collect()
+    return Extent(**plain(row), **nowhere.asDict())
 
 
-def _sum(column: Column) -> Column:
+def _sum(column: str) -> Column:
     return F.coalesce(F.sum(column), F.lit(0))
-
-
-def _rows(table: DataFrame) -> list[Any]:
-    """One more than is listed, so that it shows when there are more."""
-    return table.limit(LISTED_MAX + 1).collect()
-
-
-def _listing(rows: list[Any]) -> Listing[Any]:
-    return Listing(tuple(rows[:LISTED_MAX]), len(rows))
-
-
-def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
-    found = Extent(**plain(paths.transform(extent).collect()[0]))
-    if not found.lost:
-        return found
-    nowhere = lost.where(F.col("to_instance").isNull()).agg(_sum(F.col("lost")).alias("lost"))
-    return replace(found, lost_nowhere=nowhere.collect()[0]["lost"])
-
-
-def _station(row: Any) -> StationRow:
-    return StationRow(**plain(row) | {"residence": spread(row["residence"])})
-
-
-def _link(row: Any) -> LinkRow:
-    return LinkRow(**plain(row) | {"transit": spread(row["transit"])})
-
-
-def _loss(row: Any) -> Loss:
-    found = plain(row)
-    return Loss(**found | {name: found[name] or "" for name in ("from_instance", "next_hop", "to_instance")})
-
-
-def _loop(row: Any) -> LoopRow:
-    return LoopRow(**plain(row) | {"path": tuple(row["path"])})
-
-
-def _journey(row: Any) -> Journey:
-    return Journey(**plain(row) | {"total": spread(row["total"])})
 
 
 # --- time ---
@@ -370,7 +315,7 @@ _RANKS = ("residence_p50_us", "residence_p95_us", "residence_p99_us")
 
 
 class Course(NamedTuple):
-    """What `routes` gives to the report."""
+    """The contents of `routes`."""
 
     traffic: Series
     drops: tuple[Series, ...]
@@ -380,23 +325,17 @@ class Course(NamedTuple):
 
 def timeline(*results: DataFrame) -> Timeline | None:
     """The axis that all windows of some results fit on; None when they have none."""
-    found = []
-    for result in results:
-        [row] = result.agg(
-            F.min("window_start").alias("first"),
-            F.max(F.unix_timestamp("window_start") + F.col("window_seconds")).alias("end"),
-            F.unix_timestamp(F.min("window_start")).alias("begin"),
-            F.max("window_seconds").alias("window"),
-        ).collect()
-        if row["first"] is not None:
-            found.append(row)
-    if not found:
+    windows = reduce(DataFrame.unionByName, (one.select("window_start", "window_seconds") for one in results))
+    [row] = windows.agg(
+        F.unix_timestamp(F.min("window_start")).alias("begin"),
+        F.max(F.unix_timestamp("window_start") + F.col("window_seconds")).alias("end"),
+        F.max("window_seconds").alias("window"),
+    ).collect()
+    if row["begin"] is None:
         return None
-    first = min(found, key=lambda row: row["begin"])
-    seconds = max(row["end"] for row in found) - first["begin"]
-    window = max(row["window"] for row in found)
+    seconds, window = row["end"] - row["begin"], row["window"]
     step = window * max(1, -(-seconds // (window * BUCKETS_MAX)))
-    return Timeline(utc(first["first"]), step, -(-seconds // step))
+    return Timeline(datetime.fromtimestamp(row["begin"], UTC), step, -(-seconds // step))
 
 
 def course(routes: DataFrame, axis: Timeline | None) -> Course:
@@ -406,12 +345,11 @@ def course(routes: DataFrame, axis: Timeline | None) -> Course:
     drops = routes.select("window_start", F.explode("drops_by_reason").alias("label", "value"))
     moves = routes.select("window_start", F.col("instance").alias("label"), F.col("failovers").alias("value"))
     traffic = routes.select("window_start", F.lit("frames").alias("label"), F.col("frames").alias("value"))
-    rows = routes.transform(uses).limit(LISTED_MAX + 1).collect()
     return Course(
         traffic=next(iter(_series(traffic, axis)), Series("frames", (0,) * axis.buckets)),
         drops=_series(drops, axis),
         failovers=_series(moves, axis),
-        routes=Listing(tuple(_use(row) for row in rows[:LISTED_MAX]), len(rows)),
+        routes=_listing(RouteUse, routes.transform(uses)),
     )
 
 
@@ -427,12 +365,9 @@ def uses(routes: DataFrame) -> DataFrame:
             F.max("residence_p99_us").alias("worst_p99"),
             F.max_by("window_start", "residence_p99_us").alias("worst_at"),
         )
+        .withColumn("typical", F.array(*_RANKS))
+        .drop(*_RANKS)
         .orderBy(F.desc("frames"), "instance", "route_table", "route")
-        .select(
-            *("instance", "route_table", "route", "frames", "bytes", "drops", "failovers"),
-            F.array(*_RANKS).alias("typical"),
-            *("worst_p99", "worst_at"),
-        )
     )
 
 
@@ -440,38 +375,19 @@ def holds(capacity: DataFrame, axis: Timeline | None) -> Listing[Hold]:
     """Return what instances held, those with the greatest peaks first; a line for `SERIES_MAX` of them."""
     if axis is None:
         return Listing()
-    rows = capacity.transform(peaks).limit(LISTED_MAX + 1).collect()
-    drawn = [row["instance"] for row in rows[:SERIES_MAX]]
-    lines: dict[str, list[int | None]] = {instance: [None] * axis.buckets for instance in drawn}
-    for row in (
-        capacity.where(F.col("instance").isin(drawn))
-        .groupBy("instance", _bucket(axis).alias("bucket"))
-        .agg(F.max("peak_bytes").alias("peak"))
-        .collect()
-    ):
-        lines[row["instance"]][row["bucket"]] = row["peak"]
-    found = (Hold(**plain(row), peaks=tuple(lines.get(row["instance"], ()))) for row in rows[:LISTED_MAX])
-    return Listing(tuple(found), len(rows))
-
-
-def peaks(capacity: DataFrame) -> DataFrame:
-    """One row per instance: the greatest of all its windows."""
-    return (
-        capacity.groupBy("instance")
-        .agg(
-            F.max("peak_bytes").alias("peak_bytes"),
-            F.max("peak_frames").alias("peak_frames"),
-            F.max("p99_bytes").alias("p99_bytes"),
-            F.max_by("window_start", "peak_bytes").alias("peak_at"),
-            F.max("recommended_bytes").alias("recommended_bytes"),
-            F.min("headroom").alias("headroom"),
-        )
-        .orderBy(F.desc("peak_bytes"), "instance")
-        .select(
-            *("instance", "peak_bytes", "peak_frames", "p99_bytes"),
-            *("peak_at", "recommended_bytes", "headroom"),
-        )
+    greatest = ("peak_bytes", "peak_frames", "p99_bytes", "recommended_bytes")
+    peaks = capacity.groupBy("instance").agg(
+        *(F.max(name).alias(name) for name in greatest),
+        F.max_by("window_start", "peak_bytes").alias("peak_at"),
+        F.min("headroom").alias("headroom"),
     )
+    found = _listing(Hold, peaks.withColumn("peaks", F.array()).orderBy(F.desc("peak_bytes"), "instance"))
+    drawn = [one.instance for one in found.rows[:SERIES_MAX]]
+    lines: dict[str, list[int | None]] = {instance: [None] * axis.buckets for instance in drawn}
+    by_bucket = capacity.where(F.col("instance").isin(drawn)).groupBy("instance", _bucket(axis).alias("bucket"))
+    for row in by_bucket.agg(F.max("peak_bytes").alias("peak")).collect():
+        lines[row["instance"]][row["bucket"]] = row["peak"]
+    return Listing(tuple(replace(one, peaks=tuple(lines.get(one.instance, ()))) for one in found.rows), found.total)
 
 
 def over_time(counts: DataFrame, axis: Timeline) -> DataFrame:
@@ -480,8 +396,6 @@ def over_time(counts: DataFrame, axis: Timeline) -> DataFrame:
         counts.where(F.col("value") > 0)
         .groupBy("label", _bucket(axis).alias("bucket"))
         .agg(F.sum("value").alias("value"))
-        .orderBy("label", "bucket")
-        .select("label", "bucket", "value")
     )
 
 
@@ -499,7 +413,3 @@ def _series(counts: DataFrame, axis: Timeline) -> tuple[Series, ...]:
 def _bucket(axis: Timeline) -> Column:
     since = F.unix_timestamp("window_start") - F.lit(round(axis.first_at.timestamp()))
     return F.floor(since / axis.step_seconds).cast("int")
-
-
-def _use(row: Any) -> RouteUse:
-    return RouteUse(**plain(row) | {"typical": spread(row["typical"])})

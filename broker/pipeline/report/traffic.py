@@ -9,7 +9,20 @@ from datetime import datetime
 from broker.config.units import count, duration, instant, plural, share, size
 from broker.pipeline.report.digest import INCIDENT_GAP, Digest, LinkRow, LoopRow, Loss, Talker
 from broker.pipeline.report.map import MAP_MAX, NARROW, WIDE, traffic_map
-from broker.pipeline.report.markup import Child, Column, Html, details, element, join, more, name, section, table
+from broker.pipeline.report.markup import (
+    Child,
+    Column,
+    Html,
+    details,
+    element,
+    join,
+    lost,
+    more,
+    name,
+    number,
+    section,
+    table,
+)
 from broker.pipeline.report.plot import legend
 
 _SHOWN = 12
@@ -17,20 +30,20 @@ _LINKS_MAX = 100  # rows of a table of links
 
 
 def map_section(digest: Digest) -> Html:
-    """Instances and links."""
+    """Return the section on instances and links."""
     stations, links = digest.stations, digest.links
     if not stations.rows:
         return section("map", "Traffic map", "No frame was seen at any instance.")
-    lost = digest.extent.lost
+    extent = digest.extent
     loss = (
-        f"{plural(lost, 'frame', 'frames')} of all kinds, not messages alone, {'was' if lost == 1 else 'were'} lost on"
-        f" links{_nowhere(digest)}"
-        if lost
+        f"{plural(extent.lost, 'frame')} of all kinds, not messages alone,"
+        f" {'was' if extent.lost == 1 else 'were'} lost on links{_nowhere(digest)}"
+        if extent.lost
         else "no link is known to have lost a frame"
     )
     shown = f"The {MAP_MAX} instances with most frames are drawn. " if len(stations.rows) > MAP_MAX else ""
     lead = (
-        f"{shown}Initiators stand on the left, targets on the right; a lane is as wide as its frames, and traffic keeps"
+        f"{shown}Initiators are on the left, targets on the right; a lane is as wide as its frames, and traffic keeps"
         f" to the right. In all of this history {loss}.{_open(digest)}"
     )
     figures = [
@@ -49,14 +62,15 @@ def map_section(digest: Digest) -> Html:
 
 
 def losses_section(digest: Digest) -> Html:
-    """On the way from which instance to which next hop transmissions were lost."""
+    """Return the section on transmissions lost between an instance and a next hop."""
     rows = digest.losses.rows
     if not rows:
         words = f"No transmission is known to be lost on a link.{_open(digest)}"
         return section("losses", "Losses by link", words)
     words = (
-        " left an instance and were seen no more. The sender sends such a message again. Shares here are of all frames"
-        f" that were at that instance, wherever they went; those of the map, of what left for one link.{_open(digest)}"
+        " left an instance and were not seen again. The sender sends such a message again. Shares here are of all"
+        f" frames that were at that instance, wherever they went; those of the map, of what left for one link."
+        f"{_open(digest)}"
     )
     lead = join([plural(digest.extent.lost, "transmission"), words])
     rest = details("all links with losses", _losses(rows)) if len(rows) > _SHOWN else None
@@ -64,7 +78,7 @@ def losses_section(digest: Digest) -> Html:
 
 
 def loops_section(digest: Digest) -> Html:
-    """The cycles, each with all frames that went round in it."""
+    """Return the section on cycles, each with all frames in it."""
     rows = digest.loops.rows
     if not rows:
         return section("loops", "Loops", "No frame came to the same gateway twice.")
@@ -109,7 +123,9 @@ def talkers_section(digest: Digest) -> Html:
         lead,
         element("h3", "Services"),
         _talkers(services[:_SHOWN], "Services that send most"),
-        _rest("all pairs of services", services, _talkers(services, "All pairs of services")),
+        details("all pairs of services", _talkers(services, "All pairs of services"))
+        if len(services) > _SHOWN
+        else None,
         more(len(services), digest.services.total),
         element("h3", "Conversations"),
         _talkers(conversations, "Conversations that send most"),
@@ -118,30 +134,24 @@ def talkers_section(digest: Digest) -> Html:
 
 def _nowhere(digest: Digest) -> str:
     """Return the note that some losses are on no lane; empty without any."""
-    number = digest.extent.lost_nowhere
-    if not number:
+    frames = digest.extent.lost_nowhere
+    if not frames:
         return ""
-    return f" ({number:,} on the way to an address of which nothing was heard: they are in no lane)"
+    return f" ({frames:,} sent to an address of an unknown instance: they are in no lane)"
 
 
 def _open(digest: Digest) -> str:
     """Return the note on how many transmissions left too late to be judged; empty without any."""
-    number = digest.extent.under_way
-    if not number:
+    frames = digest.extent.under_way
+    if not frames:
         return ""
-    return f" Of {plural(number, 'transmission')} it is too early to tell: they left so late in this history."
+    return f" Of {plural(frames, 'transmission')} it is not known yet: they left so late in this history."
 
 
 def _links(links: tuple[LinkRow, ...]) -> Html:
     columns = [
-        Column("from"),
-        Column("to"),
-        Column("frames", is_number=True),
-        Column("bytes", is_number=True, is_aside=True),
-        Column("p50", is_number=True, is_aside=True),
-        Column("p95", is_number=True, is_aside=True),
-        Column("lost", is_number=True),
-        Column("of what left for it", is_number=True),
+        *(Column("from"), Column("to"), number("frames"), number("bytes", is_aside=True), number("p50", is_aside=True)),
+        *(number("p95", is_aside=True), number("lost"), number("of what left for it")),
     ]
     rows = (
         (
@@ -151,7 +161,7 @@ def _links(links: tuple[LinkRow, ...]) -> Html:
             size(link.bytes),
             duration(link.transit.p50),
             duration(link.transit.p95),
-            element("span", count(link.lost), class_="bad") if link.lost else "0",
+            lost(link.lost),
             share(link.lost, link.frames + link.lost),
         )
         for link in links
@@ -161,18 +171,15 @@ def _links(links: tuple[LinkRow, ...]) -> Html:
 
 def _losses(losses: Sequence[Loss]) -> Html:
     columns = [
-        Column("from"),
-        Column("next hop"),
-        Column("where that is", is_aside=True),
-        Column("lost", is_number=True),
-        Column("of all frames at “from”", is_number=True),
+        *(Column("from"), Column("next hop"), Column("where that is", is_aside=True)),
+        *(number("lost"), number("of all frames at “from”")),
     ]
     rows = (
         (
             name(loss.from_instance),
             name(loss.next_hop or None),
             name(loss.to_instance or None),
-            element("span", count(loss.lost), class_="bad"),
+            lost(loss.lost),
             share(loss.lost, loss.frames),
         )
         for loss in losses
@@ -214,12 +221,8 @@ def _talkers(talkers: tuple[Talker, ...], caption: str) -> Html:
     most = max((one.bytes for one in talkers), default=1) or 1
     is_single = any(one.conversation for one in talkers)
     columns = [
-        Column("from"),
-        Column("to"),
-        Column("bytes", is_number=True),
-        Column("share of the first", is_aside=True, style="meter"),
-        Column("messages", is_number=True),
-        Column("resent", is_number=True, is_aside=True),
+        *(Column("from"), Column("to"), number("bytes"), Column("share of the first", is_aside=True, style="meter")),
+        *(number("messages"), number("resent", is_aside=True)),
         Column("conversation" if is_single else "dialogs", is_number=not is_single, is_aside=True),
     ]
     rows = (
@@ -239,7 +242,3 @@ def _talkers(talkers: tuple[Talker, ...], caption: str) -> Html:
 
 def _meter(part: float) -> Html:
     return element("span", element("span", style=f"width:{100 * part:.1f}%"), class_="meter", aria_hidden="true")
-
-
-def _rest(words: str, rows: tuple[object, ...], everything: Html) -> Html | None:
-    return details(words, everything) if len(rows) > _SHOWN else None

@@ -1,36 +1,23 @@
-"""The traffic map: instances where they belong, links between them."""
+"""The traffic map: instances in columns, links between them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 
 from broker.pipeline.report.digest import LinkRow, Spread, StationRow
 from broker.pipeline.report.map import NARROW, WIDE, Format, columns, health, traffic_map
 
+SPREAD = Spread(1, 2, 3)
+
 
 def station(instance: str, position: float, *, is_end: bool = False, dropped: int = 0) -> StationRow:
-    return StationRow(instance, 100, 1_000, 100 if is_end else 0, position, dropped, Spread(1, 2, 3))
+    return StationRow(instance, 100, 1_000, 100 if is_end else 0, position, dropped, SPREAD)
 
 
 def link(here: str, there: str, frames: int = 100, lost: int = 0) -> LinkRow:
-    return LinkRow(here, there, frames, 1_000, lost, Spread(1, 2, 3))
-
-
-def crossings(found: Sequence[Sequence[str]], links: Sequence[LinkRow]) -> int:
-    """How often links between neighbouring columns cross."""
-    total = 0
-    for left, right in pairwise(found):
-        ends = [
-            (left.index(one.from_instance), right.index(one.to_instance))
-            for one in links
-            if one.from_instance in left and one.to_instance in right
-        ]
-        total += sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for i, a in enumerate(ends) for b in ends[i + 1 :])
-    return total
+    return LinkRow(here, there, frames, 1_000, lost, SPREAD)
 
 
 def test_columns_go_from_initiators_over_gateways_to_targets() -> None:
@@ -41,24 +28,19 @@ def test_columns_go_from_initiators_over_gateways_to_targets() -> None:
         station("edge-1", 0.35),
         station("source", 0.1, is_end=True),
     ]
+    many = columns([station(f"g{n:02}", n / 40) for n in range(40)], [])
 
     assert [["source"], ["edge-1", "edge-2"], ["core"], ["target"]] == columns(stations, [])
+    assert len(many) <= 5
+    assert 40 == sum(map(len, many))
 
 
-def test_instances_stand_near_their_neighbours() -> None:
+def test_instances_are_near_their_neighbours() -> None:
     stations = [station(f"s{n}", 0, is_end=True) for n in range(6)] + [station(f"g{n}", 0.5) for n in range(6)]
-    links = [link(f"s{n}", f"g{5 - n}") for n in range(6)]
 
-    found = columns(stations, links)
+    left, right = columns(stations, [link(f"s{n}", f"g{5 - n}") for n in range(6)])
 
-    assert 0 == crossings(found, links)
-
-
-def test_many_stages_of_gateways_become_few_columns() -> None:
-    found = columns([station(f"g{n:02}", n / 40) for n in range(40)], [])
-
-    assert len(found) <= 5
-    assert 40 == sum(map(len, found))
+    assert [f"g{5 - int(one[1])}" for one in left] == right
 
 
 @pytest.mark.parametrize(("lost", "state"), [(0, "well"), (1, "ailing"), (2, "sick")])
@@ -76,15 +58,13 @@ def test_lanes_are_as_wide_as_their_traffic(form: Format) -> None:
     assert [form.lane_max / 2, form.lane_max] == found
 
 
-def test_the_map_tells_names_figures_and_losses() -> None:
+def test_the_map_has_names_figures_and_losses() -> None:
     stations = [station("<b>", 0, is_end=True, dropped=3), station("b", 1, is_end=True)]
 
     svg = traffic_map(stations, [link("<b>", "b", 97, 3)], WIDE)
 
-    assert "&lt;b&gt;: 100 frames" in svg
-    assert "3 dropped" in svg
-    assert "&lt;b&gt; to b: 97 frames" in svg
-    assert ">3 %</text>" in svg
+    for words in ("&lt;b&gt;: 100 frames", "3 dropped", "&lt;b&gt; to b: 97 frames", ">3 %</text>"):
+        assert words in svg
     assert "<b>" not in svg
 
 
@@ -94,16 +74,8 @@ def test_links_to_instances_that_are_not_drawn_are_left_out() -> None:
     assert "stroke-width" not in svg
 
 
-def test_links_within_a_column_are_drawn_beside_it() -> None:
-    stations = [station("g1", 0.5), station("g2", 0.5)]
-
-    svg = traffic_map(stations, [link("g1", "g2"), link("g2", "g1")], WIDE)
-
-    assert 2 == svg.count("stroke-width")
-
-
 def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
-    """Those between instances that are farther apart stand out farther, and so does one direction of the same two."""
+    """The farther apart the instances are, the farther out is the lane; and the two directions differ."""
     stations = [station(f"g{place}", 0.5) for place in range(3)]
     links = [link(one, other) for one, other in (("g0", "g1"), ("g1", "g0"), ("g1", "g2"), ("g0", "g2"), ("g2", "g0"))]
 
@@ -115,7 +87,7 @@ def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
 
 
 def test_the_widest_map_fits_a_window_of_1000_pixels_and_the_narrow_one_scrolls() -> None:
-    """What may shrink says so in `min-width`; 910 pixels are left by the margins of page and section."""
+    """`min-width` says how far it may shrink; 910 pixels are left by the margins of page and section."""
     stations = [
         station(f"s{place}", 0.1 + 0.18 * (place - 1) if 0 < place < 6 else place / 6, is_end=place in {0, 6})
         for place in range(7)
@@ -134,6 +106,4 @@ def test_a_long_name_keeps_its_ends() -> None:
     svg = traffic_map([station("gateway-of-the-northern-region-17", 0.5)], [], WIDE)
 
     [shown] = re.findall(r'class="title">([^<]*)<', svg)
-    assert shown.startswith("gateway")
-    assert shown.endswith("-17")
-    assert "…" in shown
+    assert re.fullmatch("gateway.*….*-17", shown)

@@ -14,11 +14,7 @@ AXIS = Timeline(datetime(2026, 3, 1, 12, tzinfo=UTC), 300, 4)
 def heights(svg: str) -> list[float]:
     """How high each step of the first path is."""
     [path] = re.findall(r'<path d="(M0[^"]*)"', svg)
-    return [30 - float(y) for y in re.findall(r"V([\d.]+)H", path)]
-
-
-def widths(svg: str) -> list[float]:
-    return [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', svg)]
+    return [round(30 - float(y), 1) for y in re.findall(r"V([\d.]+)H", path)]
 
 
 def test_the_axis_of_times_is_logarithmic_and_holds_all_of_them() -> None:
@@ -35,21 +31,18 @@ def test_an_axis_of_nothing_or_of_one_time_has_a_length() -> None:
     assert 0 < LogScale([Spread(7, 7, 7)]).x(7) < 100
 
 
-def test_a_strip_tells_its_percentiles() -> None:
+def test_a_strip_has_its_percentiles_as_a_title() -> None:
     strip = LogScale([Spread(10, 100, 1_000)]).strip(Spread(10, 100, 1_000), "gate")
 
     assert "<title>gate: p50 10 µs, p95 100 µs, p99 1 ms</title>" in strip
     assert 'role="img"' in strip
-
-
-def test_a_strip_of_what_is_unknown_says_so() -> None:
     assert '<span class="faint">unknown</span>' == LogScale([]).strip(Spread(), "gate")
 
 
 def test_bars_are_as_high_as_their_counts_and_none_vanishes() -> None:
     svg = bars(Series("no route", (0, 50, 100, 1)), AXIS, kind="drop")
 
-    assert [0, 15, 30, 0.8] == [round(height, 1) for height in heights(svg)]
+    assert [0, 15, 30, 0.8] == heights(svg)
     assert "no route: 151 in all, at most 100 in 5 min, at 2026-03-01 12:10:00" in svg
 
 
@@ -64,15 +57,12 @@ def test_what_was_held_is_drawn_below_the_recommendation() -> None:
 def test_parts_fill_the_whole_and_the_least_of_them_is_seen() -> None:
     svg = parts([("delivered", 10**6, "good"), ("missing", 1, "bad"), ("under way", 0, "warn")], "sent")
 
-    shares = widths(svg)
+    shares = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', svg)]
     assert 2 == len(shares)
     assert 99.8 < sum(shares) < 100.2
     assert shares[1] > 0.9
 
 
-def test_a_time_axis_has_a_beginning_a_middle_and_an_end() -> None:
+def test_axis_and_legend_have_words() -> None:
     assert ["12:00", "12:10", "12:20"] == re.findall(r"\d\d:\d\d", time_axis(AXIS))
-
-
-def test_a_legend_names_colours() -> None:
     assert 'class="key bad"' in legend(("bad", "missing"))

@@ -19,80 +19,59 @@ from broker.pipeline.report.traffic import (
 from tests.support.reported import HOSTILE, digest
 
 
-def test_the_map_comes_wide_and_narrow_with_its_table() -> None:
+def test_the_map_is_wide_and_narrow_with_its_table_and_its_losses() -> None:
     html = map_section(digest())
 
-    assert 'class="scroll wide"' in html
-    assert 'class="scroll narrow"' in html
+    assert all(f'class="scroll {kind}"' in html for kind in ("wide", "narrow"))
     assert "Links as a table" in html
+    assert "of what left for it" in html
     assert f"{digest().extent.lost:,} frames of all kinds, not messages alone, were lost on links." in html
 
 
-def test_losses_on_no_lane_are_told() -> None:
-    """Of an address of which nothing was heard nobody knows whose it is."""
-    html = map_section(replace(digest(), extent=replace(digest().extent, lost_nowhere=7)))
-
-    assert "(7 on the way to an address of which nothing was heard: they are in no lane)" in html
-
-
-def test_sums_are_not_those_of_the_rows_that_are_shown() -> None:
-    """There are more ways and links than a table has rows."""
-    extent = replace(digest().extent, lost=9_876, looped=900)
-    more = replace(digest(), extent=extent, loops=replace(digest().loops, total=201))
-
-    assert "9,876 transmissions left an instance" in losses_section(more)
-    assert "9,876 frames" in map_section(more)
-    assert "900 frames came to a gateway again, in at least 1 circle" in loops_section(more)
-
-
-def test_losses_are_by_link() -> None:
+def test_losses_are_by_link_and_their_share_is_of_the_instance() -> None:
     one = digest().losses.rows[0]
 
     html = losses_section(digest())
 
-    assert one.from_instance in html
-    assert one.next_hop in html
-    assert f"{one.lost:,}" in html
+    assert all(words in html for words in (one.from_instance, one.next_hop, f"{one.lost:,}"))
+    assert "of all frames at “from”" in html
+    assert "Shares here are of all frames that were at that instance, wherever they went" in html
 
 
-def test_the_two_shares_of_a_loss_say_what_they_are_of() -> None:
-    """One is of all frames at the instance, the other of what left it for one link: the same loss, two figures."""
-    links, losses = map_section(digest()), losses_section(digest())
+def test_sums_are_not_those_of_the_rows_that_are_shown() -> None:
+    extent = replace(digest().extent, lost=9_876, looped=900, lost_nowhere=7)
+    more = replace(digest(), extent=extent, loops=replace(digest().loops, total=201))
 
-    assert "of what left for it" in links
-    assert "of all frames at “from”" in losses
-    assert "Shares here are of all frames that were at that instance, wherever they went" in losses
+    assert "9,876 transmissions left an instance" in losses_section(more)
+    assert "9,876 frames" in map_section(more)
+    assert "(7 sent to an address of an unknown instance: they are in no lane)" in map_section(more)
+    assert "900 frames came to a gateway again, in at least 1 circle" in loops_section(more)
 
 
-def test_what_left_too_late_to_be_called_lost_is_told() -> None:
+def test_what_left_too_late_to_be_called_lost_is_mentioned() -> None:
     extent = replace(digest().extent, under_way=3)
 
     for lossy in (digest().losses, Listing()):
-        told = replace(digest(), losses=lossy, extent=extent)
-        assert "Of 3 transmissions it is too early to tell" in losses_section(told)
-        assert "Of 3 transmissions it is too early to tell" in map_section(told)
+        found = replace(digest(), losses=lossy, extent=extent)
+        assert "Of 3 transmissions it is not known yet" in losses_section(found)
+        assert "Of 3 transmissions it is not known yet" in map_section(found)
 
 
-def test_a_loop_is_told_as_its_circle() -> None:
-    html = loops_section(digest())
-
-    assert "48 frames came to a gateway again, in 1 circle" in html
-    assert 3 == html.count('class="again"')
-    assert "48 dropped: hops exhausted" in html
-
-
-def test_frames_in_the_same_circle_are_told_together() -> None:
+def test_frames_in_one_circle_are_one_entry_however_they_ended() -> None:
     one = digest().loops.rows[0]
     other = replace(one, path=("far", one.path[2], one.path[1], one.path[2]), frames=2, end="lost", reason=None)
 
-    html = loops_section(replace(digest(), loops=Listing((one, other), 2), extent=replace(digest().extent, looped=50)))
+    html = loops_section(digest())
+    both = loops_section(replace(digest(), loops=Listing((one, other), 2), extent=replace(digest().extent, looped=50)))
 
-    assert "50 frames came to a gateway again, in 1 circle" in html
-    assert "48 dropped: hops exhausted, 2 lost" in html
+    assert "48 frames came to a gateway again, in 1 circle" in html
+    assert 3 == html.count('class="again"')
+    assert "50 frames came to a gateway again, in 1 circle" in both
+    assert "48 dropped: hops exhausted, 2 lost" in both
 
 
-def test_incidents_in_the_same_circle_are_told_one_by_one() -> None:
-    """An hour lies between them; the second is told by two ways that overlap."""
+def test_incidents_in_one_circle_are_listed_one_by_one() -> None:
+    """An hour lies between them; the second has two ways that overlap."""
     one = digest().loops.rows[0]
     assert one.first_at is not None
     assert one.last_at is not None
