@@ -64,6 +64,7 @@ HELD = (
     "broker/journal",
     "broker/observe",
     "broker/protocol",
+    "broker/pipeline",
     "broker/ratelimit.py",
     "broker/routing",
     "broker/security",

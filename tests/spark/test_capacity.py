@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.errors import PipelineError
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.pipeline.capacity import MARGIN, ROUNDING, capacity
-from broker.pipeline.results import CAPACITY
 from tests.spark.visiting import START, visits
 
 SECOND = 1_000_000
@@ -42,13 +41,6 @@ def swept(spark: SparkSession, *rows: Row) -> list[tuple[Any, ...]]:
     return levels(capacity(visits(spark, *rows), window_seconds=1))
 
 
-def test_schema_is_that_of_the_contract(spark: SparkSession) -> None:
-    """Names and types."""
-    found = capacity(visits(spark, held(0, 1))).schema
-
-    assert [(field.name, field.dataType) for field in found] == [(field.name, field.dataType) for field in CAPACITY]
-
-
 def test_frames_that_overlap_are_held_at_once(spark: SparkSession) -> None:
     """The peak of frames and that of bytes may be at different instants."""
     rows = (held(0, 10), held(5, 15), held(100, 200, bytes=1000))
@@ -57,7 +49,6 @@ def test_frames_that_overlap_are_held_at_once(spark: SparkSession) -> None:
 
 
 def test_at_one_instant_what_leaves_goes_first(spark: SparkSession) -> None:
-    """One frame makes room for the next."""
     assert swept(spark, held(0, 10), held(10, 20), held(20, 30)) == [("a", 0, 1, 100, 1, 100)]
 
 
@@ -79,13 +70,6 @@ def test_frame_counts_in_every_window_that_it_touches(spark: SparkSession) -> No
         ("a", 2, 2, 200, 2, 200),
         ("a", 3, 1, 100, None, None),
     ]
-
-
-def test_instances_and_windows_are_apart(spark: SparkSession) -> None:
-    """What one instance holds is nothing to another."""
-    rows = (held(0, 10), held(0, 10, instance="b"), held(SECOND, SECOND + 1))
-
-    assert swept(spark, *rows) == [("a", 0, 1, 100, 1, 100), ("a", 1, 1, 100, 1, 100), ("b", 0, 1, 100, 1, 100)]
 
 
 def test_only_what_waits_in_the_pool_counts(spark: SparkSession) -> None:
@@ -116,17 +100,18 @@ def test_recommendation_has_overhead_and_margin(spark: SparkSession) -> None:
 
 
 def test_headroom_without_and_with_too_small_a_pool(spark: SparkSession) -> None:
-    """Null, and nothing."""
     rows = visits(spark, held(0, 10))
 
     (unknown,), (none,) = capacity(rows).collect(), capacity(rows, pool_bytes=1).collect()
 
     assert (unknown.headroom, none.headroom) == (None, 0.0)
     assert unknown.recommended_bytes == ROUNDING
+    with pytest.raises(PipelineError, match="a pool of 0 bytes; give"):
+        capacity(rows, pool_bytes=0)
 
 
-def test_who_followed_some_dialogs_only_is_recommended_nothing(spark: SparkSession) -> None:
-    """What the others held is not known: a hundredth of the frames would make a pool look empty."""
+def test_nothing_is_recommended_where_only_some_dialogs_were_followed(spark: SparkSession) -> None:
+    """The amount that the others held is not known."""
     rows = visits(spark, held(0, 10, bytes=5_000_000), held(0, 10, instance="b", bytes=5_000_000))
 
     found = {row.instance: row for row in capacity(rows, pool_bytes=10_000_000, sampled={"a"}).collect()}
@@ -134,12 +119,6 @@ def test_who_followed_some_dialogs_only_is_recommended_nothing(spark: SparkSessi
     assert (found["a"].peak_bytes, found["a"].recommended_bytes, found["a"].headroom) == (5_000_000, None, None)
     assert found["b"].recommended_bytes > 5_000_000
     assert found["b"].headroom == pytest.approx(0.5, abs=0.01)
-
-
-def test_pool_of_no_size_is_refused(spark: SparkSession) -> None:
-    """With what to do."""
-    with pytest.raises(PipelineError, match="a pool of 0 bytes; give"):
-        capacity(visits(spark, held(0, 1)), pool_bytes=0)
 
 
 def test_against_an_oracle(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Which files are read, and what is told of the others."""
+"""Which files are read, and what is reported of the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rewritten(path: Path, *, without: str = "", version: int = 1, more: str = ""
 
 
 def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Path) -> None:
-    """Good, copied, broken off, empty, foreign, older, newer; what is hidden is nobody's business."""
+    """Good, copied, broken off, empty, foreign, older, newer; hidden files are skipped."""
     good = journalling.write(tmp_path, *journalling.passage(1), shed=3)
     older = journalling.write(tmp_path, *journalling.passage(2))
     newer = journalling.write(tmp_path, *journalling.passage(3), sample=0.5)
@@ -44,26 +44,23 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
 
     found = inventory.take([tmp_path])
     rows = inventory.read(spark, (state.path for state in found.readable)).collect()
-    told = found.summary()
+    summary = found.summary()
 
     expected = {"found": 7, "read": 3, "rows": 9, "copy": 1, "damaged": 2, "foreign": 1, "older": 1, "newer": 1}
-    assert expected == {name: told[name] for name in expected}
-    assert {"a": 3} == told["shed_records"]
+    assert expected == {name: summary[name] for name in expected}
+    assert {"a": 3} == summary["shed_records"]
     assert {1, 2, 3} == {int.from_bytes(row.message_id, "big") for row in rows}
     assert VISIT.names == rows[0].__fields__
     assert {"empty.parquet", "half.parquet", "other.parquet", "z-copy.parquet"} == {
-        Path(one["file"]).name for one in told["left_out"]
+        Path(one["file"]).name for one in summary["left_out"]
     }
-    lines = inventory.sentences(told)
+    lines = inventory.sentences(summary)
     assert "3 files of 1 instances read, 9 visits" == lines[0]
     assert "a shed 3 records because its buffer was full: figures lack them" in lines
     assert any("the samples differ (a 0.5/1.0)" in line for line in lines)
-
-
-def test_nothing_wrong_is_one_line(tmp_path: Path) -> None:
-    journalling.write(tmp_path, *journalling.passage(1))
-
-    assert ["1 files of 1 instances read, 3 visits"] == inventory.sentences(inventory.take([tmp_path]).summary())
+    assert ["1 files of 1 instances read, 3 visits"] == inventory.sentences(inventory.judge_all([good]).summary())
+    with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory"):
+        inventory.take([tmp_path / "nowhere"])
 
 
 def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> None:
@@ -97,12 +94,8 @@ def test_many_small_files_are_few_tasks(spark: SparkSession, tmp_path: Path) -> 
     frame = inventory.read(spark, [first, *others])
 
     assert (2, 300) == (frame.rdd.getNumPartitions(), frame.count())
-
-
-def test_no_file_is_no_visit(spark: SparkSession) -> None:
-    frame = inventory.read(spark, [])
-
-    assert (VISIT, 0) == (frame.schema, frame.count())
+    none = inventory.read(spark, [])
+    assert (VISIT, 0) == (none.schema, none.count())
 
 
 @pytest.mark.parametrize(
@@ -126,8 +119,3 @@ def test_the_journals_tell_up_to_the_earliest_of_their_ends(
     ]
 
     assert (None if horizon is None else horizon * 1_000_000) == inventory.Inventory(states).horizon_us()
-
-
-def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory"):
-        inventory.take([tmp_path / "nowhere"])

@@ -1,9 +1,8 @@
-"""The page of the pipeline tells every column of every result."""
+"""Results: their page, and how they are written so that a reader sees a whole one or none."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,110 +15,79 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from broker.errors import PipelineError
 from broker.flow import COLUMNS
-from broker.pipeline import results as result
+from broker.pipeline import results
 from broker.pipeline.jobs import JOBS
-from broker.pipeline.results import BEGIN, MEANINGS, RESULTS, VISIT, renew_page
+from broker.pipeline.results import MEANINGS, RESULTS, VISIT
+from tools.pipeline_page import renew_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
 
-def test_the_page_is_what_would_be_written() -> None:
-    """Else: python -m broker.pipeline.results docs/pipeline.md."""
+def test_the_page_has_every_column_of_every_result() -> None:
     text = PAGE.read_text(encoding="utf-8")
 
     assert renew_page(text) == text
-
-
-def test_every_result_and_column_has_its_row() -> None:
-    text = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2]
-
     assert list(JOBS) == list(RESULTS)
-    assert list(RESULTS) == re.findall(r"^### (\w+)$", text, re.MULTILINE)
-    assert [name for schema in RESULTS.values() for name in schema.names] == re.findall(
-        r"^\| (\w+) \| [a-z][^|]* \| [^|]{4,} \|$", text, re.MULTILINE
-    )  # fmt: skip
-    assert {name: schema.names for name, schema in RESULTS.items()} == {
-        name: list(says) for name, says in MEANINGS.items()
-    }  # fmt: skip
+    assert all(len(meaning) > 3 for meanings in MEANINGS.values() for meaning in meanings.values())
 
 
-@pytest.mark.parametrize("page", ["no marker", BEGIN])
-def test_a_page_without_markers_is_refused(page: str) -> None:
-    with pytest.raises(ValueError, match="lacks"):
-        renew_page(page)
-
-
-# --- test_result ---
-# Results that appear whole.
+def test_columns_are_those_of_a_flow_record_and_may_be_null() -> None:
+    """Spark trusts a column that must not be null."""
+    assert [one.name for one in COLUMNS] == VISIT.names
+    assert all(field.nullable for schema in RESULTS.values() for field in schema)
 
 
 def test_a_result_replaces_the_one_before(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "out" / "paths"
 
-    first = result.write(spark.range(5), target, lambda: {"run": 1})
-    second = result.write(spark.range(3), target, lambda: {"run": 2})
+    first = results.write(spark.range(5), target, lambda: {"run": 1})
+    second = results.write(spark.range(3), target, lambda: {"run": tmp_path})
 
     assert (5, 3) == (first, second)
-    assert 3 == spark.read.parquet(str(target)).count() == result.rows(target)
-    assert {"run": 2} == json.loads((target / result.REPORT).read_text())
+    assert 3 == spark.read.parquet(str(target)).count() == results.rows(target)
+    assert {"run": str(tmp_path)} == json.loads((target / results.REPORT).read_text())
     assert [target] == list(target.parent.iterdir())
+    assert 0 == results.write(spark.range(0), target, dict)
+    assert ["id"] == spark.read.parquet(str(target)).columns
 
 
 def test_no_dictionary_is_tried_for_what_hardly_comes_twice(spark: SparkSession, tmp_path: Path) -> None:
-    """Not even where it would pay, as here; other columns have one there."""
     two = F.col("id") % 2
     rows = spark.range(1000, numPartitions=1).select(two.alias("message_id"), two.alias("kind"))
 
-    result.write(rows, tmp_path / "paths", dict)
+    results.write(rows, tmp_path / "paths", dict)
 
     (file,) = (tmp_path / "paths").glob("*.parquet")
-    columns = pq.read_metadata(file).row_group(0)
-    is_told = {columns.column(one).path_in_schema: columns.column(one).has_dictionary_page for one in range(2)}
-    assert {"message_id": False, "kind": True} == is_told
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(number) for number in range(2)]
+    assert {"message_id": False, "kind": True} == {one.path_in_schema: one.has_dictionary_page for one in columns}
 
 
 def test_the_one_before_stays_when_a_job_fails(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "paths"
-    result.write(spark.range(5), target, dict)
+    results.write(spark.range(5), target, dict)
 
     with pytest.raises(PySparkException):
-        result.write(spark.range(3).select(F.raise_error(F.lit("no"))), target, dict)
-    result.write(spark.range(2), tmp_path / "routes", dict)
+        results.write(spark.range(3).select(F.raise_error(F.lit("no"))), target, dict)
+    results.write(spark.range(2), tmp_path / "routes", dict)
 
     assert 5 == spark.read.parquet(str(target)).count()
 
 
-def test_what_a_killed_run_left_is_removed(spark: SparkSession, tmp_path: Path) -> None:
-    """Under whatever name, but not that of another result."""
+def test_a_run_repairs_what_killed_runs_left(spark: SparkSession, tmp_path: Path) -> None:
+    """Unfinished ones are removed; one that was moved away is back, unless another is in its place."""
     left, other = tmp_path / ".unfinished-paths-0a1b", tmp_path / ".unfinished-routes-0a1b"
     left.mkdir()
     other.mkdir()
-
-    result.write(spark.range(1), tmp_path / "paths", dict)
-
+    results.write(spark.range(5), tmp_path / "paths", dict)
     assert (False, True) == (left.exists(), other.exists())
+    (tmp_path / "paths").rename(tmp_path / ".replaced-paths")
 
-
-def test_a_result_that_a_killed_run_moved_away_is_put_back(spark: SparkSession, tmp_path: Path) -> None:
-    """It was killed between its two renames: nothing was in place."""
-    target = tmp_path / "paths"
-    result.write(spark.range(5), target, dict)
-    target.rename(tmp_path / ".replaced-paths")
-
-    with result.held(tmp_path, ["paths"]):
-        assert 5 == result.rows(target)
-
-    assert not (tmp_path / ".replaced-paths").exists()
-
-
-def test_what_was_replaced_is_removed_once_the_new_one_is_in_place(tmp_path: Path) -> None:
-    (tmp_path / "paths").mkdir()
+    with results.held(tmp_path, ["paths"]):
+        assert 5 == results.rows(tmp_path / "paths")
     (tmp_path / ".replaced-paths").mkdir()
-
-    with result.held(tmp_path, ["paths"]):
-        pass
-
-    assert {"paths", result.LOCK} == {path.name for path in tmp_path.iterdir()}
+    with results.held(tmp_path, ["paths"]):
+        assert {"paths", other.name, results.LOCK} == {path.name for path in tmp_path.iterdir()}
 
 
 def test_one_process_writes_results_to_a_directory(tmp_path: Path) -> None:
@@ -131,36 +99,25 @@ def test_one_process_writes_results_to_a_directory(tmp_path: Path) -> None:
     assert other.stdout is not None
     assert "mine\n" == other.stdout.readline()
 
-    with pytest.raises(
-        PipelineError, match=r"another process writes results to .*; wait for it, or give another --out"
-    ):
-        result.held(tmp_path, []).__enter__()
+    with pytest.raises(PipelineError, match=r"another process writes results to .*; wait for it, or give another"):
+        results.held(tmp_path, []).__enter__()
     other.communicate("")
-    with result.held(tmp_path, []):
+    with results.held(tmp_path, []):
         assert 0 == other.returncode
 
 
-def test_a_result_without_rows_has_a_schema(spark: SparkSession, tmp_path: Path) -> None:
-    assert 0 == result.write(spark.range(0), tmp_path / "paths", dict)
-    assert ["id"] == spark.read.parquet(str(tmp_path / "paths")).columns
+def test_a_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "deep" / "a.html"
+    results.write_whole(target, "first")
+    seen: list[str] = []
+    real = Path.rename
 
+    def rename(path: Path, to: Path) -> Path:
+        seen.append(target.read_text(encoding="utf-8"))
+        return real(path, to)
 
-def test_json_appears_whole(tmp_path: Path) -> None:
-    result.write_json(tmp_path / "deep" / "a.json", {"at": tmp_path})
+    monkeypatch.setattr(Path, "rename", rename)
+    results.write_whole(target, "second")
 
-    assert {"at": str(tmp_path)} == json.loads((tmp_path / "deep" / "a.json").read_text())
-    assert 1 == len(list((tmp_path / "deep").iterdir()))
-
-
-# --- test_schema ---
-# What the jobs read and write.
-
-
-def test_the_pipeline_reads_the_columns_of_a_flow_record() -> None:
-    """In their order."""
-    assert [one.name for one in COLUMNS] == VISIT.names
-
-
-def test_every_column_of_a_result_may_be_missing() -> None:
-    """Spark takes a column that must not be null at its word."""
-    assert all(field.nullable for schema in RESULTS.values() for field in schema)
+    assert (["first"], "second") == (seen, target.read_text(encoding="utf-8"))
+    assert [target] == list(target.parent.iterdir())

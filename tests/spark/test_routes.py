@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.pipeline import routes as failover
-from broker.pipeline.results import ROUTES
 from broker.pipeline.routes import failovers, routes
 from tests.spark.visiting import START, visits
 
@@ -44,14 +43,9 @@ def test_other_route_to_the_same_next_hop_is_another_way(spark: SparkSession) ->
     assert moved(spark, way("x"), way("x", route="s"), way("x", route="s", route_table="t"), way(None)) == [1, 2, 3]
 
 
-def test_dialogs_directions_and_instances_are_apart(spark: SparkSession) -> None:
-    """Each has its own way."""
-    assert moved(spark, way("x"), way("y", conversation_id=2), way("z", from_target=True), way("q", instance="b")) == []
-
-
-def test_only_frames_that_left_count(spark: SparkSession) -> None:
-    """What is delivered or dropped took no way."""
-    rows = (way("x"), way(None, outcome="delivered", route=None), way(None, outcome="dropped"), way("x"))
+def test_frames_of_other_dialogs_and_frames_that_did_not_leave_do_not_count(spark: SparkSession) -> None:
+    others = (way("y", conversation_id=2), way("z", from_target=True), way("q", instance="b"))
+    rows = (way("x"), way(None, outcome="delivered", route=None), way(None, outcome="dropped"), *others, way("x"))
 
     assert moved(spark, *rows) == []
 
@@ -113,14 +107,6 @@ def by_key(result: DataFrame) -> dict[Key, Row]:
 def asked(spark: SparkSession, *rows: Row) -> dict[Key, Row]:
     """In windows of a second."""
     return by_key(routes(visits(spark, *rows), window_seconds=1))
-
-
-def test_schema_is_that_of_the_contract(spark: SparkSession) -> None:
-    """Names and types."""
-    found = routes(visits(spark, {})).schema
-    expected = [(field.name, field.dataType.simpleString()) for field in ROUTES]
-
-    assert [(field.name, field.dataType.simpleString()) for field in found] == expected
 
 
 def test_frames_bytes_and_residence(spark: SparkSession) -> None:

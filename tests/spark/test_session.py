@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.pipeline import session
-from broker.pipeline import session as java
 from broker.pipeline.results import VISIT
 from broker.pipeline.session import SessionOptions
 from tests.spark import visiting
@@ -36,17 +35,14 @@ def test_partitions_are_two_a_core_on_this_machine(master: str, partitions: str 
     assert partitions == session.settings(SessionOptions(master=master)).get("spark.sql.shuffle.partitions")
 
 
-def test_a_setting_of_the_user_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = session.settings(SessionOptions(driver_memory="3g", conf={"spark.sql.shuffle.partitions": "7"}))
-
-    assert ("3g", "7") == (told["spark.driver.memory"], told["spark.sql.shuffle.partitions"])
-
-
-def test_what_spark_submit_decides_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its Java runs already."""
+def test_the_user_and_spark_submit_have_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = session.settings(SessionOptions(driver_memory="3g", conf={"spark.sql.shuffle.partitions": "7"}))
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    submitted = session.settings(SessionOptions())
 
-    assert {"spark.master", "spark.driver.memory"}.isdisjoint(session.settings(SessionOptions()))
+    assert ("3g", "7") == (asked["spark.driver.memory"], asked["spark.sql.shuffle.partitions"])
+    assert {"spark.master", "spark.driver.memory"}.isdisjoint(submitted)
+    assert session.MEMORY_MIN_MIB <= session.memory_default_mib() <= session.MEMORY_MAX_MIB
 
 
 def test_only_what_runs_very_often_is_compiled_twice() -> None:
@@ -66,14 +62,14 @@ def test_a_file_is_opened_without_asking_its_pages_for_a_filter(spark: SparkSess
     assert "false" == spark.conf.get("spark.sql.parquet.filterPushdown")
 
 
-def test_the_default_heap_is_between_one_and_eight_gibibytes() -> None:
-    assert session.MEMORY_MIN_MIB <= session.memory_default_mib() <= session.MEMORY_MAX_MIB
-
-
-def test_a_session_prints_nothing(tmp_path: Path) -> None:
+def test_a_session_prints_nothing_and_one_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
     """Started, used and stopped, on a host whose name does not resolve or does."""
     program = (
+        "from broker.errors import PipelineUnavailableError\n"
         "from broker.pipeline.session import *\n"
+        "try: start(SessionOptions(driver_memory='much'))\n"
+        "except PipelineUnavailableError as error: print(error)\n"
+        "print('---', file=sys.stderr, flush=True)\n"
         "spark = start(SessionOptions(master='local[1]', driver_memory='512m'))\n"
         "print(spark.range(3).count())\n"
         "spark.stop()"
@@ -81,25 +77,14 @@ def test_a_session_prints_nothing(tmp_path: Path) -> None:
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
 
-    assert ("3\n", "") == (done.stdout, done.stderr)
-
-
-def test_a_spark_that_does_not_start_is_told(tmp_path: Path) -> None:
-    program = (
-        "from broker.errors import PipelineUnavailableError\n"
-        "from broker.pipeline.session import *\n"
-        "try: start(SessionOptions(driver_memory='much'))\n"
-        "except PipelineUnavailableError as error: print(error)"
-    )
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
-
-    assert done.stdout.startswith("the pipeline cannot run: ")
-    assert "--driver-memory" in done.stdout
+    refusal, count = done.stdout.splitlines()
+    assert refusal.startswith("the pipeline cannot run: ")
+    assert "--driver-memory" in refusal
+    assert ("3", "\n") == (count, done.stderr.partition("---")[2])
 
 
 def _thresholds(*options: str) -> dict[str, int]:
     """What a Java makes of some options, by name."""
-    asked = [str(java.find() / "bin" / "java"), *options, "-XX:+PrintFlagsFinal", "-version"]
+    asked = [str(session.find() / "bin" / "java"), *options, "-XX:+PrintFlagsFinal", "-version"]
     told = subprocess.run(asked, capture_output=True, text=True, check=True)
     return {name: int(value) for name, value in re.findall(r"(Tier4\w+Threshold) += (\d+)", told.stdout)}

@@ -1,16 +1,10 @@
-"""
-Every job on synthetic histories: what it finds is what is true of them, and what DuckDB finds.
-
-The truth is known from how a history was made; DuckDB reads the same files and shares nothing with Spark.
-"""
+"""Every job on synthetic histories: what it finds is what is true of them, known from how they were made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,10 +13,8 @@ from broker.pipeline.capacity import capacity
 from broker.pipeline.dialogs import dialogs
 from broker.pipeline.paths import paths
 from broker.pipeline.reconcile import reconcile
-from broker.pipeline.results import CAPACITY, DIALOGS, PATHS, RECONCILE, ROUTES
 from broker.pipeline.routes import routes
-from tests.support import duck
-from tests.support.synthetic import History, history
+from tests.support.synthetic import History, history, in_order
 
 SCENARIOS: dict[str, dict[str, Any]] = {
     "plain": {"doubled": 0.3, "abandoned": 0.01},
@@ -31,6 +23,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "sampled": {"sample": 0.3, "seed": 6},
 }
 GRACE = 60
+FLOW = ("conversation_id", "from_target")
 Rows = list[dict[str, Any]]
 
 
@@ -39,36 +32,25 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return history(tmp_path_factory.mktemp("history") / "h", **SCENARIOS[request.param])
 
 
-def visits_of(spark: SparkSession, made: History) -> DataFrame:
-    """As the pipeline reads them: bad files are left out by their footers."""
-    found = inventory.take([made.directory])
-    return inventory.read(spark, (state.path for state in found.readable))
+def found_by(
+    spark: SparkSession, job: Callable[..., DataFrame], made: History, *key: str, **options: Any
+) -> list[dict[str, Any]]:
+    """The result of a job as the pipeline reads the files: bad ones are left out by their footers."""
+    states = inventory.take([made.directory]).readable
+    visits = inventory.read(spark, (state.path for state in states))
+    return in_order(job(visits, **options).toArrow().to_pylist(), key)
 
 
-def rows(table: pa.Table, key: tuple[str, ...], without: tuple[str, ...] = ()) -> Rows:
-    """In the order of the key; maps as dictionaries, missing ones as empty."""
-    told = duck.rows(table, *key)
-    for row in told:
-        for name in without:
-            row.pop(name, None)
-        if "drops_by_reason" in row:
-            row["drops_by_reason"] = dict(row["drops_by_reason"] or ())
-    return told
+def only(rows: Rows, *names: str) -> Rows:
+    return [{name: row[name] for name in names} for row in rows]
 
 
-def found_by(spark: SparkSession, job: Callable[..., DataFrame], made: History, **options: Any) -> pa.Table:
-    return job(visits_of(spark, made), **options).toArrow()
-
-
-def test_the_files_of_a_history_are_sorted_out(made: History) -> None:
-    """What is read is what there is to read, and every bad file is told by what is wrong with it."""
+def test_files_are_read_or_left_out_by_their_footers(made: History) -> None:
     found = inventory.take([made.directory])
 
     summary = found.summary()
     bad = list(made.told["bad_files"].values())
-    assert sorted(str(state.path) for state in found.readable) == [
-        file for file in made.files if "newer" not in bad or Path(file).exists()
-    ]
+    assert made.files == sorted(state.path for state in found.readable)
     assert [bad.count(why) for why in ("copy", "truncated", "foreign", "newer")] == [
         summary[why] for why in ("copy", "damaged", "foreign", "newer")
     ]
@@ -76,82 +58,62 @@ def test_the_files_of_a_history_are_sorted_out(made: History) -> None:
 
 
 def test_paths(spark: SparkSession, made: History) -> None:
-    """Every column of every transmission."""
-    key = ("message_id",)
+    truth = made.rows("transmissions", "message_id")
+    names = [name for name in truth[0] if name != "last_left_at"]
 
-    found = rows(found_by(spark, paths, made, grace_seconds=GRACE), key)
+    found = found_by(spark, paths, made, "message_id", grace_seconds=GRACE)
 
-    assert set(PATHS.names) == set(found[0])
-    assert rows(made.truth("transmissions").drop_columns(["fate", "last_left_at"]), key) == found
-    assert rows(duck.paths(made.files), key) == found
+    assert only(truth, *names) == only(found, *names)
 
 
 def test_dialogs(spark: SparkSession, made: History) -> None:
-    """Every column but the instances; the counts are the true ones."""
-    key = ("conversation_id", "from_target")
-    without = ("from_instance", "to_instance")
+    names = (*FLOW, "transmissions", "resends", "duplicates", "drops", "bytes", "first_at", "last_at")
 
-    found = rows(found_by(spark, dialogs, made), key, without)
+    found = found_by(spark, dialogs, made, *FLOW)
 
-    assert set(DIALOGS.names) - set(without) == set(found[0])
-    assert rows(duck.dialogs(made.files), key) == found
-    same = ("transmissions", "resends", "duplicates", "drops", "bytes", "first_at", "last_at", *key)
-    truth = rows(made.truth("flows"), key)
-    assert [{name: row[name] for name in same} for row in truth] == [
-        {name: row[name] for name in same} for row in found
-    ]
+    assert only(made.rows("flows", *FLOW), *names) == only(found, *names)
 
 
 def test_reconcile(spark: SparkSession, made: History) -> None:
-    """Every column; the counts are the true ones, and so are the places that are missing."""
-    key = ("conversation_id", "from_target")
+    """The counts, and the places that are missing."""
+    found = [row for row in found_by(spark, reconcile, made, *FLOW, grace_seconds=GRACE) if row["conversation_id"]]
 
-    found = rows(found_by(spark, reconcile, made, grace_seconds=GRACE), key)
-
-    assert set(RECONCILE.names) == set(found[0])
-    assert rows(duck.reconcile(made.files), key) == found
-    truth = rows(made.truth("flows"), key)
     counts = {name: name for name in ("sent", "delivered", "acknowledged", "under_way", "missing", "doubled", "lost")}
     counts |= {"transmissions": "transmissions", "resent": "resends", "dropped": "drops", "duplicates": "duplicates"}
-    by_dialog = [row for row in found if row["conversation_id"] is not None]
-    assert [[row[name] for name in counts.values()] for row in truth] == [
-        [row[name] for name in counts] for row in by_dialog
+    assert [[row[name] for name in counts.values()] for row in made.rows("flows", *FLOW)] == [
+        [row[name] for name in counts] for row in found
     ]
-    missing = [row for row in made.truth("undelivered").to_pylist() if row["is_missing"]]
-    assert {(*(row[name] for name in key), row["sequence_number"], row["fragment_number"]) for row in missing} == {
-        (*(row[name] for name in key), one["sequence_number"], one["fragment_number"])
-        for row in by_dialog
+    missing = [row for row in made.rows("undelivered") if row["is_missing"]]
+    place = ("sequence_number", "fragment_number")
+    assert {tuple(row[name] for name in (*FLOW, *place)) for row in missing} == {
+        (*(row[name] for name in FLOW), *(one[name] for name in place))
+        for row in found
         for one in row["problems"]
         if one["problem"] == "missing"
     }
 
 
 def test_routes(spark: SparkSession, made: History) -> None:
-    """Every column; frames, bytes and drops are the true ones."""
     key = ("instance", "route_table", "route", "window_start")
-
-    found = rows(found_by(spark, routes, made), key)
-
-    assert set(ROUTES.names) == set(found[0])
-    assert rows(duck.routes(made.files), key) == found
     truth: dict[tuple[Any, ...], list[int]] = {}
-    for row in made.truth("routes").to_pylist():
+    for row in made.rows("routes"):
         if row["outcome"] != "acknowledged":
             sums = truth.setdefault(tuple(row[name] for name in key), [0, 0, 0])
             dropped = row["frames"] if row["outcome"] == "dropped" else 0
             for place, count in enumerate((row["frames"], row["bytes"], dropped)):
                 sums[place] += count
-    told = {tuple(row[name] for name in key): [row[name] for name in ("frames", "bytes", "drops")] for row in found}
-    assert truth == told
+
+    found = found_by(spark, routes, made)
+
+    assert truth == {
+        tuple(row[name] for name in key): [row[name] for name in ("frames", "bytes", "drops")] for row in found
+    }
 
 
 def test_capacity(spark: SparkSession, made: History) -> None:
-    """Every column but the headroom, which is not asked for; the peaks are the true ones."""
     key = ("instance", "window_start")
+    truth = made.rows("capacity", *key)
 
-    found = rows(found_by(spark, capacity, made), key, ("headroom",))
+    found = found_by(spark, capacity, made, *key)
 
-    assert set(CAPACITY.names) - {"headroom"} == set(found[0])
-    assert rows(duck.capacity(made.files), key) == found
-    truth = rows(made.truth("capacity"), key)
-    assert truth == [{name: row[name] for name in truth[0]} for row in found]
+    assert truth == only(found, *truth[0])

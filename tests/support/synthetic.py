@@ -24,17 +24,25 @@ class History:
     told: dict[str, Any]
 
     @property
-    def files(self) -> list[str]:
+    def files(self) -> list[Path]:
         """Those that a reader has to read, each once."""
-        bad = {name for name, why in self.told["bad_files"].items() if why in REFUSED}
-        every = sorted(self.directory.glob("date=*/hour=*/*.parquet"))
-        return [str(path) for path in every if str(path.relative_to(self.directory)) not in bad]
+        refused = {self.directory / name for name, why in self.told["bad_files"].items() if why in REFUSED}
+        return sorted(set(self.directory.glob("date=*/hour=*/*.parquet")) - refused)
+
+    def rows(self, name: str, *key: str) -> list[dict[str, Any]]:
+        """The rows of a table of the truth, in the order of the key."""
+        return in_order(self.truth(name).to_pylist(), key)
 
     def truth(self, name: str) -> pa.Table:
         """One of the tables of the truth."""
         path = self.directory / synthetic.TRUTH / name
         table = pq.read_table(path if path.is_dir() else path.with_suffix(".parquet"))
         return pa.Table.from_arrays([_plain(column) for column in table.columns], names=table.column_names)
+
+
+def in_order(rows: list[dict[str, Any]], key: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rows in the order of a key, which may be null."""
+    return sorted(rows, key=lambda row: tuple(str(row[name]) for name in key))
 
 
 def history(directory: Path, **asked: Any) -> History:

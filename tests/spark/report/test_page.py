@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,14 +22,21 @@ from tests.support.reported import FIRST, digest
 
 def test_elements_are_escaped_and_spelt_as_html_has_them() -> None:
     hostile = "\"><script>'&"
-    words = {"class_": "a", "aria_label": "b", "viewBox": "0 0 1 1", "x": 1.25, "hidden": None, "open": True}
+    words: dict[str, Any] = {
+        "class_": "a",
+        "aria_label": "b",
+        "viewBox": "0 0 1 1",
+        "x": 1.25,
+        "hidden": None,
+        "open": True,
+    }
 
     assert '<p title="&quot;&gt;&lt;script&gt;&#x27;&amp;">&quot;&gt;&lt;script&gt;&#x27;&amp;</p>' == element(
         "p", hostile, title=hostile
     )
     assert "<p><b>x</b></p>" == element("p", element("b", "x"), None, "")
     assert '<g class="a" aria-label="b" viewBox="0 0 1 1" x="1.2" open y="2"></g>' == element(
-        "g", **words, y=2.0, off=False
+        "g", **words, open=True, y=2.0, off=False
     )
     assert '<meta charset="utf-8">' == element("meta", charset="utf-8")
     assert '<p><span title="1,500">1.5 k</span>2</p>' == element("p", Quantity("1.5 k", "1,500"), Quantity("2"))

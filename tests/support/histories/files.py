@@ -42,7 +42,6 @@ class Files:
     late_share: float = 0.0
     written: dict[str, int] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
-    late: dict[str, int] = field(default_factory=dict)
     _held_back: list[tuple[int, int, pa.Table]] = field(default_factory=list)
     _stretch: int = 0
 
@@ -98,19 +97,16 @@ class Files:
     def _write_late(self, held_back: list[tuple[int, int, pa.Table]], begin: int) -> None:
         for _, instance, rows in held_back:
             if rows.num_rows:
-                self.late[self._write_file(rows, instance, begin)] = rows.num_rows
+                self._write_file(rows, instance, begin)
 
-    def _write_file(self, rows: pa.Table, instance: int, begin: int) -> str:
-        """Returns the path within the directory."""
+    def _write_file(self, rows: pa.Table, instance: int, begin: int) -> None:
         name = self.world.names[instance]
         opened = START_US + begin + int(self.world.clock_us[instance])
         path = self.directory / _hour(opened) / f"{name}-{len(self.written):06d}-{self._hexadecimal(4)}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = file_metadata(file=self._hexadecimal(16), instance=name, sample=self.sample, shed=0)
         pq.write_table(rows.replace_schema_metadata(metadata), path, compression="zstd", compression_level=1)
-        within = str(path.relative_to(self.directory))
-        self.written[within] = rows.num_rows
-        return within
+        self.written[str(path.relative_to(self.directory))] = rows.num_rows
 
     def _add(self, beside: Path, why: str, content: bytes) -> None:
         target = self._beside(beside)

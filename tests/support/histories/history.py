@@ -9,19 +9,17 @@ makes the same files with the same rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tests.support.histories.dialogs import make_dialogs
 from tests.support.histories.files import Files
-from tests.support.histories.rows import START, Rows
+from tests.support.histories.rows import Rows
 from tests.support.histories.sending import Sending, known_of
-from tests.support.histories.truth import GRACE, Truth
+from tests.support.histories.truth import Truth
 from tests.support.histories.world import SECOND, Longs, Scenario, make_world
 
 TRUTH = "_truth"  # readers of journals skip what begins with an underscore
@@ -72,15 +70,9 @@ def generate(directory: Path, scenario: Scenario) -> dict[str, int]:
         "visits": sum(files.written.values()),
         "files": len(files.written),
     }
-    told = {"latest_us": truth.latest, **world.told()}
-    _tell_truth(directory, scenario, {**told, "counts": counts, "bad_files": files.bad, "late_files": files.late})
+    told = {"scenario": asdict(scenario), "counts": counts, "bad_files": files.bad}
+    (directory / TRUTH / "truth.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     return counts
-
-
-def _tell_truth(directory: Path, scenario: Scenario, told: Mapping[str, Any]) -> None:
-    """Write what is no table."""
-    text = json.dumps({"scenario": asdict(scenario), "start": START.isoformat(), "grace_us": GRACE, **told}, indent=2)
-    (directory / TRUTH / "truth.json").write_text(text + "\n", encoding="utf-8")
 
 
 class _Waiting:

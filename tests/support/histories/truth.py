@@ -4,12 +4,11 @@ What is true of a synthetic history, known from how it was made and not from wha
 `Truth` is told of each stretch what was sent, what became of it and which visits were journalled, and writes beside the
 history:
 
-- `transmissions/*.parquet`: one row per transmission of which something is journalled, the columns of `PATHS`, and
-  `fate`, which says what nobody can see: `lost`, or `cut` off by the end of the history; `last_left_at` of its last
-  visit;
-- `flows.parquet`: one row per dialog and direction, messages only (`synthetic_flows`);
+- `transmissions/*.parquet`: one row per transmission of which something is journalled, with the columns of `PATHS`
+  except times of links, and `last_left_at` of its last visit;
+- `flows.parquet`: one row per dialog and direction, messages only;
 - `undelivered.parquet`: the places that were sent and not delivered;
-- `routes.parquet` and `capacity.parquet`: counts and peaks (`synthetic_load`).
+- `routes.parquet` and `capacity.parquet`: counts and peaks.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ from tests.support.histories.transit import NOWHERE, OUTCOMES, REASONS, Kind, Vi
 from tests.support.histories.world import SECOND, Flags, Longs, Scenario, World
 
 GRACE = 60 * SECOND  # so late in a history nobody knows whether a frame is lost or under way
-TOLERANCE = 10_000  # microseconds by which clocks may differ without contradicting each other
 _ENDS = pa.array(["delivered", "duplicate", "dropped", "acknowledged", "lost", "under way"])
-_FATES = pa.array(["ended", "lost", "cut"])
 _LOST, _UNDER_WAY, _ACKNOWLEDGED = 4, 5, 3
 _END_OF = {code_of(VisitOutcome.DELIVERED): 0, code_of(VisitOutcome.DUPLICATE): 1, code_of(VisitOutcome.DROPPED): 2}
 
@@ -68,7 +65,6 @@ class Truth:
         self._waiting: list[pa.Table] = []
         self._clock_apart = int(np.ptp(world.clock_us))
         self._addresses = pa.array([world.address(one) for one in range(len(world.names))])
-        self._apart: set[tuple[int, int]] = set()  # instances whose clocks are seen to contradict each other
 
     def add(self, sent: Sent, journalled: Visits) -> None:
         """Take in what was begun in one stretch. Shape: `journalled` the visits of it that are written."""
@@ -82,7 +78,6 @@ class Truth:
         known = known_in_order(chosen_of(journalled, order), self._rows)
         acknowledged = np.zeros(sent.frames.flow.size, np.bool_)
         acknowledged[journalled.transmission[journalled.step < 0]] = True
-        self._note(known)
         table = self._table(known, sent, acknowledged)
         self.flows.add(sent, known, self._scenario.duration)
         is_open = self._is_open(table)
@@ -99,45 +94,8 @@ class Truth:
             no_more = pa.array(end != _LOST)
             settled = _with(table, "lost_to", pc.if_else(no_more, None, given_to.cast(pa.string())))
             self._write(_with(settled, "end", words_of(_ENDS, end)))
-        if self._apart:
-            for path in self._transmissions.iterdir():
-                pq.write_table(self._hidden(pq.read_table(path)), path, compression="zstd")
         self.flows.write(self._directory, self.latest - GRACE)
         self.load.write()
-
-    def _note(self, known: Known) -> None:
-        """Remember the instances between which a frame seems to have taken less than no time."""
-        visits, first, last = known.visits, known.first, known.last
-        at = np.setdiff1d(np.arange(visits.node.size), first)
-        is_next = visits.step[at] == visits.step[at - 1] + 1
-        link = at[is_next & (known.entered[at] - known.left[at - 1] < -TOLERANCE)]
-        way = np.flatnonzero((visits.step[first] == 0) & (known.left[last] - known.left[first] < -TOLERANCE))
-        ones = np.concatenate([visits.node[link - 1], visits.node[first[way]]])
-        others = np.concatenate([visits.node[link], visits.node[last[way]]])
-        pairs = zip(np.minimum(ones, others).tolist(), np.maximum(ones, others).tolist(), strict=True)
-        self._apart |= {(one, other) for one, other in pairs if one != other}
-
-    def _hidden(self, table: pa.Table) -> pa.Table:
-        """The table without the times between instances whose clocks contradict each other."""
-        names = pa.array(self._world.names)
-        apart = np.zeros((len(names), len(names)), np.bool_)
-        for one, other in self._apart:
-            apart[one, other] = apart[other, one] = True
-        path, links = table["path"].combine_chunks(), table["link_us"].combine_chunks()
-        node = pc.index_in(path.values.cast(pa.string()), value_set=names).to_numpy(zero_copy_only=False)
-        first, last = path.offsets.to_numpy()[:-1], path.offsets.to_numpy()[1:] - 1
-        at = np.setdiff1d(np.arange(node.size), first)
-        is_apart = apart[node[at - 1], node[at]]
-        is_hidden = is_apart & links.values.is_valid().to_numpy(zero_copy_only=False)
-        unknown, crossing = np.zeros(node.size, np.int64), np.zeros(node.size, np.int64)
-        unknown[at], crossing[at] = is_hidden, is_apart
-        crosses = apart[node[first], node[last]] | (np.add.reduceat(crossing, first) > 0)
-        more = np.add.reduceat(unknown, first) + table["unknown_links"].to_numpy()
-        shown = pc.if_else(pa.array(is_hidden), None, links.values)
-        total = pc.if_else(pa.array(crosses), None, table["total_us"].combine_chunks())
-        table = _with(table, "link_us", pa.ListArray.from_arrays(links.offsets, shown))
-        table = _with(table, "unknown_links", pa.array(more.astype(np.int32)))
-        return _with(table, "total_us", total)
 
     def _is_open(self, table: pa.Table) -> Flags:
         """Which transmissions may be under way, once the latest instant is known."""
@@ -157,11 +115,9 @@ class Truth:
         visits, frames, first, last = known.visits, sent.frames, known.first, known.last
         frame, names = visits.transmission[last], pa.array(self._world.names)
         flow, node = frames.flow[frame], visits.node[last]
-        end, fate = self._ends(known, sent.visits, acknowledged)
+        end = _ends(known, acknowledged)
         has_sender = visits.step[first] == 0
-        links, link_offsets, unknown = _links(known)
         given_to = words_of(self._addresses, visits.after, visits.after == NOWHERE)
-        total = known.left[last] - known.left[first]
         started = np.where(has_sender, known.left[first], np.minimum.reduceat(known.entered, first))
         ended = np.maximum(
             np.maximum.reduceat(known.left, first),
@@ -186,8 +142,6 @@ class Truth:
             "path": pa.ListArray.from_arrays(offsets, words_of(names, visits.node)),
             "next_hops": pa.ListArray.from_arrays(offsets, given_to),
             "residence_us": pa.ListArray.from_arrays(offsets, pa.array(visits.left - visits.entered)),
-            "link_us": pa.ListArray.from_arrays(link_offsets, links),
-            "total_us": pa.array(total, mask=~(has_sender & (total >= 0))),
             "end": words_of(_ENDS, end),
             "end_instance": words_of(names, node, end == _ACKNOWLEDGED),
             "lost_to": words_of(self._addresses, visits.after[last], end != _LOST),
@@ -197,24 +151,19 @@ class Truth:
             ),
             "has_loop": pa.array(_has_loop(visits, first, len(self._world.names))),
             "missing_hops": pa.array((visits.step[last] - (last - first)).astype(np.int32)),
-            "unknown_links": pa.array(unknown.astype(np.int32)),
-            "fate": words_of(_FATES, fate),
             "last_left_at": _instants(known.left[last]),
         }
         return pa.table(columns)
 
-    def _ends(self, known: Known, every: Visits, acknowledged: Flags) -> tuple[Longs, Longs]:
-        """How each ended as far as journals tell, and in truth."""
-        visits, last = known.visits, known.last
-        end = np.full(len(OUTCOMES), _LOST)
-        for outcome, number in _END_OF.items():
-            end[outcome] = number
-        ends = end[visits.outcome[last]]
-        frame = visits.transmission[last]
-        steps = np.full(acknowledged.size, NOWHERE)
-        np.maximum.at(steps, every.transmission, every.step)
-        fate = np.where(ends != _LOST, 0, np.where(steps[frame] > visits.step[last], 2, 1))
-        return np.where((ends == _LOST) & acknowledged[frame], _ACKNOWLEDGED, ends), fate
+
+def _ends(known: Known, acknowledged: Flags) -> Longs:
+    """How each ended as far as journals tell."""
+    visits, last = known.visits, known.last
+    end = np.full(len(OUTCOMES), _LOST)
+    for outcome, number in _END_OF.items():
+        end[outcome] = number
+    ends = end[visits.outcome[last]]
+    return np.where((ends == _LOST) & acknowledged[visits.transmission[last]], _ACKNOWLEDGED, ends)
 
 
 def known_in_order(visits: Visits, rows: Rows) -> Known:
@@ -229,22 +178,6 @@ def known_in_order(visits: Visits, rows: Rows) -> Known:
 def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     """The table with another column of that name."""
     return table.set_column(table.schema.get_field_index(name), name, column)
-
-
-def _links(known: Known) -> tuple[pa.Array, pa.Array, Longs]:
-    """Times on links, one less than visits of each transmission; the offsets of that; and how many are negative."""
-    visits = known.visits
-    is_inner = np.ones(visits.node.size, np.bool_)
-    is_inner[known.first] = False
-    at = np.flatnonzero(is_inner)
-    took = known.entered[at] - known.left[at - 1]
-    is_next = visits.step[at] == visits.step[at - 1] + 1
-    is_negative = is_next & (took < 0)
-    counts = known.last - known.first
-    offsets = pa.array(np.append(0, np.cumsum(counts)).astype(np.int32))
-    unknown = np.zeros(visits.node.size, np.int64)
-    unknown[at] = is_negative
-    return pa.array(took, mask=~is_next | is_negative), offsets, np.add.reduceat(unknown, known.first)
 
 
 def _has_loop(visits: Visits, first: Longs, nodes: int) -> Flags:

@@ -14,7 +14,7 @@ Nodes are numbers, times microseconds since the beginning of the history, as a c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,29 +153,6 @@ class World:
         for stop in self.stops:
             at[(node == stop.node) & (entered < stop.begin) & (left > stop.begin)] = stop.begin
         return at
-
-    def told(self) -> dict[str, Any]:
-        """For the truth beside the history."""
-        return {
-            "instances": self.names,
-            "clock_us": dict(zip(self.names, self.clock_us.tolist(), strict=True)),
-            "pair": [self.names[node] for node in self.pair] if self.pair is not None else [],
-            "failovers_us": self.failovers,
-            "loops": [
-                {
-                    "instance": self.names[loop.node],
-                    "back_to": self.names[loop.back_to],
-                    "endpoint": self.names[loop.endpoint],
-                    "begin_us": loop.begin,
-                    "end_us": loop.end,
-                    "share": loop.share,
-                }
-                for loop in self.loops
-            ],
-            "stops": [
-                {"instance": self.names[stop.node], "begin_us": stop.begin, "end_us": stop.end} for stop in self.stops
-            ],
-        }
 
 
 def address_of(name: str) -> str:
