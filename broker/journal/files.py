@@ -28,6 +28,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker.files import keep_names
 from broker.journal.schema import JOURNAL, file_metadata
 
 INSTANCE_MAX_BYTES = 160  # of an instance in the name of a file, which has at most 255
@@ -218,17 +219,8 @@ class JournalFile:
                 continue
             break
         for directory in (hour, hour.parent, self._directory):
-            _sync(directory)
+            keep_names(directory)
         return hour / self._name
-
-
-def _sync(directory: Path) -> None:
-    """Bring the names in a directory to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- retention ---

@@ -63,11 +63,6 @@ def first_known(values: Any, others: Any) -> Any:
     return call_function("coalesce", [values, others])
 
 
-def are_equal(values: Any, one: pa.Scalar) -> Any:
-    """Return, for each row, whether the value equals this one."""
-    return call_function("equal", [values, one])
-
-
 def are_among(values: Any, wanted: pa.Array) -> Any:
     """Return, for each row, whether the value is one of these."""
     return call_function("is_in", [values], SetLookupOptions(wanted))
@@ -171,7 +166,7 @@ class Wanted:
         """Return the rows that pass the filter."""
         for column, wanted in (("conversation_id", self.conversation), ("message_id", self.message)):
             if wanted is not None:
-                table = rows_where(table, are_equal(table[column], pa.scalar(wanted, pa.binary(16))))
+                table = rows_where(table, are_among(table[column], pa.array([wanted], pa.binary(16))))
         if self.outcomes:
             words = converted(table["outcome"], pa.string())
             table = rows_where(table, are_among(words, pa.array(sorted(self.outcomes), pa.string())))

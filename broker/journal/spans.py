@@ -94,37 +94,9 @@ def parent_id(role: SpanRole, message_id: bytes, hop_count: int) -> int | None:
     return span_id(SpanRole.FORWARD, message_id, hop_count - 1) if hop_count else span_id(SpanRole.SEND, message_id, 0)
 
 
-# --- attributes: the names of OpenTelemetry, and below `broker.` our own ---
-
-SYSTEM = "messaging.system"
-OPERATION_NAME = "messaging.operation.name"
-OPERATION_TYPE = "messaging.operation.type"
-DESTINATION = "messaging.destination.name"
-MESSAGE_ID = "messaging.message.id"
-CONVERSATION_ID = "messaging.message.conversation_id"
-ENVELOPE_SIZE = "messaging.message.envelope.size"  # bytes of the whole frame
-ERROR_TYPE = "error.type"  # the disposition of a dropped frame
-
-SERVICE_NAME = "service.name"  # of the resource
-SERVICE_VERSION = "service.version"
-SERVICE_INSTANCE = "service.instance.id"
-
-FROM_SERVICE = "broker.from_service"
-FROM_TARGET = "broker.from_target"
-SEQUENCE_NUMBER = "broker.message_sequence_number"
-FRAGMENT_NUMBER = "broker.fragment_number"
-HOP_COUNT = "broker.hop_count"
-OUTCOME = "broker.outcome"  # as in the journal
-ROUTE = "broker.route"
-ADJACENT_IN = "broker.adjacent_in"
-ADJACENT_OUT = "broker.adjacent_out"
-
-SYSTEM_NAME = "sbrk"
-TYPES = {"send": "send", "deliver": "receive"}  # the conventions have none for `forward`
-
-
 # --- from records to spans ---
 
+_TYPES = {SpanRole.SEND: "send", SpanRole.DELIVER: "receive"}  # the conventions have none for `forward`
 _KINDS = {SpanRole.SEND: SpanKind.PRODUCER, SpanRole.FORWARD: SpanKind.INTERNAL, SpanRole.DELIVER: SpanKind.CONSUMER}
 _ENDS_WELL = {
     Disposition.FORWARDED: VisitOutcome.FORWARDED,
@@ -252,31 +224,28 @@ def _status(visit: _Visit) -> Status:
 
 
 def _attributes(visit: _Visit) -> dict[str, AttributeValue]:
-    found: dict[str, AttributeValue] = {
-        SYSTEM: SYSTEM_NAME,
-        OPERATION_NAME: visit.role.value,
-        DESTINATION: visit.to_service,
-        MESSAGE_ID: visit.message_id.hex(),
-        CONVERSATION_ID: str(uuid.UUID(bytes=visit.conversation_id)),
-        ENVELOPE_SIZE: visit.frame_bytes,
-        FROM_SERVICE: visit.from_service,
-        FROM_TARGET: visit.is_from_target,
-        SEQUENCE_NUMBER: visit.sequence_number,
-        FRAGMENT_NUMBER: visit.fragment_number,
-        HOP_COUNT: visit.hop_count,
-        OUTCOME: _outcome(visit).value,
+    """Return what is known of a visit, by the names of OpenTelemetry, and below `broker.` by our own."""
+    way = visit.way
+    found: dict[str, AttributeValue | None] = {
+        "messaging.system": "sbrk",
+        "messaging.operation.name": visit.role.value,
+        "messaging.operation.type": _TYPES.get(visit.role),
+        "messaging.destination.name": visit.to_service,
+        "messaging.message.id": visit.message_id.hex(),
+        "messaging.message.conversation_id": str(uuid.UUID(bytes=visit.conversation_id)),
+        "messaging.message.envelope.size": visit.frame_bytes,  # of the whole frame
+        "broker.from_service": visit.from_service,
+        "broker.from_target": visit.is_from_target,
+        "broker.message_sequence_number": visit.sequence_number,
+        "broker.fragment_number": visit.fragment_number,
+        "broker.hop_count": visit.hop_count,
+        "broker.outcome": _outcome(visit).value,  # as in the journal
+        "broker.adjacent_in": visit.arrival.adjacent_in or None,
+        "broker.route": (way and way.route) or None,
+        "broker.adjacent_out": str(way.sink.address) if way and isinstance(way.sink, Outbox) else None,
+        "error.type": _status(visit).description,  # the disposition of a dropped frame
     }
-    if visit.role in TYPES:
-        found[OPERATION_TYPE] = TYPES[visit.role]
-    if visit.arrival.adjacent_in:
-        found[ADJACENT_IN] = visit.arrival.adjacent_in
-    if visit.way is not None and visit.way.route:
-        found[ROUTE] = visit.way.route
-    if visit.way is not None and isinstance(visit.way.sink, Outbox):
-        found[ADJACENT_OUT] = str(visit.way.sink.address)
-    if _outcome(visit) is VisitOutcome.DROPPED and visit.disposition is not None:
-        found[ERROR_TYPE] = visit.disposition.value
-    return found
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _links(trace_parent: str) -> tuple[Link, ...]:
@@ -346,9 +315,9 @@ class Tracing:
         """
         self.offered = self.refused = self.failures = 0
         attributes = {
-            SERVICE_NAME: "broker",
-            SERVICE_VERSION: version("broker"),
-            SERVICE_INSTANCE: instance,
+            "service.name": "broker",
+            "service.version": version("broker"),
+            "service.instance.id": instance,
         }
         resource = Resource(attributes).merge(OTELResourceDetector().detect())  # the environment has precedence
         self._spans = Spans(resource, InstrumentationScope("broker", version("broker")))

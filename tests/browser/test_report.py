@@ -15,7 +15,7 @@ from tests.support.chromium import Browser, Tab, chromium
 from tests.support.reported import HOSTILE, digest
 
 SECTIONS = (
-    "What was read",
+    "Input",
     "Ledger",
     "Traffic map",
     "Latency",

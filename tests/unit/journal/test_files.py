@@ -64,19 +64,11 @@ def test_file_appears_when_it_is_whole(tmp_path: Path) -> None:
         assert 2 == parquet.num_row_groups
         group = parquet.metadata.row_group(0)
         assert {"ZSTD"} == {group.column(number).compression for number in range(group.num_columns)}
-        assert pa.timestamp("us", tz="UTC") == parquet.schema_arrow.field("entered_at").type
     assert (b"1", b"gw", b"0.25", b"11") == tuple(
         metadata[key] for key in (SCHEMA_KEY, INSTANCE_KEY, SAMPLE_KEY, SHED_KEY)
     )
     assert path.stem.endswith(metadata[FILE_KEY].decode()[:8])
     assert 32 == len(metadata[FILE_KEY])
-
-
-def test_schema_in_the_file_is_that_of_the_journal(tmp_path: Path) -> None:
-    file = JournalFile(tmp_path, "gw", sequence=1, begun_at=BEGUN)
-    file.write(table())
-    path, _ = file.close(sample=1.0, shed=0)
-
     assert pq.read_schema(path).equals(JOURNAL)
 
 
@@ -184,10 +176,6 @@ def test_leftovers_are_removed_unless_somebody_writes_them(tmp_path: Path) -> No
     assert others | {written} == {path.name for path in tmp_path.iterdir()}
     os.close(descriptor)
     assert 1 == remove_leftovers(tmp_path, "gw")
-
-
-def test_where_there_is_no_directory_nothing_is_left_over(tmp_path: Path) -> None:
-    assert 0 == remove_leftovers(tmp_path / "none", "gw")
 
 
 # --- test_retention ---

@@ -18,8 +18,6 @@ import pytest
 
 from broker.flow import VisitOutcome
 from broker.journal import reader as kernel
-from broker.journal import reader as module
-from broker.journal import reader as reading
 from broker.journal.reader import CLOCKS_APART, UNREADABLE, FileReader, Newest, NewFiles, Wanted, ended, newest
 from broker.journal.schema import JOURNAL, Fitness
 from tests.support.journalled import START, table, visit, write
@@ -42,7 +40,6 @@ AS_TEXT = pa.schema([("number", pa.string()), ("word", pa.large_string())])
         (kernel.converted(NUMBERS, pa.string()), NUMBERS.cast(pa.string())),
         (kernel.table_as(TABLE, AS_TEXT), TABLE.cast(AS_TEXT)),
         (kernel.first_known(NUMBERS, OTHERS), pc.coalesce(NUMBERS, OTHERS)),
-        (kernel.are_equal(NUMBERS, ONE), pc.equal(NUMBERS, ONE)),
         (kernel.are_among(NUMBERS, ORDER), pc.is_in(NUMBERS, value_set=ORDER)),
         (kernel.are_from(NUMBERS, ONE), pc.greater_equal(NUMBERS, ONE)),
     ],
@@ -73,6 +70,15 @@ ANY = Wanted()
 
 def numbers(found: Newest) -> list[int]:
     return [one["sequence_number"] for one in found.visits]
+
+
+def spoilt(path: Path) -> Path:
+    """A file whose footer is whole and whose rows are not."""
+    write(path, *[visit(n, sequence_number=n * n) for n in range(2000)])
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
+    path.write_bytes(data)
+    return path
 
 
 def change(path: Path, second: float) -> None:
@@ -107,7 +113,7 @@ def test_last_visits_are_found_wherever_they_are(tmp_path: Path, seed: int) -> N
 def test_visits_of_one_instant_are_in_the_order_in_which_they_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_rows: int, count: int
 ) -> None:
-    monkeypatch.setattr(reading, "PIECE_ROWS", 3)
+    monkeypatch.setattr(kernel, "PIECE_ROWS", 3)
     write(tmp_path / "a.parquet", *[visit(n // 10, sequence_number=n) for n in range(20)], group_rows=group_rows)
 
     assert list(range(20))[-count:] == numbers(newest(tmp_path, ANY, count))
@@ -151,23 +157,11 @@ def test_one_dialog_or_outcome_is_found_among_others(tmp_path: Path) -> None:
     assert [] == none.visits
 
 
-def test_words_of_files_that_number_them_otherwise_are_kept(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", visit(0, route="A"), visit(1, route="B"), visit(2))
-    write(tmp_path / "b.parquet", visit(3, route="B"), visit(4, route="C"), visit(5, route="A"))
-
-    found = newest(tmp_path, ANY, 10)
-
-    assert ["A", "B", None, "B", "C", "A"] == [one["route"] for one in found.visits]
-
-
-def test_what_cannot_be_read_is_told_and_copies_count_once(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_listed_and_copies_count_once(tmp_path: Path) -> None:
     good = write(tmp_path / "a.parquet", visit(0))
     shutil.copy(good, tmp_path / "b.parquet")
     (tmp_path / "c.parquet").write_bytes(good.read_bytes()[:-1])
-    spoilt = write(tmp_path / "d.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
-    data = bytearray(spoilt.read_bytes())
-    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
-    spoilt.write_bytes(data)
+    bad = spoilt(tmp_path / "d.parquet")
     for path in tmp_path.iterdir():
         change(path, 9000)
 
@@ -176,10 +170,9 @@ def test_what_cannot_be_read_is_told_and_copies_count_once(tmp_path: Path) -> No
     assert [0] == numbers(found)
     fates = {state.path.name: state.fitness for state in found.unread}
     assert {"b.parquet": Fitness.COPY, "c.parquet": Fitness.DAMAGED, "d.parquet": Fitness.DAMAGED} == fates
-
-
-def test_empty_directory_has_no_visits(tmp_path: Path) -> None:
-    assert Newest() == newest(tmp_path, ANY, 10)
+    for path in (bad, tmp_path / "gone.parquet"):
+        with pytest.raises(UNREADABLE), FileReader(path) as reading:
+            list(reading.pieces(0))
     with pytest.raises(FileNotFoundError):
         newest(tmp_path / "gone", ANY, 10)
 
@@ -195,6 +188,8 @@ def test_new_files_are_shown_once_as_they_appear(tmp_path: Path) -> None:
     shown = list(arriving.poll(Wanted()))
     assert [3, 4, 5] == [one["sequence_number"] for one in shown]
     assert [Fitness.DAMAGED] == [state.fitness for state in arriving.unread]
+    spoilt(tmp_path / "g.parquet")
+    assert ([], ["g.parquet"]) == (list(arriving.poll(ANY)), [state.path.name for state in arriving.unread])
 
     shutil.copy(new, tmp_path / "e.parquet")
     old.unlink()
@@ -218,45 +213,38 @@ def test_file_that_is_copied_by_and_by_is_shown_when_it_is_whole(tmp_path: Path)
     assert ([0], []) == ([one["sequence_number"] for one in arriving.poll(ANY)], arriving.unread)
 
 
-def test_new_file_that_cannot_be_read_to_its_end_is_told(tmp_path: Path) -> None:
-    arriving = NewFiles(tmp_path)
-    path = write(tmp_path / "a.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
-    data = bytearray(path.read_bytes())
-    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
-    path.write_bytes(data)
-
-    assert [] == list(arriving.poll(ANY))
-    assert [Fitness.DAMAGED] == [state.fitness for state in arriving.unread]
-
-
 # --- test_reading ---
-# A file is read piece by piece, and its footer tells when its rows were.
+# A file is read piece by piece, and its footer has the bounds of its rows.
 
 
 BEGIN = int(START.timestamp()) * 1_000_000
 
 
-def test_groups_tell_when_their_rows_were(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", *[visit(n, took=10 - n) for n in range(4)], group_rows=2)
+def test_groups_have_the_bounds_of_their_rows_if_the_footer_has_them(tmp_path: Path) -> None:
+    whole = write(tmp_path / "a.parquet", *[visit(n, took=10 - n) for n in range(4)], group_rows=2)
+    bare, endless, older = (tmp_path / f"{name}.parquet" for name in "bcd")
+    pq.write_table(table(visit()), bare, write_statistics=False)
+    pq.write_table(table(visit(took=None)), endless)
+    pq.write_table(table(visit()).drop(["route", "left_at"]), older)
 
-    with FileReader(path) as reading:
-        bounds = [reading.bounds(group) for group in reading.groups]
+    bounds = []
+    for path in (whole, bare, endless, older):
+        with FileReader(path) as reading:
+            bounds.append([reading.bounds(group) for group in reading.groups])
+            pieces = list(reading.pieces(0))
 
-    assert [(BEGIN, BEGIN + 10_000_000), (BEGIN + 2_000_000, BEGIN + 10_000_000)] == bounds
-
-
-@pytest.mark.parametrize("how", ["no statistics", "no end"])
-def test_group_that_does_not_tell_has_no_bounds(tmp_path: Path, how: str) -> None:
-    path = tmp_path / "a.parquet"
-    rows = table(visit(took=None if how == "no end" else 1.0))
-    pq.write_table(rows, path, write_statistics=how != "no statistics")
-
-    with FileReader(path) as reading:
-        assert [None] == [reading.bounds(group) for group in reading.groups]
+    assert [
+        [(BEGIN, BEGIN + 10_000_000), (BEGIN + 2_000_000, BEGIN + 10_000_000)],
+        *[[None]] * 3,
+    ] == bounds
+    assert [None] == pieces[0]["route"].to_pylist()
+    assert JOURNAL.field("route").type == pieces[0]["route"].type
+    instants = ended(table(visit(1, took=2), visit(5, took=None)))
+    assert [BEGIN + 3_000_000, BEGIN + 5_000_000] == instants.to_pylist()
 
 
 def test_rows_come_in_pieces_and_columns_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE_ROWS", 2)
+    monkeypatch.setattr(kernel, "PIECE_ROWS", 2)
     path = write(tmp_path / "a.parquet", *[visit(sequence_number=n) for n in range(5)])
 
     with FileReader(path) as reading:
@@ -267,34 +255,3 @@ def test_rows_come_in_pieces_and_columns_as_asked_for(tmp_path: Path, monkeypatc
     assert ["sequence_number", "outcome"] == pieces[0].column_names
     assert list(range(5)) == [number for piece in pieces for number in piece["sequence_number"].to_pylist()]
     assert JOURNAL.names == whole[0].column_names
-
-
-def test_column_that_a_version_does_not_have_is_empty(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(table(visit(), visit()).drop(["route", "left_at"]), path)
-
-    with FileReader(path) as reading:
-        (piece,) = reading.pieces(0)
-        assert reading.bounds(0) is None
-
-    assert [None, None] == piece["route"].to_pylist()
-    assert JOURNAL.field("route").type == piece["route"].type
-
-
-def test_visit_without_an_end_ended_when_it_began() -> None:
-    instants = ended(table(visit(1, took=2), visit(5, took=None)))
-
-    assert [BEGIN + 3_000_000, BEGIN + 5_000_000] == instants.to_pylist()
-
-
-def test_what_fails_is_one_of_the_errors_that_are_told(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
-    data = bytearray(path.read_bytes())
-    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
-    path.write_bytes(data)
-
-    with pytest.raises(UNREADABLE), FileReader(path) as reading:
-        list(reading.pieces(0))
-    with pytest.raises(UNREADABLE), FileReader(tmp_path / "gone.parquet"):
-        pass
-    assert issubclass(pa.ArrowInvalid, UNREADABLE)

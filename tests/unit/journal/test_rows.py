@@ -12,22 +12,12 @@ from broker.flow import COLUMNS, Disposition, VisitOutcome
 from broker.forwarding.entry import ForwardingEntry, Queued
 from broker.forwarding.kernels import DECODERS, make_decoder
 from broker.forwarding.outbox import DropSink
-from broker.journal.rows import RingBatch, RowBuffer
+from broker.journal.rows import RowBuffer
 from broker.journal.schema import JOURNAL
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
 from tests.support.records import EAST, HEADER, Tape, frame, outbox, way
-
-# --- test_batch ---
-# A batch without more is one in which nothing was shed.
-
-
-def test_batch_knows_of_no_principals_unless_told() -> None:
-    batch = RingBatch(Tape().take(), 1.5)
-
-    assert (1.5, 0, {}) == (batch.offset, batch.shed, dict(batch.principals))
-
 
 OFFSET = 1_767_000_000.0 - 1000.0  # monotonic 1000 is this instant
 NOW = datetime.fromtimestamp(1_767_000_000, UTC)

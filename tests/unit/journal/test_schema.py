@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.flow import COLUMNS, JOURNAL_SCHEMA
+from broker.flow import COLUMNS, JOURNAL_SCHEMA, VisitOutcome
 from broker.journal.schema import (
     FILE_KEY,
     JOURNAL,
@@ -25,38 +26,23 @@ from broker.journal.schema import (
 )
 from tests.support.journalled import START, table, visit, write
 
+PAGE = Path(__file__).parents[3] / "docs" / "journal.md"
 
-def test_the_columns_are_those_of_a_flow_record() -> None:
-    """In their order, null where a record may lack them."""
+
+def test_the_columns_are_those_of_a_flow_record_and_of_the_page() -> None:
+    """Spark refuses nanoseconds and the logical type UUID, and takes instants without a zone for local ones."""
     assert [(one.name, one.is_nullable) for one in COLUMNS] == [(field.name, field.nullable) for field in JOURNAL]
-
-
-@pytest.mark.parametrize("name", ["entered_at", "left_at"])
-def test_instants_are_microseconds_in_utc(name: str) -> None:
-    """Spark refuses nanoseconds, and takes instants without a zone for local ones."""
-    assert pa.timestamp("us", tz="UTC") == JOURNAL.field(name).type
-
-
-def test_ids_are_plain_bytes() -> None:
-    """Spark refuses the logical type UUID."""
+    assert {pa.timestamp("us", tz="UTC")} == {JOURNAL.field(name).type for name in ("entered_at", "left_at")}
     assert pa.binary(16) == JOURNAL.field("message_id").type
+    page = PAGE.read_text(encoding="utf-8")
+    rows = [
+        f"| `{one.name}` | {one.form.value}{', null' if one.is_nullable else ''} | {one.meaning} |" for one in COLUMNS
+    ]
+    assert "\n".join(rows) in page
+    assert [] == [str(outcome) for outcome in VisitOutcome if f"`{outcome}`" not in page]
 
 
-def test_metadata_tells_whose_file_it_is() -> None:
-    """All of it as text."""
-    told = file_metadata(file="0" * 32, instance="dmz-1", sample=0.01, shed=7)
-
-    assert {
-        b"journal_schema": b"1",
-        b"journal_file": b"0" * 32,
-        b"journal_instance": b"dmz-1",
-        b"journal_sample": b"0.01",
-        b"journal_shed": b"7",
-    } == told
-
-
-# --- test_survey ---
-# What a file is, is told by its footer: good, newer, a copy, damaged, foreign, vanished.
+# --- the footer of a file: good, newer, a copy, damaged, foreign, vanished ---
 
 
 TOLD = file_metadata(file="0" * 32, instance="gateway", sample=0.5, shed=7)
@@ -67,57 +53,36 @@ def put(path: Path, rows: pa.Table, told: dict[bytes, bytes]) -> FileState:
     return judge(path)
 
 
-def test_good_file_tells_everything(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", visit(), visit(), file="f" * 32, instance="shop", sample=0.25, shed=3)
-
-    size = path.stat().st_size
-    told = judge(path)
-    span = (told.first_us, told.last_us)
-    assert FileState(path, Fitness.GOOD, "", "f" * 32, JOURNAL_SCHEMA, "shop", 0.25, 3, 2, size, *span) == told
-    assert judge(path).is_readable
-
-
-def test_the_footer_tells_from_when_to_when_the_visits_are(tmp_path: Path) -> None:
-    """Over all row groups, also of visits whose end is not told; nothing where there are no statistics."""
+def test_good_file_has_everything_in_its_footer(tmp_path: Path) -> None:
+    """The instants are those of all row groups, if there are statistics."""
     rows = [visit(5), visit(2, took=None), visit(3, took=4)]
-    path = write(tmp_path / "a.parquet", *rows, group_rows=1)
+    more: dict[str, Any] = {"file": "f" * 32, "instance": "shop", "sample": 0.25, "shed": 3}
+    path = write(tmp_path / "a.parquet", *rows, group_rows=1, **more)
     bare = tmp_path / "bare.parquet"
     pq.write_table(pq.read_table(path, partitioning=None), bare, write_statistics=False)
 
-    told, untold = judge(path), judge(bare)
+    good, without = judge(path), judge(bare)
 
-    assert (2_000_000, 7_000_000) == (_behind_start(told.first_us), _behind_start(told.last_us))
-    assert (True, None, None) == (untold.is_readable, untold.first_us, untold.last_us)
-
-
-def _behind_start(micros: int | None) -> int:
-    assert micros is not None
-    return micros - int(START.timestamp()) * 1_000_000
+    size, start = path.stat().st_size, int(START.timestamp()) * 1_000_000
+    span = (start + 2_000_000, start + 7_000_000)
+    assert FileState(path, Fitness.GOOD, "", "f" * 32, JOURNAL_SCHEMA, "shop", 0.25, 3, 3, size, *span) == good
+    assert (True, None, None) == (without.is_readable, without.first_us, without.last_us)
+    assert (Fitness.GOOD, 0) == (judge(write(tmp_path / "b.parquet")).fitness, judge(tmp_path / "b.parquet").rows)
 
 
-def test_file_without_rows_is_good(tmp_path: Path) -> None:
-    assert (Fitness.GOOD, 0) == (judge(write(tmp_path / "a.parquet")).fitness, judge(tmp_path / "a.parquet").rows)
-
-
-@pytest.mark.parametrize("left", [0, 1, 4, 12, 500, -8, -1])
-def test_file_that_broke_off_is_damaged(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("left", [0, 1, 4, 12, 500, -8, -1, None])
+def test_file_that_broke_off_or_has_garbage_as_its_footer_is_damaged(tmp_path: Path, left: int | None) -> None:
     path = write(tmp_path / "a.parquet", *[visit(n) for n in range(50)])
-    path.write_bytes(path.read_bytes()[:left])
+    data = bytearray(path.read_bytes())
+    if left is None:
+        data[-200:-8] = b"\xff" * 192
+    path.write_bytes(data[:left])
 
     state = judge(path)
 
     assert (Fitness.DAMAGED, False) == (state.fitness, state.is_readable)
     assert state.problem
     assert "\n" not in state.problem
-
-
-def test_footer_that_is_garbage_is_damaged(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", visit())
-    data = bytearray(path.read_bytes())
-    data[-200:-8] = b"\xff" * 192
-    path.write_bytes(data)
-
-    assert Fitness.DAMAGED is judge(path).fitness
 
 
 def test_what_the_machine_does_not_let_us_open_is_unreadable(tmp_path: Path) -> None:
@@ -196,22 +161,12 @@ def test_later_version_is_read_with_what_is_known(tmp_path: Path) -> None:
 
     state = put(tmp_path / "a.parquet", rows, TOLD | {SCHEMA_KEY: str(JOURNAL_SCHEMA + 1).encode()})
 
+    plain = pa.schema(
+        [(one.name, pa.large_string() if pa.types.is_dictionary(one.type) else one.type) for one in JOURNAL]
+    )
+    assert Fitness.GOOD is put(tmp_path / "b.parquet", table(visit()).cast(plain), TOLD).fitness
     assert (Fitness.NEWER, True, JOURNAL_SCHEMA + 1) == (state.fitness, state.is_readable, state.version)
     assert "columns that it adds are not read" in state.problem
-
-
-def test_words_need_no_dictionary(tmp_path: Path) -> None:
-    plain = pa.schema([(one.name, _plain(one.type)) for one in JOURNAL])
-
-    assert Fitness.GOOD is put(tmp_path / "a.parquet", table(visit()).cast(plain), TOLD).fitness
-
-
-def _plain(form: pa.DataType) -> pa.DataType:
-    return pa.large_string() if pa.types.is_dictionary(form) else form
-
-
-def test_vanished_file_is_no_error(tmp_path: Path) -> None:
-    assert Fitness.VANISHED is judge(tmp_path / "a.parquet").fitness
 
 
 def test_of_copies_the_first_is_read(tmp_path: Path) -> None:
@@ -254,6 +209,7 @@ def test_directory_that_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
 def test_what_goes_wrong_later_is_told_as_well(tmp_path: Path) -> None:
     state = judge(write(tmp_path / "a.parquet", visit()))
 
+    assert Fitness.VANISHED is judge(tmp_path / "none.parquet").fitness
     vanished, damaged = state.failed(FileNotFoundError()), state.failed(OSError("bad\nblock"))
     unreadable = state.failed(OSError(5, "Input/output error"))
 

@@ -1,4 +1,4 @@
-"""Ids that every instance on the way works out alike."""
+"""One span for each visit of a traced message, and how spans reach a collector."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from structlog.testing import capture_logs
 
 from broker.flow import Disposition
 from broker.forwarding.entry import PassOrigin, Queued
-from broker.journal import spans as semantic
 from broker.journal.rows import NO_FOLLOWER, RingBatch
 from broker.journal.spans import SpanRole, Spans, Tracing, parent_id, span_id, trace_id
 from broker.protocol.layout import Flag, FrameKind
 from examples.demo.topology import wait_for
-from tests.support.records import HEADER, Tape, frame, way
+from tests.support.records import Tape, frame, way
 
 DIALOG, MESSAGE = b"c" * 16, bytes(range(16))
+TRACE, LAST = int(Flag.TRACE), int(Flag.LAST_FRAGMENT)
+ONE = TRACE | LAST  # a whole message
+OFFSET = 1_000_000.0
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def test_ids_are_those_of_the_page() -> None:
@@ -34,12 +37,7 @@ def test_ids_are_those_of_the_page() -> None:
         f"{trace_id(DIALOG, 7, is_from_target=True):032x}"
     )
     assert sha256(b"sbrk forward" + MESSAGE + b"\3").hexdigest()[:16] == f"{span_id(SpanRole.FORWARD, MESSAGE, 3):016x}"
-
-
-def test_messages_of_a_dialog_are_told_apart() -> None:
-    traces = {trace_id(DIALOG, number, is_from_target=way) for number in range(3) for way in (False, True)}
-
-    assert 6 == len(traces)
+    assert 6 == len({trace_id(DIALOG, one, is_from_target=way) for one in range(3) for way in (False, True)})
 
 
 def test_parent_is_the_span_at_the_instance_before() -> None:
@@ -51,60 +49,7 @@ def test_parent_is_the_span_at_the_instance_before() -> None:
     assert [sent, first, second] == [parent_id(SpanRole.DELIVER, MESSAGE, hops) for hops in range(3)]
 
 
-# --- test_semantic ---
-# Attributes are called as OpenTelemetry calls them, where it does.
-
-
-def test_names_are_those_of_the_conventions() -> None:
-    ours = (
-        semantic.SYSTEM,
-        semantic.OPERATION_NAME,
-        semantic.OPERATION_TYPE,
-        semantic.DESTINATION,
-        semantic.MESSAGE_ID,
-        semantic.CONVERSATION_ID,
-        semantic.ENVELOPE_SIZE,
-        semantic.ERROR_TYPE,
-        semantic.SERVICE_NAME,
-        semantic.SERVICE_VERSION,
-    )
-
-    assert (
-        messaging.MESSAGING_SYSTEM,
-        messaging.MESSAGING_OPERATION_NAME,
-        messaging.MESSAGING_OPERATION_TYPE,
-        messaging.MESSAGING_DESTINATION_NAME,
-        messaging.MESSAGING_MESSAGE_ID,
-        messaging.MESSAGING_MESSAGE_CONVERSATION_ID,
-        messaging.MESSAGING_MESSAGE_ENVELOPE_SIZE,
-        error_attributes.ERROR_TYPE,
-        service_attributes.SERVICE_NAME,
-        service_attributes.SERVICE_VERSION,
-    ) == ours
-
-
-def test_types_of_operations_are_those_of_the_conventions() -> None:
-    known = {one.value for one in messaging.MessagingOperationTypeValues}
-
-    assert set(semantic.TYPES.values()) <= known
-
-
-def test_the_rest_is_below_our_own_name() -> None:
-    named = {name: value for name, value in vars(semantic).items() if name.isupper() and isinstance(value, str)}
-    own = {value for value in named.values() if value.startswith("broker.")}
-
-    assert 9 == len(own)
-
-
-# --- test_span ---
-# One span for each visit of a traced message: which, whose child, from when to when, and what it tells.
-
-
-TRACE, LAST = int(Flag.TRACE), int(Flag.LAST_FRAGMENT)
-ONE = TRACE | LAST  # a whole message
-OFFSET = 1_000_000.0
-PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-MESSAGE_of_span = bytes(range(16))
+# --- from records to spans ---
 
 
 def spans(tape: Tape) -> list[ReadableSpan]:
@@ -113,7 +58,7 @@ def spans(tape: Tape) -> list[ReadableSpan]:
 
 def sent(*, is_resend: bool = False, disposition: Disposition = Disposition.FORWARDED) -> ReadableSpan:
     tape = Tape()
-    queued = {MESSAGE_of_span: Queued(OFFSET + 990.0, is_resend, PARENT)}
+    queued = {MESSAGE: Queued(OFFSET + 990.0, is_resend, PARENT)}
     tape.enter(frame(flags=ONE), way(disposition), come_from=None, queued=queued, database="orders")
     (span,) = spans(tape)
     return span
@@ -125,7 +70,8 @@ def forwarded(hop_count: int = 1, disposition: Disposition = Disposition.FORWARD
     return spans(tape)
 
 
-def told(disposition: Disposition | None, hop_count: int = 2) -> list[ReadableSpan]:
+def reported(disposition: Disposition | None, hop_count: int = 2) -> list[ReadableSpan]:
+    """What a database here says of a frame."""
     tape = Tape()
     arrival = PassOrigin(999.0, "west", is_from_here=False, trace_parent=PARENT)
     tape.ring.report(frame(flags=ONE, hop_count=hop_count + 1), disposition, arrival, 1001.5)
@@ -137,6 +83,13 @@ def outcome(span: ReadableSpan) -> object:
     return span.attributes["broker.outcome"]
 
 
+def ids(span: ReadableSpan) -> tuple[int, int, int | None]:
+    """Trace, span and parent."""
+    assert span.context is not None
+    assert span.parent is None or span.parent.trace_id == span.context.trace_id
+    return span.context.trace_id, span.context.span_id, span.parent and span.parent.span_id
+
+
 def links(span: ReadableSpan) -> list[int]:
     return [link.context.span_id for link in span.links]
 
@@ -144,53 +97,36 @@ def links(span: ReadableSpan) -> list[int]:
 def test_what_is_sent_begins_in_the_queue_and_is_linked_to_the_application() -> None:
     span = sent()
 
-    assert ("send //to", SpanKind.PRODUCER, None) == (span.name, span.kind, span.parent)
+    assert ("send //to", SpanKind.PRODUCER) == (span.name, span.kind)
     assert ((OFFSET + 990) * 1e9, (OFFSET + 1000) * 1e9) == (span.start_time, span.end_time)
     assert [0x00F067AA0BA902B7] == links(span)
+    assert (trace_id(DIALOG, 0, is_from_target=False), span_id(SpanRole.SEND, MESSAGE, 0), None) == ids(span)
     assert span.context is not None
-    assert trace_id(b"c" * 16, 0, is_from_target=False) == span.context.trace_id
-    assert span_id(SpanRole.SEND, MESSAGE_of_span, 0) == span.context.span_id
     assert span.context.trace_flags.sampled
+    assert ("sent", "resent") == (outcome(span), outcome(sent(is_resend=True)))
 
 
-def test_what_is_sent_again_says_so() -> None:
-    assert ("sent", "resent") == (outcome(sent()), outcome(sent(is_resend=True)))
+def test_what_is_forwarded_and_delivered_is_the_child_of_the_hop_before() -> None:
+    (first,), (second,), (last,) = forwarded(0), forwarded(1), reported(Disposition.DELIVERED)
 
-
-def test_what_is_forwarded_is_the_child_of_the_hop_before() -> None:
-    (first,), (second,) = forwarded(0), forwarded(1)
-
-    assert first.context is not None
-    assert first.parent is not None
-    assert second.parent is not None
-    assert (span_id(SpanRole.SEND, MESSAGE_of_span, 0), first.context.span_id) == (
-        first.parent.span_id,
-        second.parent.span_id,
-    )
+    assert [ids(sent())[1], ids(first)[1], ids(second)[1]] == [ids(one)[2] for one in (first, second, last)]
+    assert 1 == len({ids(one)[0] for one in (first, second, last)})
     assert ("forward //to", SpanKind.INTERNAL, []) == (second.name, second.kind, links(second))
-    assert first.context.trace_id == first.parent.trace_id == second.parent.trace_id
+    assert ("deliver //to", SpanKind.CONSUMER, [0x00F067AA0BA902B7]) == (last.name, last.kind, links(last))
+    assert ((OFFSET + 999) * 1e9, (OFFSET + 1001.5) * 1e9) == (last.start_time, last.end_time)
+    assert StatusCode.UNSET is last.status.status_code
 
 
-def test_what_is_delivered_is_the_child_of_the_last_hop() -> None:
-    (span,), (hop,) = told(Disposition.DELIVERED), forwarded(1)
-
-    assert hop.context is not None
-    assert span.parent is not None
-    assert ("deliver //to", SpanKind.CONSUMER, hop.context.span_id) == (span.name, span.kind, span.parent.span_id)
-    assert ((OFFSET + 999) * 1e9, (OFFSET + 1001.5) * 1e9) == (span.start_time, span.end_time)
-    assert [0x00F067AA0BA902B7] == links(span)
-    assert StatusCode.UNSET is span.status.status_code
-
-
-def test_a_span_tells_what_the_frame_and_the_route_say() -> None:
+def test_a_span_has_what_the_frame_and_the_route_say_by_the_names_of_the_conventions() -> None:
     (span,) = forwarded(1)
+    (dropped,) = reported(Disposition.NO_ROUTE)
 
     assert {
         "messaging.system": "sbrk",
         "messaging.operation.name": "forward",
         "messaging.destination.name": "//to",
-        "messaging.message.id": MESSAGE_of_span.hex(),
-        "messaging.message.conversation_id": str(uuid.UUID(bytes=b"c" * 16)),
+        "messaging.message.id": MESSAGE.hex(),
+        "messaging.message.conversation_id": str(uuid.UUID(bytes=DIALOG)),
         "messaging.message.envelope.size": len(frame()),
         "broker.from_service": "//from",
         "broker.from_target": False,
@@ -202,6 +138,12 @@ def test_a_span_tells_what_the_frame_and_the_route_say() -> None:
         "broker.adjacent_out": "tcp://east:4022",
         "broker.route": "ToEast",
     } == dict(span.attributes or {})
+    known = {value for value in (*vars(messaging).values(), error_attributes.ERROR_TYPE) if isinstance(value, str)}
+    assert {one for one in (dropped.attributes or {}) if not one.startswith("broker.")} <= known
+    operations = {one.value for one in messaging.MessagingOperationTypeValues}
+    types = [(one.attributes or {})[messaging.MESSAGING_OPERATION_TYPE] for one in (sent(), dropped)]
+    assert ["send", "receive"] == types
+    assert set(types) <= operations
 
 
 @pytest.mark.parametrize(
@@ -209,7 +151,7 @@ def test_a_span_tells_what_the_frame_and_the_route_say() -> None:
     [
         (forwarded(1, Disposition.NO_ROUTE), "forward //to"),
         ([sent(disposition=Disposition.NO_ROUTE)], "send //to"),
-        (told(Disposition.NO_ROUTE), "deliver //to"),
+        (reported(Disposition.NO_ROUTE), "deliver //to"),
     ],
 )
 def test_what_is_dropped_is_an_error(found: list[ReadableSpan], name: str) -> None:
@@ -220,14 +162,11 @@ def test_what_is_dropped_is_an_error(found: list[ReadableSpan], name: str) -> No
     assert Disposition.NO_ROUTE.value == span.status.description == span.attributes["error.type"]
 
 
-def test_a_second_copy_is_told_as_one() -> None:
-    (span,) = told(Disposition.DUPLICATE)
+def test_a_second_copy_is_a_duplicate_and_acknowledgements_have_no_span() -> None:
+    (span,) = reported(Disposition.DUPLICATE)
 
     assert ("duplicate", StatusCode.UNSET) == (outcome(span), span.status.status_code)
-
-
-def test_acknowledgements_and_what_a_database_tells_itself_have_no_span() -> None:
-    assert ([], []) == (told(None), forwarded(1, Disposition.DELIVERED))
+    assert ([], []) == (reported(None), forwarded(1, Disposition.DELIVERED))
 
 
 @pytest.mark.parametrize(
@@ -250,12 +189,12 @@ def test_first_and_last_fragments_of_traced_messages_have_spans(
     assert count == len(spans(tape))
 
 
-def test_directions_of_a_dialog_have_traces_of_their_own() -> None:
+def test_directions_of_a_dialog_have_separate_traces() -> None:
     tape = Tape()
     for flags in (ONE, ONE | Flag.FROM_TARGET):
         tape.enter(frame(flags=int(flags)), way())
 
-    assert 2 == len({span.context.trace_id for span in spans(tape) if span.context is not None})
+    assert 2 == len({ids(span)[0] for span in spans(tape)})
 
 
 def test_what_was_taken_back_has_no_span() -> None:
@@ -279,18 +218,13 @@ def test_the_ring_may_be_memory_that_is_lent() -> None:
     made = list(Spans(Resource({}), InstrumentationScope("broker")).of(batch._replace(taken=lent)))
 
     assert ["forward //to"] == [span.name for span in made]
-    assert HEADER.to_service == "//to"
 
 
-# --- test_tracing ---
-# Spans are counted on every way they can go, and nobody waits for a collector.
-
-
-TRACED = int(Flag.TRACE | Flag.LAST_FRAGMENT)
+# --- from spans to the collector ---
 
 
 class Kept(SpanExporter):
-    """An exporter that keeps what it gets. Shape: `is_open` lets it go on; `result` what it says."""
+    """An exporter that keeps what it gets; `is_open` lets it go on, `result` is its answer."""
 
     def __init__(self, result: SpanExportResult = SpanExportResult.SUCCESS) -> None:
         self.spans: list[ReadableSpan] = []
@@ -333,7 +267,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 def batch(count: int = 1) -> RingBatch:
     tape = Tape()
     for number in range(count):
-        tape.enter(frame(flags=TRACED, sequence_number=number), way())
+        tape.enter(frame(flags=ONE, sequence_number=number), way())
     return tape.batch()
 
 
@@ -350,10 +284,9 @@ def test_spans_reach_the_collector_and_are_counted(make: Make) -> None:
     tracing.close(10)
 
     assert (3, 0, 0) == counts(tracing)
-    assert {("shop", "a", "gw")} == {
-        tuple(span.resource.attributes[name] for name in ("service.name", "zone", "service.instance.id"))
-        for span in kept.spans
-    }
+    names = (service_attributes.SERVICE_NAME, "zone", "service.instance.id")
+    assert {("shop", "a", "gw")} == {tuple(span.resource.attributes[name] for name in names) for span in kept.spans}
+    assert kept.spans[0].resource.attributes[service_attributes.SERVICE_VERSION]
     assert 1 == kept.shutdowns
 
 
@@ -364,7 +297,7 @@ def test_what_a_collector_does_not_take_is_dropped(make: Make) -> None:
     wait_for(lambda: counts(tracing) == (0, 0, 2), seconds=30, what="two are dropped")
 
 
-def test_above_the_bound_spans_are_dropped_and_nobody_waits(make: Make) -> None:
+def test_above_the_bound_spans_are_dropped_without_waiting(make: Make) -> None:
     tracing, kept = make(OTEL_BSP_MAX_QUEUE_SIZE="4", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="2")
     kept.is_open.clear()
 
@@ -388,7 +321,7 @@ def test_a_collector_that_does_not_answer_is_not_waited_for_at_the_end(make: Mak
     assert 3 == sum(counts(tracing))
 
 
-def test_a_fault_of_the_program_is_told_once_and_ends_nothing(make: Make) -> None:
+def test_a_fault_of_the_program_is_logged_once_and_ends_nothing(make: Make) -> None:
     tracing, _ = make()
     good = batch()
     bad = good._replace(taken=good.taken._replace(endings={}))
@@ -403,6 +336,6 @@ def test_a_fault_of_the_program_is_told_once_and_ends_nothing(make: Make) -> Non
     assert (2, (1, 0, 0)) == (tracing.failures, counts(tracing))
 
 
-def test_what_the_environment_says_wrongly_is_refused(make: Make) -> None:
+def test_wrong_values_in_the_environment_are_refused(make: Make) -> None:
     with pytest.raises(ValueError, match="max_export_batch_size"):
         make(OTEL_BSP_MAX_QUEUE_SIZE="4", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="8")
