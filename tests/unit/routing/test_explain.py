@@ -8,24 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import pytest
 
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, NetworkAddress, parse_address
-from broker.routing.decide import AddressHealth, Hosted, Pass, RoutingContext, RoutingFacts, decide, hosted
+from broker.routing.decide import AddressHealth, Pass, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.explain import (
     EXPIRED_SHOWN,
     ROUTES_SHOWN,
-    CandidateShown,
-    ClassTried,
     DisplayNames,
     Explanation,
     Outcome,
-    PassShown,
     Progress,
-    RouteFate,
-    Score,
     Step,
     explain,
     hints_for,
@@ -97,16 +91,6 @@ def steps(explanation: Explanation) -> list[Step]:
     return list(one.steps)
 
 
-def fates(step: Step) -> dict[str, str]:
-    """Why, by route."""
-    return {fate.name: fate.why for fate in step.routes}
-
-
-def tried(explanation: Explanation) -> dict[str, tuple[Progress, str]]:
-    """How far each class came in the last pass, and why."""
-    return {one.route_class: (one.progress, one.why) for one in explanation.passes[-1].classes}
-
-
 def members(explanation: Explanation) -> dict[str, str]:
     """What became of each route when its class was tried, in the last pass."""
     return {fate.name: fate.why for one in explanation.passes[-1].classes for fate in one.routes}
@@ -118,18 +102,11 @@ def members(explanation: Explanation) -> dict[str, str]:
 def test_guids_addresses_and_databases_are_told_as_people_read_them() -> None:
     explanation = tell(routes=[to("tcp://far:1", "S", ELSEWHERE)], instance=ELSEWHERE, from_target=True)
 
-    assert ("S", str(ELSEWHERE), str(CONVERSATION)) == (
-        explanation.to_service,
-        explanation.to_broker_instance,
-        explanation.conversation_id,
-    )
-    assert explanation.is_from_target
-    assert (Outcome.FORWARDED, 1, "far:1", "tcp://far:1") == (
-        explanation.outcome,
-        explanation.step,
-        explanation.route,
-        explanation.next_hop,
-    )
+    asked = explanation.to_service, explanation.to_broker_instance, explanation.conversation_id
+    assert ("S", str(ELSEWHERE), str(CONVERSATION), True) == (*asked, explanation.is_from_target)
+    found = explanation.outcome, explanation.step, explanation.route, explanation.next_hop
+    assert (Outcome.FORWARDED, 1, "far:1", "tcp://far:1") == found
+    assert str(ELSEWHERE) == DisplayNames().database(ELSEWHERE.bytes)
 
 
 MIRRORED = to("tcp://far", "S", ELSEWHERE, mirror="partner")
@@ -207,10 +184,6 @@ def test_the_decision_in_one_sentence(question: dict[str, Any], outcome: Outcome
     assert explanation.is_service_there == ("no service" not in sentence)
 
 
-def test_a_database_that_nobody_named_goes_by_its_guid() -> None:
-    assert str(ELSEWHERE) == DisplayNames().database(ELSEWHERE.bytes)
-
-
 # --- matching ---
 
 
@@ -229,78 +202,92 @@ def test_each_step_says_how_far_it_came() -> None:
     ] == [(step.step, step.progress, step.why) for step in steps(explanation)]
 
 
+ASKED = {"routes": [to("tcp://far", BROKER_CONFIGURATION, ELSEWHERE)], "instance": BILLING}
+ARRIVES = {"incoming": True, "from_target": True}
+
+
 @pytest.mark.parametrize(
-    ("question", "progress", "why"),
+    ("question", "number", "progress", "why"),
     [
-        ({}, Progress.SKIPPED, "the message begins its way here"),
-        ({"incoming": True}, Progress.SKIPPED, "the message is not from a target"),
-        ({"incoming": True, "from_target": True}, Progress.SKIPPED, "the message names no broker instance"),
+        ({"incoming": True}, 0, Progress.SKIPPED, "the message is not from a target"),
+        (ARRIVES, 0, Progress.SKIPPED, "the message names no broker instance"),
         (
-            {"incoming": True, "from_target": True, "instance": ELSEWHERE},
+            ARRIVES | {"instance": ELSEWHERE},
+            0,
             Progress.NOTHING,
             f"the broker instance {ELSEWHERE} is not hosted here",
         ),
+        (ARRIVES | {"instance": BILLING}, 0, Progress.MATCHED, "from a target, to the database billing"),
+        ({"billing": ["S"]}, 6, Progress.SKIPPED, "the conversation names no broker instance"),
+        ({"instance": ELSEWHERE}, 6, Progress.NOTHING, "no database here has a service 'S'"),
         (
-            {"incoming": True, "from_target": True, "instance": BILLING},
+            {"instance": ELSEWHERE, "billing": ["S"]},
+            6,
             Progress.MATCHED,
-            "from a target, to the database billing",
+            "as if a route to LOCAL were there: billing",
         ),
+        (
+            ASKED | {"service": BROKER_CONFIGURATION},
+            4,
+            Progress.SKIPPED,
+            f"no instance is asked about {BROKER_CONFIGURATION}",
+        ),
+        (ASKED | {"service": SERVICE_BROKER}, 4, Progress.SKIPPED, f"no instance is asked about {SERVICE_BROKER}"),
     ],
 )
-def test_whether_it_is_a_reply_to_a_database_here(question: dict[str, Any], progress: Progress, why: str) -> None:
-    step = steps(tell(**question))[0]
+def test_a_step_says_why(question: dict[str, Any], number: int, progress: Progress, why: str) -> None:
+    step = steps(tell(**question))[number]
 
     assert (progress, why) == (step.progress, step.why)
 
 
-def test_a_route_to_another_broker_instance_falls_out_of_the_first_step() -> None:
-    explanation = tell(routes=[to("tcp://far", "S", ELSEWHERE), to("tcp://near", "S", BILLING)], instance=BILLING)
+@pytest.mark.parametrize(
+    ("routes", "instance", "number", "expected"),
+    [
+        (
+            [to("tcp://far", "S", ELSEWHERE), to("tcp://near", "S", BILLING)],
+            BILLING,
+            1,
+            {"near": "matches", "far": "names another broker instance"},
+        ),
+        (
+            [to("tcp://far", "S", lifetime=NOW - timedelta(minutes=1)), to("tcp://near", "S", lifetime=NOW)],
+            None,
+            2,
+            {"far": "expired at 2025-03-01 11:59:00 UTC", "near": "expired at 2025-03-01 12:00:00 UTC"},
+        ),
+        ([to("tcp://far", BROKER_CONFIGURATION)], None, 4, {"far": "matches"}),
+        # rows that no statement could have made
+        (
+            [to("tcp://far", BROKER_CONFIGURATION, ELSEWHERE)],
+            None,
+            4,
+            {"far": "names a broker instance, and the question is open to any"},
+        ),
+        ([to("tcp://near", None, ELSEWHERE)], None, 5, {"near": "names a broker instance without a service"}),
+    ],
+)
+def test_a_step_says_why_of_each_route(
+    routes: list[Route], instance: UUID | None, number: int, expected: dict[str, str]
+) -> None:
+    step = steps(tell(routes=routes, instance=instance))[number]
 
-    assert {"near": "matches", "far": "names another broker instance"} == fates(steps(explanation)[1])
-    assert [True, False] == [fate.is_taken for fate in steps(explanation)[1].routes]
-
-
-def test_an_expired_route_says_when_it_expired() -> None:
-    routes = [to("tcp://far", "S", lifetime=NOW - timedelta(minutes=1)), to("tcp://near", "S", lifetime=NOW)]
-
-    step = steps(tell(routes=routes))[2]
-
-    assert {"far": "expired at 2025-03-01 11:59:00 UTC", "near": "expired at 2025-03-01 12:00:00 UTC"} == fates(step)
-    assert (Progress.NOTHING, "2 such routes fall out, expired") == (step.progress, step.why)
-
-
-@pytest.mark.parametrize("service", [BROKER_CONFIGURATION, SERVICE_BROKER])
-def test_nobody_is_asked_about_the_services_that_ask(service: str) -> None:
-    step = steps(tell(routes=[to("tcp://far", BROKER_CONFIGURATION, ELSEWHERE)], service=service, instance=BILLING))[4]
-
-    assert (Progress.SKIPPED, f"no instance is asked about {service}") == (step.progress, step.why)
-
-
-def test_who_is_asked_is_told_and_nothing_is_chosen() -> None:
-    explanation = tell(routes=[to("tcp://far", BROKER_CONFIGURATION)])
-
-    assert {"far": "matches"} == fates(steps(explanation)[4])
-    assert () == explanation.passes[0].classes
-
-
-def test_rows_that_no_statement_could_have_made_have_a_reason_too() -> None:
-    strange = [to("tcp://far", BROKER_CONFIGURATION, ELSEWHERE), to("tcp://near", None, ELSEWHERE)]
-
-    explanation = tell(routes=strange)
-
-    assert {"far": "names a broker instance, and the question is open to any"} == fates(steps(explanation)[4])
-    assert {"near": "names a broker instance without a service"} == fates(steps(explanation)[5])
+    assert expected == {fate.name: fate.why for fate in step.routes}
+    assert [why == "matches" for why in expected.values()] == [fate.is_taken for fate in step.routes]
 
 
-def test_a_service_that_is_here_matches_for_who_names_a_broker_instance() -> None:
-    databases = tell(instance=ELSEWHERE, billing=["S"])
+def test_of_what_falls_out_the_expired_ones_are_counted() -> None:
+    expired, another = to("tcp://far", "S", ELSEWHERE, lifetime=NOW), to("tcp://near", "S", ELSEWHERE)
 
-    assert (Progress.MATCHED, "as if a route to LOCAL were there: billing") == (
-        steps(databases)[6].progress,
-        steps(databases)[6].why,
-    )
-    assert "no database here has a service 'S'" == steps(tell(instance=ELSEWHERE))[6].why
-    assert "the conversation names no broker instance" == steps(tell(billing=["S"]))[6].why
+    assert [
+        "1 such route falls out, expired",
+        "1 such route falls out",
+        "2 such routes fall out, 1 of them expired",
+    ] == [steps(tell(routes=rs, instance=BILLING))[1].why for rs in ([expired], [another], [expired, another])]
+
+
+def test_where_another_instance_is_asked_nothing_is_chosen() -> None:
+    assert () == tell(routes=[to("tcp://far", BROKER_CONFIGURATION)]).passes[0].classes
 
 
 # --- choosing ---
@@ -333,9 +320,6 @@ def test_a_service_that_is_here_matches_for_who_names_a_broker_instance() -> Non
 )
 def test_a_member_says_why_it_works_or_not(question: dict[str, Any], why: str) -> None:
     assert [why] == list(members(tell(**question)).values())
-
-
-# --- this instance ---
 
 
 def test_an_own_address_makes_a_second_pass_by_msdb() -> None:
@@ -384,25 +368,18 @@ def test_of_many_databases_with_the_service_a_few_are_named() -> None:
     assert steps(explanation)[6].why.endswith("d8, d9 and 2 more")
 
 
-MIRROR = UUID(int=77)
-
-
 @pytest.mark.parametrize(
-    ("question", "step", "why"),
+    ("from_target", "step", "why"),
     [
-        ({"from_target": True}, 0, "from a target, to a database that is a mirror here"),
-        ({}, 6, "the broker instance is a mirror here"),
+        (True, 0, "from a target, to a database that is a mirror here"),
+        (False, 6, "the broker instance is a mirror here"),
     ],
 )
-def test_what_is_for_a_mirror_here_says_so(question: dict[str, Any], step: int, why: str) -> None:
-    told = tell(incoming=True, instance=MIRROR, mirrors=[MIRROR], **question)
+def test_what_is_for_a_mirror_here_says_so(from_target: bool, step: int, why: str) -> None:  # noqa: FBT001
+    told = tell(incoming=True, instance=ELSEWHERE, mirrors=[ELSEWHERE], from_target=from_target)
 
-    assert (step, "database is a mirror", 28018, Outcome.DROPPED) == (
-        told.step,
-        told.disposition,
-        told.number,
-        told.outcome,
-    )
+    found = told.step, told.disposition, told.number, told.outcome
+    assert (step, "database is a mirror", 28018, Outcome.DROPPED) == found
     assert (Progress.MATCHED, why) == (steps(told)[step].progress, steps(told)[step].why)
 
 
@@ -418,146 +395,91 @@ def test_another_mirrored_route_of_the_same_broker_instance_is_told_from_the_one
     assert explanation.sentence == f"forwarded to tcp://far:4022 by route {MIRRORED.name}"
 
 
-# --- explanation ---
-# The values of an explanation as JSON: every word a person or a program relies on.
-
-
-EXPIRY = datetime(2025, 3, 1, 12, tzinfo=UTC)
-ROUTE = RouteFate("a", "S", None, "tcp://far:4022", None, 1, EXPIRY, is_taken=True, why="matches")
-WHOLE = Explanation(
-    to_service="S",
-    to_broker_instance=None,
-    conversation_id="c",
-    is_from_target=False,
-    outcome=Outcome.FORWARDED,
-    disposition="forwarded",
-    number=0,
-    step=2,
-    route="a",
-    next_hop="tcp://far:4022",
-    database=None,
-    is_service_there=True,
-    sentence="forwarded to tcp://far:4022 by route a",
-    is_by_conversation=False,
-    passes=(
-        PassShown(
-            "msdb",
-            is_incoming=True,
-            steps=(Step(2, "title", Progress.MATCHED, "1 route matches", (ROUTE,), (Score("g", 1, 0.5, True),)),),
-            classes=(ClassTried("network address", Progress.MATCHED, "taken", (ROUTE,)),),
-            candidates=(CandidateShown("tcp://far:4022", "a", "connected", "", 0.5),),
-        ),
-    ),
-    hints=("hint",),
-)
-
-
-def test_enums_are_words_and_instants_are_utc() -> None:
-    plain = msgspec.to_builtins(WHOLE)
-
-    [step] = plain["passes"][0]["steps"]
-    assert ("forwarded", "matched") == (plain["outcome"], step["progress"])
-    assert "2025-03-01T12:00:00Z" == step["routes"][0]["lifetime"]
-
-
-# --- hint ---
-# Hints name what is there and almost fits, or what is missing; who needs none gets none.
+# --- hints ---
+# What is there and almost fits, or what is missing; none where the message leaves.
 
 
 HERE = UUID(int=7).bytes
 FAR = NetworkAddress("far")
 CREATE = "CREATE ROUTE in msdb, with this SERVICE_NAME, or without one for all that no other route names"
+BYTES = ": names compare byte for byte"
+FORWARD = "set endpoint.message_forwarding = true to let this instance pass on what is for others"
+EXPIRED = [Route(f"r{n}", FAR, "Billing", lifetime=NOW - timedelta(1)) for n in range(EXPIRED_SHOWN + 2)]
 
 
-def hints(*routes: Route, service: str = "Billing", services: Any = (), instance: bytes = NO_GUID) -> list[str]:
-    """For a message from outside, at an instance with one database that does not forward."""
+@pytest.mark.parametrize(
+    ("routes", "services", "instance", "is_forwarding", "expected"),
+    [
+        ([], [], NO_GUID, False, [CREATE]),
+        ([Route("a", FAR, "billing")], [], NO_GUID, False, [f"msdb has a route to 'billing'{BYTES}", CREATE]),
+        ([Route("a", FAR, " Billing ")], [], NO_GUID, False, [f"msdb has a route to ' Billing '{BYTES}", CREATE]),
+        ([Route("a", LOCAL)], ["billing", "Other"], NO_GUID, False, [f"there is a service 'billing' here{BYTES}"]),
+        ([Route("a", LOCAL)], ["billing"], HERE, False, [f"there is a service 'billing' in that database{BYTES}"]),
+        (
+            EXPIRED,
+            [],
+            NO_GUID,
+            False,
+            [
+                *(f"route r{n} has expired: ALTER ROUTE with a new LIFETIME brings it back" for n in range(3)),
+                CREATE,
+            ],
+        ),
+        ([Route("a", FAR, "Billing")], [], NO_GUID, False, [FORWARD]),
+        ([Route("a", FAR)], ["billing"], NO_GUID, True, []),
+    ],
+)
+def test_hints(
+    routes: list[Route],
+    services: list[str],
+    instance: bytes,
+    is_forwarding: bool,  # noqa: FBT001
+    expected: list[str],
+) -> None:
     known = hosted({HERE: services})
-    here = RoutingContext(build_table(routes, now=NOW), known, lambda _: AddressHealth.UNTRIED, is_forwarding=False)
+    here = RoutingContext(build_table(routes, now=NOW), known, lambda _: AddressHealth.UNTRIED, is_forwarding)
     passes: list[Pass] = []
-    decide(RoutingFacts(service, instance, bytes(16)), here, passes)
-    return list(hints_for(passes[-1], known, "msdb"))
+    decide(RoutingFacts("Billing", instance, bytes(16)), here, passes)
+
+    assert expected == list(hints_for(passes[-1], known, "msdb"))
 
 
-def test_who_matches_nothing_is_told_what_is_missing() -> None:
-    assert [CREATE] == hints()
+# --- permissions ---
 
 
-@pytest.mark.parametrize("name", ["billing", "BILLING", " Billing "])
-def test_a_route_to_almost_that_name_is_named(name: str) -> None:
-    assert [f"msdb has a route to {name!r}: names compare byte for byte", CREATE] == hints(Route("a", FAR, name))
+NOT_CONNECTED = "never taken, because the peer may not connect: not permitted (11215): no GRANT"
+CONNECT = "USE msdb; GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=%s];"
+SEND = "USE msdb; GRANT SEND ON SERVICE::[S] TO [CN=%s];"
 
 
-def test_a_service_of_almost_that_name_is_named() -> None:
-    told = hints(Route("a", LOCAL), services=["billing", "Other"])
+@pytest.mark.parametrize(
+    ("granted", "who", "permitted", "sentence", "hints"),
+    [
+        ([Permission.CONNECT, Permission.SEND], "a", [True, True], "forwarded to tcp://far:4022 by route far", []),
+        ([Permission.SEND], "a", [False, True], NOT_CONNECTED, [CONNECT % "a"]),
+        ([Permission.CONNECT], "a", [True, False], "dropped: not permitted (11215): no GRANT", [SEND % "a"]),
+        ([Permission.CONNECT, Permission.SEND], "b", [False, False], NOT_CONNECTED, [CONNECT % "b", SEND % "b"]),
+    ],
+)
+def test_permissions_that_are_missing_come_before_any_route(
+    granted: list[Permission], who: str, permitted: list[bool], sentence: str, hints: list[str]
+) -> None:
+    """The way that the message would take is still shown."""
+    rules = [PermissionRule(one, "*", parse_principal("a"), PermissionState.GRANT) for one in granted]
+    grants = Grants(rules, is_default_deny=True)
 
-    assert ["there is a service 'billing' here: names compare byte for byte"] == told
+    shown = with_permissions(tell(msdb=[to("tcp://far")], incoming=True), who_is(f"CN={who}"), grants)
 
-
-def test_a_service_of_almost_that_name_in_the_database_that_gets_it_is_named() -> None:
-    told = hints(Route("a", LOCAL), services=["billing"], instance=HERE)
-
-    assert ["there is a service 'billing' in that database: names compare byte for byte"] == told
-
-
-def test_expired_routes_are_named_and_only_some_of_many() -> None:
-    routes = [Route(f"r{n}", FAR, "Billing", lifetime=NOW - timedelta(1)) for n in range(EXPIRED_SHOWN + 2)]
-
-    told = [hint for hint in hints(*routes) if "expired" in hint]
-
-    assert EXPIRED_SHOWN == len(told)
-    assert "route r0 has expired: ALTER ROUTE with a new LIFETIME brings it back" == told[0]
-
-
-def test_a_switch_that_is_off_is_named() -> None:
-    told = hints(Route("a", FAR, "Billing"))
-
-    assert ["set endpoint.message_forwarding = true to let this instance pass on what is for others"] == told
+    assert (permitted, hints) == ([one.is_permitted for one in shown.permissions], list(shown.hints))
+    assert shown.sentence.startswith(sentence)
+    kept = (Outcome.DROPPED, None, 11215) if hints else (Outcome.FORWARDED, "tcp://far:4022", 0)
+    assert (*kept, f"CN={who}") == (shown.outcome, shown.next_hop, shown.number, shown.peer)
+    assert ["tcp://far:4022"] == [one.address for one in shown.passes[0].candidates]
 
 
-def test_who_leaves_needs_no_hint() -> None:
-    known = hosted({HERE: ["billing"]})
-    table = build_table([Route("a", FAR)], now=NOW)
-    here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True)
-    passes: list[Pass] = []
-    decide(RoutingFacts("Billing", NO_GUID, bytes(16)), here, passes)
+def test_a_deny_is_told_with_the_statement_that_lifts_it() -> None:
+    deny = PermissionRule(Permission.SEND, "S", parse_principal("a"), PermissionState.DENY)
 
-    assert [] == list(hints_for(passes[-1], known, "msdb"))
+    shown = with_permissions(tell(msdb=[to("tcp://far")], incoming=True), who_is("CN=a"), Grants([deny]))
 
-
-# --- permitted ---
-# What permissions add to an explanation; how it is asked for is tried in tests/unit/observe/test_explain.py.
-
-
-def told() -> Explanation:
-    table = build_table([Route("r", NetworkAddress("far"))], now=datetime(2025, 3, 1, tzinfo=UTC))
-    here = RoutingContext(table, Hosted(), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-    return explain(RoutingFacts("S", NO_GUID, b"c" * 16), here, DisplayNames())
-
-
-def rules(*permissions: Permission) -> list[PermissionRule]:
-    return [PermissionRule(permission, "*", parse_principal("a"), PermissionState.GRANT) for permission in permissions]
-
-
-def test_what_is_permitted_stays_what_it_is_with_its_reasons() -> None:
-    shown = with_permissions(told(), who_is("CN=a"), Grants(rules(*Permission), is_default_deny=True))
-
-    assert (told().sentence, Outcome.FORWARDED) == (shown.sentence, shown.outcome)
-    assert [True, True] == [one.is_permitted for one in shown.permissions]
-
-
-def test_who_may_not_connect_sends_nothing() -> None:
-    shown = with_permissions(told(), who_is("CN=a"), Grants(rules(Permission.SEND), is_default_deny=True))
-
-    assert (Outcome.DROPPED, None, 11215) == (shown.outcome, shown.next_hop, shown.number)
-    assert shown.sentence.startswith("never taken, because the peer may not connect: not permitted (11215): no GRANT")
-
-
-def test_way_that_it_would_take_is_still_shown() -> None:
-    shown = with_permissions(told(), who_is("CN=b"), Grants(rules(*Permission), is_default_deny=True))
-
-    assert ("tcp://far:4022",) == tuple(one.address for one in shown.passes[0].candidates)
-    assert [False, False] == [one.is_permitted for one in shown.permissions]
-    assert (
-        "USE msdb; GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=b];",
-        "USE msdb; GRANT SEND ON SERVICE::[S] TO [CN=b];",
-    ) == shown.hints
+    assert ("USE msdb; REVOKE SEND ON SERVICE::[S] TO [a];",) == shown.hints
