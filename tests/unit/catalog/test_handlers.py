@@ -1,24 +1,23 @@
-"""Message types, contracts, priorities and options of a database, carried out: what is stored, and every mistake."""
+"""What each statement does to its database: what is stored, what is said about it, and every mistake."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from broker.catalog import handlers as effect
-from broker.catalog.catalog import MSDB, Catalog, Database, ScriptMessages
-from broker.catalog.execute import execute, preview
+from broker.catalog import handlers
+from broker.catalog.catalog import MSDB, ScriptMessages
 from broker.catalog.handlers import RouteChanges, Session, carry_out, grants_of
 from broker.client.dialog import Dialog, begin_dialog
 from broker.config.settings import Settings
 from broker.conversation.message_types import SentBy, Validation
-from broker.ddl.parser import parse_script, read_script
-from broker.ddl.statements import AlterRoute, CreateRoute, DropRoute, Statement
+from broker.ddl.statements import AlterRoute, CreateRoute, DropRoute
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties
@@ -27,208 +26,229 @@ from broker.security.grants import Permission, RemoteServiceBinding, render_rule
 from broker.security.principal import NOBODY
 from broker.store.sqlite import database, metadata
 from broker.store.sqlite.metadata import Priority
-from tests.support.agreement_errors import CASES, EXISTING
-from tests.support.route_errors import Case
+from tests.support import agreement_errors, route_errors
+from tests.support.catalog_world import World
+from tests.support.route_errors import ACCEPTED, NUMBERS, Case, cases_of
 
-
-class World:
-    """A catalog of msdb and the database `orders`, which is `db`."""
-
-    def __init__(self, msdb: sqlite3.Connection, orders: sqlite3.Connection, path: Path) -> None:
-        self.db = orders
-        self._catalog = Catalog(
-            {
-                MSDB: Database(MSDB, database.broker_instance(msdb), None, lambda: nullcontext(msdb)),
-                "orders": Database("orders", database.broker_instance(orders), path, lambda: nullcontext(orders)),
-            },
-            lambda: None,
-        )
-
-    async def run(self, script: str, *, is_declared: bool = False) -> list[str]:
-        return await execute(self._catalog, read_script(script), database="orders", is_declared=is_declared)
-
-    async def preview(self, script: str) -> None:
-        await preview(self._catalog, read_script(script), database="orders")
-
-    async def refusal(self, script: str, *, is_declared: bool = False) -> StatementError:
-        """The error in which it ends; nothing may be left of it."""
-        before = list(self.db.iterdump())
-        with pytest.raises(StatementError) as caught:
-            await self.run(script, is_declared=is_declared)
-        assert before == list(self.db.iterdump())
-        return caught.value
-
-    def dialog(self, contract: str, service: str = "Orders") -> Dialog:
-        return begin_dialog(self.db, from_service=service, to_service="//far", contract=contract)
+NOTHING_IS_READ_BEHIND = {105, 113}
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    path = tmp_path / "orders.db"
-    with closing(database.open_store(":memory:")) as msdb, closing(database.open_store(path)) as orders:
-        world = World(msdb, orders, path)
-        await world.run(EXISTING)
-        yield world
+async def agreed(world: World) -> World:
+    """With message types, contracts, services and priorities."""
+    await world.run(agreement_errors.EXISTING)
+    return world
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------
+@pytest.fixture
+async def routed() -> AsyncIterator[World]:
+    """In memory, with routes in msdb."""
+    world = World()
+    await world.run(route_errors.EXISTING, database=MSDB)
+    yield world
+    world.close()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-async def test_mistake_has_its_number_and_place_and_changes_nothing(world: World, case: Case) -> None:
-    error = await world.refusal(case.script)
+def begun(world: World, contract: str) -> Dialog:
+    return begin_dialog(world.db, from_service="Orders", to_service="//far", contract=contract)
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize("case", agreement_errors.CASES, ids=str)
+async def test_a_mistake_about_an_agreement_has_its_number_and_its_place(agreed: World, case: Case) -> None:
+    """A script of the configuration is refused as well, unless it may say that again."""
+    error = await agreed.refusal(case.script)
 
     assert (case.number, case.caret) == (error.number, "\n".join(str(error).splitlines()[-2:]))
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-async def test_script_of_the_configuration_is_told_the_same_unless_it_may(world: World, case: Case) -> None:
     if case.is_declared_too:
-        assert case.number == (await world.refusal(case.script, is_declared=True)).number
+        assert case.number == (await agreed.refusal(case.script, declared=True)).number
     else:
-        assert await world.run(case.script, is_declared=True)
+        assert await agreed.run(case.script, declared=True)
 
 
-def test_every_number_is_on_the_page_of_statements() -> None:
+@pytest.mark.parametrize("number", sorted(NUMBERS))
+async def test_a_mistake_about_a_route_has_its_number_and_its_place(routed: World, number: int) -> None:
+    expected, told = [], []
+    for case in cases_of(number):
+        error = await routed.refusal(case.script, database=MSDB)
+        expected.append(f"Msg {number}, Level 16, -:{case.line}:{case.column}\n{error.problem}\n{case.caret}")
+        told.append(str(error))
+        if case.is_declared_too:
+            assert str(error) == str(await routed.refusal(case.script, database=MSDB, declared=True))
+        else:
+            assert await routed.run(case.script, database=MSDB, declared=True)
+            await routed.run(route_errors.EXISTING, database=MSDB, declared=True)
+            await routed.run("DROP ROUTE r", database=MSDB, declared=True)
+
+    assert expected == told
+
+
+async def test_what_is_just_legal_about_a_route_is_carried_out(routed: World) -> None:
+    before = routed.dump()
+
+    for script in ACCEPTED:
+        await routed.run(script, database=MSDB)
+        assert before != routed.dump()
+        await routed.run("DROP ROUTE r", database=MSDB)
+
+    assert before == routed.dump()
+
+
+async def test_of_several_mistakes_the_first_one_is_told(routed: World) -> None:
+    """Whatever finds them: the grammar, the rules of a route, or the database."""
+    one_each = [cases_of(number)[0] for number in sorted(NUMBERS - NOTHING_IS_READ_BEHIND)]
+
+    for first, second in permutations(one_each, 2):
+        error = await routed.refusal(f"{first.script};\n{second.script};", database=MSDB)
+        assert (first.number, first.line) == (error.number, error.span and error.span.line), second
+
+
+def test_every_number_has_a_case_and_is_on_the_page_of_statements() -> None:
     page = (Path(__file__).parents[3] / "docs" / "statements.md").read_text(encoding="utf-8")
+    on_page = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    cases = route_errors.CASES
 
-    assert all(f"| {case.number} | " in page for case in CASES)
+    assert NUMBERS == {case.number for case in cases}
+    assert len(cases) == len({case.marked for case in cases})
+    assert on_page >= NUMBERS | {case.number for case in agreement_errors.CASES}
 
 
-async def test_remote_service_that_is_no_text_is_refused(world: World) -> None:
+async def test_remote_service_that_is_no_text_is_refused(agreed: World) -> None:
     """JSON can bring half of a pair of surrogates."""
     script = "CREATE BROKER PRIORITY P FOR CONVERSATION SET (REMOTE_SERVICE_NAME = N'\ud800')"
 
-    assert (await world.refusal(script)).number == 33301
+    assert (await agreed.refusal(script)).number == 33301
 
 
 # --- message types and contracts --------------------------------------------------------------------------------
 
 
-async def test_message_type_is_created_altered_and_dropped(world: World) -> None:
+async def test_message_type_is_created_altered_and_dropped(agreed: World) -> None:
     told = [
-        *await world.run("CREATE MESSAGE TYPE T VALIDATION = JSON"),
-        *await world.run("ALTER MESSAGE TYPE T VALIDATION = EMPTY"),
+        *await agreed.run("CREATE MESSAGE TYPE T VALIDATION = JSON"),
+        *await agreed.run("ALTER MESSAGE TYPE T VALIDATION = EMPTY"),
     ]
-    altered = metadata.find_message_type(world.db, "T")
-    told += await world.run("DROP MESSAGE TYPE T")
+    altered = metadata.find_message_type(agreed.db, "T")
+    told += await agreed.run("DROP MESSAGE TYPE T")
 
     assert told == ["message type T created", "message type T altered", "message type T dropped"]
-    assert (altered, metadata.find_message_type(world.db, "T")) == (Validation.EMPTY, None)
+    assert (altered, metadata.find_message_type(agreed.db, "T")) == (Validation.EMPTY, None)
 
 
-async def test_contract_is_created_and_dropped_and_then_its_types_can_be(world: World) -> None:
-    told = await world.run("CREATE CONTRACT C (Unused SENT BY TARGET, [DEFAULT] SENT BY INITIATOR)")
-    created = metadata.find_contract(world.db, "C")
-    told += await world.run("DROP CONTRACT C; DROP MESSAGE TYPE Unused")
+async def test_contract_is_created_and_dropped_and_then_its_types_can_be(agreed: World) -> None:
+    told = await agreed.run("CREATE CONTRACT C (Unused SENT BY TARGET, [DEFAULT] SENT BY INITIATOR)")
+    created = metadata.find_contract(agreed.db, "C")
+    told += await agreed.run("DROP CONTRACT C; DROP MESSAGE TYPE Unused")
 
     assert told == ["contract C created", "contract C dropped", "message type Unused dropped"]
     assert created == {"Unused": SentBy.TARGET, "DEFAULT": SentBy.INITIATOR}
-    assert metadata.find_contract(world.db, "C") is None
+    assert metadata.find_contract(agreed.db, "C") is None
 
 
-async def test_service_may_name_a_contract_that_nothing_has_made(world: World) -> None:
-    assert await world.run("CREATE SERVICE S ON QUEUE Q (Nothing); DROP SERVICE S")
+async def test_service_may_name_a_contract_that_nothing_has_made(agreed: World) -> None:
+    assert await agreed.run("CREATE SERVICE S ON QUEUE Q (Nothing); DROP SERVICE S")
 
 
-async def test_dropped_contract_ends_its_open_conversations_with_an_error(world: World) -> None:
-    mine, other = world.dialog("Free"), world.dialog("Invoicing")
+async def test_dropped_contract_ends_its_open_conversations_with_an_error(agreed: World) -> None:
+    mine, other = begun(agreed, "Free"), begun(agreed, "Invoicing")
     for dialog in (mine, other):
         dialog.send("<a/>", type="Invoice")
 
-    await world.run("DROP CONTRACT Free")
+    await agreed.run("DROP CONTRACT Free")
 
     assert (mine.state, other.state) == ("ER", "CO")
-    (body,) = world.db.execute("SELECT message_body FROM broker_message").fetchone()
+    (body,) = agreed.db.execute("SELECT message_body FROM broker_message").fetchone()
     assert b"<Code>-8487</Code>" in body
 
 
 # --- priorities -------------------------------------------------------------------------------------------------
 
 
-async def test_priority_is_created_altered_and_dropped(world: World) -> None:
-    told = await world.run(
+async def test_priority_is_created_altered_and_dropped(agreed: World) -> None:
+    told = await agreed.run(
         "CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = Nothing, LOCAL_SERVICE_NAME = Billing)"
     )
-    created = metadata.find_priority(world.db, "P")
-    told += await world.run(
+    created = metadata.find_priority(agreed.db, "P")
+    told += await agreed.run(
         "ALTER BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = ANY, REMOTE_SERVICE_NAME = 'r',"
         " PRIORITY_LEVEL = 10)"
     )
-    altered = metadata.find_priority(world.db, "P")
-    told += await world.run("DROP BROKER PRIORITY P; DROP SERVICE Billing")
+    altered = metadata.find_priority(agreed.db, "P")
+    told += await agreed.run("DROP BROKER PRIORITY P; DROP SERVICE Billing")
 
     assert told[:3] == ["priority P created", "priority P altered", "priority P dropped"]
     assert created == Priority("P", "Nothing", "Billing", None, 5)
     assert altered == Priority("P", None, "Billing", "r", 10)
-    assert metadata.find_priority(world.db, "P") is None
+    assert metadata.find_priority(agreed.db, "P") is None
 
 
-async def test_priority_counts_for_conversations_begun_later(world: World) -> None:
-    before = world.dialog("Invoicing")
-    await world.run("CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = Invoicing, PRIORITY_LEVEL = 8)")
+async def test_priority_counts_for_conversations_begun_later(agreed: World) -> None:
+    before = begun(agreed, "Invoicing")
+    await agreed.run("CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = Invoicing, PRIORITY_LEVEL = 8)")
 
-    assert (before.priority, world.dialog("Invoicing").priority, world.dialog("Ranked").priority) == (5, 8, 9)
+    assert (before.priority, begun(agreed, "Invoicing").priority, begun(agreed, "Ranked").priority) == (5, 8, 9)
 
 
 # --- queues, conversations, databases ---------------------------------------------------------------------------
 
 
-async def test_queue_keeps_the_option_that_is_not_named(world: World) -> None:
+async def test_queue_keeps_the_option_that_is_not_named(agreed: World) -> None:
     seen = []
     for options in ("STATUS = OFF", "POISON_MESSAGE_HANDLING (STATUS = ON)", "STATUS = ON"):
-        await world.run(f"ALTER QUEUE Q WITH {options}")
-        queue = metadata.queues(world.db)["Q"]
+        await agreed.run(f"ALTER QUEUE Q WITH {options}")
+        queue = metadata.queues(agreed.db)["Q"]
         seen.append((queue.is_receive_enabled, queue.is_poison_message_handling_enabled))
 
     assert seen == [(False, False), (False, True), (True, True)]
 
 
-async def test_conversation_is_moved_to_another_group(world: World) -> None:
-    first, second = world.dialog("C"), world.dialog("C")
+async def test_conversation_is_moved_to_another_group(agreed: World) -> None:
+    first, second = begun(agreed, "C"), begun(agreed, "C")
 
-    told = await world.run(f"MOVE CONVERSATION '{first.conversation_handle}' TO '{second.conversation_group_id}'")
+    told = await agreed.run(f"MOVE CONVERSATION '{first.conversation_handle}' TO '{second.conversation_group_id}'")
 
     assert told == [f"conversation {first.conversation_handle} moved"]
     assert first.conversation_group_id == second.conversation_group_id
 
 
-async def test_conversation_timer_is_set_within_the_lifetime(world: World) -> None:
-    dialog = world.dialog("C")
+async def test_conversation_timer_is_set_within_the_lifetime(agreed: World) -> None:
+    dialog = begun(agreed, "C")
     begin = f"BEGIN CONVERSATION TIMER ('{dialog.conversation_handle}') TIMEOUT ="
 
-    await world.run(f"{begin} 60")
+    await agreed.run(f"{begin} 60")
 
-    (due,) = world.db.execute("SELECT dialog_timer > create_date + 50 FROM broker_conversation").fetchone()
+    (due,) = agreed.db.execute("SELECT dialog_timer > create_date + 50 FROM broker_conversation").fetchone()
     assert due == 1
-    assert [8410, 8410] == [(await world.refusal(f"{begin} {n}")).number for n in (0, 10**9)]
+    assert [8410, 8410] == [(await agreed.refusal(f"{begin} {n}")).number for n in (0, 10**9)]
 
 
 @pytest.mark.parametrize("statement", ["MOVE CONVERSATION '{}' TO '{}'", "BEGIN CONVERSATION TIMER ('{}') TIMEOUT = 1"])
-async def test_unknown_handle_is_refused(world: World, statement: str) -> None:
+async def test_unknown_handle_is_refused(agreed: World, statement: str) -> None:
     nobody = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 
-    assert (await world.refusal(statement.format(nobody, nobody))).number == 8426
+    assert (await agreed.refusal(statement.format(nobody, nobody))).number == 8426
 
 
 @pytest.mark.parametrize("name", ["orders", "CURRENT", "msdb"])
-@pytest.mark.parametrize("is_declared", [True, False])
-async def test_broker_is_enabled_already(world: World, name: str, *, is_declared: bool) -> None:
+@pytest.mark.parametrize("declared", [True, False])
+async def test_broker_is_enabled_already(agreed: World, name: str, *, declared: bool) -> None:
     script = f"ALTER DATABASE {name} SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE"
 
-    told = await world.run(script, is_declared=is_declared)
+    told = await agreed.run(script, declared=declared)
 
     assert told == ["database orders enabled" if name == "CURRENT" else f"database {name} enabled"]
 
 
-async def test_all_conversations_are_ended_with_an_error_by_a_statement_but_not_at_each_start(world: World) -> None:
-    dialogs = [world.dialog("C"), world.dialog("D")]
+async def test_all_conversations_are_ended_with_an_error_by_a_statement_but_not_at_each_start(agreed: World) -> None:
+    dialogs = [begun(agreed, "C"), begun(agreed, "D")]
     script = "ALTER DATABASE orders SET ERROR_BROKER_CONVERSATIONS"
 
-    refused = await world.refusal(script, is_declared=True)
-    await world.preview(script)
+    refused = await agreed.refusal(script, declared=True)
+    await agreed.preview(script)
     untouched = [dialog.state for dialog in dialogs]
-    told = await world.run(script)
+    told = await agreed.run(script)
 
     assert (50000, "at each start" in refused.problem) == (refused.number, True)
     assert (untouched, [dialog.state for dialog in dialogs]) == (["SO", "SO"], ["ER", "ER"])
@@ -249,13 +269,8 @@ def session(tmp_path: Path) -> Iterator[Session]:
     db.close()
 
 
-def test_kind_of_statement_that_nobody_carries_out_is_a_bug(session: Session) -> None:
-    with pytest.raises(AssertionError, match="no handler for Statement"):
-        carry_out(Statement(), session)
-
-
 def test_few_changes_of_routes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effect, "CHANGES_MAX", 2)
+    monkeypatch.setattr(handlers, "CHANGES_MAX", 2)
     changes = RouteChanges()
 
     changes.add(None, R)
@@ -319,53 +334,22 @@ def test_row_that_is_no_route_can_be_dropped(session: Session) -> None:
 # --- permissions and bindings ---
 
 
-NOW = datetime(2025, 3, 1, tzinfo=UTC)
 SERVICE = "CREATE QUEUE Q; CREATE SERVICE [//shop/Orders] ON QUEUE Q; "
 
 
-class PermissionWorld:
-    """A catalog of msdb and the database `orders`, of an endpoint called gw."""
-
-    def __init__(self, msdb: sqlite3.Connection, orders: sqlite3.Connection) -> None:
-        self.orders = orders
-        self.catalog = Catalog(
-            {
-                MSDB: Database(MSDB, bytes(16), None, lambda: nullcontext(msdb)),
-                "orders": Database("orders", bytes(15) + b"o", None, lambda: nullcontext(orders)),
-            },
-            lambda: None,
-            "gw",
-        )
-
-    async def run(self, script: str, *, database: str = MSDB, is_declared: bool = False) -> list[str]:
-        return await execute(self.catalog, parse_script(script), database=database, is_declared=is_declared)
-
-    async def refusal(self, script: str, *, database: str = MSDB) -> StatementError:
-        with pytest.raises(StatementError) as caught:
-            await self.run(script, database=database)
-        return caught.value
-
-    def rules(self, database: str = MSDB) -> set[str]:
-        return {
-            render_rule(rule.state, rule.permission, rule.securable, rule.principal.text)
-            for rule in self.catalog.databases[database].rows.permissions
-        }
-
-
-@pytest.fixture
-async def world_of_permission() -> AsyncIterator[PermissionWorld]:
-    with closing(database.open_store(":memory:")) as msdb, closing(database.open_store(":memory:")) as orders:
-        world_of_permission = PermissionWorld(msdb, orders)
-        await world_of_permission.catalog.load()
-        yield world_of_permission
+def rules(world: World, database: str = MSDB) -> set[str]:
+    return {
+        render_rule(rule.state, rule.permission, rule.securable, rule.principal.text)
+        for rule in world.catalog.databases[database].rows.permissions
+    }
 
 
 async def test_what_is_said_of_a_principal_takes_the_place_of_what_was_said_before(
-    world_of_permission: PermissionWorld,
+    world: World,
 ) -> None:
     script = "GRANT SEND ON SERVICE::[//shop/*] TO [cn = orders], public; DENY SEND ON SERVICE::[//shop/*] TO public;"
 
-    told = await world_of_permission.run(script + "GRANT CONNECT ON ENDPOINT::GW TO orders")
+    told = await world.run(script + "GRANT CONNECT ON ENDPOINT::GW TO orders", database=MSDB)
 
     assert [
         "SEND on //shop/* to CN=orders granted",
@@ -377,25 +361,26 @@ async def test_what_is_said_of_a_principal_takes_the_place_of_what_was_said_befo
         "GRANT SEND ON SERVICE::[//shop/*] TO [CN=orders]",
         "DENY SEND ON SERVICE::[//shop/*] TO [public]",
         "GRANT CONNECT ON ENDPOINT::[*] TO [orders]",
-    } == world_of_permission.rules()
+    } == rules(world)
 
 
 async def test_what_is_revoked_is_gone_in_whatever_spelling_and_twice_is_no_mistake(
-    world_of_permission: PermissionWorld,
+    world: World,
 ) -> None:
-    await world_of_permission.run("GRANT SEND ON SERVICE::s TO [CN=a]; DENY CONNECT ON ENDPOINT::gw TO public")
+    await world.run("GRANT SEND ON SERVICE::s TO [CN=a]; DENY CONNECT ON ENDPOINT::gw TO public", database=MSDB)
 
-    told = await world_of_permission.run(
-        "REVOKE SEND ON SERVICE::s FROM [cn=a]; REVOKE CONNECT ON ENDPOINT::[*] TO [PUBLIC] CASCADE;"
+    told = await world.run(
+        "REVOKE SEND ON SERVICE::s FROM [cn=a]; REVOKE CONNECT ON ENDPOINT::[*] TO [PUBLIC] CASCADE;",
+        database=MSDB,
     )
-    again = await world_of_permission.run("REVOKE SEND ON SERVICE::s FROM [CN=a]")
+    again = await world.run("REVOKE SEND ON SERVICE::s FROM [CN=a]", database=MSDB)
 
-    assert set() == world_of_permission.rules()
+    assert set() == rules(world)
     assert ["SEND on s to CN=a revoked", "CONNECT on the endpoint to public revoked"] == told
     assert ["SEND on s to CN=a revoked"] == again
 
 
-async def test_same_script_may_run_at_every_start(world_of_permission: PermissionWorld) -> None:
+async def test_same_script_may_run_at_every_start(world: World) -> None:
     script = (
         "GRANT SEND ON SERVICE::s TO a; USE orders; "
         + SERVICE
@@ -403,19 +388,11 @@ async def test_same_script_may_run_at_every_start(world_of_permission: Permissio
         + "CREATE REMOTE SERVICE BINDING b TO SERVICE '//far' WITH USER = far; DROP REMOTE SERVICE BINDING gone"
     )
 
-    first = await world_of_permission.run(script, is_declared=True)
-    before = (
-        world_of_permission.rules(),
-        world_of_permission.rules("orders"),
-        world_of_permission.catalog.databases["orders"].rows.bindings,
-    )
-    second = await world_of_permission.run(script, is_declared=True)
+    first = await world.run(script, database=MSDB, declared=True)
+    before = world.dump()
+    second = await world.run(script, database=MSDB, declared=True)
 
-    assert before == (
-        world_of_permission.rules(),
-        world_of_permission.rules("orders"),
-        world_of_permission.catalog.databases["orders"].rows.bindings,
-    )
+    assert before == world.dump()
     assert ("SEND on s to a granted", "SEND on s to a unchanged") == (first[0], second[0])
     assert ("remote service binding b created", "remote service binding b replaced") == (first[-2], second[-2])
 
@@ -442,43 +419,40 @@ async def test_same_script_may_run_at_every_start(world_of_permission: Permissio
     ],
 )
 async def test_mistake_is_refused_and_changes_nothing(
-    world_of_permission: PermissionWorld, where: str, script: str, number: int, problem: str
+    world: World, where: str, script: str, number: int, problem: str
 ) -> None:
-    await world_of_permission.run(
-        SERVICE + "CREATE REMOTE SERVICE BINDING had TO SERVICE '//had' WITH USER = had", database="orders"
+    await world.run(
+        SERVICE + "CREATE REMOTE SERVICE BINDING had TO SERVICE '//had' WITH USER = had",
     )
-    before = list(world_of_permission.orders.iterdump())
-
-    error = await world_of_permission.refusal(script, database=where)
+    error = await world.refusal(script, database=where)
 
     assert (number, True) == (error.number, problem in error.problem)
     assert error.span is not None
-    assert before == list(world_of_permission.orders.iterdump())
 
 
 async def test_service_that_is_dropped_takes_its_permissions_with_it_and_patterns_stay(
-    world_of_permission: PermissionWorld,
+    world: World,
 ) -> None:
     grants = "GRANT SEND ON SERVICE::[//shop/Orders] TO a; GRANT SEND ON SERVICE::[//shop/O*] TO a; "
-    await world_of_permission.run(SERVICE + grants, database="orders")
+    await world.run(SERVICE + grants)
 
-    await world_of_permission.run("DROP SERVICE [//shop/Orders]", database="orders")
+    await world.run("DROP SERVICE [//shop/Orders]")
 
-    assert {"GRANT SEND ON SERVICE::[//shop/O*] TO [a]"} == world_of_permission.rules("orders")
+    assert {"GRANT SEND ON SERVICE::[//shop/O*] TO [a]"} == rules(world, "orders")
 
 
-async def test_binding_is_created_altered_and_dropped(world_of_permission: PermissionWorld) -> None:
+async def test_binding_is_created_altered_and_dropped(world: World) -> None:
     create = "CREATE REMOTE SERVICE BINDING b TO SERVICE '//far' WITH USER = [cn=far], ANONYMOUS = ON"
-    await world_of_permission.run(create, database="orders")
-    first = dict(world_of_permission.catalog.databases["orders"].rows.bindings)
-    await world_of_permission.run("ALTER REMOTE SERVICE BINDING b WITH ANONYMOUS = OFF", database="orders")
-    await world_of_permission.run("ALTER REMOTE SERVICE BINDING b WITH USER = other", database="orders")
-    second = dict(world_of_permission.catalog.databases["orders"].rows.bindings)
-    await world_of_permission.run("DROP REMOTE SERVICE BINDING b", database="orders")
+    await world.run(create)
+    first = dict(world.catalog.databases["orders"].rows.bindings)
+    await world.run("ALTER REMOTE SERVICE BINDING b WITH ANONYMOUS = OFF")
+    await world.run("ALTER REMOTE SERVICE BINDING b WITH USER = other")
+    second = dict(world.catalog.databases["orders"].rows.bindings)
+    await world.run("DROP REMOTE SERVICE BINDING b")
 
     assert {"b": RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True)} == first
     assert {"b": RemoteServiceBinding("b", "//far", "other")} == second
-    assert {} == world_of_permission.catalog.databases["orders"].rows.bindings
+    assert {} == world.catalog.databases["orders"].rows.bindings
 
 
 @pytest.mark.parametrize(("authentication", "is_permitted"), [("none", True), ("certificate", False)])
