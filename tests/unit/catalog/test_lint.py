@@ -68,8 +68,8 @@ TOLD: dict[str, tuple[dict[str, str], str]] = {
     "a remark on a table": (
         {"a": f"{SERVICE}CREATE ROUTE [r] WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n"},
         (
-            "a.sql:3:14: weight-unused: the WEIGHT of [r] has no effect: shares are between broker instances, and it names"
-            " none; name the BROKER_INSTANCE it leads to, or leave WEIGHT out"
+            "a.sql:3:14: weight-unused: the WEIGHT of [r] has no effect: shares are between broker instances, and it"
+            " names none; name the BROKER_INSTANCE it leads to, or leave WEIGHT out"
         ),
     ),
     "a lifetime in a script": (
@@ -89,16 +89,16 @@ TOLD: dict[str, tuple[dict[str, str], str]] = {
     "a name without an address for TRANSPORT": (
         {"a": SERVICE + TRANSPORT},
         (
-            "a.sql:2:16: no-transport-address: this database sends by TRANSPORT, and an answer to 'S' by TRANSPORT finds no"
-            " address; name it tcp://host:4022/Name, with an address of this instance, or give the instance that answers it"
-            " a route to it"
+            "a.sql:2:16: no-transport-address: this database sends by TRANSPORT, and an answer to 'S' by TRANSPORT"
+            " finds no address; name it tcp://host:4022/Name, with an address of this instance, or give the instance"
+            " that answers it a route to it"
         ),
     ),
     "a name that is almost an address": (
         {"a": f"{QUEUE}CREATE SERVICE [tcp:/host/S] ON QUEUE Q;\n"},
         (
-            "a.sql:2:16: no-transport-address: 'tcp:/host/S' looks as if it began with an address, and TRANSPORT finds none"
-            " in it; name it tcp://host:4022/Name, with an address of this instance"
+            "a.sql:2:16: no-transport-address: 'tcp:/host/S' looks as if it began with an address, and TRANSPORT finds"
+            " none in it; name it tcp://host:4022/Name, with an address of this instance"
         ),
     ),
     "services behind the automatic route": (
@@ -113,39 +113,39 @@ TOLD: dict[str, tuple[dict[str, str], str]] = {
         {"msdb": "DROP ROUTE AutoCreatedLocal;\nCREATE ROUTE door WITH ADDRESS = 'LOCAL';\n", "endpoint": OPEN},
         (
             "msdb.sql:2:14: exposed-services: [door] lets every peer that reaches 0.0.0.0:4022 begin conversations with"
-            " 'S'; drop it there (USE msdb; DROP ROUTE [door];) and name with ADDRESS = 'LOCAL' each service that others"
-            " may begin with; answers to what begins here need no route in msdb"
+            " 'S'; drop it there (USE msdb; DROP ROUTE [door];) and name with ADDRESS = 'LOCAL' each service that"
+            " others may begin with; answers to what begins here need no route in msdb"
         ),
     ),
     "routes that forward while forwarding is off": (
         {"msdb": f"CREATE ROUTE a WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://x';\n{TRANSPORT}"},
         (
             "msdb.sql:1:14: forwarding-off: [a] and 1 more routes of msdb lead out of this instance, and"
-            " endpoint.message_forwarding is false: what takes them is dropped (9792); set message_forwarding = true, or"
-            " drop them; what begins here needs its route in its own database"
+            " endpoint.message_forwarding is false: what takes them is dropped (9792); set message_forwarding = true,"
+            " or drop them; what begins here needs its route in its own database"
         ),
     ),
     "one route that forwards while forwarding is off": (
         {"msdb": OUT},
         (
             "msdb.sql:1:14: forwarding-off: [out] leads out of this instance, and endpoint.message_forwarding is false:"
-            " what takes them is dropped (9792); set message_forwarding = true, or drop them; what begins here needs its"
-            " route in its own database"
+            " what takes them is dropped (9792); set message_forwarding = true, or drop them; what begins here needs"
+            " its route in its own database"
         ),
     ),
     "a named database that nothing leaves": (
         {"msdb": IN},
         (
-            "broker.toml:6:1: missing-return-route: msdb lets others in to 'S', and no route of its database leads out: no"
-            " acknowledgement, no answer; CREATE ROUTE in a, for the services that begin the conversations or without a"
-            " name, with the address of the next instance towards the sender"
+            "broker.toml:6:1: missing-return-route: msdb lets others in to 'S', and no route of its database leads out:"
+            " no acknowledgement, no answer; CREATE ROUTE in a, for the services that begin the conversations or"
+            " without a name, with the address of the next instance towards the sender"
         ),
     ),
     "an advertised instance that nothing leaves": (
         {"endpoint": ADVERTISED},
         (
-            "broker.toml:6:1: missing-return-route: this instance advertises itself to others for 'S', and no route of its"
-            " database leads out: no acknowledgement, no answer; CREATE ROUTE in a, for the services that begin the"
+            "broker.toml:6:1: missing-return-route: this instance advertises itself to others for 'S', and no route of"
+            " its database leads out: no acknowledgement, no answer; CREATE ROUTE in a, for the services that begin the"
             " conversations or without a name, with the address of the next instance towards the sender"
         ),
     ),
@@ -166,22 +166,22 @@ TOLD: dict[str, tuple[dict[str, str], str]] = {
     "no GRANT CONNECT": (
         {"msdb": "GRANT SEND ON SERVICE::S TO [CN=orders]", "endpoint": CERTIFICATE},
         (
-            "broker.toml:12:18: nobody-may-connect: peers prove who they are by certificate, and no GRANT CONNECT of msdb"
-            " says that any of them may connect; USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [PRINCIPAL]"
+            "broker.toml:12:18: nobody-may-connect: peers prove who they are by certificate, and no GRANT CONNECT of"
+            " msdb says that any of them may connect; USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [PRINCIPAL]"
         ),
     ),
     "no GRANT SEND": (
         {"msdb": "GRANT CONNECT ON ENDPOINT::one TO [CN=*]", "endpoint": CERTIFICATE},
         (
-            "broker.toml:12:18: nobody-may-send: peers prove who they are by certificate, and no GRANT SEND of msdb lets"
-            " any of them send anything here; USE msdb; GRANT SEND ON SERVICE::[SERVICE] TO [PRINCIPAL]"
+            "broker.toml:12:18: nobody-may-send: peers prove who they are by certificate, and no GRANT SEND of msdb"
+            " lets any of them send anything here; USE msdb; GRANT SEND ON SERVICE::[SERVICE] TO [PRINCIPAL]"
         ),
     ),
     "a rule about certificates where none is shown": (
         {"msdb": "GRANT SEND ON SERVICE::S TO public;\nGRANT SEND ON SERVICE::S TO [CN=a];"},
         (
-            "msdb.sql:2:24: grant-unused: GRANT SEND ON SERVICE::[S] TO [CN=a] applies to no peer: endpoint.authentication"
-            ' is none, so all are public; set authentication = "certificate"'
+            "msdb.sql:2:24: grant-unused: GRANT SEND ON SERVICE::[S] TO [CN=a] applies to no peer:"
+            ' endpoint.authentication is none, so all are public; set authentication = "certificate"'
         ),
     ),
     "a grant of everything to all": (
@@ -194,8 +194,8 @@ TOLD: dict[str, tuple[dict[str, str], str]] = {
     "a permission on a name in another case": (
         {"msdb": f"{GOOD}GRANT SEND ON SERVICE::s TO [CN=orders];", "endpoint": CERTIFICATE},
         (
-            "msdb.sql:3:24: names-differ-in-case: GRANT SEND ON SERVICE::[s] TO [CN=orders] is not about 'S': they differ"
-            " in case; write [S]"
+            "msdb.sql:3:24: names-differ-in-case: GRANT SEND ON SERVICE::[s] TO [CN=orders] is not about 'S': they"
+            " differ in case; write [S]"
         ),
     ),
 }
