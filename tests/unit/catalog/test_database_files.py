@@ -1,4 +1,4 @@
-"""A clock that is behind is told by what was written before."""
+"""Files of databases: taken and given back, and judged by a check without being taken."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from broker.catalog.database_files import (
     NOBODY,
     SLACK_SECONDS,
     UNASKED,
+    RunningInstance,
     clock_problem,
     file_errors,
     file_warnings,
@@ -49,27 +50,23 @@ from tests.support.nobody import as_nobody
 USED_AT = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
 
 
-@pytest.fixture
-def state_dir(tmp_path: Path) -> Path:
+def test_a_clock_before_the_last_use_is_told(tmp_path: Path) -> None:
+    first_start = clock_problem(tmp_path, now=0.0)
     (tmp_path / RECORD).touch()
     os.utime(tmp_path / RECORD, (USED_AT, USED_AT))
-    return tmp_path
 
+    told = [clock_problem(tmp_path, now=USED_AT - before) for before in (86_400, SLACK_SECONDS, 0, -1e9)]
 
-def test_clock_before_the_last_use_is_told(state_dir: Path) -> None:
-    assert (
-        "the clock says 2026-09-20 14:13 UTC, and this instance was last started or stopped at 2026-09-21 14:13 UTC,"
-        " which is later"
-    ) == clock_problem(state_dir, now=USED_AT - 86_400)
-
-
-@pytest.mark.parametrize("now", [USED_AT - SLACK_SECONDS, USED_AT, USED_AT + 1e9])
-def test_clock_that_can_be_right_is_not_told(state_dir: Path, now: float) -> None:
-    assert clock_problem(state_dir, now=now) is None
-
-
-def test_first_start_has_nothing_to_compare_with(tmp_path: Path) -> None:
-    assert clock_problem(tmp_path, now=0.0) is None
+    assert [
+        (
+            "the clock says 2026-09-20 14:13 UTC, and this instance was last started or stopped at 2026-09-21 14:13"
+            " UTC, which is later"
+        ),
+        None,
+        None,
+        None,
+        None,
+    ] == [*told, first_start]
 
 
 # --- taking and giving back ---
@@ -118,17 +115,15 @@ def test_a_file_is_made_locked_and_counted_and_given_back(settings: Settings) ->
         take(settings, "orders", stack)
 
 
-def test_msdb_is_in_the_state_directory_which_is_made(settings: Settings, stack: ExitStack, tmp_path: Path) -> None:
+def test_a_new_file_is_made_where_it_belongs_with_the_identity_of_the_configuration(
+    load: Callable[..., Settings], stack: ExitStack, tmp_path: Path
+) -> None:
+    settings = load(f'{TEXT}broker_instance = "11111111-1111-4111-8111-111111111111"\n')
     take(settings, "msdb", stack)
 
+    assert bytes.fromhex("11111111111141118111111111111111") == broker_instance(take(settings, "orders", stack))
     assert (tmp_path / "state" / "msdb.db") == path_of(settings, "msdb")
     assert path_of(settings, "msdb").is_file()
-
-
-def test_a_new_file_has_the_identity_of_the_configuration(load: Callable[..., Settings], stack: ExitStack) -> None:
-    settings = load(f'{TEXT}broker_instance = "11111111-1111-4111-8111-111111111111"\n')
-
-    assert bytes.fromhex("11111111111141118111111111111111") == broker_instance(take(settings, "orders", stack))
 
 
 def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
@@ -139,8 +134,9 @@ def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
     path.with_name("copy").replace(path)
     before = path.read_bytes()
 
-    with pytest.raises(SettingError) as caught:
-        take(settings, "orders", stack)
+    for _ in range(2):  # it is given back at once
+        with pytest.raises(SettingError) as caught:
+            take(settings, "orders", stack)
 
     assert "databases.orders.path" == caught.value.key
     assert caught.value.span is not None
@@ -150,16 +146,6 @@ def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
     assert "broker database new orders; " in caught.value.hint
     assert before == path.read_bytes()
     assert [caught.value] == file_errors(settings)
-
-
-def test_what_is_refused_is_given_back_at_once(settings: Settings, stack: ExitStack) -> None:
-    path = used(settings)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE broker_database SET file_number = 1")
-
-    for _ in range(2):
-        with pytest.raises(SettingError):
-            take(settings, "orders", stack)
 
 
 def test_a_copied_msdb_is_refused_at_the_state_directory(settings: Settings, stack: ExitStack) -> None:
@@ -219,6 +205,7 @@ def test_a_damaged_record_is_an_error(settings: Settings) -> None:
 
     assert {"instance.state_dir"} == {error.key for error in file_errors(settings)}
     assert all("it does not hold what was written into it" in error.problem for error in file_errors(settings))
+    assert [] == file_warnings(settings)
 
 
 def test_a_damaged_file_is_told_as_a_store_that_cannot_be_used(settings: Settings, stack: ExitStack) -> None:
@@ -260,11 +247,11 @@ def mirrored(load: Callable[..., Settings], mirroring: str = '"lock"') -> Settin
 def test_taking_a_mirrored_database_over_raises_its_epoch(load: Callable[..., Settings]) -> None:
     settings = mirrored(load)
     epochs = []
-    for least in (0, 5, 2):
+    for least, reported in ((0, 0), (5, 0), (2, 0), (0, 6)):
         with ExitStack() as stack:
-            epochs.append(take(settings, "orders", stack, least_epoch=least).epoch)
+            epochs.append(take(settings, "orders", stack, least_epoch=least, reported_epoch=reported).epoch)
 
-    assert [1, 5, 6] == epochs
+    assert [1, 5, 6, 7] == epochs
 
 
 def test_a_directory_of_shared_storage_is_not_made(load: Callable[..., Settings], stack: ExitStack) -> None:
@@ -354,13 +341,6 @@ def test_what_is_refused_or_elsewhere_is_no_warning(load: Callable[..., Settings
     assert [] == file_warnings(mirrored(load, '"command"\nrole_command = ["true"]'))
 
 
-def test_a_record_that_is_damaged_is_an_error_and_no_warning(settings: Settings) -> None:
-    remove(used(settings))
-    (settings.instance.state_dir / fence.RECORD).write_text("{")
-
-    assert [] == file_warnings(settings)
-
-
 @pytest.mark.parametrize("told", [0, 4])
 def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
     load: Callable[..., Settings], stack: ExitStack, tmp_path: Path, told: int
@@ -435,15 +415,6 @@ def test_a_database_with_a_lower_epoch_than_is_told_is_refused_until_it_is_kept(
     assert "broker database keep orders" in caught.value.hint
     assert 0 == done.exit_code, done.output
     assert 10 == take(settings, "orders", stack, least_epoch=0, reported_epoch=told).epoch
-
-
-def test_a_takeover_goes_on_behind_what_this_instance_was_told(load: Callable[..., Settings]) -> None:
-    settings = mirrored(load)
-    with ExitStack() as stack:
-        take(settings, "orders", stack, least_epoch=7)
-
-    with ExitStack() as stack:
-        assert 8 == take(settings, "orders", stack, least_epoch=0, reported_epoch=7).epoch
 
 
 def test_a_takeover_that_cannot_be_told_leaves_the_epoch_as_it_is(load: Callable[..., Settings]) -> None:
@@ -541,21 +512,8 @@ def test_files_in_a_state_directory_that_cannot_be_used_are_not_told_of(load: An
     assert {"msdb", "a"} == out_of_reach(settings, told)
 
 
-def test_file_of_others_is_told_with_what_to_do(load: Any, tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state").chmod(0o777)
-    (tmp_path / "state" / "msdb.db").touch()
-    (tmp_path / "state" / "msdb.db").chmod(0)
-    settings = load('[instance]\nstate_dir = "state"\n')
-
-    with as_nobody(tmp_path):
-        [error] = place_errors(settings).values()
-
-    assert ("instance.state_dir", "give it to the user that runs the instance, mode 0600") == (error.key, error.hint)
-    assert error.problem.endswith('msdb.db" may not be read and written')
-
-
 def test_all_files_that_a_start_as_another_user_has_left_are_told_at_once(load: Any, tmp_path: Path) -> None:
+    """The record may belong to others: it is replaced as a whole, which is a matter of the directory."""
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(0o777)
@@ -567,26 +525,15 @@ def test_all_files_that_a_start_as_another_user_has_left_are_told_at_once(load: 
 
     with as_nobody(tmp_path):
         told = place_errors(settings)
+    for name in left[1:]:
+        (state / name).chmod(0o444 if name == "databases.json" else 0o666)
+    with as_nobody(tmp_path):
+        [one] = place_errors(settings).values()
 
     names = [", ".join(f'"{state / name}"' for name in part) for part in (left[:4], left[4:])]
-    assert [f"{part} may not be read and written" for part in names] == [one.problem for one in told.values()]
-    assert {"give them to the user that runs the instance, mode 0600"} == {one.hint for one in told.values()}
-
-
-def test_record_of_others_that_may_be_read_is_no_problem(load: Any, tmp_path: Path) -> None:
-    """It is replaced as a whole, which is a matter of the directory."""
-    state = tmp_path / "state"
-    state.mkdir()
-    state.chmod(0o777)
-    for name, mode in (("msdb.db", 0o666), ("databases.json", 0o444)):
-        (state / name).touch()
-        (state / name).chmod(mode)
-    settings = load('[instance]\nstate_dir = "state"\n')
-
-    with as_nobody(tmp_path):
-        told = place_errors(settings)
-
-    assert {} == told
+    assert [f"{part} may not be read and written" for part in names] == [error.problem for error in told.values()]
+    assert {"give them to the user that runs the instance, mode 0600"} == {error.hint for error in told.values()}
+    assert ("instance.state_dir", "give it to the user that runs the instance, mode 0600") == (one.key, one.hint)
 
 
 def test_full_disk_is_told_with_what_to_do(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,32 +621,19 @@ def test_ports_of_the_instance_are_its_own(
     assert is_own == owner_from(values, state_dir=tmp_path / "state").has_port(parse_listen(address))
 
 
-@pytest.mark.parametrize(("name", "is_own"), [("msdb.db", True), ("a.db", True), ("b.db", False)])
-def test_files_of_the_instance_are_its_own(
-    values: dict[str, object], tmp_path: Path, name: str, *, is_own: bool
-) -> None:
-    owner = owner_from(values, state_dir=tmp_path / "state")
-
-    assert is_own == owner.has_file(tmp_path / "state" / name)
-
-
-def test_instance_of_another_state_directory_owns_nothing_here(values: dict[str, object], tmp_path: Path) -> None:
-    assert NOBODY == owner_from(values, state_dir=tmp_path / "other")
-
-
-def test_nobody_owns_nothing(tmp_path: Path) -> None:
-    assert (False, False) == (NOBODY.has_port(parse_listen("a:1")), NOBODY.has_file(tmp_path / "msdb.db"))
-
-
 def test_instance_is_known_by_whichever_way_its_directory_is_reached(values: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "state")
 
     owners = [owner_from(values, state_dir=tmp_path / way) for way in ("link", "state/../state", "none/../state")]
 
-    assert [True] * 3 == [owner.has_file(tmp_path / "link" / "a.db") for owner in owners]
-    assert [True] * 3 == [owner.has_file(tmp_path / "state" / "msdb.db") for owner in owners]
+    found = [[owner.has_file(tmp_path / name) for name in ("link/a.db", "state/msdb.db", "b.db")] for owner in owners]
+    assert [[True, True, False]] * 3 == found
+    assert NOBODY == owner_from(values, state_dir=tmp_path / "other")
 
 
-def test_when_nobody_was_asked_nothing_is_said_to_be_taken_by_others(tmp_path: Path) -> None:
-    assert (True, True) == (UNASKED.has_port(parse_listen("a:1")), UNASKED.has_file(tmp_path / "msdb.db"))
+@pytest.mark.parametrize(("owner", "is_own"), [(NOBODY, False), (UNASKED, True)])
+def test_an_instance_that_was_not_asked_has_everything_and_none_has_nothing(
+    owner: RunningInstance, *, is_own: bool
+) -> None:
+    assert (is_own, is_own) == (owner.has_port(parse_listen("a:1")), owner.has_file(Path("msdb.db")))

@@ -41,71 +41,35 @@ def at(load: Callable[[str], Settings], tmp_path: Path) -> tuple[DryRun, DryData
     return run, run.msdb
 
 
-def test_a_route_of_a_script_has_its_place_and_a_caret(at: tuple[DryRun, DryDatabase], tmp_path: Path) -> None:
-    concern = of_route(LINT, "problem", "hint", at=at, route="r")
+def test_a_concern_has_its_place_and_of_a_statement_a_caret(at: tuple[DryRun, DryDatabase], tmp_path: Path) -> None:
+    run, msdb = at
+    statement = msdb.statements["r"]
+    concerns = {
+        "a.sql:2:14": of_route(LINT, "problem", "hint", at=at, route="r"),
+        "a.sql:3:13": of_statement(LINT, "problem", "hint", at=at, statement=statement, part="ADDRESS"),
+        # a part that was not written is the whole statement
+        "a.sql:2:1": of_statement(LINT, "problem", "hint", at=at, statement=statement, part="LIFETIME"),
+        "broker.toml:6:8": of_setting(LINT, "problem", "hint", at=at, path=("databases", "d", "path")),
+        "broker.toml:5:1": of_setting(LINT, "problem", "hint", at=at, path=("databases", "d"), of_key=True),
+        # a route that was in the file stands where the file is named
+        "broker.toml:6:8 ": of_route(LINT, "problem", "hint", at=(run, run.databases["d"]), route="AutoCreatedLocal"),
+    }
 
-    assert f"{tmp_path}/a.sql:2:14: dead-end: problem; hint\nCREATE ROUTE [r] WITH\n             ^^^" == str(concern)
-
-
-def test_a_part_of_a_statement_has_its_place(at: tuple[DryRun, DryDatabase]) -> None:
-    concern = of_statement(LINT, "problem", "hint", at=at, statement=at[1].statements["r"], part="ADDRESS")
-
-    assert concern.span is not None
-    assert (3, 13) == (concern.span.line, concern.span.column)
-
-
-def test_a_part_that_was_not_written_is_the_whole_statement(at: tuple[DryRun, DryDatabase]) -> None:
-    concern = of_statement(LINT, "problem", "hint", at=at, statement=at[1].statements["r"], part="LIFETIME")
-
-    assert concern.span is not None
-    assert (2, 1) == (concern.span.line, concern.span.column)
-
-
-def test_a_setting_has_its_place_without_a_caret(at: tuple[DryRun, DryDatabase], tmp_path: Path) -> None:
-    concern = of_setting(LINT, "problem", "hint", at=at, path=("databases", "d", "path"))
-
-    assert f"{tmp_path}/broker.toml:6:8: dead-end: problem; hint" == str(concern)
-
-
-def test_a_key_has_its_place(at: tuple[DryRun, DryDatabase]) -> None:
-    concern = of_setting(LINT, "problem", "hint", at=at, path=("databases", "d"), of_key=True)
-
-    assert concern.span is not None
-    assert 5 == concern.span.line
-
-
-def test_a_route_of_the_file_stands_where_the_file_is_named(at: tuple[DryRun, DryDatabase]) -> None:
-    run, _ = at
-
-    concern = of_route(LINT, "problem", "hint", at=(run, run.databases["d"]), route="AutoCreatedLocal")
-
-    assert concern.span is not None
-    assert 6 == concern.span.line
+    for place, one in concerns.items():
+        first, *caret = str(one).split("\n")
+        assert f"{tmp_path}/{place.strip()}: dead-end: problem; hint" == first
+        assert place.startswith("a.sql") == bool(caret)
+        assert (str(tmp_path / place.partition(":")[0]), "problem; hint") == (one.file, one.sentence)
+    assert str(concerns["a.sql:2:14"]).endswith("\nCREATE ROUTE [r] WITH\n             ^^^")
 
 
 def test_what_has_no_place_names_instance_and_database(at: tuple[DryRun, DryDatabase]) -> None:
     concern = of_route(LINT, "problem", "hint", at=at, route="AutoCreatedLocal")
+    nowhere = Diagnostic(LINT, "one, msdb", "problem", "hint")
 
     assert Diagnostic(LINT, "one, msdb", "problem", "hint", concern.span) == concern
-    assert "one, msdb: dead-end: problem; hint" == str(Diagnostic(LINT, "one, msdb", "problem", "hint"))
-
-
-def test_the_sentence_is_without_place_and_code_and_says_whom_it_is_about_when_no_place_does(
-    at: tuple[DryRun, DryDatabase],
-) -> None:
-    placed = of_route(LINT, "problem", "hint", at=at, route="r")
-
-    assert "problem; hint" == placed.sentence
-    assert "one, msdb: problem; hint" == Diagnostic(LINT, "one, msdb", "problem", "hint").sentence
-
-
-def test_the_file_is_known_whatever_the_place(at: tuple[DryRun, DryDatabase], tmp_path: Path) -> None:
-    assert str(tmp_path / "a.sql") == of_route(LINT, "p", "h", at=at, route="r").file
-    assert "a" == Diagnostic(LINT, "one", "p", "h", Span("a", 1, 2)).file
-    assert None is Diagnostic(LINT, "one", "p", "h").file
-
-
-def test_a_place_without_its_line_has_no_caret() -> None:
+    assert ("one, msdb: dead-end: problem; hint", "one, msdb: problem; hint") == (str(nowhere), nowhere.sentence)
+    assert nowhere.file is None
     assert "a:1:2: dead-end: p; h" == str(Diagnostic(LINT, "one", "p", "h", Span("a", 1, 2)))
 
 
@@ -193,23 +157,24 @@ def test_what_does_not_pass_by_itself_is_known(load: Any, code: int, *, stays: b
     assert ['the directory "/none" does not exist'] == [one.problem for one in error.errors]
 
 
-def test_another_daemon_that_has_the_file_may_end(load: Any, tmp_path: Path) -> None:
-    error, stays = store_error(load(TEXT), StoreUnavailableError(f"{tmp_path}/state/msdb.db", HELD))
+@pytest.mark.parametrize(
+    ("error", "key", "hint"),
+    [
+        (StoreUnavailableError("state/msdb.db", HELD), "instance.state_dir", "stop the other"),
+        # where it is, is all right; what is in it, is told by its reader
+        (failed("/none/a.db", sqlite3.DatabaseError("file is not a database")), "databases.a.path", ""),
+        (StoreUnavailableError("/tmp/spool", "x"), None, ""),
+    ],
+)
+def test_what_may_pass_is_told_under_its_setting(
+    load: Any, tmp_path: Path, error: StoreUnavailableError, key: str | None, hint: str
+) -> None:
+    error.path = str(tmp_path / error.path)
+
+    found, stays = store_error(load(TEXT), error)
 
     assert not stays
-    assert error is not None
-    assert [("instance.state_dir", True)] == [(one.key, "stop the other" in one.hint) for one in error.errors]
-
-
-def test_a_damaged_file_is_told_by_itself(load: Any) -> None:
-    """Where it is, is all right; what is in it, whoever opened it has told."""
-    error, stays = store_error(load(TEXT), failed("/none/a.db", sqlite3.DatabaseError("file is not a database")))
-
-    assert (False, "databases.a.path") == (stays, error and error.errors[0].key)
-
-
-def test_a_file_of_no_setting_is_not_explained(load: Any) -> None:
-    assert (None, False) == store_error(load(TEXT), StoreUnavailableError("/tmp/spool", "x"))
+    assert [(key, True)] * (key is not None) == [(one.key, hint in one.hint) for one in (found.errors if found else [])]
 
 
 def kind_of(one: tuple[str, str | None, int]) -> Kind:

@@ -53,31 +53,30 @@ async def test_script_is_carried_out_as_declared(catalog: Catalog, db: sqlite3.C
     assert metadata.find_route(db, "Å") is not None
 
 
-async def test_mistake_names_the_file(catalog: Catalog, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"CREATE ROUTE r WITH\nADDRESS = 'x';", "Msg 9744, Level 16, {}:2:11\n"),
+        (
+            b"DROP ROUTE x;\nDROP ROUTE \xe4;",
+            "Msg 102, Level 16, {}:2:12\nthe byte 0xe4 is not UTF-8; save the script as UTF-8",
+        ),
+        (None, "{}: cannot be read: Is a directory; make it readable for the instance"),
+    ],
+)
+async def test_what_is_wrong_with_a_file_names_it(
+    catalog: Catalog, tmp_path: Path, content: bytes | None, told: str
+) -> None:
     path = tmp_path / "a.sql"
-    path.write_text("CREATE ROUTE r WITH\nADDRESS = 'x';")
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
 
-    with pytest.raises(StatementError) as caught:
+    with pytest.raises((StatementError, SettingError)) as caught:
         await run_declared(catalog, path, MSDB)
 
-    assert f", {path}:2:11\n" in str(caught.value)
-
-
-async def test_file_that_is_no_text_is_told_with_its_place(catalog: Catalog, tmp_path: Path) -> None:
-    path = tmp_path / "a.sql"
-    path.write_bytes(b"DROP ROUTE x;\nDROP ROUTE \xe4;")
-
-    with pytest.raises(StatementError) as caught:
-        await run_declared(catalog, path, MSDB)
-
-    assert f"Msg 102, Level 16, {path}:2:12\nthe byte 0xe4 is not UTF-8; save the script as UTF-8" == str(caught.value)
-
-
-async def test_file_that_cannot_be_read_is_told_with_its_reason(catalog: Catalog, tmp_path: Path) -> None:
-    with pytest.raises(SettingError) as caught:
-        await run_declared(catalog, tmp_path, MSDB)
-
-    assert f"{tmp_path}: cannot be read: Is a directory; make it readable for the instance" == str(caught.value)
+    assert str(caught.value).startswith(told.format(path))
 
 
 async def test_long_script_is_told_of(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,23 +169,20 @@ def test_only_databases_whose_files_are_others_have_theirs_carried_out(tmp_path:
     assert (["a"], True) == (before.changed(found), before.are_others(found))
 
 
-def test_the_order_of_files_counts_and_a_new_name_does(tmp_path: Path) -> None:
-    (tmp_path / "2.sql").write_text("one")
-    before = Scripts(look(settings(tmp_path)))
-
-    (tmp_path / "2.sql").rename(tmp_path / "1.sql")
-
-    assert [MSDB] == before.changed(look(settings(tmp_path)))
-
-
-def test_scripts_that_are_no_more_are_noticed_and_nothing_is_carried_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("to", "changed"), [("0.sql", [MSDB]), (None, [])])
+def test_a_new_name_counts_and_a_script_that_is_gone_is_noticed(
+    tmp_path: Path, to: str | None, changed: list[str]
+) -> None:
     (tmp_path / "1.sql").write_text("one")
     before = Scripts(look(settings(tmp_path)))
 
-    (tmp_path / "1.sql").unlink()
+    if to is None:
+        (tmp_path / "1.sql").unlink()
+    else:
+        (tmp_path / "1.sql").rename(tmp_path / to)
     found = look(settings(tmp_path))
 
-    assert ([], True) == (before.changed(found), before.are_others(found))
+    assert (changed, True) == (before.changed(found), before.are_others(found))
 
 
 @pytest.fixture
