@@ -16,6 +16,7 @@ from broker.ddl.parser import read_script
 from broker.errors import StatementError
 from broker.routing.route import Route
 from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.transaction import DaemonConnection
 
 
 class World:
@@ -33,7 +34,7 @@ class World:
         self.catalog = Catalog(databases, self._on_change, "gw")
 
     @property
-    def db(self) -> sqlite3.Connection:
+    def db(self) -> DaemonConnection:
         return self.dbs["orders"]
 
     async def run(self, script: str, *, database: str = "orders", declared: bool = False) -> list[str]:
