@@ -1,13 +1,11 @@
-""""""
+"""Queries of the views: what they answer, what they refuse, and the limits that hold."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -19,109 +17,52 @@ import pytest
 from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
-from broker.observe.query import (
-    ATTACHED_MAX,
-    SELF_MADE,
-    QueryLimits,
-    QueryResult,
-    ResultTooLargeError,
-    SystemViews,
-    Texts,
-    Watch,
-    _Guard,
-    nearest,
-    spilled_bytes,
-    translate,
-)
+from broker.observe.query import ATTACHED_MAX, SELF_MADE, QueryLimits, SystemViews, _Guard, translate
 from broker.observe.tsql import SelectQuery
 from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_queue, put_service, queues
 from broker.store.sqlite.views import FILE_VIEWS
 
-STATEMENT = SelectQuery("SELECT nam, COUNT(*) FROM Q")
 
-
-def told(sentence: str, code: int = sqlite3.SQLITE_ERROR) -> BrokerError:
+def translated(sentence: str, code: int = sqlite3.SQLITE_ERROR) -> BrokerError:
     error = sqlite3.OperationalError(sentence)
     error.sqlite_errorcode = code
-    return translate(error, STATEMENT, columns=["name", "address"], path="/a.db")
+    return translate(error, SelectQuery("SELECT nam, COUNT(*) FROM Q"), columns=["name", "address"], path="/a.db")
 
 
 @pytest.mark.parametrize(
     ("sentence", "kind", "number", "problem"),
     [
-        ("no such column: nam", UnknownNameError, 207, "invalid column name 'nam'; did you mean name?"),
-        ("no such column: q.nam", UnknownNameError, 207, "invalid column name 'q.nam'; did you mean name?"),
-        ("no such column: xyz", UnknownNameError, 207, "invalid column name 'xyz'"),
-        ("ambiguous column name: nam", UnknownNameError, 209, "ambiguous column name 'nam': name its table too"),
         ("no such table: x", UnknownNameError, 208, "invalid object name 'x'"),
         ("no such function: F", StatementError, 195, "'F' is not a recognized function name"),
         ("not authorized to use function: hex", StatementError, 195, "'hex' is not a recognized function name"),
-        ("wrong number of arguments to function ABS()", StatementError, 174, "wrong number of arguments to 'ABS'"),
-        ("misuse of aggregate: COUNT()", StatementError, 147, "an aggregate or window function is out of place: COUNT"),
-        (
-            "misuse of window function RANK()",
-            StatementError,
-            147,
-            "an aggregate or window function is out of place: RANK",
-        ),
+        ("misuse of window function RANK()", StatementError, 147, "aggregate or window function is out of place: RANK"),
         ("access to d.t.c is prohibited", StatementError, 229, "the SELECT permission was denied on 'd.t.c'"),
         ("not authorized", StatementError, 229, "the permission was denied: only the views can be read"),
-        (
-            "user-defined function raised exception",
-            StatementError,
-            241,
-            "conversion failed: no date, time or number",
-        ),
-        ("circular reference: q", StatementError, 252, "the expression 'q' refers to itself without UNION ALL"),
         ('near "FOR": syntax error', DdlSyntaxError, 102, "not supported near 'FOR'"),
         ("something else", DdlSyntaxError, 102, "not supported: something else"),
+        ("string or blob too big", StatementError, 7119, "a value or a row is too large: 64 KiB, for admins 1.25 MiB"),
     ],
 )
 def test_sentence_of_sqlite_becomes_a_numbered_error(
     sentence: str, kind: type[StatementError], number: int, problem: str
 ) -> None:
-    error = told(sentence)
+    error = translated(sentence)
 
     assert isinstance(error, StatementError)
-    assert (kind, number, problem) == (type(error), error.number, error.problem)
-
-
-def test_error_shows_the_place_in_the_text_that_was_given() -> None:
-    error = told("no such column: nam")
-
-    assert str(error).splitlines() == [
-        "Msg 207, Level 16, -:1:8",
-        "invalid column name 'nam'; did you mean name?",
-        "SELECT nam, COUNT(*) FROM Q",
-        "       ^^^",
-    ]
-
-
-def test_a_value_that_is_too_large_is_the_callers_fault() -> None:
-    error = told("string or blob too big", sqlite3.SQLITE_TOOBIG)
-
-    assert isinstance(error, StatementError)
-    assert (error.number, error.problem) == (7119, "a value or a row is too large: 64 KiB, for admins 1.25 MiB")
+    assert (kind, number) == (type(error), error.number)
+    assert error.problem.endswith(problem)
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR | 256])
 def test_fault_of_the_file_is_the_machines(code: int) -> None:
-    error = told("disk I/O error", code)
+    error = translated("disk I/O error", code)
 
     assert isinstance(error, StoreUnavailableError)
     assert str(error) == "store /a.db: disk I/O error"
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("NAM", "; did you mean Name?"), ("adress", "; did you mean address?"), ("zzz", "")]
-)
-def test_nearest_name_is_told_in_its_own_case(name: str, hint: str) -> None:
-    assert hint == nearest(name, ["Name", "address"])
-
-
-CONNECTION = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 CONNECTIONS = "sys.dm_broker_connections"
 
 
@@ -177,16 +118,9 @@ def refused(views: SystemViews, statement: str, database: str | None = "orders")
 # --- what can be asked --------------------------------------------------------------------------------------
 
 
-def test_result_has_columns_and_rows(views: SystemViews) -> None:
-    result = views.select("SELECT name, address AS [next hop] FROM sys.routes", database="orders")
-
-    assert QueryResult(("name", "next hop"), [("AutoCreatedLocal", "LOCAL")], truncated=False) == result
-
-
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
-        ("SELECT COUNT(*) FROM sys.transmission_queue", [(3,)]),
         ("SELECT TOP 1 message_body FROM sys.transmission_queue ORDER BY message_sequence_number", [("0x6F6E65",)]),
         (
             "SELECT message_body FROM sys.transmission_queue ORDER BY 1 OFFSET 2 ROWS FETCH NEXT 1 ROWS ONLY",
@@ -230,7 +164,6 @@ def test_result_has_columns_and_rows(views: SystemViews) -> None:
             "SELECT name FROM sys.services UNION ALL SELECT name FROM sys.service_queues",
             [("//shop/Orders",), ("OrdersQueue",)],
         ),
-        ("WITH q AS (SELECT * FROM sys.services) SELECT COUNT(*) FROM q", [(1,)]),
         ("WITH q AS (SELECT COUNT(*) AS n FROM sys.transmission_queue) SELECT n FROM q", [(3,)]),
         (
             "WITH q AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM q WHERE n < 9) SELECT COUNT(*), MAX(n) FROM q",
@@ -244,10 +177,8 @@ def test_result_has_columns_and_rows(views: SystemViews) -> None:
         ("SELECT NAME FROM SYS.SERVICES", [("//shop/Orders",)]),
         ("SELECT sys.services.name FROM sys.services, sys.routes", [("//shop/Orders",)]),
         ("SELECT name FROM Orders.sys.services", [("//shop/Orders",)]),
-        ("SELECT COUNT(*) FROM msdb.sys.services", [(0,)]),
         ("SELECT a.name FROM sys.services a, orders.sys.services b WHERE a.name = b.name", [("//shop/Orders",)]),
         ("SELECT ROW_NUMBER() OVER (ORDER BY name) FROM sys.services", [(1,)]),
-        ("SELECT 1", [(1,)]),
     ],
 )
 def test_tsql_is_answered(ask: Any, dialog: Dialog, statement: str, expected: list[tuple[object, ...]]) -> None:
@@ -263,27 +194,16 @@ def test_every_view_can_be_read_in_every_database(views: SystemViews, dialog: Di
     assert expected == result.columns
 
 
-@pytest.mark.parametrize("text", [str.upper, str.lower])
-@pytest.mark.parametrize("view", ["sys.transmission_queue", "sys.conversation_endpoints"])
-def test_guid_is_found_in_any_case(ask: Any, dialog: Dialog, view: str, text: Callable[[str], str]) -> None:
-    handle = text(str(dialog.conversation_handle))
+@pytest.mark.parametrize("view", ["sys.transmission_queue", "sys.conversation_endpoints", CONNECTIONS])
+def test_guid_is_found_in_any_case(dialog: Dialog, tmp_path: Path, view: str) -> None:
+    handle = dialog.conversation_handle
+    given = snapshots(sys__dm_broker_connections=lambda: [row_of(CONNECTIONS, connection_id=handle)])
+    views = SystemViews(databases={"orders": tmp_path / "orders ?#.db"}, snapshots=given, transmission_statuses=dict)
+    column = "connection_id" if view == CONNECTIONS else "conversation_handle"
 
-    found = ask(f"SELECT DISTINCT conversation_handle FROM {view} WHERE conversation_handle = '{handle}'")
-
-    assert [(str(dialog.conversation_handle).upper(),)] == found
-
-
-def test_guid_of_a_memory_view_is_found_in_any_case(orders: sqlite3.Connection, tmp_path: Path) -> None:
-    row = row_of(CONNECTIONS, connection_id=CONNECTION)
-    views = SystemViews(
-        databases={}, snapshots=snapshots(sys__dm_broker_connections=lambda: [row]), transmission_statuses=dict
-    )
-
-    result = views.select(
-        f"SELECT connection_id FROM {CONNECTIONS} WHERE connection_id = '{CONNECTION}'", database=None
-    )
-
-    assert [(str(CONNECTION).upper(),)] == result.rows
+    for text in (str(handle).upper(), str(handle).lower()):
+        found = views.select(f"SELECT DISTINCT {column} FROM {view} WHERE {column} = '{text}'", database="orders")
+        assert [(str(handle).upper(),)] == found.rows
 
 
 def test_status_is_what_the_daemon_says_and_never_empty(
@@ -321,34 +241,20 @@ def message(orders: sqlite3.Connection, dialog: Dialog) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["OrdersQueue", "[OrdersQueue]", "dbo.ordersqueue", "orders.dbo.OrdersQueue"])
-def test_queue_can_be_looked_at(ask: Any, message: None, name: str) -> None:
-    assert ask(f"SELECT status, service_name, message_body FROM {name}") == [(1, "//shop/Orders", "0x626F6479")]
-
-
-def test_looking_at_a_queue_takes_nothing_out(ask: Any, message: None, orders: sqlite3.Connection) -> None:
-    ask("SELECT * FROM OrdersQueue")
-
-    assert [taken.body for taken in receive(orders, queue="OrdersQueue")] == [b"body"]
-
-
-def test_queues_that_differ_in_case_are_told_apart(ask: Any, message: None, orders: sqlite3.Connection) -> None:
+def test_queue_is_read_by_any_of_its_names_and_keeps_its_messages(
+    ask: Any, message: None, orders: sqlite3.Connection
+) -> None:
+    for name in ("OrdersQueue", "[OrdersQueue]", "dbo.ordersqueue", "orders.dbo.OrdersQueue"):
+        assert ask(f"SELECT status, service_name, message_body FROM {name}") == [(1, "//shop/Orders", "0x626F6479")]
     put_queue(orders, "ORDERSQUEUE", is_receive_enabled=True)
 
     counts = [ask(f"SELECT COUNT(*) FROM {name}") for name in ("OrdersQueue", "ORDERSQUEUE")]
 
     assert counts == [[(1,)], [(0,)]]
+    assert [taken.body for taken in receive(orders, queue="OrdersQueue")] == [b"body"]
 
 
 # --- databases and memory views -----------------------------------------------------------------------------
-
-
-def test_databases_are_listed_with_their_broker_instance(views: SystemViews, orders: sqlite3.Connection) -> None:
-    (instance,) = orders.execute("SELECT broker_instance FROM broker_database").fetchone()
-
-    rows = views.select("SELECT name, service_broker_guid, is_broker_enabled FROM sys.databases", database=None).rows
-
-    assert [("msdb", None, 1), ("orders", str(uuid.UUID(bytes=instance)).upper(), 1)] == rows
 
 
 def test_without_a_database_msdb_is_meant(tmp_path: Path) -> None:
@@ -389,27 +295,6 @@ def test_snapshot_is_taken_only_for_what_is_mentioned_and_once() -> None:
     assert calls == [CONNECTIONS]
 
 
-@pytest.mark.parametrize("name", ["sys.routs", "sys.databases"])
-def test_snapshot_for_no_view_is_a_bug(name: str) -> None:
-    with pytest.raises(AssertionError, match="snapshots are needed for"):
-        SystemViews(databases={}, snapshots={**snapshots(), name: tuple}, transmission_statuses=dict)
-
-
-def test_statement_reads_several_databases(views: SystemViews, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        with closing(open_store(tmp_path / f"{name}.db")) as db:
-            put_queue(db, f"Queue of {name}", is_receive_enabled=True)
-    views = SystemViews(
-        databases={name: tmp_path / f"{name}.db" for name in ("a", "b")},
-        snapshots=snapshots(),
-        transmission_statuses=dict,
-    )
-
-    result = views.select("SELECT a.name, b.name FROM a.sys.service_queues a, b.sys.service_queues b", database="a")
-
-    assert result.rows == [("Queue of a", "Queue of b")]
-
-
 def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
     names = [f"d{number}" for number in range(ATTACHED_MAX + 1)]
     for name in names:
@@ -430,12 +315,10 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
     ("statement", "number", "problem"),
     [
         ("SELECT nme FROM sys.routes", 207, "invalid column name 'nme'; did you mean name?"),
-        ("SELECT [nme] FROM sys.routes", 207, "invalid column name 'nme'; did you mean name?"),
         ("SELECT r.adress FROM sys.routes r", 207, "invalid column name 'r.adress'; did you mean address?"),
         ("SELECT * FROM sys.route", 208, "invalid object name 'sys.route'; did you mean sys.routes?"),
         ("SELECT * FROM routes", 208, "invalid object name 'routes'; did you mean sys.routes?"),
         ("SELECT * FROM OrderQueue", 208, "invalid object name 'OrderQueue'; did you mean OrdersQueue?"),
-        ("SELECT * FROM dbo.OrderQueue", 208, "invalid object name 'dbo.OrderQueue'; did you mean dbo.OrdersQueue?"),
         ("SELECT * FROM ordres.sys.routes", 208, "invalid object name 'ordres.sys.routes'; did you mean orders?"),
         ("SELECT * FROM msdb.dbo.OrdersQueue", 208, "invalid object name 'msdb.dbo.OrdersQueue'"),
         (
@@ -453,8 +336,6 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
         ("SELECT name FROM sys.routes WHERE lifetime > 'soon'", 241, "conversion failed: no date, time or number"),
         ("WITH q AS (SELECT * FROM q) SELECT * FROM q", 252, "the expression 'q' refers to itself without UNION ALL"),
         ("SELECT REVERSE(name) FROM sys.routes", 195, "'REVERSE' is not a recognized function name"),
-        ("SELECT UPPER(Replicate(name, 2)) FROM sys.routes", 195, "'Replicate' is not a recognized function name"),
-        ("SELECT JSON_VALUE(name, '$.a') FROM sys.routes", 195, "'JSON_VALUE' is not a recognized function name"),
         ("SELECT SYSTEM_USER FROM sys.routes", 195, "'CURRENT_USER' is not a recognized function name"),
         ("SELECT DATETRUNC(day, lifetime) FROM sys.routes", 195, "'DATETRUNC' is not a recognized function name"),
     ],
@@ -506,22 +387,17 @@ def test_unknown_database_of_the_request(views: SystemViews, database: str, prob
     assert (UnknownNameError, 911, problem) == (type(error), error.number, error.problem)
 
 
-def test_file_that_cannot_be_read_is_the_machines_fault(tmp_path: Path) -> None:
-    views = SystemViews(databases={"gone": tmp_path / "gone.db"}, snapshots=snapshots(), transmission_statuses=dict)
+@pytest.mark.parametrize(("content", "problem"), [(None, "unable to open database"), (b"", "no such table")])
+def test_file_that_is_no_store_is_the_machines_fault(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    path = tmp_path / "gone.db"
+    if content is not None:
+        path.write_bytes(content)
+    views = SystemViews(databases={"gone": path}, snapshots=snapshots(), transmission_statuses=dict)
 
-    with pytest.raises(StoreUnavailableError, match="unable to open database"):
+    with pytest.raises(StoreUnavailableError, match=problem):
         views.select("SELECT * FROM sys.routes", database="gone")
 
-    assert not (tmp_path / "gone.db").exists()
-
-
-def test_file_without_the_schema_is_the_machines_fault(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "other.db")) as db:
-        db.execute("CREATE TABLE customer (name TEXT)")
-    views = SystemViews(databases={"other": tmp_path / "other.db"}, snapshots=snapshots(), transmission_statuses=dict)
-
-    with pytest.raises(StoreUnavailableError, match="no such table"):
-        views.select("SELECT * FROM sys.routes", database="other")
+    assert path.exists() == (content is not None)
 
 
 # --- limits -------------------------------------------------------------------------------------------------
@@ -536,19 +412,15 @@ def limited(tmp_path: Path, **limits: Any) -> SystemViews:
     )
 
 
-@pytest.mark.parametrize(("rows", "truncated"), [(2, True), (3, False)])
-def test_result_ends_at_its_limit_of_rows(tmp_path: Path, dialog: Dialog, rows: int, *, truncated: bool) -> None:
-    result = limited(tmp_path, rows=rows).select("SELECT * FROM sys.transmission_queue", database="orders")
-
-    assert (rows, truncated) == (len(result.rows), result.truncated)
-
-
-@pytest.mark.parametrize(("size", "rows"), [(1, 1), (8, 1), (9, 2), (100, 3)])
-def test_result_ends_behind_the_row_that_passes_its_limit_of_bytes(
-    tmp_path: Path, dialog: Dialog, size: int, rows: int
+@pytest.mark.parametrize(
+    ("limit", "rows"),
+    [({"rows": 2}, 2), ({"rows": 3}, 3)] + [({"result_bytes": size}, rows) for size, rows in ((1, 1), (8, 1), (9, 2))],
+)
+def test_result_ends_at_its_limit_of_rows_or_after_the_row_that_passes_its_limit_of_bytes(
+    tmp_path: Path, dialog: Dialog, limit: dict[str, int], rows: int
 ) -> None:
     """`0x6F6E65` has 8 bytes, and so has the second body."""
-    result = limited(tmp_path, result_bytes=size).select(
+    result = limited(tmp_path, **limit).select(
         "SELECT message_body FROM sys.transmission_queue ORDER BY message_sequence_number", database="orders"
     )
 
@@ -559,7 +431,7 @@ ENDLESS = "WITH q AS (SELECT 1 AS n UNION ALL SELECT n FROM q) SELECT COUNT(*) F
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had since its peak was set anew."""
+    """The most memory that this process has had since its peak was reset."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])  # type: ignore[index]  # Linux has the line
 
@@ -574,18 +446,18 @@ def test_statement_without_an_end_is_cancelled(tmp_path: Path, dialog: Dialog) -
     assert time.monotonic() - started < 5.0
 
 
-def test_statement_that_nobody_waits_for_ends(tmp_path: Path, dialog: Dialog) -> None:
+def test_statement_that_no_client_waits_for_ends(tmp_path: Path, dialog: Dialog) -> None:
     views = limited(tmp_path, seconds=60.0)
-    asked: list[None] = []
+    calls: list[None] = []
 
     def is_wanted() -> bool:
-        asked.append(None)
-        return len(asked) < 3
+        calls.append(None)
+        return len(calls) < 3
 
     with pytest.raises(StatementError) as raised:
         views.select(ENDLESS, database="orders", is_wanted=is_wanted)
 
-    assert (8649, 3) == (raised.value.number, len(asked))
+    assert (8649, 3) == (raised.value.number, len(calls))
     assert "the client has gone" in raised.value.problem
 
 
@@ -609,10 +481,8 @@ GROWING = "REPLACE('" + "a" * 1100 + "', 'a', '" + "b" * 1100 + "')"  # 1.15 MiB
         ("SELECT " + "REPLACE(" * 8 + "'aaaaaaaaaa'" + ", 'a', 'aaaaaaaaaa')" * 8, 7119),
         (f"WITH n AS (SELECT {GROWING} AS s) SELECT {', '.join(['s'] * 128)} FROM n", 1105),
         (f"WITH n AS (SELECT {GROWING} AS s) SELECT n.s FROM n, {COLUMNS} a, {COLUMNS} b", None),
-        ("SELECT REPLICATE('x', 1000000000)", 195),
         ("SELECT " + ", ".join(["1"] * 129), 102),
         ("SELECT " + "CASE WHEN 1=1 THEN " * 1000 + "1" + " END" * 1000, 191),
-        ("SELECT 1 WHERE " + " OR ".join(["1=2"] * 1500), 102),
         ("SELECT 1 WHERE " + " OR ".join(["1=2"] * 5000), 102),
         (" UNION ALL ".join([f"SELECT name FROM {COLUMNS}"] * 900), 102),
         ("SELECT 1 WHERE '" + "a" * 20000 + "' LIKE '" + "%a" * 10000 + "%b'", 102),
@@ -686,7 +556,7 @@ def test_memory_and_files_of_a_hostile_statement_have_a_bound(tmp_path: Path, di
     more = "UNION ALL SELECT s, k+1 FROM n UNION ALL SELECT s, k+2 FROM n"
     statement = f"WITH n AS (SELECT {GROWING} AS s, 1 AS k {more}) SELECT COUNT(*) FROM n"
     views = limited(tmp_path, seconds=60.0, spill_bytes=64 * 1024 * 1024)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is reset
     before = peak_bytes()
 
     error = refused(views, statement)
@@ -702,18 +572,14 @@ def test_memory_and_files_of_a_hostile_statement_have_a_bound(tmp_path: Path, di
     "statement",
     [
         "SELECT * FROM customer",
-        "SELECT * FROM dbo.customer",
         "SELECT * FROM sys.customer",
         "SELECT * FROM orders.dbo.customer",
-        "SELECT * FROM main.customer",
         "SELECT * FROM database_0.customer",
         "SELECT * FROM database_0.broker_route, sys.routes",
         "SELECT * FROM broker_conversation",
         "SELECT * FROM sqlite_master",
-        "SELECT * FROM temp.sqlite_master",
         "SELECT * FROM sqlite_temp_schema",
         "SELECT * FROM pragma_database_list",
-        "SELECT * FROM pragma_table_info('customer')",
         "SELECT * FROM json_each('[1]')",
         "SELECT * FROM [customer` --]",
         'SELECT * FROM "database_0"."customer"',
@@ -726,19 +592,16 @@ def test_memory_and_files_of_a_hostile_statement_have_a_bound(tmp_path: Path, di
         "WITH customer AS (SELECT 1 AS a) SELECT * FROM dbo.customer",
         "WITH broker_route AS (SELECT 1 AS a) SELECT address FROM broker_route",
         "SELECT load_extension('x')",
-        "SELECT [load_extension]('x')",
         "SELECT randomblob(1000000000)",
         "SELECT hex(name) FROM sys.routes",
         "SELECT guid_text(0x00) FROM sys.routes",
         "SELECT transmission_status('x') FROM sys.transmission_queue",
-        "SELECT 1; SELECT * FROM customer",
         "SELECT 1; ATTACH 'x.db' AS y",
         "SELECT 1 UNION SELECT card FROM customer",
         "ATTACH 'x.db' AS y",
         "PRAGMA query_only = 0",
         "VACUUM INTO 'x.db'",
         "DELETE FROM sys.routes",
-        "UPDATE OrdersQueue SET status = 0",
         "WITH q AS (SELECT 1 AS a) DELETE FROM OrdersQueue",
         "SELECT * INTO x FROM sys.routes",
         "CREATE TABLE x (a INT)",
@@ -768,12 +631,10 @@ def test_text_reaches_nothing_but_the_views(views: SystemViews, dialog: Dialog, 
         ("SELECT COUNT(name) FROM broker_route", False),
         ("SELECT rowid FROM broker_route", False),
         ("SELECT COUNT(*) FROM customer", False),
-        ("SELECT 1 FROM customer", False),
         ("SELECT name FROM temp.other", False),
         ("WITH other AS (SELECT name FROM broker_route) SELECT name FROM other", False),
         ("WITH customer AS (SELECT 1) SELECT name FROM main.customer", False),
         ("SELECT * FROM sqlite_master", False),
-        ("SELECT * FROM sqlite_temp_master", False),
         ("SELECT * FROM pragma_database_list", False),
         ("SELECT * FROM json_each('[1]')", False),
         ("SELECT load_extension('x')", False),
@@ -786,11 +647,8 @@ def test_text_reaches_nothing_but_the_views(views: SystemViews, dialog: Dialog, 
         ("CREATE TEMP TABLE x (a)", False),
         ("CREATE TEMP VIEW x AS SELECT name FROM broker_route", False),
         ("ATTACH ':memory:' AS y", False),
-        ("PRAGMA database_list", False),
         ("PRAGMA writable_schema = 1", False),
         ("BEGIN", False),
-        ("SAVEPOINT s", False),
-        ("REINDEX", False),
         ("ANALYZE", False),
     ],
 )
@@ -840,66 +698,3 @@ def test_reading_does_not_hold_up_a_writer(orders: sqlite3.Connection, dialog: D
     )
 
     assert result.rows == [(0, 5)]
-
-
-def test_the_ledger_of_every_database_is_told(views: SystemViews, orders: sqlite3.Connection) -> None:
-    orders.execute("INSERT INTO broker_ledger VALUES ('sent', 5), ('acknowledged', 2), ('error at this side', 3)")
-
-    told = views.select("SELECT * FROM sys.dm_broker_ledger", database=None)
-
-    assert ("database_name", "entry", "reason", "messages") == told.columns
-    assert [
-        ("orders", "sent", None, 5),
-        ("orders", "acknowledged", None, 2),
-        ("orders", "held", None, 0),
-        ("orders", "failed", "error at this side", 3),
-        ("orders", "unaccounted", None, 0),
-    ] == told.rows
-
-
-# --- test_watch ---
-# Watching a statement: time, temporary files, and whether anybody waits.
-
-
-def test_a_statement_that_has_time_goes_on() -> None:
-    watch = Watch(60.0, 1, lambda: True)
-
-    assert not watch()
-    assert "" == watch.problem
-
-
-def test_a_statement_that_is_out_of_time_ends() -> None:
-    watch = Watch(0.0, 1, lambda: True)
-
-    assert next(filter(None, (watch() for _ in itertools.count())))
-    assert (8649, "the query was cancelled: it took longer than 0 s; ask for less") == (watch.number, watch.problem)
-
-
-def test_a_statement_ends_when_who_asked_has_gone() -> None:
-    watch = Watch(60.0, 1, lambda: False)
-
-    assert next(filter(None, (watch() for _ in itertools.count())))
-    assert (8649, "the query was cancelled: the client has gone") == (watch.number, watch.problem)
-
-
-def test_what_sqlite_sorts_in_files_is_seen_and_ends_the_statement() -> None:
-    rows = (
-        "WITH q AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM q) SELECT hex(zeroblob(500)) || n AS x FROM q ORDER BY x"
-    )
-    watch = Watch(60.0, 1024 * 1024, lambda: True)
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.set_progress_handler(watch, 1000)
-
-        with pytest.raises(sqlite3.OperationalError, match="interrupted"):
-            db.execute(rows).fetchone()
-
-    assert (1105, True) == (watch.number, "more than 1 MiB" in watch.problem)
-    assert 0 == spilled_bytes()
-
-
-def test_texts_are_made_of_so_many_bytes_in_all() -> None:
-    texts = Texts(4)
-
-    assert ["ab", "c\ufffd"] == [texts(b"ab"), texts(b"c\xff")]
-    with pytest.raises(ResultTooLargeError, match="one row has more than"):
-        texts(b"d")

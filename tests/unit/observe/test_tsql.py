@@ -1,4 +1,4 @@
-""""""
+"""One SELECT of T-SQL, read and written again for SQLite."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.tsql import TSQL
 
-from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
+from broker.errors import Span, StatementError
 from broker.observe.tsql import (
     ALLOWED,
-    BUILT_IN,
     CALLS_MAX,
     LEVELS_MAX,
     TEXT_MAX,
@@ -53,12 +52,9 @@ def write(expression: str) -> str:
         ("COUNT_BIG(*)", "COUNT(*)"),
         ("N'it''s'", "'it''s'"),
         ("0x00FF", "x'00FF'"),
-        ("5 / 2", "5 / 2"),
         ("GETUTCDATE()", "TSQL_NOW()"),
         ("SYSUTCDATETIME()", "TSQL_NOW()"),
-        ("GETDATE()", "TSQL_NOW()"),
         ("CURRENT_TIMESTAMP", "TSQL_NOW()"),
-        ("DATETIME(a, '-5 minutes')", "DATETIME(`a`, '-5 minutes')"),
         ("DATE(a, 'start of month', '-1 day')", "DATE(`a`, 'start of month', '-1 day')"),
         ("JULIANDAY(a) - JULIANDAY(b)", "JULIANDAY(`a`) - JULIANDAY(`b`)"),
         ("CAST(a AS NVARCHAR(10))", "substr(CAST(`a` AS TEXT), 1, 10)"),
@@ -130,27 +126,17 @@ def test_instant_is_read_as_utc(text: str, expected: datetime) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "soon", 7.5, None])
-def test_what_is_no_instant_is_refused(value: Value) -> None:
+def test_value_that_is_not_an_instant_is_refused(value: Value) -> None:
     with pytest.raises(ValueError, match="isoformat"):
         read_instant(value)
 
 
-def test_instant_is_shown_in_utc() -> None:
+def test_instant_is_shown_in_utc_and_a_guid_in_upper_case() -> None:
     at = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=2)))
 
     assert render_instant(at) == "2025-12-31 23:00:00.000"
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(None, None), (bytes(range(16)), "00010203-0405-0607-0809-0A0B0C0D0E0F")],
-)
-def test_guid_is_shown_in_upper_case(value: bytes | None, expected: str | None) -> None:
-    assert expected == render_guid(value)
-
-
-def test_functions_of_the_views_are_not_for_statements() -> None:
-    assert {name for name in ALLOWED if name.startswith("tsql_")} == ALLOWED - BUILT_IN
+    assert render_guid(bytes(range(16))) == "00010203-0405-0607-0809-0A0B0C0D0E0F"
+    assert render_guid(None) is None
 
 
 def test_no_allowed_function_reaches_outside() -> None:
@@ -166,18 +152,14 @@ def test_no_allowed_function_reaches_outside() -> None:
         "instr('abcabc', 'ca')",
         "instr('abc', 'x')",
         "instr('abc', '')",
-        "instr(NULL, 'a')",
         "instr('a', NULL)",
         "instr(x'010203', x'0203')",
         "instr(12345, 34)",
-        "instr(1.5, '.')",
         "instr('ä€', '€')",
         "replace('abcabc', 'b', 'xy')",
         "replace('abc', '', 'x')",
         "replace('aaa', 'aa', '')",
-        "replace(NULL, 'a', 'b')",
         "replace('a', NULL, 'b')",
-        "replace('a', 'a', NULL)",
         "replace(1210, 1, 7)",
         "replace('ä€', '€', 'x')",
         "trim('xxaxbyx', 'xy')",
@@ -223,20 +205,17 @@ def refused(text: str) -> StatementError:
     ("tsql", "sqlite"),
     [
         ("SELECT * FROM sys.routes", "SELECT * FROM `temp`.`v_routes` AS `routes`"),
-        ("SELECT r.* FROM sys.routes AS r;", "SELECT `r`.* FROM `temp`.`v_routes` AS `r`"),
         ("SELECT name FROM [sys].[routes]", "SELECT `name` AS `name` FROM `temp`.`v_routes` AS `routes`"),
         (
             "SELECT sys.routes.name FROM sys.routes",
             "SELECT `routes`.`name` AS `name` FROM `temp`.`v_routes` AS `routes`",
         ),
-        ("SELECT TOP 3 a FROM Q", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` LIMIT 3"),
         ("SELECT TOP (3) a FROM Q", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` LIMIT 3"),
         ("SELECT a FROM Q WITH (NOLOCK)", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q`"),
         ("SELECT COUNT(*) FROM Q", "SELECT COUNT(*) AS `COUNT(*)` FROM `temp`.`v_Q` AS `Q`"),
         ("SELECT LEN(a) FROM Q", "SELECT LENGTH(`a`) AS `LEN(a)` FROM `temp`.`v_Q` AS `Q`"),
         ("SELECT a AS b, c = d FROM Q", "SELECT `a` AS `b`, `d` AS `c` FROM `temp`.`v_Q` AS `Q`"),
         ("SELECT 1 -- x\n/* /* y */ */", "SELECT 1 AS `1`"),
-        ("SELECT 1\r\nGO\r\n", "SELECT 1 AS `1`"),
         ("SELECT 1\n\t go ;\n\n \n", "SELECT 1 AS `1`"),
         ("SELECT 1; -- done", "SELECT 1 AS `1`"),
         (
@@ -265,13 +244,6 @@ def test_statement_is_written_for_sqlite(tsql: str, sqlite: str) -> None:
     assert sqlite == rendered(tsql)
 
 
-def test_tables_are_named_as_written() -> None:
-    statement = SelectQuery("SELECT 1 FROM Q, dbo.[R s], orders.sys.routes, Q AS again")
-
-    assert {"Q", "dbo.R s", "orders.sys.routes"} == {str(table) for table in statement.tables}
-    assert TableName("orders", "sys", "routes") in statement.tables
-
-
 def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
     statement = SelectQuery("WITH Q AS (SELECT 1 AS a) SELECT 1 FROM dbo.Q")
 
@@ -286,13 +258,10 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
     ("text", "number"),
     [
         ("", 102),
-        (" -- nothing", 102),
         (";", 102),
         ("EXEC sp_who", 102),
-        ("USE orders", 102),
         ("(SELECT 1)", 102),
         ("WITH q AS (SELECT 1 AS a) VALUES (1)", 102),
-        ("SELECT a FROM", 102),
         ("SELECT a b c FROM Q", 102),
         ("SELECT 1; SELECT 2", 102),
         ("SELECT 1;; DROP TABLE Q", 102),
@@ -302,22 +271,18 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
         ("SELECT DATEADD([], 1, 2)", 102),
         ("SELECT CONVERT('', 1)", 195),
         ("SELECT VECTOR(a, 1)", 102),
-        ("SELECT VECTOR(['], 1)", 102),
         ("SELECT JSON_OBJECT_AGG(1)", 195),
         ("SELECT 'abc", 105),
-        ("SELECT [abc", 105),
         ("SELECT 1 /* x", 105),
         ("SELECT " + "(" * 5000, 191),
         ("SELECT 1" + "+1" * 4000, 191),
         ("INSERT INTO Q VALUES (1)", 259),
-        ("UPDATE Q SET a = 1", 259),
         ("DELETE FROM sys.routes", 259),
         ("drop table Q", 259),
         ("WITH q AS (SELECT 1 AS a) INSERT INTO Q SELECT * FROM q", 259),
         ("WITH q AS (DELETE FROM Q) SELECT 1", 259),
         ("SELECT * INTO #t FROM Q", 259),
         ("SELECT @a", 137),
-        ("SELECT @@VERSION", 137),
         ("SELECT ?", 137),
         ("SELECT * FROM Q FOR JSON AUTO", 102),
         ("SELECT * FROM Q OPTION (RECOMPILE)", 102),
@@ -326,7 +291,6 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
         ("SELECT * FROM Q TABLESAMPLE (10 PERCENT)", 102),
         ("SELECT * FROM Q FOR SYSTEM_TIME ALL", 102),
         ("SELECT a FROM Q GROUP BY ROLLUP(a)", 102),
-        ("SELECT a FROM Q GROUP BY CUBE(a)", 102),
         ("SELECT a FROM Q GROUP BY GROUPING SETS ((a))", 102),
         ("SELECT TOP 5 PERCENT a FROM Q", 102),
         ("SELECT TOP 5 WITH TIES a FROM Q ORDER BY a", 102),
@@ -336,13 +300,9 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
         ("SELECT * FROM (VALUES (1)) AS t(x)", 102),
         ("SELECT * FROM (WITH q AS (SELECT 1 AS a) SELECT a FROM q) r", 156),
         ("SELECT DATEADD(day, 1, a) FROM Q", 195),
-        ("SELECT DATEPART(hour, a) FROM Q", 195),
-        ("SELECT LEFT(a, 2) FROM Q", 195),
         ("SELECT CONCAT(a, 2) FROM Q", 195),
         ("SELECT STRFTIME('%J', a) FROM Q", 195),
         ("SELECT CAST(a AS DATETIME) FROM Q", 243),
-        ("SELECT CAST(a AS UNIQUEIDENTIFIER) FROM Q", 243),
-        ("SELECT CAST(a AS geography) FROM Q", 243),
         ("SELECT CONVERT(VARCHAR(10), a) FROM Q", 195),
         ("SELECT a COLLATE Klingon FROM Q", 448),
         ("SELECT load_extension('x')", 195),
@@ -364,7 +324,14 @@ def called_words() -> list[str]:
     return sorted({*PARSER.FUNCTIONS, *PARSER.FUNCTION_PARSERS, *keywords, "(a)->", "nowhere"})
 
 
-@pytest.mark.parametrize(("levels", "times"), [(40, 1), (LEVELS_MAX, 12), (1, CALLS_MAX)], ids=["deep", "both", "many"])
+@pytest.mark.parametrize(
+    ("levels", "times"),
+    [
+        pytest.param(40, 1, id="deep"),
+        pytest.param(LEVELS_MAX, 12, id="both", marks=pytest.mark.long),
+        pytest.param(1, CALLS_MAX, id="many", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("call", ["{word}(", "{word}(a, "])
 def test_calls_of_any_word_are_understood_or_refused_in_time(call: str, levels: int, times: int) -> None:
     for word in called_words():
@@ -444,14 +411,6 @@ def test_question_of_a_person_has_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [("SELECT 'abc", DdlSyntaxError), ("SELECT * FROM db..Q", UnknownNameError), ("SELECT ?", StatementError)],
-)
-def test_error_has_the_kind_of_its_number(text: str, kind: type[StatementError]) -> None:
-    assert kind is type(refused(text))
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "SELECT [x(1) FROM database_0.broker_route --](1)",
@@ -466,7 +425,7 @@ def test_error_has_the_kind_of_its_number(text: str, kind: type[StatementError])
     ],
 )
 def test_text_inside_a_name_never_becomes_sql(text: str) -> None:
-    """It is refused, or stands quoted; with everything quoted taken out no table of the file is left."""
+    """It is refused or quoted; with everything quoted taken out no table of the file is left."""
     try:
         sql = rendered(text)
     except StatementError:
