@@ -1,26 +1,21 @@
-"""The census as an answer: every database that is asked for."""
+"""Statistics of the files of databases: for a status, for events, and for metrics."""
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import msgspec
 import pytest
 
-import broker
 from broker.errors import StoreUnavailableError
 from broker.observe import database_stats as side
 from broker.observe.database_stats import (
     QUEUES_MAX,
     CensusAnswer,
-    DatabaseStats,
-    QuickStats,
     SideCounter,
     SideCounts,
     age_samples,
@@ -31,25 +26,11 @@ from broker.observe.database_stats import (
     read_quick_stats,
     state_samples,
 )
-from broker.protocol.layout import NO_GUID
 from broker.store.sqlite.database import broker_instance, open_store
-from broker.store.sqlite.inspect import QUEUES_MAX as COUNTED_QUEUES_MAX
-from broker.store.sqlite.inspect import Backlog, LedgerBalance
-from broker.store.sqlite.metadata import put_queue, put_service
+from broker.store.sqlite.inspect import LedgerBalance
+from broker.store.sqlite.metadata import put_queue
 from tests.support.scraped import samples_of
 from tests.support.shop import Shop
-
-
-def quick(path: Path) -> QuickStats:
-    found = read_quick_stats({"one": path})["one"]
-    assert found is not None
-    return found
-
-
-def counted(path: Path) -> DatabaseStats:
-    found = read_database_stats({"one": path})["one"]
-    assert found is not None
-    return found
 
 
 def test_each_database_is_counted(tmp_path: Path) -> None:
@@ -71,128 +52,80 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         census_of({"bad": tmp_path / "bad.db"}, 5.0)
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    path = tmp_path / "orders.db"
-    with closing(open_store(path)) as db:
-        put_queue(db, "Q", is_receive_enabled=True)
-        put_service(db, "//a", 1, frozenset())
-    return path
+def test_statistics_of_a_status_and_of_an_event(tmp_path: Path) -> None:
+    """The queries are tested with the store; None for a file that cannot be read."""
+    (tmp_path / "broken.db").write_bytes(b"not a database" * 100)
+    paths = {name: tmp_path / f"{name}.db" for name in ("shop", "broken", "absent")}
+    with closing(Shop(paths["shop"])) as shop:
+        db = shop.connect()
+        with db:
+            shop.begin(db).send(b"x")
+            db.execute("UPDATE broker_conversation SET transmission_status = 'no way'")
 
+        quick, counted = read_quick_stats(paths), read_database_stats(paths)
 
-def test_nothing_waits(database: Path) -> None:
-    assert Backlog(0, 0.0) == quick(database).backlog
-
-
-def test_messages_are_counted_and_the_first_has_an_age(database: Path) -> None:
-    with closing(sqlite3.connect(database)) as db, db:
-        dialog = broker.begin_dialog(db, from_service="//a", to_service="//b")
-        for _ in range(3):
-            dialog.send(b"x")
-        db.execute(
-            "UPDATE broker_transmission SET enqueue_time = ? WHERE message_sequence_number = 0", (time.time() - 60,)
-        )
-
-    backlog = quick(database).backlog
-
-    assert backlog.messages == 3
-    assert 60 <= backlog.oldest_s < 90
-
-
-def test_clock_that_was_set_back_gives_no_negative_age(database: Path) -> None:
-    with closing(sqlite3.connect(database)) as db, db:
-        broker.begin_dialog(db, from_service="//a", to_service="//b").send(b"x")
-        db.execute("UPDATE broker_transmission SET enqueue_time = ?", (time.time() + 3600,))
-
-    assert Backlog(1, 0.0) == quick(database).backlog
-
-
-def test_file_that_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
-    assert {"absent": None} == read_quick_stats({"absent": tmp_path / "absent.db"})
-
-
-# --- test_conversation ---
-# Conversations are found in the file of their database, by handle or by id.
-
-
-FAR = UUID(int=7)
-
-
-@pytest.fixture
-def database_of_conversation(tmp_path: Path) -> Path:
-    path = tmp_path / "orders.db"
-    with closing(open_store(path)) as db:
-        put_queue(db, "Q", is_receive_enabled=True)
-        put_service(db, "//a", 1, frozenset())
-    return path
-
-
-def begin(database_of_conversation: Path, broker_instance: UUID | None = None) -> broker.Dialog:
-    with closing(sqlite3.connect(database_of_conversation)) as db, db:
-        return broker.begin_dialog(db, from_service="//a", to_service="//b", broker_instance=broker_instance)
-
-
-@pytest.mark.parametrize("which", ["conversation_handle", "conversation_id"])
-def test_both_guids_of_a_conversation_find_it(database_of_conversation: Path, which: str) -> None:
-    dialog = begin(database_of_conversation)
-
-    contact = find_conversation(database_of_conversation, getattr(dialog, which))
-
-    assert contact is not None
-    assert (dialog.conversation_id.bytes, True, "//a", "//b", NO_GUID) == (
-        contact.conversation_id,
-        contact.is_initiator,
-        contact.service_name,
-        contact.far_service,
-        contact.far_broker_instance,
+    assert (None, None, None, None) == (quick["broken"], quick["absent"], counted["broken"], counted["absent"])
+    one, other = quick["shop"], counted["shop"]
+    assert one is not None
+    assert other is not None
+    assert (1, 1, 0, ()) == (one.backlog.messages, one.ledger.held, one.quarantined, one.queues)
+    assert (1, 1, 0, 2, 2) == (
+        other.backlog.messages,
+        other.ledger.held,
+        other.quarantined,
+        len(other.queues),
+        other.queue_count,
     )
-    with closing(sqlite3.connect(database_of_conversation)) as db:
-        assert broker_instance(db) == contact.broker_instance
+    assert [("//far/Billing", 1, "no way")] == [(why.far_service, why.messages, why.why) for why in other.reasons]
+    assert 2 == len(other.quick.queues)
 
 
-def test_the_instance_that_it_names_is_told(database_of_conversation: Path) -> None:
-    contact = find_conversation(database_of_conversation, begin(database_of_conversation, FAR).conversation_handle)
-
-    assert contact is not None
-    assert FAR.bytes == contact.far_broker_instance
-
-
-def test_of_both_sides_in_one_file_the_id_means_the_initiator_and_a_handle_its_own(
-    database_of_conversation: Path,
-) -> None:
-    dialog = begin(database_of_conversation)
-    handle = uuid4()
-    with closing(sqlite3.connect(database_of_conversation)) as db, db:
-        db.execute(
-            "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator,"
-            " conversation_group_id, state, service_name, far_service, contract, lifetime, create_date)"
-            " VALUES (?, ?, 0, ?, 'CO', '//b', '//a', 'DEFAULT', 0, 0)",
-            (handle.bytes, dialog.conversation_id.bytes, handle.bytes),
-        )
-
-    by_id = find_conversation(database_of_conversation, dialog.conversation_id)
-    by_handle = find_conversation(database_of_conversation, handle)
-
-    assert by_id is not None
-    assert by_handle is not None
-    assert (True, False) == (by_id.is_initiator, by_handle.is_initiator)
+MESSAGE = (
+    "INSERT INTO broker_message (queue_id, status, priority, message_enqueue_time, endpoint_id,"
+    " message_sequence_number, message_type_name) SELECT queue_id, ?, ?, ?, 1, 0, 'x' FROM broker_queue WHERE name = ?"
+)
 
 
-def test_an_unknown_guid_finds_nothing(database_of_conversation: Path) -> None:
-    begin(database_of_conversation)
+def test_queues_that_are_off_come_first_and_then_the_one_that_waits_longest(tmp_path: Path) -> None:
+    """One in which nothing waits is left out, and what was received or is in quarantine does not wait."""
+    path, now = tmp_path / "orders.db", time.time()
+    rows = [(1, 5, now - 30, "New"), (1, 1, now - 400, "Old"), (1, 9, now - 9, "Old"), (4, 5, now - 999, "Q")]
+    with closing(open_store(path)) as db:
+        for name in ("Q", "Old", "New", *(f"Off{number:02}" for number in range(QUEUES_MAX + 5))):
+            put_queue(db, name, is_receive_enabled=not name.startswith("Off"))
+        db.executemany(MESSAGE, rows)
+        many = read_quick_stats({"one": path})["one"]
+        db.execute("DELETE FROM broker_queue WHERE name LIKE 'Off%' AND name > 'Off00'")
 
-    assert find_conversation(database_of_conversation, uuid4()) is None
+    few = read_quick_stats({"one": path})["one"]
+
+    assert many is not None
+    assert few is not None
+    assert QUEUES_MAX == len(many.queues)
+    assert [("Off00", False), ("Old", True), ("New", True)] == [
+        (one.name, one.is_receive_enabled) for one in few.queues
+    ]
+    assert 400 <= few.queues[1].oldest_s < 500
 
 
-def test_a_file_that_is_not_there_or_no_database_finds_nothing(tmp_path: Path) -> None:
-    (tmp_path / "text.db").write_text("no database")
+def test_a_conversation_is_found_by_each_of_its_guids(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("not a database")
+    with closing(Shop(tmp_path / "shop.db")) as shop:
+        db = shop.connect()
+        with db:
+            dialog = shop.begin(db)
 
+        for guid in (dialog.conversation_handle, dialog.conversation_id):
+            contact = find_conversation(shop.path, guid)
+            assert contact is not None
+            assert (dialog.conversation_id.bytes, True, broker_instance(db)) == (
+                contact.conversation_id,
+                contact.is_initiator,
+                contact.broker_instance,
+            )
+        assert find_conversation(shop.path, uuid4()) is None
     assert find_conversation(tmp_path / "none.db", uuid4()) is None
     assert find_conversation(tmp_path / "text.db", uuid4()) is None
-
-
-# --- test_ledger ---
-# Ledgers of files: told in status, in one line, and left out where a file cannot be read.
 
 
 @pytest.mark.parametrize(
@@ -210,8 +143,7 @@ def test_one_line_says_whether_it_adds_up(balance: LedgerBalance, sentence: str)
     assert sentence == ledger_status(balance).sentence
 
 
-# --- test_side ---
-# Sides of conversations are counted by service and state, in walks that are bounded and rest.
+# --- sides of conversations, counted in walks that are bounded and rest ---
 
 
 @pytest.fixture
@@ -221,7 +153,7 @@ def shop(tmp_path: Path) -> Any:
 
 
 class Clock:
-    """Stands still unless it is told to go on. Shape: `step` added at every look."""
+    """A clock that goes on by `step` each time it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -238,55 +170,32 @@ def begin_of_side(shop: Shop, dialogs: int) -> list[Any]:
         return [shop.begin(db) for _ in range(dialogs)]
 
 
-def test_the_oldest_of_several_databases_counts_and_sides_add_up() -> None:
+def test_sides_of_several_databases_add_up_and_the_oldest_counts() -> None:
     young, old = SideCounts(states=[("S", "CO", 2, 1e9)]), SideCounts(states=[("S", "CO", 3, 1000.0)])
 
     assert {("S", "CONVERSING"): 5} == state_samples({"a": young, "b": old})
     assert age_samples({"a": young, "b": old})["CONVERSING",] > 1.5e9
 
 
-def test_sides_are_counted_by_service_and_state(shop: Shop) -> None:
+def test_sides_quarantine_and_queues_are_counted_while_another_connection_has_a_lock(shop: Shop) -> None:
+    """Every service has its quarantine, though it is empty, so that the first dialog in it is a change from 0."""
     first, *_ = begin_of_side(shop, 3)
     shop.change(first, "state", "CO")
+    shop.arrive(first, b"a", b"b")
+    db = shop.connect(isolation_level=None)
+    db.execute(
+        "INSERT INTO broker_failure SELECT endpoint_id, 0, 5, 1.0, 2.0, 3.0, 'ValueError', '' FROM broker_conversation"
+        " WHERE conversation_handle = ?",
+        (first.conversation_handle.bytes,),
+    )
+    db.execute("BEGIN EXCLUSIVE")
 
     counts = SideCounter().count({"shop": shop.path})
 
     assert {("Orders", "STARTED_OUTBOUND"): 2, ("Orders", "CONVERSING"): 1} == state_samples(counts)
     assert {("STARTED_OUTBOUND",), ("CONVERSING",)} == age_samples(counts).keys()
-
-
-def test_age_is_that_of_the_oldest(shop: Shop) -> None:
-    old, _ = begin_of_side(shop, 2)
-    shop.change(old, "create_date", 1000.0)
-
-    (age,) = age_samples(SideCounter().count({"shop": shop.path})).values()
-
-    assert age > 1e9
-
-
-def test_every_service_has_its_quarantine(shop: Shop) -> None:
-    """Though it is empty, so that the first dialog in it is a change from 0."""
-    dialog, *_ = begin_of_side(shop, 2)
-    shop.connect(isolation_level=None).execute(
-        "INSERT INTO broker_failure SELECT endpoint_id, 0, 5, 1.0, 2.0, 3.0, 'ValueError', '' FROM broker_conversation"
-        " WHERE conversation_handle = ?",
-        (dialog.conversation_handle.bytes,),
-    )
-
-    counts = SideCounter().count({"shop": shop.path})
-
     assert {"Orders": 1, "Billing": 0} == dict(counts["shop"].quarantined)
-
-
-def test_queues_have_depth_and_age(shop: Shop) -> None:
-    dialog, *_ = begin_of_side(shop, 1)
-    shop.arrive(dialog, b"a", b"b")
-
-    counts = SideCounter().count({"shop": shop.path})
-
-    assert [("OrdersQueue", 2, True), ("BillingQueue", 0, False)] == [
-        (one.name, one.ready, one.oldest_s > 1e9) for one in counts["shop"].queues
-    ]
+    assert {"OrdersQueue", "BillingQueue"} == {one.name for one in counts["shop"].queues}
 
 
 def test_walk_rests_for_many_times_what_it_took(shop: Shop) -> None:
@@ -321,7 +230,7 @@ def test_walk_that_takes_too_long_is_given_up_and_what_was_counted_stays(
     assert [3] == list(state_samples(counts).values())
 
 
-@pytest.mark.parametrize("content", [None, b"no database, and longer than the header of one" * 20])
+@pytest.mark.parametrize("content", [None, b"not a database, and longer than the header of one" * 20])
 def test_file_that_cannot_be_read_is_left_out(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "shop.db"
     if content is not None:
@@ -338,16 +247,6 @@ def test_database_that_has_gone_is_forgotten(shop: Shop) -> None:
     assert {} == sides.count({})
 
 
-def test_lock_of_an_application_does_not_matter(shop: Shop) -> None:
-    begin_of_side(shop, 1)
-    with closing(sqlite3.connect(shop.path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-
-        counts = SideCounter().count({"shop": shop.path})
-
-    assert [1] == list(state_samples(counts).values())
-
-
 async def test_metrics_have_them(start: Any, send: Any) -> None:
     instance = await start("near")
     send(instance, "//target")
@@ -357,104 +256,3 @@ async def test_metrics_have_them(start: Any, send: Any) -> None:
     assert sum(samples["broker_dialogs"].values()) == 1
     assert samples["broker_quarantined_dialogs"] == {("//near",): 0}
     assert samples["broker_queue_messages"]["near", "Q"] == 0
-
-
-MESSAGE = (
-    "INSERT INTO broker_message (queue_id, status, priority, message_enqueue_time, endpoint_id,"
-    " message_sequence_number, message_type_name) SELECT queue_id, ?, ?, ?, 1, 0, 'x' FROM broker_queue WHERE name = ?"
-)
-
-
-async def test_queues_that_are_off_come_first_and_then_the_one_that_waits_longest(start: Callable[..., Any]) -> None:
-    """One in which nothing waits is left out, and what was received or is in quarantine does not wait."""
-    instance = await start("one", "CREATE QUEUE Old; CREATE QUEUE [New]; CREATE QUEUE [Off] WITH STATUS = OFF;")
-    path, now = instance.endpoints["one"].path, time.time()
-    with closing(sqlite3.connect(path)) as db, db:
-        rows = [(1, 5, now - 30, "New"), (1, 1, now - 400, "Old"), (1, 9, now - 9, "Old"), (4, 5, now - 999, "Q")]
-        db.executemany(MESSAGE, rows)
-
-    found = quick(path)
-
-    assert [("Off", False), ("Old", True), ("New", True)] == [
-        (one.name, one.is_receive_enabled) for one in found.queues
-    ]
-    assert 400 <= found.queues[1].oldest_s < 500
-
-
-async def test_dialogs_in_quarantine_are_counted(start: Callable[..., Any], send: Callable[..., bytes]) -> None:
-    instance = await start("one")
-    path = instance.endpoints["one"].path
-    send(instance, "//nowhere")
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(
-            "INSERT INTO broker_failure SELECT endpoint_id, 0, 5, 1.0, 2.0, 2.0, 'ValueError: x', ''"
-            " FROM broker_conversation"
-        )
-
-    found = quick(path)
-
-    assert 1 == found.quarantined
-
-
-async def test_of_many_queues_some_are_told(start: Callable[..., Any]) -> None:
-    script = "".join(f"CREATE QUEUE Q{number} WITH STATUS = OFF;" for number in range(QUEUES_MAX + 10))
-    instance = await start("one", script)
-
-    found = quick(instance.endpoints["one"].path)
-
-    assert QUEUES_MAX == len(found.queues)
-
-
-async def test_what_lies_in_a_queue_is_counted_and_its_age_told(start: Callable[..., Any]) -> None:
-    instance = await start("one")
-    path = instance.endpoints["one"].path
-    now = time.time()
-    with closing(sqlite3.connect(path)) as db, db:
-        (queue,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'Q'").fetchone()
-        rows = [(queue, 1, 5, now - 30), (queue, 1, 10, now - 90), (queue, 4, 5, now - 500), (queue, 1, 5, now)]
-        db.executemany(
-            "INSERT INTO broker_message (queue_id, status, priority, message_enqueue_time, endpoint_id,"
-            " message_sequence_number, message_type_name) VALUES (?, ?, ?, ?, 1, 0, 'x')",
-            rows,
-        )
-
-    stock = counted(path)
-
-    first = stock.queues[0]
-    assert ("Q", 3, 1, True) == (first.name, first.ready, first.quarantined, first.is_receive_enabled)
-    assert 90 <= first.oldest_s < 150
-
-
-async def test_what_waits_to_leave_is_told_with_its_reason(
-    start: Callable[..., Any], send: Callable[..., bytes]
-) -> None:
-    instance = await start("one")
-    path = instance.endpoints["one"].path
-    handle = send(instance, "//nowhere", messages=3)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(
-            "UPDATE broker_conversation SET transmission_status = 'no way' WHERE conversation_handle = ?", (handle,)
-        )
-
-    stock = counted(path)
-
-    assert (3, 3) == (stock.backlog.messages, stock.ledger.held)
-    [reason] = stock.reasons
-    assert ("//nowhere", 3) == (reason.far_service, reason.messages)
-    assert reason.oldest_s >= 0
-
-
-async def test_of_many_queues_the_fullest_are_told(start: Callable[..., Any]) -> None:
-    script = "".join(f"CREATE QUEUE Q{number};" for number in range(COUNTED_QUEUES_MAX + 10))
-    instance = await start("one", script)
-
-    stock = counted(instance.endpoints["one"].path)
-
-    assert (COUNTED_QUEUES_MAX, COUNTED_QUEUES_MAX + 11) == (len(stock.queues), stock.queue_count)
-
-
-def test_a_file_that_cannot_be_read_has_no_stock(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.db"
-    broken.write_bytes(b"no database" * 100)
-
-    assert {"absent": None, "broken": None} == read_database_stats({"absent": tmp_path / "absent.db", "broken": broken})

@@ -1,14 +1,14 @@
-"""A plan of a running instance: what is compared, what is told of it, and that nothing is changed."""
+"""A plan of a running instance: what is compared, what is reported, and that nothing is changed."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,23 +18,26 @@ import broker
 from broker.catalog import handlers as effect
 from broker.catalog.catalog import MSDB
 from broker.catalog.execute import execute
-from broker.client.dialog import begin_dialog
-from broker.conversation.state import ConversationState
 from broker.daemon.instance import Instance
 from broker.ddl.parser import parse_script
 from broker.errors import StoreUnavailableError, UnknownNameError
-from broker.flow import Disposition
-from broker.forwarding.entry import Buffer
 from broker.observe import plan as module
-from broker.observe.plan import ANY_OTHER, PlanAnswer, PlanRequest, flows_of_database, flows_of_passage, plan_script
-from broker.protocol.frame import Header, encode_dialog
+from broker.observe.plan import (
+    ANY_OTHER,
+    PlanAnswer,
+    PlannedRoute,
+    PlanRequest,
+    flows_of_database,
+    flows_of_passage,
+    plan_script,
+)
 from broker.protocol.layout import NO_GUID, Flag
 from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import Fate, PlannedFlow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store.sqlite.database import broker_instance, open_store
-from broker.store.sqlite.metadata import put_queue, put_service
+from broker.store.sqlite.database import broker_instance
 from tests.support.loopback import until
+from tests.support.shop import Shop
 
 NEAR, FAR = "//near", "//far"
 TO_FAR = f"CREATE ROUTE far WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://far:4022';"
@@ -56,8 +59,8 @@ async def plan(instance: Instance, executor: ThreadPoolExecutor) -> Plan:
     """Plans a script for the database orders, which has the service NEAR and a route to FAR."""
     await run(instance, f"CREATE QUEUE Q; CREATE SERVICE [{NEAR}] ON QUEUE Q; {TO_FAR}")
 
-    async def planning(script: str, *, database: str = "orders", **told: bool) -> PlanAnswer:
-        request = PlanRequest(script, source="new.sql", **told)  # type: ignore[arg-type]  # flags only
+    async def planning(script: str, *, database: str = "orders", **flags: bool) -> PlanAnswer:
+        request = PlanRequest(script, source="new.sql", **flags)  # type: ignore[arg-type]  # flags only
         return await plan_script(instance, request, database=database, executor=executor)
 
     return planning
@@ -68,7 +71,7 @@ async def run(instance: Instance, script: str, database: str = "orders") -> None
 
 
 def write(instance: Instance, statement: str, *values: object, database: str = "orders") -> None:
-    """Change the file of a database behind the back of the instance."""
+    """Change the file of a database without the instance."""
     path = instance.catalog.databases[database].path
     assert path is not None
     with closing(sqlite3.connect(path)) as db, db:
@@ -87,33 +90,6 @@ def begin(instance: Instance, to_service: str = FAR, *, messages: int = 1, far: 
         for _ in range(messages):
             dialog.send(b"x")
         return dialog
-
-
-class Nobody:
-    """An origin of frames that wants no advice."""
-
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        """Let it be."""
-
-
-def arrive(instance: Instance, to_service: str, **fields: Any) -> None:
-    """A frame as a peer sends it."""
-    header: dict[str, Any] = {
-        "kind": 0x10,
-        "flags": 0,
-        "message_id": bytes(15) + b"\1",
-        "conversation_id": bytes(15) + b"\2",
-        "to_service": to_service,
-        "from_service": "//elsewhere",
-        "from_broker_instance": bytes(15) + b"\3",
-    }
-    frame = encode_dialog(Header(**header | fields), b"body")
-    forwarder = instance.forwarder
-    forwarder.slab[: len(frame)] = frame
-    forwarder.forward(forwarder.slab, len(frame), asyncio.get_running_loop().time(), Nobody())
 
 
 # --- nothing is changed ---
@@ -147,39 +123,29 @@ async def test_routes_are_told_as_they_are_and_as_they_would_be(plan: Plan) -> N
         "USE msdb; DROP ROUTE AutoCreatedLocal"
     )
 
-    far, one, local = answer.edits
-    assert [("orders", "far"), ("orders", "one"), (MSDB, "AutoCreatedLocal")] == [
-        (edit.database, edit.name) for edit in answer.edits
+    edits = [(edit.database, edit.name, edit.before, edit.after) for edit in answer.edits]
+    (_, _, _, one), (database, name, *local) = edits[1], edits[2]
+    assert one is not None
+    assert one.lifetime is not None
+    assert edits[:2] == [
+        (
+            "orders",
+            "far",
+            PlannedRoute(FAR, None, "tcp://far:4022", None, 1, None),
+            PlannedRoute(FAR, None, "tcp://other:1", None, 3, None),
+        ),
+        ("orders", "one", None, PlannedRoute("S", str(GUID), "tcp://one", "tcp://two", 1, one.lifetime)),
     ]
-    assert far.before is not None
-    assert far.after is not None
-    assert one.after is not None
-    assert ("tcp://far:4022", 1, "tcp://other:1", 3) == (
-        far.before.address,
-        far.before.weight,
-        far.after.address,
-        far.after.weight,
-    )
-    assert ("S", str(GUID), "tcp://one", "tcp://two") == (
-        one.after.remote_service_name,
-        one.after.broker_instance,
-        one.after.address,
-        one.after.mirror_address,
-    )
-    assert one.after.lifetime is not None
-    assert (None, None, 0) == (one.before, local.after, answer.more_edits)
-
-
-async def test_what_a_script_undoes_itself_is_no_change(plan: Plan) -> None:
-    assert [] == (await plan("CREATE ROUTE r WITH ADDRESS = 'tcp://r'; DROP ROUTE r")).edits
+    assert (MSDB, "AutoCreatedLocal", None, 0) == (database, name, local[1], answer.more_edits)
 
 
 async def test_a_long_list_of_routes_is_cut_and_the_rest_counted(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EDITS_MAX", 2)
 
     answer = await plan("".join(f"CREATE ROUTE r{n} WITH ADDRESS = 'tcp://r';" for n in range(5)))
+    undone = await plan("CREATE ROUTE r WITH ADDRESS = 'tcp://r'; DROP ROUTE r")
 
-    assert (["r0", "r1"], 3) == ([edit.name for edit in answer.edits], answer.more_edits)
+    assert (["r0", "r1"], 3, []) == ([edit.name for edit in answer.edits], answer.more_edits, undone.edits)
 
 
 async def test_too_many_routes_to_list_still_decide(
@@ -230,17 +196,6 @@ async def test_several_addresses_are_told_up_to_a_bound(
     assert others.endswith(" and 1 more")
 
 
-@pytest.mark.parametrize(("messages", "harmed"), [(0, 0), (1, 1)])
-async def test_a_conversation_that_has_sent_nothing_is_not_harmed(
-    plan: Plan, instance: Instance, messages: int, harmed: int
-) -> None:
-    begin(instance, messages=messages)
-
-    answer = await plan("DROP ROUTE far")
-
-    assert ({Fate.LOSES: 1}, harmed) == (answer.fates, answer.harmed)
-
-
 async def test_conversations_are_told_up_to_a_bound_and_all_counted(
     plan: Plan, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,12 +212,18 @@ async def test_conversations_are_told_up_to_a_bound_and_all_counted(
     )
 
 
-async def test_what_keeps_its_target_is_only_counted(plan: Plan, instance: Instance) -> None:
+async def test_a_conversation_keeps_or_finds_its_target(plan: Plan, instance: Instance) -> None:
     begin(instance)
+    begin(instance, "//new")
 
-    answer = await plan("CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://r'")
+    answer = await plan(
+        "CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://r'; CREATE SERVICE [//new] ON QUEUE Q"
+    )
 
-    assert ({Fate.KEEPS: 1}, [], 0) == (answer.fates, answer.consequences, answer.harmed)
+    assert ({Fate.KEEPS: 1, Fate.FINDS: 1}, 0) == (answer.fates, answer.harmed)
+    assert ["delivered here, to the database orders by route AutoCreatedLocal"] == [
+        one.after for one in answer.consequences
+    ]
 
 
 async def test_a_service_that_goes_takes_its_conversations_with_it(plan: Plan, instance: Instance) -> None:
@@ -278,15 +239,6 @@ async def test_a_service_that_goes_takes_its_conversations_with_it(plan: Plan, i
     assert {f"the service '{NEAR}' is gone from here: a message that arrives for it ends the dialog with -8470"} == {
         one.after for one in answer.consequences
     }
-
-
-async def test_a_service_that_comes_is_a_target(plan: Plan, instance: Instance) -> None:
-    begin(instance, "//new")
-
-    answer = await plan("CREATE SERVICE [//new] ON QUEUE Q")
-
-    assert {Fate.FINDS: 1} == answer.fates
-    assert "delivered here, to the database orders by route AutoCreatedLocal" == answer.consequences[0].after
 
 
 async def test_a_route_whose_lifetime_ended_counts_again_when_it_is_altered(plan: Plan, instance: Instance) -> None:
@@ -313,28 +265,13 @@ async def test_a_route_to_this_very_instance_goes_on_by_msdb(plan: Plan, instanc
     assert {Fate.MOVES: 1} == answer.fates
 
 
-async def test_an_address_that_failed_comes_behind_others(plan: Plan, instance: Instance) -> None:
-    await run(instance, f"CREATE ROUTE dead WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://127.0.0.1:1'")
-    begin(instance, messages=0)
-    address = next(route.address for route in instance.catalog.databases["orders"].table if route.name == "dead")
-    instance.peers.request_link(address)  # type: ignore[arg-type]
-    async with asyncio.timeout(20):
-        while not instance.peers.table.problem_of(address):  # type: ignore[arg-type]  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-    [one] = (await plan(f"CREATE ROUTE more WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://more'")).consequences
-
-    assert one.before.startswith("forwarded to tcp://far:4022")
-    assert one.after.endswith("tcp://127.0.0.1:1")
-
-
 # --- what passes through ---
 
 
-async def test_what_passes_through_counts_by_where_it_goes(plan: Plan, instance: Instance) -> None:
+async def test_what_passes_through_counts_by_where_it_goes(plan: Plan, instance: Instance, take: Any) -> None:
     await run(instance, TO_FAR, MSDB)
     for number in range(3):
-        arrive(instance, FAR, conversation_id=number.to_bytes(16, "big"))
+        take(instance, to_service=FAR, conversation_id=number.to_bytes(16, "big"))
 
     answer = await plan("DROP ROUTE far", database=MSDB)
 
@@ -344,21 +281,13 @@ async def test_what_passes_through_counts_by_where_it_goes(plan: Plan, instance:
     assert one.after.startswith("dropped by route AutoCreatedLocal: service not here (9796)")
 
 
-async def test_what_passes_through_by_its_conversation_is_told_with_its_id(plan: Plan, instance: Instance) -> None:
+async def test_what_passes_through_by_its_conversation_has_its_id(plan: Plan, instance: Instance, take: Any) -> None:
     await run(instance, f"{TO_FAR} CREATE ROUTE two WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://two'", MSDB)
-    arrive(instance, FAR, conversation_id=GUID.bytes)
+    take(instance, to_service=FAR, conversation_id=GUID.bytes)
 
     answer = await plan("DROP ROUTE far; DROP ROUTE two", database=MSDB)
 
     assert [str(GUID)] == [one.conversation for one in answer.consequences]
-
-
-async def test_a_service_that_goes_is_lost_for_what_arrives(plan: Plan, instance: Instance) -> None:
-    arrive(instance, NEAR)
-
-    answer = await plan(f"DROP SERVICE [{NEAR}]")
-
-    assert Fate.LOSES in answer.fates
 
 
 # --- databases that ask for routes ---
@@ -408,6 +337,7 @@ def ways(answer: PlanAnswer) -> list[tuple[str, str | None, bool]]:
 
 
 async def test_each_service_of_a_changed_route_is_followed_once(plan: Plan) -> None:
+    one = f"CREATE ROUTE a WITH SERVICE_NAME = 'A', BROKER_INSTANCE = '{GUID}', ADDRESS = 'tcp://a:1'"
     answer = await plan(
         "CREATE ROUTE a WITH SERVICE_NAME = 'A', ADDRESS = 'tcp://a:1';"
         "CREATE ROUTE b WITH SERVICE_NAME = 'A', ADDRESS = 'tcp://a:1';"
@@ -418,20 +348,14 @@ async def test_each_service_of_a_changed_route_is_followed_once(plan: Plan) -> N
     assert [("A", "tcp://a:1", False), (FAR, None, False), ("B", "tcp://far:4022", False)] == ways(answer)[:3]
     assert [(FAR, "tcp://far:4022", True), (ANY_OTHER, "tcp://r:4022", True)] == ways(answer)[3:]
     assert not answer.more_arrivals
+    to_one = await plan(one, arrivals=True)
+    assert [str(GUID)] == [one.explanation.to_broker_instance for one in to_one.arrivals]
 
 
-async def test_a_route_to_one_database_is_followed_by_what_is_for_it(plan: Plan) -> None:
-    answer = await plan(
-        f"CREATE ROUTE a WITH SERVICE_NAME = 'A', BROKER_INSTANCE = '{GUID}', ADDRESS = 'tcp://a:1'", arrivals=True
-    )
-
-    assert [str(GUID)] == [one.explanation.to_broker_instance for one in answer.arrivals]
-
-
-async def test_conversations_that_change_are_followed_too(plan: Plan, instance: Instance) -> None:
+async def test_conversations_that_change_are_followed_too(plan: Plan, instance: Instance, take: Any) -> None:
     """So that a route without a service name, which is about everything, is followed where it matters."""
     dialog = begin(instance, "//elsewhere", far=GUID)
-    arrive(instance, "//through", to_broker_instance=bytes(15) + b"\4", flags=Flag.FROM_TARGET)
+    take(instance, to_service="//through", to_broker_instance=bytes(15) + b"\4", flags=Flag.FROM_TARGET)
 
     answer = await plan(
         "CREATE ROUTE rest WITH ADDRESS = 'tcp://rest:1'; USE msdb; CREATE ROUTE rest WITH ADDRESS = 'tcp://rest:1'",
@@ -487,111 +411,54 @@ async def test_a_plan_that_nobody_waits_for_ends(
     with pytest.raises(asyncio.CancelledError):
         await planning
 
-    ended = executor.submit(is_over.is_set)  # behind the plan
+    ended = executor.submit(is_over.is_set)  # after the plan
     try:
         assert not await asyncio.to_thread(ended.result, 20)
     finally:
         is_over.set()
 
 
-# --- test_flows ---
-# Which conversations count as under way, and what is known of each.
-
-
-HOME, FAR_of_flows = UUID(int=1), UUID(int=7)
-NOBODY = hosted({})
+# --- conversations under way: which there are is the store's, what is known of each is here ---
 
 
 @pytest.fixture
-def db() -> Iterator[sqlite3.Connection]:
-    db = open_store(":memory:", broker_instance=HOME)
-    put_queue(db, "Q", is_receive_enabled=True)
-    put_service(db, "//near", 1, frozenset())
-    yield db
-    db.close()
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with closing(Shop(tmp_path / "shop.db")) as opened:
+        yield opened
 
 
-def begin_of_flows(db: sqlite3.Connection, *, messages: int = 0, far: UUID | None = None) -> UUID:
-    dialog = begin_dialog(db, from_service="//near", to_service="//far", broker_instance=far)
-    for _ in range(messages):
-        dialog.send(b"x")
-    return dialog.conversation_handle
+def test_a_dialog_has_its_handle_and_whether_the_far_side_knows_of_it(shop: Shop) -> None:
+    """A target's acknowledgements are sent from the beginning."""
+    db = shop.connect(isolation_level=None)
+    silent, sending, target = shop.begin(db), shop.begin(db), shop.begin(db)
+    sending.send("x")
+    shop.change(target, "is_initiator", 0)
+    shop.change(target, "far_broker_instance", GUID.bytes)
+    home = broker_instance(db)
+
+    flows = {flow.name: flow for flow in flows_of_database(db, home)}
+
+    assert [False, True, True] == [flows[str(one.conversation_handle)].has_sent for one in (silent, sending, target)]
+    facts = [flows[str(one.conversation_handle)].facts for one in (sending, target)]
+    assert facts[0].is_open
+    far_service = facts[0].to_service
+    conversation = target.conversation_id.bytes
+    assert RoutingFacts(far_service, GUID.bytes, conversation, is_from_target=True, database=home) == facts[1]
 
 
-def read(db: sqlite3.Connection) -> list[PlannedFlow]:
-    return list(flows_of_database(db, broker_instance(db)))
+def test_what_passes_is_a_flow_unless_it_is_a_reply_to_a_database_here() -> None:
+    conversation, home = uuid4(), UUID(int=1).bytes
+    passed = [
+        RoutingFacts("//far", NO_GUID, NO_GUID),
+        RoutingFacts("//far", GUID.bytes, conversation.bytes),
+        RoutingFacts("//near", home, NO_GUID, is_from_target=True),
+        RoutingFacts("//near", home, NO_GUID),
+        RoutingFacts("//near", GUID.bytes, NO_GUID, is_from_target=True),
+    ]
 
+    flows = list(flows_of_passage(passed, hosted({home: ["//near"]})))
 
-def test_a_dialog_is_known_by_its_handle_and_sends_from_its_database(db: sqlite3.Connection) -> None:
-    handle = begin_of_flows(db, messages=1, far=FAR_of_flows)
-
-    [flow] = read(db)
-
-    (conversation,) = db.execute("SELECT conversation_id FROM broker_conversation").fetchone()
-    facts = RoutingFacts("//far", FAR_of_flows.bytes, conversation, is_from_target=False, database=HOME.bytes)
-    assert PlannedFlow(str(handle), facts, has_sent=True, from_service="//near") == flow
-
-
-def test_a_dialog_that_names_nobody_is_open(db: sqlite3.Connection) -> None:
-    begin_of_flows(db)
-
-    assert read(db)[0].facts.is_open
-
-
-@pytest.mark.parametrize(("messages", "has_sent"), [(0, False), (1, True), (3, True)])
-def test_an_initiator_is_known_to_the_far_side_once_it_has_sent(
-    db: sqlite3.Connection, messages: int, *, has_sent: bool
-) -> None:
-    begin_of_flows(db, messages=messages)
-
-    assert has_sent == read(db)[0].has_sent
-
-
-def test_a_target_sends_acknowledgements_from_the_beginning(db: sqlite3.Connection) -> None:
-    begin_of_flows(db)
-    db.execute("UPDATE broker_conversation SET is_initiator = 0, far_broker_instance = ?", (FAR_of_flows.bytes,))
-
-    [flow] = read(db)
-
-    assert (True, True, FAR_of_flows.bytes) == (flow.has_sent, flow.facts.is_from_target, flow.facts.to_broker_instance)
-
-
-@pytest.mark.parametrize("state", list(ConversationState))
-def test_what_is_closed_or_failed_is_not_under_way(db: sqlite3.Connection, state: ConversationState) -> None:
-    begin_of_flows(db, messages=1)
-    db.execute("UPDATE broker_conversation SET state = ?", (state.value,))
-
-    assert (state not in {ConversationState.CLOSED, ConversationState.ERROR}) == bool(read(db))
-
-
-def test_conversations_come_in_the_order_in_which_they_began(db: sqlite3.Connection) -> None:
-    handles = [str(begin_of_flows(db)) for _ in range(5)]
-
-    assert handles == [flow.name for flow in read(db)]
-
-
-# --- what passes through ---
-
-
-def test_what_passes_by_its_service_alone_has_no_name_and_one_of_several_its_id() -> None:
-    conversation = uuid4()
-    passed = [RoutingFacts("//far", NO_GUID, NO_GUID), RoutingFacts("//far", FAR_of_flows.bytes, conversation.bytes)]
-
-    flows = list(flows_of_passage(passed, NOBODY))
-
-    assert [
-        PlannedFlow("", passed[0], has_sent=True),
-        PlannedFlow(str(conversation), passed[1], has_sent=True),
-    ] == flows
-
-
-@pytest.mark.parametrize(
-    ("facts", "is_there"),
-    [
-        (RoutingFacts("//near", HOME.bytes, NO_GUID, is_from_target=True), False),
-        (RoutingFacts("//near", HOME.bytes, NO_GUID), True),
-        (RoutingFacts("//near", FAR_of_flows.bytes, NO_GUID, is_from_target=True), True),
-    ],
-)
-def test_replies_to_databases_here_need_no_route(facts: RoutingFacts, *, is_there: bool) -> None:
-    assert is_there == bool(list(flows_of_passage([facts], hosted({HOME.bytes: ["//near"]}))))
+    assert [("", passed[0]), (str(conversation), passed[1]), ("", passed[3]), ("", passed[4])] == [
+        (flow.name, flow.facts) for flow in flows
+    ]
+    assert all(flow.has_sent for flow in flows)
