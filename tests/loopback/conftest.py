@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import uvloop
 
+from examples.demo.topology import Topology
 from tests.support.tiers import IS_COMPLETE
 
 
@@ -39,3 +41,10 @@ async def guard() -> AsyncIterator[None]:
     assert set() == _sockets() - sockets
     assert set() == set(threading.enumerate()) - threads
     assert [] == problems
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Topology]:
+    """Daemons, which end with the test."""
+    with Topology(tmp_path / "net") as topology:
+        yield topology

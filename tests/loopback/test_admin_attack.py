@@ -19,17 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.admin.app import STATIC
-from broker.admin.events import STREAMS_MAX
-from broker.admin.operations import OPERATIONS
 from broker.admin.server import CONNECTIONS_MAX
 from broker.config.admin_access import AdminRole, new_token
 from broker.config.values import ListenAddress
 from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.admin import Answer, ask, bearer, read_answer, request, speak
 
-SECONDS = 30.0
-STOP_SECONDS = 10.0  # for a stop that takes one
 FREE_SECONDS = 60.0  # an idle crowd keeps its connections for twenty
 HOSTILE = "<script>alert(1)</script>\r\nX-Evil: 1\r\n\r\n<img src=x onerror=alert(1)>"
 MIB = 2**20
@@ -106,9 +101,9 @@ async def served(where: ListenAddress, path: str, headers: Mapping[str, str]) ->
 # --- connections ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\nX: ", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-def test_an_idle_crowd_has_its_port_for_a_while_and_never_the_socket(attacked: Attacked, data: bytes) -> None:
-    """In silence, with half a head, or kept alive."""
+def test_an_idle_crowd_has_its_port_for_a_while_and_never_the_socket(attacked: Attacked) -> None:
+    """With half a head."""
+    data = b"GET / HTTP/1.1\r\nX: "
 
     async def attack() -> tuple[bool, list[Answer]]:
         async with crowd(attacked.admin, CONNECTIONS_MAX + 20, data), crowd(attacked.observe, CONNECTIONS_MAX, data):
@@ -143,60 +138,7 @@ def test_a_crowd_that_does_not_read_what_it_asks_for_takes_little_memory(attacke
     assert attacked.rss - before < 64 * MIB
 
 
-def test_a_storm_of_wrong_tokens_locks_nobody_out(attacked: Attacked) -> None:
-    """From the address of a caller who has a right one."""
-
-    async def attack() -> list[int]:
-        wrong = [ask(attacked.admin, "GET", "/v1/status", headers=bearer(f"broker_{number}")) for number in range(60)]
-        answers = await asyncio.gather(*wrong)
-        right = await ask(attacked.admin, "GET", "/v1/drain", headers=attacked.tokens[AdminRole.VIEWER])
-        return [*sorted({answer.status for answer in answers}), right.status]
-
-    assert [401, 200] == asyncio.run(attack())
-
-
 # --- who may ask, and asks too much ----------------------------------------------------------------------------
-
-
-def test_one_caller_has_so_many_streams_and_others_theirs(attacked: Attacked) -> None:
-    listen = request("GET", "/v1/events", attacked.tokens[AdminRole.VIEWER] | {"Connection": "keep-alive"})
-
-    async def attack() -> tuple[list[int], Answer]:
-        async with crowd(attacked.admin, STREAMS_MAX + 8, listen, reads=True) as opened:
-            async with asyncio.timeout(SECONDS):
-                heads = [await reader.readuntil(b"\r\n\r\n") for reader, _ in opened]
-            statuses = [read_answer(head).status for head in heads]
-            admin = await ask(attacked.admin, "GET", "/v1/events", headers=attacked.tokens[AdminRole.ADMIN])
-            return statuses, admin
-
-    statuses, admin = asyncio.run(attack())
-
-    assert (STREAMS_MAX, 8) == (statuses.count(200), statuses.count(503))
-    assert (200, "text/event-stream") == (admin.status, admin.headers["content-type"])
-
-
-def test_questions_of_a_viewer_leave_a_thread_for_who_may_do_something(attacked: Attacked) -> None:
-    endless = "WITH r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
-    question = request("POST", "/v1/sql", attacked.tokens[AdminRole.VIEWER], {"statement": endless})
-    create = {"statement": "CREATE ROUTE far WITH ADDRESS = 'tcp://127.0.0.1:9'", "database": "msdb"}
-
-    async def attack() -> tuple[list[int], bool]:
-        async with crowd(attacked.admin, 20, question, reads=True) as opened:
-            answers = [
-                await ask(attacked.admin, "POST", "/v1/sql", headers=attacked.tokens[AdminRole.OPERATOR], body=body)
-                for body in (create, {"statement": "SELECT name FROM msdb.sys.routes"})
-            ]
-            answers.append(await ask(attacked.admin, "GET", "/v1/status", headers=attacked.tokens[AdminRole.ADMIN]))
-            waiting = [asyncio.create_task(reader.read(1)) for reader, _ in opened]
-            done, pending = await asyncio.wait(waiting, timeout=0)
-            for task in pending:
-                task.cancel()
-            return [answer.status for answer in answers], len(done) == len(waiting)
-
-    statuses, are_all_answered = asyncio.run(attack())
-
-    assert [200, 200, 200] == statuses
-    assert not are_all_answered, "nobody had to wait: this shows nothing"
 
 
 def test_a_question_of_blanks_is_refused_at_once(attacked: Attacked) -> None:
@@ -244,27 +186,6 @@ def test_nothing_is_smuggled_behind_a_request(attacked: Attacked, shape: bytes) 
         assert 1 == answer.count(b"HTTP/1.1 ")
 
 
-EVIL = [
-    {"Host": "evil.example:9422"},  # a name that somebody has pointed here: DNS rebinding
-    {"Origin": "https://evil.example"},
-    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"},
-]
-
-
-@pytest.mark.parametrize("headers", EVIL, ids=["host", "origin", "site"])
-def test_a_page_of_another_site_gets_nothing_of_any_path(attacked: Attacked, headers: dict[str, str]) -> None:
-    """Not even with a token, and not the files of the page."""
-    paths = [(one.method, one.path.replace("{name}", "sys.routes").replace("{id}", "1")) for one in OPERATIONS]
-    paths += [("GET", "/"), *(("GET", f"/page/{path.name}") for path in STATIC.iterdir())]
-
-    async def attack() -> dict[tuple[str, str], int]:
-        shown = headers | attacked.tokens[AdminRole.ADMIN]
-        return {path: (await ask(attacked.admin, *path, headers=shown, body={})).status for path in paths}
-
-    assert dict.fromkeys(paths, 403) == asyncio.run(attack())
-    assert not attacked.daemon.status()["draining"]
-
-
 # --- names ---------------------------------------------------------------------------------------------------
 
 
@@ -305,31 +226,3 @@ def test_hostile_names_stay_text_in_every_answer(attacked: Attacked) -> None:
             json.loads(answer.body)
     assert b"alert(1)" not in answers[1].body
     assert not [line for line in answers[7].body.split(b"\n") if line.startswith((b"X-Evil", b"<"))]
-
-
-# --- questions that are made to do harm ---
-
-_LARGE = "REPLACE('" + "b" * 240 + "', 'b', '" + "a" * 240 + "')"
-HOSTILE_QUESTIONS = (
-    "SELECT " + "date(" * 60 + "1" + ")" * 60,
-    "SELECT 1 FROM " + "a JOIN " * 60 + "a",
-    "WITH n AS (SELECT 1 AS i UNION ALL SELECT i FROM n) SELECT COUNT(*) FROM n",
-    f"WITH n AS (SELECT 1 AS i UNION ALL SELECT i FROM n), v AS (SELECT {_LARGE} AS x) SELECT COUNT(*) FROM n, v WHERE "
-    + " OR ".join([f"x LIKE '%{'a' * 250}b'"] * 50),
-)
-
-
-def test_instance_with_hostile_questions_under_way_stops(tmp_path: Path) -> None:
-    """It takes about a second; the clients stay and wait for their answers."""
-    admin = {"listen": f"127.0.0.1:{free_port()}", "loopback_role": "viewer"}
-    with Topology(tmp_path) as net, contextlib.ExitStack() as stack:
-        daemon = net.add("one", databases=["orders"], settings={"admin": admin})
-        net.start()
-        host, _, port = admin["listen"].rpartition(":")
-        for statement in HOSTILE_QUESTIONS * 2:
-            sock = stack.enter_context(socket.create_connection((host, int(port))))
-            sock.sendall(request("POST", "/v1/sql", body={"statement": statement}))
-        answered = daemon.status()  # with those questions there, and on the socket of whoever mends it
-        daemon.terminate()
-
-        assert (True, 0) == (answered["ready"], daemon.wait(STOP_SECONDS))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -13,8 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from broker.admin.server import CONNECTIONS_MAX
-from broker.config.admin_access import AdminRole, new_token
 from broker.config.values import ListenAddress
 from broker.daemon.instance import serve
 from tests.support.admin import ask, bearer, request, speak
@@ -167,36 +164,3 @@ async def test_a_storm_of_bad_requests_leaves_memory_as_it_was(tmp_path: Path, k
 
     assert grown < 16 * MIB
     assert 200 == answer.status
-
-
-async def test_a_crowd_on_the_port_leaves_the_socket_as_it_is(tmp_path: Path) -> None:
-    """And those above the bound are told, and places come back."""
-    file = tmp_path / "broker.toml"
-    await asyncio.to_thread(file.write_text, CONFIGURATION)
-    secret = new_token(tmp_path / "tokens", "ci", AdminRole.VIEWER, now=datetime.now(UTC), expires_at=None)
-    async with serve(file) as instance:
-        where = instance.admin.admin_address
-        assert where is not None
-        crowd = [await asyncio.open_connection(where.host, where.port) for _ in range(CONNECTIONS_MAX)]
-        try:
-            for reader, writer in crowd:
-                writer.write(b"GET /v1/status HTTP/1.1\r\n")
-                assert not reader.at_eof()
-            over = await speak(where, b"")
-            steered = await ask(
-                instance.settings.admin.socket,
-                "POST",
-                "/v1/sql",
-                body={"statement": "SELECT name FROM msdb.sys.routes"},
-            )
-        finally:
-            for _, writer in crowd:
-                writer.close()
-        answer = b"HTTP/1.1 503"
-        async with asyncio.timeout(20):
-            while answer.startswith(b"HTTP/1.1 503"):
-                answer = await speak(where, request("GET", "/v1/status", bearer(secret)))
-
-    assert over.startswith(b"HTTP/1.1 503 ")
-    assert 200 == steered.status
-    assert answer.startswith(b"HTTP/1.1 200 ")

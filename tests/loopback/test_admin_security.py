@@ -20,7 +20,7 @@ from broker.admin.operations import OPERATIONS, Operation
 from broker.config.admin_access import AdminRole, new_token
 from broker.config.values import ListenAddress
 from broker.daemon.instance import Instance, serve
-from tests.support.admin import JSON, ask, bearer, read_answer, request, speak
+from tests.support.admin import ask, bearer
 from tests.support.certificates import authority, make
 from tests.support.command import run
 from tests.support.loopback import until
@@ -152,21 +152,6 @@ async def test_a_statement_takes_more_than_a_question_by_the_same_path(instance:
     assert {"q2", "q3"} == instance.catalog.databases["orders"].rows.queues.keys()
 
 
-async def test_what_is_no_question_is_none_whatever_it_looks_like(instance: Instance) -> None:
-    headers = bearer(token(instance, AdminRole.VIEWER))
-    before = digest_of_tables(instance)
-    others = ["", "GO", "USE orders", "-- SELECT\nDROP QUEUE q", "/* SELECT */ CREATE QUEUE q", ";SELECT 1", "x"]
-    begun = ["WITH x AS (SELECT 1 a) DROP QUEUE q", "SELECT 1; CREATE QUEUE q", "SELECT 1 INTO x", "WITH"]
-
-    answered = {
-        text: (await ask(port(instance), "POST", "/v1/sql", headers=headers, body={"statement": text})).status
-        for text in (*others, *begun)
-    }
-
-    assert dict.fromkeys(others, 403) | dict.fromkeys(begun, 400) == answered
-    assert before == digest_of_tables(instance)
-
-
 async def test_what_applications_say_to_each_other_is_for_admins(instance: Instance, configuration: Path) -> None:
     script = {"statement": "CREATE QUEUE q; CREATE SERVICE [//here] ON QUEUE q", "database": "orders"}
     await ask(port(instance), "POST", "/v1/sql", body=script)
@@ -185,14 +170,6 @@ async def test_what_applications_say_to_each_other_is_for_admins(instance: Insta
     assert [None] == [row[page.told["columns"].index("message_body")] for row in page.told["rows"]]
 
 
-async def test_the_description_names_the_role_of_every_operation(instance: Instance) -> None:
-    document = (await ask(port(instance), "GET", "/v1/openapi.json")).told
-
-    told = {(method, path): one["x-role"] for path, some in document["paths"].items() for method, one in some.items()}
-    assert {(one.method.lower(), one.path): one.role.word for one in OPERATIONS} == told
-    assert {"token", "certificate"} == document["components"]["securitySchemes"].keys()
-
-
 # --- asking changes nothing ----------------------------------------------------------------------------------
 
 
@@ -205,28 +182,6 @@ async def test_asking_changes_nothing_by_any_path(instance: Instance) -> None:
 
     assert [200] * len(asked) == [answer.status for answer in answers]
     assert [method == "HEAD" for method, _ in asked] == [answer.body == b"" for answer in answers]
-    assert before == digest(instance)
-
-
-async def test_no_other_method_carries_a_statement_out(instance: Instance) -> None:
-    posted = [one.path for one in OPERATIONS if one.method == "POST"]
-    asked = {one.path for one in OPERATIONS if one.method == "GET"}  # by the same path, and changes nothing
-    methods = ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"]
-    cases = [(method, path) for path in posted for method in methods]
-    before = digest(instance)
-
-    answers = {
-        (method, path): await ask(port(instance), method, path, headers=JSON, body={"statement": "CREATE QUEUE q"})
-        for method, path in cases
-    }
-
-    expected = {
-        (method, path): (200, None)
-        if path in asked and method in {"GET", "HEAD"}
-        else (405, "GET, HEAD, POST" if path in asked else "POST")
-        for method, path in cases
-    }
-    assert expected == {case: (answer.status, answer.headers.get("allow")) for case, answer in answers.items()}
     assert before == digest(instance)
 
 
@@ -262,69 +217,6 @@ async def test_what_a_page_of_another_site_posts_is_refused_and_changes_nothing(
     assert [status for _, status in PAGES] == [answer.status for answer in answers]
     assert [answer.status for answer in answers] == [answer.told["status"] for answer in answers]
     assert before == digest_of_tables(instance)
-
-
-async def test_a_browser_that_asks_first_gets_no_leave(instance: Instance) -> None:
-    preflight = EVIL | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-
-    answer = await ask(port(instance), "OPTIONS", "/v1/sql", headers=preflight)
-
-    assert 403 == answer.status
-    assert [] == [name for name in answer.headers if name.startswith("access-control")]
-
-
-async def test_no_answer_is_kept_framed_run_or_has_a_cookie(instance: Instance) -> None:
-    for path in ("/v1/status", "/v1/nope", "/v1/sql", "/v1/openapi.json", "//"):
-        headers = (await ask(port(instance), "GET", path)).headers
-
-        assert ("no-store", "nosniff") == (headers["cache-control"], headers["x-content-type-options"])
-        assert headers["content-security-policy"].startswith("default-src 'none'; frame-ancestors 'none'")
-        assert not {"set-cookie", "access-control-allow-origin"} & headers.keys()
-        assert "broker" == headers["server"]
-
-
-async def test_a_path_that_is_not_plain_is_refused(instance: Instance) -> None:
-    paths = ["//v1/status", "/v1//status", "/v1/../v1/status", "/v1/%2e%2e/v1/status", "/v1%2fstatus", "/v1/status%00"]
-    paths += ["/v1/status/", "/v1/./status", "http://127.0.0.1/v1/status", "/v1/status#x", "/" + "a" * 5000, "*"]
-
-    answers = {path: await ask(port(instance), "GET", path) for path in paths}
-
-    assert dict.fromkeys(paths, 400) == {path: answer.told["status"] for path, answer in answers.items()}
-
-
-async def test_a_header_that_counts_and_stands_there_twice_is_refused(instance: Instance) -> None:
-    answered = {}
-    for name in ("Host", "Origin", "Authorization", "Content-Type", "Content-Length", "Sec-Fetch-Site"):
-        head = request("POST", "/v1/sql", {name: "2"}, {"statement": "CREATE QUEUE q"})
-        twice = head.replace(b"\r\n", f"\r\n{name}: 2\r\n".encode(), 1)
-        answered[name] = read_answer(await speak(port(instance), twice)).status
-
-    assert dict.fromkeys(answered, 400) == answered
-    assert "q" not in instance.catalog.databases["orders"].rows.queues
-
-
-async def test_a_parameter_stands_there_once(instance: Instance) -> None:
-    answer = await ask(port(instance), "GET", "/v1/views/sys.routes?limit=1&limit=2")
-
-    assert (400, "a parameter is given twice") == (answer.status, answer.told["detail"])
-
-
-async def test_a_body_is_not_read_for_who_may_not_ask(instance: Instance) -> None:
-    """The answer comes although the body never does."""
-    headers = {"Content-Length": str(100 * 2**20)} | bearer("wrong")
-
-    answer = await ask(port(instance), "POST", "/v1/sql", headers=headers)
-
-    assert 401 == answer.status
-
-
-async def test_only_scripts_may_be_long(instance: Instance) -> None:
-    answers = [
-        await ask(port(instance), "POST", path, headers={"Content-Length": str(2 * 2**20)}, body=b"x")
-        for path in ("/v1/explain", "/v1/check")
-    ]
-
-    assert [413, 413] == [answer.status for answer in answers]
 
 
 # --- audit ---------------------------------------------------------------------------------------------------
@@ -377,40 +269,6 @@ async def test_a_change_that_cannot_be_written_down_is_not_made(instance: Instan
     assert (503, 200) == (answer.status, asked.status)
     assert answer.told["detail"].endswith("nothing is changed as long as no change can be written down")
     assert before == digest_of_tables(instance)
-
-
-async def test_the_audit_is_a_view_that_a_viewer_may_read(instance: Instance) -> None:
-    await ask(port(instance), "POST", "/v1/sql", body={"statement": "CREATE QUEUE q"})
-    question = "SELECT principal_name, operation, database_name, statement, outcome FROM sys.dm_broker_audit"
-
-    answer = await ask(
-        port(instance),
-        "POST",
-        "/v1/sql",
-        headers=bearer(token(instance, AdminRole.VIEWER)),
-        body={"statement": question},
-    )
-
-    [row] = answer.told["rows"]
-    assert ["anonymous", "CREATE QUEUE", "orders", "CREATE QUEUE [q];", "done"] == row
-
-
-async def test_nothing_secret_is_in_the_audit_or_the_tokens(instance: Instance) -> None:
-    secret = token(instance, AdminRole.OPERATOR)
-    handle = GUID
-    statements = [
-        f"CREATE QUEUE [{'x' * 10}",
-        f"END CONVERSATION '{handle}' WITH ERROR = 1 DESCRIPTION = 'the-body-of-an-error'",
-        f"'{secret}'",
-        "CREATE QUEUE q",
-    ]
-    for statement in statements:
-        await ask(port(instance), "POST", "/v1/sql", headers=bearer(secret), body={"statement": statement})
-    await until(lambda: len(lines(instance)) == len(statements))
-
-    kept = instance.settings.admin.audit.read_text() + instance.settings.admin.tokens.read_text()
-    assert "the-body-of-an-error" not in kept
-    assert secret.removeprefix("broker_") not in kept
 
 
 # --- from the command line to another machine ----------------------------------------------------------------

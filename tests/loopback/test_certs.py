@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-import broker
 from broker.security.certificate_files import read_certificates
 from broker.security.identity import describe
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
-
-SECONDS = 60.0
-ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path / "net") as topology:
-        yield topology
+from tests.support.loopback import BILLING, ORDERS, PATIENCE, receive, route, send, service
 
 
 def certs(*arguments: object) -> None:
@@ -45,23 +34,12 @@ def add(net: Topology, name: str, ca: Path) -> Daemon:
     return net.add(name, databases=[name], settings={"endpoint": endpoint})
 
 
-def meet(net: Topology, one: Daemon, other: Daemon, service: str, far: str) -> None:
+def meet(net: Topology, one: Daemon, other: Daemon, own: str, far: str) -> None:
     """Scripts of one side."""
     principal = f"CN={other.name}"
-    grants = f"GRANT CONNECT ON ENDPOINT::[*] TO [{principal}]; GRANT SEND ON SERVICE::[{service}] TO [{principal}];"
-    route = f"CREATE ROUTE Far WITH SERVICE_NAME = '{far}', ADDRESS = '{other.address}';"
+    grants = f"GRANT CONNECT ON ENDPOINT::[*] TO [{principal}]; GRANT SEND ON SERVICE::[{own}] TO [{principal}];"
     net.script(one.name, "msdb", grants)
-    net.script(one.name, one.name, f"CREATE QUEUE Inbox; CREATE SERVICE [{service}] ON QUEUE Inbox; {route}")
-
-
-def send(orders: Daemon, body: bytes) -> None:
-    with closing(orders.connect("orders")) as db, db:
-        broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING, encryption=False).send(body)
-
-
-def receive(billing: Daemon) -> list[bytes]:
-    with closing(billing.connect("billing")) as db, db:
-        return [message.body for message in broker.receive(db, queue="Inbox", wait=1)]
+    net.script(one.name, one.name, service(own) + route("Far", far, other.address))
 
 
 def shown(daemon: Daemon) -> str:
@@ -78,65 +56,19 @@ def test_daemons_go_on_while_authority_and_certificate_are_renewed(net: Topology
     meet(net, orders, billing, ORDERS, BILLING)
     meet(net, billing, orders, BILLING, ORDERS)
     net.start()
-    send(orders, b"by the first certificate")
-    assert [b"by the first certificate"] == wait_for(lambda: receive(billing), seconds=SECONDS, what="a message")
+    send(orders, "by the first certificate", encryption=False)
+    assert ["by the first certificate"] == receive(billing, 1)
     old = shown(orders)
 
     certs("renew", ca / "ca.pem")  # of which billing hears nothing
     certs("renew", orders.directory / "tls" / "orders.pem", "--ca", ca)
 
     new = describe(read_certificates(orders.directory / "tls" / "orders.pem")[0]).fingerprint
-    wait_for(lambda: new == shown(orders), seconds=SECONDS, what="the new certificate")
+    wait_for(lambda: new == shown(orders), seconds=PATIENCE, what="the new certificate")
     assert old != new
     billing.stop()
     billing.start()  # so that there is a new connection
-    send(orders, b"by the second certificate")
-    assert [b"by the second certificate"] == wait_for(lambda: receive(billing), seconds=SECONDS, what="a message")
+    send(orders, "by the second certificate", encryption=False)
+    assert ["by the second certificate"] == receive(billing, 1)
     rows = billing.query("SELECT principal_name, peer_certificate_id FROM sys.dm_broker_connections")
     assert {("CN=orders", new.removeprefix("sha256:"))} == {tuple(row.values()) for row in rows}
-
-
-@pytest.mark.timeout(300)
-def test_self_signed_one_is_renewed_while_the_link_stays_possible(net: Topology) -> None:
-    daemons = {}
-    for name in ("orders", "billing"):
-        directory = net.directory / name / "tls"
-        certs("init", "--self-signed", directory, "--name", name, "--host", "127.0.0.1")
-        endpoint = {
-            "encryption": "required",
-            "authentication": "certificate",
-            "certificate": f"tls/{name}.pem",
-            "private_key": f"tls/{name}.key",
-            "trust": ["tls/peers/*.pem"],
-        }
-        daemons[name] = net.add(name, databases=[name], settings={"endpoint": endpoint})
-    orders, billing = daemons["orders"], daemons["billing"]
-    hand_over(orders, billing, "orders.pem")
-    hand_over(billing, orders, "billing.pem")
-    meet(net, orders, billing, ORDERS, BILLING)
-    meet(net, billing, orders, BILLING, ORDERS)
-    net.start()
-    old = shown(orders)
-
-    certs("renew", orders.directory / "tls" / "orders.pem", "--prepare")
-    hand_over(orders, billing, "orders.trust.pem")
-    billing.stop()
-    billing.start()  # knows both
-    send(orders, b"by the first certificate")
-    assert [b"by the first certificate"] == wait_for(lambda: receive(billing), seconds=SECONDS, what="a message")
-    certs("renew", orders.directory / "tls" / "orders.pem")
-    wait_for(lambda: old != shown(orders), seconds=SECONDS, what="the new certificate")
-    billing.stop()
-    billing.start()  # so that there is a new connection
-    send(orders, b"by the second certificate")
-
-    assert [b"by the second certificate"] == wait_for(lambda: receive(billing), seconds=SECONDS, what="a message")
-    rows = billing.query("SELECT peer_certificate_id FROM sys.dm_broker_connections")
-    assert {shown(orders)} == {f"sha256:{row['peer_certificate_id']}" for row in rows}
-
-
-def hand_over(giver: Daemon, taker: Daemon, file: str) -> None:
-    """A file of certificates, in place of the one before."""
-    peers = taker.directory / "tls" / "peers"
-    peers.mkdir(exist_ok=True)
-    shutil.copy(giver.directory / "tls" / file, peers / f"{giver.name}.pem")

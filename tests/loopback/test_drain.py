@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -13,27 +12,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.generator import hello
-from broker.config.load import load_settings
-from broker.daemon.instance import serve
-from broker.protocol.frame import GoAway
-from broker.routing.address import NetworkAddress
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
-from tests.support.loopback import message, raw
+from tests.support.loopback import message
 
 SECONDS = 60.0
 DRAIN_SECONDS = 2.0  # the bound of the drains that do not come to an end by themselves
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path) as topology:
-        yield topology
 
 
 def add_gateway(net: Topology, next_hop: str, **drain: str) -> Daemon:
@@ -109,22 +97,6 @@ def test_signal_drains_and_the_exit_code_says_that_nothing_was_left(net: Topolog
     assert 1 == len(events(gateway, "instance drained"))
 
 
-def test_signal_during_the_start_ends_it_in_good_order(net: Topology) -> None:
-    gateway = add_gateway(net, dead_hop())
-    routes = "".join(
-        f"CREATE ROUTE r{n} WITH SERVICE_NAME = '//s{n}', ADDRESS = 'tcp://h:4022';\n" for n in range(20_000)
-    )
-    net.script("gateway", "msdb", routes)
-    gateway.start(wait=False)
-    wait_for(lambda: gateway.last_words() not in {"", "no log"}, seconds=SECONDS, what="first words")
-
-    assert 0 == ended(gateway, signal.SIGTERM)
-
-    assert "Traceback" not in gateway.last_words()
-    assert [] == events(gateway, "instance ready")
-    gateway.start()  # nothing of it stands in the way of the next one
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_second_signal_ends_it_at_once(net: Topology, number: signal.Signals, code: int) -> None:
     gateway = add_gateway(net, dead_hop(), timeout="60s")
@@ -168,25 +140,6 @@ def test_frames_held_leave_when_their_next_hop_comes_back_in_time(net: Topology)
     assert 1 == len(events(gateway, "instance drained"))
 
 
-def test_stopped_peer_holds_up_a_drain_no_longer_than_the_bound(net: Topology) -> None:
-    far = net.add("far", databases=["far"])
-    net.script("far", "far", "CREATE QUEUE q; CREATE SERVICE [//far] ON QUEUE q;")
-    gateway = add_gateway(net, far.address)
-    net.start()
-    with socket.create_connection(("127.0.0.1", gateway.port)) as sock:
-        sock.sendall(hello() + message("//far", 0))
-        wait_for(lambda: gateway.status()["forwarding"]["forwarded"] == 1, seconds=SECONDS, what="a connection")
-        far.freeze()
-        sock.sendall(b"".join(message("//far", number, b"x" * 60_000) for number in range(1, 400)))
-        wait_for(lambda: gateway.status()["forwarding"]["held"], seconds=SECONDS, what="held frames")
-
-        assert 7 == ended(gateway, signal.SIGTERM)
-
-    (told,) = events(gateway, "instance not drained")
-    assert [far.address] == list(told["by_hop"])
-    assert told["seconds"] < DRAIN_SECONDS + 5.0
-
-
 def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology) -> None:
     gateway = add_gateway(net, dead_hop(), announce="2s", timeout="6s")
     gateway.start()
@@ -219,44 +172,3 @@ def test_command_drains_and_follows_until_the_instance_has_gone(net: Topology) -
     assert (0, 0) == (result.returncode, gateway._process.poll())
     assert "drained" == result.stderr.splitlines()[-1]
     assert 4 == command(gateway, "drain").returncode
-
-
-def test_command_tells_what_would_have_to_leave_and_what_was_left(net: Topology) -> None:
-    hop = dead_hop()
-    gateway = add_gateway(net, hop)
-    gateway.start()
-    with holding(gateway, 10):
-        dry = command(gateway, "drain", "--dry-run")
-        assert (0, None) == (dry.returncode, gateway.status()["draining"])
-        assert ["10 held (10 without a connection), 1 peers", f"  10 held for {hop}"] == dry.stdout.splitlines()
-
-        impatient = command(gateway, "drain", "--timeout", "0.5")
-        assert 7 == impatient.returncode
-        assert "still there after 0.5 s; draining: 10 held" in impatient.stderr
-        result = command(gateway, "drain", "-o", "json")
-
-    assert (7, "left", 10) == (result.returncode, (last := json.loads(result.stdout))["stage"], last["held"])
-    assert any(line.startswith("draining: 10 held") for line in result.stderr.splitlines())
-    assert "the instance ended with 10 held" in result.stderr
-
-
-async def test_application_that_leaves_its_instance_drains_it(tmp_path: Path) -> None:
-    config = tmp_path / "broker.toml"
-    config.write_text(
-        '[instance]\nstate_dir = "."\n[endpoint]\nlisten = ["127.0.0.1:0"]\n[observe]\nlisten = "127.0.0.1:0"\n'
-    )
-    async with contextlib.AsyncExitStack() as stack:
-        instance = await stack.enter_async_context(serve(load_settings(config, environ={})))
-        address = NetworkAddress("127.0.0.1", instance.listeners[0].port)
-        peer = await stack.enter_async_context(raw(address, name="raw"))
-
-        async def leave() -> GoAway:
-            said: GoAway = await peer.hear(GoAway)
-            peer._sock.shutdown(socket.SHUT_WR)
-            return said
-
-        leaving = asyncio.ensure_future(leave())
-        await instance.drain.end("the test is over")
-
-        assert ("the instance drains", True) == ((await leaving).reason, instance.drain.is_clean)
-        assert (True, False) == (instance.stopping.is_set(), instance.is_ready)

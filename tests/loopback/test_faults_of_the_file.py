@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import sqlite3
 import subprocess
@@ -12,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,16 +18,10 @@ import broker
 from broker.errors import StoreUnavailableError
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
+from tests.support.loopback import BILLING, ORDERS, PATIENCE, receive, route, send, service, wait_acknowledged
 
-ORDERS, BILLING, OTHER = "//shop/Orders", "//shop/Billing", "//shop/Other"
-SECONDS = 40.0
+OTHER = "//shop/Other"
 SHORT_PATIENCE = "import broker.store.sqlite.database\nbroker.store.sqlite.database.BUSY_SECONDS = 0.3\n"
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path / "net") as topology:
-        yield topology
 
 
 @pytest.fixture
@@ -44,73 +36,58 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", where], check=True)
 
 
-def service(name: str) -> str:
-    return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox;\n"
-
-
-def route(name: str, to: str, address: str) -> str:
-    return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
-
-
-def shop(net: Topology, *, billing_path: Path | None = None) -> tuple[Daemon, Daemon]:
-    """An initiator, and a target with two databases, billing and other."""
+def shop(net: Topology, where: Path | None = None, **environ: str) -> tuple[Daemon, Daemon, Path]:
+    """An initiator, and a target with two databases, billing and other; started, with the file of billing."""
     orders = net.add("orders", databases=["orders"])
     billing = net.add("billing", databases=["billing", "other"])
-    net.script(
-        "orders", "orders", service(ORDERS) + route("b", BILLING, billing.address) + route("o", OTHER, billing.address)
-    )
-    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, orders.address))
-    net.script("billing", "other", service(OTHER) + route("back", ORDERS, orders.address))
-    if billing_path is not None:
-        billing.environ["BROKER_DATABASES__BILLING__PATH"] = str(billing_path)
-    return orders, billing
+    ways = route("b", BILLING, billing.address) + route("o", OTHER, billing.address)
+    net.script("orders", "orders", service(ORDERS) + ways)
+    for database, own in (("billing", BILLING), ("other", OTHER)):
+        net.script("billing", database, service(own) + route("back", ORDERS, orders.address))
+    path = (where or billing.directory) / "billing.db"
+    if where is not None:
+        billing.environ["BROKER_DATABASES__BILLING__PATH"] = str(path)
+    for daemon in (orders, billing):
+        daemon.environ |= environ
+    net.start()
+    return orders, billing, path
 
 
-def send(orders: Daemon, count: int, *, to: str = BILLING, body: str = "") -> None:
-    with closing(orders.connect("orders")) as db, db:
-        dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=to)
-        for number in range(count):
-            dialog.send(f"{number}{body}")
+def numbered(count: int, more: str = "") -> list[str]:
+    return [f"{number}{more}" for number in range(count)]
 
 
-def receive(path: Path, count: int) -> list[str]:
+def receive_all(path: Path, count: int) -> list[str]:
     """So many bodies, and no more."""
-    bodies: list[str] = []
-    with closing(sqlite3.connect(path, timeout=SECONDS)) as db:
-        while len(bodies) < count:
-            with db:
-                messages = broker.receive(db, queue="Inbox", wait=SECONDS)
-                bodies += [message.body.decode() for message in messages]
-            assert messages, f"only {len(bodies)} of {count} came"
-        with db:
-            bodies += [message.body.decode() for message in broker.receive(db, queue="Inbox")]
-    return bodies
+    bodies = receive(path, count)
+    with closing(sqlite3.connect(path, timeout=PATIENCE)) as db, db:
+        return bodies + [message.body.decode() for message in broker.receive(db, queue="Inbox")]
 
 
-def problem(daemon: Daemon, database: str = "billing") -> str:
-    return str(daemon.status()["databases"][database]["problem"])
+def other_goes_on(orders: Daemon, billing: Daemon) -> None:
+    """The other database of the target is not held up."""
+    send(orders, "0", to=OTHER)
+    assert ["0"] == receive_all(billing.directory / "other.db", 1)
 
 
-def wait_problem(daemon: Daemon, words: str, database: str = "billing") -> None:
-    wait_for(lambda: words in problem(daemon, database), seconds=SECONDS, what=f"a problem with {words!r}")
+def wait_problem(daemon: Daemon, words: str) -> None:
+    """Until its status tells this problem of the database that is called like it; "" for none any more."""
+
+    def is_told() -> bool:
+        problem = str(daemon.status()["databases"][daemon.name]["problem"])
+        return words in problem if words else not problem
+
+    wait_for(is_told, seconds=PATIENCE, what=f"a problem with {words!r}")
 
 
-def wait_no_problem(daemon: Daemon, database: str = "billing") -> None:
-    wait_for(lambda: not problem(daemon, database), seconds=SECONDS, what="no problem any more")
+def wait_unacknowledged(orders: Daemon, count: int) -> None:
+    """Until only so many messages to billing wait for an acknowledgement, which comes a little after the commit."""
 
-
-def wait_unacknowledged(orders: Daemon, services: list[str]) -> None:
-    """Until only messages to these services wait for an acknowledgement, which comes a little after the commit."""
-
-    def waiting() -> bool:
+    def is_so() -> bool:
         rows = orders.query("SELECT to_service_name FROM sys.transmission_queue")
-        return services == [row["to_service_name"] for row in rows]
+        return [BILLING] * count == [row["to_service_name"] for row in rows]
 
-    wait_for(waiting, seconds=SECONDS, what=f"{len(services)} messages without an acknowledgement, and no others")
-
-
-def numbers(count: int) -> list[str]:
-    return [str(number) for number in range(count)]
+    wait_for(is_so, seconds=PATIENCE, what=f"{count} messages without an acknowledgement, and no others")
 
 
 def serve(daemon: Daemon) -> tuple[int, str]:
@@ -120,46 +97,52 @@ def serve(daemon: Daemon) -> tuple[int, str]:
     return done.returncode, done.stderr.decode()
 
 
-# --- somebody else writes -----------------------------------------------------------------------------------
+def stop_and_remove_log(daemon: Daemon, path: Path) -> None:
+    daemon.stop()
+    for name in ("-wal", "-shm"):
+        Path(f"{path}{name}").unlink(missing_ok=True)
+
+
+def is_refused_until_kept(daemon: Daemon) -> str:
+    """What it said when it did not start; then it is started on the file that was kept."""
+    code, told = serve(daemon)
+    kept = run("database", "keep", "-c", daemon.config, "billing")
+    daemon.start()
+    assert (78, 0) == (code, kept.exit_code)
+    return told
 
 
 @contextmanager
 def hostile(path: Path) -> Iterator[None]:
     """Somebody who begins to write and does not end."""
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=SECONDS)) as db:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as db:
         db.execute("BEGIN IMMEDIATE")
         yield
 
 
 def test_a_writer_that_does_not_end_is_told_and_waited_for_by_daemons(net: Topology, tmp_path: Path) -> None:
-    orders, billing = shop(net)
     (tmp_path / "sitecustomize.py").write_text(SHORT_PATIENCE)
-    for daemon in (orders, billing):
-        daemon.environ["PYTHONPATH"] = str(tmp_path)
-    net.start()
-    send(orders, 1)
-    first = receive(billing.directory / "billing.db", 1)
+    orders, billing, path = shop(net, PYTHONPATH=str(tmp_path))
+    send(orders, "0")
+    receive(path, 1)
 
-    with hostile(billing.directory / "billing.db"):
-        send(orders, 20)
+    with hostile(path):
+        send(orders, *numbered(20))
         wait_problem(billing, "another connection keeps a write transaction open: end it")
-        send(orders, 1, to=OTHER)
-        other = receive(billing.directory / "other.db", 1)
+        other_goes_on(orders, billing)
         with hostile(orders.directory / "orders.db"):
-            wait_problem(orders, "another connection keeps a write transaction open", "orders")
+            wait_problem(orders, "another connection keeps a write transaction open")
 
-    assert (["0"], ["0"]) == (first, other)
-    assert numbers(20) == receive(billing.directory / "billing.db", 20)
-    wait_no_problem(billing)
-    wait_no_problem(orders, "orders")
+    assert numbered(20) == receive_all(path, 20)
+    wait_problem(billing, "")
+    wait_problem(orders, "")
     logged = [json.loads(line) for daemon in (orders, billing) for line in daemon.log.read_text().splitlines()]
     assert [] == [line for line in logged if line.get("reason") == "database is locked"]
 
 
 def test_a_writer_that_does_not_end_is_waited_for_by_applications(net: Topology) -> None:
     """Whatever time-out their connections have."""
-    orders, billing = shop(net)
-    net.start()
+    orders, _, billing_path = shop(net)
     path = orders.directory / "orders.db"
     failures: list[Exception] = []
 
@@ -178,10 +161,7 @@ def test_a_writer_that_does_not_end_is_waited_for_by_applications(net: Topology)
     thread.join()
 
     assert ([], True) == (failures, is_waiting)
-    assert ["0"] == receive(billing.directory / "billing.db", 1)
-
-
-# --- the disk -----------------------------------------------------------------------------------------------
+    assert ["0"] == receive_all(billing_path, 1)
 
 
 def fill(directory: Path) -> Path:
@@ -195,145 +175,70 @@ def fill(directory: Path) -> Path:
             return filler
 
 
-def answer(db: sqlite3.Connection) -> None:
-    """A dialog the other way, with more than there is room for on a full disk."""
-    with db:
-        broker.begin_dialog(db, from_service=BILLING, to_service=ORDERS).send("x" * 1_000_000)
-
-
 def test_a_full_disk_holds_up_what_is_on_it_and_nothing_else(net: Topology, disk: Path) -> None:
-    path = disk / "billing.db"
-    orders, billing = shop(net, billing_path=path)
-    net.start()
-    send(orders, 1)
+    orders, billing, path = shop(net, disk)
+    send(orders, "0")
     receive(path, 1)
+
+    def answer() -> None:
+        """A dialog the other way, with more than there is room for on a full disk."""
+        with closing(sqlite3.connect(path)) as db, db:
+            broker.begin_dialog(db, from_service=BILLING, to_service=ORDERS).send("x" * 1_000_000)
 
     filler = fill(disk)
-    send(orders, 50, body="x" * 10_000)
+    send(orders, *numbered(50, "x" * 10_000))
     wait_problem(billing, "the disk is full: make room")
-    send(orders, 1, to=OTHER)
-    other = receive(billing.directory / "other.db", 1)
+    other_goes_on(orders, billing)
     # Its commit is the application's own, and so is what SQLite says then.
-    with closing(sqlite3.connect(path)) as db, pytest.raises((sqlite3.OperationalError, StoreUnavailableError)):
-        answer(db)
+    with pytest.raises((sqlite3.OperationalError, StoreUnavailableError)):
+        answer()
     filler.unlink()
 
-    bodies = receive(path, 50)
-    with closing(sqlite3.connect(path)) as db:
-        answer(db)
-    assert ["0"] == other
-    assert ["x" * 1_000_000] == receive(orders.directory / "orders.db", 1)
-    assert numbers(50) == [body.rstrip("x") for body in bodies]
-    wait_no_problem(billing)
+    assert numbered(50, "x" * 10_000) == receive_all(path, 50)
+    answer()
+    assert ["x" * 1_000_000] == receive(orders, 1)
+    wait_problem(billing, "")
 
 
-def test_a_file_that_may_not_grow_is_told_and_goes_on_when_it_may(net: Topology) -> None:
-    """A limit of the process, as a quota is; what root may do is no way out of it."""
-    orders, billing = shop(net)
-    net.start()
-    send(orders, 1)
-    path = billing.directory / "billing.db"
-    receive(path, 1)
-    unlimited = resource.prlimit(billing.pid, resource.RLIMIT_FSIZE)
-
-    size = Path(f"{path}-wal").stat().st_size
-    resource.prlimit(billing.pid, resource.RLIMIT_FSIZE, (size, unlimited[1]))
-    send(orders, 100, body="x" * 20_000)
-    wait_problem(billing, "there is room")
-    resource.prlimit(billing.pid, resource.RLIMIT_FSIZE, unlimited)
-
-    assert numbers(100) == [body.rstrip("x") for body in receive(path, 100)]
-    wait_no_problem(billing)
-
-
-def test_a_disk_that_may_only_be_read_is_refused_at_the_start(net: Topology, disk: Path) -> None:
-    path = disk / "billing.db"
-    orders, billing = shop(net, billing_path=path)
-    net.start()
-    send(orders, 3)
-    wait_for(lambda: not orders.query("SELECT * FROM sys.transmission_queue"), seconds=SECONDS, what="all sent")
-    billing.stop()
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-
-    billing.start(wait=False)
-    wait_for(lambda: not billing.is_running, seconds=SECONDS, what="the end")
-    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
-    billing.start()
-
-    assert "Read-only file system" in billing.log.read_text()
-    assert numbers(3) == receive(path, 3)
-
-
-# --- the file itself ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("what", ["file", "directory"])
-def test_a_file_that_is_moved_away_is_noticed_and_goes_on_when_it_is_back(
-    net: Topology, tmp_path: Path, what: str
-) -> None:
-    directory = tmp_path / "data"
-    directory.mkdir()
-    path = directory / "billing.db"
-    orders, billing = shop(net, billing_path=path)
-    net.start()
-    send(orders, 5)
-    moved, away = (path, directory / "away") if what == "file" else (directory, tmp_path / "away")
-
+def test_a_file_that_is_moved_away_is_noticed_and_goes_on_when_it_is_back(net: Topology, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    orders, billing, path = shop(net, data)
+    send(orders, *numbered(5))
     before = receive(path, 5)
-    moved.rename(away)
-    send(orders, 20)
+
+    data.rename(tmp_path / "away")
+    send(orders, *numbered(20))
     wait_problem(billing, "is gone while it is in use, so nothing more is stored or acknowledged")
-    send(orders, 1, to=OTHER)
-    other = receive(billing.directory / "other.db", 1)
-    wait_unacknowledged(orders, [BILLING] * 20)
-    away.rename(moved)
+    other_goes_on(orders, billing)
+    wait_unacknowledged(orders, 20)
+    (tmp_path / "away").rename(data)
 
-    assert (numbers(5), ["0"]) == (before, other)
-    assert numbers(20) == receive(path, 20)
-    wait_no_problem(billing)
-
-
-def test_statements_are_refused_while_the_file_is_away(net: Topology) -> None:
-    _, billing = shop(net)
-    billing.start()
-    path = billing.directory / "billing.db"
-    path.rename(path.with_name("away"))
-
-    with pytest.raises(broker.BrokerError, match="the file is gone while it is in use"):
-        billing.admin.sql("CREATE QUEUE Late", "billing")
-    path.with_name("away").rename(path)
-    billing.admin.sql("CREATE QUEUE Late", "billing")
+    assert (numbered(5), numbered(20)) == (before, receive_all(path, 20))
+    wait_problem(billing, "")
 
 
 def test_a_backup_that_is_put_in_place_under_the_daemon_is_not_used(net: Topology, tmp_path: Path) -> None:
     """It is refused until somebody says that it is the database, with the log of the old one removed."""
-    orders, billing = shop(net)
-    net.start()
-    path, backup = billing.directory / "billing.db", tmp_path / "backup"
+    orders, billing, path = shop(net)
+    backup = tmp_path / "backup"
     with closing(sqlite3.connect(path)) as db, closing(sqlite3.connect(backup)) as copy:
         db.backup(copy)
-    shutil.copy(backup, tmp_path / "once more")
 
     backup.replace(path)
-    send(orders, 3)
+    send(orders, *numbered(3))
     wait_problem(billing, "was replaced by another one while it is in use")
-    billing.stop()
-    for name in ("-wal", "-shm"):
-        Path(f"{path}{name}").unlink(missing_ok=True)
-    code, told = serve(billing)
-    kept = run("database", "keep", "-c", billing.config, "billing")
-    billing.start()
+    stop_and_remove_log(billing, path)
+    told = is_refused_until_kept(billing)
 
-    assert (78, 0) == (code, kept.exit_code)
     assert "the file is a copy" in told
     assert "broker database keep billing" in told
-    assert numbers(3) == receive(path, 3)
+    assert numbered(3) == receive_all(path, 3)
 
 
 def save_open_files(daemon: Daemon, name: str) -> None:
     """As the page about database files tells: `saved.db` and its log, from what the daemon has open."""
-    descriptors = Path(f"/proc/{daemon.pid}/fd")
-    for descriptor in descriptors.iterdir():
+    for descriptor in Path(f"/proc/{daemon.pid}/fd").iterdir():
         try:
             target = str(descriptor.readlink())
         except FileNotFoundError:
@@ -344,54 +249,28 @@ def save_open_files(daemon: Daemon, name: str) -> None:
 
 
 def test_a_file_that_is_deleted_under_the_daemon_can_be_saved_from_it(net: Topology) -> None:
-    orders, billing = shop(net)
-    net.start()
-    path = billing.directory / "billing.db"
-    send(orders, 5)
-    wait_for(lambda: not orders.query("SELECT * FROM sys.transmission_queue"), seconds=SECONDS, what="all sent")
+    orders, billing, path = shop(net)
+    send(orders, *numbered(5))
+    wait_acknowledged(orders)
 
     path.unlink()
-    send(orders, 1)
+    send(orders, "late")
     wait_problem(billing, "the file is gone while it is in use")
     save_open_files(billing, "billing.db")
-    billing.stop()
-    for name in ("-wal", "-shm"):
-        Path(f"{path}{name}").unlink(missing_ok=True)
+    stop_and_remove_log(billing, path)
     for name in ("", "-wal"):
         (billing.directory / f"saved.db{name}").rename(f"{path}{name}")
-    code, _ = serve(billing)
-    kept = run("database", "keep", "-c", billing.config, "billing")
-    billing.start()
+    is_refused_until_kept(billing)
 
-    assert (78, 0) == (code, kept.exit_code)
-    assert [*numbers(5), "0"] == receive(path, 6)
-
-
-def test_a_log_that_is_removed_under_the_daemon_is_saved_by_its_end(net: Topology) -> None:
-    orders, billing = shop(net)
-    net.start()
-    path = billing.directory / "billing.db"
-    send(orders, 5)
-    wait_for(lambda: not orders.query("SELECT * FROM sys.transmission_queue"), seconds=SECONDS, what="all sent")
-
-    Path(f"{path}-wal").unlink()
-    send(orders, 1)
-    wait_problem(billing, "while it is in use")  # gone, or replaced by one that somebody who looked has made
-    assert "the write-ahead log" in problem(billing)
-    billing.stop()
-    billing.start()
-
-    assert sorted([*numbers(5), "0"]) == sorted(receive(path, 6))
+    assert [*numbered(5), "late"] == receive_all(path, 6)
 
 
 def test_a_log_that_is_removed_behind_a_killed_daemon_is_missed(net: Topology) -> None:
     """What was acknowledged was in it: going on in silence would lose messages."""
-    orders, billing = shop(net)
-    net.start()
-    path = billing.directory / "billing.db"
+    orders, billing, path = shop(net)
     billing.stop()
     billing.start()
-    send(orders, 5)
+    send(orders, *numbered(5))
     receive(path, 5)
     billing.kill()
 
@@ -403,13 +282,11 @@ def test_a_log_that_is_removed_behind_a_killed_daemon_is_missed(net: Topology) -
 
 
 def test_a_damaged_page_stops_one_database_and_says_so(net: Topology) -> None:
-    orders, billing = shop(net)
-    net.start()
-    path = billing.directory / "billing.db"
-    send(orders, 1)
+    orders, billing, path = shop(net)
+    send(orders, "0")
     receive(path, 1)
 
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=SECONDS)) as db:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as db:
         (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'broker_message'").fetchone()
         (size,) = db.execute("PRAGMA page_size").fetchone()
         assert (0,) == db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[:1]
@@ -417,55 +294,7 @@ def test_a_damaged_page_stops_one_database_and_says_so(net: Topology) -> None:
             file.seek((page - 1) * size)
             file.write(b"\x55" * size)
         db.execute("UPDATE broker_queue SET rollbacks = rollbacks")  # what others have in memory is not asked again
-    send(orders, 3)
+    send(orders, *numbered(3))
     wait_problem(billing, "is damaged: stop whoever uses it, and put back a backup")
-    send(orders, 1, to=OTHER)
-
-    assert ["0"] == receive(billing.directory / "other.db", 1)
-    wait_unacknowledged(orders, [BILLING] * 3)
-
-
-def spoil_text(path: Path) -> str:
-    path.write_text("this is no database, but a text that is longer than the header of one is" * 10)
-    return "the file is no SQLite database"
-
-
-def spoil_version(path: Path) -> str:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("CREATE TABLE broker_database (schema_version, broker_instance)")
-        db.execute("INSERT INTO broker_database VALUES (99, x'00')")
-    return "its schema has version 99, this release knows"
-
-
-@pytest.mark.parametrize("spoil", [spoil_text, spoil_version])
-def test_what_is_no_database_of_this_release_is_refused_at_the_start(net: Topology, spoil: Any) -> None:
-    _, billing = shop(net)
-    what = spoil(billing.directory / "billing.db")
-
-    code, told = serve(billing)
-
-    assert 75 == code
-    assert f"store {billing.directory}/billing.db: " in told
-    assert what in told
-    assert "Traceback" not in told
-
-
-def test_a_directory_where_a_database_belongs_is_bad_configuration(net: Topology) -> None:
-    """It stays one until somebody names another file, so a supervisor is told not to try again."""
-    _, billing = shop(net)
-    (billing.directory / "billing.db").mkdir()
-
-    code, told = serve(billing)
-
-    assert (78, True) == (code, "databases.billing.path: " in told), told
-    assert f'"{billing.directory}/billing.db" is not a regular file' in told
-
-
-def test_a_newer_file_is_found_by_a_check(net: Topology) -> None:
-    _, billing = shop(net)
-    spoil_version(billing.directory / "billing.db")
-
-    result = run("check", "-c", billing.config, "--offline")
-
-    assert 1 == result.exit_code
-    assert "its schema has version 99" in result.stderr
+    other_goes_on(orders, billing)
+    wait_unacknowledged(orders, 3)

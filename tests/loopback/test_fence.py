@@ -6,25 +6,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 import broker
-from examples.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology
 from tests.support import version_1
 from tests.support.command import run
 
 SERVICES = "CREATE QUEUE Inbox; CREATE SERVICE [//a] ON QUEUE Inbox; CREATE SERVICE [//b] ON QUEUE Inbox;"
 SECONDS = 30.0
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path / "net") as topology:
-        yield topology
 
 
 def add(net: Topology, name: str) -> Daemon:
@@ -76,19 +67,6 @@ def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: 
     exchange(original.directory / "orders.db")
 
 
-def test_a_moved_instance_is_the_same(net: Topology) -> None:
-    daemon = add(net, "one")
-    daemon.start()
-    daemon.stop()
-
-    (daemon.directory / "below").mkdir()
-    (daemon.directory / "orders.db").rename(daemon.directory / "below" / "orders.db")
-    daemon.environ["BROKER_DATABASES__ORDERS__PATH"] = "below/orders.db"
-    daemon.start()
-
-    exchange(daemon.directory / "below" / "orders.db")
-
-
 def test_an_older_copy_in_place_is_refused_until_it_is_kept(net: Topology, tmp_path: Path) -> None:
     daemon = add(net, "one")
     path = daemon.directory / "orders.db"
@@ -107,39 +85,6 @@ def test_an_older_copy_in_place_is_refused_until_it_is_kept(net: Topology, tmp_p
     assert (78, 0, 0) == (code, kept.exit_code, ended.exit_code)
     assert "the file is older than what this instance has seen" in told
     exchange(path)
-
-
-def test_two_instances_share_a_file_and_whoever_has_the_lock_serves(net: Topology, tmp_path: Path) -> None:
-    daemons = [add(net, "one"), add(net, "other")]
-    path = tmp_path / "orders.db"
-    for daemon in daemons:
-        daemon.environ["BROKER_DATABASES__ORDERS__PATH"] = str(path)
-
-    for daemon in (daemons[0], daemons[1], daemons[1], daemons[0]):
-        daemon.start()
-        exchange(path)
-        daemon.stop()
-
-    daemons[0].start()
-    daemons[1].start(wait=False)
-    wait_for(lambda: not daemons[1].is_running, seconds=SECONDS, what="the end of the second one")
-    assert "another daemon has it open" in daemons[1].log.read_text()
-
-
-def test_a_killed_instance_starts_again(net: Topology) -> None:
-    daemon = add(net, "one")
-    for _ in range(3):
-        daemon.start()
-        exchange(daemon.directory / "orders.db")
-        daemon.kill()
-
-
-def test_the_commands_about_a_file_leave_one_alone_that_is_in_use(net: Topology) -> None:
-    daemon = add(net, "one")
-    daemon.start()
-
-    assert 6 == run("database", "new", "-c", daemon.config, "orders").exit_code
-    exchange(daemon.directory / "orders.db")
 
 
 def test_a_file_of_version_1_is_brought_up_by_the_daemon_and_its_dialogs_go_on(net: Topology) -> None:

@@ -2,78 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-import broker
-from bench.forwarding import Scenario
-from bench.journal import measure
 from broker.forwarding.ring import Sample
 from broker.journal.files import files_of
 from examples.demo.topology import Daemon, Topology, wait_for
-
-BILLING, ORDERS = "//shop/Billing", "//shop/Orders"
-SECONDS = 60.0
-EVERYTHING = {"directory": "flows", "sample": 1.0}
+from tests.support.loopback import PATIENCE, long_shop, receive, send, wait_acknowledged
 
 Row = dict[str, Any]
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path) as topology:
-        yield topology
+def shop(net: Topology, **journal: Any) -> tuple[Daemon, Daemon]:
+    """Sender, two gateways, target; all with a journal, and started; the sender and the target."""
+    ends = long_shop(net, {"journal": {"directory": "flows", **journal}})
+    net.start()
+    return ends
 
 
-def route(name: str, to: str, address: str) -> str:
-    return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
-
-
-def shop(net: Topology, journal: dict[str, Any] = EVERYTHING) -> tuple[Daemon, Daemon]:
-    """Sender, two gateways, target; all with a journal, not started; the sender and the target."""
-    settings = {"journal": journal}
-    east = net.add("east", forwarding=True, settings=settings)
-    west = net.add("west", forwarding=True, settings=settings)
-    orders = net.add("orders", databases=["orders"], settings=settings)
-    billing = net.add("billing", databases=["billing"], settings=settings)
-    for name, own, to, address in (
-        ("orders", ORDERS, BILLING, east.address),
-        ("billing", BILLING, ORDERS, west.address),
-    ):
-        queue = f"CREATE QUEUE Inbox; CREATE SERVICE [{own}] ON QUEUE Inbox;\n"
-        net.script(name, name, queue + route("out", to, address))
-    net.script("east", "msdb", route("ToWest", BILLING, west.address) + route("Home", ORDERS, orders.address))
-    net.script("west", "msdb", route("ToBilling", BILLING, billing.address) + route("Back", ORDERS, east.address))
-    return orders, billing
-
-
-def send(orders: Daemon, dialogs: int, messages: int) -> None:
-    with contextlib.closing(orders.connect("orders")) as db, db:
-        for _ in range(dialogs):
-            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
-            for number in range(messages):
-                dialog.send(f"message {number}")
-
-
-def receive(billing: Daemon, count: int) -> None:
-    with contextlib.closing(billing.connect("billing")) as db:
-        while count > 0:
-            with db:
-                got = broker.receive(db, queue="Inbox", top=100, wait=SECONDS)
-            assert got, f"{count} did not come"
-            count -= len(got)
-
-
-def is_quiet(orders: Daemon) -> bool:
-    """Whether everything sent is acknowledged."""
-    return bool(orders.query("SELECT COUNT(*) AS n FROM sys.transmission_queue", "orders")[0]["n"] == 0)
+def say(orders: Daemon, dialogs: int, messages: int) -> None:
+    for _ in range(dialogs):
+        send(orders, *(f"message {number}" for number in range(messages)))
 
 
 def rows(daemon: Daemon) -> list[Row]:
@@ -91,11 +44,10 @@ def outcomes(daemon: Daemon, kind: str = "message") -> Counter[str]:
 
 @pytest.mark.timeout(240)
 def test_every_visit_is_in_the_files_of_those_it_was_a_visit_to(net: Topology) -> None:
-    orders, billing = shop(net)
-    net.start()
-    send(orders, dialogs=3, messages=10)
+    orders, billing = shop(net, sample=1.0)
+    say(orders, dialogs=3, messages=10)
     receive(billing, 30)
-    wait_for(lambda: is_quiet(orders), seconds=SECONDS, what="all acknowledged")
+    wait_acknowledged(orders)
     told = net.daemons["east"].status()["journal"]
     assert (0, "") == (told["shed"], told["problem"])
     for daemon in net.daemons.values():
@@ -131,15 +83,16 @@ def test_every_visit_is_in_the_files_of_those_it_was_a_visit_to(net: Topology) -
 
 @pytest.mark.timeout(240)
 def test_sampled_dialogs_are_the_same_everywhere_and_drops_are_always_there(net: Topology) -> None:
-    orders, billing = shop(net, {"directory": "flows", "sample": 0.3})
-    net.start()
-    send(orders, dialogs=40, messages=1)
+    orders, billing = shop(net, sample=0.3)
+    say(orders, dialogs=40, messages=1)
     receive(billing, 40)
-    wait_for(lambda: is_quiet(orders), seconds=SECONDS, what="all acknowledged")
+    wait_acknowledged(orders)
     net.daemons["west"].admin.sql("DROP ROUTE ToBilling;")
-    send(orders, dialogs=20, messages=1)
+    say(orders, dialogs=20, messages=1)
     wait_for(
-        lambda: sum(net.daemons["west"].status()["forwarding"]["dropped"].values()) >= 20, seconds=SECONDS, what="drops"
+        lambda: sum(net.daemons["west"].status()["forwarding"]["dropped"].values()) >= 20,
+        seconds=PATIENCE,
+        what="drops",
     )
     for daemon in net.daemons.values():
         daemon.stop()
@@ -158,15 +111,14 @@ def test_sampled_dialogs_are_the_same_everywhere_and_drops_are_always_there(net:
 
 @pytest.mark.timeout(240)
 def test_killed_instance_leaves_whole_files_and_at_most_one_other(net: Topology) -> None:
-    orders, billing = shop(net, {"directory": "flows", "file_age": "1s"})
+    orders, billing = shop(net, file_age="1s")
     east = net.daemons["east"]
-    net.start()
-    send(orders, dialogs=1, messages=20)
+    say(orders, dialogs=1, messages=20)
     receive(billing, 20)
-    wait_for(lambda: east.status()["journal"]["files"] > 0, seconds=SECONDS, what="a file")
-    send(orders, dialogs=1, messages=20)
+    wait_for(lambda: east.status()["journal"]["files"] > 0, seconds=PATIENCE, what="a file")
+    say(orders, dialogs=1, messages=20)
     receive(billing, 20)
-    wait_for(lambda: east.status()["journal"]["pending"] > 0 or rows(east), seconds=SECONDS, what="records")
+    wait_for(lambda: east.status()["journal"]["pending"] > 0 or rows(east), seconds=PATIENCE, what="records")
 
     east.kill()
 
@@ -175,39 +127,29 @@ def test_killed_instance_leaves_whole_files_and_at_most_one_other(net: Topology)
     assert len(left) <= 1
     assert len(rows(east)) > 0  # each of its files can be read
     east.start()
-    wait_for(lambda: not any(path.exists() for path in left), seconds=SECONDS, what="leftovers gone")
+    wait_for(lambda: not any(path.exists() for path in left), seconds=PATIENCE, what="leftovers gone")
 
 
 @pytest.mark.timeout(240)
 def test_journal_that_cannot_be_written_costs_records_and_no_message(net: Topology) -> None:
-    orders, billing = shop(net, {"directory": "flows", "file_age": "1s"})
+    orders, billing = shop(net, file_age="1s")
     east = net.daemons["east"]
-    net.start()
     flows = east.directory / "flows"
-    wait_for(flows.exists, seconds=SECONDS, what="the directory")
+    wait_for(flows.exists, seconds=PATIENCE, what="the directory")
     shutil.rmtree(flows)
     flows.write_text("a file stands in its place")
 
-    send(orders, dialogs=1, messages=10)
+    say(orders, dialogs=1, messages=10)
     receive(billing, 10)
-    wait_for(lambda: east.status()["journal"]["shed"] > 0, seconds=SECONDS, what="records lost and counted")
+    wait_for(lambda: east.status()["journal"]["shed"] > 0, seconds=PATIENCE, what="records lost and counted")
     assert "File exists" == east.status()["journal"]["problem"]
     flows.unlink()
-    send(orders, dialogs=1, messages=10)
+    say(orders, dialogs=1, messages=10)
     receive(billing, 10)
-    wait_for(lambda: not east.status()["journal"]["problem"], seconds=SECONDS, what="written again")
+    wait_for(lambda: not east.status()["journal"]["problem"], seconds=PATIENCE, what="written again")
 
-    wait_for(lambda: is_quiet(orders), seconds=SECONDS, what="all acknowledged")
+    wait_acknowledged(orders)
     assert (0, {}) == tuple(east.status()["forwarding"][name] for name in ("unaccounted", "dropped"))
     assert 0 == east.stop()
     assert outcomes(east)["forwarded"] > 0
     assert 1 == east.log.read_text().count("journal cannot be written")
-
-
-def test_figures_of_a_journal_are_measured() -> None:
-    measured = measure([Scenario(64, destinations=50)], repeats=1, flood_seconds=0.02)
-
-    subjects = [row.subject for row in measured]
-    assert ["no journal", "another without", "journal, 1 %", "journal, every message"] == subjects
-    assert {True} == {row.values["messages_s"] > 0 for row in measured}
-    assert 0.0 == measured[0].values["shed_share"]

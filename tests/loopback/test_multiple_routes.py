@@ -12,7 +12,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from broker.conversation.message_types import error_body
 from broker.routing.decide import pick_instance
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.multiple_routes import (
-    ALL_TOGETHER,
     DATABASES,
     FORWARDING,
     HIGH_AVAILABILITY,
@@ -36,7 +34,6 @@ from tests.support.multiple_routes import (
     add_servers,
     as_here,
     deploy,
-    of_server_c,
     without_broker_instance,
 )
 
@@ -48,12 +45,6 @@ TWO_TARGETS = error_body(-8495, "another instance of the service has this conver
 Open = Callable[[str], Application]
 Record = Callable[[str, object], None]
 Heard = dict[uuid.UUID, list[str]]
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path) as topology:
-        yield topology
 
 
 @pytest.fixture
@@ -334,41 +325,6 @@ def test_a_gateway_that_is_up_and_leads_nowhere_is_gone_round(net: Topology, app
 
     hears({a: {}, b: each(begun, "0", "1")})
     assert dropped(dead_end)["instance not here"] > 0
-
-
-def test_load_balancing_over_four_gateways_survives_one_of_each_pair(net: Topology, application: Open) -> None:
-    gateways = ["GatewayA", "GatewayB", "GatewayC", "GatewayD"]
-    add_servers(net, [*DATABASES, *gateways])
-    deploy(
-        net,
-        {
-            "DatabaseA": ALL_TOGETHER,
-            "DatabaseB": HIGH_AVAILABILITY_RETURN,
-            "DatabaseC": of_server_c(HIGH_AVAILABILITY_RETURN),
-            "msdb of GatewayA": FORWARDING,
-            "msdb of GatewayB": FORWARDING,
-            "msdb of GatewayC": of_server_c(FORWARDING),
-            "msdb of GatewayD": of_server_c(FORWARDING),
-        },
-    )
-    net.start()
-    a, b, c = map(application, DATABASES)
-    pairs = [[net.daemons[name] for name in pair] for pair in (gateways[:2], gateways[2:])]
-
-    begun = a.begin(200)
-    picked = picks(begun, {"DatabaseB": 1, "DatabaseC": 1})
-    hears({a: {}, b: each(picked["DatabaseB"], "0"), c: each(picked["DatabaseC"], "0")})
-    for pair in pairs:
-        connect_all([a], pair)
-    speak_and_kill([a, b, c], [busiest(pair) for pair in pairs], "while two are killed")
-
-    hears(
-        {
-            a: each(begun, "while two are killed"),
-            b: each(picked["DatabaseB"], "0", "while two are killed"),
-            c: each(picked["DatabaseC"], "0", "while two are killed"),
-        }
-    )
 
 
 def test_routes_by_name_to_two_instances_make_two_targets_of_which_the_first_to_answer_stays(

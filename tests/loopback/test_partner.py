@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +14,6 @@ from tests.support.partners import settings_of
 
 SECONDS = 90.0
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path / "net") as topology:
-        yield topology
 
 
 def add(net: Topology, name: str, service: str) -> Daemon:

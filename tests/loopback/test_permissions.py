@@ -14,9 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.flow import Disposition
-from broker.forwarding.kernels import KERNELS
 from broker.net.tls import NO_SECURITY
-from broker.protocol.frame import Fatal
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
@@ -24,7 +22,7 @@ from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from tests.support.certificates import Pair, authority, make, security
-from tests.support.loopback import HERE, Instance, instance, message, numbers, raw, until
+from tests.support.loopback import HERE, Instance, instance, message, numbers, until
 from tests.support.peers import HIGHER, LOWER
 
 pytestmark = pytest.mark.usefixtures("guard")
@@ -119,36 +117,6 @@ async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(str
     assert orders.forwarder.pool.frames == 1
 
 
-async def test_who_dials_asks_as_well(street: Street) -> None:
-    billing = await street.house("billing", rule(CONNECT, "public"))
-    orders = await street.house("orders")
-    orders.route(far=billing.address)
-
-    send(orders, [message("//far")])
-
-    missing = "CN=billing may not connect: no GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=billing] or public"
-    await until(lambda: missing in orders.peers.table.problem_of(billing.address))
-
-
-async def test_peer_that_shows_no_certificate_is_public(street: Street) -> None:
-    gateway = await street.plain(rule(CONNECT, "CN=orders"))
-
-    async with raw(gateway.address) as peer:
-        fatal = await peer.hear(Fatal)
-
-    refusal = "public may not connect: no GRANT CONNECT ON ENDPOINT::[Broker] TO [public]"
-    assert (28048, refusal) == (fatal.code, fatal.text)
-
-
-async def test_denied_peer_is_told_the_statement_that_denies_it(street: Street) -> None:
-    gateway = await street.plain(rule(CONNECT, "public", state=PermissionState.DENY), rule(CONNECT, "*"))
-
-    async with raw(gateway.address) as peer:
-        fatal = await peer.hear(Fatal)
-
-    assert "public may not connect: DENY CONNECT ON ENDPOINT::[Broker] TO [public]" == fatal.text
-
-
 async def test_peer_that_claims_the_arbitration_of_another_takes_nothing_over(street: Street) -> None:
     """Of two links to one process that of the lower id stays; mallory shows no certificate of billing's."""
     everybody = rule(CONNECT, "public"), rule(SEND, "public")
@@ -170,12 +138,11 @@ async def test_peer_that_claims_the_arbitration_of_another_takes_nothing_over(st
     assert ["LOGGED_IN"] * 2 == orders.states()
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 async def test_message_without_the_grant_is_dropped_counted_and_answered_with_the_missing_statement(
-    street: Street, kernel: Any
+    street: Street,
 ) -> None:
     everybody = rule(CONNECT, "public")
-    here = await street.house("gateway", everybody, rule(SEND, "orders", "//he*"), kernel=kernel)
+    here = await street.house("gateway", everybody, rule(SEND, "orders", "//he*"))
     orders = await street.house("orders", everybody)
     orders.route(secret=here.address, heron=here.address)
 
@@ -190,13 +157,10 @@ async def test_message_without_the_grant_is_dropped_counted_and_answered_with_th
     assert here.forwarder.unaccounted == 0
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-async def test_route_by_transport_dials_only_addresses_of_services_that_the_peer_may_send_to(
-    street: Street, kernel: Any
-) -> None:
+async def test_route_by_transport_dials_only_addresses_of_services_that_the_peer_may_send_to(street: Street) -> None:
     allowed, other = NetworkAddress("127.0.0.1", 1), NetworkAddress("127.0.0.1", 2)
     everybody = rule(CONNECT, "public")
-    here = await street.house("gateway", everybody, rule(SEND, "orders", f"{allowed}/*"), kernel=kernel)
+    here = await street.house("gateway", everybody, rule(SEND, "orders", f"{allowed}/*"))
     table = build_table([Route("ByName", TRANSPORT)], now=datetime.now(UTC))
     here.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
     orders = await street.house("orders", everybody)
@@ -210,27 +174,9 @@ async def test_route_by_transport_dials_only_addresses_of_services_that_the_peer
     assert {allowed} == here.peers.table.histories.keys()
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-async def test_peers_are_kept_apart_and_those_alike_share_what_is_remembered(street: Street, kernel: Any) -> None:
-    here = await street.house("gateway", rule(CONNECT, "public"), rule(SEND, "CN=a*", "//here"), kernel=kernel)
-    houses = [await street.house(name, rule(CONNECT, "public")) for name in ("a1", "a2", "b")]
-
-    for round_number in range(3):
-        for number, house in enumerate(houses):
-            _route_to_here(house, here)
-            send(house, [message("//here", 10 * number + round_number)])
-    await until(lambda: len(here.delivered) == 6 and here.forwarder.dropped[Disposition.NOT_PERMITTED] == 3)
-
-    assert [0, 1, 2, 10, 11, 12] == sorted(numbers(here.delivered))
-    profiles = {link.permit.who.name: link.permit.profile for link in here.peers.links.values()}
-    assert profiles["CN=a1"] is profiles["CN=a2"] is not profiles["CN=b"]
-    assert here.forwarder.unaccounted == 0
-
-
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-async def test_change_of_grants_holds_for_the_next_frame(street: Street, kernel: Any) -> None:
+async def test_change_of_grants_holds_for_the_next_frame(street: Street) -> None:
     may_connect = rule(CONNECT, "public")
-    here = await street.house("gateway", may_connect, rule(SEND, "orders", "//here"), kernel=kernel)
+    here = await street.house("gateway", may_connect, rule(SEND, "orders", "//here"))
     orders = await street.house("orders", may_connect)
     _route_to_here(orders, here)
 
@@ -259,28 +205,6 @@ async def test_link_whose_grant_is_gone_is_closed_and_one_that_has_it_stays(stre
 
     assert {"CN=stays"} == {link.permit.who.name for link in here.peers.links.values() if link.can_send}
     assert AddressHealth.CONNECTED is houses[0].peers.table.health_of(here.address)
-
-
-async def test_instance_that_dials_itself_needs_no_grant_for_itself(street: Street) -> None:
-    here = await street.house("gateway")
-    here.route(loop=here.address)
-
-    send(here, [message("//loop")])
-    await until(lambda: here.address in here.forwarder.routing_context.own)
-
-    assert {Disposition.ROUTE_INVALID: 1} == here.forwarder.dropped
-
-
-async def test_another_instance_with_our_certificate_needs_a_grant_like_everybody(street: Street, ca: Pair) -> None:
-    pair = make("twin", "127.0.0.1", by=ca)
-    here = await street.house("twin", pair=pair)
-    twin = await street.house("twin", rule(CONNECT, "public"), pair=pair)
-    _route_to_here(twin, here)
-
-    send(twin, [message("//here")])
-    await until(lambda: "CN=twin may not connect" in twin.peers.table.problem_of(here.address))
-
-    assert [] == here.delivered
 
 
 def _route_to_here(house: Instance, here: Instance) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
 import signal
 import sqlite3
@@ -114,9 +113,3 @@ def test_the_commands_of_the_page_find_and_settle_a_failure(billing: sqlite3.Con
     assert "KeyError" in results[0].stdout
     assert "Traceback" in results[1].stdout
     assert "try message 0 ('T', 6 bytes) again" in results[2].stdout
-
-
-@pytest.mark.parametrize("command", ["list", "show", "resume", "skip", "discard", "answer"])
-def test_the_page_has_every_command(command: str) -> None:
-    assert re.search(rf"^\| `{command}\b", PAGE, re.MULTILINE)
-    assert 0 == run("quarantine", command, "--help").exit_code

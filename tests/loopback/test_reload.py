@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from broker.catalog.reload import ReloadRefusedError
 from broker.daemon.instance import Instance, serve
 from broker.errors import SettingsError
 from broker.routing.address import NetworkAddress
@@ -73,16 +71,6 @@ async def test_a_configuration_that_is_wrong_changes_nothing_and_is_told_with_it
         assert (True, "") == ((await file.reload(instance)) is not None and reloads.is_successful, reloads.problem)
 
 
-async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path) -> None:
-    async with running(tmp_path) as (instance, file):
-        file.path.unlink()
-
-        with pytest.raises(SettingsError, match=r"broker\.toml"):
-            await instance.reloads.reload()
-
-        assert not instance.reloads.is_successful
-
-
 async def test_a_port_that_is_taken_changes_nothing_and_frees_what_was_bound(tmp_path: Path) -> None:
     taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = taken.sockets[0].getsockname()[1]
@@ -95,17 +83,6 @@ async def test_a_port_that_is_taken_changes_nothing_and_frees_what_was_bound(tmp
         assert (1, 16) == (len(instance.listeners), instance.forwarder.limits.max_hops)
     taken.close()
     await taken.wait_closed()
-
-
-async def test_a_dry_run_tries_everything_tells_what_would_change_and_changes_nothing(tmp_path: Path) -> None:
-    async with running(tmp_path) as (instance, file):
-        before = instance.settings
-        file.write({"endpoint": {"max_hops": 3, "listen": ["127.0.0.1:0", "127.0.0.1:0"]}})
-
-        done = await instance.reloads.reload(is_dry_run=True)
-
-        assert ["endpoint.listen", "endpoint.max_hops"] == [change.key for change in done.changes]
-        assert (before, 1, 0) == (instance.settings, len(instance.listeners), instance.reloads.succeeded)
 
 
 async def test_a_connection_goes_on_when_the_port_it_came_through_is_closed(tmp_path: Path) -> None:
@@ -145,38 +122,6 @@ def with_tls(directory: Path, **more: str) -> Sections:
     certificate, key = make("one", "127.0.0.1").store(directory, "one")
     tls = {"encryption": "required", "certificate": str(certificate), "private_key": str(key)}
     return {"endpoint": tls | {"trust": [str(certificate)]} | more}
-
-
-async def test_connections_in_plain_text_go_on_when_new_ones_have_to_be_encrypted(tmp_path: Path) -> None:
-    async with running(tmp_path) as (instance, file):
-        port = instance.listeners[0].port
-        async with raw(NetworkAddress("127.0.0.1", port), arbitration=b"1" * 16):
-            await until(lambda: instance.peers.links)
-
-            done = await file.reload(instance, with_tls(tmp_path))
-
-            assert (1, 1) == (len(instance.peers.links), done.connections)
-            async with raw(NetworkAddress("127.0.0.1", port), arbitration=b"2" * 16) as stranger:
-                await stranger.end()
-                assert 1 == len(instance.peers.links)
-
-
-@pytest.mark.parametrize("is_dry_run", [True, False])
-async def test_reload_refuses_files_that_a_start_would_refuse_though_no_setting_has_changed(
-    tmp_path: Path, *, is_dry_run: bool
-) -> None:
-    """The key of another certificate lies in the place of the right one."""
-    sections = with_tls(tmp_path)
-    async with running(tmp_path) as (instance, file):
-        await file.reload(instance, sections)
-        _, other = make("two", "127.0.0.1").store(tmp_path, "two")
-        (tmp_path / "one.key").write_bytes(other.read_bytes())
-
-        with pytest.raises(SettingsError) as refused:
-            await instance.reloads.reload(is_dry_run=is_dry_run)
-
-        assert "endpoint." in str(refused.value)
-        assert is_dry_run is instance.reloads.is_successful
 
 
 async def test_who_has_not_proved_who_it_is_is_closed_once_everybody_has_to(tmp_path: Path) -> None:
@@ -220,54 +165,3 @@ async def test_several_scripts_are_one_change(tmp_path: Path) -> None:
 
         assert "a" not in {route.name for route in instance.catalog.msdb.table}
         assert 16 == instance.forwarder.limits.max_hops
-
-
-async def test_reloads_at_one_time_wait_for_each_other(tmp_path: Path) -> None:
-    async with running(tmp_path) as (instance, file):
-        file.write({"endpoint": {"max_hops": 3}})
-
-        done = await asyncio.gather(*(instance.reloads.reload() for _ in range(5)))
-
-        assert [1, 0, 0, 0, 0] == [len(one.changes) for one in done]
-
-
-async def test_a_caller_that_goes_away_leaves_no_half_of_a_change(tmp_path: Path) -> None:
-    async with running(tmp_path) as (instance, file):
-        file.write({"endpoint": {"max_hops": 3}})
-        asking = asyncio.create_task(instance.reloads.reload())
-        await asyncio.sleep(0)
-
-        asking.cancel()
-
-        await until(lambda: instance.reloads.succeeded == 1)
-        assert 3 == instance.forwarder.limits.max_hops
-
-
-async def test_an_instance_that_drains_is_not_reloaded(tmp_path: Path) -> None:
-    async with running(tmp_path) as (instance, _):
-        instance.drain.begin("test")
-
-        with pytest.raises(ReloadRefusedError, match="stopping"):
-            await instance.reloads.reload()
-
-        assert (0, True) == (instance.reloads.failed, instance.reloads.is_successful)
-
-
-async def test_half_of_a_change_that_would_not_do_is_refused_and_says_why(tmp_path: Path) -> None:
-    """Each file is good by itself; what can hold now, with the rest waiting for a restart, is not."""
-    async with running(tmp_path, dialog={"fragment_size": "512KiB"}) as (instance, file):
-        change: Sections = {"dialog": {"fragment_size": "16KiB"}, "endpoint": {"max_frame": "64KiB"}}
-
-        with pytest.raises(SettingsError, match=r"until then dialog\.fragment_size has its old value"):
-            await file.reload(instance, change)
-
-        assert 1 << 20 == instance.settings.endpoint.max_frame
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-async def test_a_file_that_may_not_be_read_changes_nothing(tmp_path: Path) -> None:
-    async with running(tmp_path) as (instance, file):
-        file.path.chmod(0)
-
-        with pytest.raises(SettingsError, match="Permission denied"):
-            await instance.reloads.reload()

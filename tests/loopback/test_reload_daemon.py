@@ -5,65 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 import broker
-from broker.admin.client import ProblemError
-from broker.errors import DaemonUnreachableError
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
+from tests.support.loopback import BILLING, ORDERS, PATIENCE, receive, route, shop
 
-ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
-SECONDS = 60.0
 MESSAGES = 600
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path) as topology:
-        yield topology
-
-
-def service(name: str) -> str:
-    return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox;\n"
-
-
-def route(name: str, to: str, address: str) -> str:
-    return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
-
-
-def shop(net: Topology) -> tuple[Daemon, Daemon, Daemon]:
-    """An initiator, a gateway and a target, with routes there and back; started."""
-    gateway = net.add("gateway", forwarding=True)
-    orders = net.add("orders", databases=["orders"])
-    billing = net.add("billing", databases=["billing"])
-    net.script("gateway", "msdb", route("to", BILLING, billing.address) + route("back", ORDERS, orders.address))
-    net.script("orders", "orders", service(ORDERS) + route("to", BILLING, gateway.address))
-    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, gateway.address))
-    net.start()
-    return gateway, orders, billing
-
-
-def alone(net: Topology) -> Daemon:
-    """A gateway, started."""
-    gateway = net.add("gateway", forwarding=True)
-    net.script("gateway", "msdb", "")
-    gateway.start(wait=False)
-
-    def serves() -> bool:
-        try:
-            return bool(gateway.status()["ready"])
-        except DaemonUnreachableError:
-            return False
-
-    wait_for(serves, seconds=2 * SECONDS, what="the gateway serves")
-    return gateway
 
 
 def change(daemon: Daemon, original: str, **endpoint: Any) -> None:
@@ -98,27 +48,17 @@ def send_all(daemon: Daemon, is_enough: threading.Event) -> int:
     return count
 
 
-def receive_all(daemon: Daemon, count: int) -> list[int]:
-    bodies: list[int] = []
-    with contextlib.closing(daemon.connect("billing")) as db:
-        while len(bodies) < count:
-            with db:
-                messages = broker.receive(db, queue="Inbox", top=100, wait=SECONDS)
-            assert messages, f"{len(bodies)} of {count} have come"
-            bodies += [int(message.body) for message in messages]
-    return bodies
-
-
 def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topology) -> None:
     """Limits, sizes, routes and the rest change back and forth; every message comes once and in order."""
     gateway, orders, billing = shop(net)
+    net.start()
     original = gateway.config.read_text()
     is_enough = threading.Event()
     sent: list[int] = []
     sending = threading.Thread(target=lambda: sent.append(send_all(orders, is_enough)))
     sending.start()
     try:
-        wait_for(lambda: connections(gateway), seconds=SECONDS, what="the gateway has connections")
+        wait_for(lambda: connections(gateway), seconds=PATIENCE, what="the gateway has connections")
         before = connections(gateway)
         for number in range(12):
             size, share, hops = ("32MiB", 30, 8) if number % 2 else ("64MiB", 50, 16)
@@ -137,12 +77,12 @@ def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topolog
             else:
                 done = reloads(gateway)["succeeded"]
                 os.kill(gateway.pid, signal.SIGHUP)
-                wait_for(lambda: reloads(gateway)["succeeded"] > done, seconds=SECONDS, what="a reload by SIGHUP")  # noqa: B023
+                wait_for(lambda: reloads(gateway)["succeeded"] > done, seconds=PATIENCE, what="a reload by SIGHUP")  # noqa: B023
     finally:
         is_enough.set()
         sending.join()
 
-    received = receive_all(billing, sent[0])
+    received = [int(body) for body in receive(billing, sent[0])]
 
     status = gateway.status()
     assert list(range(sent[0])) == received
@@ -153,7 +93,8 @@ def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topolog
 
 
 def test_the_command_says_what_has_changed_and_a_broken_file_is_exit_code_2(net: Topology) -> None:
-    gateway = alone(net)
+    gateway = net.add("gateway", forwarding=True)
+    net.start()
     original = gateway.config.read_text()
 
     change(gateway, original, max_hops=3)
@@ -167,33 +108,3 @@ def test_the_command_says_what_has_changed_and_a_broken_file_is_exit_code_2(net:
     assert (0, "nothing changed\n") == (again.exit_code, again.stdout)
     assert (2, True, True) == (bad.exit_code, "broker.toml:" in bad.stderr, "nothing has changed" in bad.stderr)
     assert (False, True) == (reloads(gateway)["successful"], "reload" in status.stdout)
-
-
-def test_a_listener_that_cannot_be_changes_nothing(net: Topology) -> None:
-    """A port that somebody else has is found before anybody changes."""
-    gateway = alone(net)
-    original = gateway.config.read_text()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f'["127.0.0.1:{gateway.port}", "127.0.0.1:{taken.getsockname()[1]}"]'
-        text = original.replace(f'listen = ["127.0.0.1:{gateway.port}"]', f"listen = {listen}")
-        change(gateway, text, max_hops=3)
-
-        with pytest.raises(ProblemError) as caught:
-            gateway.admin.request("POST", "/v1/reload", {})
-
-    status = gateway.status()
-    assert (422, True) == (caught.value.status, "cannot listen on" in str(caught.value.problem))
-    assert (False, 0, 1) == tuple(status["reload"][name] for name in ("successful", "succeeded", "failed"))
-    assert status["ready"]
-
-
-def test_a_drain_and_a_reload_at_one_time_end_in_the_drain(net: Topology) -> None:
-    gateway = alone(net)
-    process = gateway._process
-    assert process is not None
-
-    os.kill(gateway.pid, signal.SIGTERM)
-    os.kill(gateway.pid, signal.SIGHUP)
-
-    assert 0 == process.wait(SECONDS)
-    assert "configuration reloaded" not in gateway.log.read_text()

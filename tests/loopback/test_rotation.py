@@ -6,23 +6,14 @@ import contextlib
 import hashlib
 import socket
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from broker.net.tls import ALPN
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.certificates import DAY, Pair, authority, make
 
 SECONDS = 30.0
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path / "net") as topology:
-        yield topology
 
 
 class Gateway:
@@ -174,11 +165,3 @@ def test_certificate_that_ends_soon_is_a_warning_and_a_metric(net: Topology, tmp
     ends = int(soon.certificate.not_valid_after_utc.timestamp())
     [line] = [one for one in _get(gateway.daemon, "/metrics").splitlines() if f'{name}{{name="CN=soon"' in one]
     assert ends == int(float(line.split()[-1]))
-
-
-def test_plain_text_is_told_wherever_one_looks(net: Topology) -> None:
-    gateway = net.add("plain", forwarding=True)
-    gateway.start()
-
-    assert ["connections are not encrypted"] == gateway.status()["transport"]["warnings"]
-    assert "connections are not encrypted" in gateway.log.read_text()

@@ -7,16 +7,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import broker
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.identities import issued
+from tests.support.identities import identity_files, issued
+from tests.support.loopback import BILLING, ORDERS, PATIENCE, route, service
 
-SECONDS = 30.0
-ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 SECRET = b"plain text that nobody on the way may read"
 
 
@@ -47,7 +45,7 @@ class Tap:
                 return
             assert self._to is not None
             try:
-                far = socket.create_connection(self._to, timeout=SECONDS)
+                far = socket.create_connection(self._to, timeout=PATIENCE)
             except OSError:  # it is down for the moment, and so is the way to it
                 near.close()
                 continue
@@ -69,38 +67,10 @@ class Tap:
 
 
 @pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path / "net") as topology:
-        yield topology
-
-
-@pytest.fixture
 def tap() -> Iterator[Tap]:
     tap = Tap()
     yield tap
     tap.close()
-
-
-def identity(directory: Path, name: str, *peers: str) -> dict[str, Any]:
-    """Settings of a database that is this one and knows those."""
-    directory.mkdir(exist_ok=True)
-    (directory / f"{name}.pem").write_bytes(issued(name).certificate_pem)
-    (directory / f"{name}.key").write_bytes(issued(name).key_pem)
-    for peer in peers:
-        (directory / f"{name}-peer-{peer}.pem").write_bytes(issued(peer).certificate_pem)
-    return {
-        "certificate": str(directory / f"{name}.pem"),
-        "private_key": str(directory / f"{name}.key"),
-        "peers": [str(directory / f"{name}-peer-*.pem")],
-    }
-
-
-def service(name: str) -> str:
-    return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox;\n"
-
-
-def route(to: str, address: str) -> str:
-    return f"CREATE ROUTE [r{to}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
 
 
 class Shop:
@@ -109,20 +79,22 @@ class Shop:
     def __init__(self, net: Topology, tap: Tap, keys: Path, *, anonymous: bool) -> None:
         self.net = net
         self.gateway = net.add("gateway", forwarding=True)
-        own = identity(keys, "orders", "billing")
+        own = identity_files(keys, "orders", "billing")
         if anonymous:
             own = {"peers": own["peers"]}
         self.orders = net.add("orders", databases=["orders"], settings={"databases.orders": own})
-        known = identity(keys, "billing", *([] if anonymous else ["orders"]))
+        known = identity_files(keys, "billing", *([] if anonymous else ["orders"]))
         self.billing = net.add("billing", databases=["billing"], settings={"databases.billing": known})
         tap.lead_to(self.gateway)
         through = f"tcp://127.0.0.1:{tap.port}"
-        net.script("gateway", "msdb", route(BILLING, self.billing.address) + route(ORDERS, self.orders.address))
+        net.script(
+            "gateway", "msdb", route("to", BILLING, self.billing.address) + route("back", ORDERS, self.orders.address)
+        )
         binding = f"CREATE REMOTE SERVICE BINDING ToBilling TO SERVICE '{BILLING}' WITH USER = [billing]"
         binding += ", ANONYMOUS = ON;\n" if anonymous else ";\n"
-        net.script("orders", "orders", service(ORDERS) + route(BILLING, through) + binding)
+        net.script("orders", "orders", service(ORDERS) + route("to", BILLING, through) + binding)
         grant = f"GRANT SEND ON SERVICE::[{BILLING}] TO [{'public' if anonymous else 'CN=orders'}];\n"
-        net.script("billing", "billing", service(BILLING) + route(ORDERS, through) + grant)
+        net.script("billing", "billing", service(BILLING) + route("back", ORDERS, through) + grant)
         net.start()
 
     def receive(self, daemon: Daemon, name: str, count: int) -> list[bytes]:
@@ -138,7 +110,7 @@ class Shop:
                             message.dialog.send(b"answer to " + bytes(message.body))
                 return len(bodies) >= count
 
-            wait_for(is_all_there, seconds=SECONDS, what=f"{count} messages")
+            wait_for(is_all_there, seconds=PATIENCE, what=f"{count} messages")
         return bodies
 
 
@@ -181,48 +153,17 @@ def test_sealed_dialog_crosses_a_gateway_that_reads_nothing_and_outlives_every_r
         assert at_billing["security_desc"].endswith("), full")
 
 
-def test_a_dialog_that_can_never_be_sealed_fails_and_says_why(net: Topology, tmp_path: Path) -> None:
-    own = identity(tmp_path / "keys", "orders")
-    orders = net.add("orders", databases=["orders"], settings={"databases.orders": own})
-    far = "ADDRESS = 'tcp://127.0.0.1:1'"
-    routes = f"CREATE ROUTE Everything WITH {far};\n"
-    binding = f"CREATE REMOTE SERVICE BINDING ToBilling TO SERVICE '{BILLING}' WITH USER = [billing];\n"
-    net.script("orders", "orders", service(ORDERS) + routes + binding)
-    net.start()
-    with closing(orders.connect("orders")) as db:
-        with db:
-            unbound = broker.begin_dialog(db, from_service=ORDERS, to_service="//shop/Unbound")
-            unbound.send(b"1")
-            bound = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
-            bound.send(b"2")
-            clear = broker.begin_dialog(db, from_service=ORDERS, to_service="//shop/Clear", encryption=False)
-            clear.send(b"3")
-        wait_for(lambda: unbound.state == "ER", seconds=SECONDS, what="an error")
-        with db:
-            (message,) = broker.receive(db, queue="Inbox", top=1)
-
-        def are_waiting() -> bool:
-            return all("tcp://127.0.0.1:1" in one.transmission_status for one in (bound, clear))
-
-        wait_for(are_waiting, seconds=SECONDS, what="what they wait for")
-
-    assert b"<Code>-9727</Code>" in bytes(message.body)
-    assert b"CREATE REMOTE SERVICE BINDING" in bytes(message.body)
-    rows = orders.query("SELECT far_service, security_desc FROM orders.sys.conversation_endpoints")
-    assert "in clear: no remote service binding for //shop/Clear" in {row["security_desc"] for row in rows}
-
-
 def test_a_dialog_waits_for_the_certificates_of_both_sides_and_goes_on_when_they_are_there(
     net: Topology, tmp_path: Path
 ) -> None:
     """The initiator's daemon knows whom to seal to, and the target's whom to believe, without a restart."""
     keys = tmp_path / "keys"
-    orders = net.add("orders", databases=["orders"], settings={"databases.orders": identity(keys, "orders")})
-    billing = net.add("billing", databases=["billing"], settings={"databases.billing": identity(keys, "billing")})
+    orders = net.add("orders", databases=["orders"], settings={"databases.orders": identity_files(keys, "orders")})
+    billing = net.add("billing", databases=["billing"], settings={"databases.billing": identity_files(keys, "billing")})
     binding = f"CREATE REMOTE SERVICE BINDING ToBilling TO SERVICE '{BILLING}' WITH USER = [billing];\n"
     grant = f"GRANT SEND ON SERVICE::[{BILLING}] TO [CN=orders];\n"
-    net.script("orders", "orders", service(ORDERS) + route(BILLING, billing.address) + binding)
-    net.script("billing", "billing", service(BILLING) + route(ORDERS, orders.address) + grant)
+    net.script("orders", "orders", service(ORDERS) + route("to", BILLING, billing.address) + binding)
+    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, orders.address) + grant)
     net.start()
 
     with closing(orders.connect("orders")) as db, closing(billing.connect("billing")) as far:
@@ -230,45 +171,16 @@ def test_a_dialog_waits_for_the_certificates_of_both_sides_and_goes_on_when_they
             dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
             dialog.send(b"text")
         missing = "cannot be sealed: no certificate of billing is among the peers of this database"
-        wait_for(lambda: missing in dialog.transmission_status, seconds=SECONDS, what="what is missing")
+        wait_for(lambda: missing in dialog.transmission_status, seconds=PATIENCE, what="what is missing")
         (keys / "orders-peer-billing.pem").write_bytes(issued("billing").certificate_pem)
-        wait_for(lambda: "11229" in billing.last_words(), seconds=SECONDS, what="a frame that is refused")
+        wait_for(lambda: "11229" in billing.last_words(), seconds=PATIENCE, what="a frame that is refused")
         (keys / "billing-peer-orders.pem").write_bytes(issued("orders").certificate_pem)
 
         def arrived() -> list[bytes]:
             with far:
                 return [bytes(one.body) for one in broker.receive(far, queue="Inbox", top=1, wait=1)]
 
-        assert [b"text"] == wait_for(arrived, seconds=SECONDS, what="the message")
-
-
-def test_a_dialog_within_one_instance_needs_no_binding_and_no_permission(net: Topology, tmp_path: Path) -> None:
-    """Also where both databases have certificates, and encryption is on therefore."""
-    keys = tmp_path / "keys"
-    both = {f"databases.{name}": identity(keys, name) for name in ("orders", "billing")}
-    shop = net.add("shop", databases=["orders", "billing"], settings=both)
-    net.script("shop", "orders", service(ORDERS))
-    net.script("shop", "billing", service(BILLING))
-    net.start()
-
-    with closing(shop.connect("orders")) as db, closing(shop.connect("billing")) as far:
-        with db:
-            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
-            dialog.send(b"text")
-
-        def answered() -> list[bytes]:
-            with far:
-                for message in broker.receive(far, queue="Inbox", top=1):
-                    message.dialog.send(b"answer")
-            with db:
-                return [bytes(one.body) for one in broker.receive(db, queue="Inbox", top=1)]
-
-        assert [b"answer"] == wait_for(answered, seconds=SECONDS, what="the answer")
-    (here,) = shop.query("SELECT security_desc FROM orders.sys.conversation_endpoints")
-    (there,) = shop.query("SELECT security_desc FROM billing.sys.conversation_endpoints")
-    what = "in clear within this instance, which it may not leave: no remote service binding for //shop/Billing"
-    assert what == here["security_desc"]
-    assert "in clear: it began within this instance" == there["security_desc"]
+        assert [b"text"] == wait_for(arrived, seconds=PATIENCE, what="the message")
 
 
 @pytest.mark.parametrize("anonymous", [False, True], ids=["full", "anonymous"])
@@ -277,7 +189,7 @@ def test_a_dialog_that_began_within_one_instance_is_sealed_when_one_of_its_datab
 ) -> None:
     """As the binding of its initiator says."""
     keys = tmp_path / "keys"
-    orders, billing = identity(keys, "orders", "billing"), identity(keys, "billing", "orders")
+    orders, billing = identity_files(keys, "orders", "billing"), identity_files(keys, "billing", "orders")
     binding = f"CREATE REMOTE SERVICE BINDING B TO SERVICE '{BILLING}' WITH USER = [billing], ANONYMOUS = "
     shop = net.add(
         "shop", databases=["orders", "billing"], settings={"databases.orders": orders, "databases.billing": billing}
@@ -289,7 +201,7 @@ def test_a_dialog_that_began_within_one_instance_is_sealed_when_one_of_its_datab
         with db:
             dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
             dialog.send(b"within the instance")
-        assert wait_for(lambda: len(broker.receive(far, queue="Inbox")) == 1, seconds=SECONDS, what="the message")
+        assert wait_for(lambda: len(broker.receive(far, queue="Inbox")) == 1, seconds=PATIENCE, what="the message")
         far.commit()
 
     shop.stop()
@@ -297,8 +209,8 @@ def test_a_dialog_that_began_within_one_instance_is_sealed_when_one_of_its_datab
     there = net.add("there", databases=["billing"], settings={"databases.billing": billing})
     for daemon, name in ((here, "orders"), (there, "billing")):
         (shop.directory / f"{name}.db").rename(daemon.directory / f"{name}.db")
-    net.script("here", "orders", route(BILLING, there.address))
-    net.script("there", "billing", route(ORDERS, here.address))
+    net.script("here", "orders", route("to", BILLING, there.address))
+    net.script("there", "billing", route("back", ORDERS, here.address))
     for daemon in (here, there):
         daemon.start()
     with closing(here.connect("orders")) as db, closing(there.connect("billing")) as far:
@@ -314,6 +226,6 @@ def test_a_dialog_that_began_within_one_instance_is_sealed_when_one_of_its_datab
             with db:
                 return [bytes(one.body) for one in broker.receive(db, queue="Inbox")]
 
-        assert [b"answer to between two"] == wait_for(answered, seconds=SECONDS, what="the answer")
+        assert [b"answer to between two"] == wait_for(answered, seconds=PATIENCE, what="the answer")
     (row,) = there.query("SELECT security_desc FROM billing.sys.conversation_endpoints")
     assert row["security_desc"].startswith("sealed to whoever began it" if anonymous else "sealed to CN=orders")

@@ -76,25 +76,6 @@ def test_statements_are_typed_completed_answered_and_kept(daemon: Daemon, histor
     assert 0o600 == stat.S_IMODE(kept.stat().st_mode)
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("SELECT * FROM Or" + TAB, "FROM OrdersQueue"),
-        ("DROP ROUTE F" + TAB, "DROP ROUTE Far"),
-        ("CREATE ROUTE x WITH SERVICE_NAME = '//shop/F" + TAB, "'//shop/Far"),
-        ("USE ord" + TAB, "USE orders"),
-    ],
-)
-def test_names_that_live_in_the_instance_are_completed(
-    daemon: Daemon, history: dict[str, str], typed: str, completed: str
-) -> None:
-    with terminal(["sql", *socket_of(daemon)], environ=history) as shell:
-        shell.expect(PROMPT)
-        shell.type(typed)
-
-        shell.expect(completed)
-
-
 def test_ctrl_c_cancels_the_statement_here_and_in_the_daemon(daemon: Daemon, history: dict[str, str]) -> None:
     """One after another, more than the daemon has threads for."""
     with terminal(["sql", *socket_of(daemon)], environ=history) as shell:
@@ -138,14 +119,3 @@ def test_watching_fills_the_screen_and_goes_on_when_the_daemon_is_back(daemon: D
         assert 0 == screen.end()
 
     assert screen.written.endswith("\x1b[?1049l")  # the screen is left as it was
-
-
-def test_top_is_the_same_also_without_colour(daemon: Daemon) -> None:
-    with terminal(["top", *socket_of(daemon)], columns=80, rows=40, environ={"NO_COLOR": "1"}) as screen:
-        screen.expect("only ready")
-        screen.expect("ledger")
-        screen.type(CONTROL_C)
-
-        assert 0 == screen.end()
-
-    assert "\x1b[3" not in screen.written.replace("\x1b[3J", "")

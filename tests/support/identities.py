@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from broker.security.identity import KnownPeers, OwnIdentity, Signing, parse_own, parse_peers
 from broker.security.issue import CertificateSubject, Issued, Validity, issue_database
@@ -39,3 +41,17 @@ def signing(name: str) -> Signing:
 def credentials(name: str | None, *known: str) -> DialogCredentials:
     """A database that is this one, or nobody, and knows those."""
     return DialogCredentials(None if name is None else own(name), KnownPeers(map(signing, known)))
+
+
+def identity_files(directory: Path, name: str, *peers: str) -> dict[str, Any]:
+    """Settings of a database that is this one and knows those, with their files."""
+    directory.mkdir(exist_ok=True)
+    (directory / f"{name}.pem").write_bytes(issued(name).certificate_pem)
+    (directory / f"{name}.key").write_bytes(issued(name).key_pem)
+    for peer in peers:
+        (directory / f"{name}-peer-{peer}.pem").write_bytes(issued(peer).certificate_pem)
+    return {
+        "certificate": str(directory / f"{name}.pem"),
+        "private_key": str(directory / f"{name}.key"),
+        "peers": [str(directory / f"{name}-peer-*.pem")],
+    }

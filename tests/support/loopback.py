@@ -1,19 +1,23 @@
-"""Instances and raw neighbours on real sockets of 127.0.0.1, without a daemon around them."""
+"""Instances and raw neighbours on real sockets of 127.0.0.1, and what scenes do with daemons there."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
+import sqlite3
 import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+import broker
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.pool import Limits
@@ -40,6 +44,7 @@ from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from examples.demo.topology import Daemon, Topology, wait_for
 
 SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
 HERE = b"h" * 16
@@ -284,3 +289,99 @@ async def accepted(port: socket.socket) -> AsyncIterator[Raw]:
 def answer_unknown(probe: Probe) -> ProbeReply:
     """A PROBE_REPLY that claims nothing."""
     return ProbeReply(id=probe.id, broker_instance=probe.broker_instance)
+
+
+# --- daemons as processes: an initiator, a target and what is between them ---
+
+ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
+PATIENCE = 60.0
+
+
+def service(name: str, more: str = "") -> str:
+    """Statements for a queue Inbox and a service on it."""
+    return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox{more};\n"
+
+
+def route(name: str, to: str, address: str, more: str = "") -> str:
+    """The statement for a route."""
+    return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}'{more};\n"
+
+
+def shop(net: Topology, **gateway: Any) -> tuple[Daemon, Daemon, Daemon]:
+    """A gateway, an initiator and a target, with routes there and back; not started."""
+    middle = net.add("gateway", forwarding=True, settings=gateway)
+    orders = net.add("orders", databases=["orders"])
+    billing = net.add("billing", databases=["billing"])
+    net.script("gateway", "msdb", route("to", BILLING, billing.address) + route("back", ORDERS, orders.address))
+    net.script("orders", "orders", service(ORDERS) + route("to", BILLING, middle.address))
+    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, middle.address))
+    return middle, orders, billing
+
+
+def long_shop(net: Topology, settings: Mapping[str, Mapping[str, Any]], **own: str) -> tuple[Daemon, Daemon]:
+    """As `shop`, with the gateways east and west one behind the other; `own` adds to the scripts of its ends."""
+    shared = {key: value for key, value in settings.items() if not key.startswith("databases.")}
+    east, west = [net.add(name, forwarding=True, settings=shared) for name in ("east", "west")]
+    ends = []
+    for name, here, far, hop in (("orders", ORDERS, BILLING, east), ("billing", BILLING, ORDERS, west)):
+        database = f"databases.{name}"
+        ends.append(net.add(name, databases=[name], settings={**shared, database: settings.get(database, {})}))
+        net.script(name, name, service(here) + route("out", far, hop.address) + own.get(name, ""))
+    net.script("east", "msdb", route("ToWest", BILLING, west.address) + route("Home", ORDERS, ends[0].address))
+    net.script("west", "msdb", route("ToBilling", BILLING, ends[1].address) + route("Back", ORDERS, east.address))
+    return ends[0], ends[1]
+
+
+def file_of(daemon: Daemon | Path) -> Path:
+    """The file of a daemon's database, which is called like the daemon; or the file that is given."""
+    return daemon if isinstance(daemon, Path) else daemon.directory / f"{daemon.name}.db"
+
+
+def send(daemon: Daemon | Path, *bodies: str | bytes, to: str = BILLING, **more: Any) -> broker.Dialog:
+    """From the service Orders, in a dialog of its own."""
+    with closing(sqlite3.connect(file_of(daemon), timeout=PATIENCE)) as db, db:
+        dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=to, **more)
+        for body in bodies:
+            dialog.send(body)
+    return dialog
+
+
+def receive_bytes(daemon: Daemon | Path, count: int, answer: str = "", queue: str = "Inbox") -> list[bytes]:
+    """The bodies of so many messages, each batch in a transaction of its own; the last one is answered, if at all."""
+    bodies: list[bytes] = []
+    with closing(sqlite3.connect(file_of(daemon), timeout=PATIENCE)) as db:
+        while len(bodies) < count:
+            with db:
+                messages = broker.receive(db, queue=queue, top=100, wait=PATIENCE)
+                bodies += [message.body for message in messages]
+                if answer and len(bodies) >= count:
+                    messages[-1].dialog.send(answer)
+            assert messages, f"only {len(bodies)} of {count} came"
+    return bodies
+
+
+def receive(daemon: Daemon | Path, count: int, answer: str = "") -> list[str]:
+    """As `receive_bytes`, as text."""
+    return [body.decode() for body in receive_bytes(daemon, count, answer)]
+
+
+def statuses(daemon: Daemon) -> list[str]:
+    """What the transmission queue of a daemon says of each message that waits."""
+    rows = daemon.query("SELECT transmission_status FROM sys.transmission_queue", daemon.name)
+    return [str(row["transmission_status"]) for row in rows]
+
+
+def wait_status(daemon: Daemon, words: str) -> None:
+    """Until a message that waits says this."""
+    wait_for(lambda: words in " ".join(statuses(daemon)), seconds=PATIENCE, what=f"{words!r} as status")
+
+
+def wait_acknowledged(daemon: Daemon) -> None:
+    """Until nothing waits any more."""
+    wait_for(lambda: not statuses(daemon), seconds=PATIENCE, what="all acknowledgements")
+
+
+def get(daemon: Daemon, path: str) -> str:
+    """What its observe port answers."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{daemon.observe_port}{path}", timeout=PATIENCE) as response:
+        return str(response.read(), "utf-8")

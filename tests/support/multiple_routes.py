@@ -60,15 +60,6 @@ CREATE ROUTE [ForwardingRoute] WITH SERVICE_NAME = 'TargetService', BROKER_INSTA
 CREATE ROUTE [ForwardingReturnRoute] WITH SERVICE_NAME = 'InitiatorService', BROKER_INSTANCE = 'DatabaseA', ADDRESS = 'tcp://ServerA:4022';
 """
 
-# --- Putting it all together: DatabaseA. The other servers have the scripts above, with the names of their side. ---
-
-ALL_TOGETHER = """
-CREATE ROUTE [LoadBal1Fwd1] WITH SERVICE_NAME = 'TargetService', BROKER_INSTANCE = 'DatabaseB', ADDRESS = 'tcp://GatewayA:4022';
-CREATE ROUTE [LoadBal1Fwd2] WITH SERVICE_NAME = 'TargetService', BROKER_INSTANCE = 'DatabaseB', ADDRESS = 'tcp://GatewayB:4022';
-CREATE ROUTE [LoadBal2Fwd1] WITH SERVICE_NAME = 'TargetService', BROKER_INSTANCE = 'DatabaseC', ADDRESS = 'tcp://GatewayC:4022';
-CREATE ROUTE [LoadBal2Fwd2] WITH SERVICE_NAME = 'TargetService', BROKER_INSTANCE = 'DatabaseC', ADDRESS = 'tcp://GatewayD:4022';
-"""
-
 # "If you followed the recommended practices and dropped the default routes"
 NO_DEFAULT_ROUTE = "DROP ROUTE AutoCreatedLocal;\n"
 
@@ -103,18 +94,6 @@ def as_here(net: Topology, script: str) -> str:
 def without_broker_instance(script: str, database: str) -> str:
     """The same routes by service name only: "you may omit the BROKER_INSTANCE part"."""
     return script.replace(f"BROKER_INSTANCE = '{database}', ", "")
-
-
-def of_server_c(script: str) -> str:
-    """A script of ServerB's side as ServerC's side needs it: behind GatewayC and GatewayD."""
-    for one, other in (
-        ("DatabaseB", "DatabaseC"),
-        ("ServerB", "ServerC"),
-        ("GatewayB", "GatewayD"),
-        ("GatewayA", "GatewayC"),
-    ):
-        script = script.replace(one, other)
-    return script
 
 
 class Application:
