@@ -33,7 +33,6 @@ from tests.chaos.history import Entry, What
 from tests.chaos.job import Orders
 from tests.chaos.judge import judge
 from tests.chaos.path import Paths
-from tests.chaos.possession import Possessions
 from tests.chaos.progress import Progress
 from tests.chaos.stuck import describe
 from tests.chaos.verdict import Circumstances, Span
@@ -89,7 +88,6 @@ class Campaign:
         self._judged = Judged()
         self._paths = Paths(fleet)
         self._accounts = Accounts(fleet)
-        self._possessions = Possessions(fleet)
         self._logs = DaemonLogs(
             [daemon.log for daemon in fleet.daemons.values()],
             [fleet.directory / "applications" / f"{name}.log" for name in fleet.applications],
@@ -117,7 +115,7 @@ class Campaign:
         found += self._logs.unexpected({})
         for name in self.fleet.names:
             found += journal_faults(journal_of(self.fleet, name), is_used=name not in STOCK)  # a mirror has none
-        return [*found, *self._accounts.journal_faults(), *self._accounts.twice(), *self._possessions.grown()]
+        return [*found, *self._accounts.journal_faults(), *self._accounts.twice()]
 
     def _phase(self, name: str, names: Sequence[str]) -> Report:
         self._phases += 1
@@ -149,7 +147,6 @@ class Campaign:
         self._accounts.add(self._judge(phase, faults, report, is_over=is_over), befallen)
         if not report.wrong:
             report.wrong += self._accounts.ledger_faults()
-            self._possessions.look()
         report.wrong += self._logs.unexpected(befallen)
         self.fleet.traffic.sample()
         report.dialogs, report.messages = progress.dialogs, progress.messages

@@ -61,7 +61,7 @@ def test_wrong_file_or_option_is_one_message(tmp_path: Path, arguments: list[str
 def test_disk_that_takes_nothing_is_told(tmp_path: Path, options: str) -> None:
     where = tmp_path / "disk"
     where.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", options, "none", where]
+    mount = ["mount", "-t", "tmpfs", "-o", options, "none", str(where)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("only root may mount a file system")
     try:

@@ -16,15 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.client.dialog import Dialog
-from broker.dialog.transmitter import DialogTuning
 from tests.simulation.command_pair import LOOK_SECONDS, Arbiter, CommandInstance, MovingApplication
 from tests.simulation.command_stall import Stall, StallingLoop, StallingStore
 from tests.simulation.command_story import CommandStory
 from tests.simulation.instance import Instance, Part
 from tests.simulation.joined_blows import Blows
-from tests.simulation.joined_play import Outcome, Stage, perform
+from tests.simulation.joined_play import Stage, perform
 from tests.simulation.joined_story import PARTNERS
 from tests.simulation.joined_watch import Belief
+from tests.simulation.performance import Outcome, failing_store
 from tests.simulation.story import Blow
 
 TURN_SECONDS = 3.0  # within which a turn to be stopped in has to come
@@ -51,10 +51,8 @@ class CommandStage(Stage):
     ) -> None:
         self.files = {name: directory / name / "bank.db" for name in PARTNERS}
         super().__init__(story, loop, chance, directory, outcome)
-        self.store = type("_Store", (StallingStore,), {"loop": loop})
-        self.store.chance, self.store.failure = chance, 0.0
+        self.store = failing_store(chance, StallingStore, loop=loop)
         self.around = replace(self.around, store=self.store)
-        assert isinstance(self.around.settings, DialogTuning)
         plain = self.applications["bank"]
         plain.db.close()
         self.bank = MovingApplication("bank", self.files[PARTNERS[0]], chance, self.note)
@@ -86,31 +84,31 @@ class CommandStage(Stage):
                 self.loop.stall.go_on()
             assert self.arbiter.problems == [], self.arbiter.problems[0]
 
-    def _clear_up(self) -> None:
-        super()._clear_up()
+    def clear_up(self) -> None:
+        super().clear_up()
         self.arbiter.is_mute, self.arbiter.answer = False, 0.01
 
-    async def _settle(self, dialogs: list[Dialog]) -> None:
+    async def settle(self, dialogs: list[Dialog]) -> None:
         """Answers that are on their way still come late, and the principal may lapse once more."""
         await asyncio.sleep(AFTERMATH * self.arbiter.story.hold)
-        await super()._settle(dialogs)
+        await super().settle(dialogs)
 
-    def _is_quiet(self) -> bool:
-        return not self.bank.is_away and super()._is_quiet()
+    def is_quiet(self) -> bool:
+        return not self.bank.is_away and super().is_quiet()
 
-    def _is_known(self) -> bool:
+    def is_known(self) -> bool:
         principal = self.blows.maybe_principal()
-        return principal is not None and principal.part.name == self.arbiter.named and super()._is_known()
+        return principal is not None and principal.part.name == self.arbiter.named and super().is_known()
 
-    def _check(self, dialogs: list[Dialog]) -> None:
+    def check(self, dialogs: list[Dialog]) -> None:
         failed = [name for name, one in self.applications.items() for side in one.sides.values() if side.has_failed]
         assert failed == [], f"a dialog has failed at {failed[0]}, and nobody has ended any with an error"
-        super()._check(dialogs)
+        super().check(dialogs)
 
-    def _tell_what_is_left(self) -> None:
+    def tell_what_is_left(self) -> None:
         if self.bank.is_away:
             self.bank.enter(self.files[self.arbiter.last])
-        super()._tell_what_is_left()
+        super().tell_what_is_left()
 
 
 class CommandBlows(Blows):

@@ -1,9 +1,8 @@
 """
 Play a story: two real databases, real endpoints and forwarders, a network that is played, one virtual clock.
 
-While the story runs, the ledger of a database is checked after every turn of its writer. When it has been told, the
-weather clears, and then everything that was promised must come true: each direction of each dialog was delivered once
-and in order, both sides know that it is over, nothing is left in the files or in memory, and nobody sends any more.
+While the story runs, the ledger of a database is checked after every turn of its writer. At its end the weather clears,
+and everything that was promised must come true (`performance`).
 """
 
 from __future__ import annotations
@@ -12,48 +11,19 @@ import asyncio
 import random
 import tempfile
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import structlog
 
-from broker.client.dialog import Dialog, begin_dialog
-from broker.conversation.frames import Travel
-from broker.conversation.window import Backoff
-from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
-from broker.store.sqlite.inspect import read_balance
-from tests.simulation.application import Application, Side, carry_out, keep_reading
-from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
-from tests.simulation.story import DAY, SIDES, Blow, Story
-from tests.simulation.watched_store import WatchedStore
+from tests.simulation.application import Application
+from tests.simulation.performance import Outcome, Performance, failing_store, place, tuning
+from tests.simulation.story import SIDES, Blow, Story
 from tests.support.network import Network, Node, Weather
 from tests.support.virtual_time import VirtualLoop, run_virtually
-
-QUIET_SECONDS = 120.0  # virtual; within which everything has to be over once the weather is fine
-SILENCE_SECONDS = 3.0  # ... and so long nobody says anything afterwards
-FRAMES_FACTOR = 20  # frames sent for each that is needed, at most: above it somebody sends again and again
-FRAMES_MORE = 400  # ... and for what time-outs and acknowledgements of a story with few messages cost
-FAST_DIRECTORY = Path("/dev/shm")
-
-
-@dataclass
-class Outcome:
-    """
-    How it went.
-
-    Shape: `frames` that both databases sent, `needed` the least there can be; `history` in words; `nodes` and `sides`
-    as the story left them, `sides` by name and conversation id.
-    """
-
-    digest: int = 0
-    frames: int = 0
-    needed: int = 0
-    seconds: float = 0.0
-    history: list[str] = field(default_factory=list)
-    nodes: dict[str, Node] = field(default_factory=dict, repr=False)
-    sides: dict[str, dict[uuid.UUID, Side]] = field(default_factory=dict, repr=False)
 
 
 def play(story: Story, *, is_followed: bool = False) -> Outcome:
@@ -69,10 +39,8 @@ def play(story: Story, *, is_followed: bool = False) -> Outcome:
     def guid() -> uuid.UUID:
         return uuid.UUID(int=chance.getrandbits(128), version=4)
 
-    place = FAST_DIRECTORY if FAST_DIRECTORY.is_dir() else None
-
     async def main(loop: VirtualLoop) -> None:
-        with tempfile.TemporaryDirectory(dir=place) as directory, mock.patch("time.time", loop.wall_clock):
+        with tempfile.TemporaryDirectory(dir=place()) as directory, mock.patch("time.time", loop.wall_clock):
             await _Stage(story, loop, Path(directory), outcome, is_followed=is_followed).run()
 
     try:
@@ -84,80 +52,37 @@ def play(story: Story, *, is_followed: bool = False) -> Outcome:
     return outcome
 
 
-class _Stage:
+class _Stage(Performance):
     """One performance."""
+
+    look_seconds = 0.05
 
     def __init__(
         self, story: Story, loop: VirtualLoop, directory: Path, outcome: Outcome, *, is_followed: bool
     ) -> None:
-        self.story = story
-        self.outcome = outcome
-        self.loop = loop
-        settings = DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=story.fragment_size)
-        self.network = Network(loop, story.seed, settings)
+        self.network = Network(loop, story.seed, tuning(story.fragment_size))
+        super().__init__(story, loop, self.network.random, outcome)
+        self.fragment_size = story.fragment_size
         self.network.is_followed = is_followed
-        self.store: type[WatchedStore] = type("_Store", (WatchedStore,), {})
-        self.store.chance, self.store.failure = self.network.random, story.store_failure
-        self.network.store = self.store
-        self.is_settling = False
-        self._build(directory)
-        self.applications = {
-            name: Application(name, directory / f"{name}.db", self.network.random, self.note) for name in SIDES
-        }
-        outcome.nodes = self.network.nodes
-        outcome.sides = {name: application.sides for name, application in self.applications.items()}
-
-    def note(self, what: str) -> None:
-        """One line of the history."""
-        self.outcome.history.append(f"{self.loop.time():8.3f} {what}")
-
-    async def run(self) -> None:
-        """All of it."""
-        shop = self.applications["shop"]
-        self.network.weather = self.story.weather
-        dialogs = [
-            begin_dialog(shop.db, from_service="Orders", to_service="Billing", lifetime=lifetime)
-            for lifetime in self.story.lifetimes
-        ]
-        tasks = [asyncio.create_task(self._age()), *(asyncio.create_task(self._read(name)) for name in SIDES)]
-        blows = [asyncio.create_task(self._blow(blow)) for blow in self.story.blows]
-        try:
-            await carry_out(self.story.deeds, dialogs, self.applications)
-            await asyncio.gather(*blows)
-            self._clear_up()
-            await self._settle(dialogs)
-        except BaseException:
-            if self.is_settling:
-                self._tell_what_is_left()
-            raise
-        finally:
-            self.outcome.seconds = self.loop.time()
-            for task in [*tasks, *blows]:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, *blows, return_exceptions=True)
-            for node in self.network.nodes.values():
-                if node.is_up:
-                    node.crash()
-            for side in self.applications.values():
-                side.db.close()
-        for result in ended:
-            if isinstance(result, Exception):
-                raise result
-
-    def _build(self, directory: Path) -> None:
-        hops = [f"gateway{number}" for number in range(self.story.gateways)]
+        self.store = self.network.store = failing_store(self.chance)
+        self.store.failure = story.store_failure
+        hops = [f"gateway{number}" for number in range(story.gateways)]
         for name in hops:
             self.network.add(Node(self.network, name, [("Orders", "tcp://shop:4022"), ("Billing", "tcp://bank:4022")]))
         ends = (("shop", "Orders", "Billing", "bank"), ("bank", "Billing", "Orders", "shop"))
         for name, service, far_service, far in ends:
             ways = [(far_service, f"tcp://{hop}:4022") for hop in hops or [far]]
             self.network.add(Node(self.network, name, [(None, "LOCAL")], directory / f"{name}.db", service, ways))
+        for name in SIDES:
+            self.applications[name] = Application(name, directory / f"{name}.db", self.chance, self.note)
+        outcome.members = self.network.nodes
+        outcome.sides = {name: application.sides for name, application in self.applications.items()}
 
-    # --- what happens ---
+    def start(self) -> None:
+        self.network.weather = self.story.weather
 
-    async def _read(self, name: str) -> None:
-        habit = self.story.habits[name]
-        await keep_reading(self.applications[name], habit, self.network.random, lambda: self.is_settling)
+    def lasting(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._age()]
 
     async def _age(self) -> None:
         """Held frames grow old."""
@@ -166,7 +91,7 @@ class _Stage:
             for node in self.network.nodes.values():
                 node.forwarder.expire(self.loop.time())
 
-    async def _blow(self, blow: Blow) -> None:
+    async def strike(self, blow: Blow) -> None:
         await asyncio.sleep(blow.at)
         network, near, far = self.network, self.network.nodes[blow.name], self.network.nodes[blow.other]
         self.note(f"{blow.what} {blow.name} {blow.other} for {blow.seconds} s")
@@ -188,47 +113,23 @@ class _Stage:
             await asyncio.sleep(blow.seconds)
             network.severed -= pairs
 
-    # --- what must have become of it ---
+    def part(self) -> None:
+        for node in self.network.nodes.values():
+            if node.is_up:
+                node.crash()
 
-    def _clear_up(self) -> None:
-        self.note("the weather clears")
+    def get_well(self) -> None:
         self.network.weather = Weather()
         self.network.severed.clear()
-        self.store.failure = 0.0
-        self.is_settling = True
 
-    async def _settle(self, dialogs: list[Dialog]) -> None:
-        open_ones = list(dialogs)
-
-        def is_ended() -> bool:
-            for dialog in list(open_ones):
-                if maybe_end(self.applications, dialog):
-                    open_ones.remove(dialog)
-            return not open_ones
-
-        await self.network.until(is_ended, seconds=QUIET_SECONDS)
-        await self.network.until(self._is_quiet, seconds=QUIET_SECONDS)
-        await asyncio.sleep(0.5)
-        self.outcome.digest = self.network.digest
-        await asyncio.sleep(SILENCE_SECONDS)
-        self._check(dialogs)
-
-    def _is_quiet(self) -> bool:
-        is_empty = is_nothing_left(self.applications)
+    def is_sending(self) -> bool:
         nodes = [self.network.nodes[name] for name in SIDES]
-        return is_empty and not any(node.endpoint and node.endpoint.transmitter.senders for node in nodes)
+        return any(node.endpoint and node.endpoint.transmitter.senders for node in nodes)
 
-    def _check(self, dialogs: list[Dialog]) -> None:
-        assert self.outcome.digest == self.network.digest, "somebody still sends when all is over"
-        for number, dialog in enumerate(dialogs):
-            ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
-            has_failed = ours.has_failed or theirs.has_failed or self.story.lifetimes[number] < DAY
-            check_direction(f"dialog {number}, shop to bank", ours, theirs, has_failed=has_failed)
-            check_direction(f"dialog {number}, bank to shop", theirs, ours, has_failed=has_failed)
-        assert len(self.applications["bank"].sides) <= len(dialogs), "the bank knows more dialogs than were begun"
-        for side in self.applications.values():
-            balance = read_balance(side.db)
-            assert (balance.unaccounted, balance.held) == (0, 0), balance
+    def said(self) -> int:
+        return self.network.digest
+
+    def check_rest(self) -> int:
         for node in self.network.nodes.values():
             assert node.forwarder.unaccounted == 0, f"{node.name}: frames unaccounted for"
             if node.endpoint is not None:
@@ -236,17 +137,9 @@ class _Stage:
                 assert node.endpoint.problem == ""
                 assert (transmitter._budget.loaded_bytes, node.endpoint._acks.pending) == (0, {})
                 assert Disposition.MALFORMED not in node.endpoint.dropped
-        self._count()
+        return sum(self.network.carried[name] for name in SIDES)
 
-    def _count(self) -> None:
-        fragments = fragments_needed(self.applications, self.story.fragment_size)
-        self.outcome.needed = fragments
-        self.outcome.frames = sum(self.network.carried[name] for name in SIDES)
-        assert self.outcome.frames <= FRAMES_FACTOR * fragments + FRAMES_MORE, (self.outcome.frames, fragments)
-
-    def _tell_what_is_left(self) -> None:
-        for line in rows_left(self.applications):
-            self.note(line)
+    def tell_rest(self) -> None:
         for name in SIDES:
             endpoint = self.network.nodes[name].endpoint
             if endpoint is not None:

@@ -25,9 +25,6 @@ from typing import Any
 import structlog
 
 from broker.client.dialog import begin_dialog
-from broker.conversation.frames import Travel
-from broker.conversation.window import Backoff
-from broker.dialog.transmitter import DialogTuning
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.inspect import read_balance
 from broker.store.sqlite.transaction import epoch
@@ -35,20 +32,30 @@ from tests.simulation.application import keep_reading
 from tests.simulation.ending import fragments_needed, is_nothing_left, maybe_end
 from tests.simulation.instance import Instance, Surroundings
 from tests.simulation.joined_blows import Blows
-from tests.simulation.joined_play import FAST_DIRECTORY, stand_in
+from tests.simulation.joined_play import stand_in
 from tests.simulation.machine import MachineLoop, Net, Road
-from tests.simulation.play import FRAMES_FACTOR, FRAMES_MORE
+from tests.simulation.performance import (
+    FRAMES_FACTOR,
+    FRAMES_MORE,
+    QUIET_SECONDS,
+    SILENCE_SECONDS,
+    ended,
+    failing_store,
+    forget_tasks,
+    place,
+    raise_first,
+    tuning,
+)
 from tests.simulation.stored_judge import Clerk, Diary, FleetStore, FleetWatch, Said, Talk, counted, judge
 from tests.simulation.stored_parts import parts_of
 from tests.simulation.stored_plan import House, Plan
 from tests.simulation.story import DAY, Blow, Habit
+from tests.simulation.watched_store import WatchedStore
 from tests.support.dialog import open_database
 from tests.support.virtual_time import run_virtually
 
 POLL_SECONDS = 0.1  # at most between two looks for what applications have committed
-QUIET_SECONDS = 120.0  # virtual; within which everything has to be over once the network is whole
 LOOK_SECONDS = 0.5  # between two looks whether it is
-SILENCE_SECONDS = 3.0  # ... and so long nobody says anything afterwards
 JUDGE_SECONDS = 5.0  # between two judgements of what has come so far
 FRAGMENT_SIZE = 1000
 POOL_BYTES = 1 << 20
@@ -129,8 +136,7 @@ def play(plan: Plan, tell: Callable[[str], None] = lambda _: None) -> Outcome:
     random.seed(plan.seed)  # what the product leaves to chance
     try:
         with ExitStack() as stack:
-            place = FAST_DIRECTORY if FAST_DIRECTORY.is_dir() else None
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place)))
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place())))
             stand_in(stack, loop, chance, poll=POLL_SECONDS)
             stack.enter_context(structlog.testing.capture_logs([said]))
             run_virtually(main, loop)
@@ -167,17 +173,14 @@ class Fleet:
         self.watch = FleetWatch(self.instances, loop.time)
         self.is_settling = False
         self.ids: dict[str, uuid.UUID] = {}
-        self.stores: list[type[FleetStore]] = []
+        self.stores: list[type[WatchedStore]] = []
         self._build()
 
     def _build(self) -> None:
-        settings = DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=FRAGMENT_SIZE)
         around = {}
         for is_pair in (False, True):
-            store: type[FleetStore] = type("_Store", (FleetStore,), {})
-            store.chance, store.failure, store.problems = self.chance, 0.0, self.problems
-            self.stores.append(store)
-            around[is_pair] = Surroundings(self.net, self.chance, settings, store, POOL_BYTES)
+            self.stores.append(failing_store(self.chance, FleetStore, problems=self.problems))
+            around[is_pair] = Surroundings(self.net, self.chance, tuning(FRAGMENT_SIZE), self.stores[-1], POOL_BYTES)
         numbers = count(1)
         for house in self.plan.houses:
             own = self.ids[house.service] = uuid.UUID(int=self.chance.getrandbits(128), version=4)
@@ -214,13 +217,9 @@ class Fleet:
             self._look_for_trouble()
             raise
         finally:
-            for task in [*talking, *blows, *lasting]:
-                task.cancel()
-            ended = await asyncio.gather(*talking, *blows, *lasting, return_exceptions=True)
+            results = await ended([*talking, *blows, *lasting])
             self._part()
-        for result in ended:
-            if isinstance(result, Exception):
-                raise result
+        raise_first(results)
 
     def _strikes(self) -> list[Any]:
         by_house = {one.service: FleetBlows(one, self) for one in self.plan.houses if one.is_pair}
@@ -372,7 +371,4 @@ class Fleet:
                 instance.kill()
         for clerk in self.clerks.values():
             clerk.db.close()
-        for task in asyncio.all_tasks(self.loop):
-            if task is not asyncio.current_task():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                asyncio.tasks._unregister_task(task)
+        forget_tasks(self.loop)

@@ -180,20 +180,6 @@ async def test_lifetime_is_over_at_both_ends_a_minute_after_a_jump_that_stays(tm
         assert ConversationState.ERROR is state_of(dialog)
 
 
-@virtual_time
-async def test_lifetime_lasts_until_its_instant_comes_when_the_clock_went_back(tmp_path: Path) -> None:
-    async with played(tmp_path) as world:
-        dialog = world.begin(lifetime=20)
-        dialog.send(b"a")
-        await world.received(world.bank, 1)
-
-        await world.jump((-DAY,), pause=30.0)
-        assert ConversationState.CONVERSING is state_of(dialog)
-
-        await world.jump((DAY,), pause=SETTLE_SECONDS + 2 * MAINTENANCE_SECONDS)
-        assert ConversationState.ERROR is state_of(dialog)
-
-
 # --- conversation timers --------------------------------------------------------------------------------------------
 
 
@@ -219,16 +205,6 @@ async def test_timer_fires_once_and_not_before_the_clock_is_believed(
         assert timer.is_timer
         assert after <= loop.time() - begun <= after + 2 * MAINTENANCE_SECONDS
         await asyncio.sleep(SETTLE_SECONDS)
-        assert [] == receive(world.shop, queue=QUEUE)
-
-
-@virtual_time
-async def test_timer_waits_for_its_instant_when_the_clock_went_back(tmp_path: Path) -> None:
-    async with played(tmp_path) as world:
-        world.begin(lifetime=3 * DAY).set_timer(5)
-
-        await world.jump((-DAY,), pause=20.0)
-
         assert [] == receive(world.shop, queue=QUEUE)
 
 
@@ -269,15 +245,3 @@ async def test_late_copy_of_a_message_is_known_after_a_jump(tmp_path: Path, jump
         assert {Disposition.DUPLICATE: 1} == dict(world.endpoint("bank").dropped)
         assert [] == receive(world.bank, queue=QUEUE)
         assert 1 == len(rows(world.bank, "SELECT 1 FROM broker_tombstone"))
-
-
-@virtual_time
-async def test_tombstone_is_not_removed_before_a_jump_is_believed(tmp_path: Path) -> None:
-    async with played(tmp_path) as world:
-        await ended(world)
-
-        await world.jump((365 * DAY,), pause=SETTLE_SECONDS - 1)
-        assert 1 == len(rows(world.bank, "SELECT 1 FROM broker_tombstone"))
-        await asyncio.sleep(1 + 2 * MAINTENANCE_SECONDS)
-
-        assert [] == rows(world.bank, "SELECT 1 FROM broker_tombstone")

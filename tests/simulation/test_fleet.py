@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 
 from tests.simulation.fleet import SMALL, distribution, draw, storm, storm_figures
@@ -26,14 +24,6 @@ def test_crowd_does_not_knock_in_step_and_is_back_within_the_longest_wait() -> N
     assert (0, True) == (figures["missing"], figures["seconds until all are back"] < 12.0)
     assert figures["fullest tenth of a second while away, times the mean"] < 5.0
     assert "<svg" in draw({"attempts by second": [1, 2], "attempts by second without spread": [3, 4]})
-
-
-def test_crowd_whose_waits_are_all_alike_is_seen_to_knock_in_step() -> None:
-    """The measure can fail: as it was before waits were shortened by chance."""
-    with mock.patch("broker.net.peer_table.SPREAD", 0.0):
-        figures = storm_figures(storm(SMALL))
-
-    assert figures["fullest tenth of a second while away, times the mean"] > 20.0
 
 
 def test_every_gateway_learns_of_a_failover() -> None:

@@ -11,7 +11,8 @@ from broker.flow import Disposition
 from broker.forwarding.ring import VisitRecord
 from broker.protocol.layout import CONVERSATION_AT, MESSAGE_ID_AT, Flag, FrameKind
 from tests.simulation.application import Side
-from tests.simulation.play import Outcome, play
+from tests.simulation.performance import Outcome
+from tests.simulation.play import play
 from tests.simulation.story import DAY, SIDES, Story, draw
 from tests.support.network import Node
 from tests.support.virtual_time import WALL_CLOCK
@@ -88,7 +89,7 @@ def check_sender(node: Node) -> None:
 
 def check_direction(story: Story, outcome: Outcome, near: str, far: str) -> int:
     """What was sent was delivered once and acknowledged, and is what the applications know; of how many dialogs."""
-    nodes, cut_short = outcome.nodes, set()
+    nodes, cut_short = outcome.members, set()
     sent = {place(record) for life in nodes[near].records for record in messages(left(life))}
     delivered = [
         record
@@ -131,7 +132,7 @@ def test_every_visit_is_told_once(seed: int) -> None:
 
     outcome = play(story, is_followed=True)
 
-    for name, node in outcome.nodes.items():
+    for name, node in outcome.members.items():
         records = list(chain(*node.records))
         assert ids(node.carried) == told(left(records)), name
         arrived = [*left(records), *verdicts(records)] if node.path is None else verdicts(records)
@@ -151,7 +152,7 @@ def test_stories_are_followed_to_their_end_in_bad_weather() -> None:
     outcome = play(story, is_followed=True)
 
     assert check_direction(story, outcome, *SIDES) == len(story.lifetimes)
-    records = list(chain(*outcome.nodes["bank"].records))
+    records = list(chain(*outcome.members["bank"].records))
     assert Disposition.DUPLICATE in {record.disposition for record in verdicts(records)}
 
 

@@ -9,9 +9,6 @@ single tests carry the marker. Properties are tried on fewer examples in the fas
 from __future__ import annotations
 
 import os
-from typing import Any
-
-import pytest
 
 IS_COMPLETE = os.environ.get("BROKER_TEST_ALL") == "1"
 EXAMPLES_MAX = 50  # of a property in the fast tier
@@ -57,7 +54,7 @@ LONG = (
     "spark/test_truth",
 )
 # Tests that break the product to see that the simulation notices, and tests of its own tools.
-LONG_NAMES = ("found_out", "made_smaller", "tells_the_same_story", "everything_that_can_happen")
+LONG_NAMES = ("found_out", "made_smaller", "tells_the_same_story")
 
 
 def is_long(path: str, name: str) -> bool:
@@ -68,8 +65,3 @@ def is_long(path: str, name: str) -> bool:
 def examples(count: int) -> int:
     """How many examples a property is tried on in this run, of `count` in a complete one."""
     return count if IS_COMPLETE else min(count, EXAMPLES_MAX)
-
-
-def stories(count: int, step: int) -> list[Any]:
-    """The first numbers of groups of `step` simulated stories, `count` in all; the fast tier has the first group."""
-    return [1, *(pytest.param(first, marks=pytest.mark.long) for first in range(1 + step, count + 1, step))]

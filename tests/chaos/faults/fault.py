@@ -133,3 +133,17 @@ class Fault(ABC):
             NoVictimError: one is not free.
         """
         return [self.take([name]) for name in names]
+
+
+class OnOne(Fault):
+    """A fault of one host, which may be any. Shape: `victim` its name; `of` what there, in words."""
+
+    of: ClassVar[str] = ""
+
+    def candidates(self) -> Iterable[str]:
+        """Hosts that it may befall."""
+        return self.fleet.names
+
+    def choose(self) -> str:
+        self.victim = self.take(self.candidates())
+        return f"{self.of}{self.victim}"

@@ -19,7 +19,6 @@ class _Partner(Fault):
     what: ClassVar[str]
 
     def choose(self) -> str:
-        """Both partners; which of them comes first, and the other one the second time."""
         self.take_all(STOCK)
         principal = self.fleet.principal
         self._troubled = self.dice.sample(STOCK, 2)
@@ -28,11 +27,9 @@ class _Partner(Fault):
         return f"{principal} hands over while {first} {self.what}, and back while {second} does"
 
     def begin(self) -> None:
-        """To the partner."""
         self.hand_over(self._troubled[0])
 
     def end(self) -> None:
-        """Back again."""
         self.hand_over(self._troubled[1])
 
     @abstractmethod
@@ -61,7 +58,6 @@ class FrozenPartner(_Partner):
 
     @property
     def hidden(self) -> list[tuple[float, float]]:
-        """While one of them stood still."""
         return self._still
 
     def _thaw(self, name: str, since: float) -> None:

@@ -22,12 +22,10 @@ class _Between(Fault):
     between: list[tuple[str, str]]
 
     def start(self) -> None:
-        """It begins, at this moment."""
         self._before = self._counts()
         super().start()
 
     def has_bitten(self) -> bool:
-        """Packets have met it; loopback, where there are none, has nothing to tell."""
         now = self._counts()
         return now is None or self._before is None or all(now[one] > self._before[one] for one in self.shows)
 
@@ -46,7 +44,6 @@ class _Way(_Between):
     """The ways between one gateway and one of its neighbours."""
 
     def choose(self) -> str:
-        """A gateway alone; the neighbour may have other troubles."""
         near = self.take(self.fleet.gateways)
         far = self.pick(self.fleet.neighbours(near), lambda far: self.fleet.traffic.between(near, far))
         self.ways = self.between = [(near, far)]
@@ -55,7 +52,6 @@ class _Way(_Between):
         return f"{one} to {other}"
 
     def end(self) -> None:
-        """As before."""
         self.fleet.network.mend(*self._ends)
 
 
@@ -66,19 +62,16 @@ class Partition(_Between):
     needs = frozenset({Ability.CUT})
 
     def choose(self) -> str:
-        """A gateway, and all its neighbours of one side."""
         self._gateway = self.take(self.fleet.gateways)
         self._part = self.dice.choice([INITIATORS, (BILLING, *STOCK, *PARCELS)])
         self.ways = self.between = [(self._gateway, name) for name in self._part]
         return f"{self._gateway} from {', '.join(self._part)}"
 
     def begin(self) -> None:
-        """Both ways."""
         hosts = self.fleet.network.hosts
         self.fleet.network.partition([hosts[self._gateway]], [hosts[name] for name in self._part])
 
     def end(self) -> None:
-        """One network again."""
         hosts = self.fleet.network.hosts
         for name in self._part:
             self.fleet.network.mend(hosts[self._gateway], hosts[name])
@@ -91,21 +84,18 @@ class Isolate(_Between):
     needs = frozenset({Ability.CUT})
 
     def choose(self) -> str:
-        """Any host."""
-        self._victim = self.take(self.fleet.names)
-        self.between = list(product([self._victim], self.fleet.neighbours(self._victim)))
-        return self._victim
+        self.victim = self.take(self.fleet.names)
+        self.between = list(product([self.victim], self.fleet.neighbours(self.victim)))
+        return self.victim
 
     def begin(self) -> None:
-        """Cut off from everybody."""
-        self.fleet.network.isolate(self.fleet.network.hosts[self._victim])
+        self.fleet.network.isolate(self.fleet.network.hosts[self.victim])
 
     def end(self) -> None:
-        """Everybody again."""
         hosts = self.fleet.network.hosts
         for name in self.fleet.names:
-            if name != self._victim:
-                self.fleet.network.mend(hosts[self._victim], hosts[name])
+            if name != self.victim:
+                self.fleet.network.mend(hosts[self.victim], hosts[name])
 
 
 class OneWay(_Way):
@@ -115,7 +105,6 @@ class OneWay(_Way):
     needs = frozenset({Ability.CUT})
 
     def begin(self) -> None:
-        """One way only."""
         self.fleet.network.cut(*self._ends, is_both_ways=False)
 
 
@@ -128,7 +117,6 @@ class Reset(_Way):
     TIMES = 8
 
     def begin(self) -> None:
-        """Again and again."""
         for _ in range(self.TIMES):
             self.fleet.network.reset(*self._ends)
             self.fleet.pause(self.dice.uniform(0.1, 0.6))
@@ -145,72 +133,38 @@ class _Everywhere(_Between):
     how: ClassVar[Impairment]
 
     def choose(self) -> str:
-        """A gateway."""
-        self._victim = self.take(self.fleet.gateways)
-        self.between = list(product([self._victim], self.fleet.neighbours(self._victim)))
-        return f"{self._victim}, all ways"
+        self.victim = self.take(self.fleet.gateways)
+        self.between = list(product([self.victim], self.fleet.neighbours(self.victim)))
+        return f"{self.victim}, all ways"
 
     def begin(self) -> None:
-        """All ways, both directions."""
         self._impair(self.how)
 
     def end(self) -> None:
-        """As before."""
         self._impair(Impairment())
 
     def _impair(self, how: Impairment) -> None:
         hosts = self.fleet.network.hosts
-        for name in self.fleet.neighbours(self._victim):
-            self.fleet.network.impair(hosts[self._victim], hosts[name], how, is_both_ways=True)
+        for name in self.fleet.neighbours(self.victim):
+            self.fleet.network.impair(hosts[self.victim], hosts[name], how, is_both_ways=True)
 
 
-class Delay(_Everywhere):
-    """Every packet takes 150 to 300 ms longer."""
-
-    name = "delay"
-    needs = frozenset({Ability.DELAY})
-    how = Impairment(delay=0.15, jitter=0.15)
+def _everywhere(name: str, needs: set[Ability], how: Impairment, *shows: str) -> type[_Everywhere]:
+    values = {"name": name, "needs": frozenset(needs), "how": how, "shows": shows or ("carried",)}
+    return type(name, (_Everywhere,), values)
 
 
-class Loss(_Everywhere):
-    """One packet of twenty is lost."""
-
-    name = "loss"
-    needs = frozenset({Ability.LOSS})
-    shows = ("lost",)
-    how = Impairment(loss=0.05)
-
-
-class Scramble(_Everywhere):
-    """One packet of ten is doubled, one of ten overtaken."""
-
-    name = "scramble"
-    needs = frozenset({Ability.DUPLICATION, Ability.REORDERING})
-    shows = ("duplicated", "reordered")
-    how = Impairment(duplication=0.1, reordering=0.1)
-
-
-class SlowLink(_Everywhere):
-    """32 KiB a second each way."""
-
-    name = "slow-link"
-    needs = frozenset({Ability.RATE})
-    how = Impairment(rate=32 * 1024)
-
-
-class SmallMtu(_Everywhere):
-    """Packets above 700 bytes do not pass, and their sender is told."""
-
-    name = "small-mtu"
-    needs = frozenset({Ability.MTU})
-    shows = ("too_large",)
-    how = Impairment(mtu=700, is_mtu_told=True)
-
-
-class BlackHole(_Everywhere):
-    """Packets above 700 bytes vanish."""
-
-    name = "mtu-black-hole"
-    needs = frozenset({Ability.MTU})
-    shows = ("too_large",)
-    how = Impairment(mtu=700)
+EVERYWHERE = (
+    _everywhere("delay", {Ability.DELAY}, Impairment(delay=0.15, jitter=0.15)),
+    _everywhere("loss", {Ability.LOSS}, Impairment(loss=0.05), "lost"),
+    _everywhere(
+        "scramble",
+        {Ability.DUPLICATION, Ability.REORDERING},
+        Impairment(duplication=0.1, reordering=0.1),
+        "duplicated",
+        "reordered",
+    ),
+    _everywhere("slow-link", {Ability.RATE}, Impairment(rate=32 * 1024)),  # bytes a second each way
+    _everywhere("small-mtu", {Ability.MTU}, Impairment(mtu=700, is_mtu_told=True), "too_large"),
+    _everywhere("mtu-black-hole", {Ability.MTU}, Impairment(mtu=700), "too_large"),  # nobody is told
+)

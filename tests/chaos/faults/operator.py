@@ -23,24 +23,20 @@ class Reload(Fault):
     )
 
     def choose(self) -> str:
-        """Two gateways or ends."""
         self._chosen = [self.take(self.fleet.names), self.take(self.fleet.names)]
         self._changed: set[str] = set()
         return " and ".join(self._chosen)
 
     def begin(self) -> None:
-        """Back and forth."""
         for number in range(self.TIMES):
             for name in self._chosen:
                 self._write(name, is_changed=number % 2 == 0)
             self.fleet.pause(0.3)
 
     def has_bitten(self) -> bool:
-        """Each of them has said that something had changed."""
         return self._changed == set(self._chosen)
 
     def end(self) -> None:
-        """As before."""
         for name in self._chosen:
             self._write(name, is_changed=False)
 
@@ -60,7 +56,6 @@ class RouteChange(Fault):
     name = "routes"
 
     def choose(self) -> str:
-        """A gateway, and an initiator's way by another gateway."""
         fleet, between = self.fleet, self.fleet.traffic.between
         self._gateway = self.take(fleet.gateways)
         # Without its route to one of several databases of a service a gateway picks among the others: docs/routing.md.
@@ -75,13 +70,11 @@ class RouteChange(Fault):
         return f"{self._gateway} to {self._far.name}, {self._host} to {self._lost.name} by {self._by}"
 
     def begin(self) -> None:
-        """Dropped."""
         self.fleet.daemons[self._gateway].admin.sql(f"DROP ROUTE [{self._far.name}];")
         statement = f"DROP ROUTE [{self._lost.name} by {self._by}];"
         self.fleet.daemons[self._host].admin.sql(statement, self._home.name)
 
     def end(self) -> None:
-        """Made again."""
         self.fleet.daemons[self._gateway].admin.sql(route(self.fleet, self._gateway, self._far))
         statement = route(self.fleet, self._host, self._lost, by=self._by)
         self.fleet.daemons[self._host].admin.sql(statement, self._home.name)
@@ -96,11 +89,9 @@ class Rotation(Fault):
     name = "rotation"
 
     def choose(self) -> str:
-        """Every host, whatever else befalls it."""
         return "all hosts, a new CA, new keys of databases"
 
     def begin(self) -> None:
-        """Trusted, then used."""
         fleet = self.fleet
         self._new = authority(f"fault run CA {self.dice.randrange(1000)}")
         fleet.trust(fleet.authority, self._new)
@@ -112,7 +103,6 @@ class Rotation(Fault):
         fleet.pause(NOTICED_SECONDS)
 
     def end(self) -> None:
-        """The old one is trusted no more."""
         self.fleet.authority = self._new
         self.fleet.trust(self._new)
 
@@ -123,16 +113,13 @@ class FailOver(Fault):
     name = "failover"
 
     def choose(self) -> str:
-        """Both partners."""
         self.take_all(STOCK)
         return f"{self.fleet.principal} hands over"
 
     def begin(self) -> None:
-        """To the partner."""
         pair.fail_over(self.fleet)
 
     def end(self) -> None:
-        """Back again."""
         pair.fail_over(self.fleet)
 
 
@@ -142,15 +129,12 @@ class LostPrincipal(Fault):
     name = "lost-principal"
 
     def choose(self) -> str:
-        """Both partners."""
         self.take_all(STOCK)
         self._lost = self.fleet.principal
         return f"{self._lost} is lost"
 
     def begin(self) -> None:
-        """It dies, and somebody decides."""
         pair.fail_over(self.fleet, is_lost=True)
 
     def end(self) -> None:
-        """It comes back."""
         self.fleet.daemons[self._lost].start(wait=False)

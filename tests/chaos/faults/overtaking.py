@@ -29,21 +29,18 @@ class Overtaken(Fault):
     SECONDS = (7.0, 9.0)  # above role_timeout
 
     def choose(self) -> str:
-        """Both partners."""
         self.take_all(STOCK)
         if self.fleet.has_lock:
             return f"{self.fleet.principal} stands still and keeps its lock, and then is killed where it stands"
         return f"{self.fleet.principal} stands still and is overtaken, and so is its partner"
 
     def begin(self) -> None:
-        """The principal is overtaken."""
         if self.fleet.has_lock:
             self.stand_still(self.fleet.principal)
         else:
             self.overtake()
 
     def end(self) -> None:
-        """And whoever has overtaken it as well."""
         if self.fleet.has_lock:
             self.lose(self.fleet.principal)
         else:

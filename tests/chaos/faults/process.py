@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from tests.chaos.faults.fault import Fault
+from tests.chaos.faults.fault import Fault, OnOne
 from tests.chaos.fleet import wait_ready
 
 
-class Kill(Fault):
+class Kill(OnOne):
     """SIGKILL of a daemon, which is started again when the fault ends."""
 
     name = "kill"
-
-    def choose(self) -> str:
-        """Any daemon."""
-        self._victim = self.take(self.fleet.names)
-        return f"daemon of {self._victim}"
+    of = "daemon of "
 
     def begin(self) -> None:
-        """It dies."""
-        self.fleet.daemons[self._victim].kill()
+        self.fleet.daemons[self.victim].kill()
 
     def end(self) -> None:
-        """It comes back."""
-        self.fleet.daemons[self._victim].start(wait=False)
+        self.fleet.daemons[self.victim].start(wait=False)
 
 
-class KillApplication(Fault):
+class KillApplication(OnOne):
     """SIGKILL of an application, again and again."""
 
     name = "kill-application"
+    of = "application of "
     TIMES = 4
 
-    def choose(self) -> str:
-        """Any application that is at work."""
-        at_work = [name for name, one in self.fleet.applications.items() if one.is_wanted]
-        self._victim = self.take(at_work)
-        return f"application of {self._victim}"
+    def candidates(self) -> list[str]:
+        return [name for name, one in self.fleet.applications.items() if one.is_wanted]
 
     def begin(self) -> None:
-        """It dies, and comes back, and dies."""
-        application = self.fleet.applications[self._victim]
+        application = self.fleet.applications[self.victim]
         for _ in range(self.TIMES):
             application.kill()
             application.start()
@@ -47,47 +38,34 @@ class KillApplication(Fault):
         application.kill()
 
     def end(self) -> None:
-        """It comes back."""
-        self.fleet.applications[self._victim].start()
+        self.fleet.applications[self.victim].start()
 
 
-class Freeze(Fault):
+class Freeze(OnOne):
     """SIGSTOP of a daemon, then SIGCONT."""
 
     name = "freeze"
+    of = "daemon of "
     hides = True
 
-    def choose(self) -> str:
-        """Any daemon."""
-        self._victim = self.take(self.fleet.names)
-        return f"daemon of {self._victim}"
-
     def begin(self) -> None:
-        """Alive, and deaf."""
-        self.fleet.freeze(self._victim)
+        self.fleet.freeze(self.victim)
 
     def end(self) -> None:
-        """It goes on as if nothing had been."""
-        self.fleet.thaw(self._victim)
+        self.fleet.thaw(self.victim)
 
 
-class Restart(Fault):
+class Restart(OnOne):
     """SIGTERM of a daemon, which drains, and a start."""
 
     name = "restart"
-
-    def choose(self) -> str:
-        """Any daemon."""
-        self._victim = self.take(self.fleet.names)
-        return f"daemon of {self._victim}"
+    of = "daemon of "
 
     def begin(self) -> None:
-        """It leaves in good order."""
-        self.fleet.stop(self._victim)
+        self.fleet.stop(self.victim)
 
     def end(self) -> None:
-        """It comes back."""
-        self.fleet.daemons[self._victim].start(wait=False)
+        self.fleet.daemons[self.victim].start(wait=False)
 
 
 class RollingRestart(Fault):
@@ -96,11 +74,9 @@ class RollingRestart(Fault):
     name = "rolling-restart"
 
     def choose(self) -> str:
-        """All gateways."""
         return ", ".join(self.take_all(self.fleet.gateways))
 
     def begin(self) -> None:
-        """One after the other."""
         for name in self.fleet.gateways:
             self.fleet.stop(name)
             self.fleet.daemons[name].start(wait=False)
