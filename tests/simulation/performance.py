@@ -92,7 +92,7 @@ def forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Performance:
-    """One performance of a story with a shop and a bank. Shape: `look_seconds` between two looks at whether it is over."""
+    """One performance of a story with a shop and a bank. Shape: `look_seconds` between two looks at the end."""
 
     look_seconds = 0.1
     fragment_size: int

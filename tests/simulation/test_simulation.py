@@ -16,8 +16,9 @@ from tests.simulation import command_play, command_story, joined_play, joined_st
 from tests.simulation.command_pair import Arbiter
 from tests.simulation.command_story import CommandStory
 from tests.simulation.machine import Road
+from tests.simulation.performance import Outcome
 from tests.simulation.simulate import SUBJECTS, shrunk, tell, trouble
-from tests.simulation.story import DAY, Blow, Deed, Habit
+from tests.simulation.story import DAY, Blow, Deed, Habit, Story
 
 SHORT = {"dialogs": (200, 20), "mirrors": (300, 30), "joined": (45, 15), "commanded": (20, 10)}
 CASES = [
@@ -91,14 +92,18 @@ def test_same_number_tells_the_same_story(name: str) -> None:
     assert digests[0].digest == digests[1].digest != digests[2].digest
 
 
-def test_what_goes_wrong_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OwnRole, "is_confirmed", lambda *_: True)
-    story = replace(FROZEN, blows=(*PLANNED.blows, *FROZEN.blows))
+def test_what_goes_wrong_is_told_and_made_smaller() -> None:
+    def fails(story: Story) -> Outcome:
+        assert len(story.deeds) < 2, "too many"
+        return Outcome()
 
-    smallest = shrunk(SUBJECTS["commanded"], story, seconds=5.0)
+    subject = replace(SUBJECTS["dialogs"], play=fails)
+    story = next(one for one in map(subject.draw, range(1, 99)) if len(one.deeds) == 10)
 
-    assert len(smallest.deeds) < len(story.deeds)
-    assert trouble(smallest, command_play.play)[0]
+    smallest = shrunk(subject, story)
+
+    assert (2, ()) == (len(smallest.deeds), smallest.blows)
+    assert "too many" in trouble(smallest, fails)[0]
 
 
 # --- the judge can fail ---
