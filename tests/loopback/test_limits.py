@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import shutil
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.protocol.frame import Fatal, Hello, Ping, Pong
+from broker.protocol.frame import Hello, Ping, Pong
 from broker.routing.address import NetworkAddress
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.loopback import Raw, message, raw, until
@@ -105,63 +104,6 @@ def test_storm_of_strangers_locks_out_neither_a_known_peer_nor_the_admin(net: To
     assert status["transport"]["connections_max"] == DESCRIPTORS - 2 * (DESCRIPTORS // 4)
     assert status["transport"]["refused"]["connections"] > STORM
     assert "accepting paused" not in daemon.log.read_text()
-
-
-def test_peer_above_its_connections_is_told_and_the_others_stay(net: Topology) -> None:
-    daemon = gateway(net, {"connections_per_peer": 2})
-    daemon.start()
-
-    async def come_three_times() -> Fatal:
-        async with raw(address(daemon), name="one", **LONG) as one, raw(address(daemon), name="two", **LONG) as two:
-            for peer in (one, two):
-                await peer.hear(Hello)
-            async with raw(address(daemon), name="three", **LONG) as three:
-                fatal: Fatal = await three.hear(Fatal)
-                await three.end()
-            await two.say(Ping(b"12345678"))
-            await two.hear(Pong)
-            return fatal
-
-    fatal = asyncio.run(come_three_times())
-
-    assert "127.0.0.1 has 2 connections here already, the most (limits.connections_per_peer)" in fatal.text
-    assert {"connections_per_peer": 1} == daemon.status()["transport"]["refused"]
-    wait_for(lambda: "limits.connections_per_peer" in daemon.log.read_text(), seconds=60, what="a line of the log")
-
-
-@pytest.mark.parametrize("limit", ["bytes_per_second", "messages_per_second"])
-def test_peer_that_brings_too_much_is_slowed_and_nothing_is_lost(net: Topology, limit: str) -> None:
-    rate = {"bytes_per_second": 200_000, "messages_per_second": 200}[limit]
-    daemon = gateway(net, {limit: rate}, message_forward_size="64MiB")
-    daemon.start()
-    count = 600  # of 1,000 bytes: three seconds' worth, of which the first is free
-
-    async def flood() -> tuple[float, set[str], list[bytes]]:
-        hop = f"tcp://{KNOWN}:9"
-        slowed: set[str] = set()
-        async with raw(address(daemon), name="flood", **LONG) as sender, neighbour(daemon) as receiver:
-            await receiver.say(Ping(b"12345678"))
-            async with raw(address(daemon), name="hop", addresses=[hop], **LONG) as taker:
-                await taker.hear(Hello)
-                began = time.monotonic()
-                sending = asyncio.create_task(
-                    sender.say(*(message("//far", number, bytes(1000 - 130)) for number in range(count)))
-                )
-                while sum(frame[4] >= 0x10 for frame in taker.frames) < count:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(taker.read(), 0.2)
-                    status = await asyncio.to_thread(daemon.status)
-                    slowed |= {one["slowed_by"] for one in status["connections"] if one["name"] == "flood"}
-                await sending
-                return time.monotonic() - began, slowed, taker.frames
-
-    seconds, slowed, frames = asyncio.run(flood())
-
-    assert 1.5 < seconds
-    assert f"limits.{limit}" in slowed
-    assert count == sum(frame[4] >= 0x10 for frame in frames)
-    status = daemon.status()
-    assert ({}, 0) == (status["forwarding"]["dropped"], status["forwarding"]["unaccounted"])
 
 
 def test_frames_that_live_for_weeks_leave_the_pool_and_room_for_the_other_peers(net: Topology) -> None:

@@ -7,8 +7,7 @@ import socket
 
 import pytest
 
-from broker.flow import Disposition
-from broker.protocol.frame import GoAway, Hello, Ping, Pong, decode_dialog
+from broker.protocol.frame import GoAway, Hello, decode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from tests.support.loopback import accepted, instance, message, numbers, raw, raw_listener, until
@@ -23,18 +22,6 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
-
-
-async def test_each_side_says_hello_at_once() -> None:
-    async with instance() as one, raw(one.address) as peer:
-        hello = await peer.hear(Hello)
-        assert (one.peers.hello, ["CONNECTED"]) == (hello, one.states())
-
-        await peer.greet(name="raw")
-        await peer.say(Ping(b"12345678"))
-
-        assert Pong(b"12345678") == await peer.hear(Pong)
-        assert ["raw"] == [link.peer_name for link in one.peers.links.values()]
 
 
 async def test_frames_cross_an_instance_in_order_and_whole() -> None:
@@ -68,21 +55,6 @@ async def test_answers_go_back_over_the_link_that_the_other_side_opened() -> Non
 
         assert {} == b.peers.table.histories
         assert 1 == len([link for link in a.peers.links.values() if not link.is_accept])
-
-
-async def test_announced_address_that_nobody_could_dial_is_served() -> None:
-    async with instance() as gateway, raw(gateway.address, name="raw") as peer:
-        nowhere = f"tcp://127.0.0.1:{free_port()}"
-        async with raw(gateway.address, addresses=[nowhere]) as inside:
-            await inside.hear(Hello)
-            await until(lambda: gateway.states() == ["LOGGED_IN"] * 2)
-            (address,) = gateway.peers.table.known_addresses
-            gateway.route(inside=address)
-
-            await peer.say(message("//inside", 1), message("//inside", 2))
-
-            assert [1, 2] == numbers(await inside.dialog_frames(2))
-        assert {} == gateway.peers.table.histories
 
 
 @pytest.mark.parametrize("is_lower", [True, False])
@@ -145,32 +117,6 @@ async def test_address_that_nobody_needs_is_reached_again() -> None:
             assert ("", 0) == (near.peers.table.problem_of(gone), near.peers.table.histories[gone].failures)
 
 
-async def test_goaway_moves_traffic_to_another_link() -> None:
-    address = f"tcp://127.0.0.1:{free_port()}"
-    async with (
-        instance() as near,
-        raw(near.address, name="first", addresses=[address]) as first,
-        raw(near.address, name="sender") as sender,
-    ):
-        await first.hear(Hello)
-        await until(lambda: near.peers.table.known_addresses)
-        (known,) = near.peers.table.known_addresses
-        near.route(far=known)
-        await sender.say(message("//far", 1))
-        await first.dialog_frames(1)
-
-        async with raw(near.address, name="second", addresses=[address]) as second:
-            await until(lambda: near.states() == ["LOGGED_IN"] * 3)
-            await first.say(GoAway(reason="upgrade", deadline_ms=1000), Ping(b"12345678"))
-            await first.hear(Pong)
-            await sender.say(message("//far", 2), message("//far", 3))
-
-            assert [2, 3] == numbers(await second.dialog_frames(2))
-            await first.say(message("//here", 4))
-            await until(lambda: near.delivered)
-            assert [1] == numbers(await first.dialog_frames(1))
-
-
 async def test_instance_that_stops_says_so_and_gives_away_what_it_holds() -> None:
     async with raw_listener() as port, instance(pool_bytes=1 << 23) as near, raw(near.address, name="raw") as peer:
         near.route(slow=NetworkAddress("127.0.0.1", port.getsockname()[1]))
@@ -209,14 +155,3 @@ async def test_instance_stops_with_links_in_every_state() -> None:
         assert [] == near.states()
         for peer in (silent, online, stranger):
             await peer.end()
-
-
-async def test_instance_stops_while_it_dials() -> None:
-    async with instance() as near, raw(near.address, name="raw") as peer:
-        near.route(far=NetworkAddress("127.0.0.1", free_port()))
-        await peer.say(message("//far"))
-        await until(lambda: near.peers.table.histories)
-
-        await near.close(seconds=5.0)
-
-        assert {Disposition.SHUTDOWN: 1} == near.forwarder.dropped

@@ -129,19 +129,6 @@ def test_peer_that_is_stopped_under_traffic_is_seen_to_stand_still(net: Topology
     assert arrived(billing) == [str(number) for number in sent]
 
 
-def test_peer_that_is_stopped_is_seen_without_traffic(net: Topology) -> None:
-    gateway, orders, billing = shop(net)
-    with traffic(orders):
-        wait_for(lambda: flow_to(gateway, "billing") == "flowing", seconds=SECONDS, what="flowing")
-    wait_for(lambda: flow_to(gateway, "billing") == "idle", seconds=SECONDS, what="idle")
-
-    billing.freeze()
-
-    wait_for(lambda: flow_to(gateway, "billing") == "stalled", seconds=SECONDS, what="stalled")
-    billing.thaw()
-    wait_for(lambda: flow_to(gateway, "billing") == "idle", seconds=SECONDS, what="idle again")
-
-
 # --- tasks ---
 
 
