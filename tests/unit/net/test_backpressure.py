@@ -82,29 +82,6 @@ async def test_feeder_is_paused_before_anything_is_dropped(crossing: Crossing) -
     assert ([False, False], set()) == (crossing.paused, crossing.links[0].slowed_by)
 
 
-async def test_room_is_kept_for_each_who_feeds_it_and_only_who_brings_more_is_paused(crossing: Crossing) -> None:
-    crossing.feed(1, NORTH, 1)
-    crossing.feed(0, NORTH, 13)
-    assert [False, False] == crossing.paused
-
-    crossing.feed(0, NORTH, 1)
-    assert [True, False] == crossing.paused
-    crossing.feed(1, NORTH, 3)
-
-    assert ([True, True], 0) == (crossing.paused, crossing.dropped)
-
-
-async def test_who_fed_it_long_ago_needs_no_room(crossing: Crossing) -> None:
-    crossing.feed(1, NORTH, 1)
-    crossing.near.forwarder.expire(crossing.near.loop.time() + 2.0)
-
-    crossing.feed(0, NORTH, 16)
-    assert [False, False] == crossing.paused
-    crossing.feed(1, NORTH, 1)
-
-    assert [False, True] == crossing.paused
-
-
 async def test_they_are_read_again_one_by_one_the_longest_paused_first(crossing: Crossing) -> None:
     crossing.feed(1, NORTH, 18)
     await asyncio.sleep(0.01)

@@ -24,7 +24,6 @@ from broker.net.certificates import (
     certificate_warnings,
     plain_text_told,
     security_of,
-    trusted_files,
 )
 from broker.net.tls import NO_SECURITY, Security
 from tests.support.certificates import DAY, Pair, authority, make
@@ -50,10 +49,6 @@ def test_each_file_is_listed_with_every_setting_that_names_it(tmp_path: Path) ->
         tmp_path / "none.pem": ("endpoint.trust",),
         tmp_path / "tls" / "c.dialog.pem": ("databases.orders.certificate", "databases.orders.peers"),
     } == uses
-
-
-def test_pattern_that_matches_nothing_has_no_file_and_a_plain_path_always_has_one(tmp_path: Path) -> None:
-    assert [tmp_path / "a"] == trusted_files((f"{tmp_path}/*.pem", f"{tmp_path}/a", f"{tmp_path}/a"))
 
 
 # --- certificate watch ---
@@ -199,18 +194,6 @@ async def test_files_that_change_while_they_are_loaded_are_left_for_the_next_loo
     await files.poll()
 
     assert ["CN=three"] == files.names
-
-
-async def test_it_looks_by_itself_until_it_is_ended(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate_watch, "POLL_SECONDS", 0.01)
-    is_used = asyncio.Event()
-    async with AsyncExitStack() as stack:
-        files.watch.start(stack, lambda _: is_used.set())
-        files.write(make("two", "localhost", by=files.ca))
-
-        await asyncio.wait_for(is_used.wait(), 10)
-
-    assert {asyncio.current_task()} == asyncio.all_tasks()
 
 
 async def test_look_that_fails_is_not_the_last(files: Files, monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:

@@ -10,11 +10,8 @@ import pytest
 from broker.errors import TlsRefusedError
 from broker.net.handshake import HOST_SHARE, Handshakes, _check_host
 from broker.net.tls import identify
-from broker.routing.address import NetworkAddress
 from tests.support.certificates import make
 from tests.support.played import PlayedLoop, PlayedSocket
-
-FAR = NetworkAddress("far", 4022)
 
 
 async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -> None:

@@ -26,7 +26,6 @@ from broker.net.listener import (
     is_reserved,
     own_addresses,
     raise_limit,
-    render_endpoint,
     room_for_connections,
 )
 from tests.support.played import PlayedLoop, PlayedSocket
@@ -227,31 +226,15 @@ def test_port_is_shared_by_those_that_set_reuse_port_alone() -> None:
             bind("127.0.0.1", port)
 
 
-def test_listening_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EADDRINUSE, "Address already in use")
-
-    monkeypatch.setattr(socket.socket, "listen", refuse)
-
-    with pytest.raises(ListenFailedError, match="Address already in use"):
-        bind("127.0.0.1", 0)
-
-
-def test_socket_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["socket.socket.listen", "socket.socket"])
+def test_socket_that_cannot_be_made_or_listen_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(name, refuse)
 
     with pytest.raises(ListenFailedError, match=r"127\.0\.0\.1:0: Too many open files"):
         bind("127.0.0.1", 0)
-
-
-@pytest.mark.parametrize(
-    ("where", "text"), [(("10.0.0.1", 4022), "tcp://10.0.0.1:4022"), (("fe80::1", 4022, 0, 3), "tcp://[fe80::1]:4022")]
-)
-def test_end_of_a_socket_reads_as_an_address(where: Any, text: str) -> None:
-    assert text == render_endpoint(where)
 
 
 async def test_listener_that_finishes_takes_those_who_have_connected_and_nobody_else(door: Door) -> None:

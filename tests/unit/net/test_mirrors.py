@@ -88,7 +88,7 @@ def watched() -> Iterator[Watched]:
 
 
 def test_line_has_the_fields_of_the_event(watched: Watched) -> None:
-    """And the number of the original's."""
+    """And the number of the original's; an alarm is a warning."""
     watched.flap(1)
 
     assert [
@@ -106,15 +106,9 @@ def test_line_has_the_fields_of_the_event(watched: Watched) -> None:
             "changes": 1,
         }
     ] == watched.lines
-
-
-def test_alarm_is_a_warning(watched: Watched) -> None:
-    """A person has to look at it."""
-    watched.flap(1)
     watched.route.on_reply(SOUTH, "principal", 4, watched.clock.now)
     watched.log.update()
-
-    assert ["info", "warning"] == [line["log_level"] for line in watched.lines]
+    assert "warning" == watched.lines[1]["log_level"]
 
 
 def test_few_changes_are_told_at_once_and_many_once_a_second(watched: Watched) -> None:
@@ -477,48 +471,6 @@ async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_a
 
     assert ["north", "north"] == town.hosts_asked()
     assert {pair_of(one): NORTH for one in (ONE, two, other)} == town.routing_context.principals
-
-
-async def test_handle_that_does_not_tell_when_it_is_due_does_no_harm(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As uvloop's of a call that is due at once; the same due is waited for once, and another one instead of it."""
-    handles: list[asyncio.Handle] = []
-    loop = asyncio.get_running_loop()
-
-    def call_at(_when: float, do: Any, *of: Any) -> asyncio.Handle:
-        handles.append(asyncio.Handle(do, of, loop))
-        return handles[-1]
-
-    town.route(ONE)
-    town.connect(NORTH)
-    played = SimpleNamespace(time=loop.time, call_at=call_at, call_soon=loop.call_soon)
-    monkeypatch.setattr(town.mirrors, "_loop", played)
-
-    await town.use(ONE)
-    town.connect(SOUTH)
-    assert [False] == [handle.cancelled() for handle in handles]
-    town.says(NORTH, "principal")
-    assert [True] == [handle.cancelled() for handle in handles]
-    town.cut(NORTH)
-
-    assert [True, False] == [handle.cancelled() for handle in handles]
-    assert {pair_of(ONE): None} == town.led[-1]
-
-
-async def test_forwarder_is_told_whatever_becomes_of_the_timer(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where frames go comes first."""
-    town.route(ONE)
-    town.connect(NORTH)
-    await town.use(ONE)
-    town.says(NORTH, "principal")
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=loop.time, call_soon=loop.call_soon))
-
-    with pytest.raises(AttributeError):
-        town.says(NORTH, "mirror")
-
-    assert {pair_of(ONE): None} == town.led[-1]
 
 
 @pytest.mark.parametrize("is_in_use_first", [True, False])

@@ -112,15 +112,6 @@ async def ends(loop: PlayedLoop, side: Security) -> Ends:
 # --- plain ---
 
 
-async def test_plain_transport_is_the_socket_itself(loop: PlayedLoop) -> None:
-    sock: Any = PlayedSocket(loop)
-
-    transport = PlainTransport(sock)
-
-    assert (sock.recv_into, sock.send) == (transport.recv_into, transport.send)
-    assert (False, None, "") == (transport.holds, transport.identity, transport.cipher)
-
-
 async def test_socket_that_the_loop_has_given_up_is_watched_anew(
     loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,22 +174,15 @@ async def test_one_read_never_brings_more_than_the_slab_holds_and_leaves_nothing
     assert max(len(part) for part in ends.heard if part) <= READ_BYTES
 
 
-async def test_what_came_with_the_handshake_is_read_without_the_socket(loop: PlayedLoop, side: Security) -> None:
+async def test_what_came_with_the_handshake_is_read_without_the_socket_unless_paused(
+    loop: PlayedLoop, side: Security
+) -> None:
     ends = Ends(loop, side, early=b"HELLO")
 
-    ends.start()
-    await asyncio.sleep(0)
-
-    assert [b"HELLO"] == ends.heard
-
-
-async def test_pause_holds_back_what_came_with_the_handshake(loop: PlayedLoop, side: Security) -> None:
-    ends = Ends(loop, side, early=b"HELLO")
     ends.start()
     ends.transport.remove_reader()
     await asyncio.sleep(0)
     assert [] == ends.heard
-
     ends.start()
     await asyncio.sleep(0)
 
@@ -243,16 +227,6 @@ async def test_what_the_socket_does_not_take_is_held_within_a_bound_and_goes_fir
     taken += ends.transport.send(data[taken:])
 
     assert (len(data), data, False) == (taken, ends.arrived(), ends.transport.holds)
-
-
-async def test_held_bytes_leave_with_nothing_new(ends: Ends) -> None:
-    ends.sock.room = 10
-    ends.transport.send(b"x" * 100)
-    ends.sock.room = 1 << 30
-
-    assert 0 == ends.transport.send(b"")
-
-    assert (b"x" * 100, False) == (ends.arrived(), ends.transport.holds)
 
 
 async def test_socket_that_failed_fails_the_send(ends: Ends) -> None:
@@ -309,27 +283,20 @@ class _Flood:
 
 
 @pytest.mark.parametrize(
-    ("reason", "sentence"),
+    ("error", "reason", "code", "sentence"),
     [
-        ("WRONG_VERSION_NUMBER", "the peer does not speak TLS"),
-        ("SOMETHING_NEW", "TLS failed: something new"),
-        (None, "TLS failed: unknown"),
+        (ssl.SSLError(1, "text"), "WRONG_VERSION_NUMBER", None, "the peer does not speak TLS"),
+        (ssl.SSLError(1, "text"), "SOMETHING_NEW", None, "TLS failed: something new"),
+        (ssl.SSLError(1, "text"), None, None, "TLS failed: unknown"),
+        (ssl.SSLEOFError(8, "eof"), None, None, "in the middle of TLS"),
+        (ssl.SSLCertVerificationError(1, "text"), None, 10, "expired"),
+        (ssl.SSLCertVerificationError(1, "text"), None, 9, "not valid yet"),
+        (ssl.SSLCertVerificationError(1, "text"), None, 20, "(no issuer)"),
     ],
 )
-def test_what_openssl_found_is_a_sentence(reason: str | None, sentence: str) -> None:
-    error = ssl.SSLError(1, "text")
-    error.reason = reason  # type: ignore[assignment]
+def test_what_openssl_found_is_a_sentence(error: Any, reason: str | None, code: int | None, sentence: str) -> None:
+    error.reason = reason
+    if code is not None:
+        error.verify_code, error.verify_message = code, "no issuer"
 
-    assert sentence == explain(error)
-
-
-@pytest.mark.parametrize(("code", "words"), [(10, "expired"), (9, "not valid yet"), (20, "(no issuer)")])
-def test_why_a_certificate_is_refused_is_a_sentence(code: int, words: str) -> None:
-    error = ssl.SSLCertVerificationError(1, "text")
-    error.verify_code, error.verify_message = code, "no issuer"
-
-    assert words in explain(error)
-
-
-def test_end_in_the_middle_is_a_sentence() -> None:
-    assert "in the middle of TLS" in explain(ssl.SSLEOFError(8, "eof"))
+    assert sentence in explain(error)
