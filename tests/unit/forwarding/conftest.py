@@ -10,6 +10,8 @@ import pytest
 
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import FrameKind
+from tests.support.forwarding import ForwarderStation
+from tests.support.kernel import EVERY_KERNEL, Walker
 
 PLAIN = Header(
     kind=FrameKind.MESSAGE,
@@ -36,3 +38,10 @@ def make_frame() -> Callable[..., bytes]:
         return encode_dialog(replace(PLAIN, **fields), body)
 
     return make
+
+
+@pytest.fixture(params=EVERY_KERNEL)
+def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kernels keep one contract."""
+    for owner in (ForwarderStation, Walker):
+        monkeypatch.setattr(owner, "kernel_name", request.param)

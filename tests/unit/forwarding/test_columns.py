@@ -113,7 +113,3 @@ def test_names_are_numbered_anew_after_they_were_forgotten(make: type[PlainDecod
 
     assert [b"//b"] == decoder.names
     assert [0] == numbers(columns, "to_service") == numbers(columns, "from_service")
-
-
-# --- decoder choice ---
-# A decoder by name, the fastest where the name says nothing.

@@ -20,8 +20,7 @@ from broker.routing.address import TRANSPORT, Keyword, NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted, RoutingContext, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
 from broker.routing.table import build_table
-from tests.support.forwarding import forwarding_table
-from tests.unit.forwarding.test_outbox import Wire
+from tests.support.forwarding import Wire, forwarding_table
 
 WEST, EAST, NORTH = (NetworkAddress(name) for name in ("west", "east", "north"))
 CONVERSATION = b"c" * 16

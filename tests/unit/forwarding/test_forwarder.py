@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -23,26 +21,22 @@ from broker.forwarding.entry import (
     UnknownOrigin,
     frame_bounds,
 )
-from broker.forwarding.fib import OTHER_KIND, Resolver
+from broker.forwarding.fib import OTHER_KIND
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.kernels import KERNELS
-from broker.forwarding.latency import HopTimes, bucket
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.pool import HELD_OVERHEAD, READ_BYTES, Limits
+from broker.forwarding.pool import READ_BYTES, Limits
 from broker.forwarding.reroute import Rerouter, RerouteReason
-from broker.protocol.frame import Header, Ping, decode_dialog, encode_link
+from broker.protocol.frame import Ping, decode_dialog, encode_link
 from broker.protocol.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
+from broker.routing.decide import AddressHealth, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, Route
-from broker.routing.table import build_table
 from broker.security.grants import OPEN
-from tests.support.kernel import EVERY_KERNEL
+from tests.support.forwarding import HERE, NOW, ForwarderStation, Sender, Wire
+from tests.support.kernel import hopped
 
 MakeFrame = Callable[..., bytes]
 
-NOW = 1000.0
-HERE = b"h" * 16
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
 ROUTES = (
     Route("ToNorth", NORTH, remote_service_name="//north"),
@@ -52,88 +46,17 @@ ROUTES = (
 )
 
 
-class Wire:
-    """An outlet that takes everything, while it is open."""
-
-    max_frame = 1 << 20
-    is_narrow = False
-
-    def __init__(self) -> None:
-        self.can_send = True
-        self.written = b""
-
-    def send(self, data: Buffer) -> int:
-        self.written += bytes(data)
-        return len(data)
-
-    def finish(self, rest: Buffer) -> None:
-        raise AssertionError
-
-
-class Sender:
-    """Where batches come from; remembers what it was advised of."""
-
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-        self.rejected: list[tuple[bytes, Disposition]] = []
-
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        self.rejected.append((bytes(frame), disposition))
-
-
-class Station:
-    """A forwarder that hosts //here, with an open wire to each neighbour named."""
-
-    kernel_name = "python"
+class Station(ForwarderStation):
+    """With an open wire to each neighbour named, and no other news of them."""
 
     def __init__(self, *, wired: Iterable[NetworkAddress] = (NORTH, SOUTH), is_forwarding: bool = True) -> None:
-        self.sender = Sender()
-        self.wanted: list[NetworkAddress] = []
-        self.delivered: list[tuple[bytes, list[bytes], FrameOrigin]] = []
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=10_000, max_frame=65536, max_hops=16),
-            deliver=lambda *what: self.delivered.append(what),
-            request_link=self.wanted.append,
-            health_of=lambda _: AddressHealth.UNTRIED,
-            kernel=KERNELS[self.kernel_name],
-        )
-        self.surround(*ROUTES, is_forwarding=is_forwarding)
+        super().__init__(*ROUTES, pool_bytes=10_000, is_forwarding=is_forwarding)
         self.wires = {address: Wire() for address in wired}
         for address, wire in self.wires.items():
             self.forwarder.table.outbox(address).outlet = wire
 
-    def surround(self, *routes: Route, is_forwarding: bool = True) -> None:
-        self.forwarder.set_routing(
-            table=build_table(routes, now=datetime.now(UTC)),
-            hosted=hosted({HERE: ["//here"]}),
-            is_forwarding=is_forwarding,
-        )
 
-    def take(self, *frames: bytes) -> None:
-        data = b"".join(frames)
-        self.forwarder.slab[: len(data)] = data
-        batch = self.forwarder.forward(self.forwarder.slab, len(data), NOW, self.sender)
-        assert len(data) == batch.consumed
-        assert self.forwarder.unaccounted == 0
-
-
-@pytest.fixture(autouse=True, params=EVERY_KERNEL)
-def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever kernel walks, the pass is the same."""
-    monkeypatch.setattr(Station, "kernel_name", request.param)
-
-
-def hopped(*frames: bytes) -> bytes:
-    """The frames one hop later."""
-    later = [bytearray(frame) for frame in frames]
-    for frame in later:
-        frame[HOP_COUNT_AT] += 1
-    return b"".join(later)
-
-
-def facts_of(frame: bytes, *, database: bytes | None = None) -> RoutingFacts:
-    header: Header = decode_dialog(frame)[0]
-    return RoutingFacts(header.to_service, header.to_broker_instance, header.conversation_id, database=database)
+pytestmark = pytest.mark.usefixtures("kernel_name")
 
 
 # --- each of the three ends ---
@@ -233,10 +156,7 @@ def test_submitted_frames_take_the_ways_given_for_them_and_keep_their_hops(make_
     station = Station()
     forwarder, sender = station.forwarder, Sender()
     frames = [make_frame(to_service=service, sequence_number=n) for n, service in enumerate(["//north", "//here"])]
-    ways = [
-        forwarder.table.entry_for(decide(facts_of(frame, database=HERE), forwarder.routing_context), FrameKind.MESSAGE)
-        for frame in frames
-    ]
+    ways = [station.entry_of(frame, database=HERE) for frame in frames]
 
     forwarder.submit(zip(ways, frames, strict=True), NOW, sender)
 
@@ -248,15 +168,11 @@ def test_time_here_is_told_of_frames_from_outside_alone(make_frame: MakeFrame) -
     station = Station()
     forwarder = station.forwarder
     station.take(make_frame(to_service="//north"))
-    station.wires[SOUTH].can_send = False
+    station.wires[SOUTH].room = 0
     frame = make_frame(to_service="//south")
 
-    forwarder.submit(
-        [(forwarder.table.entry_for(decide(facts_of(frame), forwarder.routing_context), FrameKind.MESSAGE), frame)],
-        NOW,
-        Sender(),
-    )
-    station.wires[SOUTH].can_send = True
+    forwarder.submit([(station.entry_of(frame), frame)], NOW, Sender())
+    station.wires[SOUTH].breathe()
     forwarder.table.outbox(SOUTH).drain(NOW + 1)
 
     assert (frame[HOP_COUNT_AT], 2) == (0, forwarder.forwarded)
@@ -270,10 +186,7 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
         make_frame(message_id=bytes([n]) * 16, to_service=service, sequence_number=n)
         for n, service in enumerate(["//north", "//north/too", "//north"])
     ]
-    ways = [
-        forwarder.table.entry_for(decide(facts_of(frame), forwarder.routing_context), FrameKind.MESSAGE)
-        for frame in frames
-    ]
+    ways = [station.entry_of(frame) for frame in frames]
 
     forwarder.submit(zip(ways, frames, strict=True), NOW, station.sender)
     assert ([way.frames for way in ways[:2]], forwarder.pool.frames, forwarder.unaccounted) == ([0, 0], 3, 0)
@@ -292,7 +205,7 @@ def test_new_table_holds_from_the_next_frame_on(make_frame: MakeFrame) -> None:
     station.take(frame)
     before = station.forwarder.generation
 
-    station.surround(Route("Moved", SOUTH, remote_service_name="//north"))
+    station.lead(Route("Moved", SOUTH, remote_service_name="//north"))
     station.take(frame)
 
     assert (hopped(frame), hopped(frame)) == (station.wires[NORTH].written, station.wires[SOUTH].written)
@@ -310,18 +223,16 @@ def test_instance_that_does_not_forward_drops_what_is_not_for_it(make_frame: Mak
 def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way(make_frame: MakeFrame) -> None:
     station = Station(wired=[SOUTH])
     came, sent = make_frame(to_service="//north"), make_frame(to_service="//north", sequence_number=1)
-    way = station.forwarder.table.entry_for(
-        decide(facts_of(sent), station.forwarder.routing_context), FrameKind.MESSAGE
-    )
+    way = station.entry_of(sent)
     station.take(came)
     station.forwarder.submit([(way, sent)], NOW, station.sender)
 
-    station.surround(Route("Moved", SOUTH, remote_service_name="//north"))
+    station.lead(Route("Moved", SOUTH, remote_service_name="//north"))
     station.forwarder.reroute_waiting(NOW)
 
     assert station.wires[SOUTH].written == hopped(came)
     # What a database here sent goes by its own routes, so it stays where it is.
-    assert [bytes(held.frame) for held in station.forwarder.table.outboxes[NORTH].held] == [sent]
+    assert [sent] == station.held(NORTH)
     assert (station.forwarder.pool.frames, station.forwarder.unaccounted) == (1, 0)
 
 
@@ -331,52 +242,19 @@ def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way(make_fra
 WEST, EAST = NetworkAddress("west"), NetworkAddress("east")
 
 
-class Crossing(Station):
-    """A forwarder with two ways to //far; `health` by address, `failed` those whose last attempt was in vain."""
+class Crossing(ForwarderStation):
+    """A forwarder with two ways to //far."""
 
-    def __init__(self, *more: Route) -> None:
-        super().__init__(wired=())
-        self.health: dict[NetworkAddress, AddressHealth] = {}
-        self.failed: set[NetworkAddress] = set()
-        self.agains = 0
+    def __init__(self) -> None:
         self.reported: list[tuple[Outlet | None, Exception]] = []
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=2_000_000, max_frame=65536, max_hops=16),
-            deliver=lambda *what: self.delivered.append(what),
-            request_link=self.wanted.append,
-            health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
-            kernel=KERNELS[self.kernel_name],
-            schedule_work=self._again,
-            report=lambda outlet, error: self.reported.append((outlet, error)),
-        )
-        self.surround(Route("West", WEST, "//far"), Route("East", EAST, "//far"), *ROUTES, *more)
+        super().__init__(Route("West", WEST, "//far"), Route("East", EAST, "//far"), *ROUTES, pool_bytes=2_000_000)
 
-    def _again(self) -> None:
-        self.agains += 1
-
-    def connect(self, address: NetworkAddress) -> Wire:
-        self.health[address] = AddressHealth.CONNECTED
-        self.wires[address] = self.forwarder.table.outbox(address).outlet = Wire()
-        self.forwarder.forget_decisions()
-        return self.wires[address]
-
-    def cut(self, address: NetworkAddress) -> None:
-        self.health[address] = AddressHealth.SUPPRESSED
-        self.failed.add(address)
-        self.forwarder.table.outbox(address).outlet = None
-        self.forwarder.forget_decisions()
-
-    def mend(self, now: float = NOW) -> None:
-        self.forwarder.reroute_failed(now, self.failed.__contains__)
-        assert self.forwarder.unaccounted == 0
-
-    def held(self, address: NetworkAddress) -> list[bytes]:
-        return [held.frame for held in self.forwarder.table.outbox(address).held]
+    def report(self, outlet: Outlet | None, error: Exception) -> None:
+        self.reported.append((outlet, error))
 
     def hold(self, address: NetworkAddress, *frames: bytes) -> None:
         """These frames come in and wait for a link that takes nothing."""
-        wire = self.connect(address)
-        wire.can_send = False
+        self.connect(address, room=0)
         self.take(*frames)
         assert [hopped(frame) for frame in frames] == self.held(address)
 
@@ -422,11 +300,9 @@ def test_held_frames_do_not_go_to_and_fro_between_dead_addresses(make_frame: Mak
 
 def test_frames_of_a_database_here_stay_when_their_way_breaks(make_frame: MakeFrame) -> None:
     station = Crossing()
-    station.connect(WEST).can_send = False
+    station.connect(WEST, room=0)
     frame = make_frame(to_service="//far")
-    way = station.forwarder.table.entry_for(
-        decide(facts_of(frame), station.forwarder.routing_context), FrameKind.MESSAGE
-    )
+    way = station.entry_of(frame)
     station.forwarder.submit([(way, frame)], NOW, station.sender)
     station.take(make_frame(to_service="//far", sequence_number=1))
 
@@ -435,42 +311,6 @@ def test_frames_of_a_database_here_stay_when_their_way_breaks(make_frame: MakeFr
     station.mend()
 
     assert ([frame], 1) == (station.held(WEST), len(east.written) // len(frame))
-
-
-def test_held_frames_for_which_there_is_no_other_way_are_not_even_looked_at(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    station = Crossing()
-    station.hold(NORTH, make_frame(to_service="//north"))
-    station.connect(EAST)
-    station.cut(NORTH)
-    monkeypatch.setattr(Outbox, "take_out", None)
-    monkeypatch.setattr(Resolver, "entry_now", None)
-
-    station.mend()
-
-    assert 1 == station.forwarder.pool.frames
-
-
-def test_what_finds_no_room_on_the_other_way_stays_until_there_is(make_frame: MakeFrame) -> None:
-    station = Crossing()
-    frames = far_frames(make_frame)
-    station.hold(WEST, *frames)
-    cost = len(frames[0]) + HELD_OVERHEAD
-
-    station.cut(WEST)
-    wire = station.connect(EAST)
-    wire.can_send = False
-    station.forwarder.pool.limit_bytes = 8 * cost
-    station.mend()
-    moved, left = [hopped(frame) for frame in frames[:4]], [hopped(frame) for frame in frames[4:]]
-    assert (moved, left, {}) == (station.held(EAST), station.held(WEST), station.forwarder.dropped)
-    assert 0 == station.agains
-    wire.can_send = True
-    station.forwarder.table.outbox(EAST).drain(NOW)
-    station.forwarder.expire(NOW)
-
-    assert hopped(*frames) == wire.written
 
 
 def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: MakeFrame) -> None:
@@ -510,11 +350,11 @@ def in_order(written: bytes, count: int) -> bool:
 def test_alternatives_are_those_of_the_routes_that_hold_now(make_frame: MakeFrame) -> None:
     station = Crossing()
     frames = far_frames(make_frame)
-    station.surround(Route("West", WEST, "//far"))
+    station.lead(Route("West", WEST, "//far"))
     station.hold(WEST, *frames)
     east = station.connect(EAST)
 
-    station.surround(Route("West", WEST, "//far"), Route("East", EAST, "//far"))
+    station.lead(Route("West", WEST, "//far"), Route("East", EAST, "//far"))
     station.forwarder.reroute_waiting(NOW)
     assert [hopped(frame) for frame in frames] == station.held(WEST)
     station.cut(WEST)
@@ -526,9 +366,10 @@ def test_alternatives_are_those_of_the_routes_that_hold_now(make_frame: MakeFram
 def test_many_frames_move_in_portions_and_in_order(make_frame: MakeFrame) -> None:
     station = Crossing()
     station.forwarder.pool.limit_bytes = 64 << 20
-    frames = far_frames(make_frame, 100, body=bytes(10_000))
+    frames = far_frames(make_frame, 30, body=bytes(30_000))
+    station.connect(WEST, room=0)
     for frame in frames:
-        station.take(frame) if station.wires else station.hold(WEST, frame)
+        station.take(frame)
 
     station.cut(WEST)
     east = station.connect(EAST)
@@ -540,11 +381,11 @@ def test_many_frames_move_in_portions_and_in_order(make_frame: MakeFrame) -> Non
 def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make_frame: MakeFrame) -> None:
     station = Station()
     frame = make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, time_to_live=1000)
-    station.surround(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
+    station.lead(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
 
     station.take(frame)
     assert (station.forwarder.pool.frames, station.sender.rejected, station.wanted) == (1, [], [])
-    station.surround(Route("Alone", NORTH, "//pair", UUID(int=9)))
+    station.lead(Route("Alone", NORTH, "//pair", UUID(int=9)))
     station.forwarder.reroute_waiting(NOW + 0.25)
 
     assert [len(wire.written) for wire in station.wires.values()] == [len(frame), 0]
@@ -555,20 +396,9 @@ def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make
     )
 
 
-def test_frames_for_a_mirrored_pair_obey_their_lifetime(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.surround(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
-    station.take(make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, time_to_live=1000))
-
-    station.forwarder.expire(NOW + 1)
-
-    assert station.forwarder.dropped == {Disposition.EXPIRED_HERE: 1}
-    assert (station.forwarder.pool.frames, station.forwarder.unaccounted) == (0, 0)
-
-
 def test_address_that_turns_out_to_be_our_own_is_routed_as_if_from_outside(make_frame: MakeFrame) -> None:
     station = Station(wired=[SOUTH])
-    station.surround(*ROUTES, Route("Last", TRANSPORT))
+    station.lead(*ROUTES, Route("Last", TRANSPORT))
     ours = make_frame(to_service="tcp://alias:4022/x")
     station.take(ours, make_frame(to_service="//north"))
 
@@ -595,7 +425,7 @@ def test_what_passed_lately_is_remembered_the_latest_last(
 ) -> None:
     monkeypatch.setattr(deciding, "PASSED_MAX", 2)
     station = Station()
-    station.surround(*ROUTES, Route("One", NORTH, "//two ways"), Route("Two", SOUTH, "//two ways"))
+    station.lead(*ROUTES, Route("One", NORTH, "//two ways"), Route("Two", SOUTH, "//two ways"))
     by_key = make_frame(to_service="//north")
     by_conversation = make_frame(to_service="//two ways", conversation_id=b"c" * 16, flags=Flag.FROM_TARGET)
 
@@ -620,7 +450,7 @@ def test_addresses_beyond_the_bound_are_refused_until_idle_ones_are_retired(
     monkeypatch.setattr(ways, "INVENTED_MAX", 2)
     station = Station()
     forwarder = station.forwarder
-    station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
+    station.lead(*ROUTES, Route("Anywhere", TRANSPORT))
     invented = [make_frame(to_service=f"tcp://10.0.0.{n}/x", time_to_live=1000, sequence_number=n) for n in range(5)]
 
     station.take(make_frame(to_service="//north"), *invented)
@@ -649,7 +479,7 @@ def test_frames_that_left_through_a_retired_outbox_stay_counted(
 ) -> None:
     monkeypatch.setattr(ways, "INVENTED_MAX", 1)
     station = Station(wired=(NORTH,))
-    station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
+    station.lead(*ROUTES, Route("Anywhere", TRANSPORT))
     station.take(make_frame(to_service="//north"), make_frame(to_service=f"{EAST}/x"))
     outbox = station.forwarder.table.outbox(EAST)
     outbox.outlet = Wire()
@@ -660,22 +490,6 @@ def test_frames_that_left_through_a_retired_outbox_stay_counted(
 
     assert list(station.forwarder.table.outboxes) == [NORTH]
     assert (station.forwarder.forwarded, station.forwarder.unaccounted) == (2, 0)
-
-
-def test_address_that_a_route_names_does_not_count_as_invented_any_more(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ways, "INVENTED_MAX", 1)
-    station = Station(wired=())
-    station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
-
-    for n, service in enumerate((f"{NORTH}/x", "//north", f"{WEST}/x", f"{EAST}/x")):
-        station.take(make_frame(to_service=service, sequence_number=n))
-
-    assert ({Disposition.POOL_LIMIT: 1}, {NORTH, WEST}) == (
-        station.forwarder.dropped,
-        set(station.forwarder.table.outboxes),
-    )
 
 
 # --- what must not happen ---
@@ -723,7 +537,7 @@ def test_database_that_fails_drops_its_frames_and_harms_nobody_else(make_frame: 
     station = Crossing()
     north = station.connect(NORTH)
     frames = [make_frame(to_service=("//here", "//north")[n % 2], sequence_number=n) for n in range(6)]
-    station.delivered = None  # type: ignore[assignment]
+    station.delivered = None
 
     station.take(*frames)
 
@@ -788,7 +602,7 @@ def test_flush_that_fails_leaves_nothing_for_the_next_one(
 
 def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped(make_frame: MakeFrame) -> None:
     station = Station()
-    station.surround(*ROUTES, Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
+    station.lead(*ROUTES, Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
     asked: list[str] = []
     station.forwarder._resolver._ask_for_route = lambda facts: asked.append(facts.to_service)
 
@@ -812,6 +626,9 @@ def test_other_limits_hold_from_the_next_frame_on_and_nothing_is_uncounted(make_
     assert (3, 1) == (forwarder.forwarded, forwarder.dropped[Disposition.HOPS_EXHAUSTED])
     assert (20_000, 2_000) == (forwarder.pool.limit_bytes, forwarder.pool.share_bytes)
     assert (1 << 20) + READ_BYTES == len(forwarder.slab) == len(forwarder.view)
+    slab = forwarder.slab
+    forwarder.limit(Limits(pool_bytes=10_000, max_frame=1024, max_hops=16))
+    assert slab is forwarder.slab
 
 
 # --- settling ---
@@ -819,13 +636,11 @@ def test_other_limits_hold_from_the_next_frame_on_and_nothing_is_uncounted(make_
 
 
 class Place:
-    """A sink that remembers what it took; `waiting` of its frames have to wait; it fails as often as told."""
+    """A sink that remembers what it took, or fails."""
 
-    def __init__(self, hop: HopTimes, *, waiting: int = 0, is_flushed: bool = True, is_recovered: bool = True) -> None:
+    def __init__(self, *, is_flushed: bool = True, is_recovered: bool = True) -> None:
         self.runs: list[Buffer] = []
         self.taken: list[Buffer] = []
-        self._hop = hop
-        self._waiting = waiting
         self._is_flushed = is_flushed
         self._is_recovered = is_recovered
 
@@ -833,7 +648,6 @@ class Place:
         if not self._is_flushed:
             raise ZeroDivisionError
         self.taken += self.runs
-        self._hop.pending -= self._waiting
         self.runs.clear()
 
     def recover(self, _now: float, _origin: FrameOrigin, _way_of: EntryOf) -> None:
@@ -856,7 +670,6 @@ class Flushing:
             on_waiting=lambda *what: self.held_back.append(what),
             report=lambda outlet, error: self.reported.append((outlet, type(error))),
         )
-        self.hop = self.forwarder.hop
 
     def flush(self, *places: Place) -> None:
         self.forwarder._flush(batch_for(*places), NOW, UnknownOrigin(), entry_of)
@@ -875,23 +688,12 @@ def entry_of(_frame: Buffer) -> ForwardingEntry:
 
 def test_sink_that_cannot_recover_keeps_no_part_of_the_slab() -> None:
     station = Flushing()
-    failing, good = Place(station.hop, is_flushed=False, is_recovered=False), Place(station.hop)
+    failing, good = Place(is_flushed=False, is_recovered=False), Place()
 
     station.flush(failing, good)
 
     assert ([], [b"\1"]) == (failing.runs, good.taken)
     assert [(None, ZeroDivisionError), (None, MemoryError)] == station.reported
-
-
-def test_what_leaves_after_it_waited_is_counted_with_its_time_and_what_waits_again_is_not() -> None:
-    station = Flushing()
-    station.hop.pending = 7
-    since = [NOW - 1.0, NOW - 1.0, NOW - 0.1, NOW - 0.1]
-
-    station.forwarder._finish_reroute(batch_for(Place(station.hop, waiting=1)), NOW, entry_of, since)
-
-    counts = {place: frames for place, frames in enumerate(station.hop.counts) if frames}
-    assert ({bucket(1.0): 2, bucket(NOW - since[2]): 1}, 7) == (counts, station.hop.pending)
 
 
 def test_it_is_reported_whether_a_batch_is_for_others_as_well() -> None:
@@ -904,16 +706,7 @@ def test_it_is_reported_whether_a_batch_is_for_others_as_well() -> None:
             station.forwarder._report_waiting(outbox, origin)
             super().flush(now, origin, entry_of)
 
-    station.forwarder._flush(batch_for(Waiting(station.hop)), NOW, origin, entry_of)
+    station.forwarder._flush(batch_for(Waiting()), NOW, origin, entry_of)
     station.forwarder._report_waiting(outbox, origin)
 
     assert [(outbox, origin, True), (outbox, origin, False)] == station.held_back
-
-
-def test_smaller_frames_leave_the_slab_as_it_is() -> None:
-    station = Station()
-    slab = station.forwarder.slab
-
-    station.forwarder.limit(Limits(pool_bytes=10_000, max_frame=1024, max_hops=16))
-
-    assert slab is station.forwarder.slab

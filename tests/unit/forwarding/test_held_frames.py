@@ -21,7 +21,6 @@ from broker.forwarding.held_frames import (
     copy_key,
     hold,
 )
-from broker.forwarding.outbox import DropSink
 from broker.forwarding.pool import Pool, PoolQuota
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
@@ -32,29 +31,6 @@ from tests.support.tiers import examples
 MakeFrame = Callable[..., bytes]
 
 NOW = 1000.0
-WAY_of_held = ForwardingEntry(
-    DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=FrameKind.MESSAGE
-)
-
-
-@pytest.mark.parametrize(
-    ("consumed", "waited", "expected"), [(0, 0.0, 0), (0, 0.0009, 0), (10, 0.25, 260), (10, 1.9999, 2009)]
-)
-def test_time_that_a_frame_waited_counts_as_life(
-    consumed: int, waited: float, expected: int, make_frame: MakeFrame
-) -> None:
-    frame = make_frame(time_consumed=consumed)
-    held = hold(memoryview(frame), NOW, WAY_of_held)
-
-    assert (expected, int(waited * 1000)) == (held.time_consumed(NOW + waited), held.waited_ms(NOW + waited))
-    assert expected == decode_dialog(bytes(held.aged(NOW + waited)))[0].time_consumed
-    assert frame == held.frame
-
-
-def test_time_consumed_stops_at_what_its_field_can_say(make_frame: MakeFrame) -> None:
-    held = hold(make_frame(time_to_live=TIME_MAX, time_consumed=TIME_MAX - 1), NOW, WAY_of_held)
-
-    assert decode_dialog(bytes(held.aged(NOW + 5)))[0].time_consumed == TIME_MAX
 
 
 @pytest.mark.parametrize(
@@ -126,6 +102,7 @@ def test_time_consumed_stops_at_what_its_field_can_say_of_pack(make_frame: MakeF
 
     pack.age(data, 0, NOW + 5)
 
+    assert TIME_MAX == decode_dialog(bytes(data))[0].time_consumed
     assert next(iter(pack.helds())).aged(NOW + 5) == data
 
 

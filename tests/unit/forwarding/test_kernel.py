@@ -15,7 +15,7 @@ from broker.forwarding.entry import ForwardingEntry
 from broker.forwarding.kernel import Kernel
 from broker.protocol.frame import Ping, Pong, encode_link
 from broker.protocol.layout import Flag, FrameKind
-from tests.support.kernel import EVERY_KERNEL, MAX_FRAME, Walker, hopped
+from tests.support.kernel import MAX_FRAME, Walker, hopped
 
 MakeFrame = Callable[..., bytes]
 
@@ -23,12 +23,7 @@ PING = encode_link(Ping(b"12345678"))
 PONG = encode_link(Pong(b"12345678"))
 
 
-@pytest.fixture(autouse=True, params=EVERY_KERNEL)
-def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both kernels keep one contract; what is inside the one in plain Python is asked of it alone."""
-    monkeypatch.setattr(Walker, "kernel_name", request.param)
-
-
+pytestmark = pytest.mark.usefixtures("kernel_name")
 IN_PLAIN_PYTHON = pytest.mark.parametrize("kernel_name", ["python"], indirect=True)
 
 # --- the plain case ---

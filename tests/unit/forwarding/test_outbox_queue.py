@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.flow import Disposition
 from broker.forwarding import outbox_queue as packing
 from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, UnknownOrigin
-from broker.forwarding.held_frames import TIME_MAX, DialogAffinity, Held, Pack, Piece, affinity_key_of, copy_key, hold
+from broker.forwarding.held_frames import DialogAffinity, Held, Pack, Piece, affinity_key_of, copy_key, hold
 from broker.forwarding.latency import HopTimes
 from broker.forwarding.outbox_queue import PACK_BYTES, HeldQueue, Packer, UnvisitedFrames
 from broker.forwarding.pool import HELD_OVERHEAD, Pool, PoolQuota, Share
@@ -38,13 +38,6 @@ def keep(queue: HeldQueue, frame: bytes, now: float = NOW) -> Held:
     return held
 
 
-def test_of_what_is_due_no_more_comes_out_than_was_asked_for(make_frame: MakeFrame) -> None:
-    queue = HeldQueue()
-    helds = [keep(queue, make_frame(sequence_number=n, time_to_live=1000 + n)) for n in range(5)]
-
-    assert [helds[:2], helds[2:4], helds[4:], []] == [queue.pop_due(NOW + 2, 2)[0] for _ in range(4)]
-
-
 def test_deadline_of_a_frame_that_left_is_not_that_of_its_copy(make_frame: MakeFrame) -> None:
     queue = HeldQueue()
     for n in range(10):
@@ -55,18 +48,6 @@ def test_deadline_of_a_frame_that_left_is_not_that_of_its_copy(make_frame: MakeF
 
     assert [] == queue.pop_due(NOW + 1.25, 9)[0]
     assert [second] == queue.pop_due(NOW + 1.5, 9)[0]
-
-
-def test_what_has_left_leaves_little_behind(make_frame: MakeFrame) -> None:
-    queue = HeldQueue()
-    stays = keep(queue, make_frame(sequence_number=0))
-
-    for n in range(1, 1000):
-        queue.remove(keep(queue, make_frame(sequence_number=n, time_to_live=TIME_MAX)))
-        assert 2 * len(queue._deadlines) <= 3 * len(queue) + 2
-    queue.remove(stays)
-
-    assert (0, []) == (len(queue), queue._deadlines)
 
 
 def keep_together(queue: HeldQueue, frames: list[bytes], now: float = NOW) -> Pack:
@@ -262,29 +243,6 @@ def test_pack_is_no_longer_than_it_may_be_and_one_frame(make_frame: MakeFrame) -
 
     assert all(PACK_BYTES <= len(piece.data) < PACK_BYTES + len(frames[0]) for piece in pieces[:-1])
     assert b"".join(frames) == b"".join(piece.data for piece in pieces)
-
-
-def test_each_dialog_direction_and_kind_has_its_way_and_place(make_frame: MakeFrame) -> None:
-    station = Station()
-    frames = [
-        make_frame(hop_count=1),
-        make_frame(hop_count=1, kind=FrameKind.ACK),
-        make_frame(hop_count=1, conversation_id=b"d" * 16),
-        make_frame(hop_count=1, to_service="//other", sequence_number=1),
-        make_frame(hop_count=0, conversation_id=b"o" * 16),
-        make_frame(hop_count=1, sequence_number=2),
-    ]
-
-    station.hold(frames)
-
-    helds = list(station.queue)
-    assert [station.ways[FrameKind(frame[4])] for frame in frames] == [held.entry for held in helds]
-    assert [affinity_key_of(f) if f[HOP_COUNT_AT] else None for f in frames] == [
-        h.placement and h.placement.key for h in helds
-    ]
-    [place] = {held.placement for held in helds if held.frame in (frames[0], frames[5])}
-    assert place is not None
-    assert (3, station.shelf, 3) == (place.count, station.places.outbox_of(place.key), len(station.places))
 
 
 def test_deadline_of_a_pack_is_the_earliest_and_its_longest_the_longest(make_frame: MakeFrame) -> None:

@@ -15,12 +15,11 @@ from msgspec.structs import replace
 from broker.flow import Disposition
 from broker.forwarding import outbox_queue as packing
 from broker.forwarding import reroute as moving
-from broker.forwarding.entry import Buffer, ForwardingEntry, frame_bounds, raise_error
+from broker.forwarding.entry import ForwardingEntry, frame_bounds, raise_error
 from broker.forwarding.fib import Resolver
-from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.held_frames import DialogAffinity, hold
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.pool import Limits, Pool
+from broker.forwarding.pool import Pool
 from broker.forwarding.reroute import Rerouter, RerouteReason
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import NO_GUID, FrameKind
@@ -28,69 +27,21 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from tests.support.forwarding import forwarding_table
+from tests.support.forwarding import NOW, ForwarderStation, Wire, forwarding_table
 from tests.support.tiers import examples
 
-NOW = 1000.0
 WEST, EAST = NetworkAddress("west"), NetworkAddress("east")
 SLICE = 4
 
 
-class Wire:
-    """Takes so many writes."""
+class Station(ForwarderStation):
+    """//far leads to the west; frames are numbered as they come, dialog by dialog."""
 
-    max_frame = 1 << 20
-    is_narrow = False
-
-    def __init__(self, writes: int = 1 << 30) -> None:
-        self.writes = writes
-        self.written = b""
-
-    @property
-    def can_send(self) -> bool:
-        return self.writes > 0
-
-    def send(self, data: Buffer) -> int:
-        self.writes -= 1
-        self.written += bytes(data)
-        return len(data)
-
-    def finish(self, rest: Buffer) -> None:
-        raise AssertionError
-
-
-class Sender:
     def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        """Nobody listens."""
-
-
-class Station:
-    """//far leads to the west; `turns` are asked for; frames are numbered as they come, dialog by dialog."""
-
-    def __init__(self, pool_bytes: int = 1 << 20) -> None:
-        self.turns = 0
+        super().__init__(Route("West", WEST, "//far"))
         self.numbers: Counter[int] = Counter()
-        self.health: dict[NetworkAddress, AddressHealth] = {}
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16),
-            deliver=lambda *_: None,
-            request_link=lambda _: None,
-            health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
-            schedule_work=self._again,
-        )
-        self.lead(Route("West", WEST, "//far"))
 
-    def _again(self) -> None:
-        self.turns += 1
-
-    def lead(self, *routes: Route) -> None:
-        table = build_table(routes, now=datetime.now(UTC))
-        self.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
-
-    def take(self, *dialogs: int, number: int | None = None) -> None:
+    def come(self, *dialogs: int) -> None:
         frames = []
         for dialog in dialogs:
             header = Header(
@@ -101,17 +52,14 @@ class Station:
                 to_service="//far",
                 from_service="//near",
                 from_broker_instance=NO_GUID,
-                sequence_number=self.numbers[dialog] if number is None else number,
+                sequence_number=self.numbers[dialog],
             )
-            self.numbers[dialog] += number is None
+            self.numbers[dialog] += 1
             frames.append(encode_dialog(header, b""))
-        data = b"".join(frames)
-        self.forwarder.slab[: len(data)] = data
-        self.forwarder.forward(self.forwarder.slab, len(data), NOW, Sender())
-        assert self.forwarder.unaccounted == 0
+        self.take(*frames)
 
-    def held(self, address: NetworkAddress) -> list[tuple[int, int]]:
-        return [told(held.frame) for held in self.forwarder.table.outbox(address).held]
+    def places(self, address: NetworkAddress) -> list[tuple[int, int]]:
+        return [told(frame) for frame in self.held(address)]
 
     def turn(self) -> None:
         self.forwarder.work(NOW)
@@ -136,17 +84,17 @@ def small_slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once() -> None:
     station = Station()
-    station.take(*[1, 2] * 5)
+    station.come(*[1, 2] * 5)
     wire = station.forwarder.table.outbox(EAST).outlet = Wire()
     station.lead(Route("East", EAST, "//far"))
     station.forwarder.reroute_waiting(NOW)
 
-    station.take(1, 3, 2, 3)
+    station.come(1, 3, 2, 3)
     assert [(3, 0), (3, 1)] == left_by(wire)[SLICE:]
-    assert [(1, 5), (2, 5)] == station.held(WEST)[-2:]
-    while station.held(WEST):
+    assert [(1, 5), (2, 5)] == station.places(WEST)[-2:]
+    while station.places(WEST):
         station.turn()
-    station.take(1, 2)
+    station.come(1, 2)
 
     for dialog in (1, 2):
         assert [(dialog, n) for n in range(7)] == [one for one in left_by(wire) if one[0] == dialog]
@@ -154,14 +102,14 @@ def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once()
 
 def test_move_ends_however_much_arrives() -> None:
     station = Station()
-    station.take(*[1] * 20)
+    station.come(*[1] * 20)
     wire = station.forwarder.table.outbox(EAST).outlet = Wire()
     station.lead(Route("East", EAST, "//far"))
     station.forwarder.reroute_waiting(NOW)
 
     turns = 0
-    while station.held(WEST):
-        station.take(*[1] * 3 * SLICE)
+    while station.places(WEST):
+        station.come(*[1] * 3 * SLICE)
         station.turn()
         turns += 1
         assert turns <= 20 // SLICE
@@ -171,19 +119,19 @@ def test_move_ends_however_much_arrives() -> None:
 
 def test_what_finds_no_room_waits_without_a_turn_until_there_is() -> None:
     station = Station()
-    station.take(*[1] * 10)
+    station.come(*[1] * 10)
     outbox = station.forwarder.table.outbox(EAST)
-    outbox.outlet = wire = Wire(writes=0)
+    outbox.outlet = wire = Wire(room=0)
     frame_cost = station.forwarder.pool.used_bytes // 10
     station.forwarder.pool.limit_bytes = 20 * frame_cost
     station.forwarder.pool.share_percent = 15
     station.lead(Route("East", EAST, "//far"))
 
     station.forwarder.reroute_waiting(NOW)
-    assert ([(1, n) for n in range(3)], 7, 0) == (station.held(EAST), len(station.held(WEST)), station.turns)
-    wire.writes = 1 << 30
+    assert ([(1, n) for n in range(3)], 7, 0) == (station.places(EAST), len(station.places(WEST)), station.turns)
+    wire.breathe()
     outbox.drain(NOW)
-    while station.held(WEST):
+    while station.places(WEST):
         station.forwarder.expire(NOW)
 
     assert ([(1, n) for n in range(10)], {}) == (left_by(wire), station.forwarder.dropped)
@@ -191,38 +139,38 @@ def test_what_finds_no_room_waits_without_a_turn_until_there_is() -> None:
 
 def test_frame_that_stays_with_another_route_keeps_its_place() -> None:
     station = Station()
-    station.take(*[1] * 10)
+    station.come(*[1] * 10)
     station.lead(Route("Anew", WEST, "//far"))
 
     station.forwarder.reroute_waiting(NOW)
-    station.take(1)
+    station.come(1)
     while station.turns:
         station.turns = 0
         station.turn()
 
-    assert [(1, n) for n in range(11)] == station.held(WEST)
+    assert [(1, n) for n in range(11)] == station.places(WEST)
     assert {"Anew"} == {held.entry.route for held in station.forwarder.table.outbox(WEST).held}
 
 
 def test_queue_that_is_served_again_moves_no_further() -> None:
     station = Station()
-    station.take(*[1] * 10)
+    station.come(*[1] * 10)
     station.lead(Route("East", EAST, "//far"))
     station.forwarder.reroute_waiting(NOW)
-    assert 4 == len(station.held(EAST))
-    station.forwarder.table.outbox(WEST).outlet = Wire(writes=0)
+    assert 4 == len(station.places(EAST))
+    station.forwarder.table.outbox(WEST).outlet = Wire(room=0)
 
     for _ in range(3):
         station.turn()
 
-    assert (4, 6) == (len(station.held(EAST)), len(station.held(WEST)))
+    assert (4, 6) == (len(station.places(EAST)), len(station.places(WEST)))
 
 
 @settings(max_examples=examples(100))
 @given(
     before=st.lists(st.integers(1, 4), min_size=1, max_size=40),
     steps=st.lists(st.one_of(st.just("turn"), st.lists(st.integers(1, 5), min_size=1, max_size=6)), max_size=30),
-    room=st.sampled_from([1 << 30, 0, 1, 3]),
+    room=st.sampled_from([1 << 30, 0, 1, 300]),
 )
 def test_nothing_is_lost_and_dialogs_keep_their_order(
     before: list[int], steps: list[str | list[int]], room: int
@@ -230,17 +178,17 @@ def test_nothing_is_lost_and_dialogs_keep_their_order(
     station = Station()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moving, "SLICE_FRAMES", SLICE)
-        station.take(*before)
+        station.come(*before)
         outbox = station.forwarder.table.outbox(EAST)
-        outbox.outlet = wire = Wire(writes=room)
+        outbox.outlet = wire = Wire(room=room)
         station.lead(Route("East", EAST, "//far"))
         station.forwarder.reroute_waiting(NOW)
         for step in steps:
             if isinstance(step, list):
-                station.take(*step)
+                station.come(*step)
             else:
                 station.turn()
-        wire.writes = 1 << 30
+        wire.breathe()
         outbox.drain(NOW)
         for _ in range(200):
             station.turn()

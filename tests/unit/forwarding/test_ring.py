@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
 from uuid import UUID
@@ -14,23 +12,18 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding import ring as module
 from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Queued
-from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.kernels import KERNELS
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.pool import HELD_OVERHEAD, Limits
-from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Ring, Sample, VisitRecord, decode, mix
+from broker.forwarding.pool import HELD_OVERHEAD
+from broker.forwarding.ring import HEAD_BYTES, Ring, Sample, VisitRecord, decode, mix
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import HEADER_BYTES, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import Route
-from broker.routing.table import build_table
-from tests.support.kernel import EVERY_KERNEL, Walker
+from tests.support.forwarding import HERE, NOW, ForwarderStation, Sender, Wire
+from tests.support.kernel import Walker
 
 MakeFrame = Callable[..., bytes]
 
-NOW = 1000.0
-HERE = b"h" * 16
 NORTH, WEST, EAST = NetworkAddress("north"), NetworkAddress("west"), NetworkAddress("east")
 ROUTES = (
     Route("ToNorth", NORTH, remote_service_name="//north"),
@@ -40,59 +33,14 @@ ROUTES = (
 )
 
 
-class Wire:
-    """An outlet that takes `room` bytes."""
-
-    is_narrow = False
-    max_frame = 1 << 20
-
-    def __init__(self, room: int = 1 << 30) -> None:
-        self.room = room
-
-    @property
-    def can_send(self) -> bool:
-        return self.room > 0
-
-    def send(self, data: Buffer) -> int:
-        sent = min(self.room, len(data))
-        self.room -= sent
-        return sent
-
-    def finish(self, rest: Buffer) -> None:
-        """It is kept elsewhere."""
-
-
-class Sender:
-    """Where batches come from."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.received: Counter[int] = Counter()
-
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        """It does not care."""
-
-
-class Station:
-    """A forwarder with a ring; `health` by address, all addresses unserved until `connect`."""
-
-    kernel_name = "python"
+class Station(ForwarderStation):
+    """A forwarder with a ring; `asked` from whom it asked the name, `given` what a database got."""
 
     def __init__(self, sample: float = 1, *, capacity: int = 1 << 20, pool_bytes: int = 100_000) -> None:
         self.asked: list[str] = []
-        self.ring = Ring(capacity, sample=sample, adjacent_of=self.name_of)
-        self.health: dict[NetworkAddress, AddressHealth] = {}
         self.given: list[list[tuple[bytes, PassOrigin]]] = []
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16, share_percent=100),
-            deliver=self.deliver,
-            request_link=lambda _: None,
-            health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
-            kernel=KERNELS[self.kernel_name],
-            ring=self.ring,
-        )
-        table = build_table(ROUTES, now=datetime.now(UTC))
-        self.forwarder.set_routing(table=table, hosted=hosted({HERE: ["//here"]}), is_forwarding=True)
+        self.ring = Ring(capacity, sample=sample, adjacent_of=self.name_of)
+        super().__init__(*ROUTES, ring=self.ring, pool_bytes=pool_bytes, share_percent=100)
 
     def deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         self.given.append([(frame, self.ring.arrival_of(frame)) for frame in frames])
@@ -100,27 +48,6 @@ class Station:
     def name_of(self, origin: FrameOrigin) -> str:
         self.asked.append(origin.name if isinstance(origin, Sender) else "")
         return self.asked[-1]
-
-    def connect(self, address: NetworkAddress, room: int = 1 << 30) -> Wire:
-        self.health[address] = AddressHealth.CONNECTED
-        wire = self.forwarder.table.outbox(address).outlet = Wire(room)
-        self.forwarder.forget_decisions()
-        return wire
-
-    def cut(self, address: NetworkAddress) -> None:
-        self.health[address] = AddressHealth.SUPPRESSED
-        self.forwarder.table.outbox(address).outlet = None
-        self.forwarder.forget_decisions()
-
-    def take(self, *frames: bytes, now: float = NOW, sender: str = "peer") -> None:
-        data = b"".join(frames)
-        self.forwarder.slab[: len(data)] = data
-        self.forwarder.forward(self.forwarder.slab, len(data), now, Sender(sender))
-        assert self.forwarder.unaccounted == 0
-
-    def mend(self, now: float) -> None:
-        self.forwarder.reroute_failed(now, lambda address: self.health.get(address) is AddressHealth.SUPPRESSED)
-        assert self.forwarder.unaccounted == 0
 
     def records(self) -> list[VisitRecord]:
         return list(decode(self.ring.take()))
@@ -143,11 +70,7 @@ def route(record: VisitRecord) -> str:
     return record.entry.route
 
 
-@pytest.fixture(autouse=True, params=EVERY_KERNEL)
-def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever kernel walks, the records are the same."""
-    monkeypatch.setattr(Station, "kernel_name", request.param)
-    monkeypatch.setattr(Walker, "kernel_name", request.param)
+pytestmark = pytest.mark.usefixtures("kernel_name")
 
 
 # --- which frames ---
@@ -208,16 +131,10 @@ def test_what_a_database_here_sends_has_spent_no_hop(make_frame: MakeFrame, *, i
     station = Station()
     forwarder, frame = station.forwarder, make_frame(to_service="//north")
     wire = station.connect(NORTH, 1 << 20 if is_served else 0)
-    way = forwarder.table.entry_for(
-        decide(
-            RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE),
-            forwarder.routing_context,
-        ),
-        FrameKind.MESSAGE,
-    )
+    way = station.entry_of(frame, database=HERE)
 
     forwarder.submit([(way, frame)], NOW, Sender("database"))
-    wire.room = 1 << 20
+    wire.breathe()
     forwarder.table.outbox(NORTH).drain(NOW + 1)
     (record,) = station.records()
 
@@ -235,7 +152,7 @@ def test_frame_that_waited_is_recorded_when_it_leaves(make_frame: MakeFrame) -> 
 
     station.take(*frames)
     early = station.records()
-    wire.room = 1 << 20
+    wire.breathe()
     station.forwarder.table.outbox(NORTH).drain(NOW + 2)
     late = station.records()
 
@@ -302,29 +219,14 @@ def test_frames_that_an_outbox_refuses_are_recorded_once_with_why(sample: float,
     assert station.ring.shed == 0
 
 
-def test_copies_that_differ_in_hops_alone_are_told_apart(make_frame: MakeFrame) -> None:
-    station = Station()
-    frames = [make_frame(to_service="//north", hop_count=hops) for hops in (3, 5, 16)]
-    station.connect(NORTH, len(frames[0]))
-
-    station.take(*frames)
-    early = station.records()
-    station.connect(NORTH)
-    station.forwarder.table.outbox(NORTH).drain(NOW + 1)
-
-    told = early + station.records()
-    assert [(3, NOW), (16, NOW), (5, NOW + 1)] == [(record.header.hop_count, record.left) for record in told]
-
-
 def test_routes_that_change_in_the_middle_of_a_pass_change_no_record_of_it(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     station = Station()
     wire = station.connect(NORTH)
-    table = build_table((Route("Other", EAST, remote_service_name="//far"),), now=datetime.now(UTC))
 
     def send(data: Buffer) -> int:
-        station.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
+        station.lead(Route("Other", EAST, remote_service_name="//far"))
         return len(data)
 
     monkeypatch.setattr(wire, "send", send)
@@ -340,9 +242,7 @@ def test_routes_that_change_in_the_middle_of_a_pass_change_no_record_of_it(
 @pytest.mark.parametrize("sample", [0, 1])
 def test_frame_that_waits_for_a_principal_is_one_visit(sample: float, make_frame: MakeFrame) -> None:
     station = Station(sample)
-    pair = Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=WEST)
-    table = build_table((pair,), now=datetime.now(UTC))
-    station.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
+    station.lead(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=WEST))
 
     for n in range(2):
         station.take(make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, sequence_number=n))
@@ -361,14 +261,14 @@ def test_frames_that_move_are_one_visit_each_whatever_becomes_of_them(sample: fl
     station = Station(sample)
     station.connect(WEST, 0)
     frames = [make_frame(to_service="//far", sequence_number=n, time_to_live=5000 + n, hop_count=1) for n in range(3)]
-    station.take(frames[0], sender="one")
-    station.take(*frames[1:], now=NOW + 1, sender="two")
+    station.take(frames[0], sender=Sender("one"))
+    station.take(*frames[1:], now=NOW + 1, sender=Sender("two"))
     station.cut(WEST)
     wire = station.connect(EAST, len(frames[0]))
 
     station.mend(NOW + 2)  # the first leaves at once, the others wait there
     moved = station.records()
-    wire.room = len(frames[0])
+    wire.breathe(len(frames[0]))
     station.forwarder.table.outbox(EAST).drain(NOW + 3)
     left = station.records()
     station.forwarder.expire(NOW + 9)
@@ -431,7 +331,7 @@ def test_what_was_taken_is_gone_from_the_ring_and_stays_as_it_was(make_frame: Ma
     before = list(decode(taken))
     after: list[VisitRecord] = []
 
-    station.take(make_frame(to_service="//nobody", sequence_number=9), now=NOW + 1, sender="later")
+    station.take(make_frame(to_service="//nobody", sequence_number=9), now=NOW + 1, sender=Sender("later"))
     thread = Thread(target=lambda: after.extend(decode(taken)))
     thread.start()
     thread.join()
@@ -464,25 +364,12 @@ def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_take
     assert max(second.endings) == 2
 
 
-@pytest.mark.parametrize("sample", [0.0, 0.999, 1.0])
-def test_kernel_is_told_of_which_ways_it_need_not_look_at_the_dialog(sample: float) -> None:
-    ring = Ring(1 << 20, sample=sample)
-    sink = Walker().way("name", FrameKind.MESSAGE).sink
-
-    marked = {
-        disposition: bool(ring.mark_of(ForwardingEntry(sink, disposition, kind=FrameKind.MESSAGE)) & ALWAYS)
-        for disposition in (Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN, Disposition.NO_ROUTE)
-    }
-
-    assert [sample == 1, sample == 1, True] == list(marked.values())
-
-
 def test_where_frames_come_from_is_asked_once_for_a_pass_and_only_if_it_is_recorded(make_frame: MakeFrame) -> None:
     station = Station(0)
     station.connect(NORTH)
-    station.take(make_frame(to_service="//north"), sender="unasked")
+    station.take(make_frame(to_service="//north"), sender=Sender("unasked"))
 
-    station.take(*[make_frame(to_service="//nobody")] * 3, make_frame(to_service="//north"), sender="asked")
+    station.take(*[make_frame(to_service="//nobody")] * 3, make_frame(to_service="//north"), sender=Sender("asked"))
 
     assert ["asked"] == station.asked
     assert ["asked"] * 3 == [record.arrival.adjacent_in for record in station.records()]
@@ -491,8 +378,7 @@ def test_where_frames_come_from_is_asked_once_for_a_pass_and_only_if_it_is_recor
 def test_retired_outboxes_take_their_numbers_along(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.forwarding.fib.INVENTED_MAX", 1)
     station = Station()
-    table = build_table([*ROUTES, Route("Anywhere", TRANSPORT)], now=datetime.now(UTC))
-    station.forwarder.set_routing(table=table, hosted=station.forwarder.routing_context.hosted, is_forwarding=True)
+    station.lead(*ROUTES, Route("Anywhere", TRANSPORT))
     invented = make_frame(to_service="tcp://invented/x", sequence_number=1)
     station.take(invented, make_frame(to_service="//here"))
 
@@ -519,7 +405,7 @@ def hand_over(station: Station, frame: bytes, **more: Any) -> tuple[bytes, PassO
 def test_verdict_of_a_database_is_a_record_of_its_own(make_frame: MakeFrame) -> None:
     station = Station()
     frame = make_frame(b"x" * 300, to_service="//here", hop_count=2)
-    got, arrival = hand_over(station, frame, sender="instance-7")
+    got, arrival = hand_over(station, frame, sender=Sender("instance-7"))
     station.records()
 
     station.ring.report(got, Disposition.DUPLICATE, arrival, NOW + 1)
@@ -564,9 +450,8 @@ def test_what_is_told_in_the_middle_of_a_pass_is_not_taken_back(make_frame: Make
 
 def test_frame_that_waited_comes_to_a_database_with_its_own_arrival(make_frame: MakeFrame) -> None:
     station = Station()
-    station.take(make_frame(to_service="//north", hop_count=1), sender="one")
-    table = build_table((Route("Here", LOCAL, remote_service_name="//north"),), now=datetime.now(UTC))
-    station.forwarder.set_routing(table=table, hosted=hosted({HERE: ["//north"]}), is_forwarding=True)
+    station.take(make_frame(to_service="//north", hop_count=1), sender=Sender("one"))
+    station.lead(Route("Here", LOCAL, remote_service_name="//north"), here="//north")
 
     station.forwarder.reroute_waiting(NOW + 1)
     ((got, arrival),) = station.given.pop()
@@ -584,8 +469,7 @@ def test_how_long_frames_of_a_database_were_queued_goes_with_their_arrival(make_
     station.connect(NORTH)
     frame = make_frame(to_service="//north")
     queued = {decode_dialog(frame)[0].message_id: Queued(5.0, is_resend=True)}
-    facts = RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE)
-    way = station.forwarder.table.entry_for(decide(facts, station.forwarder.routing_context), FrameKind.MESSAGE)
+    way = station.entry_of(frame, database=HERE)
 
     station.forwarder.submit([(way, frame)], NOW, Sender("database"), queued)
     station.forwarder.submit([(way, frame)], NOW, Sender("database"))

@@ -543,6 +543,22 @@ async def test_peer_that_announces_what_nobody_asks_for_costs_nobody_a_remembere
     assert before < near.forwarder.generation
 
 
+async def test_goaway_said_again_moves_the_deadline_and_is_logged_once(near: Neighbourhood) -> None:
+    sock = near.accept()
+
+    near.peers.request_link(SOUTH)  # is dialled, and says no HELLO
+    with capture_logs() as logs:
+        for _ in range(100):
+            sock.feed(encode_link(GoAway(deadline_ms=1000)))
+        await asyncio.sleep(0.5)
+        near.peers.request_link(SOUTH)
+        sock.feed(encode_link(GoAway(deadline_ms=2000)))
+        await asyncio.sleep(1)
+
+    assert 1 == len([entry for entry in logs if entry["event"] == "peer is draining"])
+    assert sock.shut
+
+
 async def test_too_many_announced_addresses_are_told_and_most_of_them_not_believed(near: Neighbourhood) -> None:
     with capture_logs() as logs:
         near.accept(addresses=[f"tcp://10.2.0.1:{port}" for port in range(1, 66)])
