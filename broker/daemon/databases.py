@@ -51,34 +51,11 @@ from broker.supervision import SupervisedTask, Supervision
 
 
 class DatabaseState(Enum):
-    """How far a database is between its file and its end."""
+    """The state of an open database."""
 
-    TAKEN = auto()  # its file is locked and open
-    LOADED = auto()  # it has an endpoint, to which no frames are delivered
+    OPEN = auto()  # its file is locked; no frames are delivered to it
     SERVED = auto()  # frames are delivered to it
     LEAVING = auto()  # frames for it are rejected as for a mirror; what is under way ends
-    CLOSED = auto()  # its file is given back
-
-
-class DatabaseEvent(Enum):
-    """An event that changes the state of a database."""
-
-    LOAD = auto()
-    SERVE = auto()
-    REFUSE = auto()
-    CLOSE = auto()
-
-
-# An event without an entry does not change the state: a takeover that failed is refused before it was served.
-TRANSITIONS: Mapping[tuple[DatabaseState, DatabaseEvent], DatabaseState] = {
-    (DatabaseState.TAKEN, DatabaseEvent.LOAD): DatabaseState.LOADED,
-    (DatabaseState.LOADED, DatabaseEvent.SERVE): DatabaseState.SERVED,
-    (DatabaseState.SERVED, DatabaseEvent.REFUSE): DatabaseState.LEAVING,
-    (DatabaseState.TAKEN, DatabaseEvent.CLOSE): DatabaseState.CLOSED,  # the start has failed
-    (DatabaseState.LOADED, DatabaseEvent.CLOSE): DatabaseState.CLOSED,  # the takeover has failed
-    (DatabaseState.SERVED, DatabaseEvent.CLOSE): DatabaseState.CLOSED,  # the instance stops
-    (DatabaseState.LEAVING, DatabaseEvent.CLOSE): DatabaseState.CLOSED,
-}
 
 
 class OpenDatabase:
@@ -88,7 +65,7 @@ class OpenDatabase:
         self.name = name
         self.store = store
         self.credentials = credentials  # shared with the endpoint, and changed when its files change
-        self.state = DatabaseState.TAKEN
+        self.state = DatabaseState.OPEN
         self._held = held  # the lock and the connection
         self._endpoint: Endpoint | None = None
 
@@ -111,19 +88,12 @@ class OpenDatabase:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The database at work; from LOADED on."""
+        """The database at work, once it is loaded."""
         assert self._endpoint is not None, f"{self.name} is not loaded"
         return self._endpoint
 
-    def step(self, event: DatabaseEvent) -> bool:
-        """Go to the next state; False when the event changes nothing."""
-        state = TRANSITIONS.get((self.state, event))
-        self.state = state or self.state
-        return state is not None
-
     def load(self, endpoint: Endpoint) -> None:
         """It has this endpoint from now on."""
-        self.step(DatabaseEvent.LOAD)
         self._endpoint = endpoint
 
     async def close(self) -> None:
@@ -133,7 +103,6 @@ class OpenDatabase:
         else:
             await self._endpoint.close()
         await asyncio.to_thread(self._held.close)
-        self.step(DatabaseEvent.CLOSE)
 
 
 class Databases:
@@ -376,7 +345,8 @@ class Databases:
         if database is not None:
             database.is_served = False
         one = self._open.get(name)
-        if one is not None and one.step(DatabaseEvent.REFUSE):
+        if one is not None and one.state is DatabaseState.SERVED:  # a takeover that failed was not served
+            one.state = DatabaseState.LEAVING
             del self.endpoints[name]
             del self._endpoint_of[one.store.broker_instance]
         self._catalog.mirrors[name] = broker_instance
@@ -409,7 +379,7 @@ class Databases:
         self._add(one)
 
     def _add(self, one: OpenDatabase) -> None:
-        one.step(DatabaseEvent.SERVE)
+        one.state = DatabaseState.SERVED
         self.endpoints[one.name] = self._endpoint_of[one.store.broker_instance] = one.endpoint
 
     async def _close(self, name: str) -> None:

@@ -150,7 +150,8 @@ class Instance:
         Raises:
             StoreUnavailableError: A database cannot be opened or used.
             ListenFailedError: The instance cannot listen on an address.
-            StatementError: A statement in a script of the configuration is refused.
+            StatementError: A statement in a script of the configuration is refused; a `DdlSyntaxError` if it is not
+                understood.
             SettingError: A setting cannot be used, or a file that a setting names.
         """
         settings = self.settings
@@ -447,7 +448,7 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
             file is a copy.
         StoreUnavailableError: A database cannot be opened or used.
         ListenFailedError: The instance cannot listen on an address.
-        StatementError: A statement in a script of the configuration is refused.
+        StatementError: As `Instance.start`.
     """
     if not isinstance(settings, Settings):
         settings = load_settings(Path(settings), environ=os.environ)

@@ -254,10 +254,6 @@ class Notify:
         """The instance stops, and may take so many seconds more."""
         self._send("STOPPING=1", f"STATUS={_line(status)}", f"EXTEND_TIMEOUT_USEC={int(seconds * _USEC)}")
 
-    def status(self, text: str) -> None:
-        """Show one line as the state of the service."""
-        self._send(f"STATUS={_line(text)}")
-
     def start_watchdog(self) -> None:
         """Feed the watchdog from the loop from now on, twice in the time that the manager waits."""
         if self.watchdog_s:

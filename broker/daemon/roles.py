@@ -111,23 +111,20 @@ class CommandSource:
     async def ask(self) -> RoleAnswer:
         """Run it once."""
         loop = asyncio.get_running_loop()
-        try:
-            transport, run = await loop.subprocess_exec(
-                _Run, *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
-            )
-        except (OSError, ValueError) as error:
-            return self._failed(f"cannot be started: {getattr(error, 'strerror', None) or error}")
+        run_once = loop.subprocess_exec(_Run, *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True)
+        starting = loop.create_task(run_once)
         try:
             async with asyncio.timeout(self.hold):
+                transport, run = await asyncio.shield(starting)
                 await run.ended.wait()
                 _kill_group(transport)  # what it has started may keep its output open
                 await run.read.wait()
         except TimeoutError:
             return self._failed(f"has not ended within {self.hold:g} s")
+        except (OSError, ValueError) as error:
+            return self._failed(f"cannot be started: {getattr(error, 'strerror', None) or error}")
         finally:
-            _kill_group(transport)
-            await run.ended.wait()
-            transport.close()
+            await _end(starting)
         code, output, complaint = transport.get_returncode(), run.printed[1], run.printed[2]
         if code:
             said = complaint.decode(errors="replace").strip()
@@ -182,6 +179,15 @@ class _Run(asyncio.SubprocessProtocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.read.set()
+
+
+async def _end(starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Run]]) -> None:
+    """End a program with all that it started; a start cannot be cancelled halfway, because its group is not known."""
+    with contextlib.suppress(OSError, ValueError):  # it was not started
+        transport, run = await starting
+        _kill_group(transport)
+        await run.ended.wait()
+        transport.close()
 
 
 def _kill_group(transport: asyncio.SubprocessTransport) -> None:

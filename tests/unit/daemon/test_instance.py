@@ -30,12 +30,12 @@ class Database:
 class Instance:
     """Listener, peers and databases in one, which note what they are told, in order."""
 
-    def __init__(self, **databases: Database) -> None:
+    def __init__(self) -> None:
         self.told: list[str] = []
         self.settings = Settings()
         self.is_ready = True
         self.stopping = asyncio.Event()
-        self.endpoints = databases
+        self.endpoints: dict[str, Database] = {}
         self.listeners = [self]
         self.peers = self.databases = self
 
@@ -54,27 +54,18 @@ class Instance:
 
 async def test_ports_close_before_peers_are_told_and_partners_have_what_is_shared() -> None:
     instance = Instance()
-    instance.endpoints["orders"] = Database(instance.told)
+    instance.endpoints |= {
+        "resting": Database(instance.told),
+        "busy": Database(instance.told, is_quiet=False),
+        "broken": Database(instance.told, is_quiet=False, problem="disk full"),
+    }
+    leaver = InstanceLeaver(cast("Any", instance))
 
-    await InstanceLeaver(cast("Any", instance)).leave(20.0)
+    assert DrainRemainder(held=3, busy=("busy",)) == await leaver.remainder()
+    await leaver.leave(20.0)
 
-    assert [
-        "no new connections",
-        "GOAWAY the instance drains in 20 s",
-        "database rests",
-        "handed over",
-    ] == instance.told
-
-
-async def test_database_counts_as_busy_until_it_rests_unless_its_store_has_failed() -> None:
-    told: list[str] = []
-    instance = Instance(
-        resting=Database(told),
-        busy=Database(told, is_quiet=False),
-        broken=Database(told, is_quiet=False, problem="disk full"),
-    )
-
-    assert DrainRemainder(held=3, busy=("busy",)) == await InstanceLeaver(cast("Any", instance)).remainder()
+    rest = ["database rests"] * 3
+    assert ["no new connections", "GOAWAY the instance drains in 20 s", *rest, "handed over"] == instance.told
 
 
 async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment() -> None:
@@ -98,16 +89,13 @@ def adjacent(_: Any) -> str:
     return ""
 
 
-async def test_without_a_directory_there_is_none() -> None:
-    assert open_journal(settings(None), adjacent) is None
-
-
 @pytest.mark.parametrize(("enabled", "disabled"), [(False, ""), (True, ""), (True, "true")])
 async def test_what_follows_it_is_opened_and_closed_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, enabled: bool, disabled: str
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
 
+    assert open_journal(settings(None), adjacent) is None
     journal = open_journal(settings(tmp_path, enabled=enabled), adjacent)
 
     assert journal is not None

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker.catalog import check
-from broker.catalog.check import journal_errors, tracing_errors
 from broker.config.settings import Settings
 from broker.daemon.reload import journal_plan, peer_limits, timeouts_of
 from broker.errors import SettingError
@@ -35,13 +34,6 @@ def test_journal_is_what_the_settings_say_and_its_directory_is_made(tmp_path: Pa
         plan.keep_bytes,
         plan.keep_seconds,
     )
-
-
-def test_what_is_off_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "find_spec", lambda _: None)
-    one = Settings()
-
-    assert (None, [], []) == (journal_plan(one), list(journal_errors(one)), list(tracing_errors(one)))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +69,7 @@ def test_directory_that_cannot_be_made_is_reported(tmp_path: Path, monkeypatch: 
         journal_plan(with_journal(tmp_path))
 
 
-def test_every_limit_reaches_the_links() -> None:
+def test_every_limit_and_time_reaches_the_links() -> None:
     limits = {
         "connections": 50,
         "connections_per_peer": 2,
@@ -90,9 +82,5 @@ def test_every_limit_reaches_the_links() -> None:
 
     assert PeerLimits(**limits) == peer_limits(Settings.read({"limits": limits}))
     assert not peer_limits(Settings()).are_metered
-
-
-def test_times_are_those_of_the_endpoint() -> None:
     endpoint = {"handshake_timeout": "3s", "connect_timeout": "4s", "backpressure": "1s"}
-
     assert Timeouts(handshake=3.0, connect=4.0, backpressure=1.0) == timeouts_of(Settings.read({"endpoint": endpoint}))
