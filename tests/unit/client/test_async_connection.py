@@ -75,28 +75,6 @@ async def test_exception_rolls_back(shop: Shop) -> None:
     assert [2] == ids(shop)
 
 
-async def test_call_that_fails_leaves_the_transaction_to_its_owner(shop: Shop) -> None:
-    async with connect(shop) as db, db:
-        await db.execute(INSERT, [1])
-        with pytest.raises(sqlite3.IntegrityError):
-            await db.execute(INSERT, [1])
-        await db.execute(INSERT, [2])
-
-    assert [1, 2] == ids(shop)
-
-
-async def test_commit_that_fails_is_told_and_leaves_no_transaction(shop: Shop) -> None:
-    async with connect(shop) as db:
-        await db.execute("PRAGMA foreign_keys = ON")
-        await db.execute("CREATE TABLE child (id REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
-        with pytest.raises(sqlite3.IntegrityError):
-            async with db:
-                await db.execute("INSERT INTO child VALUES (99)")
-        await db.execute(INSERT, [1])
-
-    assert [1] == ids(shop)
-
-
 class FullDisk(sqlite3.Connection):
     """One that finds no room at the COMMIT."""
 
@@ -157,22 +135,20 @@ async def test_task_that_outlives_the_transaction_in_which_it_was_started_is_on_
     assert ([(1,)], [1, 2]) == (seen, ids(shop))
 
 
-async def test_transaction_inside_another_one_is_refused(shop: Shop) -> None:
+async def test_transaction_inside_another_one_or_begun_by_hand_is_refused(shop: Shop) -> None:
+    """And a call that fails leaves the transaction to its owner."""
     async with connect(shop) as db, db:
         await db.execute(INSERT, [1])
         with pytest.raises(ConversationError, match="inside a transaction of the same connection") as caught:
             await db.__aenter__()
-
-    assert (628, [1]) == (caught.value.number, ids(shop))
-
-
-async def test_transaction_begun_by_hand_is_refused(shop: Shop) -> None:
+        with pytest.raises(sqlite3.IntegrityError):
+            await db.execute(INSERT, [1])
+        await db.execute(INSERT, [2])
     async with connect(shop) as db:
         with pytest.raises(ConversationError, match="not with BEGIN"):
             await db.execute("BEGIN")
-        await db.execute(INSERT, [1])
 
-    assert [1] == ids(shop)
+    assert (628, [1, 2]) == (caught.value.number, ids(shop))
 
 
 # --- cancellation -------------------------------------------------------------------------------------------
@@ -287,13 +263,6 @@ def counting(db: sqlite3.Connection, pauses: int) -> Waiting[str]:
     return "there"
 
 
-async def test_steps_run_in_the_thread_and_pause_in_the_loop(shop: Shop) -> None:
-    async with connect(shop) as db, db:
-        assert "there" == await db.run_steps(lambda plain: counting(plain, 5))
-
-    assert [1] == ids(shop)
-
-
 async def test_waiting_needs_a_transaction(shop: Shop) -> None:
     async with connect(shop) as db:
         with pytest.raises(ConversationError, match="to receive needs a transaction") as caught:
@@ -303,14 +272,16 @@ async def test_waiting_needs_a_transaction(shop: Shop) -> None:
 
 
 async def test_wait_that_is_cancelled_before_it_found_anything_harms_nothing(shop: Shop) -> None:
+    """Its steps run in the thread, and its pauses in the loop."""
     async with connect(shop) as db, db:
         await db.execute(INSERT, [5])
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await db.run_steps(lambda plain: counting(plain, 100_000))
         await db.execute(INSERT, [6])
+        assert "there" == await db.run_steps(lambda plain: counting(plain, 5))
 
-    assert [5, 6] == ids(shop)
+    assert [1, 5, 6] == ids(shop)
 
 
 async def test_find_that_nobody_saw_is_undone(shop: Shop) -> None:
@@ -351,18 +322,12 @@ async def test_connection_can_be_awaited_and_closed_twice(shop: Shop) -> None:
     assert before - 1 == threading.active_count()
 
 
-async def test_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+async def test_opening_that_fails_or_is_cancelled_leaves_nothing_behind(shop: Shop, tmp_path: Path) -> None:
     before = threading.active_count()
-
+    missing = tmp_path / "no" / "such.db"
     with pytest.raises(StoreUnavailableError, match="unable to open") as caught:
-        await Connecting(tmp_path / "no" / "such.db", {})
-
-    assert str(tmp_path / "no" / "such.db") == caught.value.path
-    await until(lambda: threading.active_count() == before)
-
-
-async def test_opening_that_is_cancelled_leaves_nothing_behind(shop: Shop) -> None:
-    before = threading.active_count()
+        await Connecting(missing, {})
+    assert str(missing) == caught.value.path
     task = asyncio.create_task(connect(shop)._open())
     await asyncio.sleep(0)
 

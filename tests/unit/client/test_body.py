@@ -115,27 +115,13 @@ def test_what_is_no_body_is_refused_with_what_would_be(body: Any, sentence: str)
         read(body)
 
 
-def test_file_that_has_nothing_now_is_refused() -> None:
-    class NonBlocking(io.RawIOBase):
-        def read(self, size: int = -1) -> None:
-            return None
-
-    with pytest.raises(TypeError, match="not NoneType"):
-        read_body(NonBlocking())
-
-
-def test_no_body_is_an_error_of_the_original() -> None:
-    with pytest.raises(ConversationError) as caught:
+def test_no_body_and_text_that_is_no_utf_8_are_errors_of_the_original() -> None:
+    with pytest.raises(ConversationError) as missing:
         read_body(None)  # type: ignore[arg-type]
-
-    assert 8433 == caught.value.number
-
-
-def test_text_that_is_no_utf_8_is_refused() -> None:
     with pytest.raises(ConversationError, match=r"the message body .* cannot be written as UTF-8") as caught:
         read_body("\udcff" * 500)
 
-    assert 8433 == caught.value.number
+    assert 8433 == missing.value.number == caught.value.number
     assert len(str(caught.value)) < 200
 
 
@@ -220,15 +206,11 @@ def test_context_of_the_span_at_work_is_sent_by_itself(shop: Shop) -> None:
     assert int(Flag.TRACE) == flags
 
 
-def test_a_context_that_the_application_gives_counts() -> None:
-    with use_span(span()):
-        assert {"traceparent": QUIET} == joined({"traceparent": QUIET})
-
-
-def test_a_context_for_which_there_is_no_room_stays_here() -> None:
+def test_a_context_that_the_application_gives_counts_and_one_without_room_stays_here() -> None:
     full = {str(number): "" for number in range(HEADERS_MAX)}
 
     with use_span(span()):
+        assert {"traceparent": QUIET} == joined({"traceparent": QUIET})
         assert full == joined(full)
 
 
@@ -279,11 +261,6 @@ def body(shop: Shop) -> LargeBody:
     (count,) = db.execute("SELECT body_fragments FROM broker_message").fetchone()
     db.row_factory = sqlite3.Row
     return LargeBody(db, dialog.endpoint_id, 3, count)
-
-
-def test_body_is_read_without_its_envelope(body: LargeBody) -> None:
-    assert LARGE == body.open().read()
-    assert len(LARGE) == body.length()
 
 
 @pytest.mark.parametrize("size", [1000, 59_999, 60_001, 700_000])

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-import uuid
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -22,7 +21,6 @@ from broker.store.sqlite.schema import PART_BYTES
 Shop = Any  # its class is in conftest.py, which nothing imports
 
 LEVELS = ("", "IMMEDIATE", "EXCLUSIVE", None)
-INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 EMPTY: dict[str, list[Any]] = {"conversations": [], "sent": []}
 
 
@@ -57,25 +55,6 @@ def test_rollback_brings_back_what_was_received_sent_and_ended(shop: Shop) -> No
 
     assert shop.seen() == {"conversations": ["CO"], "sent": [b"one"]}
     assert [message.body for message in receive(db, queue="OrdersQueue")] == [b"answer", b"another"]
-
-
-def test_each_call_commits_by_itself_in_autocommit_mode(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    seen = []
-
-    dialog = shop.begin(db)
-    seen.append(shop.seen())
-    dialog.send(b"one")
-    seen.append(shop.seen())
-    dialog.end()
-    seen.append(shop.seen())
-
-    assert seen == [
-        {"conversations": ["SO"], "sent": []},
-        {"conversations": ["CO"], "sent": [b"one"]},
-        {"conversations": ["DO"], "sent": [b"one", b""]},
-    ]
-    assert not db.in_transaction
 
 
 def test_message_that_does_not_fit_leaves_the_dialog_as_it_was(shop: Shop) -> None:

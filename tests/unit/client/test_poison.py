@@ -46,14 +46,21 @@ def beside(path: str) -> Path:
     return Path(f"{path}.receives")
 
 
-def test_what_is_noted_is_known(path: str) -> None:
+def test_what_is_noted_is_known_until_it_is_forgotten(path: str) -> None:
+    """Queues beyond the last record do without."""
     other = LastReceive(1, (1, 0, 0.0), 1, 0, 0.0, 0)
+    last = QUEUES_MAX - 1
+    for number, record in [(1, other), (2, other), (2, LAST), (3, LAST), (last, LAST), (QUEUES_MAX, LAST)]:
+        write_last(path, number, record)
 
-    write_last(path, 1, other)
-    write_last(path, 2, other)
-    write_last(path, 2, LAST)
-
-    assert [None, other, LAST, None] == [read_last(path, number) for number in range(4)]
+    assert [None, other, LAST, LAST] == [read_last(path, number) for number in range(4)]
+    assert [LAST, None] == [read_last(path, number) for number in (last, QUEUES_MAX)]
+    forget_last(path, 2)
+    forget_last(path, QUEUES_MAX)
+    assert [other, None, LAST, LAST] == [read_last(path, number) for number in (1, 2, 3, last)]
+    assert beside(path).stat().st_size <= QUEUES_MAX * RECORD_BYTES
+    forget_last(path)
+    assert [None] * 3 == [read_last(path, number) for number in (1, 3, last)]
 
 
 def test_each_thread_and_each_database_has_its_own_view_of_the_same_files(path: str, tmp_path: Path) -> None:
@@ -92,55 +99,23 @@ def test_record_that_was_written_by_halves_tells_nothing(path: str, spoilt: slic
     assert read_last(path, 0) is None
 
 
-def test_what_is_forgotten_is_not_known(path: str) -> None:
-    write_last(path, 1, LAST)
+@pytest.mark.parametrize("is_link", [True, False])
+def test_file_that_cannot_be_used_is_done_without(path: str, monkeypatch: pytest.MonkeyPatch, *, is_link: bool) -> None:
+    def fail(*_: object) -> int:
+        raise OSError("no")
 
-    forget_last(path)
-
-    assert read_last(path, 1) is None
-
-
-def test_one_queue_is_forgotten_without_the_others(path: str) -> None:
-    for number in (1, 2, 3):
-        write_last(path, number, LAST)
-
-    forget_last(path, 2)
-    forget_last(path, QUEUES_MAX)
-
-    assert [LAST, None, LAST] == [read_last(path, number) for number in (1, 2, 3)]
-    assert beside(path).stat().st_size <= 4 * RECORD_BYTES
-
-
-def test_queues_beyond_the_last_record_do_without(path: str) -> None:
-    write_last(path, QUEUES_MAX - 1, LAST)
-    write_last(path, QUEUES_MAX, LAST)
-
-    assert [LAST, None] == [read_last(path, number) for number in (QUEUES_MAX - 1, QUEUES_MAX)]
-    assert beside(path).stat().st_size <= QUEUES_MAX * RECORD_BYTES
-
-
-def test_file_that_cannot_be_used_is_done_without(path: str) -> None:
-    beside(path).symlink_to("elsewhere")
+    if is_link:
+        beside(path).symlink_to("elsewhere")
+    else:
+        write_last(path, 1, LAST)
+        for call in ("pread", "pwrite", "ftruncate"):
+            monkeypatch.setattr(os, call, fail)
 
     write_last(path, 1, LAST)
     forget_last(path)
 
     assert read_last(path, 1) is None
     assert not beside(path).with_name("elsewhere").exists()
-
-
-def test_disk_that_fails_is_done_without(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> int:
-        raise OSError("no")
-
-    write_last(path, 1, LAST)
-    for call in ("pread", "pwrite", "ftruncate"):
-        monkeypatch.setattr(os, call, fail)
-
-    write_last(path, 1, LAST)
-    forget_last(path)
-
-    assert read_last(path, 1) is None
 
 
 # --- rollback ---
@@ -182,7 +157,14 @@ def again(
 
 
 def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:
+    """In company its failures are not counted; another message of the same number is another message."""
     db = arrived(shop, b"one", b"two")
+    assert {RedeliveryVerdict.YES} == {again(db, size=2, commit=True) for _ in range(20)}
+    for _ in range(5):
+        again(db)
+    assert RedeliveryVerdict.LOOK_AGAIN == again(db, commit=False)
+    assert [] == list(failures(db)), "what is found out in a transaction of the application is part of it"
+    db.execute("UPDATE broker_message SET message_enqueue_time = message_enqueue_time + 1")
 
     answers = [again(db, commit=True) for _ in range(6)]
 
@@ -212,15 +194,6 @@ def test_while_the_disk_is_full_no_message_is_blamed(shop: Shop, monkeypatch: py
     ] == with_room  # the last failure before there was room counts
 
 
-def test_what_is_found_out_in_a_transaction_of_the_application_is_part_of_it(shop: Shop) -> None:
-    db = arrived(shop, b"one")
-
-    answers = [again(db, commit=False) for _ in range(6)]
-
-    assert RedeliveryVerdict.LOOK_AGAIN == answers[-1]
-    assert [] == list(failures(db))
-
-
 def test_batches_become_smaller_with_each_rollback_until_a_message_stands_alone(shop: Shop) -> None:
     db = arrived(shop, *[b"%d" % n for n in range(8)])
 
@@ -243,14 +216,6 @@ def test_batches_grow_again_when_something_else_is_handed_out(shop: Shop) -> Non
         sizes.append(allowance(path_of(db), QUEUE, 8))
 
     assert [4, 8, 8, 8] == sizes
-
-
-def test_failures_in_company_are_not_counted_against_a_message(shop: Shop) -> None:
-    db = arrived(shop, b"one", b"two")
-
-    answers = [again(db, size=2, commit=True) for _ in range(20)]
-
-    assert {RedeliveryVerdict.YES} == set(answers)
 
 
 def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
@@ -296,25 +261,6 @@ def test_a_group_that_is_locked_while_poison_is_put_away_is_passed_over(shop: Sh
     assert [b"poison"] == [message.body for message in first]
     assert [] == then
     assert 1 == len(list(failures(db)))
-
-
-def test_another_message_of_the_same_number_is_another_message(shop: Shop) -> None:
-    db = arrived(shop, b"one")
-    for _ in range(5):
-        again(db)
-    db.execute("UPDATE broker_message SET message_enqueue_time = message_enqueue_time + 1")
-
-    assert RedeliveryVerdict.YES == again(db)
-
-
-def test_the_memory_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollback, "REMEMBERED_MAX", 2)
-    db = arrived(shop, b"one", b"two", b"three")
-
-    for order in (1, 2, 3):
-        again(db, order)
-
-    assert [2, 3] == [order for _, order in rollback._handed_out]
 
 
 def test_a_poison_message_received_by_hand_puts_its_dialog_aside_and_others_go_on(shop: Shop) -> None:

@@ -60,26 +60,23 @@ def take(db: sqlite3.Connection, slot: int, *, top: int = 100, now: float = NOW)
 def test_groups_are_claimed_in_the_order_of_their_messages_and_only_once(
     shop: Shop, db: sqlite3.Connection, slot: int
 ) -> None:
-    first, second = arrived(shop, db, b"1", b"2"), arrived(shop, db, b"3")
+    """The highest priority first; and none of a queue that is off or gone."""
+    first, second, third = (arrived(shop, db, *bodies) for bodies in ([b"1", b"2"], [b"3"], [b"4"]))
+    db.execute("UPDATE broker_message SET priority = 9 WHERE message_body = x'34'")
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 0")
+    assert take(db, slot) is None
+    assert claim_group(db, "Nope", slot=slot, top=1, now=NOW) is None
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 1")
 
-    claims = [take(db, slot) for _ in range(3)]
+    claims = [take(db, slot) for _ in range(4)]
 
-    groups = [first.conversation_group_id.bytes, second.conversation_group_id.bytes]
+    groups = [dialog.conversation_group_id.bytes for dialog in (third, first, second)]
     assert groups == [one.conversation_group_id for one in claims if one is not None]
-    assert [(1, 2), (3,)] == [one.queuing_orders for one in claims if one is not None]
-    assert claims[2] is None
-    assert 3 == db.execute("SELECT count(*) FROM broker_message WHERE status = 1").fetchone()[0]
-
-
-def test_the_group_of_the_highest_priority_comes_first(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
-    arrived(shop, db, b"1", b"2")
-    arrived(shop, db, b"3")
-    db.execute("UPDATE broker_message SET priority = 9 WHERE message_body = x'33'")
-
-    claim = take(db, slot)
-
-    assert claim is not None
-    assert (3,) == claim.queuing_orders
+    assert [(4,), (1, 2), (3,)] == [one.queuing_orders for one in claims if one is not None]
+    assert claims[3] is None
+    assert 4 == db.execute("SELECT count(*) FROM broker_message WHERE status = 1").fetchone()[0]
+    assert [] == record_crashes(db, own=None, rules={}, now=NOW)
+    assert 3 == db.execute("SELECT count(*) FROM broker_group_lock").fetchone()[0]
 
 
 def test_a_batch_holds_no_more_than_top_and_than_its_bytes(
@@ -112,14 +109,6 @@ def test_a_group_whose_message_failed_gives_its_first_message_alone(
     assert next_rest_end(db, NOW) is None
 
 
-def test_a_queue_that_is_off_or_gone_gives_nothing(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
-    arrived(shop, db, b"1")
-    db.execute("UPDATE broker_queue SET is_receive_enabled = 0")
-
-    assert take(db, slot) is None
-    assert claim_group(db, "Nope", slot=slot, top=1, now=NOW) is None
-
-
 def test_settled_messages_leave_the_queue_and_their_failures_are_forgotten(
     shop: Shop, db: sqlite3.Connection, slot: int
 ) -> None:
@@ -135,19 +124,9 @@ def test_settled_messages_leave_the_queue_and_their_failures_are_forgotten(
     assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
 
 
-def test_a_claim_that_is_lost_is_not_settled(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
-    arrived(shop, db, b"1")
-    claim = take(db, slot)
-    assert claim is not None
-    given = release_claim(db, claim)
-
-    with pytest.raises(ClaimLostError):
-        finish_claim(db, claim, [1])
-
-    assert given
-
-
-def test_a_later_lock_of_the_same_process_is_not_removed(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+def test_a_claim_that_is_lost_is_not_settled_and_a_later_lock_of_the_same_process_stays(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
     arrived(shop, db, b"1")
     lost = take(db, slot)
     db.execute("DELETE FROM broker_group_lock")
@@ -157,6 +136,8 @@ def test_a_later_lock_of_the_same_process_is_not_removed(shop: Shop, db: sqlite3
 
     assert not release_claim(db, lost)
     assert release_claim(db, claim)
+    with pytest.raises(ClaimLostError):
+        finish_claim(db, claim, [1])
 
 
 def test_the_lock_of_a_reader_that_died_is_not_taken_over_before_its_death_is_counted(
@@ -201,25 +182,6 @@ def test_a_claim_whose_dialog_the_reader_itself_ended_is_settled(shop: Shop, db:
         assert 0 == db.execute(f"SELECT count(*) FROM broker_{table}").fetchone()[0]
 
 
-def test_a_timer_in_front_of_a_message_that_fails_does_not_start_its_count_again(
-    shop: Shop, db: sqlite3.Connection, slot: int
-) -> None:
-    arrived(shop, db, b"poison")
-    note_failure(db, Blame(1, 0, "E"), now=NOW, rest_first=0)
-    statement = (
-        "INSERT INTO broker_message (queue_id, priority, endpoint_id, message_sequence_number, message_type_name,"
-        " message_enqueue_time, message_body) SELECT queue_id, 12, 1, 1, 'timer', ?, x'' FROM broker_message"
-    )
-    db.execute(statement, (NOW,))
-    claim = take(db, slot)
-    assert claim is not None
-
-    finish_claim(db, claim, [1])
-
-    assert (2,) == claim.queuing_orders
-    assert 2 == note_failure(db, Blame(1, 0, "E"), now=NOW, rest_first=0).failures
-
-
 def test_the_death_of_a_reader_is_a_failure_of_the_message_it_had(
     shop: Shop, db: sqlite3.Connection, slot: int
 ) -> None:
@@ -251,17 +213,8 @@ def test_a_message_that_came_after_the_claim_is_not_blamed(shop: Shop, db: sqlit
     assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
 
 
-def test_what_a_living_reader_has_is_not_touched(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
-    arrived(shop, db, b"1")
-    take(db, slot)
+# --- what is ready ---
 
-    assert [] == record_crashes(db, own=None, rules={}, now=NOW)
-    assert 1 == db.execute("SELECT count(*) FROM broker_group_lock").fetchone()[0]
-
-
-# --- ready ---
-
-ReadyShop = Any  # its class is in conftest.py, which nothing imports
 
 QUEUE = 1
 
@@ -283,59 +236,47 @@ def plans(db: sqlite3.Connection, call: Any) -> list[str]:
     return [row[3] for statement in wanted for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
 
 
-def test_next_of_a_queue_are_read_off_its_index(shop: ReadyShop) -> None:
-    """So the cost of a look does not depend on how many messages wait."""
-    db = shop.connect()
-
-    plan = plans(db, lambda: bodies(db))
-
-    assert [
-        "SEARCH m USING INDEX broker_message_queue (queue_id=? AND status=?)",
-        "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)",
-    ] == plan
+OF_QUEUE = "SEARCH m USING INDEX broker_message_queue (queue_id=? AND status=?)"
+OF_ENDPOINT = "SEARCH n USING INDEX broker_message_endpoint (endpoint_id=? AND status=?)"
+ALL_ENDPOINTS = "SEARCH broker_message USING COVERING INDEX broker_message_endpoint (endpoint_id>?)"
+SCANNED = {"SCAN m", "SCAN e", "SCAN json_each VIRTUAL TABLE INDEX 1:", "SCAN broker_group_lock", "SCAN CONSTANT ROW"}
 
 
-@pytest.mark.parametrize("scope", [Scope(group=b"g" * 16), Scope(handle=b"h" * 16)])
-def test_next_of_a_conversation_are_read_off_its_index(shop: ReadyShop, scope: Scope) -> None:
-    """What is sorted is at most as many messages as are asked for, of each conversation."""
-    db = shop.connect()
-
-    plan = plans(db, lambda: bodies(db, scope))
-
-    assert "SEARCH n USING INDEX broker_message_endpoint (endpoint_id=? AND status=?)" in plan
-    assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" in plan
-    assert not [step for step in plan if step.startswith("SCAN")]
-    assert 1 == plan.count("USE TEMP B-TREE FOR ORDER BY")
-
-
-def test_next_of_the_free_groups_are_read_off_indexes(shop: ReadyShop) -> None:
+@pytest.mark.parametrize(
+    ("scope", "is_locked", "expected", "scanned"),
+    [
+        (Scope(), False, {OF_QUEUE, "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)"}, set()),
+        (Scope(), True, {OF_ENDPOINT, ALL_ENDPOINTS}, SCANNED),
+        (Scope(group=b"g" * 16), False, {OF_ENDPOINT, "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)"}, set()),
+        (Scope(handle=b"h" * 16), False, {OF_ENDPOINT, "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)"}, set()),
+        (None, False, {OF_QUEUE.replace("USING", "USING COVERING")}, {"SCAN broker_group_lock"}),
+    ],
+    ids=["queue", "free groups", "group", "conversation", "what most receives have to know"],
+)
+def test_next_messages_are_read_off_indexes(
+    shop: Shop, scope: Scope | None, *, is_locked: bool, expected: set[str], scanned: set[str]
+) -> None:
+    """So the cost does not depend on how many messages wait; what is sorted is at most as many as are asked for."""
     db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    shop.arrive(dialog, b"taken")
-    lock(shop, dialog, retry_time=time.time() + 60)
+    dialog = arrived(shop, db, b"taken")
+    if is_locked:
+        lock(shop, dialog, retry_time=time.time() + 60)
 
-    plan = plans(db, lambda: bodies(db))
+    plan = plans(db, lambda: queue_of(db, "OrdersQueue") if scope is None else bodies(db, scope))
 
-    assert "SEARCH n USING INDEX broker_message_endpoint (endpoint_id=? AND status=?)" in plan
-    assert "SEARCH broker_message USING COVERING INDEX broker_message_endpoint (endpoint_id>?)" in plan
-    scanned = {
-        "SCAN m",
-        "SCAN e",
-        "SCAN json_each VIRTUAL TABLE INDEX 1:",
-        "SCAN broker_group_lock",
-        "SCAN CONSTANT ROW",
-    }
+    assert expected <= set(plan)
     assert {step for step in plan if step.startswith("SCAN")} <= scanned
+    assert plan.count("USE TEMP B-TREE FOR ORDER BY") == (scope not in {Scope(), None}) or is_locked
 
 
-def lock(shop: ReadyShop, dialog: Any, *, reader: int | None = None, retry_time: float | None = None) -> None:
+def lock(shop: Shop, dialog: Any, *, reader: int | None = None, retry_time: float | None = None) -> None:
     """The group of a dialog is a reader's, or rests."""
     shop.connect(isolation_level=None).execute(
         "INSERT INTO broker_group_lock VALUES (?, ?, 0, ?)", (dialog.conversation_group_id.bytes, reader, retry_time)
     )
 
 
-def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: ReadyShop) -> None:
+def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     dialogs = [shop.begin(db) for _ in range(5)]
     for number, dialog in enumerate(dialogs):
@@ -361,9 +302,7 @@ def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: Ready
     assert [b"0", b"1", b"3", b"4"] == bodies(db)
 
 
-def test_free_group_behind_a_long_head_of_locked_ones_is_found(
-    shop: ReadyShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_group_behind_a_long_head_of_locked_ones_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEAD", 3)
     db = shop.connect(isolation_level=None)
     long, low, high = shop.begin(db), shop.begin(db), shop.begin(db)
@@ -384,7 +323,7 @@ def test_free_group_behind_a_long_head_of_locked_ones_is_found(
     assert first_group(db, QueueSelection(QUEUE, Scope(), time.time())) is None
 
 
-def test_one_look_tells_what_most_receives_have_to_know(shop: ReadyShop) -> None:
+def test_one_look_tells_what_most_receives_have_to_know(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     empty = queue_of(db, "OrdersQueue")
     dialog = shop.begin(db)
@@ -394,11 +333,3 @@ def test_one_look_tells_what_most_receives_have_to_know(shop: ReadyShop) -> None
     assert [(QUEUE, 1, 0, 0), (QUEUE, 1, 1, 1), None] == [empty, queue_of(db, "OrdersQueue"), queue_of(db, "no queue")]
     db.execute("UPDATE broker_message SET status = 4")
     assert (QUEUE, 1, 1, 0) == queue_of(db, "OrdersQueue")
-
-
-def test_the_look_at_a_queue_costs_the_same_however_much_waits(shop: ReadyShop) -> None:
-    db = shop.connect()
-
-    plan = plans(db, lambda: queue_of(db, "OrdersQueue"))
-
-    assert "SEARCH m USING COVERING INDEX broker_message_queue (queue_id=? AND status=?)" in plan

@@ -33,26 +33,27 @@ from tests.support.shop import Shop
 # --- desk ---
 
 
-@reader("OrdersQueue", retry_delay=0)
-def handle_of_desk(_db: Any, _messages: Any) -> None:
+def arrived(shop: Shop, *bodies: bytes) -> Dialog:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"hello")
+    shop.arrive(dialog, *bodies)
+    return dialog
+
+
+@reader("OrdersQueue", retry_delay=0, attempts=2)
+def handle(_db: Any, _messages: Any) -> None:
     raise AssertionError
 
 
 @pytest.fixture
 def desk(shop: Shop) -> Iterator[ReaderDatabase]:
-    desk = ReaderDatabase("shop", shop.path, [handle_of_desk])
+    desk = ReaderDatabase("shop", shop.path, [handle])
     yield desk
     desk.close()
 
 
-def arrived(shop: Shop, *bodies: bytes) -> bytes:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    shop.arrive(dialog, *bodies)
-    return dialog.conversation_group_id.bytes
-
-
-def claimed(desk: ReaderDatabase, one: Reader = handle_of_desk) -> tuple[Any, float | None]:
+def claimed(desk: ReaderDatabase, one: Reader = handle) -> tuple[Any, float | None]:
     db = open_connection(desk.path, is_async=one.is_async)
     try:
         return desk.claim(db, one)
@@ -85,10 +86,10 @@ def test_nothing_to_do_locks_nothing(shop: Shop, desk: ReaderDatabase) -> None:
 
 
 def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop: Shop) -> None:
-    group = arrived(shop, b"one")
+    group = arrived(shop, b"one").conversation_group_id.bytes
     db = shop.connect(isolation_level=None)
     db.execute("INSERT INTO broker_group_lock VALUES (?, 0, ?, NULL)", (group, time.time()))
-    desk = ReaderDatabase("shop", shop.path, [handle_of_desk])
+    desk = ReaderDatabase("shop", shop.path, [handle])
 
     claim, _ = claimed(desk)
     number = desk.slot
@@ -143,7 +144,7 @@ def test_a_file_that_cannot_be_written_is_told(shop: Shop, monkeypatch: pytest.M
     monkeypatch.setattr("broker.client.reader_worker.open_connection", refuse)
 
     with pytest.raises(StoreUnavailableError, match="unable to open"):
-        ReaderDatabase("shop", shop.path, [handle_of_desk])
+        ReaderDatabase("shop", shop.path, [handle])
 
     assert set() == live_slots(str(shop.path), [0])
 
@@ -209,27 +210,14 @@ def test_the_reader_commits_and_undoes_what_the_function_set(shop: Shop, db: Rea
 # --- work ---
 
 
-@reader("OrdersQueue", retry_delay=0, attempts=2)
-def handle_of_work(_db: Any, _messages: Any) -> None:
-    raise AssertionError
-
-
 @pytest.fixture
 def worker(shop: Shop) -> Iterator[ReaderWorker]:
-    desk = ReaderDatabase("shop", shop.path, [handle_of_work])
-    worker = ReaderWorker(desk, handle_of_work)
+    desk = ReaderDatabase("shop", shop.path, [handle])
+    worker = ReaderWorker(desk, handle)
     yield worker
     desk.stop()
     worker.close()
     desk.close()
-
-
-def arrived_of_work(shop: Shop, *bodies: bytes) -> Dialog:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    dialog.send(b"hello")
-    shop.arrive(dialog, *bodies)
-    return dialog
 
 
 def next_work(worker: ReaderWorker) -> Work:
@@ -239,7 +227,7 @@ def next_work(worker: ReaderWorker) -> Work:
 
 
 def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker: ReaderWorker) -> None:
-    arrived_of_work(shop, b"one", b"two")
+    arrived(shop, b"one", b"two")
     work = next_work(worker)
     messages = work.argument()
 
@@ -250,49 +238,46 @@ def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker:
     assert [b"one", b"two"] == [message.body for message in messages]
     assert (2, 1) == before
     assert (0, 0, 1) == (count(shop, "broker_message"), count(shop, "broker_group_lock"), count(shop, "orders"))
+    worker.database.stop()
+    arrived(shop, b"three")
+    assert worker.next() is None, "nothing is claimed once all shall stop"
 
 
-def test_a_work_that_failed_leaves_the_messages_and_a_failure(shop: Shop, worker: ReaderWorker) -> None:
-    arrived_of_work(shop, b"one")
+@pytest.mark.parametrize(
+    ("end", "failures"),
+    [
+        (lambda work: work.fail(RuntimeError("no such order")), [("RuntimeError: no such order", 1)]),
+        (lambda work: work.release(), []),
+        (lambda work: work.finish(), []),
+    ],
+    ids=["failed", "given back", "claim lost"],
+)
+def test_a_work_that_is_not_finished_changes_nothing(
+    shop: Shop, worker: ReaderWorker, request: pytest.FixtureRequest, end: Any, failures: list[Any]
+) -> None:
+    arrived(shop, b"one")
     work = next_work(worker)
     work.argument()
+    if "claim lost" in request.node.name:
+        shop.connect(isolation_level=None).execute("DELETE FROM broker_group_lock")
     work.db.execute("INSERT INTO orders (state) VALUES ('done')")
 
-    work.fail(RuntimeError("no such order"))
+    with structlog.testing.capture_logs() as logs:
+        end(work)
 
-    (failure,) = failures(shop.connect())
     assert (1, 0) == (count(shop, "broker_message"), count(shop, "orders"))
-    assert ("RuntimeError: no such order", 1) == (failure.error, failure.failures)
-
-
-def test_a_work_that_is_given_back_blames_nobody(shop: Shop, worker: ReaderWorker) -> None:
-    arrived_of_work(shop, b"one")
-    work = next_work(worker)
-    work.argument()
-    work.db.execute("INSERT INTO orders (state) VALUES ('done')")
-
-    work.release()
-
-    assert (1, 0, 0) == (count(shop, "broker_message"), count(shop, "broker_group_lock"), count(shop, "broker_failure"))
-    assert 0 == count(shop, "orders")
-
-
-def test_a_work_whose_claim_was_lost_changes_nothing(shop: Shop, worker: ReaderWorker) -> None:
-    arrived_of_work(shop, b"one")
-    work = next_work(worker)
-    work.argument()
-    shop.connect(isolation_level=None).execute("DELETE FROM broker_group_lock")
-    work.db.execute("INSERT INTO orders (state) VALUES ('done')")
-
-    work.finish()
-
-    assert (1, 0, 0) == (count(shop, "broker_message"), count(shop, "orders"), count(shop, "broker_failure"))
+    assert failures == shop.look("SELECT error, failures FROM broker_failure")
+    rests = shop.look("SELECT lock_time, retry_time FROM broker_group_lock")
+    assert len(failures) == len(rests)
+    for lock_time, retry_time in rests:
+        assert 0 <= retry_time - datetime.fromisoformat(logs[0]["retry_at"]).timestamp() < 0.001
+        assert logs[0]["retry_s"] == pytest.approx(retry_time - lock_time, abs=0.001)
 
 
 def test_a_work_that_fails_after_its_lock_was_lost_leaves_the_lock_of_another_reader(
     shop: Shop, worker: ReaderWorker
 ) -> None:
-    arrived_of_work(shop, b"one")
+    arrived(shop, b"one")
     work = next_work(worker)
     work.argument()
     shop.connect(isolation_level=None).execute("UPDATE broker_group_lock SET reader = 7")
@@ -305,29 +290,11 @@ def test_a_work_that_fails_after_its_lock_was_lost_leaves_the_lock_of_another_re
     assert [("claim lost", False)] == [(line["event"], "secret" in line["reason"]) for line in logs]
 
 
-def test_a_failure_is_logged_with_the_time_of_the_next_try(shop: Shop) -> None:
-    arrived_of_work(shop, b"one")
-    slow = reader("OrdersQueue", attempts=2)(handle_of_work.function)
-    desk = ReaderDatabase("shop", shop.path, [slow])
-    worker = ReaderWorker(desk, slow)
-    work = next_work(worker)
-    work.argument()
-
-    with structlog.testing.capture_logs() as logs:
-        work.fail(RuntimeError("no such order"))
-    worker.close()
-    desk.close()
-
-    ((lock_time, retry_time),) = shop.look("SELECT lock_time, retry_time FROM broker_group_lock")
-    assert 0 <= retry_time - datetime.fromisoformat(logs[0]["retry_at"]).timestamp() < 0.001
-    assert logs[0]["retry_s"] == pytest.approx(retry_time - lock_time, abs=0.001)
-
-
 @pytest.mark.parametrize("error", [None, LookupError("no such dialog")])
 def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
     shop: Shop, worker: ReaderWorker, error: Exception | None
 ) -> None:
-    dialog = arrived_of_work(shop, b"one")
+    dialog = arrived(shop, b"one")
     shop.arrive(shop.begin(shop.connect(isolation_level=None), related_conversation=dialog), b"of the same group")
     work = next_work(worker)
     work.argument()
@@ -344,20 +311,8 @@ def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
     assert (0, 0) == (count(shop, "orders"), count(shop, "broker_failure"))
 
 
-def test_a_dialog_ended_by_somebody_else_is_passed_over(shop: Shop, worker: ReaderWorker) -> None:
-    dialog = arrived_of_work(shop, b"one")
-    claim, _ = worker.database.claim(worker._db, handle_of_work)
-    assert claim is not None
-    dialog.end()
-
-    is_loaded = Work(worker, worker._db, claim).load()
-
-    assert not is_loaded
-    assert 0 == count(shop, "broker_group_lock")
-
-
 def test_a_large_message_is_read_as_a_file_and_left_to_the_daemon(shop: Shop, worker: ReaderWorker) -> None:
-    arrived_of_work(shop, b"")
+    arrived(shop, b"")
     db = shop.connect(isolation_level=None)
     db.execute("UPDATE broker_message SET message_body = NULL, body_fragments = 2")
     pieces = [encode_envelope(Envelope(type="T")) + b"a" * LARGE_BYTES, b"end"]
@@ -377,7 +332,7 @@ def test_a_large_message_is_read_as_a_file_and_left_to_the_daemon(shop: Shop, wo
 def test_a_failure_that_cannot_be_noted_is_noted_later(
     shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrived_of_work(shop, b"one")
+    arrived(shop, b"one")
     work = next_work(worker)
     work.argument()
     monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
@@ -399,7 +354,7 @@ def test_a_failure_that_cannot_be_noted_is_noted_later(
 
 
 def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrived_of_work(shop, b"one")
+    arrived(shop, b"one")
     monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
     claim, left = worker.database.claim, [2]
     told = Told()
@@ -417,13 +372,6 @@ def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, mon
 
     assert 0 == count(shop, "broker_message")
     assert ["claim failed", "claim failed"] == told.events
-
-
-def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: ReaderWorker) -> None:
-    arrived_of_work(shop, b"one")
-    worker.database.stop()
-
-    assert worker.next() is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 import uuid
@@ -29,70 +30,52 @@ GROUP = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 
 
 def test_message_tells_all_of_itself(shop: Shop) -> None:
+    """Whatever the settings of the connection."""
     db = shop.connect(isolation_level=None)
+    db.row_factory, db.text_factory = sqlite3.Row, bytes
     dialog = shop.begin(db, contract="C", related_conversation_group=GROUP)
     shop.change(dialog, "priority", 7)
     shop.arrive(dialog, b"zero", b"one", type_name="T")
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    headers = {"traceparent": parent}
+    db.execute("UPDATE broker_message SET headers = ? WHERE message_sequence_number = 1", (json.dumps(headers),))
 
-    message = receive(db, queue="OrdersQueue")[1]
+    first, message = receive(db, queue="OrdersQueue")
 
     told = (message.type, message.body, message.contract, message.service_name, message.message_sequence_number)
     assert ("T", b"one", "C", "Orders", 1) == told
     assert (GROUP, 7) == (message.conversation_group_id, message.priority)
     assert datetime(1970, 1, 2, 0, 0, 0, 500_000, UTC) == message.message_enqueue_time
     assert (False, 3, b"one") == (message.is_large, message.body_length, message.open().read())
+    assert first.dialog is message.dialog
     assert dialog.conversation_handle == message.dialog.conversation_handle
+    assert dialog.conversation_id == get_dialog(db, message.dialog.conversation_handle).conversation_id
     assert f"<Message 1 'T' of {dialog.conversation_handle}>" == repr(message)
-
-
-def test_message_tells_its_headers_and_the_context_of_its_sender(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    shop.arrive(shop.begin(db), b"zero", b"one")
-    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    db.execute(
-        "UPDATE broker_message SET headers = ? WHERE message_sequence_number = 1", (f'{{"traceparent": "{parent}"}}',)
-    )
-
-    without, with_headers = receive(db, queue="OrdersQueue")
-
-    assert ({}, None) == (without.headers, without.trace_context)
-    assert {"traceparent": parent} == with_headers.headers
-    assert 0x00F067AA0BA902B7 == get_current_span(with_headers.trace_context).get_span_context().span_id
+    assert ({}, None, headers) == (first.headers, first.trace_context, message.headers)
+    assert 0x00F067AA0BA902B7 == get_current_span(message.trace_context).get_span_context().span_id
 
 
 @pytest.mark.parametrize(
-    ("type_name", "kinds"),
+    ("type_name", "kinds", "body", "error"),
     [
-        (DEFAULT, (False, False, False)),
-        (END_DIALOG, (True, False, False)),
-        (ERROR, (False, True, False)),
-        (DIALOG_TIMER, (False, False, True)),
+        (DEFAULT, (False, False, False), b"", (None, "")),
+        (END_DIALOG, (True, False, False), b"", (None, "")),
+        (ERROR, (False, True, False), b"", (None, "")),
+        (ERROR, (False, True, False), error_body(42, "out of <stock> & more"), (42, "out of <stock> & more")),
+        (ERROR, (False, True, False), error_body(-8489, "its lifetime\nis over"), (-8489, "its lifetime\nis over")),
+        (DIALOG_TIMER, (False, False, True), b"", (None, "")),
     ],
 )
-def test_message_tells_what_it_is(shop: Shop, type_name: str, kinds: tuple[bool, bool, bool]) -> None:
+def test_message_tells_what_it_is(
+    shop: Shop, type_name: str, kinds: tuple[bool, bool, bool], body: bytes, error: tuple[int | None, str]
+) -> None:
     db = shop.connect(isolation_level=None)
-    shop.arrive(shop.begin(db), b"", type_name=type_name)
+    shop.arrive(shop.begin(db), body, type_name=type_name)
 
     (message,) = receive(db, queue="OrdersQueue")
 
     assert kinds == (message.is_end, message.is_error, message.is_timer)
-    assert (None, "") == (message.error_code, message.error_description)
-
-
-@pytest.mark.parametrize(
-    ("body", "code", "description"),
-    [
-        (error_body(42, "out of <stock> & more"), 42, "out of <stock> & more"),
-        (error_body(-8489, "its lifetime\nis over"), -8489, "its lifetime\nis over"),
-    ],
-)
-def test_error_is_told_in_parts(shop: Shop, body: bytes, code: int | None, description: str) -> None:
-    db = shop.connect(isolation_level=None)
-    shop.arrive(shop.begin(db), body, type_name=ERROR)
-
-    (message,) = receive(db, queue="OrdersQueue")
-
-    assert (code, description) == (message.error_code, message.error_description)
+    assert error == (message.error_code, message.error_description)
 
 
 def test_large_body_is_a_stream_inside_the_transaction(shop: Shop) -> None:
@@ -131,18 +114,6 @@ def test_large_body_in_autocommit_mode_outlives_its_fragments(shop: Shop, begin:
 # --- receive ------------------------------------------------------------------------------------------------
 
 
-def test_dialog_of_a_received_message_answers(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    shop.arrive(shop.begin(db), b"question")
-    db.execute("UPDATE broker_conversation SET state = 'CO', is_initiator = 0")
-
-    (message,) = receive(db, queue="OrdersQueue")
-    message.dialog.send(b"ok")
-    message.dialog.end()
-
-    assert shop.seen() == {"conversations": ["DO"], "sent": [b"ok", b""]}
-
-
 def test_messages_come_in_the_order_of_arrival_as_many_as_asked_for(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     one, two = shop.begin(db), shop.begin(db)
@@ -153,34 +124,6 @@ def test_messages_come_in_the_order_of_arrival_as_many_as_asked_for(shop: Shop) 
     batches = [[message.body for message in receive(db, queue="OrdersQueue", top=4)] for _ in range(3)]
 
     assert batches == [[b"one 0", b"two 0", b"one 1", b"two 1"], [b"one 2", b"two 2"], []]
-
-
-def test_messages_of_one_dialog_share_it(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    one, two = shop.begin(db), shop.begin(db)
-    for dialog in (one, two, one):
-        shop.arrive(dialog, b"")
-
-    first, second, third = receive(db, queue="OrdersQueue")
-
-    assert first.dialog is third.dialog
-    assert first.dialog is not second.dialog
-
-
-def test_only_the_queue_asked_for_is_received_from(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    shop.arrive(dialog, b"orders")
-    shop.arrive(dialog, b"billing", queue="BillingQueue")
-
-    assert [message.body for message in receive(db, queue="BillingQueue")] == [b"billing"]
-
-
-def test_empty_queue_gives_nothing_and_opens_no_transaction(shop: Shop) -> None:
-    db = shop.connect()
-
-    assert receive(db, queue="OrdersQueue") == []
-    assert not db.in_transaction
 
 
 @pytest.mark.parametrize(
@@ -343,18 +286,6 @@ def test_next_group_is_that_of_the_next_message(shop: Shop) -> None:
     with pytest.raises(sqlite3.OperationalError, match="locked"):  # the group's lock is that of the whole database
         other.execute("BEGIN IMMEDIATE")
     assert [b"two"] == [message.body for message in receive(db, queue="OrdersQueue", conversation_group=group)]
-
-
-def test_settings_of_the_connection_do_not_matter(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    db.row_factory, db.text_factory = sqlite3.Row, bytes
-    dialog = shop.begin(db)
-    shop.arrive(dialog, b"one", type_name="T")
-
-    (message,) = receive(db, queue="OrdersQueue")
-
-    assert ("T", "Orders") == (message.type, message.service_name)
-    assert dialog.conversation_id == get_dialog(db, message.dialog.conversation_handle).conversation_id
 
 
 def test_what_stands_between_messages_that_are_taken_stays(shop: Shop) -> None:

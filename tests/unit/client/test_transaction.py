@@ -17,7 +17,6 @@ import pytest
 from broker.client import transaction as module
 from broker.client.receiving import receive
 from broker.client.transaction import (
-    check_schema,
     commit,
     holder_of,
     is_always_open,
@@ -109,16 +108,6 @@ def test_table_of_locks_is_read(
     assert expected == holder_of(str(shop.path))
 
 
-def test_machine_without_a_table_of_locks_says_that_it_cannot_tell(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_LOCKS", tmp_path / "missing")
-
-    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY_RECOVERY), 1.0)
-
-    assert "which process it was cannot be seen here" in error.problem
-
-
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
@@ -126,11 +115,16 @@ def test_machine_without_a_table_of_locks_says_that_it_cannot_tell(
         (sqlite3.SQLITE_FULL, "the disk is full: make room"),
     ],
 )
-def test_what_waiting_does_not_cure_is_no_matter_of_who_writes(shop: Shop, code: int, sentence: str) -> None:
+def test_what_waiting_does_not_cure_is_no_matter_of_who_writes(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
+) -> None:
     error = unavailable(str(shop.path), _error(code), 1.0)
 
     assert type(error) is StoreUnavailableError
     assert sentence in error.problem
+    monkeypatch.setattr(module, "_LOCKS", tmp_path / "missing")
+    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY_RECOVERY), 1.0)
+    assert "which process it was cannot be seen here" in error.problem
 
 
 INSERT = "INSERT INTO orders (id) VALUES (?)"
@@ -172,62 +166,45 @@ def test_connection_in_autocommit_mode_commits_each_by_itself(shop: Shop, option
     assert (_ids(shop), db.in_transaction) == ([1], False)
 
 
+def _failing(db: sqlite3.Connection, error: Exception, *, within: Any = transaction) -> None:
+    with within(db):
+        ask(db, INSERT, (2,))
+        if str(error) == "disk full":
+            db.rollback()  # SQLite ends the transaction by itself then, and there is none to roll back
+        elif str(error) == "at the commit":
+            ask(db, "INSERT INTO child VALUES (99)")
+            return
+        raise error
+
+
 @pytest.mark.parametrize("isolation_level", [None, "", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
 def test_failure_undoes_what_was_begun_here(shop: Shop, isolation_level: Any) -> None:
+    """And leaves what the application had done."""
     db = shop.connect(isolation_level=isolation_level)
-
-    def failing() -> None:
-        with transaction(db):
-            ask(db, INSERT, (1,))
-            raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        failing()
-
-    assert (_ids(shop), db.in_transaction) == ([], False)
-
-
-def test_failure_leaves_what_the_application_had_done(shop: Shop) -> None:
-    db = shop.connect()
-    db.execute(INSERT, (1,))
-
-    def failing() -> None:
-        with transaction(db):
-            raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        failing()
-    db.commit()
-
-    assert _ids(shop) == [1]
-
-
-def test_failure_that_ended_the_transaction_itself_is_the_one_that_is_told(shop: Shop) -> None:
-    """SQLite ends the transaction by itself when the disk is full; then there is none to roll back."""
-    db = shop.connect()
-
-    def failing() -> None:
-        with transaction(db):
-            db.rollback()
-            raise ValueError("disk full")
-
-    with pytest.raises(ValueError, match="disk full"):
-        failing()
-
-
-def test_commit_that_fails_leaves_no_transaction_open(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("CREATE TABLE child (id REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+    failures: list[Exception] = [ValueError("no"), ValueError("disk full")]
+    if isolation_level is None:
+        failures.append(sqlite3.IntegrityError("at the commit"))
 
-    def failing() -> None:
-        with transaction(db):
-            ask(db, "INSERT INTO child VALUES (99)")
+    for failure in failures:
+        with pytest.raises(type(failure)):
+            _failing(db, failure)
+        assert (_ids(shop), db.in_transaction) == ([], False)
 
+    db.execute("BEGIN")
+    db.execute(INSERT, (1,))
+    with pytest.raises(ValueError, match="no"):
+        _failing(db, ValueError("no"), within=whole)
     with pytest.raises(sqlite3.IntegrityError):
-        failing()
-
-    assert not db.in_transaction
+        db.execute(INSERT, (1,))
+    with whole(db):
+        ask(db, INSERT, (3,))
+    db.execute("COMMIT")
+    assert [1, 3] == _ids(shop)
+    db.execute("BEGIN")
+    with pytest.raises(ValueError, match="disk full"):
+        _failing(db, ValueError("disk full"), within=whole)
 
 
 # --- a file that cannot be used -----------------------------------------------------------------------------
@@ -267,26 +244,23 @@ def _no_room(path: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_full_disk_at_the_commit_is_told_and_nothing_is_committed(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+@pytest.mark.parametrize("isolation_level", [None, ""])
+def test_full_disk_at_the_commit_is_told_and_nothing_is_committed(shop: Shop, isolation_level: Any) -> None:
+    """In a call by itself, and in the commit of the broker for the application."""
+    db = shop.connect(isolation_level=isolation_level)
     dialog = shop.begin(db)
 
-    with _no_room(shop.path), pytest.raises(StoreUnavailableError, match=r"see .* whether there is room"):
+    def send() -> None:
         dialog.send(b"x" * 2000)
-
-    assert not db.in_transaction
-    assert [] == shop.seen()["sent"]
-
-
-def test_commit_of_the_broker_for_the_application_tells_a_full_disk(shop: Shop) -> None:
-    db = shop.connect()
-    shop.begin(db).send(b"x" * 2000)
-
-    with _no_room(shop.path), pytest.raises(StoreUnavailableError, match=r"see .* whether there is room"):
         commit(db)
 
+    if isolation_level is not None:
+        dialog.send(b"x" * 2000)
+    with _no_room(shop.path), pytest.raises(StoreUnavailableError, match=r"see .* whether there is room"):
+        send()
+
     db.rollback()
-    assert {"conversations": [], "sent": []} == shop.seen()
+    assert [] == shop.seen()["sent"]
 
 
 # --- waiting for other writers ------------------------------------------------------------------------------
@@ -370,21 +344,6 @@ def test_call_that_has_waited_as_long_as_it_may_says_how_long(
     assert 0 == dialog.send(b"x")
 
 
-def test_failure_that_waiting_does_not_cure_is_told_at_once(shop: Shop) -> None:
-    class Broken(sqlite3.Connection):
-        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-            if sql.startswith("BEGIN"):
-                return super().execute("SELECT * FROM missing")
-            return super().execute(sql, *parameters)
-
-    db = shop.connect(factory=Broken)
-
-    with pytest.raises(StoreUnavailableError, match="no such table") as caught, transaction(db):
-        pass
-
-    assert str(shop.path) == caught.value.path
-
-
 def test_transaction_that_read_before_others_wrote_cannot_write(shop: Shop) -> None:
     """The application's own BEGIN was not IMMEDIATE: no waiting helps, it has to begin again."""
     db, other = shop.connect(isolation_level=None), shop.connect()
@@ -441,43 +400,6 @@ def test_joined_transaction_waits_for_another_writer_where_sqlite_would_not(
     assert (3, [2]) == (len(pauses), _ids(shop))
 
 
-# --- calls of several writes --------------------------------------------------------------------------------
-
-
-def _failing(db: sqlite3.Connection) -> None:
-    with whole(db):
-        ask(db, INSERT, (2,))
-        raise ValueError("no")
-
-
-@pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE", "EXCLUSIVE"])
-def test_failing_call_is_undone_and_what_the_application_had_done_is_not(shop: Shop, isolation_level: Any) -> None:
-    db = shop.connect(isolation_level=isolation_level)
-    db.execute("BEGIN")
-    db.execute(INSERT, (1,))
-
-    with pytest.raises(ValueError, match="no"):
-        _failing(db)
-    with whole(db):
-        ask(db, INSERT, (3,))
-    db.execute("COMMIT")
-
-    assert [1, 3] == _ids(shop)
-
-
-def test_call_after_which_no_transaction_is_left_tells_its_own_failure(shop: Shop) -> None:
-    db = shop.connect()
-    db.execute(INSERT, (1,))
-
-    def failing() -> None:
-        with whole(db):
-            db.rollback()
-            raise ValueError("disk full")
-
-    with pytest.raises(ValueError, match="disk full"):
-        failing()
-
-
 # --- the connection is the application's --------------------------------------------------------------------
 
 
@@ -518,28 +440,3 @@ def test_reading_waits_too_and_tells_what_waiting_does_not_cure(shop: Shop) -> N
     assert 7 == look(db, call)
     with pytest.raises(StoreUnavailableError, match="no database of the broker"):
         look(db, lambda: db.execute("SELECT * FROM broker_missing"))
-
-
-@pytest.mark.parametrize(("version", "remedy"), [(1, "start the daemon of this release"), (99, "use that release")])
-def test_file_of_another_release_is_refused_with_what_to_do(shop: Shop, version: int, remedy: str) -> None:
-    db = shop.connect(isolation_level=None)
-    db.execute("UPDATE broker_database SET schema_version = ?", (version,))
-
-    with pytest.raises(StoreUnavailableError, match=f"its schema has version {version}, this release knows .*{remedy}"):
-        check_schema(db)
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [(b"", "no database of the broker"), (b"no database at all, but long enough " * 30, "not a database")],
-)
-def test_other_file_is_refused_with_its_path(tmp_path: Path, content: bytes, problem: str) -> None:
-    path = tmp_path / "other.db"
-    path.write_bytes(content)
-    db = sqlite3.connect(path)
-
-    with pytest.raises(StoreUnavailableError, match=problem) as caught:
-        check_schema(db)
-
-    assert str(path) == caught.value.path
-    db.close()
