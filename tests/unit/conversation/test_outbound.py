@@ -40,18 +40,12 @@ def _take_all(outbound: Outbound, now: float = NOW) -> list[tuple[int, int]]:
 
 
 def test_fragments_are_taken_in_order() -> None:
+    """The first one sets the timer, and later ones leave it."""
     outbound = _outbound(2, 1, 3)
 
-    assert _take_all(outbound) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
+    outbound.pop(NOW)
+    assert _take_all(outbound, NOW + 1) == [(0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
     assert (outbound.in_flight, outbound.in_flight_bytes, outbound.loaded, outbound.loaded_bytes) == (6, 60, 6, 60)
-
-
-def test_first_fragment_taken_sets_the_timer_and_later_ones_leave_it() -> None:
-    outbound = _outbound(3)
-
-    for now in (NOW, NOW + 1):
-        outbound.pop(now)
-
     assert outbound.resend_at == NOW + FIRST
 
 
@@ -74,17 +68,12 @@ def test_no_more_frames_are_sent_than_the_window_holds() -> None:
     assert outbound.is_window_full
 
 
-def test_no_more_bytes_are_sent_than_the_window_holds() -> None:
-    outbound = _outbound(20, size=3 * SIZE + 5)
+@pytest.mark.parametrize(("size", "frames"), [(3 * SIZE + 5, 3), (1, 1)])
+def test_no_more_bytes_are_sent_than_the_window_holds_but_always_one_fragment(size: int, frames: int) -> None:
+    outbound = _outbound(20, size=size)
 
-    assert _take_all(outbound) == [(0, 0), (0, 1), (0, 2)]
-    assert outbound.in_flight_bytes <= outbound.window.bytes
-
-
-def test_single_fragment_may_always_be_under_way() -> None:
-    outbound = _outbound(2, size=1)
-
-    assert _take_all(outbound) == [(0, 0)]
+    assert _take_all(outbound) == [(0, number) for number in range(frames)]
+    assert outbound.in_flight_bytes <= outbound.window.bytes or frames == 1
 
 
 @pytest.mark.parametrize(
@@ -165,15 +154,6 @@ def test_acknowledgement_from_the_future_ends_what_is_loaded() -> None:
     assert (outbound.load_from, outbound.resend_at) == ((9, 0), NEVER)
 
 
-def test_window_grows_by_what_has_arrived() -> None:
-    outbound = _outbound(300)
-    _take_all(outbound)
-
-    outbound.acknowledge((0, 4), NOW)
-
-    assert outbound.window.frames == FIRST_FRAMES + 4
-
-
 def test_place_beyond_the_end_of_a_message_never_skips_its_last_fragment() -> None:
     """A far side that claims fragments which do not exist must not make this side send such fragments."""
     outbound = _outbound()
@@ -192,14 +172,16 @@ def test_place_beyond_the_end_of_a_message_never_skips_its_last_fragment() -> No
 # --- round trips ----------------------------------------------------------------------------------------------------
 
 
-def test_round_trip_is_measured_by_what_was_sent_last_of_what_has_arrived() -> None:
-    outbound = _outbound(2)
+def test_round_trip_is_measured_by_what_was_sent_last_of_what_has_arrived_and_sets_the_timer() -> None:
+    outbound = _outbound(2, 1)
     outbound.pop(NOW)
     outbound.pop(NOW + 2)
 
-    outbound.acknowledge((1, 0), NOW + 2.5)
+    outbound.acknowledge((1, 0), NOW + 2.01)
 
-    assert outbound.round_trip.smoothed == 0.5
+    assert outbound.round_trip.smoothed == pytest.approx(0.01)
+    outbound.pop(NOW + 3)
+    assert outbound.resend_at == NOW + 3 + FLOOR
 
 
 def test_frame_that_was_sent_again_is_not_measured() -> None:
@@ -211,16 +193,6 @@ def test_frame_that_was_sent_again_is_not_measured() -> None:
     outbound.acknowledge((1, 0), NOW + 1.1)
 
     assert outbound.round_trip.smoothed is None
-
-
-def test_measured_round_trips_set_the_timer() -> None:
-    outbound = _outbound(1, 1)
-    outbound.pop(NOW)
-    outbound.acknowledge((1, 0), NOW + 0.01)
-
-    outbound.pop(NOW + 1)
-
-    assert outbound.resend_at == NOW + 1 + FLOOR
 
 
 def test_sent_at_is_when_the_first_in_flight_was_sent() -> None:
@@ -464,25 +436,17 @@ def test_refusal_of_what_is_not_under_way_is_no_trouble(place: tuple[int, int]) 
 # --- a broken path, silence -----------------------------------------------------------------------------------------
 
 
-def test_rewind_starts_at_the_first_unacknowledged_fragment() -> None:
-    outbound = _outbound(2, 3)
+def test_rewind_starts_at_the_first_unacknowledged_fragment_and_leaves_out_what_is_held_there() -> None:
+    """The path has broken: window and waiting time stay."""
+    outbound = _outbound(2, 5)
     _take_all(outbound)
-    outbound.acknowledge((1, 1), NOW)
+    outbound.acknowledge((1, 1), NOW, ((1, 2, 3),))
 
     outbound.rewind()
 
     assert (outbound.in_flight, outbound.resend_at) == (0, NEVER)
-    assert _take_all(outbound) == [(1, 1), (1, 2)]
-
-
-def test_rewind_leaves_out_what_is_held_there() -> None:
-    outbound = _outbound(4)
-    _take_all(outbound)
-    outbound.acknowledge((0, 0), NOW, ((0, 1, 2),))
-
-    outbound.rewind()
-
-    assert _take_all(outbound) == [(0, 0), (0, 3)]
+    assert _take_all(outbound) == [(1, 1), (1, 4)]
+    assert (outbound.window.frames, outbound.round_trip.attempts) == (FIRST_FRAMES + 5, 0)
 
 
 def test_what_was_sent_before_is_a_resend_and_what_follows_is_not() -> None:
@@ -507,16 +471,6 @@ def test_acknowledgement_that_comes_after_the_rewind_is_not_sent_again() -> None
     assert _take_all(outbound) == [(1, 2)]
 
 
-def test_broken_path_keeps_window_and_waiting_time() -> None:
-    outbound = _outbound(80)
-    _take_all(outbound)
-    outbound.acknowledge((0, 8), NOW)
-
-    outbound.rewind()
-
-    assert (outbound.window.frames, outbound.round_trip.attempts) == (FIRST_FRAMES + 8, 0)
-
-
 def test_time_out_unloads_shrinks_the_window_and_waits_longer_each_time() -> None:
     outbound = _outbound(100)
     _take_all(outbound)
@@ -534,35 +488,30 @@ def test_time_out_unloads_shrinks_the_window_and_waits_longer_each_time() -> Non
 
 
 @pytest.mark.parametrize(
-    ("place", "frames"),
-    [((0, 50), FIRST_FRAMES // 2), ((0, 4), 2 * LEAST_FRAMES), ((0, 3), 2 * LEAST_FRAMES - 1)],
-    ids=["it was only slow", "it was lost", "less than was sent since"],
+    ("time_outs", "place", "frames"),
+    [
+        (2, (0, 50), FIRST_FRAMES // 2),
+        (2, (0, 4), 2 * LEAST_FRAMES),
+        (2, (0, 3), 2 * LEAST_FRAMES - 1),
+        (1, (0, 64), FIRST_FRAMES // 2),
+    ],
+    ids=["it was only slow", "it was lost", "less than was sent since", "before anything was sent again"],
 )
 def test_answer_to_what_was_sent_before_the_silence_brings_half_of_the_window_back(
-    place: tuple[int, int], frames: int
+    time_outs: int, place: tuple[int, int], frames: int
 ) -> None:
     outbound = _outbound(100)
     _take_all(outbound)
-    for _ in range(2):
+    for _ in range(time_outs):
         outbound.time_out()
-    for fragment in _fragments(0, 100)[:8]:
-        outbound.offer(fragment)
-    again = _take_all(outbound)
+    if time_outs > 1:
+        for fragment in _fragments(0, 100)[:8]:
+            outbound.offer(fragment)
+        assert _take_all(outbound) == [(0, number) for number in range(LEAST_FRAMES)]
 
     outbound.acknowledge(place, NOW)
 
-    assert again == [(0, number) for number in range(LEAST_FRAMES)]
     assert frames == outbound.window.frames
-
-
-def test_answer_before_anything_was_sent_again_brings_half_of_the_window_back() -> None:
-    outbound = _outbound(100)
-    _take_all(outbound)
-    outbound.time_out()
-
-    outbound.acknowledge((0, 64), NOW)
-
-    assert outbound.window.frames == FIRST_FRAMES // 2
 
 
 def test_measured_progress_forgets_the_attempts() -> None:

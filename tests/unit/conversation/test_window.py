@@ -39,29 +39,21 @@ def test_wait_doubles_up_to_the_cap(attempts: int, seconds: float) -> None:
     assert seconds == unmeasured.timeout
 
 
-def test_first_measurement_is_believed_with_a_wide_margin() -> None:
-    measured = trip(1.0)
+def test_first_measurement_has_a_wide_margin_and_later_ones_are_smoothed() -> None:
+    first, measured = trip(1.0), trip(1.0, 2.0)
 
-    assert (measured.smoothed, measured.variation, measured.timeout) == (1.0, 0.5, 3.0)
-
-
-def test_later_measurements_are_smoothed() -> None:
-    measured = trip(1.0, 2.0)
-
+    assert (first.smoothed, first.variation, first.timeout) == (1.0, 0.5, 3.0)
     assert measured.variation == pytest.approx(0.75 * 0.5 + 0.25 * 1.0)
     assert measured.smoothed == pytest.approx(0.875 * 1.0 + 0.125 * 2.0)
     assert measured.timeout == pytest.approx(1.125 + 4 * 0.625)
+    assert trip(0.3, 0.1, 0.2).least == 0.1
 
 
 def test_wait_is_never_below_the_floor_nor_above_the_cap() -> None:
     assert trip(*[0.001] * 50).timeout == FLOOR
     assert trip(100.0).timeout == BACKOFF.cap
-
-
-def test_cap_below_the_floor_holds() -> None:
     hasty = RoundTrip(Backoff(0.05, 0.1))
     hasty.measure(0.001)
-
     assert hasty.timeout == 0.1
 
 
@@ -109,19 +101,11 @@ def test_way_slower_than_the_first_wait_is_found() -> None:
     assert frames <= 3
 
 
-def test_shortest_round_trip_is_remembered() -> None:
-    assert trip(0.3, 0.1, 0.2).least == 0.1
-
-
 MIB = 1024 * 1024
 
 
 def size(window: Window) -> tuple[int, int]:
     return window.frames, window.bytes
-
-
-def test_window_begins_small() -> None:
-    assert size(Window(1024, 8 * MIB)) == (FIRST_FRAMES, FIRST_BYTES)
 
 
 @pytest.mark.parametrize(("frames", "size_"), [(1, 1), (FIRST_FRAMES - 1, FIRST_BYTES - 1)])
@@ -136,15 +120,16 @@ def test_bounds_below_the_first_window_hold_whatever_happens(frames: int, size_:
             window.grow(1000, MIB)
 
 
-def test_window_grows_by_what_is_acknowledged_up_to_its_bounds() -> None:
+def test_window_begins_small_and_grows_by_what_is_acknowledged_up_to_its_bounds() -> None:
     window = Window(FIRST_FRAMES + 10, FIRST_BYTES + 1000)
-    sizes = []
+    sizes = [size(window)]
 
     for frames in (4, 5, 40):
         window.grow(frames, 100 * frames)
         sizes.append(size(window))
 
     assert sizes == [
+        (FIRST_FRAMES, FIRST_BYTES),
         (FIRST_FRAMES + 4, FIRST_BYTES + 400),
         (FIRST_FRAMES + 9, FIRST_BYTES + 900),
         (FIRST_FRAMES + 10, FIRST_BYTES + 1000),
@@ -152,6 +137,7 @@ def test_window_grows_by_what_is_acknowledged_up_to_its_bounds() -> None:
 
 
 def test_loss_halves_it_and_from_there_it_grows_by_a_frame_a_round_trip() -> None:
+    """And never stops it."""
     window = Window(1024, 8 * MIB)
 
     window.shrink()
@@ -161,6 +147,9 @@ def test_loss_halves_it_and_from_there_it_grows_by_a_frame_a_round_trip() -> Non
 
     assert after_loss == (FIRST_FRAMES // 2, FIRST_BYTES // 2)
     assert size(window) == (FIRST_FRAMES // 2 + 1, FIRST_BYTES // 2 + FIRST_BYTES // FIRST_FRAMES)
+    for _ in range(20):
+        window.shrink()
+    assert size(window) == (LEAST_FRAMES, LEAST_BYTES)
 
 
 def test_acknowledgements_from_before_a_loss_do_not_count_towards_growth_after_it() -> None:
@@ -176,15 +165,6 @@ def test_acknowledgements_from_before_a_loss_do_not_count_towards_growth_after_i
 
     assert frames == [FIRST_FRAMES // 2, FIRST_FRAMES // 4, FIRST_FRAMES // 8]
     assert window.frames == FIRST_FRAMES // 8 + 1
-
-
-def test_loss_never_stops_it() -> None:
-    window = Window(1024, 8 * MIB)
-
-    for _ in range(20):
-        window.shrink()
-
-    assert size(window) == (LEAST_FRAMES, LEAST_BYTES)
 
 
 def test_after_silence_it_begins_anew_and_doubles_up_to_half_of_what_it_was() -> None:

@@ -41,26 +41,21 @@ class Far:
 
 
 @virtual_time
-async def test_a_frame_is_acknowledged_after_a_while() -> None:
-    far = Far()
-    far.acks.on_stored({1: ONE})
-
-    await asyncio.sleep(ACK_DELAY * 0.9)
-    assert [] == far.heard
-    await asyncio.sleep(ACK_DELAY * 0.2)
-    assert [(1, (1, 0))] == far.heard
-
-
-@virtual_time
-async def test_what_is_urgent_is_told_at_once_and_once() -> None:
+async def test_what_is_urgent_is_told_at_once_and_once_and_the_rest_after_a_while_or_at_the_end() -> None:
     far = Far()
     far.acks.on_stored({1: ONE, 2: ONE})
 
     far.acks.on_stored({1: replace(ONE, place=(2, 0), is_urgent=True)})
 
     assert [(1, (2, 0))] == far.heard
-    await asyncio.sleep(2 * ACK_DELAY)
+    await asyncio.sleep(ACK_DELAY * 0.9)
+    assert [(1, (2, 0))] == far.heard
+    await asyncio.sleep(ACK_DELAY * 0.2)
     assert [(1, (2, 0)), (2, (1, 0))] == far.heard
+    far.acks.on_stored({3: ONE})
+    far.acks.close()
+    await asyncio.sleep(2 * ACK_DELAY)
+    assert [(3, (1, 0))] == far.heard[2:]
 
 
 @virtual_time
@@ -85,17 +80,6 @@ async def test_message_that_carries_it_saves_the_frame() -> None:
     await asyncio.sleep(2 * ACK_DELAY)
 
     assert [(2, (3, 0))] == far.heard
-
-
-@virtual_time
-async def test_what_waits_is_told_at_the_end_and_nothing_after_it() -> None:
-    far = Far()
-    far.acks.on_stored({1: ONE})
-
-    far.acks.close()
-    await asyncio.sleep(2 * ACK_DELAY)
-
-    assert [(1, (1, 0))] == far.heard
 
 
 # --- inbox ---
@@ -155,25 +139,22 @@ def contact(number: int) -> Contact:
     return Contact(number.to_bytes(16, "big"), False, "Billing", bytes(16), "Orders", bytes(range(16)))
 
 
-def test_who_has_heard_from_here_is_told_at_once_and_not_again_for_a_while() -> None:
+@pytest.mark.parametrize(
+    ("is_certain", "instants"),
+    [
+        (True, {0: True, 1: False, REPEAT_SECONDS - 0.1: False, REPEAT_SECONDS: True}),
+        (False, {0: False, 1: False, GRACE - 0.1: False, GRACE: True, GRACE + 1: False}),
+    ],
+    ids=["has heard from here", "may have overtaken the beginning"],
+)
+def test_unknown_dialog_is_told_at_once_or_when_it_still_comes_later_and_not_again_for_a_while(
+    *, is_certain: bool, instants: dict[float, bool]
+) -> None:
     strangers = UnknownDialogs()
 
-    told = [
-        strangers.may_answer(contact(1), 100.0 + at, is_certain=True)
-        for at in (0, 1, REPEAT_SECONDS - 0.1, REPEAT_SECONDS)
-    ]
+    told = [strangers.may_answer(contact(1), 100.0 + at, is_certain=is_certain) for at in instants]
 
-    assert [True, False, False, True] == told
-
-
-def test_who_may_have_overtaken_the_beginning_is_told_when_it_still_comes_later() -> None:
-    strangers = UnknownDialogs()
-
-    told = [
-        strangers.may_answer(contact(1), 100.0 + at, is_certain=False) for at in (0, 1, GRACE - 0.1, GRACE, GRACE + 1)
-    ]
-
-    assert [False, False, False, True, False] == told
+    assert [*instants.values()] == told
 
 
 def test_flood_of_strangers_is_not_answered_with_another() -> None:

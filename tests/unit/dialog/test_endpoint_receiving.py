@@ -26,14 +26,7 @@ from tests.unit.dialog.running import SOON, Shop, open_shop
 
 WRITE = SqliteStore.write_in_writer
 
-WRITE = SqliteStore.write_in_writer
-
 TIMER_SECONDS = 0.05  # within which a timer that is due has become a message
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "shop.db"
 
 
 def answer(shop: Shop, body: bytes) -> None:
@@ -61,58 +54,44 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[WriteBatch]:
 async def test_acknowledgements_wait_a_little_for_a_commit_to_share(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that finds no company is stored by itself."""
     async with open_shop(path) as shop:
         dialog = shop.begin(b"a")
         await asyncio.sleep(SOON)
         turns = watched(monkeypatch)
-        shop.arrive(shop.target_of(dialog).ack(1, 0))
+        target, query = shop.target_of(dialog), "SELECT count(*) FROM broker_transmission"
+        shop.arrive(target.ack(1, 0))
         await asyncio.sleep(RIDE_SECONDS / 4)
         shop.arrive(far_initiator("Orders").message(0))
         await asyncio.sleep(RIDE_SECONDS / 2)
 
         assert [2] == [len(turn.frames) for turn in turns if turn.frames]
-        assert [] == rows(shop.application, "SELECT 1 FROM broker_transmission")
-
-
-@virtual_time
-async def test_acknowledgement_that_finds_no_company_is_stored_by_itself(path: Path) -> None:
-    async with open_shop(path) as shop:
-        dialog = shop.begin(b"a")
+        assert [0] == rows(shop.application, query)
+        dialog.send(b"b")
         await asyncio.sleep(SOON)
-        shop.arrive(shop.target_of(dialog).ack(1, 0))
+        shop.arrive(target.ack(2, 0))
         await asyncio.sleep(RIDE_SECONDS / 2)
-        before = rows(shop.application, "SELECT count(*) FROM broker_transmission")
+        before = rows(shop.application, query)
         await asyncio.sleep(RIDE_SECONDS)
-
-        assert ([1], []) == (before, rows(shop.application, "SELECT 1 FROM broker_transmission"))
+        assert ([1], [0]) == (before, rows(shop.application, query))
 
 
 @virtual_time
+@pytest.mark.parametrize(("first", "pause", "frames"), [(2, BATCH_PAUSE / 6, [2, 4]), (1, BATCH_PAUSE / 4, [1] * 5)])
 async def test_what_comes_shortly_after_a_turn_for_several_shares_the_next_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, first: int, pause: float, frames: list[int]
 ) -> None:
+    """A turn for one keeps the next waiting for nothing."""
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
         turns = watched(monkeypatch)
-        shop.arrive(far_initiator("Orders").message(0), far_initiator("Orders").message(0))
+        shop.arrive(*[far_initiator("Orders").message(0) for _ in range(first)])
         for _ in range(4):
-            await asyncio.sleep(BATCH_PAUSE / 6)
+            await asyncio.sleep(pause)
             shop.arrive(far_initiator("Orders").message(0))
         await asyncio.sleep(BATCH_PAUSE)
 
-        assert [2, 4] == [len(turn.frames) for turn in turns if turn.frames]
-
-
-@virtual_time
-async def test_turn_for_one_keeps_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        turns = watched(monkeypatch)
-        for _ in range(2):
-            shop.arrive(far_initiator("Orders").message(0))
-            await asyncio.sleep(BATCH_PAUSE / 4)
-
-        assert [1, 1] == [len(turn.frames) for turn in turns if turn.frames]
+        assert frames == [len(turn.frames) for turn in turns if turn.frames]
 
 
 @virtual_time
@@ -293,6 +272,7 @@ async def test_wall_clock_that_stays_where_it_jumped_is_believed(path: Path) -> 
 
 @virtual_time
 async def test_what_a_full_disk_did_not_store_is_not_acknowledged_and_is_sent_again(path: Path) -> None:
+    """A failure that lasts is logged once."""
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
         far = far_initiator("Orders")
@@ -300,32 +280,18 @@ async def test_what_a_full_disk_did_not_store_is_not_acknowledged_and_is_sent_ag
         (pages,) = shop.db.execute("PRAGMA page_count").fetchone()
         shop.db.execute(f"PRAGMA max_page_count = {pages}")
 
-        for _ in range(3):
+        with mock.patch("broker.dialog.endpoint.log") as log:
+            for _ in range(3):
+                shop.arrive(*large)
+                await asyncio.sleep(FAILURE_PAUSE + SOON)
+            assert "(database or disk is full)" in shop.endpoint.problem
+            assert [] == shop.link.frames
+
+            shop.db.execute("PRAGMA max_page_count = 1000000")
             shop.arrive(*large)
             await asyncio.sleep(FAILURE_PAUSE + SOON)
-        assert "(database or disk is full)" in shop.endpoint.problem
-        assert [] == shop.link.frames
-
-        shop.db.execute("PRAGMA max_page_count = 1000000")
-        shop.arrive(*large)
-        await asyncio.sleep(FAILURE_PAUSE + SOON)
+        assert (1, 1) == (log.error.call_count, log.info.call_count)
         assert "" == shop.endpoint.problem
         assert [(10, 0)] == shop.link.acks()
         assert [body for _, body in queued(shop.application)] == [b"x" * 20_000] * 10
         assert Counter({Disposition.STORE_FAILED: 30}) == shop.endpoint.dropped
-
-
-@virtual_time
-async def test_failure_that_lasts_is_logged_once(path: Path) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        shop.db.execute("PRAGMA query_only = ON")
-        with mock.patch("broker.dialog.endpoint.log") as log:
-            for number in range(5):
-                shop.arrive(far_initiator("Orders").message(number))
-                await asyncio.sleep(2 * FAILURE_PAUSE)
-            shop.db.execute("PRAGMA query_only = OFF")
-            shop.arrive(far_initiator("Orders").message(0))
-            await asyncio.sleep(2 * FAILURE_PAUSE)
-
-        assert (1, 1) == (log.error.call_count, log.info.call_count)

@@ -178,16 +178,6 @@ async def test_what_the_store_failed_with_is_told(tmp_path: Path) -> None:
 
 
 @virtual_time
-async def test_what_has_no_turn_before_the_end_is_told(tmp_path: Path) -> None:
-    async with running(tmp_path, "Orders") as instance:
-        await asyncio.sleep(SOON)
-        instance.take(far_initiator("Orders").message(0))
-        await instance.close()
-
-        assert [(0, Disposition.SHUTDOWN)] == instance.verdicts()
-
-
-@virtual_time
 @pytest.mark.parametrize("has_failed", [False, True])
 async def test_turn_under_way_at_the_end_has_stored_what_it_has_stored(tmp_path: Path, *, has_failed: bool) -> None:
     def do(store: SqliteStore, batch: WriteBatch) -> WriteResult:

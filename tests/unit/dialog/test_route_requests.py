@@ -96,18 +96,17 @@ def test_a_request_is_a_dialog_with_the_largest_lifetime(db: sqlite3.Connection)
     assert group_of(NAME) == request.group
 
 
-def test_service_and_queue_are_made_once(db: sqlite3.Connection) -> None:
-    begin(db, NAME)
-    begin(db, "//another")
-
-    assert {"Orders", SERVICE_BROKER} == set(services(db))
-    assert frozenset({CONTRACT}) == services(db)[SERVICE_BROKER].contracts
-
-
-def test_a_database_that_never_asked_has_no_requests_and_stays_as_it_is(db: sqlite3.Connection) -> None:
+def test_service_and_queue_are_made_once_and_not_before_something_is_asked_for(db: sqlite3.Connection) -> None:
     assert [] == open_requests_in_writer(db)
     assert [] == ask_in_writer(db, [], []).ended
     assert {"Orders"} == set(services(db))
+    begin(db, NAME)
+    begin(db, "//another")
+    begin_dialog(db, from_service="Orders", to_service=BROKER_CONFIGURATION, contract=CONTRACT)
+
+    assert 2 == len(open_requests_in_writer(db)), "those of applications are not taken for our own"
+    assert {"Orders", SERVICE_BROKER} == set(services(db))
+    assert frozenset({CONTRACT}) == services(db)[SERVICE_BROKER].contracts
 
 
 def test_open_requests_are_found_again(db: sqlite3.Connection) -> None:
@@ -121,32 +120,21 @@ def test_open_requests_are_found_again(db: sqlite3.Connection) -> None:
     assert found.asked_at == pytest.approx(one.asked_at, abs=5)
 
 
-def test_an_end_closes_the_request(db: sqlite3.Connection) -> None:
+@pytest.mark.parametrize("is_error", [True, False])
+def test_an_end_or_an_error_closes_the_request_and_another_message_does_not(
+    db: sqlite3.Connection, *, is_error: bool
+) -> None:
     (request,) = begin(db, NAME)
-    arrive(db, handler_of(db, request).end(0, stored=(1, 0)))
+    handler = handler_of(db, request)
+    arrive(db, handler.message(0, b"hello", stored=(1, 0)))
+    assert ([], ["CO"]) == (ask_in_writer(db, [], [request.handle]).ended, states(db))
 
+    arrive(db, handler.fault(-8408, "refused & gone") if is_error else handler.end(1, stored=(1, 0)))
     progress = ask_in_writer(db, [], [request.handle])
 
-    assert [RequestEnd(request.handle)] == progress.ended
+    told = (-8408, "refused & gone") if is_error else ()
+    assert [RequestEnd(request.handle, *told)] == progress.ended
     assert [] == states(db)
-
-
-def test_an_error_is_told_with_code_and_description(db: sqlite3.Connection) -> None:
-    (request,) = begin(db, NAME)
-    arrive(db, handler_of(db, request).fault(-8408, "refused & gone"))
-
-    progress = ask_in_writer(db, [], [request.handle])
-
-    assert [RequestEnd(request.handle, -8408, "refused & gone")] == progress.ended
-    assert [] == states(db)
-
-
-def test_an_answer_that_is_a_message_changes_nothing(db: sqlite3.Connection) -> None:
-    (request,) = begin(db, NAME)
-    arrive(db, handler_of(db, request).message(0, b"hello", stored=(1, 0)))
-
-    assert [] == ask_in_writer(db, [], [request.handle]).ended
-    assert ["CO"] == states(db)
 
 
 @pytest.mark.parametrize(
@@ -203,13 +191,6 @@ def test_who_was_asked_ends_and_remembers_for_a_week(db: sqlite3.Connection, cod
     assert left == pytest.approx(ANSWER_SECONDS, abs=60)
 
 
-def test_requests_of_applications_are_not_taken_for_our_own(db: sqlite3.Connection) -> None:
-    begin(db, NAME)
-    begin_dialog(db, from_service="Orders", to_service=BROKER_CONFIGURATION, contract=CONTRACT)
-
-    assert 1 == len(open_requests_in_writer(db))
-
-
 # --- flat xml ---
 
 HELD = st.text(st.characters(exclude_categories=["Cs"])).filter(can_hold)
@@ -222,20 +203,14 @@ def test_any_text_comes_back_as_it_was(one: str, other: str) -> None:
     assert document == parse_flat_xml(render_flat_xml(document))
 
 
-@pytest.mark.parametrize("text", ["\x00", "a\x1b", "\ufffe", "\x0b"])
-def test_what_xml_cannot_write_is_told(text: str) -> None:
-    assert not can_hold(text)
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_every_encoding_that_says_what_it_is_is_read(encoding: str) -> None:
-    body = "<Root xmlns='http://a'><ONE>ä</ONE></Root>".encode(encoding)
+    """And https is http in a namespace and in the name of a type."""
+    body = "<Root xmlns='https://a'><ONE>ä</ONE></Root>".encode(encoding)
 
     assert FlatXml("Root", "http://a", {"ONE": "ä"}) == parse_flat_xml(body)
-
-
-def test_the_namespace_is_read_without_telling_https_from_http() -> None:
-    assert "http://a" == parse_flat_xml(b"<Root xmlns='https://a'/>").namespace
+    assert MISSING_ROUTE == type_of(MISSING_ROUTE.replace("http:", "https:"))
+    assert CONTRACT == type_of(CONTRACT)
 
 
 @pytest.mark.parametrize(
@@ -327,36 +302,23 @@ async def answer_of_inquirer(inquirer: RouteRequester, store: Store, *, code: in
 
 
 @virtual_time
-async def test_however_many_wait_one_request_is_made_for_a_name() -> None:
-    store = Store()
-    async with running(store) as inquirer:
-        await ask(inquirer, NAME, NAME, "//other", NAME)
-        await ask(inquirer, NAME)
-
-        assert [Inquiry(NAME), Inquiry("//other")] == store.begun
-        assert "asked 2025-06-15 15:06:40 UTC, not answered yet" == inquirer.status(NAME)
-
-
-@virtual_time
-async def test_the_broker_instance_is_told_when_the_dialog_names_one() -> None:
+async def test_however_many_wait_one_request_is_made_for_a_name_until_it_is_answered() -> None:
+    """When the store can take it, with the broker instance where the dialog names one; what XML cannot hold never."""
     store, instance = Store(), uuid.uuid4()
     async with running(store) as inquirer:
-        inquirer.ask(NAME, instance.bytes)
-        await asyncio.sleep(0.1)
-
-        assert [Inquiry(NAME, instance)] == store.begun
-
-
-@virtual_time
-async def test_without_an_answer_there_is_never_another_request() -> None:
-    store = Store()
-    async with running(store) as inquirer:
+        await ask(inquirer, *("\x00", "a\x1b", "\ufffe", "\x0b"))
+        assert "cannot be written in XML" in inquirer.status("\x00")
+        store.fails = 3
+        await ask(inquirer, NAME, NAME, "//other", NAME)
+        inquirer.ask("//third", instance.bytes)
+        await asyncio.sleep(4 * FAILURE_PAUSE)
+        assert "not answered yet" in inquirer.status(NAME)
         for _ in range(100):
             await ask(inquirer, NAME)
             await asyncio.sleep(3600)
 
-        assert [Inquiry(NAME)] == store.begun
-        assert 1 == inquirer.requests
+        assert [Inquiry(NAME), Inquiry("//other"), Inquiry("//third", instance)] == store.begun
+        assert 3 == inquirer.requests
 
 
 @pytest.mark.parametrize("code", [0, 7])
@@ -393,11 +355,16 @@ async def test_a_failure_is_logged_with_number_name_code_and_reason() -> None:
 
 
 @virtual_time
-async def test_requests_of_an_earlier_life_are_not_made_again() -> None:
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_requests_of_an_earlier_life_are_not_made_again(*, is_early: bool) -> None:
+    """Nor what is asked for before the file was read."""
     store = Store()
     store.handles[NAME] = uuid.uuid4()
     store.kept = [RouteRequest(store.handles[NAME], group_of(NAME), WALL_CLOCK)]
-    async with running(store) as inquirer:
+    inquirer = RouteRequester("shop", store.in_writer)
+    if is_early:
+        inquirer.ask(NAME, NO_GUID)
+    async with running(store, inquirer):
         await ask(inquirer, NAME)
         assert [] == store.begun
         assert "not answered yet" in inquirer.status(NAME)
@@ -406,17 +373,6 @@ async def test_requests_of_an_earlier_life_are_not_made_again() -> None:
         await asyncio.sleep(RETRY_SECONDS)
         await ask(inquirer, NAME)
         assert [Inquiry(NAME)] == store.begun
-
-
-@virtual_time
-async def test_what_is_asked_before_the_file_was_read_is_not_asked_twice() -> None:
-    store = Store()
-    store.kept = [RouteRequest(uuid.uuid4(), group_of(NAME), WALL_CLOCK)]
-    inquirer = RouteRequester("shop", store.in_writer)
-    inquirer.ask(NAME, NO_GUID)
-    async with running(store, inquirer):
-        assert [] == store.begun
-        assert "not answered yet" in inquirer.status(NAME)
 
 
 @virtual_time
@@ -429,17 +385,6 @@ async def test_open_requests_are_looked_at_even_when_nothing_arrives() -> None:
         await asyncio.sleep(POLL_SECONDS + 1)
 
         assert 1 == inquirer.answers
-
-
-@virtual_time
-async def test_what_the_store_could_not_take_is_asked_when_it_can() -> None:
-    store = Store()
-    async with running(store) as inquirer:
-        store.fails = 3
-        await ask(inquirer, NAME)
-        await asyncio.sleep(4 * FAILURE_PAUSE)
-
-        assert [Inquiry(NAME)] == store.begun
 
 
 @virtual_time
@@ -479,16 +424,6 @@ async def test_a_flood_of_invented_names_is_bounded_and_told_once() -> None:
     assert 1 == sum("too many" in line["event"] for line in logs)
 
 
-@virtual_time
-async def test_a_name_that_xml_cannot_hold_is_not_asked_for() -> None:
-    store = Store()
-    async with running(store) as inquirer:
-        await ask(inquirer, "\x00")
-
-        assert [] == store.begun
-        assert "cannot be written in XML" in inquirer.status("\x00")
-
-
 # --- inquiry ---
 
 INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -523,8 +458,3 @@ def test_a_request_is_read_as_it_was_written(inquiry: Inquiry) -> None:
 def test_what_asks_for_nothing_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_inquiry(body)
-
-
-def test_both_spellings_of_a_message_type_are_one() -> None:
-    assert MISSING_ROUTE == type_of(MISSING_ROUTE.replace("http:", "https:"))
-    assert CONTRACT == type_of(CONTRACT)

@@ -33,13 +33,8 @@ from broker.store.port import LoadedFragments, LoadRequest
 from tests.support.virtual_time import virtual_time
 
 
-def sender(endpoint_id: int) -> Sender:
-    outbound = Outbound(RoundTrip(Backoff(1.0, 64.0)), Window(10, 1000))
-    return Sender(endpoint_id, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0))
-
-
 @virtual_time
-async def test_alarms_ring_in_their_order() -> None:
+async def test_alarms_ring_in_their_order_until_they_are_closed() -> None:
     rung: list[tuple[float, int]] = []
     timers = TimerHeap(lambda at, endpoint_id: rung.append((at, endpoint_id)))
 
@@ -49,7 +44,11 @@ async def test_alarms_ring_in_their_order() -> None:
     await asyncio.sleep(2.5)
 
     assert (first, rung, len(timers)) == (1.0, [(1.0, 2), (2.0, 3)], 1)
-    timers.close()
+    for _ in range(2):
+        timers.close()
+        timers.set(sender(4), 4.0)
+    await asyncio.sleep(5.0)
+    assert 2 == len(rung)
 
 
 @virtual_time
@@ -83,23 +82,11 @@ async def test_alarm_may_be_set_while_one_rings() -> None:
     assert (rung, timers.next_at) == ([1.0, 2.0, 3.0], NEVER)
 
 
-@virtual_time
-async def test_closed_alarms_do_not_ring() -> None:
-    rung: list[float] = []
-    timers = TimerHeap(lambda at, _: rung.append(at))
-    timers.close()
-    timers.set(sender(1), 1.0)
-
-    timers.close()
-    await asyncio.sleep(2.0)
-
-    assert rung == []
-
-
 # --- frontier ---
 
 
 def test_who_sent_later_waits_while_acknowledgements_come_in() -> None:
+    """One that comes late takes nothing back, and shows that the line moves."""
     horizon = AckHorizon()
     turns = [horizon.due_at("A", 2.0, -NEVER)]
 
@@ -108,6 +95,9 @@ def test_who_sent_later_waits_while_acknowledgements_come_in() -> None:
     turns += [horizon.due_at("A", sent_at, -NEVER) for sent_at in (0.5, 1.0, 2.0)]
     assert turns == [-NEVER, -NEVER, -NEVER, 5.0 + SILENCE]
     assert horizon.due_at("B", 2.0, -NEVER) == -NEVER
+    horizon.record("A", sent_at=3.0, now=5.0)
+    horizon.record("A", sent_at=1.0, now=6.0)
+    assert [horizon.due_at("A", sent_at, -NEVER) for sent_at in (2.0, 4.0)] == [-NEVER, 6.0 + SILENCE]
 
 
 @pytest.mark.parametrize(("sent_at", "acked_at"), [(5.0, -NEVER), (6.0, 2.0), (2.0, 5.0)])
@@ -118,15 +108,6 @@ def test_who_has_heard_of_nobody_else_since_is_alone(sent_at: float, acked_at: f
     horizon.record("A", sent_at=1.0, now=5.0)
 
     assert horizon.due_at("A", sent_at, acked_at) == -NEVER
-
-
-def test_what_comes_late_takes_nothing_back_and_shows_that_the_line_moves() -> None:
-    horizon = AckHorizon()
-    horizon.record("A", sent_at=3.0, now=5.0)
-
-    horizon.record("A", sent_at=1.0, now=6.0)
-
-    assert [horizon.due_at("A", sent_at, -NEVER) for sent_at in (2.0, 4.0)] == [-NEVER, 6.0 + SILENCE]
 
 
 def test_services_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +124,12 @@ def test_services_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatc
 
 # --- loading ---
 
+
+def sender(endpoint_id: int, priority: int = 5, *, frames: int = 10, size: int = 1000) -> Sender:
+    outbound = Outbound(RoundTrip(Backoff(1.0, 64.0)), Window(frames, size))
+    return Sender(endpoint_id, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0), priority)
+
+
 LAST = int(Flag.LAST_FRAGMENT)
 SIZE = 100
 
@@ -152,7 +139,9 @@ class Desk:
 
     def __init__(self, count: int = 1) -> None:
         self.waiting: set[int] = set()
-        self.senders = {endpoint_id: _sender(endpoint_id) for endpoint_id in range(1, count + 1)}
+        self.senders = {
+            endpoint_id: sender(endpoint_id, frames=1000, size=8 << 20) for endpoint_id in range(1, count + 1)
+        }
         self.budget = LoadBudget(self.senders, SIZE, waiting=self.waiting)
 
     def load(self, endpoint_id: int, fragments: int) -> Sender:
@@ -164,11 +153,6 @@ class Desk:
         came = [Outgoing((first + number, 0), LAST, bytes(SIZE)) for number in range(fragments)]
         assert self.budget.on_loaded(sender, LoadedFragments(want, came, is_all=not came))
         return sender
-
-
-def _sender(endpoint_id: int) -> Sender:
-    outbound = Outbound(RoundTrip(Backoff(1.0, 64.0)), Window(1000, 8 << 20))
-    return Sender(endpoint_id, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0))
 
 
 def test_window_decides_what_is_wanted() -> None:
@@ -250,30 +234,27 @@ def test_what_was_not_loaded_is_wanted_again() -> None:
     assert desk.budget.requests() == wants
 
 
-def test_who_has_something_never_makes_others_unload_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_who_is_silent_makes_room_for_others_and_wants_nothing_itself(
+    monkeypatch: pytest.MonkeyPatch, *, is_silent: bool
+) -> None:
+    """But no sender that has something itself makes others unload for more."""
     desk = Desk(2)
-    waiting, other = desk.load(1, 3), desk.load(2, 3)
-    desk.waiting.add(1)
-    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 6 * SIZE)
-
-    desk.budget.check(other)
-    desk.budget.requests()
-
-    assert (waiting.outbound.loaded, desk.budget.loaded_bytes) == (3, 6 * SIZE)
-
-
-def test_who_makes_room_for_others_wants_nothing_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(2)
-    silent = desk.load(1, 3)
-    silent.outbound.pop(0.0)
-    silent.outbound.round_trip.time_out()
-    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 3 * SIZE)
-    for sender in (silent, desk.senders[2]):
+    one = desk.load(1, 3)
+    if is_silent:
+        one.outbound.pop(0.0)
+        one.outbound.round_trip.time_out()
+    else:
+        desk.load(2, 3)
+        desk.waiting.add(1)
+    monkeypatch.setattr(module, "LOADED_MAX_BYTES", desk.budget.loaded_bytes)
+    for sender in desk.senders.values():
         desk.budget.check(sender)
 
     wants = desk.budget.requests()
 
-    assert ([2], True) == ([want.endpoint_id for want in wants], silent.is_unloaded)
+    assert ([2] * is_silent, is_silent) == ([want.endpoint_id for want in wants], one.is_unloaded)
+    assert (0 if is_silent else 3) == one.outbound.loaded
 
 
 def test_one_turn_loads_for_so_many_and_the_others_are_asked_for_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,40 +332,25 @@ def _outbound(*, cap: float) -> Outbound:
 NEAR, FAR = NetworkAddress("near", 1), NetworkAddress("far", 1)
 
 
-def test_trip_is_counted_in_its_bucket_and_in_the_sum() -> None:
-    counted: RoundTripCounts = Counter()
-
-    count_round_trip(counted, NEAR, 0.003)
-    count_round_trip(counted, NEAR, 0.004)
-    count_round_trip(counted, None, 1.5)
-
-    assert counted == {
-        (NEAR, bucket(0.003)): 2,
-        (NEAR, MICROSECONDS): 7000,
-        (None, bucket(1.5)): 1,
-        (None, MICROSECONDS): 1_500_000,
-    }
-
-
-def test_next_hops_past_the_bound_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trips_are_counted_in_their_bucket_and_in_the_sum_and_next_hops_past_the_bound_are_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "TRIPS_MAX", 2)
     counted: RoundTripCounts = Counter()
 
-    count_round_trip(counted, NEAR, 0.003)
-    count_round_trip(counted, FAR, 0.003)
-    count_round_trip(counted, NEAR, 0.003)
+    for hop, seconds in [(NEAR, 0.003), (NEAR, 0.004), (FAR, 0.003), (None, 1.5), (NEAR, 0.003)]:
+        count_round_trip(counted, hop, seconds)
 
-    assert counted[NEAR, bucket(0.003)] == 2
-    assert counted[None, bucket(0.003)] == 1
-    assert not [key for key in counted if key[0] == FAR]
+    assert counted == {
+        (NEAR, bucket(0.003)): 3,
+        (NEAR, MICROSECONDS): 10_000,
+        (None, bucket(0.003)): 1,
+        (None, bucket(1.5)): 1,
+        (None, MICROSECONDS): 1_503_000,
+    }
 
 
 # --- turns ---
-
-
-def sender_of_turns(endpoint_id: int, priority: int = 5) -> Sender:
-    outbound = Outbound(RoundTrip(Backoff(1.0, 64.0)), Window(10, 1000))
-    return Sender(endpoint_id, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0), priority)
 
 
 def play(turns: FairQueue, count: int, frame: dict[int, int]) -> list[int]:
@@ -399,23 +365,12 @@ def play(turns: FairQueue, count: int, frame: dict[int, int]) -> list[int]:
     return order
 
 
-def test_sender_is_queued_once() -> None:
-    turns = FairQueue()
-    one = sender_of_turns(1)
-
-    turns.add(one)
-    turns.add(one)
-
-    assert turns.pop() is one
-    assert not turns
-
-
 @pytest.mark.parametrize("large", [3 * QUANTUM_BYTES // 2, 15 << 20])
 def test_senders_get_the_same_bytes_whatever_the_size_of_their_frames(large: int) -> None:
     turns = FairQueue()
     frame = {1: 1000, 2: large}
     for endpoint_id in frame:
-        turns.add(sender_of_turns(endpoint_id))
+        turns.add(sender(endpoint_id))
 
     order = play(turns, 20 * large // QUANTUM_BYTES, frame)
 
@@ -423,19 +378,16 @@ def test_senders_get_the_same_bytes_whatever_the_size_of_their_frames(large: int
     assert abs(sent[1] - sent[2]) <= large + QUANTUM_BYTES
 
 
-def test_higher_priority_is_first() -> None:
+def test_higher_priority_is_first_and_lower_ones_move_as_well() -> None:
     turns = FairQueue()
-    for endpoint_id in (1, 10, 5):
-        turns.add(sender_of_turns(endpoint_id, priority=endpoint_id))
-
-    assert [turns.pop().endpoint_id for _ in range(3)] == [10, 5, 1]
-
-
-def test_lower_priorities_move_as_well() -> None:
-    turns = FairQueue()
-    for priority in (10, 5, 1):
-        turns.add(sender_of_turns(priority, priority=priority))
+    for priority in (5, 10, 1, 10):
+        turns.add(sender(priority, priority=priority))
+    one = turns.pop()
+    assert 10 == one.endpoint_id
+    for _ in range(2):
+        turns.add(one)
 
     turns_of = Counter(play(turns, 16 * GUARD_TURNS, dict.fromkeys((10, 5, 1), QUANTUM_BYTES)))
 
-    assert turns_of == {10: 14 * GUARD_TURNS, 5: 8, 1: 8}
+    assert turns_of[10] == 14 * GUARD_TURNS
+    assert {5: 8, 1: 8} == {priority: turns_of[priority] for priority in (5, 1)}

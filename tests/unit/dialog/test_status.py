@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -85,69 +84,69 @@ def delayed(disposition: Disposition, **more: Any) -> Decision:
     return Decision(disposition, 1, **more)
 
 
-def test_no_connection_is_told_with_its_reason_and_the_next_attempt() -> None:
-    here = Here(PathProblem("Connection refused", NOW + 5))
-
-    assert here.render(sender(), forwarded()) == (
-        "waiting for a connection to tcp://gateway:4022: Connection refused, next attempt at 2025-06-15 15:08:25 UTC"
-    )
+REFUSED = PathProblem("Connection refused", NOW + 5)
+AT = "2025-06-15 15:08"
+USED = f"{LOADED_MAX_BYTES} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
+UNDER_WAY = "sent to tcp://gateway:4022 and not acknowledged yet"
 
 
-def test_connection_under_way_has_no_reason_yet() -> None:
-    assert Here().render(sender(), forwarded()) == "waiting for a connection to tcp://gateway:4022"
-    assert connecting(HOP, PathProblem("why")) == "waiting for a connection to tcp://gateway:4022: why"
+def resting(fragments: int) -> Sender:
+    dialog = sent(fragments)
+    dialog.outbound.unload_until_resend()
+    return dialog
 
 
-def test_full_connection_is_told() -> None:
-    status = Here().connect(can_send=False).render(sender(), forwarded())
-
-    assert status == "waiting for room on the connection to tcp://gateway:4022"
-
-
-def test_what_was_sent_is_told_with_its_next_hop_and_when_it_is_sent_again() -> None:
-    status = Here().connect().render(sent(3), forwarded())
-
-    assert status == (
-        "sent to tcp://gateway:4022 and not acknowledged yet, 3 fragments under way:"
-        " sent again at 2025-06-15 15:08:24 UTC"
-    )
+def attempted(dialog: Sender) -> Sender:
+    dialog.outbound.round_trip.attempts = 2
+    return dialog
 
 
-def test_full_window_is_told() -> None:
-    assert Here().connect().render(sent(3, window=2), forwarded()).endswith(", window full")
+def refused(dialog: Sender) -> Sender:
+    dialog.last_rejection = "pool limit exceeded (11289)"
+    return dialog
+
+
+@pytest.mark.parametrize(
+    ("here", "dialog", "status"),
+    [
+        (
+            Here(REFUSED),
+            sender(),
+            f"waiting for a connection to tcp://gateway:4022: Connection refused, next attempt at {AT}:25 UTC",
+        ),
+        (Here(), sender(), "waiting for a connection to tcp://gateway:4022"),
+        (Here().connect(can_send=False), sender(), "waiting for room on the connection to tcp://gateway:4022"),
+        (Here().connect(), sender(), "waiting for its turn"),
+        (Here().connect(), attempted(sender()), "waiting for its turn, attempt 3"),
+        (Here(loaded_bytes=LOADED_MAX_BYTES // 2).connect(), sender(0), "waiting for its turn"),
+        (Here(loaded_bytes=LOADED_MAX_BYTES).connect(), sender(0), f"waiting for memory: {USED}"),
+        (Here().connect(), sent(3), f"{UNDER_WAY}, 3 fragments under way: sent again at {AT}:24 UTC"),
+        (
+            Here().connect(),
+            sent(3, window=2),
+            f"{UNDER_WAY}, 2 fragments under way: sent again at {AT}:24 UTC, window full",
+        ),
+        (Here().connect(), resting(2), f"{UNDER_WAY}: sent again at {AT}:24 UTC"),
+        (
+            Here().connect(),
+            attempted(refused(sent())),
+            (
+                f"{UNDER_WAY}, 1 fragment under way: sent again at {AT}:24 UTC, attempt 3; refused by the next hop:"
+                " pool limit exceeded (11289)"
+            ),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_reason_to_wait_has_its_sentence(here: Here, dialog: Sender, status: str) -> None:
+    assert status == here.render(dialog, forwarded())
 
 
 def test_way_inside_the_instance_needs_no_connection() -> None:
     status = Here().render(sent(), delayed(Disposition.DELIVERED))
 
     assert status.startswith("sent to the service in this instance and not acknowledged yet, 1 fragment under way:")
-
-
-def test_resting_dialog_tells_when_it_goes_on() -> None:
-    dialog = sent(2)
-    dialog.outbound.unload_until_resend()
-
-    status = Here().connect().render(dialog, forwarded())
-
-    assert status.endswith("and not acknowledged yet: sent again at 2025-06-15 15:08:24 UTC")
-
-
-def test_open_way_is_used_in_turn() -> None:
-    assert Here().connect().render(sender(), forwarded()) == "waiting for its turn"
-
-
-@pytest.mark.parametrize(
-    ("used", "status"),
-    [
-        (LOADED_MAX_BYTES // 2, "waiting for its turn"),
-        (
-            LOADED_MAX_BYTES,
-            f"waiting for memory: {LOADED_MAX_BYTES} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs",
-        ),
-    ],
-)
-def test_lack_of_memory_is_told(used: int, status: str) -> None:
-    assert status == Here(loaded_bytes=used).connect().render(sender(0), forwarded())
+    assert connecting(HOP, PathProblem("why")) == "waiting for a connection to tcp://gateway:4022: why"
 
 
 @pytest.mark.parametrize(
@@ -181,23 +180,6 @@ def test_a_route_that_is_asked_for_is_told_with_whom() -> None:
     )
 
 
-@pytest.mark.parametrize("make", [sender, sent])
-def test_later_attempts_are_numbered(make: Callable[[], Sender]) -> None:
-    dialog = make()
-    dialog.outbound.round_trip.attempts = 2
-
-    assert Here().connect().render(dialog, forwarded()).endswith(", attempt 3")
-
-
-def test_advice_of_the_next_hop_is_passed_on() -> None:
-    dialog = sent()
-    dialog.last_rejection = "pool limit exceeded (11289)"
-
-    status = Here().connect().render(dialog, forwarded())
-
-    assert status.endswith("; refused by the next hop: pool limit exceeded (11289)")
-
-
 # --- telling ---
 
 LATER = 1.0 + WRITE_SECONDS
@@ -220,26 +202,16 @@ class Desk:
         self.telling.watch(self.senders[endpoint_id], told, now)
 
 
-def test_dialog_that_waits_for_a_second_has_a_sentence() -> None:
-    desk = Desk()
-
-    assert [desk.telling.due(now) for now in (1.0, LATER)] == [{}, {1: "waits"}]
-
-
 def test_sentence_is_written_when_it_changes_and_once_a_second() -> None:
+    """And not if the file says it already."""
     desk = Desk()
-    written = [desk.telling.due(LATER)]
-
+    written = [Desk(told="waits").telling.due(LATER), *[desk.telling.due(now) for now in (1.0, LATER)]]
     for now in (LATER + 0.5, LATER + 1.0):
         desk.sentence = f"waits since {now}"
         written.append(desk.telling.due(now))
     written.append(desk.telling.due(LATER + 2.0))
 
-    assert written == [{1: "waits"}, {}, {1: f"waits since {LATER + 1.0}"}, {}]
-
-
-def test_what_the_file_says_already_is_not_written() -> None:
-    assert Desk(told="waits").telling.due(LATER) == {}
+    assert written == [{}, {}, {1: "waits"}, {}, {1: f"waits since {LATER + 1.0}"}, {}]
 
 
 def test_dialog_that_moves_has_a_sentence_that_stays() -> None:
