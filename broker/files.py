@@ -21,11 +21,14 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from broker.errors import StoreUnavailableError
 
 FSTAB, MOUNTINFO = Path("/etc/fstab"), Path("/proc/self/mountinfo")
+_T = TypeVar("_T")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -142,6 +145,40 @@ def keep_names(directory: Path) -> None:
 _threads = threading.Lock()  # `flock` on some file systems excludes processes but not threads
 
 
+@contextmanager
+def reported(file: str | Path) -> Iterator[None]:
+    """Raise an error of the operating system as a StoreUnavailableError about this file."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
+
+
+def read_record(file: Path, kind: type[_T], damaged: str, *, most: int = -1) -> _T | None:
+    """
+    Return the content of a record; None when there is none.
+
+    Args:
+        file: The record.
+        kind: The type of its content.
+        damaged: The problem to report when the content is not of this type: what to do.
+        most: Bytes that are read.
+
+    Raises:
+        StoreUnavailableError: it cannot be read, or is damaged.
+    """
+    with reported(file):
+        try:
+            with file.open("rb") as stream:
+                data = stream.read(most)
+        except FileNotFoundError:
+            return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise StoreUnavailableError(str(file), damaged) from error
+
+
 def write_record(file: Path, values: Mapping[str, Any]) -> None:
     """
     Replace the content of a record; it is on the disk when this returns.
@@ -149,20 +186,14 @@ def write_record(file: Path, values: Mapping[str, Any]) -> None:
     Raises:
         StoreUnavailableError: it cannot be written.
     """
-    try:
+    with reported(file):
         new_file = _write_new(file, values)
         try:
             new_file.replace(file)
         except OSError:
             new_file.unlink(missing_ok=True)
             raise
-        directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
+        keep_names(file.parent)
 
 
 def check_record(file: Path) -> None:
@@ -172,12 +203,10 @@ def check_record(file: Path) -> None:
     Raises:
         StoreUnavailableError: it cannot be written.
     """
-    try:
+    with reported(file):
         if file.is_dir():
             raise IsADirectoryError(None, "Is a directory")
         _write_new(file, {}).unlink()
-    except OSError as error:
-        raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
 
 
 @contextmanager
@@ -189,15 +218,11 @@ def changing(file: Path) -> Iterator[None]:
         StoreUnavailableError: the lock file next to it cannot be made or locked.
     """
     with _threads:
-        try:
+        with reported(file):
             descriptor = os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
         try:
-            try:
+            with reported(file):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            except OSError as error:
-                raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
             yield
         finally:
             os.close(descriptor)

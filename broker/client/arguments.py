@@ -122,6 +122,11 @@ def guid_of(text: uuid.UUID | str) -> uuid.UUID:
         raise ConversationError(8413, f"{text!r} is not a GUID") from None
 
 
+def unknown_handle(handle: object) -> ConversationError:
+    """The error for a conversation handle that the database does not have."""
+    return ConversationError(8426, f"the conversation handle {handle} is not found")
+
+
 def check_text(text: object, what: str, number: int = 8412) -> int:
     """
     Check that this is text that can be written as UTF-8; returns how many bytes.

@@ -150,7 +150,7 @@ NOTHING = Carried(None, 0)
 
 def carried(headers: Headers | None) -> Carried:
     """
-    What a message carries: these headers, and the context of the span at work where they have no `traceparent`.
+    The headers that a message carries: these, and the context of the span at work where they have no `traceparent`.
 
     Raises:
         ConversationError: 8412, these are not headers, or too many, or too long together.

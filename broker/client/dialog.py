@@ -28,7 +28,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from broker.client import ending, sending
-from broker.client.arguments import check_connection, check_dialog, check_name, check_seconds, check_text, guid_of
+from broker.client.arguments import (
+    check_connection,
+    check_dialog,
+    check_name,
+    check_seconds,
+    check_text,
+    guid_of,
+    unknown_handle,
+)
 from broker.client.body import Body, Headers
 from broker.client.sending import Item
 from broker.client.transaction import check_durable, check_schema, look, transaction
@@ -212,7 +220,7 @@ class Dialog:
         with transaction(self._db), plain(self._db):
             row = ask(self._db, query, (self.endpoint_id,)).fetchone()
             if row is None:
-                raise _unknown(self.conversation_handle)
+                raise unknown_handle(self.conversation_handle)
             if row[0] in _TIMED:
                 raise sending.refusal(self._db, self.endpoint_id, self.conversation_handle, "a timer")
             if due is not None and due > row[1]:
@@ -236,7 +244,7 @@ class Dialog:
     def _get(self, column: str) -> Any:
         value = self._find(column)
         if value is None:
-            raise _unknown(self.conversation_handle)
+            raise unknown_handle(self.conversation_handle)
         return value
 
 
@@ -320,7 +328,7 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
     query = "SELECT endpoint_id, conversation_id FROM broker_conversation WHERE conversation_handle = ?"
     row = look(db, lambda: ask(db, query, (handle.bytes,)).fetchone())
     if row is None:
-        raise _unknown(conversation_handle)
+        raise unknown_handle(conversation_handle)
     return Dialog(db, row[0], handle, uuid.UUID(bytes=row[1]))
 
 
@@ -370,7 +378,7 @@ def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
     with transaction(db), plain(db):
         row = ask(db, query, (dialog.conversation_handle.bytes,)).fetchone()
         if row is None:
-            raise _unknown(dialog.conversation_handle)
+            raise unknown_handle(dialog.conversation_handle)
         endpoint_id, service, state = row
         if state in _TIMED:
             raise ConversationError(8438, f"conversation {dialog.conversation_handle} has ended here ({state})")
@@ -394,7 +402,7 @@ def _group(db: sqlite3.Connection, conversation: Related | None, group: uuid.UUI
     query = "SELECT conversation_group_id FROM broker_conversation WHERE conversation_handle = ?"
     row = ask(db, query, (handle.bytes,)).fetchone()
     if row is None:
-        raise _unknown(handle)
+        raise unknown_handle(handle)
     return uuid.UUID(bytes=row[0])
 
 
@@ -411,10 +419,6 @@ def _check_queue(db: sqlite3.Connection, group: uuid.UUID, service: str, number:
     if row is not None:
         problem = f"the conversation group {group} has a conversation of {row[0]!r}, whose queue is not that of"
         raise ConversationError(number, f"{problem} {service!r}")
-
-
-def _unknown(handle: object) -> ConversationError:
-    return ConversationError(8426, f"the conversation handle {handle} is not found")
 
 
 # --- security and status ---
@@ -460,11 +464,11 @@ def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
     with plain(db):
         row = ask(db, _STATUS, (endpoint_id,)).fetchone()
     if row is None:
-        return "the conversation is over: nothing of it waits any more"
+        return "the conversation is over: no message of it waits"
     status, sent, state, waiting = row
     if not waiting:
         if state == "ER":
-            return "the conversation has failed: nothing of it will be sent any more; receive its Error message"
+            return "the conversation has failed: no message of it will be sent; receive its Error message"
         return f"everything sent is acknowledged ({sent} messages)" if sent else "nothing has been sent yet"
     what = "1 message waits" if waiting == 1 else f"{waiting} messages wait"
     if has_daemon(path_of(db)) is False:

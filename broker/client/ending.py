@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from broker.client.arguments import check_count, check_text
+from broker.client.arguments import check_count, check_text, unknown_handle
 from broker.client.transaction import look, transaction, whole
 from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.conversation.state import TRANSITIONS, ConversationState, Happening
@@ -76,7 +76,7 @@ def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int 
     with whole(db), plain(db):
         row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", endpoint).fetchone()
         if row is None:
-            raise ConversationError(8426, f"the conversation handle {handle} is not found")
+            raise unknown_handle(handle)
         before = ConversationState(row[0])
         state = TRANSITIONS.get((before, Happening.ENDED_HERE))
         if state is None:
@@ -103,7 +103,7 @@ def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID
     with whole(db), plain(db):
         row = ask(db, "SELECT 1 FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)).fetchone()
         if row is None:
-            raise ConversationError(8426, f"the conversation handle {handle} is not found")
+            raise unknown_handle(handle)
         _forget_unread(db, endpoint_id)
         fail(db, endpoint_id, FailureReason.CLEANUP)
         forget_key(db, endpoint_id)

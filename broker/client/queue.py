@@ -144,7 +144,7 @@ class ClaimLostError(Exception):
     """The lock on the group is gone, or messages of it are: what was done with them must be rolled back."""
 
     def __str__(self) -> str:
-        return "another reader got the messages, or their dialog ended meanwhile: nothing of the work was committed"
+        return "another reader got the messages, or their dialog has ended: nothing of the work was committed"
 
 
 # --- the next messages ---

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from broker.client.arguments import check_connection, check_count, check_seconds, check_text, guid_of
+from broker.client.arguments import check_connection, check_count, check_seconds, check_text, guid_of, unknown_handle
 from broker.client.body import LargeBody, context_of, headers_of
 from broker.client.dialog import Dialog, Related
 from broker.client.poison import next_admitted
@@ -429,7 +429,7 @@ def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> QueueState:
     if scope.handle is not None:
         query = "SELECT 1 FROM broker_conversation WHERE conversation_handle = ?"
         if ask(db, query, (scope.handle,)).fetchone() is None:
-            raise ConversationError(8426, f"the conversation handle {uuid.UUID(bytes=scope.handle)} is not found")
+            raise unknown_handle(uuid.UUID(bytes=scope.handle))
     return state
 
 

@@ -27,7 +27,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import IO, Self, TypeAlias
 
-from broker.client.arguments import check_name
+from broker.client.arguments import check_name, unknown_handle
 from broker.client.body import Body, Bytes, Carried, Headers, carried, read_body
 from broker.client.transaction import transaction, whole
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule, validator
@@ -175,7 +175,7 @@ def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: s
     with plain(db):
         row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)).fetchone()
     if row is None:
-        return ConversationError(8426, f"the conversation handle {handle} is not found")
+        return unknown_handle(handle)
     state = ConversationState(row[0])
     if state in CAN_SEND:
         return ConversationError(8489, f"the lifetime of conversation {handle} is over")

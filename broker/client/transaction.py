@@ -42,7 +42,7 @@ _PROCESSES = Path("/proc")
 _WRITE_LOCK_AT = 120  # byte of the shared-memory file; WAL_WRITE_LOCK
 _FIELDS = 8  # number, kind, mode, access, process, file, first byte, last byte
 _TOO_OLD = (
-    "this transaction has read before another connection wrote, so it cannot write any more: roll it back and begin it"
+    "this transaction has read before another connection wrote, so it can no longer write: roll it back and begin it"
     " again, with BEGIN IMMEDIATE, or with the broker's call first"
 )
 _LOCK = "DELETE FROM broker_received WHERE 0"  # changes nothing, but has to have the write lock
@@ -161,7 +161,7 @@ def commit(db: sqlite3.Connection) -> None:
 
 def look(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
     """
-    What a call reads, which waits for others.
+    Run a call that only reads, and wait while others have the file.
 
     Raises:
         StoreBusyError: the database stayed locked for BUSY_SECONDS.
@@ -261,7 +261,7 @@ def _problem(pid: int | None, waited_s: float) -> str:
     if pid is None:
         who = "which process it was cannot be seen here"
     elif pid == os.getpid():
-        who = "another connection of this very process has a write transaction open"
+        who = "another connection of this process has a write transaction open"
     else:
         name = _name(pid)
         who = f"process {pid}{f' ({name})' if name else ''} has a write transaction open"

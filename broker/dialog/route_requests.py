@@ -374,7 +374,7 @@ def render_inquiry(inquiry: Inquiry) -> bytes:
 
 def parse_inquiry(body: bytes) -> Inquiry:
     """
-    What a body of MissingRoute asks for.
+    Parse a body of MissingRoute.
 
     Raises:
         ValueError: it is not such a document, names no service, or a broker instance that is not a GUID.

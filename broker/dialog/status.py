@@ -87,7 +87,7 @@ class TransmissionStatus:
             status = f"sent to {goal} and not acknowledged yet{under_way}: sent again {self._at(outbound.timer_at)}"
             status += ", window full" if outbound.is_window_full else ""
         elif status is None:
-            status, used = "waiting for its turn", self._budget.loaded_bytes
+            status, used = "queued for sending", self._budget.loaded_bytes
             if not outbound.loaded and used * 2 > LOADED_MAX_BYTES:
                 status = f"waiting for memory: {used} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
         if outbound.round_trip.attempts:

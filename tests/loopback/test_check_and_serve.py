@@ -216,7 +216,7 @@ CASES: dict[str, tuple[Callable[[Place], Any], int, str] | tuple[Callable[[Place
         EX_TEMPFAIL,
         "this release knows",
     ),
-    "msdb is damaged": (msdb_is_damaged, EX_TEMPFAIL, "the file is damaged: stop whoever uses it, and put back a"),
+    "msdb is damaged": (msdb_is_damaged, EX_TEMPFAIL, "the file is damaged: stop all programs that use it, and put back a"),
     "msdb is locked": (msdb_is_locked, EX_TEMPFAIL, "another daemon has it open"),
     "record": (record_is_damaged, EX_TEMPFAIL, "restore it, or remove it"),
     "directory": (lambda one: orders(one).mkdir(parents=True), EX_CONFIG, "is not a regular file"),
@@ -227,7 +227,7 @@ CASES: dict[str, tuple[Callable[[Place], Any], int, str] | tuple[Callable[[Place
     ),
     "identity": (database_of_another_identity, EX_TEMPFAIL, "the configuration says 5b0f3c1e-"),
     "copy": (database_is_a_copy, EX_CONFIG, "error 9772: the file is a copy"),
-    "log alone": (database_lost_its_file, EX_TEMPFAIL, "put the file back beside it"),
+    "log alone": (database_lost_its_file, EX_TEMPFAIL, "put the file back next to it"),
     "two names": (database_has_two_names, EX_TEMPFAIL, "remove the others; a symbolic link does no harm"),
     "one file": (
         lambda one: one.add("[databases.a]", 'path = "a.db"', "[databases.b]", 'path = "./a.db"'),

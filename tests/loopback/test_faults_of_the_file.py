@@ -187,7 +187,7 @@ def test_a_full_disk_holds_up_what_is_on_it_and_nothing_else(net: Topology, disk
 
     filler = fill(disk)
     send(orders, *numbered(50, "x" * 10_000))
-    wait_problem(billing, "the disk is full: make room")
+    wait_problem(billing, "the disk is full: free some space")
     other_goes_on(orders, billing)
     # Its commit is the application's own, and so is what SQLite says then.
     with pytest.raises((sqlite3.OperationalError, StoreUnavailableError)):
@@ -295,6 +295,6 @@ def test_a_damaged_page_stops_one_database_and_says_so(net: Topology) -> None:
             file.write(b"\x55" * size)
         db.execute("UPDATE broker_queue SET rollbacks = rollbacks")  # what others have in memory is not asked again
     send(orders, *numbered(3))
-    wait_problem(billing, "is damaged: stop whoever uses it, and put back a backup")
+    wait_problem(billing, "is damaged: stop all programs that use it, and put back a backup")
     other_goes_on(orders, billing)
     wait_unacknowledged(orders, 3)

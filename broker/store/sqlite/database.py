@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from broker.errors import StoreUnavailableError
+from broker.files import reported
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store.sqlite.metadata import put_routes
 from broker.store.sqlite.role_file import lost
@@ -39,7 +40,7 @@ CATALOG = (  # what statements read and change
 )
 MODE = 0o600  # of a file that is made; one that is there keeps its own
 HELD = "another daemon has it open"
-NO_FILE = "it is no plain file"
+NO_FILE = "it is not a plain file"
 _MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
 
 
@@ -99,10 +100,8 @@ def lock_store(path: str | Path) -> int:
         StoreUnavailableError: another daemon has it, the file has two names, or the directory cannot be written.
     """
     check_links(path)
-    try:
+    with reported(path):
         descriptor = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -146,8 +145,8 @@ def check_links(path: str | Path) -> None:
         raise StoreUnavailableError(str(path), NO_FILE)
     if found.st_nlink > 1:
         problem = (
-            f"the file has {found.st_nlink} names (hard links), and each would get a log of its own, which destroys it:"
-            " keep the name beside which the -wal is, and remove the others; a symbolic link does no harm"
+            f"the file has {found.st_nlink} names (hard links), and each would get a separate log, which destroys it:"
+            " keep the name next to which the -wal is, and remove the others; a symbolic link does no harm"
         )
         raise StoreUnavailableError(str(path), problem)
 
@@ -324,7 +323,7 @@ class FileWatch:
         happened = "is gone" if number is None else "was replaced by another one"
         problem = (
             f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged:"
-            f" {remedy} stop the daemon and whoever else uses the database, and see docs/databases.md"
+            f" {remedy} stop the daemon and all other programs that use the database, and see docs/databases.md"
         )
         raise StoreUnavailableError(str(self._path), " ".join(problem.split()))
 

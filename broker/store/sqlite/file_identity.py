@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from broker.errors import DemotedError, StoreUnavailableError
-from broker.files import changing, write_record
+from broker.errors import DemotedError
+from broker.files import changing, read_record, write_record
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.role_file import recorded_epoch
 from broker.store.sqlite.transaction import BUSY_SECONDS, DaemonConnection, writing
@@ -42,6 +42,10 @@ RECORD = "databases.json"  # in the state directory
 _SEEN = (
     "UPDATE broker_database SET starts = starts + 1, file_number = ?1,"
     " epoch = CASE WHEN ?2 IS NULL THEN epoch ELSE max(epoch + 1, ?2) END RETURNING epoch"
+)
+_DAMAGED = (
+    "it does not hold what was written into it: restore it, or remove it; without it an older copy that was put back in"
+    " place of a database is not noticed at the next start"
 )
 _KEEP = "UPDATE broker_database SET starts = max(starts, ?), epoch = max(epoch, ?), file_number = ?"
 
@@ -99,12 +103,13 @@ class Sighting(NamedTuple):
         if self.starts < self.known_starts:
             return (
                 f"the file is older than what this instance has seen: it knows of {self.starts} starts and stops of"
-                f" daemons, the instance of {self.known_starts}, so an older copy was put back, or it was made anew"
+                f" daemons, the instance of {self.known_starts}, so an older copy was put back, or the file was made"
+                " again"
             )
         if self.epoch < self.known_epoch:
             return (
                 f"the file is older than what is known of it: its epoch is {self.epoch}, and it was taken over in epoch"
-                f" {self.known_epoch}, so an older copy was put back, or it was made anew"
+                f" {self.known_epoch}, so an older copy was put back, or the file was made again"
             )
         return ""
 
@@ -119,7 +124,7 @@ def lost_sentence(instances: Sequence[str]) -> str:
     if not instances:
         return ""
     named = ", ".join(instances)
-    return f"this instance had a database in this file, of broker instance {named}, and it is not in it any more"
+    return f"this instance had a database in this file, of broker instance {named}, which is no longer in it"
 
 
 def instances_at(path: Path, state_dir: Path) -> tuple[str, ...]:
@@ -233,19 +238,7 @@ def _by_path(seen: Mapping[str, Seen], path: Path) -> tuple[str, ...]:
 
 def _read(state_dir: Path) -> dict[str, Seen]:
     """Return the instance's records of its databases, by broker instance."""
-    file = state_dir / RECORD
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Seen])
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
-    except (ValueError, RecursionError) as error:
-        problem = (
-            "it does not hold what was written into it: restore it, or remove it; without it an older copy that was put"
-            " back in place of a database is not noticed at the next start"
-        )
-        raise StoreUnavailableError(str(file), problem) from error
+    return read_record(state_dir / RECORD, dict[str, Seen], _DAMAGED) or {}
 
 
 def _write(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:

@@ -108,11 +108,7 @@ def put_queue(
 
 def put_service(db: sqlite3.Connection, name: str, queue_id: int, contracts: frozenset[str]) -> None:
     """Make a service, or change the one of this name."""
-    db.execute(
-        "INSERT INTO broker_service (name, queue_id, contracts) VALUES (?, ?, ?)"
-        " ON CONFLICT (name) DO UPDATE SET queue_id = excluded.queue_id, contracts = excluded.contracts",
-        (name, queue_id, json.dumps(sorted(contracts))),
-    )
+    db.execute(_put("service", "queue_id, contracts"), (name, queue_id, json.dumps(sorted(contracts))))
 
 
 def drop_queue(db: sqlite3.Connection, name: str) -> None:
@@ -271,7 +267,8 @@ def find_service_under(db: sqlite3.Connection, contract: str) -> str | None:
 
 # --- priorities ---
 
-_PRIORITIES = "SELECT name, contract_name, local_service_name, remote_service_name, priority_level FROM broker_priority"
+_PRIORITY_COLUMNS = "contract_name, local_service_name, remote_service_name, priority_level"
+_PRIORITIES = f"SELECT name, {_PRIORITY_COLUMNS} FROM broker_priority"  # noqa: S608 - the columns above
 _PRIORITY_FOR = (
     "SELECT priority_level FROM broker_priority WHERE (contract_name IS NULL OR contract_name = ?)"
     " AND (local_service_name IS NULL OR local_service_name = ?)"
@@ -323,13 +320,7 @@ def find_priority_for(db: sqlite3.Connection, local_service: str) -> str | None:
 
 def put_priority(db: sqlite3.Connection, priority: Priority) -> None:
     """Make a priority, or change the one of this name; conversations that exist keep theirs."""
-    db.execute(
-        "INSERT INTO broker_priority (name, contract_name, local_service_name, remote_service_name, priority_level)"
-        " VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET contract_name = excluded.contract_name,"
-        " local_service_name = excluded.local_service_name, remote_service_name = excluded.remote_service_name,"
-        " priority_level = excluded.priority_level",
-        (priority.name, *priority.criteria, priority.priority_level),
-    )
+    db.execute(_put("priority", _PRIORITY_COLUMNS), (priority.name, *priority.criteria, priority.priority_level))
 
 
 def drop_priority(db: sqlite3.Connection, name: str) -> None:
@@ -339,9 +330,8 @@ def drop_priority(db: sqlite3.Connection, name: str) -> None:
 
 # --- routes ---
 
-_ROUTES = (
-    "SELECT name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight FROM broker_route"
-)
+_ROUTE_COLUMNS = "remote_service_name, broker_instance, lifetime, address, mirror_address, weight"
+_ROUTES = f"SELECT name, {_ROUTE_COLUMNS} FROM broker_route"  # noqa: S608 - the columns above
 
 
 def routes(db: sqlite3.Connection) -> Iterator[RouteRow]:
@@ -357,15 +347,7 @@ def find_route(db: sqlite3.Connection, name: str) -> RouteRow | None:
 
 def put_routes(db: sqlite3.Connection, rows: Iterable[RouteRow]) -> None:
     """Make routes, or change those of the same names."""
-    db.executemany(
-        "INSERT INTO broker_route"
-        " (name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
-        " remote_service_name = excluded.remote_service_name, broker_instance = excluded.broker_instance,"
-        " lifetime = excluded.lifetime, address = excluded.address, mirror_address = excluded.mirror_address,"
-        " weight = excluded.weight",
-        rows,
-    )
+    db.executemany(_put("route", _ROUTE_COLUMNS), rows)
 
 
 def drop_route(db: sqlite3.Connection, name: str) -> None:
@@ -374,6 +356,8 @@ def drop_route(db: sqlite3.Connection, name: str) -> None:
 
 
 # --- permissions: a GRANT that cannot be read grants nothing; a DENY that cannot be read denies every principal ---
+
+_OF_RULE = "FROM broker_permission WHERE permission = ? AND securable = ? AND principal = ?"
 
 
 def permissions(db: sqlite3.Connection) -> tuple[tuple[PermissionRule, ...], list[str]]:
@@ -395,28 +379,19 @@ def permissions(db: sqlite3.Connection) -> tuple[tuple[PermissionRule, ...], lis
 
 def find_state(db: sqlite3.Connection, rule: PermissionRule) -> PermissionState | None:
     """Return the stored state of the permission, securable and principal of a rule; None when nothing is stored."""
-    row = db.execute(
-        "SELECT state FROM broker_permission WHERE permission = ? AND securable = ? AND principal = ?",
-        (str(rule.permission), rule.securable, rule.principal.text),
-    ).fetchone()
+    row = db.execute(f"SELECT state {_OF_RULE}", _about(rule)).fetchone()
     return None if row is None else PermissionState(row[0])
 
 
 def put_permission(db: sqlite3.Connection, rule: PermissionRule) -> None:
     """Store a rule in the place of the one about the same."""
-    db.execute(
-        "INSERT INTO broker_permission (permission, securable, principal, state) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (permission, securable, principal) DO UPDATE SET state = excluded.state",
-        (str(rule.permission), rule.securable, rule.principal.text, str(rule.state)),
-    )
+    key = "permission, securable, principal"
+    db.execute(_put("permission", "state", key=key), (*_about(rule), str(rule.state)))
 
 
 def drop_permission(db: sqlite3.Connection, rule: PermissionRule) -> None:
     """Remove what is stored about the same as this rule."""
-    db.execute(
-        "DELETE FROM broker_permission WHERE permission = ? AND securable = ? AND principal = ?",
-        (str(rule.permission), rule.securable, rule.principal.text),
-    )
+    db.execute(f"DELETE {_OF_RULE}", _about(rule))
 
 
 def drop_permissions_on(db: sqlite3.Connection, service: str) -> None:
@@ -424,9 +399,14 @@ def drop_permissions_on(db: sqlite3.Connection, service: str) -> None:
     db.execute("DELETE FROM broker_permission WHERE permission = 'SEND' AND securable = ?", (service,))
 
 
+def _about(rule: PermissionRule) -> tuple[str, str, str]:
+    return str(rule.permission), rule.securable, rule.principal.text
+
+
 # --- remote service bindings ---
 
-_BINDINGS = "SELECT name, remote_service_name, remote_principal, is_anonymous_on FROM broker_remote_service_binding"
+_BINDING_COLUMNS = "remote_service_name, remote_principal, is_anonymous_on"
+_BINDINGS = f"SELECT name, {_BINDING_COLUMNS} FROM broker_remote_service_binding"  # noqa: S608 - the columns above
 
 
 def bindings(db: sqlite3.Connection) -> dict[str, RemoteServiceBinding]:
@@ -448,12 +428,8 @@ def find_binding_of(db: sqlite3.Connection, remote_service_name: str) -> RemoteS
 
 def put_binding(db: sqlite3.Connection, binding: RemoteServiceBinding) -> None:
     """Make a binding, or change the one of this name; no other is of the same service."""
-    db.execute(
-        "INSERT INTO broker_remote_service_binding (name, remote_service_name, remote_principal, is_anonymous_on)"
-        " VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET remote_service_name = excluded.remote_service_name,"
-        " remote_principal = excluded.remote_principal, is_anonymous_on = excluded.is_anonymous_on",
-        (binding.name, binding.remote_service_name, binding.remote_principal, binding.is_anonymous_on),
-    )
+    values = (binding.name, binding.remote_service_name, binding.remote_principal, binding.is_anonymous_on)
+    db.execute(_put("remote_service_binding", _BINDING_COLUMNS), values)
 
 
 def drop_binding(db: sqlite3.Connection, name: str) -> None:
@@ -464,6 +440,16 @@ def drop_binding(db: sqlite3.Connection, name: str) -> None:
 def _binding(row: tuple[str, str, str, int]) -> RemoteServiceBinding:
     name, service, principal, is_anonymous_on = row
     return RemoteServiceBinding(name, service, principal, bool(is_anonymous_on))
+
+
+def _put(table: str, columns: str, *, key: str = "name") -> str:
+    """SQL that makes a row of this key, whose columns come first, or changes the other columns of the one there is."""
+    marks = ", ".join("?" for _ in f"{key}, {columns}".split(", "))
+    changes = ", ".join(f"{column} = excluded.{column}" for column in columns.split(", "))
+    return (
+        f"INSERT INTO broker_{table} ({key}, {columns}) VALUES ({marks})"  # noqa: S608 - names of this module
+        f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
+    )
 
 
 def _name(db: sqlite3.Connection, query: str, *parameters: object) -> str | None:

@@ -29,6 +29,7 @@ from typing import Annotated
 import msgspec
 
 from broker.errors import StoreUnavailableError
+from broker.files import reported
 from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.transaction import ask, path_of
 
@@ -85,7 +86,9 @@ class ReaderSlot:
         Raises:
             StoreUnavailableError: the lock file cannot be made or written, or SLOTS_MAX readers live.
         """
-        self._descriptor = _open_lock_file(path)
+        file = lock_file(path)
+        with reported(file):
+            self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         _open_slots.add(self)
         for number in range(SLOTS_MAX):
             if _try_lock(self._descriptor, number):
@@ -199,13 +202,6 @@ def records(path: str) -> list[QueueRecord]:
 def lock_file(path: str) -> str:
     """The lock file of the readers of a database: next to the file itself, by whatever link that is reached."""
     return f"{os.path.realpath(path)}.readers"
-
-
-def _open_lock_file(path: str) -> int:
-    try:
-        return os.open(lock_file(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise StoreUnavailableError(lock_file(path), error.strerror or str(error)) from error
 
 
 def _try_lock(descriptor: int, slot: int) -> bool:

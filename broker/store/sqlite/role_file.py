@@ -23,11 +23,12 @@ import msgspec
 from msgspec import Meta
 
 from broker.errors import StoreUnavailableError
-from broker.files import check_record, write_record
+from broker.files import check_record, read_record, write_record
 from broker.routing.mirrored import EPOCH_MAX
 
 _MAX_BYTES = 64 * 1024  # a file that is longer is not ours
 _EPOCH_MAX = EPOCH_MAX // 4 * 3  # takeovers go on from there, and none has ever come so far
+_DAMAGED = "it does not hold what the principal wrote into it: remove it; the next takeover writes it again"
 _SINCE_MAX = 253_402_300_799.0  # the end of the year 9999
 
 
@@ -111,21 +112,10 @@ def read_principal(path: Path) -> PrincipalRecord | None:
     Raises:
         StoreUnavailableError: it cannot be read.
     """
-    file = role_path(path)
-    try:
-        with file.open("rb") as stream:
-            found = msgspec.json.decode(stream.read(_MAX_BYTES), type=_Content)
-        return PrincipalRecord(found.broker_instance.bytes, found.epoch, found.principal, found.since)
-    except FileNotFoundError:
+    found = read_record(role_path(path), _Content, _DAMAGED, most=_MAX_BYTES)
+    if found is None:
         return None
-    except OSError as error:
-        raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
-    except (ValueError, RecursionError) as error:
-        problem = (
-            "it does not hold what the principal wrote into it: remove it; the next one who takes the database over"
-            " writes it anew"
-        )
-        raise StoreUnavailableError(str(file), problem) from error
+    return PrincipalRecord(found.broker_instance.bytes, found.epoch, found.principal, found.since)
 
 
 # --- whether a database may be made ------------------------------------------------------------------------------
@@ -163,7 +153,7 @@ def check_remains(path: Path, *, reported_epoch: int = 0) -> None:
         if os.path.lexists(log):
             problem = (
                 f"the database file is missing or empty, and its {log} is there: the two belong together, so put the"
-                " file back beside it; where it is lost, remove the -wal and the -shm, and put back a backup"
+                " file back next to it; where it is lost, remove the -wal and the -shm, and put back a backup"
             )
             raise StoreUnavailableError(str(path), problem)
     if not may_make(path, reported_epoch=reported_epoch):
@@ -174,7 +164,7 @@ def lost(path: Path) -> StoreUnavailableError:
     """The error that there is no database where one was."""
     problem = (
         f"there is no database in it, but one was taken over here, as {role_path(path)} or this instance knows: put the"
-        " file or a backup back; to begin anew with an empty database, stop all instances that share it and remove"
+        " file or a backup back; to start with an empty database, stop all instances that share it and remove"
         " the file ending in .role"
     )
     return StoreUnavailableError(str(path), problem)

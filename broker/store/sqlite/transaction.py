@@ -180,10 +180,10 @@ _SENTENCES = {
         "another connection keeps a write transaction open: end it, keep transactions short, and wait for nothing"
         " inside them"
     ),
-    sqlite3.SQLITE_FULL: "the disk is full: make room, nothing else is needed",
+    sqlite3.SQLITE_FULL: "the disk is full: free some space, nothing else is needed",
     sqlite3.SQLITE_READONLY: (
         "the file cannot be written: the user of this program has to be allowed to write it, its directory, and the"
-        " files ending in -wal and -shm beside it"
+        " files ending in -wal and -shm next to it"
     ),
     sqlite3.SQLITE_PERM: "the file may not be used: let the user of this program read and write it and its directory",
     sqlite3.SQLITE_AUTH: "the file may not be used: let the user of this program read and write it and its directory",
@@ -191,8 +191,8 @@ _SENTENCES = {
         "the file cannot be opened: it has to be a plain file, or none yet, in a directory that exists and that the"
         " user of this program may write"
     ),
-    sqlite3.SQLITE_NOTADB: f"the file is no SQLite database, or its beginning was overwritten: {_RESTORE}",
-    sqlite3.SQLITE_CORRUPT: f"the file is damaged: stop whoever uses it, and {_RESTORE}",
+    sqlite3.SQLITE_NOTADB: f"the file is not an SQLite database, or its beginning was overwritten: {_RESTORE}",
+    sqlite3.SQLITE_CORRUPT: f"the file is damaged: stop all programs that use it, and {_RESTORE}",
     sqlite3.SQLITE_IOERR: "the disk failed to read or write: see the log of the system, and whether there is room",
     sqlite3.SQLITE_PROTOCOL: "the locks of the file do not work: keep it on a local disk of one machine",
 }

@@ -168,7 +168,7 @@ def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Pa
     path_of(settings, "orders").write_bytes(b"no database, as the check of the files themselves tells")
     assert [] == file_errors(settings, but={"orders"})
     (error,) = file_errors(settings)
-    assert ("databases.orders.path", True) == (error.key, "the file is no SQLite database" in error.problem)
+    assert ("databases.orders.path", True) == (error.key, "the file is not an SQLite database" in error.problem)
 
     path_of(settings, "orders").write_bytes(b"")
     for log in ("-wal", "-shm"):
@@ -300,7 +300,7 @@ def test_a_database_that_is_lost_is_told_before_and_when_a_new_one_takes_its_pla
     before, [line] = warned(settings)
 
     assert ([], []) == at_first
-    problem = f"this instance had a database in this file, of broker instance {lost}, and it is not in it any more"
+    problem = f"this instance had a database in this file, of broker instance {lost}, which is no longer in it"
     assert [("databases.orders.path", f"{path}: the file is {what}: {problem}")] == before
     assert (problem, "warning") == (line["problem"], line["log_level"])
     assert ("orders", str(path)) == (line["database"], line["path"])
@@ -321,7 +321,7 @@ def test_a_database_that_is_refused_is_not_told_as_made_anew(load: Callable[...,
     settings = load(f'{TEXT}broker_instance = "11111111-1111-4111-8111-111111111111"\n')
     remove(used(settings))
 
-    with structlog.testing.capture_logs() as lines, pytest.raises(SettingError, match="or it was made anew"):
+    with structlog.testing.capture_logs() as lines, pytest.raises(SettingError, match="or the file was made again"):
         used(settings)
 
     assert [] == [line for line in lines if line["event"] == "database made anew"]
@@ -353,7 +353,7 @@ def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
     remove(path)
     before = files(tmp_path)
 
-    with pytest.raises(StoreUnavailableError, match="put the file or a backup back; to begin anew"):
+    with pytest.raises(StoreUnavailableError, match="put the file or a backup back; to start with an empty"):
         take(settings, "orders", stack, least_epoch=0, reported_epoch=told)
 
     assert before == files(tmp_path)
@@ -575,7 +575,7 @@ def test_what_is_no_plain_file_is_neither_opened_nor_given_a_lock(load: Any, tmp
     settings = load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "../a.db"\n')
 
     [error] = place_errors(settings).values()
-    with pytest.raises(StoreUnavailableError, match="no plain file") as refused:
+    with pytest.raises(StoreUnavailableError, match="not a plain file") as refused:
         lock_store(tmp_path / "a.db")
 
     assert error.problem.endswith('a.db" is not a regular file')

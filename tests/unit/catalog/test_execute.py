@@ -242,7 +242,7 @@ async def test_full_disk_in_the_second_database_undoes_the_first(world: World, t
     with pytest.raises(StoreUnavailableError) as caught:
         await world.run(f"CREATE QUEUE one; USE billing;\n{routes}")
 
-    full = "the disk is full: make room, nothing else is needed (database or disk is full)"
+    full = "the disk is full: free some space, nothing else is needed (database or disk is full)"
     assert str(caught.value) == f"store {tmp_path / 'billing.db'}: {full}"
     assert (world.dump(), world.changes, world.queues()) == (before, 0, {})
 

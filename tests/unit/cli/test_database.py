@@ -287,7 +287,7 @@ def test_a_name_that_the_configuration_does_not_have_is_answered_with_those_it_h
 
 @pytest.mark.parametrize("size", [1, 5000], ids=["in a page", "in pages of its own"])
 def test_what_the_file_refuses_is_told_with_its_name(shop: Path, size: int) -> None:
-    with pytest.raises(StoreUnavailableError, match=r"orders\.db: the disk is full: make room") as caught:
+    with pytest.raises(StoreUnavailableError, match=r"orders\.db: the disk is full: free some space") as caught:
         fill(shop, "x" * size)
 
     assert str(shop) == caught.value.path

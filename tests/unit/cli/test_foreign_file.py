@@ -13,7 +13,7 @@ from tests.support.command import run
 
 HANDLE = str(uuid.UUID(int=7))
 OURS = "no database of the broker; name it in a daemon's configuration and start that once"
-TEXT = "the file is no SQLite database, or its beginning was overwritten"
+TEXT = "the file is not an SQLite database, or its beginning was overwritten"
 ABSENT = "there is no database file"
 COMMANDS = [
     ["dialogs", "census", "-d", "FILE"],

@@ -86,7 +86,7 @@ class FullDisk(sqlite3.Connection):
 
 async def test_full_disk_at_the_end_of_a_transaction_is_told_and_nothing_is_kept(shop: Shop) -> None:
     async with Connecting(shop.path, {"factory": FullDisk}) as db:
-        with pytest.raises(StoreUnavailableError, match="the disk is full: make room") as caught:
+        with pytest.raises(StoreUnavailableError, match="the disk is full: free some space") as caught:
             async with db:
                 await db.execute(INSERT, [1])
 

@@ -421,8 +421,8 @@ def test_nothing_waits_before_the_first_send_and_after_the_last_acknowledgement(
     assert [
         "nothing has been sent yet",
         "everything sent is acknowledged (1 messages)",
-        "the conversation has failed: nothing of it will be sent any more; receive its Error message",
-        "the conversation is over: nothing of it waits any more",
+        "the conversation has failed: no message of it will be sent; receive its Error message",
+        "the conversation is over: no message of it waits",
     ] == told
 
 

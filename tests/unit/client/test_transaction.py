@@ -111,8 +111,8 @@ def test_table_of_locks_is_read(
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, "has read before another connection wrote, so it cannot write any more"),
-        (sqlite3.SQLITE_FULL, "the disk is full: make room"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, "has read before another connection wrote, so it can no longer write"),
+        (sqlite3.SQLITE_FULL, "the disk is full: free some space"),
     ],
 )
 def test_what_waiting_does_not_cure_is_no_matter_of_who_writes(
@@ -225,7 +225,7 @@ def test_damaged_file_is_told_inside_a_transaction_too(shop: Shop, isolation_lev
     db = shop.connect(isolation_level=isolation_level)
     db.execute("BEGIN IMMEDIATE")
 
-    with pytest.raises(StoreUnavailableError, match="the file is damaged: stop whoever uses it") as caught:
+    with pytest.raises(StoreUnavailableError, match="the file is damaged: stop all programs that use it") as caught:
         shop.begin(db)
 
     assert str(shop.path) == caught.value.path
@@ -299,7 +299,7 @@ def test_database_that_stays_locked_is_told_with_its_path(shop: Shop, monkeypatc
         pass
 
     assert (str(shop.path), os.getpid()) == (caught.value.path, caught.value.holder)
-    assert "another connection of this very process has a write transaction open" in caught.value.problem
+    assert "another connection of this process has a write transaction open" in caught.value.problem
     assert "database is locked" not in str(caught.value)
 
 
@@ -352,7 +352,7 @@ def test_transaction_that_read_before_others_wrote_cannot_write(shop: Shop) -> N
     other.execute(INSERT, (1,))
     other.commit()
 
-    with pytest.raises(StoreUnavailableError, match=r"has read before another .* any more: roll it back"):
+    with pytest.raises(StoreUnavailableError, match=r"has read before another .* can no longer write: roll it back"):
         transaction(db).__enter__()
 
     assert db.in_transaction

@@ -116,9 +116,9 @@ def refused(dialog: Sender) -> Sender:
         ),
         (Here(), sender(), "waiting for a connection to tcp://gateway:4022"),
         (Here().connect(can_send=False), sender(), "waiting for room on the connection to tcp://gateway:4022"),
-        (Here().connect(), sender(), "waiting for its turn"),
-        (Here().connect(), attempted(sender()), "waiting for its turn, attempt 3"),
-        (Here(loaded_bytes=LOADED_MAX_BYTES // 2).connect(), sender(0), "waiting for its turn"),
+        (Here().connect(), sender(), "queued for sending"),
+        (Here().connect(), attempted(sender()), "queued for sending, attempt 3"),
+        (Here(loaded_bytes=LOADED_MAX_BYTES // 2).connect(), sender(0), "queued for sending"),
         (Here(loaded_bytes=LOADED_MAX_BYTES).connect(), sender(0), f"waiting for memory: {USED}"),
         (Here().connect(), sent(3), f"{UNDER_WAY}, 3 fragments under way: sent again at {AT}:24 UTC"),
         (

@@ -160,9 +160,9 @@ def test_what_the_daemon_said_last_stays_true(shop: Shop) -> None:
     with db:
         dialog = shop.begin(db)
         dialog.send("x")
-    shop.change(dialog, "transmission_status", "waiting for its turn")
+    shop.change(dialog, "transmission_status", "queued for sending")
 
-    assert "waiting for its turn" == asked(dialog.conversation_id, shop).sides[0].transmission_status
+    assert "queued for sending" == asked(dialog.conversation_id, shop).sides[0].transmission_status
 
 
 def test_a_side_that_ended_with_an_error_says_which(shop: Shop) -> None:

@@ -39,13 +39,13 @@ def test_a_log_without_its_file_is_not_used_for_another(path: Path, log: str, *,
     with pytest.raises(StoreUnavailableError, match=f"missing or empty, and its .*orders.db{log} is there") as caught:
         check_remains(path)
 
-    assert "put the file back beside it" in caught.value.problem
+    assert "put the file back next to it" in caught.value.problem
 
 
 def test_what_was_taken_over_and_is_gone_is_not_made_anew(path: Path) -> None:
     write_principal(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
 
-    with pytest.raises(StoreUnavailableError, match=r"put the file or a backup back; to begin anew"):
+    with pytest.raises(StoreUnavailableError, match=r"put the file or a backup back; to start with an empty"):
         check_remains(path)
 
     assert not may_make(path)

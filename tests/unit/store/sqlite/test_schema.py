@@ -245,7 +245,7 @@ def test_a_failure_changes_nothing_and_says_what_to_do(old: Path) -> None:
             schema.migrate(db, old)
 
     assert (
-        f"from version 1 to {SCHEMA_VERSION}, and nothing was changed: the disk is full: make room"
+        f"from version 1 to {SCHEMA_VERSION}, and nothing was changed: the disk is full: free some space"
         in caught.value.problem
     )
     assert "bytes free" in caught.value.problem

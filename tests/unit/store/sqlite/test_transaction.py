@@ -44,13 +44,13 @@ def _error(code: int) -> sqlite3.OperationalError:
 SENTENCES = [
     (sqlite3.SQLITE_BUSY, "keeps a write transaction open: end it"),
     (sqlite3.SQLITE_BUSY_RECOVERY, "keeps a write transaction open: end it"),
-    (sqlite3.SQLITE_FULL, "the disk is full: make room"),
+    (sqlite3.SQLITE_FULL, "the disk is full: free some space"),
     (sqlite3.SQLITE_READONLY, "cannot be written: the user of this program has to"),
     (sqlite3.SQLITE_READONLY_DIRECTORY, "cannot be written: the user of this program has to"),
     (sqlite3.SQLITE_CANTOPEN, "a plain file, or none yet"),
     (sqlite3.SQLITE_PERM, "let the user of this program read and write it"),
-    (sqlite3.SQLITE_NOTADB, "no SQLite database"),
-    (sqlite3.SQLITE_CORRUPT, "is damaged: stop whoever uses it, and put back a backup"),
+    (sqlite3.SQLITE_NOTADB, "not an SQLite database"),
+    (sqlite3.SQLITE_CORRUPT, "is damaged: stop all programs that use it, and put back a backup"),
     (sqlite3.SQLITE_IOERR_WRITE, "the disk failed to read or write"),
     (sqlite3.SQLITE_PROTOCOL, "keep it on a local disk"),
 ]
@@ -106,7 +106,7 @@ def test_damage_within_a_file_is_found(tmp_path: Path) -> None:
         found = damage(db)
 
     assert not whole
-    assert "the file is damaged: stop whoever uses it, and put back a backup" in found
+    assert "the file is damaged: stop all programs that use it, and put back a backup" in found
 
 
 def test_look_for_damage_ends_when_its_time_is_up() -> None:

@@ -254,7 +254,7 @@ def test_full_disk_is_reported_and_a_probe_shows_when_there_is_space(store: Sqli
     pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
     store.connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    assert "the disk is full: make room" in refusal(store, probe)
+    assert "the disk is full: free some space" in refusal(store, probe)
     store.connection.execute("PRAGMA max_page_count = 1000000")
     store.write_in_writer(probe)
     assert [] == rows(store.connection, "SELECT 1 FROM broker_fragment")
