@@ -216,7 +216,11 @@ CASES: dict[str, tuple[Callable[[Place], Any], int, str] | tuple[Callable[[Place
         EX_TEMPFAIL,
         "this release knows",
     ),
-    "msdb is damaged": (msdb_is_damaged, EX_TEMPFAIL, "the file is damaged: stop all programs that use it, and put back a"),
+    "msdb is damaged": (
+        msdb_is_damaged,
+        EX_TEMPFAIL,
+        "the file is damaged: stop all programs that use it, and put back a",
+    ),
     "msdb is locked": (msdb_is_locked, EX_TEMPFAIL, "another daemon has it open"),
     "record": (record_is_damaged, EX_TEMPFAIL, "restore it, or remove it"),
     "directory": (lambda one: orders(one).mkdir(parents=True), EX_CONFIG, "is not a regular file"),

@@ -75,7 +75,9 @@ def test_disk_that_takes_nothing_is_told(tmp_path: Path, options: str) -> None:
         subprocess.run(["umount", "-l", where], check=True)
 
     assert EX_TEMPFAIL == code
-    assert any(told in said(words) for told in ("disk is full: make room", "No space left", "Read-only file system"))
+    assert any(
+        told in said(words) for told in ("disk is full: free some space", "No space left", "Read-only file system")
+    )
 
 
 def test_clock_that_is_behind_is_told_and_the_instance_starts(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_each_database_is_counted(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "bad.db").write_bytes(b"x" * 4096)
 
-    with pytest.raises(StoreUnavailableError, match=r"bad\.db.*no SQLite database"):
+    with pytest.raises(StoreUnavailableError, match=r"bad\.db.*not an SQLite database"):
         census_of({"bad": tmp_path / "bad.db"}, 5.0)
 
 
