@@ -53,6 +53,22 @@ class Stage:
     def gateway(self, name: str, routes: Table) -> Node:
         return self.network.add(Node(self.network, name, routes))
 
+    def line(self) -> tuple[Node, Node, Node]:
+        """A shop, a gateway and a bank that is down."""
+        bank = self.database("bank", "Billing", at("gateway", service="Orders"))
+        shop = self.database("shop", "Orders", at("gateway", service="Billing"))
+        gateway = self.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
+        bank.crash()
+        return shop, gateway, bank
+
+    def circle(self) -> tuple[Node, Node]:
+        """A shop whose messages go round between two gateways."""
+        self.database("shop", "Orders", at("one", service="Billing"))
+        one, two = (
+            self.gateway(name, at(other, service="Billing")) for name, other in (("one", "two"), ("two", "one"))
+        )
+        return one, two
+
     def database(self, name: str, service: str, routes: Table) -> Node:
         node = self.network.add(Node(self.network, name, LOCAL, self.directory / f"{name}.db", service, routes))
         self.applications[name] = sqlite3.connect(self.directory / f"{name}.db", isolation_level=None)
@@ -273,9 +289,7 @@ def test_change_of_routes_loses_nothing_that_a_gateway_holds(tmp_path: Path) -> 
 def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_keeps_the_message(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
         stage.database("bank", "Billing", at("shop", service="Orders"))
-        stage.database("shop", "Orders", at("one", service="Billing"))
-        one = stage.gateway("one", at("two", service="Billing"))
-        two = stage.gateway("two", at("one", service="Billing"))
+        one, two = stage.circle()
 
         def exhausted() -> int:
             return sum(dropped_by(node, Disposition.HOPS_EXHAUSTED) for node in (one, two))
@@ -305,9 +319,7 @@ def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id(tmp
         return walk(kernel, slab, end)
 
     async def story(stage: Stage) -> None:
-        stage.database("shop", "Orders", at("one", service="Billing"))
-        one = stage.gateway("one", at("two", service="Billing"))
-        two = stage.gateway("two", at("one", service="Billing"))
+        one, two = stage.circle()
         with mock.patch.object(Kernel, "walk", spy):
             stage.begin().send(b"round")
             await stage.until(lambda: (one.forwarder.dropped + two.forwarder.dropped).total() == 1)
@@ -321,11 +333,8 @@ def test_case_r12_message_bigger_than_the_pool_passes_and_what_overflows_is_sent
     body = bytes(range(256)) * 80
 
     async def story(stage: Stage) -> None:
-        bank = stage.database("bank", "Billing", at("gateway", service="Orders"))
-        stage.database("shop", "Orders", at("gateway", service="Billing"))
-        gateway = stage.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
+        _, gateway, bank = stage.line()
         gateway.forwarder.pool.limit_bytes = 5000
-        bank.crash()
 
         stage.begin().send(body)
         await stage.until(lambda: dropped_by(gateway, Disposition.POOL_LIMIT) > 0)
@@ -341,10 +350,7 @@ def test_case_r13_gateway_killed_with_messages_held_loses_nothing(tmp_path: Path
     bodies = [bytes([number]) for number in range(20)]
 
     async def story(stage: Stage) -> None:
-        bank = stage.database("bank", "Billing", at("gateway", service="Orders"))
-        stage.database("shop", "Orders", at("gateway", service="Billing"))
-        gateway = stage.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
-        bank.crash()
+        _, gateway, bank = stage.line()
         dialog = stage.begin()
 
         for number in bodies:
@@ -360,40 +366,23 @@ def test_case_r13_gateway_killed_with_messages_held_loses_nothing(tmp_path: Path
     play(tmp_path, story)
 
 
-def test_gateway_that_holds_a_message_acknowledges_nothing_and_only_the_target_does(tmp_path: Path) -> None:
+def test_case_r14_copy_of_a_fragment_that_waits_in_the_gateway_is_dropped(tmp_path: Path) -> None:
+    """The gateway acknowledges nothing meanwhile: only the target does."""
+
     async def story(stage: Stage) -> None:
-        bank = stage.database("bank", "Billing", at("gateway", service="Orders"))
-        shop = stage.database("shop", "Orders", at("gateway", service="Billing"))
-        gateway = stage.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
-        bank.crash()
+        shop, gateway, bank = stage.line()
         dialog = stage.begin()
 
-        dialog.send(b"kept")
+        dialog.send(b"one")
         await stage.until(lambda: dropped_by(gateway, Disposition.ALREADY_HELD) > 1)
+        assert 1 == gateway.forwarder.pool.frames
         assert (1, 0) == (stage.waiting("shop"), shop.forwarder.delivered)
         assert stage.far_instances()[dialog.conversation_id] is None
         bank.start()
         await stage.until(lambda: stage.waiting("shop") == 0)
 
-        assert instance_of(bank) == stage.far_instances()[dialog.conversation_id]
-
-    play(tmp_path, story)
-
-
-def test_case_r14_copy_of_a_fragment_that_waits_in_the_gateway_is_dropped(tmp_path: Path) -> None:
-    async def story(stage: Stage) -> None:
-        bank = stage.database("bank", "Billing", at("gateway", service="Orders"))
-        stage.database("shop", "Orders", at("gateway", service="Billing"))
-        gateway = stage.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
-        bank.crash()
-
-        stage.begin().send(b"one")
-        await stage.until(lambda: dropped_by(gateway, Disposition.ALREADY_HELD) > 1)
-        assert 1 == gateway.forwarder.pool.frames
-        bank.start()
-        await stage.until(lambda: stage.waiting("shop") == 0)
-
         assert [b"one"] == [message.body for message in stage.received("bank")]
         assert 0 == dropped_by(bank, Disposition.DUPLICATE)
+        assert instance_of(bank) == stage.far_instances()[dialog.conversation_id]
 
     play(tmp_path, story)

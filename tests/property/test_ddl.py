@@ -5,44 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.ddl import statements as ddl
 from broker.ddl.parser import parse_script, read_script
 from broker.ddl.render import render_statement
-from broker.ddl.statements import (
-    ANY,
-    AlterDatabase,
-    AlterMessageType,
-    AlterPriority,
-    AlterQueue,
-    AlterRemoteServiceBinding,
-    AlterRoute,
-    AlterService,
-    BeginConversationTimer,
-    ContractType,
-    CreateContract,
-    CreateMessageType,
-    CreatePriority,
-    CreateQueue,
-    CreateRemoteServiceBinding,
-    CreateRoute,
-    CreateService,
-    DatabaseOption,
-    DenyPermission,
-    DropContract,
-    DropMessageType,
-    DropPriority,
-    DropQueue,
-    DropRemoteServiceBinding,
-    DropRoute,
-    DropService,
-    EndConversation,
-    GrantPermission,
-    MoveConversation,
-    PriorityProperties,
-    QueueName,
-    RevokePermission,
-    Statement,
-    UseDatabase,
-)
+from broker.ddl.statements import ANY, ContractType, DatabaseOption, PriorityProperties, QueueName, Statement
 from broker.errors import DdlSyntaxError
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION, PropertyError, RouteProperties, check_route
@@ -50,24 +16,8 @@ from broker.security.grants import Permission
 from broker.security.principal import PrincipalError, parse_principal
 
 NASTY = [
-    "'",
-    "''",
-    "]",
-    "]]",
-    '"',
-    "--",
-    "/*",
-    "*/",
-    ";",
-    "\n",
-    "\r\n",
-    "GO",
-    "\nGO\n",
-    "N'",
-    "\u017f",
-    "ж",
-    "\ufeff",
-    " ",
+    *("'", "''", "]", "]]", '"', "--", "/*", "*/", ";", "\n", "\r\n", "GO", "\nGO\n", "N'"),
+    *("\u017f", "ж", "\ufeff", " "),
 ]
 
 texts = st.lists(st.one_of(st.sampled_from(NASTY), st.text(max_size=5)), max_size=6).map("".join)
@@ -76,15 +26,8 @@ numbers = st.integers(-(10**25), 10**25)
 queues = st.builds(QueueName, names, st.none() | names)
 contracts = st.lists(names, max_size=3).map(tuple)
 different_contracts = st.lists(names, max_size=3, unique=True).map(tuple)
-properties = st.builds(
-    RouteProperties,
-    st.none() | texts,
-    st.none() | texts,
-    st.none() | numbers,
-    st.none() | texts,
-    st.none() | texts,
-    st.none() | numbers,
-)
+some_text, some_number = st.none() | texts, st.none() | numbers
+properties = st.builds(RouteProperties, some_text, some_text, some_number, some_text, some_text, some_number)
 validations = st.sampled_from(["NONE", "EMPTY", "WELL_FORMED_XML", "JSON"])
 contract_types = st.lists(
     st.builds(ContractType, names, st.sampled_from(["INITIATOR", "TARGET", "ANY"])),
@@ -113,39 +56,39 @@ grantees = st.lists(principals, min_size=1, max_size=3, unique_by=lambda text: p
 permissions = st.sampled_from(Permission)
 far_services = texts.filter(lambda text: 1 <= len(text.encode("utf-8", "replace")) <= 512)
 statements: st.SearchStrategy[Statement] = st.one_of(
-    st.builds(UseDatabase, names),
-    st.builds(CreateRoute, names, properties.filter(lambda p: p.address is not None), st.none() | names),
-    st.builds(AlterRoute, names, properties.filter(lambda p: p != RouteProperties())),
-    st.builds(DropRoute, names),
-    st.builds(CreateQueue, queues, status=st.none() | st.booleans(), poison_message_handling=st.booleans()),
+    st.builds(ddl.UseDatabase, names),
+    st.builds(ddl.CreateRoute, names, properties.filter(lambda p: p.address is not None), st.none() | names),
+    st.builds(ddl.AlterRoute, names, properties.filter(lambda p: p != RouteProperties())),
+    st.builds(ddl.DropRoute, names),
+    st.builds(ddl.CreateQueue, queues, status=st.none() | st.booleans(), poison_message_handling=st.booleans()),
     st.builds(
-        AlterQueue, queues, status=st.none() | st.booleans(), poison_message_handling=st.none() | st.booleans()
+        ddl.AlterQueue, queues, status=st.none() | st.booleans(), poison_message_handling=st.none() | st.booleans()
     ).filter(lambda alter: (alter.status, alter.poison_message_handling) != (None, None)),
-    st.builds(DropQueue, queues),
+    st.builds(ddl.DropQueue, queues),
     st.builds(
-        CreateService, names, queues, contracts.filter(lambda some: len(set(some)) == len(some)), st.none() | names
+        ddl.CreateService, names, queues, contracts.filter(lambda some: len(set(some)) == len(some)), st.none() | names
     ),
-    st.builds(AlterService, names, queues, contracts, contracts),
-    st.builds(AlterService, names, st.none(), contracts.filter(bool), contracts),
-    st.builds(DropService, names),
-    st.builds(EndConversation, st.uuids(), cleanup=st.booleans()),
-    st.builds(EndConversation, st.uuids(), error_code=numbers, description=texts),
-    st.builds(MoveConversation, st.uuids(), st.uuids()),
-    st.builds(BeginConversationTimer, st.uuids(), numbers),
-    st.builds(CreateMessageType, names, validations, st.none() | names),
-    st.builds(AlterMessageType, names, validations),
-    st.builds(DropMessageType, names),
-    st.builds(CreateContract, names, contract_types.map(tuple), st.none() | names),
-    st.builds(DropContract, names),
-    st.builds(CreatePriority, names, priority_properties),
-    st.builds(AlterPriority, names, priority_properties.filter(lambda given: given != PriorityProperties())),
-    st.builds(DropPriority, names),
-    st.builds(AlterDatabase, st.none() | names, st.sampled_from(DatabaseOption)),
-    st.builds(GrantPermission, permissions, names, grantees),
-    st.builds(DenyPermission, permissions, names, grantees),
-    st.builds(RevokePermission, permissions, names, grantees),
+    st.builds(ddl.AlterService, names, queues, contracts, contracts),
+    st.builds(ddl.AlterService, names, st.none(), contracts.filter(bool), contracts),
+    st.builds(ddl.DropService, names),
+    st.builds(ddl.EndConversation, st.uuids(), cleanup=st.booleans()),
+    st.builds(ddl.EndConversation, st.uuids(), error_code=numbers, description=texts),
+    st.builds(ddl.MoveConversation, st.uuids(), st.uuids()),
+    st.builds(ddl.BeginConversationTimer, st.uuids(), numbers),
+    st.builds(ddl.CreateMessageType, names, validations, st.none() | names),
+    st.builds(ddl.AlterMessageType, names, validations),
+    st.builds(ddl.DropMessageType, names),
+    st.builds(ddl.CreateContract, names, contract_types.map(tuple), st.none() | names),
+    st.builds(ddl.DropContract, names),
+    st.builds(ddl.CreatePriority, names, priority_properties),
+    st.builds(ddl.AlterPriority, names, priority_properties.filter(lambda given: given != PriorityProperties())),
+    st.builds(ddl.DropPriority, names),
+    st.builds(ddl.AlterDatabase, st.none() | names, st.sampled_from(DatabaseOption)),
+    st.builds(ddl.GrantPermission, permissions, names, grantees),
+    st.builds(ddl.DenyPermission, permissions, names, grantees),
+    st.builds(ddl.RevokePermission, permissions, names, grantees),
     st.builds(
-        CreateRemoteServiceBinding,
+        ddl.CreateRemoteServiceBinding,
         names,
         far_services,
         principals,
@@ -153,9 +96,9 @@ statements: st.SearchStrategy[Statement] = st.one_of(
         owner=st.none() | names,
     ),
     st.builds(
-        AlterRemoteServiceBinding, names, user=st.none() | principals, anonymous=st.none() | st.booleans()
+        ddl.AlterRemoteServiceBinding, names, user=st.none() | principals, anonymous=st.none() | st.booleans()
     ).filter(lambda alter: (alter.user, alter.anonymous) != (None, None)),
-    st.builds(DropRemoteServiceBinding, names),
+    st.builds(ddl.DropRemoteServiceBinding, names),
 )
 
 

@@ -45,41 +45,39 @@ def test_the_explanation_is_the_decision(facts: RoutingFacts, here: RoutingConte
     assert (decision.database is None or facts.to_service in here.hosted.services_of[decision.database]) == (
         explanation.is_service_there
     )
+    assert explanation == msgspec.json.decode(msgspec.json.encode(explanation), type=Explanation)
+    assert explanation.sentence.startswith(explanation.outcome)
+    if explanation.outcome not in {"forwarded", "delivered"}:
+        assert f"{explanation.disposition} ({explanation.number})" in explanation.sentence
 
 
 @given(facts, surroundings)
-def test_exactly_what_matched_is_marked_in_the_step_that_matched(facts: RoutingFacts, here: RoutingContext) -> None:
+@settings(max_examples=examples(300))
+def test_every_pass_shows_what_matched_and_every_route_to_the_service(
+    facts: RoutingFacts, here: RoutingContext
+) -> None:
     for one, shown in both(facts, here):
         [matched] = [step for step in shown.steps if step.progress is Progress.MATCHED]
         taken = [told(fate) for step in shown.steps for fate in step.routes if fate.is_taken]
-
         assert one.decision.step == matched.step
         if one.matched is not None and matched.step != 6:  # whose route is in no table
             assert [telling(route) for route in one.matched.routes] == taken
         assert taken == [told(fate) for fate in matched.routes if fate.is_taken]
         assert [] == [step for step in shown.steps if step.step > matched.step and step.progress != "not reached"]
 
-
-@given(facts, surroundings)
-def test_every_route_to_the_service_is_told_once_with_its_reason(facts: RoutingFacts, here: RoutingContext) -> None:
-    for one, shown in both(facts, here):
         fates = [fate for step in shown.steps if step.step in {1, 2, 3} for fate in step.routes]
-
-        assert sorted(map(told, fates), key=repr) == sorted(
-            map(telling, one.table.all_routes(facts.to_service)), key=repr
-        )
-        assert [] == [fate for step in shown.steps for fate in step.routes if not fate.why]
-        assert [] == [step for step in shown.steps if not step.why]
+        known = one.table.all_routes(facts.to_service)
+        assert sorted(map(told, fates), key=repr) == sorted(map(telling, known), key=repr)
+        assert all(fate.why for step in shown.steps for fate in step.routes)
+        assert all(step.why for step in shown.steps)
 
 
 @given(facts, surroundings)
-def test_the_class_taken_and_its_candidates_are_those_of_the_decision(
-    facts: RoutingFacts, here: RoutingContext
-) -> None:
+@settings(max_examples=examples(300))
+def test_every_pass_shows_the_class_its_candidates_and_the_draw(facts: RoutingFacts, here: RoutingContext) -> None:
     for one, shown in both(facts, here):
         taken = [tried.route_class for tried in shown.classes if tried.progress is Progress.MATCHED]
         members = {tried.route_class: len(tried.routes) for tried in shown.classes}
-
         assert ([] if one.choice is None else [one.choice.route_class]) == taken
         assert [str(c.address) for c in (one.choice.candidates if one.choice else ())] == [
             candidate.address for candidate in shown.candidates
@@ -89,31 +87,9 @@ def test_the_class_taken_and_its_candidates_are_those_of_the_decision(
                 members[class_of(route)] -= 1
             assert {0} == set(members.values())
 
-
-@given(facts, surroundings)
-def test_the_draw_is_won_by_the_highest_score(facts: RoutingFacts, here: RoutingContext) -> None:
-    for one, shown in both(facts, here):
-        for step in shown.steps:
+        for step in [step for step in shown.steps if step.scores]:
             picked = [score for score in step.scores if score.is_picked]
-            if step.scores:
-                assert [max(step.scores, key=lambda score: score.score).score] == [score.score for score in picked]
-                assert one.matched is not None
-                assert {score.broker_instance for score in picked} == {
-                    str(route.broker_instance) for route in one.matched.routes
-                }
-
-
-@given(facts, surroundings)
-def test_json_and_back_is_the_same_explanation(facts: RoutingFacts, here: RoutingContext) -> None:
-    explanation = explain(facts, here, DisplayNames())
-
-    assert explanation == msgspec.json.decode(msgspec.json.encode(explanation), type=Explanation)
-
-
-@given(facts, surroundings)
-def test_whoever_finds_no_way_is_told_why_in_one_line(facts: RoutingFacts, here: RoutingContext) -> None:
-    explanation = explain(facts, here, DisplayNames())
-
-    assert explanation.sentence.startswith(explanation.outcome)
-    if explanation.outcome not in {"forwarded", "delivered"}:
-        assert f"{explanation.disposition} ({explanation.number})" in explanation.sentence
+            assert [max(step.scores, key=lambda score: score.score).score] == [score.score for score in picked]
+            assert one.matched is not None
+            guids = {str(route.broker_instance) for route in one.matched.routes}
+            assert guids == {score.broker_instance for score in picked}

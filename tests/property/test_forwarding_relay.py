@@ -23,11 +23,13 @@ from broker.forwarding.kernels import KERNELS
 from broker.forwarding.pool import HELD_OVERHEAD, Limits
 from broker.forwarding.ring import Ring, decode
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
-from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, FrameKind
+from broker.protocol.layout import NO_GUID, TIME_CONSUMED_AT, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from tests.support.forwarding import Sender, split
+from tests.support.kernel import hopped
 from tests.support.tiers import examples
 
 MAX_FRAME = 4096
@@ -69,17 +71,6 @@ SOME_FRAMES = st.lists(
 )
 ADDRESSES = st.sampled_from([NORTH, SOUTH])
 ROOMS = st.one_of(st.integers(0, 600), st.just(1 << 20))
-
-
-class Sender:
-    """Where batches come from; remembers what it was advised of."""
-
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-        self.rejected: list[tuple[bytes, Disposition]] = []
-
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        self.rejected.append((bytes(frame[16:]), disposition))
 
 
 class Wire:
@@ -314,22 +305,6 @@ def place(frame: bytes) -> tuple[object, ...]:
     header, _ = decode_dialog(frame)
     side = header.is_from_target
     return header.kind, side, header.conversation_id, header.sequence_number, header.fragment_number
-
-
-def hopped(frame: bytes) -> bytes:
-    """The frame one hop later."""
-    return frame[:HOP_COUNT_AT] + bytes([frame[HOP_COUNT_AT] + 1]) + frame[HOP_COUNT_AT + 1 :]
-
-
-def split(data: bytes) -> list[bytes]:
-    """Whole frames, and nothing else."""
-    frames = []
-    while data:
-        length = int.from_bytes(data[:4], "big")
-        assert 116 <= length <= len(data)
-        frames.append(data[:length])
-        data = data[length:]
-    return frames
 
 
 def deliver_nothing(database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:

@@ -123,18 +123,7 @@ FRAMES = st.builds(
     st.sampled_from([1, 1, 2, 512]),
     st.fixed_dictionaries(
         {
-            "kind": st.sampled_from(
-                [
-                    FrameKind.MESSAGE,
-                    FrameKind.MESSAGE,
-                    FrameKind.MESSAGE,
-                    FrameKind.ACK,
-                    FrameKind.FAULT,
-                    0x13,
-                    0x42,
-                    0xFF,
-                ]
-            ),
+            "kind": st.sampled_from([*[FrameKind.MESSAGE] * 3, FrameKind.ACK, FrameKind.FAULT, 0x13, 0x42, 0xFF]),
             "flags": st.sampled_from([0, 0, 2, 1, Flag.TRACE, 0xFF]),
             "conversation_id": st.sampled_from([bytes([n]) * 16 for n in range(4)]),
             "to_broker_instance": st.sampled_from([NO_GUID, NO_GUID, b"\1" * 16]),
@@ -161,6 +150,7 @@ def broken(data: bytes, changes: list[tuple[int, int]]) -> bytes:
     return bytes(changed)
 
 
+CHANGES = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=2)
 RINGS = st.one_of(st.none(), st.tuples(st.sampled_from([0, 300, 3000, 1 << 20]), st.sampled_from([0.0, 0.3, 0.6, 1.0])))
 
 
@@ -206,10 +196,15 @@ def compare(
     assert slow.records() == fast.records()
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(600))
 @given(
-    data=st.builds(broken, STREAMS, st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=2)),
-    cuts=st.lists(st.integers(0, 1 << 16), max_size=6),
+    data=st.one_of(
+        st.builds(broken, STREAMS, CHANGES),
+        st.builds(broken, STREAMS, CHANGES),
+        st.binary(max_size=600),
+        st.lists(FRAMES, min_size=1, max_size=2).map(b"".join),
+    ),
+    cuts=st.one_of(*[st.lists(st.integers(0, 1 << 16), max_size=6)] * 3, st.just(list(range(300)))),
     forgets=st.sets(st.integers(0, 6), max_size=2),
     hash_bits=st.sampled_from([0, 1, 3, 64]),
     memory=st.sampled_from(MEMORIES),
@@ -228,18 +223,6 @@ def test_both_kernels_make_the_same_of_any_stream(
 ) -> None:
     with mock.patch.object(careful, "REMEMBERED_MAX_BYTES", memory):
         compare(data, cuts, forgets, hash_bits, is_tight=is_tight, ring=ring)
-
-
-@settings(max_examples=examples(200))
-@given(data=st.binary(max_size=600), cuts=st.lists(st.integers(0, 600), max_size=3))
-def test_both_kernels_make_the_same_of_bytes_that_are_no_stream(data: bytes, cuts: list[int]) -> None:
-    compare(data, cuts, set(), 64)
-
-
-@settings(max_examples=20)
-@given(data=st.lists(FRAMES, min_size=1, max_size=2).map(b"".join))
-def test_both_kernels_make_the_same_of_a_stream_that_comes_byte_by_byte(data: bytes) -> None:
-    compare(data, list(range(len(data))), set(), 64)
 
 
 @pytest.mark.parametrize("length", range(1, 513))

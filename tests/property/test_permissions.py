@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNELS
 from broker.forwarding.pool import Limits
@@ -23,6 +22,7 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal, who_is
+from tests.support.forwarding import Sender
 
 SERVICES, PEERS = ("a", "ab", "b", "unrouted"), ("CN=x", "CN=y", "public")
 TABLE = build_table(
@@ -40,17 +40,6 @@ steps = st.one_of(
     st.lists(rules, max_size=4).map(tuple),
     st.tuples(st.sampled_from(PEERS), st.lists(st.sampled_from(SERVICES), min_size=1, max_size=5)),
 )
-
-
-class Origin:
-    """A peer that hears what was not taken."""
-
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-        self.refused: list[Disposition] = []
-
-    def reject(self, _frame: object, disposition: Disposition) -> None:
-        self.refused.append(disposition)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -71,7 +60,7 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
             forwarder.forget_decisions()
             continue
         peer, services = step
-        origin = Origin()
+        origin = Sender()
         expected = []
         slab = bytearray()
         for place, service in enumerate(services):
@@ -85,5 +74,5 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
 
         forwarder.forward(slab, len(slab), float(number), origin, grants.profile(who_is(peer)))
 
-        assert Counter(one for one in expected if one != "forwarded") == Counter(map(str, origin.refused))
+        assert Counter(one for one in expected if one != "forwarded") == Counter(str(why) for _, why in origin.rejected)
         assert forwarder.unaccounted == 0

@@ -67,24 +67,17 @@ def _loads_or_reports(path: Path, environ: dict[str, str], overrides: dict[str, 
     assert len(notes) == len("\n".join(map(str, notes)).splitlines())
 
 
-@given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_else(path: Path, data: bytes) -> None:
+@settings(max_examples=examples(500))
+@given(
+    st.one_of(
+        TEXTS.map(str.encode),
+        TEXTS.map(str.encode),
+        st.text(max_size=200).map(lambda text: text.encode(errors="replace")),
+        st.binary(max_size=200),
+    )
+)
+def test_no_file_raises_anything_else(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-
-    _loads_or_reports(path, {}, {})
-
-
-@given(st.text(max_size=200))
-def test_no_text_raises_anything_else(path: Path, text: str) -> None:
-    path.write_bytes(text.encode(errors="replace"))
-
-    _loads_or_reports(path, {}, {})
-
-
-@settings(max_examples=examples(300))
-@given(TEXTS)
-def test_no_toml_raises_anything_else(path: Path, text: str) -> None:
-    path.write_bytes(text.encode())
 
     _loads_or_reports(path, {}, {})
 

@@ -171,3 +171,14 @@ class ForwarderStation:
         header, _ = decode_dialog(frame)
         facts = RoutingFacts(header.to_service, header.to_broker_instance, header.conversation_id, database=database)
         return self.forwarder.table.entry_for(decide(facts, self.forwarder.routing_context), header.kind)
+
+
+def split(data: bytes) -> list[bytes]:
+    """Whole dialog frames, and nothing else."""
+    frames = []
+    while data:
+        length = int.from_bytes(data[:4], "big")
+        assert 116 <= length <= len(data)
+        frames.append(data[:length])
+        data = data[length:]
+    return frames
