@@ -22,13 +22,13 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNELS
 from broker.forwarding.pool import HELD_OVERHEAD, Limits
 from broker.forwarding.ring import Ring, decode
-from broker.protocol.frame import Header, decode_dialog, encode_dialog
-from broker.protocol.layout import NO_GUID, TIME_CONSUMED_AT, FrameKind
+from broker.protocol.frame import decode_dialog, encode_dialog
+from broker.protocol.layout import TIME_CONSUMED_AT, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from tests.support.forwarding import Sender, split
+from tests.support.forwarding import PLAIN, Sender, split
 from tests.support.kernel import hopped
 from tests.support.tiers import examples
 
@@ -39,15 +39,6 @@ ROUTES = (Route("North", NORTH, remote_service_name="//north"), Route("South", S
 
 POOL_BYTES = 5 * (HELD_OVERHEAD + 200)
 SHARE_PERCENT = 60
-PLAIN = Header(
-    kind=FrameKind.MESSAGE,
-    flags=0,
-    message_id=NO_GUID,
-    conversation_id=NO_GUID,
-    to_service="//north",
-    from_service="//from",
-    from_broker_instance=NO_GUID,
-)
 SOME_FRAMES = st.lists(
     st.builds(
         lambda service, fields, body: encode_dialog(replace(PLAIN, to_service=service, **fields), body),

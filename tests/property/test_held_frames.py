@@ -8,28 +8,20 @@ from dataclasses import replace
 from unittest import mock
 
 from broker.forwarding.entry import UnknownOrigin
-from broker.protocol.frame import Header, decode_dialog, encode_dialog
-from broker.protocol.layout import NO_GUID, FrameKind
+from broker.protocol.frame import decode_dialog, encode_dialog
+from tests.support.forwarding import PLAIN
 from tests.support.network import Network, Node, Weather, Wire
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
 CONVERSATIONS = 20
 FRAMES = 6
-PLAIN = Header(
-    kind=FrameKind.MESSAGE,
-    flags=0,
-    message_id=NO_GUID,
-    conversation_id=NO_GUID,
-    to_service="Billing",
-    from_service="Orders",
-    from_broker_instance=b"i" * 16,
-)
+MESSAGE = replace(PLAIN, to_service="Billing", from_service="Orders", from_broker_instance=b"i" * 16)
 
 
 def frames(first: int, count: int) -> list[bytes]:
     """Frames of every conversation in turn, numbered from the first."""
     return [
-        encode_dialog(replace(PLAIN, conversation_id=bytes([conversation]) * 16, sequence_number=number), b"body")
+        encode_dialog(replace(MESSAGE, conversation_id=bytes([conversation]) * 16, sequence_number=number), b"body")
         for number in range(first, first + count)
         for conversation in range(CONVERSATIONS)
     ]

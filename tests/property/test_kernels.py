@@ -23,8 +23,9 @@ from broker.forwarding.entry import ForwardingEntry, UnknownOrigin
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.slow_path import SlowPath
-from broker.protocol.frame import Header, Ping, Rejected, encode_dialog, encode_link
+from broker.protocol.frame import Ping, Rejected, encode_dialog, encode_link
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
+from tests.support.forwarding import PLAIN
 from tests.support.kernel import MAX_FRAME, Shelf
 from tests.support.tiers import examples
 
@@ -33,15 +34,7 @@ compiled = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no c
 MAX_HOPS = 8
 SHELVES = 3
 MEMORIES = [0, 2000, careful.REMEMBERED_MAX_BYTES]
-PLAIN = Header(
-    kind=FrameKind.MESSAGE,
-    flags=0,
-    message_id=NO_GUID,
-    conversation_id=NO_GUID,
-    to_service="a",
-    from_service="f",
-    from_broker_instance=NO_GUID,
-)
+SHORT = replace(PLAIN, to_service="a", from_service="f")
 
 
 ANY_WAY = ForwardingEntry(Shelf(None), Disposition.FORWARDED, kind=FrameKind.MESSAGE)
@@ -117,7 +110,7 @@ class Side:
 
 FRAMES = st.builds(
     lambda name, from_name, fields, body: encode_dialog(
-        replace(PLAIN, to_service="n" * name, from_service="f" * from_name, **fields), body
+        replace(SHORT, to_service="n" * name, from_service="f" * from_name, **fields), body
     ),
     st.one_of(st.integers(1, 2), st.integers(1, 4), st.integers(1, 512)),
     st.sampled_from([1, 1, 2, 512]),
@@ -227,6 +220,6 @@ def test_both_kernels_make_the_same_of_any_stream(
 
 @pytest.mark.parametrize("length", range(1, 513))
 def test_both_kernels_make_the_same_of_a_name_of_every_length(length: int) -> None:
-    frame = encode_dialog(replace(PLAIN, to_service="n" * length), b"body")
+    frame = encode_dialog(replace(SHORT, to_service="n" * length), b"body")
 
-    compare((frame * 2 + encode_dialog(PLAIN, b"")) * 2, [len(frame), 2 * len(frame)], set(), 64)
+    compare((frame * 2 + encode_dialog(SHORT, b"")) * 2, [len(frame), 2 * len(frame)], set(), 64)

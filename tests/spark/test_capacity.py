@@ -41,51 +41,48 @@ def swept(spark: SparkSession, *rows: Row) -> list[tuple[Any, ...]]:
     return levels(capacity(visits(spark, *rows), window_seconds=1))
 
 
-def test_frames_that_overlap_are_held_at_once(spark: SparkSession) -> None:
-    """The peak of frames and that of bytes may be at different instants."""
-    rows = (held(0, 10), held(5, 15), held(100, 200, bytes=1000))
-
-    assert swept(spark, *rows) == [("a", 0, 2, 1000, 2, 1000)]
-
-
-def test_at_one_instant_what_leaves_goes_first(spark: SparkSession) -> None:
-    assert swept(spark, held(0, 10), held(10, 20), held(20, 30)) == [("a", 0, 1, 100, 1, 100)]
-
-
-def test_frame_that_was_not_held_adds_nothing(spark: SparkSession) -> None:
-    """It finds what the others hold."""
-    rows = (held(0, 10), held(5, 5, bytes=7000), held(50, 50))
-
-    assert swept(spark, *rows) == [("a", 0, 1, 100, 1, 100)]
-    assert swept(spark, held(50, 50)) == [("a", 0, 0, 0, 0, 0)]
-
-
-def test_frame_counts_in_every_window_that_it_touches(spark: SparkSession) -> None:
-    """Also where nothing enters or leaves, and not in the one that begins as it leaves."""
-    rows = (held(900_000, 4 * SECOND), held(2 * SECOND + 1, 2 * SECOND + 2))
-
-    assert swept(spark, *rows) == [
-        ("a", 0, 1, 100, 1, 100),
-        ("a", 1, 1, 100, None, None),
-        ("a", 2, 2, 200, 2, 200),
-        ("a", 3, 1, 100, None, None),
-    ]
-
-
-def test_only_what_waits_in_the_pool_counts(spark: SparkSession) -> None:
-    """Dropped frames were held; what is sent waits in the queue, what is delivered nowhere."""
-    others = ("sent", "resent", "delivered", "duplicate", "acknowledged")
-    rows = (held(0, 10), held(0, 10, outcome="dropped"), *(held(0, 10, outcome=outcome) for outcome in others))
-
-    assert swept(spark, *rows) == [("a", 0, 2, 200, 2, 200)]
+OTHERS = ("sent", "resent", "delivered", "duplicate", "acknowledged")
+# Frames at an instance, and by second: peaks of frames and bytes, and the percentiles that entries found.
+CASES: dict[str, tuple[list[Row], list[tuple[int | None, ...]]]] = {
+    "overlapping frames are held at once": (
+        [held(0, 10), held(5, 15), held(100, 200, bytes=1000)],
+        [(0, 2, 1000, 2, 1000)],
+    ),
+    "at one instant what leaves goes first": ([held(0, 10), held(10, 20), held(20, 30)], [(0, 1, 100, 1, 100)]),
+    "a frame that was not held adds nothing": (
+        [held(0, 10), held(5, 5, bytes=7000), held(50, 50)],
+        [(0, 1, 100, 1, 100)],
+    ),
+    "nothing was held": ([held(50, 50)], [(0, 0, 0, 0, 0)]),
+    "a frame counts in every window that it touches": (
+        [held(900_000, 4 * SECOND), held(2 * SECOND + 1, 2 * SECOND + 2)],
+        [(0, 1, 100, 1, 100), (1, 1, 100, None, None), (2, 2, 200, 2, 200), (3, 1, 100, None, None)],
+    ),
+    "windows are separate": ([held(0, 10), held(SECOND, SECOND + 1)], [(0, 1, 100, 1, 100), (1, 1, 100, 1, 100)]),
+    "only what waits in the pool counts": (
+        [held(0, 10), held(0, 10, outcome="dropped"), *(held(0, 10, outcome=outcome) for outcome in OTHERS)],
+        [(0, 2, 200, 2, 200)],
+    ),
+    "a clock set back, and an instant that is not known": (
+        [held(10, 5), held(20, None), held(None, 30), held(None, None)],
+        [(0, 0, 0, 0, 0)],
+    ),
+    "no instant is known": ([held(None, None)], []),
+}
 
 
-def test_clock_set_back_and_instants_that_are_not_known(spark: SparkSession) -> None:
-    """Such frames are held for no time; one without any instant is passed over."""
-    rows = (held(10, 5), held(20, None), held(None, 30), held(None, None))
+@pytest.fixture(scope="module")
+def cases(spark: SparkSession) -> dict[str, list[tuple[int | None, ...]]]:
+    """What was held in each case, by its name: each is an instance of its own."""
+    found: dict[str, list[tuple[int | None, ...]]] = {name: [] for name in CASES}
+    for name, *row in swept(spark, *({**row, "instance": name} for name, (rows, _) in CASES.items() for row in rows)):
+        found[name].append(tuple(row))
+    return found
 
-    assert swept(spark, *rows) == [("a", 0, 0, 0, 0, 0)]
-    assert swept(spark, held(None, None)) == []
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_rule(cases: dict[str, list[tuple[int | None, ...]]], name: str) -> None:
+    assert CASES[name][1] == cases[name]
 
 
 def test_recommendation_has_overhead_and_margin(spark: SparkSession) -> None:

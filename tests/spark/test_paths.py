@@ -80,36 +80,70 @@ def test_hops_in_order_with_their_times(spark: SparkSession) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([SENT, {**FIRST, "outcome": "dropped", "reason": "no route", "code": 9798}], ("dropped", "b", None)),
-        ([SENT, FIRST, SECOND, {**DELIVERED, "outcome": "duplicate"}], ("duplicate", "d", None)),
-        ([SENT, FIRST, ACKNOWLEDGED], ("acknowledged", None, None)),
-        ([SENT, FIRST], ("lost", "b", "tcp://c")),
-        ([ACKNOWLEDGED], ("acknowledged", None, None)),
-        (
-            [SENT, FIRST, SECOND, DELIVERED, {**DELIVERED, "outcome": "duplicate", "entered_at": 95}],
-            ("delivered", "d", None),
-        ),
-    ],
-    ids=["dropped", "duplicate", "acknowledged", "lost", "only acknowledged", "delivered twice"],
-)
-def test_end(spark: SparkSession, rows: list[Row], expected: tuple[str | None, ...]) -> None:
-    """A visit that ends the way decides; then an acknowledgement; else it is lost at the last that had it."""
-    row = one(spark, *rows)
+DROPPED = {**FIRST, "outcome": "dropped", "reason": "no route", "code": 9798}
+LAST_DROPPED = visit("dropped", "c", 2, 60, 61, reason="no route", code=9798)
+CHANGED = {**FIRST, "bytes": 104, "to_service": "Other", "route": "r"}
+UNKNOWN_LEFT = [{**SENT, "left_at": None}, FIRST, SECOND, {**DELIVERED, "left_at": None}]
+LONG = [visit("forwarded", f"g{hop % 150}", hop, 10 * hop + 20, 10 * hop + 21) for hop in range(200)]
+ENDS = ("end", "end_instance", "lost_to", "reason", "code")
+NOTHING = dict.fromkeys(("total_us", "is_resend"))
+CASES: dict[str, tuple[list[Row], Row]] = {
+    "dropped": ([SENT, DROPPED], dict(zip(ENDS, ("dropped", "b", None, "no route", 9798), strict=True))),
+    "duplicate": (
+        [SENT, FIRST, SECOND, {**DELIVERED, "outcome": "duplicate"}],
+        dict(zip(ENDS, ("duplicate", "d", None, None, None), strict=True)),
+    ),
+    "acknowledged": ([SENT, FIRST, ACKNOWLEDGED], {"end": "acknowledged", "end_instance": None}),
+    "lost": ([SENT, FIRST], {"end": "lost", "end_instance": "b", "lost_to": "tcp://c"}),
+    "delivered, then a copy": (
+        [SENT, FIRST, SECOND, DELIVERED, {**DELIVERED, "outcome": "duplicate", "entered_at": 95}],
+        {"end": "delivered", "end_instance": "d"},
+    ),
+    "only acknowledged": (
+        [ACKNOWLEDGED],
+        {"end": "acknowledged", "path": [], "residence_us": [], "link_us": [], "started_at": 0, "ended_at": 500}
+        | {"bytes": 7, "has_loop": False, "missing_hops": 0, "unknown_links": 0, **NOTHING},
+    ),
+    "a drop of a dialog that is not sampled": (
+        [LAST_DROPPED],
+        {"path": ["c"], "missing_hops": 3, "started_at": 60, "ended_at": 61, "end": "dropped", **NOTHING},
+    ),
+    "a missing hop": (
+        [{**SENT, "outcome": "resent"}, FIRST, DELIVERED],
+        {"link_us": [20, None], "missing_hops": 1, "unknown_links": 0, "total_us": 89, "is_resend": True},
+    ),
+    "a gateway twice": ([SENT, FIRST, SECOND, visit("dropped", "b", 2, 90, 91)], {"has_loop": True}),
+    "home again": ([SENT, FIRST, visit("delivered", "a", 1, 90, 91)], {"has_loop": False}),
+    "within an instance": ([SENT, visit("delivered", "a", 0, 20, 21)], {"has_loop": False}),
+    "leaving is not known": (
+        UNKNOWN_LEFT,
+        {"residence_us": [None, 5, 1, None], "link_us": [None, 25, 29], "total_us": None}
+        | {"started_at": 0, "ended_at": 90, "unknown_links": 0},
+    ),
+    "what the sender wrote counts": (
+        [SENT, CHANGED, SECOND],
+        {"bytes": 100, "to_service": "Target", "path": ["a", "b", "c"]},
+    ),
+    "two hundred hops": (
+        [SENT, *LONG],
+        {"path": ["a", *(f"g{hop % 150}" for hop in range(200))], "missing_hops": 0, "has_loop": True},
+    ),
+    "a doubled file": ([SENT, FIRST, DELIVERED] * 2, {"path": ["a", "b", "d"], "link_us": [20, None], "bytes": 100}),
+}
 
-    assert (row["end"], row["end_instance"], row["lost_to"]) == expected
-    assert (row["reason"], row["code"]) == (("no route", 9798) if expected[0] == "dropped" else (None, None))
+
+@pytest.fixture(scope="module")
+def cases(spark: SparkSession) -> dict[str, Row]:
+    """The row of each case, by its name: each is one transmission."""
+    rows = [{**row, "message_id": number} for number, (way, _) in enumerate(CASES.values()) for row in way]
+    return dict(zip(CASES, told(paths(visits(spark, *rows), until=LATER)), strict=True))
 
 
-def test_row_of_an_acknowledgement_alone(spark: SparkSession) -> None:
-    """It has no path; what is known of it are the two instants and the frame."""
-    row = one(spark, ACKNOWLEDGED)
+@pytest.mark.parametrize("name", CASES)
+def test_each_rule(cases: dict[str, Row], name: str) -> None:
+    expected = CASES[name][1]
 
-    assert (row["path"], row["residence_us"], row["link_us"]) == ([], [], [])
-    assert (row["started_at"], row["ended_at"], row["total_us"], row["is_resend"]) == (0, 500, None, None)
-    assert (row["bytes"], row["has_loop"], row["missing_hops"], row["unknown_links"]) == (7, False, 0, 0)
+    assert expected == {column: cases[name][column] for column in expected}
 
 
 @pytest.mark.parametrize(("behind", "end"), [(GRACE_SECONDS, "under way"), (GRACE_SECONDS + 1, "lost")])
@@ -122,22 +156,6 @@ def test_frame_that_left_just_now_is_under_way(spark: SparkSession, behind: int,
 
     assert rows[0]["end"] == end
     assert rows[0]["lost_to"] == ("tcp://c" if end == "lost" else None)
-
-
-def test_drop_alone_is_a_row_with_missing_hops(spark: SparkSession) -> None:
-    """Of a dialog that is not sampled: the sender and the gateways before it are missing."""
-    row = one(spark, visit("dropped", "c", 2, 60, 61, reason="no route", code=9798))
-
-    assert (row["path"], row["is_resend"], row["missing_hops"]) == (["c"], None, 3)
-    assert (row["started_at"], row["ended_at"], row["total_us"], row["end"]) == (60, 61, None, "dropped")
-
-
-def test_missing_hop_leaves_its_link_unknown(spark: SparkSession) -> None:
-    """The link across is null, but no clocks contradict each other."""
-    row = one(spark, {**SENT, "outcome": "resent"}, FIRST, DELIVERED)
-
-    assert (row["link_us"], row["missing_hops"], row["unknown_links"]) == ([20, None], 1, 0)
-    assert (row["total_us"], row["is_resend"]) == (89, True)
 
 
 def test_clocks_that_contradict_each_other(spark: SparkSession) -> None:
@@ -166,11 +184,7 @@ def test_clocks_that_are_wrong_are_wrong_the_other_way_as_well(spark: SparkSessi
 
 
 def test_whole_way_across_a_contradiction_is_unknown_even_where_its_ends_agree(spark: SparkSession) -> None:
-    """
-    The clock of `c` is five minutes ahead, and what it drops comes back to nobody: that it contradicts `b` says so.
-
-    A way that does not meet the two is told.
-    """
+    """The clock of `c` is five minutes ahead, which only `b` shows; a path without the two has its times."""
     ahead = 300_000_000
     back = [visit("sent", "c", 0, 100 + ahead, 110 + ahead), visit("delivered", "b", 0, 160, 165)]
     dropped = visit("dropped", "c", 1, 60 + ahead, 61 + ahead, reason="no route")
@@ -190,53 +204,6 @@ def test_clocks_that_differ_little_hide_only_what_is_impossible(spark: SparkSess
     first, second = told(paths(visits(spark, SENT, FIRST, {**SENT, "message_id": 2}, early), until=LATER))
 
     assert ([20], [None]) == (first["link_us"], second["link_us"])
-
-
-@pytest.mark.parametrize(
-    ("rows", "has_loop"),
-    [
-        ([SENT, FIRST, SECOND, visit("dropped", "b", 2, 90, 91)], True),
-        ([SENT, FIRST, visit("delivered", "a", 1, 90, 91)], False),
-        ([SENT, visit("delivered", "a", 0, 20, 21)], False),
-        ([SENT, FIRST, SECOND, DELIVERED], False),
-    ],
-    ids=["gateway twice", "home again", "within an instance", "plain"],
-)
-def test_loop(spark: SparkSession, rows: list[Row], has_loop: bool) -> None:  # noqa: FBT001 - a column of the table
-    """A gateway twice; that sender and target are one instance is none."""
-    assert one(spark, *rows)["has_loop"] is has_loop
-
-
-def test_visits_of_a_doubled_file_count_once(spark: SparkSession) -> None:
-    """Identical visits make the same row."""
-    rows = (SENT, FIRST, SECOND, DELIVERED, ACKNOWLEDGED)
-
-    assert one(spark, *rows, *rows) == one(spark, *rows)
-
-
-def test_left_that_is_not_known(spark: SparkSession) -> None:
-    """Foreign data: what cannot be computed is null, nothing else."""
-    row = one(spark, {**SENT, "left_at": None}, FIRST, SECOND, {**DELIVERED, "left_at": None})
-
-    assert (row["residence_us"], row["link_us"], row["total_us"]) == ([None, 5, 1, None], [None, 25, 29], None)
-    assert (row["started_at"], row["ended_at"], row["unknown_links"]) == (0, 90, 0)
-
-
-def test_change_on_the_way_does_not_tear_a_path(spark: SparkSession) -> None:
-    """Whatever differs between visits, there is one row, with what the sender told."""
-    row = one(spark, SENT, {**FIRST, "bytes": 104, "to_service": "Other", "route": "r"}, SECOND)
-
-    assert (row["bytes"], row["to_service"], row["path"]) == (100, "Target", ["a", "b", "c"])
-
-
-def test_way_of_two_hundred_hops(spark: SparkSession) -> None:
-    """No length is too long, and none of the hops is missing."""
-    hops = [visit("forwarded", f"g{hop % 150}", hop, 10 * hop + 20, 10 * hop + 21) for hop in range(200)]
-
-    row = one(spark, SENT, *hops)
-
-    assert (row["path"][1:], row["missing_hops"]) == ([f"g{hop % 150}" for hop in range(200)], 0)
-    assert (row["has_loop"], len(row["link_us"])) == (True, 200)
 
 
 @pytest.mark.parametrize("replaces", ["true", "false"])

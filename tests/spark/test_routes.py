@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, timedelta
 from math import ceil
 from typing import Any
@@ -15,17 +16,7 @@ from broker.pipeline import routes as failover
 from broker.pipeline.routes import failovers, routes
 from tests.spark.visiting import START, visits
 
-# --- test_failover ---
-# Frames that left by another way than the one before.
-
-
-def moved(spark: SparkSession, *rows: dict[str, Any]) -> list[int]:
-    """Sequence numbers of the frames that moved, in order; a row leaves a millisecond after its number."""
-    numbered = [
-        {"entered_at": 1000 * number, "sequence_number": number, "message_id": number + 1, "route": "r", **row}
-        for number, row in enumerate(rows)
-    ]
-    return sorted(row.sequence_number for row in failovers(visits(spark, *numbered)).collect())
+# --- frames that left by another way than the one before ---
 
 
 def way(hop: str | None, **more: Any) -> dict[str, Any]:
@@ -33,37 +24,56 @@ def way(hop: str | None, **more: Any) -> dict[str, Any]:
     return {"adjacent_out": hop, **more}
 
 
-def test_frame_after_one_that_took_another_next_hop(spark: SparkSession) -> None:
-    """There and back are two."""
-    assert moved(spark, way("x"), way("x"), way("y"), way("y"), way("x")) == [2, 4]
+def numbered(rows: Sequence[dict[str, Any]], **more: Any) -> list[dict[str, Any]]:
+    """A row leaves a millisecond after its number."""
+    return [
+        {"entered_at": 1000 * number, "sequence_number": number, "message_id": number + 1, "route": "r", **more, **row}
+        for number, row in enumerate(rows)
+    ]
 
 
-def test_other_route_to_the_same_next_hop_is_another_way(spark: SparkSession) -> None:
-    """And so are another route table, and a way without a next hop."""
-    assert moved(spark, way("x"), way("x", route="s"), way("x", route="s", route_table="t"), way(None)) == [1, 2, 3]
+# Frames of a dialog, and the sequence numbers of those that moved.
+FAILOVERS: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
+    "there and back are two": ([way("x"), way("x"), way("y"), way("y"), way("x")], [2, 4]),
+    "another route, another table and no next hop": (
+        [way("x"), way("x", route="s"), way("x", route="s", route_table="t"), way(None)],
+        [1, 2, 3],
+    ),
+    "frames that did not leave, or the other way, do not count": (
+        [
+            *(way("x"), way(None, outcome="delivered", route=None), way(None, outcome="dropped")),
+            *(way("z", from_target=True), way("x")),
+        ],
+        [],
+    ),
+    "frames of one instant are in order of their sequence": (
+        [way(hop, sequence_number=one, entered_at=0) for one, hop in ((3, "y"), (0, "x"), (2, "y"), (1, "x"))],
+        [2],
+    ),
+    "an unknown dialog has no frame before it": (
+        [way(hop, **{name: None}) for name in ("instance", "conversation_id", "from_target") for hop in ("x", "y")],
+        [],
+    ),
+}
 
 
-def test_frames_of_other_dialogs_and_frames_that_did_not_leave_do_not_count(spark: SparkSession) -> None:
-    others = (way("y", conversation_id=2), way("z", from_target=True), way("q", instance="b"))
-    rows = (way("x"), way(None, outcome="delivered", route=None), way(None, outcome="dropped"), *others, way("x"))
+@pytest.fixture(scope="module")
+def moved(spark: SparkSession) -> dict[str, list[int]]:
+    """By case, which is the service of its dialog."""
+    found: dict[str, list[int]] = {name: [] for name in FAILOVERS}
+    rows = [
+        {"conversation_id": number, "to_service": name, **row}
+        for number, (name, (frames, _)) in enumerate(FAILOVERS.items(), 1)
+        for row in numbered(frames)
+    ]
+    for row in failovers(visits(spark, *rows)).collect():
+        found[row.to_service].append(row.sequence_number)
+    return found
 
-    assert moved(spark, *rows) == []
 
-
-def test_frames_of_one_instant_are_in_order_of_their_sequence(spark: SparkSession) -> None:
-    """One change, however their rows lie in the files."""
-    at = {"entered_at": 0}
-    rows = [way(hop, sequence_number=number, **at) for number, hop in ((3, "y"), (0, "x"), (2, "y"), (1, "x"))]
-
-    assert moved(spark, *rows) == [2]
-
-
-def test_frame_of_which_the_dialog_is_not_known_has_none_before_it(spark: SparkSession) -> None:
-    """Foreign data: what lacks the same column is no dialog."""
-    unknown = ("instance", "conversation_id", "from_target")
-    lacking = [way(hop, **{name: None}) for name in unknown for hop in ("x", "y")]
-
-    assert moved(spark, *lacking) == []
+@pytest.mark.parametrize("name", FAILOVERS)
+def test_each_rule_of_failovers(moved: dict[str, list[int]], name: str) -> None:
+    assert FAILOVERS[name][1] == sorted(moved[name])
 
 
 def test_one_bit_for_each_dialog_with_more_than_one_way(spark: SparkSession) -> None:
@@ -73,7 +83,7 @@ def test_one_bit_for_each_dialog_with_more_than_one_way(spark: SparkSession) -> 
 
     (row,) = failover._mask(visits(spark, *wavering, *steady)).collect()
 
-    assert (failover._WORDS, 5) == (len(row.mask), sum(word.bit_count() for word in _unsigned(row.mask)))
+    assert (failover._WORDS, 5) == (len(row.mask), sum((word % 2**64).bit_count() for word in row.mask))
 
 
 def test_dialogs_that_share_a_bit_are_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +91,8 @@ def test_dialogs_that_share_a_bit_are_apart(spark: SparkSession, monkeypatch: py
     monkeypatch.setattr(failover, "_WORDS", 1)
     steady = [way(f"hop {number % 3}", conversation_id=number) for number in range(2, 300)]
 
-    assert moved(spark, way("x"), *steady, way("y"), way("y")) == [299]
-
-
-def _unsigned(words: list[int]) -> list[int]:
-    return [word % 2**64 for word in words]
+    rows = numbered([way("x"), *steady, way("y"), way("y")])
+    assert [row.sequence_number for row in failovers(visits(spark, *rows)).collect()] == [299]
 
 
 SECOND = 1_000_000

@@ -17,7 +17,8 @@ from broker.forwarding.latency import HopTimes
 from broker.forwarding.outbox import OutboxContext
 from broker.forwarding.pool import Limits, Pool
 from broker.forwarding.ring import Ring
-from broker.protocol.frame import decode_dialog
+from broker.protocol.frame import Header, decode_dialog
+from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import Route
@@ -25,6 +26,16 @@ from broker.routing.table import build_table
 
 NOW = 1000.0
 HERE = b"h" * 16
+PLAIN = Header(
+    kind=FrameKind.MESSAGE,
+    flags=0,
+    message_id=NO_GUID,
+    conversation_id=NO_GUID,
+    to_service="//to",
+    from_service="//from",
+    from_broker_instance=NO_GUID,
+)
+"""The header of a message of which nothing matters."""
 
 
 def outbox_context(**changes: Any) -> OutboxContext:

@@ -22,14 +22,7 @@ from tests.support.reported import FIRST, digest
 
 def test_elements_are_escaped_and_spelt_as_html_has_them() -> None:
     hostile = "\"><script>'&"
-    words: dict[str, Any] = {
-        "class_": "a",
-        "aria_label": "b",
-        "viewBox": "0 0 1 1",
-        "x": 1.25,
-        "hidden": None,
-        "open": True,
-    }
+    words: dict[str, Any] = {"class_": "a", "aria_label": "b", "viewBox": "0 0 1 1", "x": 1.25, "hidden": None}
 
     assert '<p title="&quot;&gt;&lt;script&gt;&#x27;&amp;">&quot;&gt;&lt;script&gt;&#x27;&amp;</p>' == element(
         "p", hostile, title=hostile
