@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, FrameOrigin
+from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNELS
 from broker.forwarding.pool import Limits
@@ -38,7 +38,7 @@ from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from tests.support.forwarding import Sender, split
+from tests.support.forwarding import Sender, Wire, split
 from tests.support.kernel import EVERY_KERNEL, hopped
 from tests.support.tiers import examples
 
@@ -58,24 +58,6 @@ ROUTES = (
     Route("Transport", TRANSPORT),
 )
 SERVICES = ["//north", LONG_NAME, "//é", "//balanced", "//here", "//nobody", "tcp://south/x", "n"]
-
-
-class Wire:
-    """An outlet that takes everything; `written` is what the peer has seen."""
-
-    max_frame = MAX_FRAME
-    is_narrow = False
-    can_send = True
-
-    def __init__(self) -> None:
-        self.written = b""
-
-    def send(self, data: Buffer) -> int:
-        self.written += bytes(data)
-        return len(data)
-
-    def finish(self, rest: Buffer) -> None:
-        raise AssertionError
 
 
 HOSTED = hosted({HERE: ["//here"]})
@@ -230,7 +212,7 @@ def read_by_the_pass(data: bytes, cuts: list[int], kernel: str) -> Outcome:
     """Feed the stream as a link does: what is not whole is kept and goes before the next read."""
     outcome = Outcome()
     forwarder = new_forwarder(outcome.delivered, kernel)
-    wires = {address: Wire() for address in (NORTH, SOUTH)}
+    wires = {address: Wire(max_frame=MAX_FRAME) for address in (NORTH, SOUTH)}
     for address, wire in wires.items():
         forwarder.table.outbox(address).outlet = wire
     sender, kept, at = Sender(), b"", 0
