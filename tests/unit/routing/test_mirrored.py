@@ -1,4 +1,4 @@
-"""The back-off by numbers: 200 ms to 10 s, spread, and never two questions to one address within 200 ms."""
+"""Mirrored routes: the back-off by numbers, the transitions at one prober, and the role of this instance."""
 
 from __future__ import annotations
 
@@ -45,22 +45,16 @@ def waits(asking: ProbeSchedule[str], times: int) -> list[float]:
     return [after - before for before, after in itertools.pairwise(instants)]
 
 
-def test_nobody_is_asked_before_it_begins_or_after_it_has_stopped() -> None:
+def test_both_are_asked_at_once_then_not_before_it_is_due_and_none_before_it_begins_or_after_it_has_stopped() -> None:
     asking = plan()
 
-    assert (None, ()) == (asking.due, asking.take(5.0))
+    before = asking.due, asking.take(5.0)
     asking.begin(5.0)
+    taken = asking.take(5.0), asking.take(5.0), asking.due
     asking.stop()
+
+    assert ((None, ()), (("a", "b"), (), 5.0 + FIRST_SECONDS)) == (before, taken)
     assert (None, ()) == (asking.due, asking.take(9.0))
-
-
-def test_both_are_asked_at_once_and_then_not_before_it_is_due() -> None:
-    asking = plan()
-    asking.begin(5.0)
-
-    assert ("a", "b") == asking.take(5.0)
-    assert () == asking.take(5.0)
-    assert 5.0 + FIRST_SECONDS == asking.due
 
 
 @pytest.mark.parametrize(("chance", "factor"), [(NO_CHANCE, 1.0), (0.5, 1.25), (MUCH_CHANCE, 1.5)])
@@ -181,28 +175,18 @@ def test_principal_that_repeats_its_claim_raises_the_epoch() -> None:
 # --- R6.3: the principal is out of reach, or denies ---
 
 
-def test_change_is_followed_up_soon() -> None:
+def test_a_change_is_followed_up_soon_and_an_answer_that_says_nothing_new_does_not_hasten() -> None:
     route = used()
     for _ in range(8):
         route.on_unreachable(A, "refused", route.due or 0.0)
         route.on_time(route.due or 0.0)
-    now = (route.due or 0.0) - 5.0
+    due = route.due or 0.0
 
-    route.on_reply(A, "mirror", 5, now)
+    route.on_unreachable(A, "no route to host", due - 5.0)
+    same = route.due
+    route.on_reply(A, "mirror", 5, due - 5.0)
 
-    assert now + 0.2 == route.due
-
-
-def test_answer_that_says_nothing_new_does_not_hasten() -> None:
-    route = used()
-    for _ in range(8):
-        route.on_unreachable(A, "refused", route.due or 0.0)
-        route.on_time(route.due or 0.0)
-    due = route.due
-
-    route.on_unreachable(A, "no route to host", (due or 0.0) - 5.0)
-
-    assert due == route.due
+    assert (due, due - 5.0 + 0.2) == (same, route.due)
 
 
 def test_flapping_makes_no_storm() -> None:
@@ -277,6 +261,9 @@ def test_failovers_are_advised_only_where_there_are_few_to_make() -> None:
 def test_addresses_of_one_instance_are_alarming_until_one_of_them_is_another() -> None:
     route = settled()
 
+    route.meet(A, "")  # instances that do not say who they are may be two
+    route.meet(B, "")
+    assert "" == route.alarm
     route.meet(A, "instance 1")
     assert "" == route.alarm
     route.meet(B, "instance 1")
@@ -287,15 +274,6 @@ def test_addresses_of_one_instance_are_alarming_until_one_of_them_is_another() -
     route.meet(B, "instance 1")
     route.on_unreachable(B, "link lost", 2.0)
     assert "lead to" not in route.alarm
-
-
-def test_instances_that_do_not_tell_who_they_are_may_be_two() -> None:
-    route = settled()
-
-    route.meet(A, "")
-    route.meet(B, "")
-
-    assert "" == route.alarm
 
 
 # --- R6.5: what is shown ---
@@ -394,7 +372,7 @@ def test_every_step_of_the_table_is_taken(before: MirrorState, side: MirrorSide,
 
 
 HOLD = 10.0
-PRINCIPAL_of_own_role, MIRROR, SILENT = (
+CLAIM, MIRROR, SILENT = (
     RoleAnswer(MirrorRole.PRINCIPAL),
     RoleAnswer(MirrorRole.MIRROR),
     RoleAnswer(MirrorRole.UNKNOWN, problem="no answer"),
@@ -415,7 +393,7 @@ def heard(own: OwnRole, word: RoleAnswer, now: float) -> Act:
 @pytest.mark.parametrize(
     ("word", "act"),
     [
-        (PRINCIPAL_of_own_role, Act.STAY),
+        (CLAIM, Act.STAY),
         (RoleAnswer(MirrorRole.PRINCIPAL, 3), Act.STAY),
         (RoleAnswer(MirrorRole.PRINCIPAL, 4), Act.STEP_DOWN),
         (MIRROR, Act.STEP_DOWN),
@@ -429,7 +407,7 @@ def test_a_principal_steps_down_for_another_role_or_another_principal_in_between
 def test_a_principal_that_nothing_confirms_steps_down_when_its_word_is_stale() -> None:
     own = principal()
 
-    acts = [heard(own, word, now) for word, now in [(PRINCIPAL_of_own_role, 5.0), (SILENT, 15.0), (SILENT, 15.1)]]
+    acts = [heard(own, word, now) for word, now in [(CLAIM, 5.0), (SILENT, 15.0), (SILENT, 15.1)]]
 
     assert [Act.STAY, Act.STAY, Act.STEP_DOWN] == acts
 
@@ -438,14 +416,14 @@ def test_a_principal_may_act_for_as_long_as_a_word_counts_from_when_it_was_asked
     own = principal()
     before = [own.is_confirmed(now) for now in (0.0, 10.0)]
 
-    own.on_word(PRINCIPAL_of_own_role, 4.0, 9.0)
+    own.on_word(CLAIM, 4.0, 9.0)
 
     assert [True, True] == before
     assert [True, False] == [own.is_confirmed(now) for now in (14.0, 14.1)]
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
-@pytest.mark.parametrize("word", [PRINCIPAL_of_own_role, MIRROR, SILENT])
+@pytest.mark.parametrize("word", [CLAIM, MIRROR, SILENT])
 def test_whoever_has_lapsed_steps_down_whatever_it_hears_then(word: RoleAnswer, *, is_seen: bool) -> None:
     """Somebody else may have been the principal meanwhile, also when a writer thread has not noticed."""
     own = principal()
@@ -488,7 +466,7 @@ def test_a_word_by_which_the_database_is_taken_again_confirms(hold: float) -> No
     assert own.is_confirmed(3.0)
 
 
-@pytest.mark.parametrize("word", [PRINCIPAL_of_own_role, MIRROR, SILENT])
+@pytest.mark.parametrize("word", [CLAIM, MIRROR, SILENT])
 def test_a_word_that_comes_late_says_nothing(word: RoleAnswer) -> None:
     """It was read before this process stood still, and what it says was true then."""
     mirror = OwnRole(hold=HOLD, now=0.0)
@@ -503,7 +481,7 @@ def test_a_problem_stays_until_a_word_that_counts() -> None:
 
     heard(own, SILENT, 1.0)
     told = own.problem
-    heard(own, PRINCIPAL_of_own_role, 2.0)
+    heard(own, CLAIM, 2.0)
 
     assert ("no answer", "") == (told, own.problem)
 
@@ -514,7 +492,7 @@ def test_whoever_stepped_down_rests_before_it_takes_over_again() -> None:
     own.on_stepped_down("handed over", 1.0, rest=5.0)
 
     assert (MirrorRole.MIRROR, 3, "handed over", 6.0) == (own.role, own.epoch, own.problem, own.rests_until)
-    assert [Act.STAY, Act.TAKE] == [heard(own, PRINCIPAL_of_own_role, now) for now in (5.9, 6.0)]
+    assert [Act.STAY, Act.TAKE] == [heard(own, CLAIM, now) for now in (5.9, 6.0)]
 
 
 def test_the_rest_is_over_once_the_partner_has_taken_over() -> None:
@@ -523,10 +501,10 @@ def test_the_rest_is_over_once_the_partner_has_taken_over() -> None:
     own.on_stepped_down("handed over", 1.0, rest=5.0)
 
     own.on_told(3)
-    still = heard(own, PRINCIPAL_of_own_role, 1.1)
+    still = heard(own, CLAIM, 1.1)
     own.on_told(4)
 
-    assert [Act.STAY, Act.TAKE] == [still, heard(own, PRINCIPAL_of_own_role, 1.2)]
+    assert [Act.STAY, Act.TAKE] == [still, heard(own, CLAIM, 1.2)]
 
 
 def test_what_could_not_be_taken_is_tried_again_after_a_pause() -> None:
@@ -534,7 +512,7 @@ def test_what_could_not_be_taken_is_tried_again_after_a_pause() -> None:
 
     own.on_kept_out("full disk", 1.0, pause=1.0)
 
-    assert [Act.STAY, Act.TAKE] == [heard(own, PRINCIPAL_of_own_role, now) for now in (1.9, 2.0)]
+    assert [Act.STAY, Act.TAKE] == [heard(own, CLAIM, now) for now in (1.9, 2.0)]
     assert "full disk" == own.problem
     heard(own, MIRROR, 3.0)
     assert "" == own.problem
@@ -559,8 +537,7 @@ def test_text_that_names_no_role_is_unknown(text: str) -> None:
     assert MirrorRole.UNKNOWN is MirrorRole.of(text)
 
 
-# --- standing ---
-# The table of transitions: whole, symmetric, reachable, and true to the rules it spells out.
+# --- the table of transitions ---
 
 
 MIRRORED = {
@@ -569,25 +546,15 @@ MIRRORED = {
     MirrorState.FIRST_PRINCIPAL: MirrorState.SECOND_PRINCIPAL,
     MirrorState.SECOND_PRINCIPAL: MirrorState.FIRST_PRINCIPAL,
 }
-EVERY = [(before, side, word) for before in MirrorState for side in MirrorSide for word in MirrorEvent]
 
 
-def other(side: MirrorSide) -> MirrorSide:
-    return MirrorSide(1 - side.value)
+@pytest.mark.parametrize(("before", "side", "word"), TRANSITIONS)
+def test_the_table_is_symmetric_and_only_a_claim_makes_a_principal(
+    before: MirrorState, side: MirrorSide, word: MirrorEvent
+) -> None:
+    after, other = TRANSITIONS[before, side, word], MirrorSide(1 - side.value)
 
-
-@pytest.mark.parametrize(("before", "side", "word"), EVERY)
-def test_the_two_addresses_are_treated_alike(before: MirrorState, side: MirrorSide, word: MirrorEvent) -> None:
-    after = TRANSITIONS[before, side, word]
-    turned = TRANSITIONS[MIRRORED.get(before, before), other(side), word]
-
-    assert MIRRORED.get(after, after) == turned
-
-
-@pytest.mark.parametrize(("before", "side", "word"), EVERY)
-def test_only_who_claims_becomes_principal(before: MirrorState, side: MirrorSide, word: MirrorEvent) -> None:
-    after = TRANSITIONS[before, side, word]
-
+    assert MIRRORED.get(after, after) == TRANSITIONS[MIRRORED.get(before, before), other, word]
     if before is MirrorState.NEVER_USED:
         assert before is after
     elif word is MirrorEvent.CLAIMS_HIGHER:
@@ -595,5 +562,11 @@ def test_only_who_claims_becomes_principal(before: MirrorState, side: MirrorSide
     elif word is MirrorEvent.CLAIMS_EQUAL:
         assert PRINCIPAL.get(before, side) is PRINCIPAL[after]
     else:
-        assert PRINCIPAL.get(after) in (None, other(side))
+        assert PRINCIPAL.get(after) in (None, other)
         assert PRINCIPAL.get(after) is None or after is before
+
+
+def test_the_table_is_whole() -> None:
+    assert set(TRANSITIONS) == {
+        (state, side, word) for state in MirrorState for side in MirrorSide for word in MirrorEvent
+    }

@@ -30,14 +30,6 @@ from broker.routing.plan import (
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import RouteChange, build_table
 
-# --- fate ---
-# What becomes of a conversation is harm, no change, or neither.
-
-
-# --- journey ---
-# Ways through instances that are all known, and how they end.
-
-
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ONE, TWO = UUID(int=1), UUID(int=2)
 
@@ -135,6 +127,7 @@ def test_what_waits_for_somebody_elses_answer_is_unknown() -> None:
     asking = site("a", to("tcp://t", BROKER_CONFIGURATION))
 
     assert [("UNKNOWN", "a", "asking for route")] == ends(asking, TARGET, sent=facts())
+    assert [("UNKNOWN", "a", "forwarded")] == ends(site("a", to("tcp://nowhere")), sent=facts())
 
 
 @pytest.mark.parametrize(
@@ -187,17 +180,11 @@ def test_every_broker_instance_wins_one_of_the_conversations(count: int) -> None
     assert sorted(weights) == sorted(pick_instance(one, weights) for one in found)
 
 
-def test_so_many_instances_are_followed_and_no_more() -> None:
-    table = build_table([to("tcp://x", "S", UUID(int=number + 1)) for number in range(INSTANCES_MAX + 9)], now=NOW)
-
-    assert INSTANCES_MAX == len(conversations("S", [table]))
-
-
 SENDER, EAST, WEST, NORTH = (UUID(int=n) for n in (1, 2, 3, 4))
-ONE_of_plan, TWO_of_plan, THREE = (NetworkAddress(host) for host in ("one", "two", "three"))
-TO_EAST, TO_WEST = Route("east", ONE_of_plan, "Orders", EAST), Route("west", TWO_of_plan, "Orders", WEST)
-BY_NAME = Route("by name", ONE_of_plan, "Orders")
-MIRRORED = Route("mirrored", ONE_of_plan, "Orders", EAST, mirror_address=TWO_of_plan)
+AT_ONE, AT_TWO, AT_THREE = (NetworkAddress(host) for host in ("one", "two", "three"))
+TO_EAST, TO_WEST = Route("east", AT_ONE, "Orders", EAST), Route("west", AT_TWO, "Orders", WEST)
+BY_NAME = Route("by name", AT_ONE, "Orders")
+MIRRORED = Route("mirrored", AT_ONE, "Orders", EAST, mirror_address=AT_TWO)
 
 
 def here(*routes: Route, services: Iterable[str] = ("Local",)) -> RoutingContext:
@@ -227,23 +214,23 @@ def flow(
     [
         (flow(), [BY_NAME], [BY_NAME], Fate.KEEPS),
         (flow(), [BY_NAME], [replace(BY_NAME, name="renamed")], Fate.KEEPS),
-        (flow(), [BY_NAME], [BY_NAME, Route("more", TWO_of_plan, "Orders")], Fate.OTHER_PATHS),
-        (flow(), [BY_NAME], [Route("other", TWO_of_plan, "Orders")], Fate.MOVES),
+        (flow(), [BY_NAME], [BY_NAME, Route("more", AT_TWO, "Orders")], Fate.OTHER_PATHS),
+        (flow(), [BY_NAME], [Route("other", AT_TWO, "Orders")], Fate.MOVES),
         (flow(), [BY_NAME], [], Fate.LOSES),
         (flow(), [], [], Fate.STAYS_LOST),
         (flow(), [], [BY_NAME], Fate.FINDS),
         # a bound dialog names its target: a route that names it too only changes the way there
         (flow(instance=EAST), [TO_EAST, TO_WEST], [TO_EAST], Fate.KEEPS),
-        (flow(instance=EAST), [TO_EAST], [TO_EAST, Route("b", TWO_of_plan, "Orders", EAST)], Fate.OTHER_PATHS),
-        (flow(instance=EAST), [TO_EAST], [Route("moved", THREE, "Orders", EAST)], Fate.OTHER_PATHS),
-        (flow(instance=EAST), [TO_EAST], [Route("moved", THREE, "Orders")], Fate.MOVES),
+        (flow(instance=EAST), [TO_EAST], [TO_EAST, Route("b", AT_TWO, "Orders", EAST)], Fate.OTHER_PATHS),
+        (flow(instance=EAST), [TO_EAST], [Route("moved", AT_THREE, "Orders", EAST)], Fate.OTHER_PATHS),
+        (flow(instance=EAST), [TO_EAST], [Route("moved", AT_THREE, "Orders")], Fate.MOVES),
         (flow(instance=EAST), [TO_EAST, TO_WEST], [TO_WEST], Fate.LOSES),
         (flow(instance=EAST), [TO_EAST], [MIRRORED], Fate.OTHER_PATHS),
         (flow(instance=EAST), [MIRRORED], [MIRRORED], Fate.KEEPS),
         # a name-only route ends the balancing: the same next hop, and nobody knows whose
         (flow(), [TO_EAST], [TO_EAST, BY_NAME], Fate.MOVES),
         (flow("Local"), [Route("here", LOCAL)], [Route("here", LOCAL), BY_NAME], Fate.KEEPS),
-        (flow("Local"), [Route("here", LOCAL)], [Route("away", ONE_of_plan)], Fate.MOVES),
+        (flow("Local"), [Route("here", LOCAL)], [Route("away", AT_ONE)], Fate.MOVES),
     ],
 )
 def test_fate_of_a_conversation(subject: PlannedFlow, before: list[Route], after: list[Route], fate: Fate) -> None:
@@ -283,20 +270,20 @@ def test_a_dialog_fails_when_its_own_service_goes() -> None:
 
 @pytest.mark.parametrize(("has_sent", "is_harm"), [(True, True), (False, False)])
 def test_harm_is_done_to_conversations_that_have_sent(has_sent: bool, is_harm: bool) -> None:  # noqa: FBT001
-    for after in ([], [Route("by name", TWO_of_plan, "Orders")]):
+    for after in ([], [Route("by name", AT_TWO, "Orders")]):
         one = consequence(flow(has_sent=has_sent), here(BY_NAME), here(*after))
         assert is_harm == one.is_harm
 
 
 def test_a_new_instance_moves_only_the_dialogs_that_pick_it() -> None:
     """Rendezvous hashing: of n + 1 instances the new one takes its share, and nobody else moves."""
-    before, after = here(TO_EAST, TO_WEST), here(TO_EAST, TO_WEST, Route("north", THREE, "Orders", NORTH))
+    before, after = here(TO_EAST, TO_WEST), here(TO_EAST, TO_WEST, Route("north", AT_THREE, "Orders", NORTH))
 
     made = plan([(flow(conversation=n), before, after) for n in range(300)], kept=1000)
 
     assert set(made.fates) == {Fate.KEEPS, Fate.MOVES}
     assert 60 < made.fates[Fate.MOVES] == made.harmed == len(made.consequences) < 140
-    assert {one.after.candidates[0].address for one in made.consequences} == {THREE}
+    assert {one.after.candidates[0].address for one in made.consequences} == {AT_THREE}
 
 
 @pytest.fixture
@@ -351,7 +338,7 @@ def test_harm_comes_first_and_lists_are_bounded() -> None:
 
 
 def test_edits_fold_the_steps_of_a_script() -> None:
-    changed = Route("east", TWO_of_plan, "Orders", EAST)
+    changed = Route("east", AT_TWO, "Orders", EAST)
     changes = [
         RouteChange(None, BY_NAME),
         RouteChange(TO_EAST, changed),
@@ -364,10 +351,6 @@ def test_edits_fold_the_steps_of_a_script() -> None:
     assert edits(changes) == [PlannedEdit("east", TO_EAST, changed), PlannedEdit("mirrored", None, MIRRORED)]
 
 
-def test_what_leads_to_an_unknown_address_is_unknown() -> None:
-    assert [("UNKNOWN", "a", "forwarded")] == ends(site("a", to("tcp://nowhere")), sent=facts())
-
-
 def test_ways_that_meet_again_are_no_circle() -> None:
     start = site("s", to("tcp://a"), to("tcp://b"))
     found = ends(start, site("a", to("tcp://t")), site("b", to("tcp://t")), TARGET, sent=facts())
@@ -376,5 +359,11 @@ def test_ways_that_meet_again_are_no_circle() -> None:
     assert "DELIVERED" == found[0][0]
 
 
-def test_without_a_choice_one_conversation_is_enough() -> None:
-    assert [bytes(16)] == conversations("S", [build_table([to("tcp://x", "S", ONE)], now=NOW)])
+@pytest.mark.parametrize(("count", "followed"), [(0, 1), (1, 1), (INSTANCES_MAX + 9, INSTANCES_MAX)])
+def test_so_many_instances_are_followed_and_without_a_choice_one(count: int, followed: int) -> None:
+    table = build_table([to("tcp://x", "S", UUID(int=number + 1)) for number in range(count)], now=NOW)
+
+    found = conversations("S", [table])
+
+    assert followed == len(found)
+    assert followed > 1 or [bytes(16)] == found

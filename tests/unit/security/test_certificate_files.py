@@ -41,8 +41,8 @@ from broker.security.issue import (
     renew_authority,
 )
 
-NOW = datetime.now(UTC)
-YEAR = Validity(NOW, NOW + timedelta(days=365))
+NOW = datetime.now(UTC).replace(microsecond=0)
+YEAR = Validity(NOW - timedelta(days=1), NOW + timedelta(days=365))
 
 
 def stored(directory: Path) -> Authority:
@@ -67,11 +67,8 @@ def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CertificateUnusableError, match="is not the key of the first certificate in"):
         read_authority(tmp_path)
-
-
-def test_directory_without_an_authority_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CertificateUnusableError, match="cannot be read: No such file"):
-        read_authority(tmp_path)
+        read_authority(tmp_path / "none")
 
 
 # --- certificate file ---
@@ -205,14 +202,10 @@ def test_file_without_keys_says_what_it_is(tmp_path: Path, content: bytes, probl
 # What takes the place of certificates, and what stays beside it so that nothing stops.
 
 
-NOW_of_renewal = datetime.now(UTC).replace(microsecond=0)
 DAY = timedelta(days=1)
-YEAR_of_renewal, NEXT_YEAR = (
-    Validity(NOW_of_renewal - DAY, NOW_of_renewal + 365 * DAY),
-    Validity(NOW_of_renewal - DAY, NOW_of_renewal + 730 * DAY),
-)
-LAST_YEAR = Validity(NOW_of_renewal - 730 * DAY, NOW_of_renewal - 365 * DAY)
-GATEWAY, BILLING_of_renewal = CertificateSubject("gateway", ("a.example",)), CertificateSubject("billing")
+NEXT_YEAR = Validity(NOW - DAY, NOW + 730 * DAY)
+LAST_YEAR = Validity(NOW - 730 * DAY, NOW - 365 * DAY)
+GATEWAY, BILLING_SUBJECT = CertificateSubject("gateway", ("a.example",)), CertificateSubject("billing")
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +216,7 @@ def ca() -> Authority:
 def opens(issued: Issued, sealed_to: Issued) -> bool:
     """Whether a database with the one opens what is sealed to the other."""
     [peer] = parse_peers(sealed_to.certificate_pem)
-    used = peer.sealing_at(NOW_of_renewal.timestamp())
+    used = peer.sealing_at(NOW.timestamp())
     return used is not None and used.fingerprint in parse_own(issued.certificate_pem, issued.key_pem).opening
 
 
@@ -237,26 +230,26 @@ def test_names_of_a_pair_are_made_of_the_certificates() -> None:
 def test_pair_is_read_as_it_was_stored_and_another_key_is_refused(tmp_path: Path) -> None:
     pair, issued = (
         Pair(tmp_path / "a.pem", tmp_path / "a.key"),
-        issue_database(BILLING_of_renewal, YEAR_of_renewal, None),
+        issue_database(BILLING_SUBJECT, YEAR, None),
     )
     store_files(pair.files(issued), is_replacing=False)
 
     assert issued.certificates == read_pair(pair).certificates
-    pair.private_key.write_bytes(issue_database(BILLING_of_renewal, YEAR_of_renewal, None).key_pem)
+    pair.private_key.write_bytes(issue_database(BILLING_SUBJECT, YEAR, None).key_pem)
     with pytest.raises(CertificateUnusableError, match="does not begin with the key of"):
         read_pair(pair)
 
 
 def test_who_vouches_decides_how_it_is_renewed(ca: Authority) -> None:
-    assert is_trusted_itself(issue_endpoint(GATEWAY, YEAR_of_renewal, None))
-    assert not is_trusted_itself(issue_endpoint(GATEWAY, YEAR_of_renewal, ca))
+    assert is_trusted_itself(issue_endpoint(GATEWAY, YEAR, None))
+    assert not is_trusted_itself(issue_endpoint(GATEWAY, YEAR, ca))
 
 
 @pytest.mark.parametrize("make", [issue_endpoint, issue_database])
 def test_renewed_holder_stays_what_it_was(ca: Authority, make: type) -> None:
-    old = make(GATEWAY if make is issue_endpoint else BILLING_of_renewal, YEAR_of_renewal, ca)
+    old = make(GATEWAY if make is issue_endpoint else BILLING_SUBJECT, YEAR, ca)
 
-    new = renewed(old, NEXT_YEAR, renew_authority(ca, NEXT_YEAR, now=NOW_of_renewal))
+    new = renewed(old, NEXT_YEAR, renew_authority(ca, NEXT_YEAR, now=NOW))
 
     assert [type(key) for key in old.keys] == [type(key) for key in new.keys]
     assert old.certificates[0].subject == new.certificates[0].subject
@@ -264,16 +257,16 @@ def test_renewed_holder_stays_what_it_was(ca: Authority, make: type) -> None:
 
 
 def test_authority_that_did_not_sign_does_not_renew(ca: Authority) -> None:
-    old = issue_endpoint(GATEWAY, YEAR_of_renewal, ca)
+    old = issue_endpoint(GATEWAY, YEAR, ca)
 
     with pytest.raises(CertificateUnusableError, match="is not signed by this authority but by CN=shop CA"):
         renewed(old, NEXT_YEAR, make_authority("shop CA", NEXT_YEAR))
 
 
 def test_database_opens_what_is_sealed_to_its_old_key_and_to_its_new_one() -> None:
-    old = issue_database(BILLING_of_renewal, YEAR_of_renewal, None)
+    old = issue_database(BILLING_SUBJECT, YEAR, None)
 
-    new = with_new_sealing(old, YEAR_of_renewal, now=NOW_of_renewal)
+    new = with_new_sealing(old, YEAR, now=NOW)
 
     assert opens(new, old)
     assert opens(new, new)
@@ -283,28 +276,30 @@ def test_database_opens_what_is_sealed_to_its_old_key_and_to_its_new_one() -> No
 
 def test_key_that_signs_no_more_gets_no_new_one_to_seal_to() -> None:
     with pytest.raises(CertificateUnusableError, match=r"expired at .* with --signing"):
-        with_new_sealing(issue_database(BILLING_of_renewal, LAST_YEAR, None), YEAR_of_renewal, now=NOW_of_renewal)
+        with_new_sealing(issue_database(BILLING_SUBJECT, LAST_YEAR, None), YEAR, now=NOW)
+    with pytest.raises(CertificateUnusableError, match="is not an identity of a database"):
+        with_new_sealing(issue_endpoint(GATEWAY, YEAR, None), YEAR, now=NOW)
 
 
 def test_database_opens_from_the_preparation_on_what_is_sealed_to_the_next_one() -> None:
-    old = issue_database(BILLING_of_renewal, YEAR_of_renewal, None)
+    old = issue_database(BILLING_SUBJECT, YEAR, None)
     new = renewed(old, NEXT_YEAR, None)
 
-    waiting, after = with_sealing_of(old, new, now=NOW_of_renewal), with_sealing_of(new, old, now=NOW_of_renewal)
+    waiting, after = with_sealing_of(old, new, now=NOW), with_sealing_of(new, old, now=NOW)
 
     assert [True] * 4 == [opens(waiting, old), opens(waiting, new), opens(after, old), opens(after, new)]
     assert old.certificates[0] == waiting.certificates[0]
     assert new.certificates[0] == after.certificates[0]
-    assert new == with_sealing_of(new, waiting, now=NOW_of_renewal + 10_000 * DAY)
+    assert new == with_sealing_of(new, waiting, now=NOW + 10_000 * DAY)
 
 
 def test_bundle_holds_both_while_both_are_valid(ca: Authority) -> None:
-    old, new = issue_endpoint(GATEWAY, YEAR_of_renewal, None), issue_endpoint(GATEWAY, NEXT_YEAR, None)
-    signed = issue_endpoint(GATEWAY, YEAR_of_renewal, renew_authority(ca, NEXT_YEAR, now=NOW_of_renewal))
+    old, new = issue_endpoint(GATEWAY, YEAR, None), issue_endpoint(GATEWAY, NEXT_YEAR, None)
+    signed = issue_endpoint(GATEWAY, YEAR, renew_authority(ca, NEXT_YEAR, now=NOW))
 
-    assert [*new.certificates, *old.certificates] == certificates_in(bundle_of(new, old, now=NOW_of_renewal).data)
-    assert [*new.certificates] == certificates_in(bundle_of(new, old, now=NOW_of_renewal + 400 * DAY).data)
-    assert [signed.certificates[0]] == certificates_in(bundle_of(signed, signed, now=NOW_of_renewal).data)
+    assert [*new.certificates, *old.certificates] == certificates_in(bundle_of(new, old, now=NOW).data)
+    assert [*new.certificates] == certificates_in(bundle_of(new, old, now=NOW + 400 * DAY).data)
+    assert [signed.certificates[0]] == certificates_in(bundle_of(signed, signed, now=NOW).data)
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
@@ -312,7 +307,7 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 
 
 def test_what_is_over_is_refused(ca: Authority) -> None:
-    refuse_expired(ca.roots[0], "ca.pem", now=NOW_of_renewal, hint="renew it")
+    refuse_expired(ca.roots[0], "ca.pem", now=NOW, hint="renew it")
 
     with pytest.raises(CertificateUnusableError, match=r"ca\.pem: expired at .* UTC; renew it"):
         refuse_expired(ca.roots[0], "ca.pem", now=NEXT_YEAR.ends, hint="renew it")
@@ -326,8 +321,3 @@ def test_renewed_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
 
     assert (renewed.roots, renewed.cross_certificates) == (found.roots, found.cross_certificates)
     assert (2, 1) == (len(found.roots), len(found.cross_certificates))
-
-
-def test_endpoint_has_nothing_to_seal_to() -> None:
-    with pytest.raises(CertificateUnusableError, match="is not an identity of a database"):
-        with_new_sealing(issue_endpoint(GATEWAY, YEAR_of_renewal, None), YEAR_of_renewal, now=NOW_of_renewal)

@@ -163,7 +163,7 @@ def test_who_signed_is_told_by_the_signature_not_the_name() -> None:
 
 ED25519 = b"\x06\x03\x2b\x65\x70"  # its object identifier
 
-NOW_of_identity = datetime(2026, 5, 1, tzinfo=UTC).timestamp()
+TODAY = datetime(2026, 5, 1, tzinfo=UTC).timestamp()
 
 
 def until(year: int, month: int = 1, *, begins: int = 2020) -> Validity:
@@ -271,11 +271,13 @@ def test_what_is_missing_is_said(certificates: bytes, keys: bytes, problem: str)
         parse_own(certificates, keys)
 
 
-def test_a_file_without_a_database_is_no_peer() -> None:
+def test_a_file_without_a_database_or_with_too_many_is_refused() -> None:
     endpoint = issue_endpoint(CertificateSubject("gateway", ("gateway.example",)), AGES, None)
 
     with pytest.raises(ValueError, match="no signing certificate"):
         parse_peers(endpoint.certificate_pem)
+    with pytest.raises(ValueError, match="it holds 4097 certificates; 4096 are the most"):
+        parse_peers(certificates_pem(issued("a").certificates[:1]) * 4097)
 
 
 def test_a_certificate_without_a_name_is_known_by_its_fingerprint() -> None:
@@ -290,7 +292,7 @@ def test_a_certificate_without_a_name_is_known_by_its_fingerprint() -> None:
 # --- whom a principal stands for ---
 
 
-def chosen(peers: KnownPeers, text: str = "billing", now: float = NOW_of_identity) -> Signing | None:
+def chosen(peers: KnownPeers, text: str = "billing", now: float = TODAY) -> Signing | None:
     found = peers.named(principal(text), now)
     return None if found is None else found[0]
 
@@ -331,6 +333,11 @@ def without_sealing(made: Issued) -> KnownPeers:
     return KnownPeers([Signing(signing.who, signing.fingerprint, signing.key, signing.begins, signing.ends, ())])
 
 
+def sealed_until(made: Issued, year: int) -> KnownPeers:
+    sealing = issue_sealing(made.certificates[0], made.keys[0], until(year))  # type: ignore[arg-type]
+    return known(Issued((made.certificates[0], *sealing.certificates), ()))
+
+
 @pytest.mark.parametrize(
     ("peers", "sentence"),
     [
@@ -347,16 +354,15 @@ def without_sealing(made: Issued) -> KnownPeers:
             without_sealing(issued("billing")),
             "the peers have no sealing certificate (X25519) of billing, signed by its signing key",
         ),
+        (
+            sealed_until(issue("billing", until(2030)), 2025),
+            "no sealing certificate of billing is valid today: the last one ended 2025-01-01 00:00:00 UTC",
+        ),
     ],
 )
 def test_it_is_said_why_nobody_is_found(peers: KnownPeers, sentence: str) -> None:
-    assert peers.named(principal(), NOW_of_identity) is None
-    assert sentence == peers.missing(principal(), NOW_of_identity)
-
-
-def test_too_many_certificates_are_refused() -> None:
-    with pytest.raises(ValueError, match="it holds 4097 certificates; 4096 are the most"):
-        parse_peers(certificates_pem(issued("a").certificates[:1]) * 4097)
+    assert peers.named(principal(), TODAY) is None
+    assert sentence == peers.missing(principal(), TODAY)
 
 
 def test_private_key_of_a_kind_that_nobody_knows_is_refused_like_any_other() -> None:
@@ -375,14 +381,3 @@ def test_key_that_nobody_knows_is_told() -> None:
     said = describe(strange)
 
     assert (Use.TRANSPORT, "unknown", False) == (said.use, said.key, is_self_signed(strange))
-
-
-def test_it_is_said_that_only_the_sealing_certificate_is_over() -> None:
-    made = issue("billing", until(2030))
-    sealing = issue_sealing(made.certificates[0], made.keys[0], until(2025))  # type: ignore[arg-type]
-    peers = known(Issued((made.certificates[0], *sealing.certificates), ()))
-
-    assert peers.named(principal(), NOW_of_identity) is None
-    assert "no sealing certificate of billing is valid today: the last one ended" in peers.missing(
-        principal(), NOW_of_identity
-    )
