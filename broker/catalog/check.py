@@ -33,7 +33,7 @@ from broker.catalog.database_files import (
     place_errors,
     real,
 )
-from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic, Kind
+from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic, Kind, listening
 from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import named_hosts, survey_all, unresolved
 from broker.catalog.identities import identity_errors
@@ -159,7 +159,7 @@ def check_settings(
         *_admin_socket(settings, owner, offline=offline),
         *changeable_errors(settings),
     ]
-    for key, address in () if offline else _addresses(settings):
+    for key, address in () if offline else listening(settings):
         errors += _listener(settings, owner, key, address)
     return sorted(errors, key=by_place)
 
@@ -244,18 +244,9 @@ def _listener(
             yield settings.error(key, f'cannot listen on "{address}": {error.problem}')
 
 
-def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:
-    """Where the instance listens."""
-    for number, address in enumerate(settings.endpoint.listen):
-        yield ("endpoint", "listen", number), address
-    for section, one in (("admin", settings.admin.listen), ("observe", settings.observe.listen)):
-        if one is not None:
-            yield (section, "listen"), one
-
-
 def _skipped(settings: Settings, run: DryRun) -> Iterator[tuple[KeyPath, str]]:
     """Yield the checks that only this machine and its network could answer."""
-    for key, address in _addresses(settings):
+    for key, address in listening(settings):
         yield key, f'whether "{address}" can be bound'
     yield ("admin", "socket"), f'whether another instance answers on "{settings.admin.socket}"'
     locked = [

@@ -114,8 +114,8 @@ def take(
     # A directory elsewhere that is missing is a mistake, or a disk that is not there; so is one of shared storage.
     if least_epoch is None and path.parent.is_relative_to(state_dir):
         make_directory(path.parent)
-    if name == MSDB:
-        _tell_clock(state_dir)
+    if name == MSDB and (problem := clock_problem(state_dir, now=time.time())):
+        log.warning("clock is behind", problem=problem, hint="set the clock of this machine")
     with ExitStack() as taken:
         taken.callback(os.close, lock_store(path))
         check_remains(path, reported_epoch=reported_epoch)
@@ -133,7 +133,9 @@ def take(
             raise StoreUnavailableError(str(path), sentence(error)) from error
         except OSError as error:
             raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
-        _tell_lost(name, path, sighting)
+        if sighting.lost:
+            hint = "put the file or a backup back before the new, empty one is used, and see docs/databases.md"
+            log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
         kept = taken.pop_all()
     stack.callback(_give_back, kept, path, state_dir, db.epoch)
     return db
@@ -174,18 +176,6 @@ def make_directory(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error
-
-
-def _tell_clock(state_dir: Path) -> None:
-    problem = clock_problem(state_dir, now=time.time())
-    if problem:
-        log.warning("clock is behind", problem=problem, hint="set the clock of this machine")
-
-
-def _tell_lost(name: str, path: Path, sighting: Sighting) -> None:
-    if sighting.lost:
-        hint = "put the file or a backup back before anybody uses the new, empty one, and see docs/databases.md"
-        log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
 
 
 def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None:

@@ -23,6 +23,7 @@ from broker.catalog.database_files import STOP_IT, key_of, path_of, place_errors
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.config.settings import Settings, by_place
 from broker.config.toml import KeyPath
+from broker.config.values import ListenAddress
 from broker.ddl.statements import NAME, Statement, StatementOrigin
 from broker.errors import ListenFailedError, SettingError, SettingsError, Span, StoreUnavailableError, caret
 from broker.files import ANSWERED, socket_problem
@@ -165,7 +166,9 @@ def first_of_each(found: Iterable[_T], kind_of: Callable[[_T], Kind], *, most: i
 
 def listen_error(settings: Settings, error: ListenFailedError, *, is_running: bool = False) -> SettingError:
     """An address that could not be taken, by a start or by what runs, under the setting that names it."""
-    key = next((key for key, address in _addresses(settings) if address == error.address), None)
+    addresses = [(key, str(address)) for key, address in listening(settings)]
+    addresses.append((("admin", "socket"), str(settings.admin.socket)))
+    key = next((key for key, address in addresses if address == error.address), None)
     if key is None:
         return SettingError("endpoint.listen", str(error))
     hint = ""
@@ -207,10 +210,10 @@ def _database_at(settings: Settings, path: str) -> str | None:
     return None
 
 
-def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def listening(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:
+    """Yield each address on which the instance listens, with its setting."""
     for number, address in enumerate(settings.endpoint.listen):
-        yield ("endpoint", "listen", number), str(address)
+        yield ("endpoint", "listen", number), address
     for section, one in (("admin", settings.admin.listen), ("observe", settings.observe.listen)):
         if one is not None:
-            yield (section, "listen"), str(one)
-    yield ("admin", "socket"), str(settings.admin.socket)
+            yield (section, "listen"), one

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
@@ -148,15 +148,21 @@ def _site(run: DryRun, tables: dict[str, RouteTable]) -> Site:
 
 def _addresses(endpoint: EndpointSettings) -> frozenset[NetworkAddress]:
     """Return the addresses that lead to the instance, as far as the configuration has them."""
-    listening = (NetworkAddress(one.host, one.port) for one in endpoint.listen if one.port and _is_one_host(one.host))
+    listening = (NetworkAddress(one.host, one.port) for one in endpoint.listen if one.port and not _is_any(one.host))
     return frozenset(endpoint.advertise).union(listening)
 
 
-def _is_one_host(host: str) -> bool:
+def _is_any(host: str) -> bool:
+    number = _number(host)
+    return number is not None and number.is_unspecified
+
+
+def _number(host: str) -> IPv4Address | IPv6Address | None:
+    """The IP address that a host is written as; None when it is a name."""
     try:
-        return not ip_address(host).is_unspecified
+        return ip_address(host)
     except ValueError:
-        return True  # a name
+        return None
 
 
 # --- circles ------------------------------------------------------------------------------------------------
@@ -391,11 +397,10 @@ def named_hosts(run: DryRun) -> dict[str, tuple[str, str]]:
     """Return each host name in a live route, with the first database and route that has it."""
     found: dict[str, tuple[str, str]] = {}
     for database, home in run.databases.items():
-        for route in home.routes.values():
-            if route.is_live(run.now):
-                for address in (route.address, route.mirror_address):
-                    if isinstance(address, NetworkAddress) and not _is_number(address.host):
-                        found.setdefault(address.host, (database, route.name))
+        for route in live_routes(run, home):
+            for address in (route.address, route.mirror_address):
+                if isinstance(address, NetworkAddress) and _number(address.host) is None:
+                    found.setdefault(address.host, (database, route.name))
     return found
 
 
@@ -432,11 +437,3 @@ def _answer(asked: SimpleQueue[str], answers: SimpleQueue[tuple[str, str]], reso
             answers.put((host, getattr(error, "strerror", None) or str(error)))
         else:
             answers.put((host, ""))
-
-
-def _is_number(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -326,18 +326,12 @@ def _named(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
     for number, run in enumerate(runs):
         seen: set[str] = set()
         for database in run.databases.values():
-            for name, route in _routes(run, database):
-                if name not in seen:
+            for route in live_routes(run, database):
+                name = route.remote_service_name
+                if name is not None and name not in seen:
                     seen.add(name)
                     at = (run, database)
-                    yield of_route(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, route=route), name, number
-
-
-def _routes(run: DryRun, database: DryDatabase) -> Iterator[tuple[str, str]]:
-    """Service name and route name of the live routes that name a service."""
-    for route in database.routes.values():
-        if route.remote_service_name is not None and route.is_live(run.now):
-            yield route.remote_service_name, route.name
+                    yield of_route(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, route=route.name), name, number
 
 
 def _two_names(concern: Diagnostic, name: str, other: str, first: Diagnostic) -> Diagnostic:

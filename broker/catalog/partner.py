@@ -13,13 +13,11 @@ out the statements.
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from glob import has_magic
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeGuard
 
@@ -33,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from msgspec import Meta
 
 from broker.catalog.catalog import MSDB
+from broker.catalog.scripts import is_pattern, unescaped
 from broker.config.settings import Settings
 from broker.config.toml import KeyPath
 from broker.ddl.render import render_statement
@@ -75,7 +74,6 @@ SIZE_MAX = 64 * 1024  # bytes; a file with both certificates has some 3 KiB
 _NAME_MAX = 120  # characters; a number of an address may follow, and a route has 128
 _LABEL = b"broker partner file\0"
 _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
-_ESCAPED = re.compile(r"\[([*?\[])\]")  # as `load_settings` escapes the directory of the configuration
 _MAKE = "make one with broker certs; see docs/certificates.md"
 
 # In statements `*` is a pattern, so a name with it would be granted more than it says.
@@ -407,8 +405,8 @@ def place_for(settings: Settings, key: KeyPath, patterns: Iterable[str], name: s
     """
     for pattern in patterns:
         directory, _, last = pattern.rpartition("/")
-        plain = Path(_ESCAPED.sub(r"\1", directory))
-        if last.startswith("*") and not has_magic(_ESCAPED.sub("", directory) + last[1:]) and plain.is_dir():
+        plain = Path(unescaped(directory))
+        if last.startswith("*") and not is_pattern(directory + last[1:]) and plain.is_dir():
             return plain / f"{name}{last[1:]}"
     hint = 'name a directory that exists, and all files in it, such as "peers/*.pem"'
     raise settings.error(key, "a partner's certificates need a file, and no pattern here has room for one", hint)

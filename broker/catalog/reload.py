@@ -238,7 +238,7 @@ class Reloads:
             carry_out = await _prepared(instance, settings, changed, undo)
             self._refuse_while_stopping()
             now = asyncio.get_running_loop().time()
-            is_for_new = _is_for_new(changed)
+            is_for_new = any(one.effect is Reload.RECONNECT for one in changed)
             warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
             left = instance.connections(now) if is_for_new else 0
             done = Reloaded(changed, names, [], left, is_dry_run, warnings)
@@ -290,11 +290,6 @@ class Reloads:
             problems=[str(one) for one in errors[:PROBLEMS_LOGGED]],
             more=max(0, len(errors) - PROBLEMS_LOGGED),
         )
-
-
-def _is_for_new(changed: Sequence[Difference]) -> bool:
-    """Whether connections that are there go on with something else than new ones have."""
-    return any(one.effect is Reload.RECONNECT for one in changed)
 
 
 def _read_again(settings: Settings) -> Settings:

@@ -40,8 +40,7 @@ TELL_SECONDS = 5.0  # between two log lines about a long script
 
 log = structlog.get_logger(__name__)
 
-_ESCAPED = re.compile(r"\[[\[*?]\]")  # by glob.escape, for a directory with such a name
-_MAGIC = re.compile(r"[*?\[]")
+_ESCAPED = re.compile(r"\[([\[*?])\]")  # by glob.escape, for a directory with such a name
 
 State: TypeAlias = Mapping[str, tuple[tuple[Path, bytes], ...]]
 """The scripts of each database in their order, each with a digest of what is in it."""
@@ -65,7 +64,7 @@ def closed_directory(pattern: str) -> str | None:
     for end in range(1, len(parts)):
         if glob.has_magic(parts[end]):
             above = os.path.join(*parts[:end])  # noqa: PTH118 - a pattern, no path
-            found = [*glob.glob(above, recursive=True), *_beneath(above, parts[end])] or [_plain(above)]  # noqa: PTH207
+            found = [*glob.glob(above, recursive=True), *_beneath(above, parts[end])] or [unescaped(above)]  # noqa: PTH207
             closed = next((one for one in found if _is_closed(one)), None)
             if closed is not None:
                 return closed
@@ -77,9 +76,9 @@ def _beneath(above: str, part: str) -> list[str]:
     return glob.glob(os.path.join(above, part, ""), recursive=True) if part == "**" else []  # noqa: PTH118, PTH207
 
 
-def _plain(pattern: str) -> str:
-    """The path that a pattern without any magic is, as glob.escape has written it."""
-    return pattern.replace("[*]", "*").replace("[?]", "?").replace("[[]", "[")
+def unescaped(pattern: str) -> str:
+    """The path that a pattern without any magic means, as glob.escape has written it."""
+    return _ESCAPED.sub(r"\1", pattern)
 
 
 def _is_closed(directory: str) -> bool:
@@ -99,7 +98,7 @@ def _matches(pattern: str) -> list[Path]:
 
 def is_pattern(path: str) -> bool:
     """Whether a path, made absolute by `load_settings`, may mean any number of files, none included."""
-    return bool(_MAGIC.search(_ESCAPED.sub("", path)))
+    return glob.has_magic(_ESCAPED.sub("", path))
 
 
 def no_script(settings: Settings, key: KeyPath, path: str) -> SettingError:

@@ -132,7 +132,7 @@ class Route(Struct, frozen=True):
         )
         if service is None or instance is None or mirror is None or not isinstance(address, NetworkAddress):
             return None
-        if address == mirror:  # another hand than `check_route` has let it in
+        if address == mirror:  # another program has stored it
             return None
         return MirroredPair(service, instance, address, mirror)
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -37,6 +37,7 @@ FINGERPRINT_BYTES = 32  # SHA-256
 CERTIFICATES_MAX = 4096  # of all far databases that one database knows
 SUBJECT_MAX = 256  # characters that are shown
 SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 VerifyingKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 _KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 _UNREAD = (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, UnsupportedAlgorithm)
@@ -192,12 +193,11 @@ def who_of(certificate: x509.Certificate) -> Who:
     Raises:
         ValueError: it is one that no sensible CA makes.
     """
-    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     others = alternative_names(certificate)
     uris = () if others is None else tuple(others.get_values_for_type(x509.UniformResourceIdentifier))
     return Who(
         subject=certificate.subject.rfc4514_string(),
-        common_name=str(names[-1].value) if names else "",
+        common_name=_common_name(certificate),
         uris=uris,
         fingerprint=certificate.fingerprint(SHA256()).hex(),
     )
@@ -311,7 +311,7 @@ def describe(certificate: x509.Certificate) -> CertificateSummary:
     Raises:
         ValueError: parts of it are none.
     """
-    names = _alternative_names(certificate)
+    names = alternative_names(certificate)
     hosts: list[str] = []
     uris: list[str] = []
     if names is not None:
@@ -353,16 +353,14 @@ def may_issue(certificate: x509.Certificate) -> bool:
     It has to say CA:TRUE. `openssl req -x509` says so unasked, also in a server's own certificate. A certificate that
     names a host as well therefore has to list keyCertSign in its key usage.
     """
-    names_host = any(isinstance(one, x509.DNSName | x509.IPAddress) for one in _alternative_names(certificate) or ())
+    names_host = any(isinstance(one, x509.DNSName | x509.IPAddress) for one in alternative_names(certificate) or ())
     return _is_authority(certificate) and (lists_cert_sign(certificate) or not names_host)
 
 
 def lists_cert_sign(certificate: x509.Certificate) -> bool:
     """Whether the key usage of a certificate lists keyCertSign."""
-    try:
-        return certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
-    except x509.ExtensionNotFound:
-        return False
+    usage = _extension(certificate, x509.KeyUsage)
+    return usage is not None and usage.key_cert_sign
 
 
 def _common_name(certificate: x509.Certificate) -> str:
@@ -382,15 +380,13 @@ def _use(certificate: x509.Certificate) -> Use:
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
+    limits = _extension(certificate, x509.BasicConstraints)
+    return limits is not None and limits.ca
 
 
-def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
+def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
     try:
-        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
 
@@ -422,10 +418,7 @@ def load_der(data: bytes) -> x509.Certificate:
 def alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
     """The names that it has besides its subject; None when it has none; raises ValueError."""
     with reading():
-        try:
-            return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except x509.ExtensionNotFound:
-            return None
+        return _extension(certificate, x509.SubjectAlternativeName)
 
 
 def public_key(certificate: x509.Certificate) -> object:

@@ -26,6 +26,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from broker.security.identity import alternative_names
+
 NAME_MAX = 64  # characters of a common name: RFC 5280, ub-common-name
 HOST_MAX = 253
 URI_MAX = 2048  # SPIFFE ID, section 2.3
@@ -34,6 +36,10 @@ SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 PrivateKey = SigningKey | x25519.X25519PrivateKey
 PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | x25519.X25519PublicKey
 
+_KEY_USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9 ._@-]*")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SPIFFE = re.compile(r"spiffe://[a-z0-9._-]{1,255}(/[A-Za-z0-9._-]+)+")
@@ -166,7 +172,7 @@ def _root(subject: x509.Name, key: ec.EllipticCurvePrivateKey, validity: Validit
 def _add_authority(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
     limits = x509.BasicConstraints(ca=True, path_length=None)  # of several renewals each certificate signs the next
     return builder.add_extension(limits, critical=True).add_extension(
-        _usage(key_cert_sign=True, crl_sign=True), critical=True
+        _usage("key_cert_sign", "crl_sign"), critical=True
     )
 
 
@@ -184,7 +190,7 @@ def issue_endpoint(holder: CertificateSubject, validity: Validity, authority: Au
 
 def renew_endpoint(old: x509.Certificate, validity: Validity, authority: Authority | None) -> Issued:
     """The same holder with a new key."""
-    return _issue_endpoint(old.subject, _names_of(old), validity, authority)
+    return _issue_endpoint(old.subject, alternative_names(old), validity, authority)
 
 
 def _issue_endpoint(
@@ -192,7 +198,7 @@ def _issue_endpoint(
 ) -> Issued:
     key = ec.generate_private_key(ec.SECP256R1())
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    builder = _leaf(subject, names, key.public_key(), _usage(digital_signature=True))
+    builder = _leaf(subject, names, key.public_key(), _usage("digital_signature"))
     return _sign(builder.add_extension(uses, critical=False), key, subject, validity, authority)
 
 
@@ -206,13 +212,13 @@ def issue_database(holder: CertificateSubject, validity: Validity, authority: Au
 
 def renew_database(old: x509.Certificate, validity: Validity, authority: Authority | None) -> Issued:
     """The same holder with new keys, both; `old` is the certificate that signs."""
-    return _issue_database(old.subject, _names_of(old), validity, authority)
+    return _issue_database(old.subject, alternative_names(old), validity, authority)
 
 
 def issue_sealing(signing: x509.Certificate, key: SigningKey, validity: Validity) -> Issued:
     """A sealing certificate, with its own key, for the holder of a signing one."""
     own = x25519.X25519PrivateKey.generate()
-    builder = _leaf(signing.subject, _names_of(signing), own.public_key(), _usage(key_agreement=True))
+    builder = _leaf(signing.subject, alternative_names(signing), own.public_key(), _usage("key_agreement"))
     builder = _dated(builder, validity.within(signing)).issuer_name(signing.subject)
     return Issued((_signed(builder.add_extension(_issued_by(signing), critical=False), key),), (own,))
 
@@ -221,7 +227,7 @@ def _issue_database(
     subject: x509.Name, names: x509.SubjectAlternativeName | None, validity: Validity, authority: Authority | None
 ) -> Issued:
     key = ed25519.Ed25519PrivateKey.generate()
-    builder = _leaf(subject, names, key.public_key(), _usage(digital_signature=True))
+    builder = _leaf(subject, names, key.public_key(), _usage("digital_signature"))
     signing = _sign(builder, key, subject, validity, authority)
     sealing = issue_sealing(signing.certificates[0], key, validity)
     return Issued((*signing.certificates, *sealing.certificates), (key, *sealing.keys))
@@ -274,24 +280,8 @@ def _issued_by(signer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key)
 
 
-def _usage(
-    *,
-    digital_signature: bool = False,
-    key_agreement: bool = False,
-    key_cert_sign: bool = False,
-    crl_sign: bool = False,
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=key_agreement,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _usage(*uses: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{one: one in uses for one in _KEY_USES})
 
 
 def _subject(name: str) -> x509.Name:
@@ -303,13 +293,6 @@ def _names(holder: CertificateSubject) -> x509.SubjectAlternativeName | None:
     if holder.uri:
         names.append(x509.UniformResourceIdentifier(holder.uri))
     return x509.SubjectAlternativeName(names) if names else None
-
-
-def _names_of(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return None
 
 
 def _general_name(host: str) -> x509.GeneralName:
