@@ -66,15 +66,8 @@ def test_tables_find_live_routes_only_each_database_its_own() -> None:
     tables = known.tables()
 
     assert (tables[MSDB].routes("A"), tables[MSDB].routes("B")) == ((live,), ())
+    assert {"live", "expired"} == {one.name for one in tables[MSDB]}
     assert tables["orders"].routes(None) == (route("own"),)
-
-
-def test_expired_route_stays_listed() -> None:
-    known = catalog(database(MSDB, bytes(16), route("expired", lives=-1)))
-
-    table = known.tables()[MSDB]
-
-    assert [one.name for one in table] == ["expired"]
 
 
 @pytest.mark.parametrize(
@@ -100,38 +93,16 @@ def test_next_expiry_is_that_of_the_first_live_route_of_any_database(
     assert known.next_expiry == (None if expected is None else NOW + timedelta(hours=expected))
 
 
-def test_hosted_are_the_services_of_users_databases() -> None:
-    known = catalog(
-        database(MSDB, bytes(16), services=("NotThis",)),
-        database("orders", ORDERS, services=("Orders", "Both")),
-        database("billing", BILLING, services=("Both",)),
-    )
-
-    here = known.hosted()
-
-    assert here.services_of == {ORDERS: {"Orders", "Both"}, BILLING: {"Both"}}
-    assert here.databases_with["Both"] == (ORDERS, BILLING)
-
-
 async def test_loading_reads_every_file_and_tells_once(tmp_path: Path) -> None:
     told: list[bool] = []
     with closing(open_store(tmp_path / "msdb.db")) as db:
+        db.execute("INSERT INTO broker_route (name, address) VALUES ('odd', 'nonsense')")  # by another program
         known = catalog(
             database(MSDB, bytes(16), borrow=lambda: nullcontext(db)), on_change=lambda: told.append(known.is_loaded)
         )
         await known.load()
 
     assert (list(known.msdb.table), told) == ([AUTO_CREATED_LOCAL], [True])
-
-
-async def test_row_of_another_hand_that_is_no_route_is_left_out(tmp_path: Path) -> None:
-    """It must not keep the instance from starting, nor reach the pass."""
-    with closing(open_store(tmp_path / "msdb.db")) as db:
-        db.execute("INSERT INTO broker_route (name, address) VALUES ('odd', 'nonsense')")
-        known = catalog(database(MSDB, bytes(16), borrow=lambda: nullcontext(db)))
-        await known.load()
-
-    assert list(known.msdb.table) == [AUTO_CREATED_LOCAL]
 
 
 async def test_closing_stops_scripts_and_waits_for_them() -> None:
@@ -158,6 +129,7 @@ def test_who_asks_for_routes_has_the_service_in_whose_name_it_asks_and_msdb_noth
 
     here = known.hosted({MSDB, "orders"})
 
+    assert known.hosted().services_of == {ORDERS: {"Orders"}, BILLING: {"Billing"}}
     assert here.services_of == {bytes(16): {SERVICE_BROKER}, ORDERS: {"Orders", SERVICE_BROKER}, BILLING: {"Billing"}}
 
 
@@ -249,9 +221,4 @@ def test_rows_keep_their_order_through_chunks() -> None:
     rows = [row_of(Route(str(number), NetworkAddress("a"))) for number in range(2 * CHUNK_ROWS + 1)]
 
     assert list(sound_rows(iter(rows), database="orders")) == rows
-
-
-def test_route_comes_back() -> None:
-    route = Route("r", NetworkAddress("a"), "S")
-
-    assert (stored_route(row_of(route)), stored_route(None)) == (route, None)
+    assert ("7", None) == ((found := stored_route(rows[7])) and found.name, stored_route(None))
