@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
 CELLS = 4  # mark, what it says, tests, our choice
@@ -111,60 +109,3 @@ def test_every_rule_that_the_code_refers_to_is_on_the_page() -> None:
 
     assert referred
     assert set() == referred - set(MARKS)
-
-
-# --- the checker itself -------------------------------------------------------------------------------------
-
-HEAD = "| Mark | What it says | Test | Our choice |\n|---|---|---|---|\n"
-GOOD = "| 1a | Local. | `tests/unit/test_a.py::test_one`<br>`tests/unit/test_a.py::test_two` | |\n"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A project with one test file."""
-    file = tmp_path / "tests" / "unit" / "test_a.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(
-        "def test_one(): ...\n"
-        "class TestA:\n    async def test_two(self): ...\n"
-        "def helper():\n    def test_inner(): ...\n"
-        "test_value = 1\n"
-    )
-    return tmp_path
-
-
-def test_a_good_table_has_no_faults(root: Path) -> None:
-    page = f"# Title\n\nText | with a bar.\n\n{HEAD}{GOOD}"
-
-    assert [Row("1a", "Local.", ("tests/unit/test_a.py::test_one", "tests/unit/test_a.py::test_two"), "")] == list(
-        parse_rows(page)
-    )
-    assert [] == faults(parse_rows(page), ["1a"], root)
-
-
-@pytest.mark.parametrize(
-    ("row", "fault"),
-    [
-        ("", "1a: no row"),
-        (GOOD + GOOD, "1a: more than one row"),
-        (GOOD + GOOD.replace("1a", "1z"), "1z: nothing has this mark"),
-        ("| 1a | Local. | | |\n", "1a: no test"),
-        ("| 1a | Local. |\n", "1a: no test"),
-        ("| 1a | Local. | tests/unit/test_a.py::test_one | |\n", "1a: no test"),
-        (GOOD.replace("Local.", ""), "1a: says nothing"),
-        (GOOD.replace("test_two", "test_three"), "1a: tests/unit/test_a.py has no test_three"),
-        (GOOD.replace("test_two", "test_inner"), "1a: tests/unit/test_a.py has no test_inner"),
-        (GOOD.replace("test_two", "test_value"), "1a: tests/unit/test_a.py has no test_value"),
-        (GOOD.replace("test_two", "helper"), "1a: tests/unit/test_a.py has no helper"),
-        (GOOD.replace("test_a.py::test_two", "test_b.py::test_two"), "1a: there is no tests/unit/test_b.py"),
-        (GOOD.replace("tests/unit/test_a.py::test_two", "soon"), "1a: soon names no test"),
-        (GOOD.replace("tests/unit/test_a.py::test_two", "b.py::test_b"), "1a: b.py::test_b names no test"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_table_is_found(row: str, fault: str, root: Path) -> None:
-    assert [fault] == faults(parse_rows(HEAD + row), ["1a"], root)
-
-
-def test_a_row_with_too_many_cells_is_refused() -> None:
-    with pytest.raises(AssertionError, match="the row 1a has 5 cells"):
-        list(parse_rows(HEAD + "| 1a | This | that | `t` | |\n"))

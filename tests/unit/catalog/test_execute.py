@@ -75,11 +75,6 @@ async def test_lifetime_counts_from_now_and_altering_brings_an_expired_route_bac
 @pytest.mark.parametrize(
     ("statement", "number"),
     [
-        (f"CREATE ROUTE AutoCreatedLocal WITH ADDRESS = '{FAR}'", 2714),
-        (f"ALTER ROUTE nix WITH ADDRESS = '{FAR}'", 15151),
-        ("DROP ROUTE nix", 15151),
-        ("CREATE ROUTE r WITH ADDRESS = 'nonsense'", 9744),
-        ("ALTER ROUTE AutoCreatedLocal WITH MIRROR_ADDRESS = 'tcp://a:1'", 9743),
         ("ALTER QUEUE nix WITH STATUS = ON", 15151),
         ("DROP QUEUE nix", 15151),
         ("CREATE QUEUE Taken", 2714),

@@ -33,20 +33,16 @@ FULL = RouteProperties(
 BY_NAME = RouteProperties(service_name="//shop/Orders", address="tcp://east:4022")
 LAST_RESORT = RouteProperties(address="tcp://east:4022")
 
+# One for each clause of each rule; more are tried with statements: tests/support/route_errors.py.
 BROKEN: list[tuple[int, str, RouteProperties]] = [
     (102, "ADDRESS", RouteProperties(service_name="s")),
     (1080, "WEIGHT", replace(BY_NAME, weight=0)),
-    (1080, "WEIGHT", replace(BY_NAME, weight=-1)),
     (1080, "WEIGHT", replace(BY_NAME, weight=1001)),
     (8412, "SERVICE_NAME", replace(BY_NAME, service_name="€" * 171)),
     (8412, "SERVICE_NAME", replace(BY_NAME, service_name="\ud800")),
-    (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance="DatabaseB")),
     (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance=GUID[:-1])),
-    (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance=GUID + "1")),
-    (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance=GUID.replace("-", ""))),
     (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance="{" + GUID)),
     (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance=GUID + "}")),
-    (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance=" " + GUID)),
     (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance="x" * 256)),
     (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance="00000000-0000-0000-0000-000000000000")),
     (8413, "BROKER_INSTANCE", replace(BY_NAME, broker_instance=GUID, service_name=BROKER_CONFIGURATION)),
@@ -57,25 +53,15 @@ BROKEN: list[tuple[int, str, RouteProperties]] = [
     (9660, "SERVICE_NAME", replace(FULL, service_name="s" * 257)),
     (9660, "BROKER_INSTANCE", replace(FULL, broker_instance="s" * 257)),
     (9660, "ADDRESS", replace(FULL, address="tcp://" + "a." * 126)),
-    (9660, "MIRROR_ADDRESS", replace(FULL, mirror_address="tcp://" + "a." * 126)),
     (9661, "MIRROR_ADDRESS", replace(BY_NAME, mirror_address="tcp://west")),
-    (9661, "MIRROR_ADDRESS", replace(LAST_RESORT, mirror_address="tcp://west")),
-    (9662, "BROKER_INSTANCE", replace(LAST_RESORT, broker_instance=GUID)),
-    (9662, "BROKER_INSTANCE", RouteProperties(broker_instance=GUID, address="TRANSPORT")),
     (9662, "BROKER_INSTANCE", replace(FULL, service_name=None)),
     (9743, "ADDRESS", replace(FULL, address="LOCAL")),
-    (9743, "ADDRESS", RouteProperties(address="transport", mirror_address="tcp://west")),
-    (9743, "MIRROR_ADDRESS", replace(FULL, mirror_address="LOCAL")),
     (9743, "MIRROR_ADDRESS", replace(FULL, mirror_address="transport")),
     (9744, "ADDRESS", replace(FULL, address="east:4022")),
-    (9744, "ADDRESS", replace(FULL, address="tcp://east:0")),
     (9744, "MIRROR_ADDRESS", replace(FULL, mirror_address="http://west")),
     (9745, "ADDRESS", replace(BY_NAME, address="TRANSPORT")),
-    (9745, "ADDRESS", replace(BY_NAME, address="transport", broker_instance=GUID)),
     (9746, "LIFETIME", replace(BY_NAME, lifetime=0)),
-    (9746, "LIFETIME", replace(BY_NAME, lifetime=-1)),
     (9746, "LIFETIME", replace(BY_NAME, lifetime=2**31)),
-    (9747, "MIRROR_ADDRESS", replace(FULL, mirror_address=FULL.address)),
     (9747, "MIRROR_ADDRESS", replace(FULL, mirror_address="tcp://EAST.example:4022")),
 ]
 
@@ -123,6 +109,7 @@ def test_legal_properties_make_a_route(properties: RouteProperties) -> None:
     assert (properties.weight or 1) == route.weight
     assert properties.address == route.address_text
     assert properties.mirror_address == route.mirror_address_text
+    assert (route.address == TRANSPORT) == (properties.address == "TRANSPORT")
     assert route.lifetime is None
 
 
@@ -182,6 +169,12 @@ def test_alter_changes_only_what_it_names(change: RouteProperties, changed: dict
     assert replace(before, **changed) == after  # names and values belong together
 
 
+def test_alter_of_a_route_without_broker_instance_leaves_it_without() -> None:
+    route = create_route("r", BY_NAME, now=NOW)
+
+    assert alter_route(route, RouteProperties(weight=2), now=NOW) == replace(route, weight=2)
+
+
 @pytest.mark.parametrize(
     ("number", "before", "change"),
     [
@@ -206,12 +199,6 @@ def test_alter_is_refused_when_the_merged_route_breaks_a_rule(
     assert number == caught.value.number
 
 
-def test_alter_of_a_route_without_broker_instance_leaves_it_without() -> None:
-    route = create_route("r", BY_NAME, now=NOW)
-
-    assert alter_route(route, RouteProperties(weight=2), now=NOW) == replace(route, weight=2)
-
-
 @pytest.mark.parametrize(("offset", "expected"), [(-1, True), (0, False), (1, False)])
 def test_route_is_live_before_its_expiry_only(offset: int, expected: bool) -> None:  # noqa: FBT001
     route = create_route("r", replace(BY_NAME, lifetime=60), now=NOW)
@@ -219,11 +206,10 @@ def test_route_is_live_before_its_expiry_only(offset: int, expected: bool) -> No
     assert expected is route.is_live(NOW + timedelta(seconds=60 + offset))
 
 
-def test_route_without_lifetime_is_always_live_and_alter_revives_an_expired_one() -> None:
+def test_alter_revives_an_expired_route() -> None:
     later = NOW + timedelta(days=400)
     expired = create_route("r", replace(BY_NAME, lifetime=1), now=NOW)
 
-    assert create_route("r", BY_NAME, now=NOW).is_live(later)
     assert not expired.is_live(later)
     assert alter_route(expired, RouteProperties(lifetime=1), now=later).is_live(later)
 
@@ -258,7 +244,3 @@ def test_auto_created_local_is_a_last_resort_that_never_expires() -> None:
     expected = (None, None, LOCAL, None)
     assert expected == AUTO_CREATED_LOCAL.identity
     assert AUTO_CREATED_LOCAL.is_live(NOW)
-
-
-def test_transport_stands_alone() -> None:
-    assert check_route("r", RouteProperties(address="TRANSPORT")).address == TRANSPORT
