@@ -38,7 +38,6 @@ from broker.config.load import in_force
 from broker.config.settings import Settings
 from broker.config.values import parse_listen
 from broker.errors import SettingError, StoreUnavailableError
-from broker.store.sqlite import file_identity as fence
 from broker.store.sqlite.administration import new_broker
 from broker.store.sqlite.database import broker_instance, lock_path, lock_store, open_store
 from broker.store.sqlite.file_identity import RECORD
@@ -148,17 +147,6 @@ def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
     assert [caught.value] == file_errors(settings)
 
 
-def test_a_copied_msdb_is_refused_at_the_state_directory(settings: Settings, stack: ExitStack) -> None:
-    used(settings)
-    with closing(sqlite3.connect(path_of(settings, "msdb"))) as db, db:
-        db.execute("UPDATE broker_database SET file_number = 1")
-
-    with pytest.raises(SettingError, match="broker database keep msdb") as caught:
-        take(settings, "msdb", stack)
-
-    assert "instance.state_dir" == caught.value.key
-
-
 def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Path) -> None:
     assert [] == file_errors(settings)
 
@@ -176,35 +164,56 @@ def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Pa
     assert [] == file_errors(settings)
 
 
-def test_a_newer_file_is_an_error(settings: Settings) -> None:
-    with closing(sqlite3.connect(used(settings))) as db, db:
-        db.execute("UPDATE broker_database SET schema_version = schema_version + 1")
+def changed(name: str, sql: str) -> Callable[[Settings], None]:
+    """Change the file of a database."""
 
-    (error,) = file_errors(settings)
+    def change(settings: Settings) -> None:
+        with closing(sqlite3.connect(path_of(settings, name))) as db, db:
+            db.execute(sql)
 
-    assert f"its schema has version {SCHEMA_VERSION + 1}, this release knows {SCHEMA_VERSION}" in error.problem
-    assert "databases.orders.path" == error.key
+    return change
 
 
-def test_a_file_with_two_names_is_an_error_and_is_not_taken(
-    settings: Settings, stack: ExitStack, tmp_path: Path
+def log_alone(settings: Settings) -> None:
+    path_of(settings, "orders").rename(Path(f"{path_of(settings, 'orders')}-wal"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "key", "problem"),
+    [
+        (changed("msdb", "UPDATE broker_database SET file_number = 1"), "instance.state_dir", "the file is a copy"),
+        (
+            changed("orders", "UPDATE broker_database SET schema_version = schema_version + 1"),
+            "databases.orders.path",
+            f"its schema has version {SCHEMA_VERSION + 1}, this release knows {SCHEMA_VERSION}",
+        ),
+        (
+            lambda settings: Path(f"{path_of(settings, 'orders')}.other").hardlink_to(path_of(settings, "orders")),
+            "databases.orders.path",
+            "2 names (hard links)",
+        ),
+        (
+            lambda settings: (settings.instance.state_dir / RECORD).write_text("{"),
+            "instance.state_dir",
+            "it does not hold what was written into it",
+        ),
+        (log_alone, "databases.orders.path", "the two belong together"),
+    ],
+    ids=["copy of msdb", "newer", "two names", "record", "log alone"],
+)
+def test_what_is_wrong_with_a_file_is_an_error_and_keeps_it_from_being_taken(
+    settings: Settings, stack: ExitStack, spoil: Callable[[Settings], object], key: str, problem: str
 ) -> None:
-    (tmp_path / "other.db").hardlink_to(used(settings))
-
-    (error,) = file_errors(settings)
-
-    assert "2 names (hard links)" in str(error)
-    assert "databases.orders" in str(error)
-    with pytest.raises(StoreUnavailableError, match="hard links"):
-        take(settings, "orders", stack)
-
-
-def test_a_damaged_record_is_an_error(settings: Settings) -> None:
     used(settings)
-    (settings.instance.state_dir / fence.RECORD).write_text("{")
+    spoil(settings)
+    name = "msdb" if key == "instance.state_dir" else "orders"
 
-    assert {"instance.state_dir"} == {error.key for error in file_errors(settings)}
-    assert all("it does not hold what was written into it" in error.problem for error in file_errors(settings))
+    errors = file_errors(settings)
+    with pytest.raises((SettingError, StoreUnavailableError)):
+        take(settings, name, stack)
+
+    assert {key} == {error.key for error in errors}
+    assert all(problem in str(error) for error in errors)
     assert [] == file_warnings(settings)
 
 
@@ -359,7 +368,7 @@ def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
     assert before == files(tmp_path)
     assert (not told) == bool(file_errors(settings))
     role_path(path).unlink(missing_ok=True)
-    (settings.instance.state_dir / fence.RECORD).unlink()
+    (settings.instance.state_dir / RECORD).unlink()
     assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
 
 
@@ -377,21 +386,6 @@ def test_a_file_in_which_an_application_alone_has_begun_anew_is_left_as_it_is(
         take(settings, "orders", stack, least_epoch=0)
 
     assert before == path.read_bytes()
-
-
-@pytest.mark.parametrize("least_epoch", [None, 0])
-def test_a_log_without_its_file_is_refused_whether_the_database_is_mirrored_or_not(
-    settings: Settings, stack: ExitStack, tmp_path: Path, least_epoch: int | None
-) -> None:
-    make_directory(settings.instance.state_dir)
-    path = path_of(settings, "orders")
-    path.with_name("orders.db-wal").touch()
-
-    with pytest.raises(StoreUnavailableError, match="the two belong together"):
-        take(settings, "orders", stack, least_epoch=least_epoch)
-
-    assert not path.exists()
-    assert ["databases.orders.path"] == [error.key for error in file_errors(settings)]
 
 
 @pytest.mark.parametrize("is_beside", [True, False])

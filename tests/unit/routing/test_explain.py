@@ -112,75 +112,45 @@ def test_guids_addresses_and_databases_are_told_as_people_read_them() -> None:
 MIRRORED = to("tcp://far", "S", ELSEWHERE, mirror="partner")
 PAIR = MIRRORED.pair
 assert PAIR is not None
-SENTENCES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
-    "forwarded": ({"routes": [to("tcp://far", "S")]}, Outcome.FORWARDED, "forwarded to tcp://far:4022 by route far"),
-    "delivered": (
-        {"routes": [to("LOCAL")], "billing": ["S"]},
-        Outcome.DELIVERED,
-        "delivered here, to the database billing by route LOCAL",
-    ),
-    "implicit": (
-        {"instance": BILLING, "billing": ["S"]},
-        Outcome.DELIVERED,
-        "delivered here, to the database billing",
-    ),
-    "reply": (
-        {"instance": BILLING, "incoming": True, "from_target": True, "billing": ["S"]},
-        Outcome.DELIVERED,
-        "delivered here, to the database billing",
-    ),
+BILLED = "delivered here, to the database billing"
+ABSENT = "; it has no service 'S' and answers with the error -8490"
+AGAIN = "matched again after 10 s and whenever routes or services change"
+SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
+    "forwarded": ({"routes": [to("tcp://far", "S")]}, "forwarded to tcp://far:4022 by route far"),
+    "delivered": ({"routes": [to("LOCAL")], "billing": ["S"]}, f"{BILLED} by route LOCAL"),
+    "implicit": ({"instance": BILLING, "billing": ["S"]}, BILLED),
+    "reply": ({"instance": BILLING, "incoming": True, "from_target": True, "billing": ["S"]}, BILLED),
     "absent in the database that it names": (
         {"routes": [to("LOCAL")], "instance": BILLING},
-        Outcome.DELIVERED,
-        (
-            "delivered here, to the database billing by route LOCAL;"
-            " it has no service 'S' and answers with the error -8490"
-        ),
+        f"{BILLED} by route LOCAL{ABSENT}",
     ),
     "absent in the database that the route names": (
         {"routes": [to("LOCAL", "S", BILLING)]},
-        Outcome.DELIVERED,
-        (
-            "delivered here, to the database billing by route LOCAL;"
-            " it has no service 'S' and answers with the error -8490"
-        ),
+        f"{BILLED} by route LOCAL{ABSENT}",
     ),
     "absent, reply": (
         {"instance": BILLING, "incoming": True, "from_target": True},
-        Outcome.DELIVERED,
-        "delivered here, to the database billing; it has no service 'S' and drops it",
+        f"{BILLED}; it has no service 'S' and drops it",
     ),
-    "held": (
-        {"routes": [MIRRORED], "instance": ELSEWHERE},
-        Outcome.HELD,
-        "held by route far: principal unknown (9794)",
-    ),
-    "delayed": (
-        {},
-        Outcome.DELAYED,
-        "delayed: no route (9798); matched again after 10 s and whenever routes or services change",
-    ),
+    "held": ({"routes": [MIRRORED], "instance": ELSEWHERE}, "held by route far: principal unknown (9794)"),
+    "delayed": ({}, f"delayed: no route (9798); {AGAIN}"),
     "asking": (
         {"routes": [to("tcp://far", BROKER_CONFIGURATION)]},
-        Outcome.DELAYED,
-        (
-            "delayed by route far: asking for route (9770);"
-            " matched again after 10 s and whenever routes or services change"
-        ),
+        f"delayed by route far: asking for route (9770); {AGAIN}",
     ),
     "dropped": (
         {"msdb": [to("tcp://far")], "incoming": True, "forwarding": False},
-        Outcome.DROPPED,
         "dropped by route far: forwarding disabled (9792); the sender keeps the message and sends it again",
     ),
 }
 
 
-@pytest.mark.parametrize(("question", "outcome", "sentence"), SENTENCES.values(), ids=SENTENCES)
-def test_the_decision_in_one_sentence(question: dict[str, Any], outcome: Outcome, sentence: str) -> None:
+@pytest.mark.parametrize(("question", "sentence"), SENTENCES.values(), ids=SENTENCES)
+def test_the_decision_in_one_sentence(question: dict[str, Any], sentence: str) -> None:
     explanation = tell(**question)
 
-    assert (outcome, sentence) == (explanation.outcome, explanation.sentence)
+    assert sentence == explanation.sentence
+    assert sentence.startswith(explanation.outcome)
     assert explanation.is_service_there == ("no service" not in sentence)
 
 
