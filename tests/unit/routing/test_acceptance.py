@@ -333,6 +333,7 @@ def test_an_own_address_counts_as_connected() -> None:
     instance = Instance(routes, msdb=[], health_of=lambda _: AddressHealth.SUPPRESSED)
 
     assert [NO_ROUTE] * 64 == instance.spread(begun("S"))
+    assert instance.decide(begun("S")).is_by_conversation  # either pass has a say
 
 
 @pytest.mark.parametrize(

@@ -313,11 +313,14 @@ def test_expired_route_to_the_configuration_service_is_not_asked() -> None:
     assert _match([ask], _facts(instance=NORTH)).step == 7
 
 
-def test_lower_guid_wins_a_tie() -> None:
+def test_lower_guid_wins_a_tie_and_so_does_the_lower_address() -> None:
     with mock.patch.object(module, "score", return_value=1.0):
         picked = pick_instance(DIALOG, {WEST.bytes: 1, EAST.bytes: 1})
+        choice = choose([TO_TWO, TO_ONE, Route("to three", THREE)], NOTHING_HERE, _facts(), _untried)
 
     assert EAST.bytes == picked
+    assert choice is not None
+    assert [ONE, THREE, TWO] == [candidate.address for candidate in choice.candidates]
 
 
 def test_score_is_the_documented_formula() -> None:

@@ -289,6 +289,15 @@ def test_answers_and_their_times_are_shown() -> None:
     assert S.OPERATIONAL is route.state
 
 
+def test_an_answer_at_the_instant_of_the_question_counts() -> None:
+    route = used(1.0)
+
+    route.on_reply(A, "principal", 5, 1.0)
+    route.on_reply(B, "mirror", 5, 1.0)
+
+    assert S.OPERATIONAL is route.state
+
+
 def test_problem_is_shown_until_the_next_answer() -> None:
     route = settled()
 
@@ -474,6 +483,7 @@ def test_a_word_that_comes_late_says_nothing(word: RoleAnswer) -> None:
     act = mirror.on_word(word, 5.0, 15.1)
 
     assert (Act.STAY, word.problem or LATE) == (act, mirror.problem)
+    assert not mirror.is_late(5.0, 15.0)
 
 
 def test_a_problem_stays_until_a_word_that_counts() -> None:
