@@ -253,26 +253,14 @@ def test_two_databases_of_one_broker_instance_are_not_served(stopped: Daemon) ->
 # --- a script that fails in its middle --------------------------------------------------------------------------
 
 GOOD = "CREATE ROUTE good{0} WITH SERVICE_NAME = '//shop/Good{0}', ADDRESS = 'tcp://far:4022';\n"
-ONE, TWO, THREE = (GOOD.format(number) for number in (1, 2, 3))
+ONE, TWO = (GOOD.format(number) for number in (1, 2))
 BAD = "CREATE ROUTE bad WITH ADDRESS = «'nonsense'»;\n"
-QUEUE, SERVICE = "CREATE QUEUE q;\n", "CREATE SERVICE s ON QUEUE q;\n"
-ORDERS, BILLING = "USE orders;\n", "USE billing;\n"
 HALF_DONE = {
-    "the middle of one database": f"{ONE}DROP ROUTE AutoCreatedLocal;\n{BAD}{TWO}",
-    "the second of two databases": f"{ORDERS}{ONE}{QUEUE}{SERVICE}{BILLING}{QUEUE}{BAD}",
-    "there and back again": (
-        f"{ORDERS}{QUEUE}{BILLING}{QUEUE}USE msdb;\n{ONE}{ORDERS}{SERVICE}{BILLING}CREATE SERVICE «s» ON QUEUE p;\n"
-    ),
-    "a database that is not here": f"{ONE}{ORDERS}DROP ROUTE AutoCreatedLocal;\nUSE «nowhere»;\n",
-    "a syntax error behind what is good": f"{ORDERS}{ONE}{BILLING}{ONE}DROP «ROT» r;",
-    "a name that is not closed": f"{BILLING}{ONE}DROP ROUTE good1;\n{ORDERS}DROP ROUTE «[»AutoCreatedLocal",
-    "the second of several batches": f"{ONE}GO\n{TWO}{BAD}GO\n{THREE}GO\n",
+    "the second of two databases": f"USE orders;\n{ONE}CREATE QUEUE q;\nUSE billing;\nCREATE QUEUE q;\n{BAD}",
+    "a name that is not closed": f"USE billing;\n{ONE}DROP ROUTE good1;\nUSE orders;\nDROP ROUTE «[»AutoCreatedLocal",
     "the last of several batches": f"USE orders\nGO\n{ONE}GO\nUSE billing\nGO\n{TWO}GO\n{BAD}GO",
-    "what was made and dropped again": f"{ONE}DROP ROUTE good1;\nALTER ROUTE «good1» WITH LIFETIME = 1;\n",
-    "what the script itself has made": f"{ONE}{ORDERS}{ONE}USE msdb;\nCREATE ROUTE «good1» WITH ADDRESS = 'LOCAL';",
-    "the last of 10,000": "".join(map(GOOD.format, range(9_999))) + BAD,
     "the last of 10,000, database by turns": (
-        "".join((ORDERS if number % 2 else BILLING) + GOOD.format(number) for number in range(9_999)) + BAD
+        "".join(f"USE {('orders', 'billing')[n % 2]};\n{GOOD.format(n)}" for n in range(9_999)) + BAD
     ),
 }
 
@@ -320,7 +308,6 @@ HUGE = HUGE_MB * 2**20
 SLACK = 16 * 2**20  # what a process takes anyway when it first has something to do
 UNENDING = {
     "a comment": Case(113, "DROP ROUTE AutoCreatedLocal;\n«/*»"),
-    "a text": Case(105, "DROP ROUTE AutoCreatedLocal;\nCREATE ROUTE r WITH ADDRESS = «'»"),
     "a name": Case(105, "DROP ROUTE AutoCreatedLocal;\nDROP ROUTE «[»"),
     "a statement": Case(102, "DROP ROUTE AutoCreatedLocal;\n«C»REATE ROUTE r WITH "),
 }
@@ -389,7 +376,7 @@ def test_what_never_ends_is_told_at_its_beginning(alone: Daemon, own_port: int, 
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("end", "number"), [("''", 102), ("[]", 103), ('""', 103), ("xx", 103), ("99", 102)])
+@pytest.mark.parametrize(("end", "number"), [("''", 102), ("[]", 103), ("99", 102)])
 def test_a_huge_word_is_refused_where_it_stands(alone: Daemon, own_port: int, end: str, number: int) -> None:
     peak = peak_bytes(alone)
     huge = end[0] + "9" * HUGE + end[1]
