@@ -49,7 +49,7 @@ class _Nowhere:
     def send(self, data: Buffer) -> int:
         return len(data)
 
-    def finish(self, rest: Buffer) -> None:
+    def keep_rest(self, rest: Buffer) -> None:
         raise AssertionError(f"{len(rest)} bytes were not taken")
 
 

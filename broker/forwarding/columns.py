@@ -58,13 +58,13 @@ class Columns(NamedTuple):
 @dataclass(slots=True)
 class Legend:
     """
-    What the numbers in records mean.
+    The meaning of the numbers in records.
 
     Attributes:
-        endings: int32, for each number of an ending: outcome of what is from here, outcome of what is not, reason,
-            code, route, route_table (of what is not from here), adjacent_out; `NOTHING` where there is none.
+        endings: int32, for each number of an ending: outcome of frames from here, outcome of others, reason, code,
+            route, route_table (of frames not from here), adjacent_out; `NOTHING` where there is none.
         entered: int64 microseconds since 1970, for each arrival; likewise `adjacent_in`, `flags`, and `table`, the
-            route_table of what is from here.
+            route_table of frames from here.
         offset: Seconds from monotonic to UTC.
     """
 

@@ -95,7 +95,7 @@ class Outlet(Protocol):
     def send(self, data: Buffer) -> int:
         """Send whole frames; returns the bytes accepted at once. Copies nothing, keeps nothing."""
 
-    def finish(self, rest: Buffer) -> None:
+    def keep_rest(self, rest: Buffer) -> None:
         """Keep the end of a frame that `send` cut; it leaves before anything else."""
 
 

@@ -282,7 +282,7 @@ class Outbox:
         if outlet is None:
             return
         try:
-            outlet.finish(rest)
+            outlet.keep_rest(rest)
         except Exception as error:  # noqa: BLE001 - as in `_send`
             self._break(outlet, error)
 

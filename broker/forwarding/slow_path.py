@@ -40,7 +40,7 @@ DropWay = Callable[[Disposition, int], ForwardingEntry]
 
 class SlowPath(ABC):
     """
-    What every kernel does and has.
+    The part that all kernels share.
 
     Args:
         max_frame: Bytes, as this instance announced.

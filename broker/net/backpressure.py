@@ -81,8 +81,8 @@ class Backpressure:
         if history.is_resting(now):
             return
         pool = outbox.share.pool
-        payer = pool.quotas.get(origin)
-        for bound in (outbox.share, pool) if payer is None else (outbox.share, pool, payer):
+        quota = pool.quotas.get(origin)
+        for bound in (outbox.share, pool) if quota is None else (outbox.share, pool, quota):
             stall = self._stalls.get(bound)
             if not is_tight(bound, 0 if stall is None else len(stall.waiting)):
                 continue

@@ -194,7 +194,7 @@ class Handshaker:
             if security.accepts(link.transport.chain):
                 continue
             if link.transport.cipher:
-                problem = "your certificate is not trusted any more: have it added to peers, or its CA to trust"
+                problem = "your certificate is no longer trusted: have it added to peers, or its CA to trust"
                 link.fail(TlsRefusedError(problem))
             elif security.encryption is Encryption.REQUIRED:
                 link.fail(TlsRefusedError("this endpoint asks for a certificate from now on: set encryption"))

@@ -357,7 +357,7 @@ class Link:
             self._block()
         return sent
 
-    def finish(self, rest: Buffer) -> None:
+    def keep_rest(self, rest: Buffer) -> None:
         """Keep the end of the frame that `send` cut; it leaves before anything else."""
         self._unsent = memoryview(bytes(rest))
 

@@ -46,7 +46,7 @@ AT_ONCE = 8  # log lines of one pair at once: two failovers; a partner may claim
 PAUSE_SECONDS = 1.0  # after which each is allowed again
 REFUSALS = frozenset({Disposition.DATABASE_IS_MIRROR.number, Disposition.INSTANCE_NOT_HERE.number})
 CHECK_SECONDS = 0.2  # between two questions to a principal at whose address frames are refused
-THIS_INSTANCE = "this very instance"
+THIS_INSTANCE = "this instance"
 
 log = structlog.get_logger(__name__)
 

@@ -390,7 +390,7 @@ class Peers:
                 self.table.histories[dialled].is_dialling = False
             else:
                 self.forwarder.add_own_addresses({dialled}, now)
-        link.close("the address leads to this very instance")
+        link.close("the address leads to this instance")
 
     def _check_own(self, now: float) -> None:
         """Dial each address that leads here again after a minute, and forget those that no longer do."""

@@ -98,11 +98,11 @@ class Meter:
     A meter of what one peer sends, on all its connections.
 
     Attributes:
-        payer: The peer's part of the pool, None where that has no limit.
+        pool_quota: The peer's part of the pool, None where that has no limit.
         free_at: Loop time from which a new meter would not allow more than this one.
     """
 
-    def __init__(self, limits: PeerLimits, payer: PoolQuota | None, pauses: Counter[str]) -> None:
+    def __init__(self, limits: PeerLimits, quota: PoolQuota | None, pauses: Counter[str]) -> None:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         rates = {"bytes_per_second": limits.bytes_per_second, "messages_per_second": limits.messages_per_second}
@@ -110,18 +110,18 @@ class Meter:
         self._pauses = pauses
         self._counted: dict[MeteredLink, tuple[int, int]] = {}  # bytes and messages that are paid
         self._paused: dict[MeteredLink, str] = {}
-        self.payer = payer
+        self.pool_quota = quota
         self.free_at = now
 
     def __len__(self) -> int:
         return len(self._counted)
 
-    def apply(self, limits: PeerLimits, payer: PoolQuota | None) -> None:
+    def apply(self, limits: PeerLimits, quota: PoolQuota | None) -> None:
         """Use these limits from now on; a debt stays, and is paid at the new rate."""
         for limit, bucket in self._buckets.items():
             bucket.rate = getattr(limits, limit)
             bucket.burst = bucket.rate * BURST_SECONDS
-        self.payer = payer
+        self.pool_quota = quota
 
     def add(self, link: MeteredLink) -> None:
         """Measure one more connection; what it brought before is free."""
@@ -176,12 +176,12 @@ class Meters:
         name = self._names[link] = link.peer_id
         meter = self._meters.get(name)
         if meter is None:
-            payer = PoolQuota(pool, self._limits.pool_share) if self._limits.pool_share else None
-            meter = self._meters[name] = Meter(self._limits, payer, self.pauses)
+            quota = PoolQuota(pool, self._limits.pool_share) if self._limits.pool_share else None
+            meter = self._meters[name] = Meter(self._limits, quota, self.pauses)
         meter.add(link)
         link.meter = meter
-        if meter.payer is not None:
-            pool.quotas[link] = meter.payer
+        if meter.pool_quota is not None:
+            pool.quotas[link] = meter.pool_quota
 
     def apply(self, limits: PeerLimits, links: Iterable[MeteredLink], pool: Pool) -> None:
         """Use these limits from now on, for these connections too; what a peer holds of the pool stays its own."""
@@ -190,18 +190,18 @@ class Meters:
             for link in list(links):
                 (self.add if limits.are_metered else self.remove)(link, pool)
         for meter in self._meters.values():
-            payer = meter.payer
-            if payer is None and limits.pool_share:
-                payer = PoolQuota(pool, limits.pool_share)
-            elif payer is not None:
-                payer.percent = limits.pool_share
-            meter.apply(limits, payer if limits.pool_share else None)
+            quota = meter.pool_quota
+            if quota is None and limits.pool_share:
+                quota = PoolQuota(pool, limits.pool_share)
+            elif quota is not None:
+                quota.percent = limits.pool_share
+            meter.apply(limits, quota if limits.pool_share else None)
         for link, name in self._names.items():
-            payer = self._meters[name].payer
-            if payer is None:
+            quota = self._meters[name].pool_quota
+            if quota is None:
                 pool.quotas.pop(link, None)
             else:
-                pool.quotas[link] = payer
+                pool.quotas[link] = quota
 
     def remove(self, link: MeteredLink, pool: Pool) -> None:
         """A connection is closed; what its frames take of the pool is still charged to its peer."""
@@ -215,9 +215,9 @@ class Meters:
     def prune(self, now: float) -> None:
         """Forget peers that have gone, owe nothing and have nothing in the pool."""
         for name, meter in list(self._meters.items()):
-            if meter.payer is not None:
-                forget_feeders(meter.payer, now)
-            if not meter and now >= meter.free_at and (meter.payer is None or not meter.payer.used_bytes):
+            if meter.pool_quota is not None:
+                forget_feeders(meter.pool_quota, now)
+            if not meter and now >= meter.free_at and (meter.pool_quota is None or not meter.pool_quota.used_bytes):
                 del self._meters[name]
 
 
@@ -266,7 +266,7 @@ class Permissions:
         """The warning that no peer may connect, and what to do about it; empty while a peer may."""
         if self.grants.is_open(Permission.CONNECT) or self.grants.has_granted(Permission.CONNECT):
             return ""
-        return "nobody may connect: no GRANT CONNECT in msdb; see broker check"
+        return "no peer may connect: no GRANT CONNECT in msdb; see broker check"
 
     def permit_of(self, identity: Identity | None) -> Permit:
         """Return the permit of a peer that has proved this identity."""

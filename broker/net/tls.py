@@ -133,7 +133,7 @@ class Security:
                     "trusted as a peer's own certificate and not as a CA: if it is a CA, make it with CA:TRUE and "
                     "keyCertSign, and name it in trust and not in peers"
                 )
-        return "the peer's certificate is not trusted any more: name it in peers, or its CA in trust"
+        return "the peer's certificate is no longer trusted: name it in peers, or its CA in trust"
 
 
 NO_SECURITY = Security()
@@ -285,7 +285,7 @@ def load_trust(
     every = [one for files in found for some in files.values() for one in some]
     if not every:
         hint = "name at least one file with the CA of the peers, or with their certificates"
-        raise CertificateUnusableError("trust", "trust", "nobody is trusted, so nobody could connect", hint)
+        raise CertificateUnusableError("trust", "trust", "no certificate is trusted, so no peer could connect", hint)
     now = datetime.now(UTC)
     if all(one.not_valid_after_utc <= now for one in every):
         hint = f"name certificates that are valid, or {_set_clock(now)}"

@@ -458,7 +458,7 @@ async def test_removed_ca_ends_open_links_tells_them_and_lets_nobody_in_again(si
         far.peers.handshaker.secure(sides.of(pair, sides.ca), far.peers.links.values())
         await until(lambda: left.peers.table.problem_of(far.address))
 
-        assert "your certificate is not trusted any more" in left.peers.table.problem_of(far.address)
+        assert "your certificate is no longer trusted" in left.peers.table.problem_of(far.address)
         assert AddressHealth.CONNECTED is near.peers.table.health_of(far.address)
         await until(lambda: ["LOGGED_IN"] == far.states())
         left.peers.request_link(far.address)
@@ -487,7 +487,7 @@ async def test_handshake_that_began_before_trust_was_taken_away_does_not_get_in(
         await until(lambda: far.peers.protocol_errors["TlsRefusedError"])
 
         assert [] == far.states()
-    assert "the peer's certificate is not trusted any more" in reasons(logs)
+    assert "the peer's certificate is no longer trusted" in reasons(logs)
 
 
 # --- back-pressure ---

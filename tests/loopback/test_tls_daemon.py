@@ -84,7 +84,7 @@ def test_neighbour_needs_a_grant_to_connect_and_another_to_send_and_is_told_whic
     send(orders, "x")
 
     wait_status(orders, "CN=orders may not connect: no GRANT CONNECT ON ENDPOINT::[gateway] TO [CN=orders] or public")
-    assert any("nobody may connect" in warning for warning in gateway.status()["transport"]["warnings"])
+    assert any("no peer may connect" in warning for warning in gateway.status()["transport"]["warnings"])
     gateway.query("GRANT CONNECT ON ENDPOINT::gateway TO orders", "msdb")
     wait_status(orders, "not permitted: no GRANT SEND ON SERVICE::[//shop/Billing] TO [CN=orders] or public (11215)")
     [row] = gateway.query("SELECT * FROM sys.dm_broker_dispositions WHERE disposition = 'not permitted'")

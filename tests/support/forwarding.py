@@ -87,7 +87,7 @@ class Wire:
         self.written += bytes(data[:sent])
         return sent
 
-    def finish(self, rest: Buffer) -> None:
+    def keep_rest(self, rest: Buffer) -> None:
         assert not self.rest
         self.rest = bytes(rest)
 

@@ -94,7 +94,7 @@ class Wire:
             self._network.loop.call_later(0.001, self._drain)
         return taken
 
-    def finish(self, rest: Buffer) -> None:
+    def keep_rest(self, rest: Buffer) -> None:
         self._carry(self._cut + bytes(rest))
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:

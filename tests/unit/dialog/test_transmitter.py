@@ -315,7 +315,7 @@ class Link:
         self.frames += [bytes(data[start:stop]) for start, stop in frame_bounds(data)]
         return len(data)
 
-    def finish(self, rest: Buffer) -> None:
+    def keep_rest(self, rest: Buffer) -> None:
         raise AssertionError("takes everything at once")
 
     def headers(self) -> list[Header]:

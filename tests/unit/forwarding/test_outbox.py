@@ -334,10 +334,10 @@ class Broken(Wire):
             raise RuntimeError(self.call)
         return super().send(data)
 
-    def finish(self, rest: Buffer) -> None:
-        if self.call == "finish":
+    def keep_rest(self, rest: Buffer) -> None:
+        if self.call == "keep_rest":
             raise RuntimeError(self.call)
-        super().finish(rest)
+        super().keep_rest(rest)
 
 
 @pytest.mark.parametrize("is_holding", [False, True], ids=["at once", "from the queue"])
@@ -366,7 +366,7 @@ def test_link_that_fails_is_given_nothing_more_and_the_frames_wait_for_another(
 def test_link_that_cannot_finish_a_frame_has_failed(make_frame: MakeFrame) -> None:
     station = Station()
     frames = [make_frame(sequence_number=n) for n in range(3)]
-    station.outbox.outlet = broken = Broken("finish", room=len(frames[0]) + 10)
+    station.outbox.outlet = broken = Broken("keep_rest", room=len(frames[0]) + 10)
 
     station.send(*frames, frames=3)
 

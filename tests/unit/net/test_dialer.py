@@ -288,7 +288,7 @@ async def test_few_are_dialled_again_at_one_look_and_those_first_that_rested_lon
     assert set(crowd[3:]) == set(town.begun)
 
 
-@pytest.mark.parametrize("why", ["no route names it", "its route is gone", "it leads to this very instance"])
+@pytest.mark.parametrize("why", ["no route names it", "its route is gone", "it leads to this instance"])
 async def test_failure_of_an_address_that_leads_nowhere_is_forgotten(town: Town, why: str) -> None:
     """It says nothing about what is; a back-off is kept as long as it means anything."""
     (address,) = hosts("named", 1)
@@ -296,7 +296,7 @@ async def test_failure_of_an_address_that_leads_nowhere_is_forgotten(town: Town,
         name(town, address)
     if why == "its route is gone":
         name(town)
-    own = {address} if why == "it leads to this very instance" else set()
+    own = {address} if why == "it leads to this instance" else set()
     rested = fail(town, address)
 
     town.dialling.dial_due(rested + BACKOFF_CAP, own)

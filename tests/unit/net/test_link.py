@@ -403,7 +403,7 @@ async def test_cut_frame_is_finished_before_anything_else(ends: LinkEnds) -> Non
     ends.sock.room = 30
 
     sent = ends.link.send(frames[0])
-    ends.link.finish(memoryview(frames[0])[sent:])
+    ends.link.keep_rest(memoryview(frames[0])[sent:])
     ends.sock.feed(PING)
     assert (30, False, True) == (sent, ends.link.can_send, ends.link.is_blocked)
     for _ in range(20):
@@ -478,7 +478,7 @@ async def test_link_that_failed_while_writing_asks_nobody_for_room(ends: LinkEnd
     ends.go_online()
     ends.sock.room = 0
     ends.link.send(message())
-    ends.link.finish(message())
+    ends.link.keep_rest(message())
     ends.sock.problem = errno.EPIPE
 
     ends.sock.breathe()
@@ -626,7 +626,7 @@ class Taking:
     def send(self, data: Any) -> int:
         return len(data)
 
-    def finish(self, rest: Any) -> None:
+    def keep_rest(self, rest: Any) -> None:
         raise AssertionError("takes everything at once")
 
 
@@ -648,7 +648,7 @@ async def test_last_words_wait_behind_a_cut_frame_for_a_moment(ends: LinkEnds) -
     frame = message()
     ends.sock.room = 10
     ends.link.send(frame)
-    ends.link.finish(frame[10:])
+    ends.link.keep_rest(frame[10:])
 
     ends.sock.feed(b"\xff" * 10)
     assert (["lost"], False) == (ends.told, ends.sock.shut)
@@ -698,7 +698,7 @@ async def test_peer_that_shuts_its_direction_gets_the_rest_of_a_cut_frame(ends: 
     frame = message()
     ends.sock.room = 10
     ends.link.send(frame)
-    ends.link.finish(frame[10:])
+    ends.link.keep_rest(frame[10:])
 
     ends.sock.end()
     assert (["lost"], {}) == (ends.told, ends.loop.readers)

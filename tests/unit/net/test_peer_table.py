@@ -313,6 +313,17 @@ async def test_link_that_ends_leaves_its_addresses_to_others_or_to_none(town: To
     assert [(NORTH, second), (NORTH, "closed by the peer"), (SOUTH, "the peer is draining")] == town.told
 
 
+async def test_link_that_leaves_counts_as_gone_to_the_watcher(town: Town) -> None:
+    link = new_link()
+    town.binder.serve(link, NORTH)
+    town.told.clear()
+
+    link.is_peer_draining = True
+    town.binder.rebind(NORTH, "the peer is draining")
+
+    assert [(NORTH, "the peer is draining")] == town.told
+
+
 # --- who the peers are ---
 
 

@@ -166,8 +166,8 @@ async def test_frames_of_one_peer_take_their_part_of_the_pool_and_not_more(full:
 
     sock.feed(full.frames(20))
 
-    payer = pool.quotas[link]
-    assert pool.used_bytes == payer.used_bytes <= payer.limit_bytes
+    quota = pool.quotas[link]
+    assert pool.used_bytes == quota.used_bytes <= quota.limit_bytes
     assert {Disposition.POOL_LIMIT: 10} == dict(full.near.forwarder.dropped)
     assert (10, 10) == (pool.over_quota, link.frames_rejected)
 
@@ -192,16 +192,16 @@ async def test_what_is_held_is_its_peers_until_it_has_left(full: Source) -> None
     full.near.peers.backpressure._seconds = 0.0
     sock, link = full.come()
     sock.feed(full.frames(10))
-    payer = full.near.forwarder.pool.quotas[link]
+    quota = full.near.forwarder.pool.quotas[link]
     link.close("the test")
     again, link = full.come()
 
     again.feed(full.frames(1))
-    assert payer is full.near.forwarder.pool.quotas[link]
+    assert quota is full.near.forwarder.pool.quotas[link]
     assert 1 == link.frames_rejected
     full.hop.breathe()
 
-    assert 0 == payer.used_bytes
+    assert 0 == quota.used_bytes
 
 
 async def test_limits_that_come_later_or_go_hold_for_who_is_connected(source: Source) -> None:
@@ -279,7 +279,7 @@ def test_endpoint_that_lets_nobody_in_is_worth_a_warning(permissions: Permission
         permissions.grants = known
         warnings.append(permissions.warning)
 
-    assert ["", "nobody may connect: no GRANT CONNECT in msdb; see broker check", "", ""] == warnings
+    assert ["", "no peer may connect: no GRANT CONNECT in msdb; see broker check", "", ""] == warnings
 
 
 # --- principal ---

@@ -169,7 +169,7 @@ ENDED = timedelta(seconds=-1)
         (stored("a", ends=ENDED), "certificate", f"UTC; renew it, or {CLOCK}"),
         (stored("a", begins=DAY / 2), "certificate", f"UTC; {CLOCK}"),
         (lambda at: {"trust": [str(at / "peers/*.pem")]}, "trust", "no such file; name the CA"),
-        (lambda _: {"trust": []}, "trust", "nobody is trusted"),
+        (lambda _: {"trust": []}, "trust", "no certificate is trusted"),
         (lambda at: {"peers": [str(at / "peers/*.pem")]}, "peers", "no such file"),
         (
             stored("old", ends=ENDED, trust=lambda at: [str(at / "old.pem")]),
@@ -263,7 +263,7 @@ def test_peer_that_was_issued_by_another_peer_is_refused_with_both_names(tmp_pat
     told = side.refusal([identify(one.der) for one in (make("forged", by=peer), peer)])
 
     assert "(CN=forged) was issued by CN=peer, which is trusted as a peer's own certificate" in told
-    assert "not trusted any more" in side.refusal([identify(make("gone").der)])
+    assert "no longer trusted" in side.refusal([identify(make("gone").der)])
 
 
 def test_authority_that_is_taken_out_is_none_any_more_beside_a_file_that_cannot_be_read(tmp_path: Path) -> None:
