@@ -25,23 +25,11 @@ import broker
 from examples.demo.topology import Topology, wait_for
 from tests.fuzz.hearing import WrongAnswerError, judge, speak
 from tests.fuzz.spoken import STEADY, Aim, script_of
-from tests.support.identities import issued
+from tests.support.identities import identity_files
 
 SECONDS = 60.0
 AT_ONCE = 8  # conversations
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
-
-
-def identity(directory: Path, name: str, peer: str) -> dict[str, Any]:
-    """Settings of a database that is this one and knows that one."""
-    paths = {"pem": issued(name).certificate_pem, "key": issued(name).key_pem, "peer": issued(peer).certificate_pem}
-    for suffix, data in paths.items():
-        (directory / f"{name}.{suffix}").write_bytes(data)
-    return {
-        "certificate": str(directory / f"{name}.pem"),
-        "private_key": str(directory / f"{name}.key"),
-        "peers": [str(directory / f"{name}.peer")],
-    }
 
 
 class Stage:
@@ -55,10 +43,9 @@ class Stage:
         self.steady = 0
         self._net = net = Topology(directory / "net")
         keys = directory / "keys"
-        keys.mkdir()
         plain = {"encryption": "disabled", "authentication": "none"}
-        billing = {"databases.billing": identity(keys, "billing", "orders"), "endpoint": plain}
-        orders = {"databases.orders": identity(keys, "orders", "billing"), "endpoint": plain}
+        billing = {"databases.billing": identity_files(keys, "billing", "orders"), "endpoint": plain}
+        orders = {"databases.orders": identity_files(keys, "orders", "billing"), "endpoint": plain}
         self.here = net.add("here", forwarding=True, databases=["billing"], settings=billing)
         self.there = net.add("there", databases=["orders"], settings=orders)
         routes = f"CREATE ROUTE Orders WITH SERVICE_NAME = '{ORDERS}', ADDRESS = '{self.there.address}';"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
 
-from broker.errors import FrameMalformedError, PeerError
 from tests.fuzz.door import inputs, targets
 from tests.fuzz.target import CORPUS, KIB, SECONDS_MAX, Target
 
@@ -71,38 +69,6 @@ def test_memory_does_not_grow_with_what_is_refused() -> None:
     after = [once() for _ in range(ROUNDS)][-1]
 
     assert after - before < GROWTH_MAX
-
-
-def fails(_: bytes) -> None:
-    raise KeyError("a bug")
-
-
-def refuses(_: bytes) -> None:
-    raise FrameMalformedError("as documented")
-
-
-@pytest.mark.parametrize(("take", "raises"), [(fails, KeyError), (refuses, None)])
-def test_an_error_that_is_not_documented_is_a_finding(
-    take: Callable[[bytes], None], raises: type[Exception] | None
-) -> None:
-    target = Target("t", take, (PeerError,), list)
-
-    if raises is None:
-        assert "malformed frame: as documented" == target.attempt(b"")
-    else:
-        with pytest.raises(raises):
-            target.attempt(b"")
-
-
-def test_memory_of_an_input_is_measured() -> None:
-    def take(data: bytes) -> None:
-        assert bytearray(len(data) * KIB)
-
-    target = Target("t", take, (), list)
-
-    _, peak = target.measure(bytes(4 * KIB))
-
-    assert peak >= 4 * KIB * KIB
 
 
 def test_folders_of_the_corpus_are_targets() -> None:

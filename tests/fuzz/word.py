@@ -1,4 +1,4 @@
-"""Short texts: names, addresses, amounts, times, subjects, tokens, trace contexts, what is typed at a prompt."""
+"""Short texts: names, addresses, amounts, times, subjects; bodies of own messages; the file of a partner."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from broker.catalog.partner import export, read_partner
-from broker.cli.prompt import is_blank, is_go, is_open, is_secret, is_whole, used_database
-from broker.client.body import context_of, headers_of
 from broker.config.admin_access import parse_holder
 from broker.config.units import parse_duration, parse_size, render_duration, render_size
 from broker.config.values import parse_listen
 from broker.conversation.message_types import error_body, error_parts
 from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
-from broker.errors import PartnerFileError, StatementError
-from broker.observe.tsql import SelectQuery
-from broker.protocol.frame import TRACE_PARENT, maybe_trace_parent
+from broker.errors import PartnerFileError
 from broker.routing.address import parse_address, transport_address
 from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
 from tests.fuzz.target import KIB, Target
@@ -90,18 +86,6 @@ WORDS = [
 ]
 
 
-# --- what a message carries besides its body ---
-
-
-def _trace(data: bytes) -> None:
-    """A `traceparent` is one, or none; the headers of a row are a map of texts."""
-    text = data.decode("utf-8", "replace")
-    found = maybe_trace_parent(text)
-    assert found is None or (len(found.trace_id), len(found.span_id)) == (16, 8)
-    context_of({TRACE_PARENT: text, "tracestate": text})
-    _refused(lambda: headers_of(text))
-
-
 # --- bodies of the broker's own messages ---
 
 
@@ -142,45 +126,11 @@ def _partner_seeds() -> list[bytes]:
     return [text, text[:900], text.replace(b"version = 1", b"version = 2"), unread, b"a = " + b"[" * 900]
 
 
-# --- a prompt ---
-
-
-def _typed(data: bytes) -> None:
-    """What is typed at `broker sql`: whether it is whole, what it names; and then it is a question, or none."""
-    text = data.decode("utf-8", "replace")
-    for ask in (is_go, is_open, is_whole, is_blank, is_secret):
-        assert ask(text) in {True, False}
-    used_database(text)
-    _refused(lambda: _understood(text))
-
-
-def _understood(text: str) -> None:
-    try:
-        SelectQuery(text)
-    except StatementError as error:
-        assert str(error)  # noqa: PT017 - most inputs are refused, and the other readers are asked as well
-
-
-TYPED = [
-    "USE [a]]b];",
-    "SELECT 1\nGO\n",
-    "SELECT 1\nGO" + " " * 3000 + "x",
-    "/* /* */ 'x",
-    "USE " + "[a" * 900,
-    "-- PASSWORD\n[x",
-    "SELECT 'a''b', [c]]d], \"e\"\ngo ;",
-    "PRIVATE" + " _\t" * 900 + "KEX",
-]
-
-
 @cache
 def targets() -> tuple[Target, ...]:
     """The targets of this file."""
-    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     return (
         Target("word", _word, (), lambda: [one.encode() for one in WORDS]),
-        Target("trace", _trace, (), lambda: [trace.encode(), trace.replace("00-", "cc-").encode() + b"-x", b"{}"]),
         Target("told", _told, (ValueError,), _told_seeds, input_max=PLAIN),
         Target("partner", _partner, (PartnerFileError,), _partner_seeds, input_max=PLAIN),
-        Target("typed", _typed, (), lambda: [one.encode() for one in TYPED]),
     )
