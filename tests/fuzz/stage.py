@@ -9,7 +9,6 @@ A daemon that anybody speaks to, and a neighbour whose sealed dialog with it has
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from collections import Counter
@@ -149,10 +148,3 @@ def _is_fault(line: str) -> bool:
 
 def _guid(text: str) -> bytes:
     return bytes.fromhex(text.replace("-", ""))
-
-
-@contextlib.contextmanager
-def staged(directory: Path) -> Iterator[Stage]:
-    """A stage whose logs stay in the directory."""
-    with Stage(directory) as stage:
-        yield stage

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.config.values import ListenAddress
 from broker.daemon.instance import serve
-from tests.support.admin import ask, bearer, request, speak
+from tests.support.admin import ask, request, speak
 
 MIB = 2**20
 EXAMPLES = 300
@@ -33,46 +33,12 @@ listen = "127.0.0.1:0"
 """
 _STATUS = re.compile(rb"^HTTP/1\.[01] ([0-9]{3}) ", re.MULTILINE)
 
-_WORDS = st.sampled_from(
-    [
-        *(
-            b"GET",
-            b"POST",
-            b"HEAD",
-            b"CONNECT",
-            b"PRI",
-            b"/v1/sql",
-            b"/v1/status",
-            b"/v1/views/",
-            b"HTTP/1.1",
-            b"HTTP/2.0",
-        ),
-        *(
-            b"Host: localhost",
-            b"Content-Length: ",
-            b"Content-Length: 18446744073709551616",
-            b"Content-Type: application/json",
-        ),
-        *(
-            b"Transfer-Encoding: chunked",
-            b"Expect: 100-continue",
-            b"Upgrade: websocket",
-            b"Upgrade: h2c",
-            b"Cookie: a=b",
-        ),
-        *(
-            b"Connection: Upgrade",
-            b"Authorization: Bearer ",
-            b"Origin: null",
-            b"Range: bytes=0-1",
-            b"\x00",
-            b"\xff",
-            b"%00",
-        ),
-        *(b'{"statement": "SELECT 1"}', b'{"statement": ', b"0\r\n\r\n", b"ffffffffffffffff\r\n", b"1;x=y\r\na\r\n"),
-        *(b"\r\n", b"\r\n\r\n", b"\n", b" ", b":", b"//", b"?", b"#", b"[" * 200, b"a" * 9000),
-    ]
-)
+_TEXTS = """GET|POST|HEAD|CONNECT|PRI|/v1/sql|/v1/status|/v1/views/|HTTP/1.1|HTTP/2.0|Host: localhost|Content-Length: |
+Content-Length: 18446744073709551616|Content-Type: application/json|Transfer-Encoding: chunked|Expect: 100-continue|
+Upgrade: websocket|Upgrade: h2c|Cookie: a=b|Connection: Upgrade|Authorization: Bearer |Origin: null|Range: bytes=0-1|
+%00| |:|//|?|#|{"statement": "SELECT 1"}|{"statement": """.replace("\n", "").encode()
+_BYTES = [b"\x00", b"\xff", b"0\r\n\r\n", b"ffffffffffffffff\r\n", b"1;x=y\r\na\r\n", b"\r\n", b"\r\n\r\n", b"\n"]
+_WORDS = st.sampled_from([*_TEXTS.split(b"|"), *_BYTES, b"[" * 200, b"a" * 9000])
 _LOOSE = st.lists(st.one_of(_WORDS, st.binary(max_size=20)), max_size=30).map(b"".join)
 
 
@@ -137,16 +103,14 @@ def test_no_bytes_are_answered_as_a_fault_of_the_server(tmp_path: Path) -> None:
     assert seen & {400, 404, 405, 415}
 
 
-@pytest.mark.parametrize("kind", ["garbage", "heads", "lengths", "chunks", "tokens"])
+@pytest.mark.parametrize("kind", ["heads", "lengths", "chunks"])
 async def test_a_storm_of_bad_requests_leaves_memory_as_it_was(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "broker.toml"
     await asyncio.to_thread(file.write_text, CONFIGURATION)
     storms = {
-        "garbage": b"\x00\xff" * 4000,
         "heads": b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: %s\r\n" % (n, b"a" * 8000) for n in range(60)),
         "lengths": request("POST", "/v1/sql", {"Content-Length": str(150 * MIB)}) + b"[" * 60_000,
         "chunks": request("POST", "/v1/sql", {"Transfer-Encoding": "chunked"}) + b"ffff\r\n" + b"[" * 60_000,
-        "tokens": request("GET", "/v1/status", bearer("x" * 8000)),
     }
     async with serve(file) as instance:
         where = instance.admin.admin_address

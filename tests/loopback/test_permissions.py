@@ -23,7 +23,7 @@ from broker.security.grants import Grants, Permission, PermissionRule, Permissio
 from broker.security.principal import parse_principal
 from tests.support.certificates import Pair, authority, make, security
 from tests.support.loopback import HERE, Instance, instance, message, numbers, until
-from tests.support.peers import HIGHER, LOWER
+from tests.support.peers import HIGHER, LOWER, Origin
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -86,16 +86,6 @@ def send(one: Instance, frames: list[bytes]) -> None:
     """As a database there would."""
     slab = bytearray(b"".join(frames))
     one.forwarder.forward(slab, len(slab), asyncio.get_running_loop().time(), Origin())
-
-
-class Origin:
-    """Where frames of the test come from."""
-
-    def __init__(self) -> None:
-        self.received: Any = dict.fromkeys(range(256), 0)
-
-    def reject(self, frame: object, disposition: object) -> None:
-        """Advice that nobody needs."""
 
 
 async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(street: Street, logs: list[Any]) -> None:

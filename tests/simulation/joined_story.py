@@ -9,10 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tests.simulation.machine import Road
-from tests.simulation.story import DAY, SIDES, Blow, Deed, Habit, draw_deed, draw_habit
+from tests.simulation.story import DAY, SIDES, Blow, Deed, Habit, calmer, draw_deed, draw_habit, left_out, plainer
 
 PARTNERS = ("bank-a", "bank-b")
 TIERS = ((), (1,), (1,), (2,), (3,), (1, 1), (2, 1), (1, 2), (2, 2))
@@ -140,28 +139,12 @@ _EMPTY = JoinedStory(
 
 def smaller(story: JoinedStory) -> Iterator[JoinedStory]:
     """Stories with something left out, more of it first."""
-    for field in ("deeds", "blows"):
-        row = getattr(story, field)
-        size = len(row)
-        while size:
-            for start in range(0, len(row), size):
-                yield replace(story, **{field: row[:start] + row[start + size :]})
-            size //= 2
-    calm = Road()
-    for field in ("loss", "repeat", "late", "damage", "delay", "room", "crumb"):
-        if getattr(story.road, field) != getattr(calm, field):
-            yield replace(story, road=replace(story.road, **{field: getattr(calm, field)}))
-    plain: dict[str, Any] = {"store_failure": 0.0, "pool_bytes": 1 << 20, "poll": 0.02}
-    for field, value in plain.items():
-        if getattr(story, field) != value:
-            yield replace(story, **{field: value})
-    for tiers in (
-        (),
-        *((*story.tiers[:row], size - 1, *story.tiers[row + 1 :]) for row, size in enumerate(story.tiers)),
-    ):
+    yield from left_out(story, "deeds", "blows")
+    yield from plainer(story, Road(), "loss", "repeat", "late", "damage", "delay", "room", "crumb", within="road")
+    yield from plainer(story, _EMPTY, "store_failure", "pool_bytes", "poll")
+    rows = story.tiers
+    for tiers in ((), *((*rows[:row], size - 1, *rows[row + 1 :]) for row, size in enumerate(rows))):
         names = {"shop", *story.banks, *(name for row in replace(story, tiers=tiers).rows for name in row)}
-        if 0 not in tiers and tiers != story.tiers and all(blow.name in {"", *names} for blow in story.blows):
+        if 0 not in tiers and tiers != rows and all(blow.name in {"", *names} for blow in story.blows):
             yield replace(story, tiers=tiers)
-    for side in SIDES:
-        if story.habits[side] != Habit():
-            yield replace(story, habits=story.habits | {side: Habit()})
+    yield from calmer(story)

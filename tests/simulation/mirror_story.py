@@ -10,6 +10,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tests.simulation.story import left_out
+
 INSTANCES = ("a", "b")
 BLOWS = {  # what happens, and how often
     "kill": 3,  # an instance is down for so long; its locks are free at once
@@ -108,11 +110,7 @@ def _flapping(chance: random.Random, databases: int, probers: int) -> list[Mirro
 
 def smaller(story: MirrorStory) -> Iterator[MirrorStory]:
     """Stories with something left out, more of it first."""
-    size = len(story.blows)
-    while size:
-        for start in range(0, len(story.blows), size):
-            yield replace(story, blows=story.blows[:start] + story.blows[start + size :])
-        size //= 2
+    yield from left_out(story, "blows")
     if len(story.dialogs) > 1:
         for number in range(len(story.dialogs)):
             yield replace(story, dialogs=story.dialogs[:number] + story.dialogs[number + 1 :])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from tests.support.network import Weather
 
@@ -17,6 +18,8 @@ SIDES = ("shop", "bank")
 SMALL, LARGE = 100, 30_000  # bytes of a fragment; the second only where a body is above LARGE_BYTES
 LARGE_BODY = 1_200_000
 DAY = 86_400.0
+
+S = TypeVar("S", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,6 @@ class Story:
     habits: dict[str, Habit]
     deeds: tuple[Deed, ...]
     blows: tuple[Blow, ...]
-
-    @property
-    def is_fair(self) -> bool:
-        """Whether nothing gets lost on the way, and nobody fails."""
-        return not (self.blows or self.weather.loss or self.weather.damage or self.weather.reject or self.store_failure)
 
 
 def draw(seed: int) -> Story:
@@ -143,23 +141,40 @@ def draw_habit(chance: random.Random) -> Habit:
     )
 
 
-def smaller(story: Story) -> Iterator[Story]:
-    """Stories with something left out, more of it first."""
-    for field in ("deeds", "blows"):
+def left_out(story: S, *fields: str) -> Iterator[S]:
+    """The story with some items of these rows left out, more of them first."""
+    for field in fields:
         row = getattr(story, field)
         size = len(row)
         while size:
             for start in range(0, len(row), size):
                 yield replace(story, **{field: row[:start] + row[start + size :]})
             size //= 2
-    calm = Weather()
-    for field in ("loss", "repeat", "damage", "reject", "delay", "room"):
-        if getattr(story.weather, field) != getattr(calm, field):
-            yield replace(story, weather=replace(story.weather, **{field: getattr(calm, field)}))
+
+
+def plainer(story: S, plain: Any, *fields: str, within: str = "") -> Iterator[S]:
+    """The story with one of these fields, of itself or of the value `within` it, as it is in `plain`."""
+    inner = getattr(story, within) if within else story
+    for field in fields:
+        if getattr(inner, field) != getattr(plain, field):
+            changed = replace(inner, **{field: getattr(plain, field)})
+            yield replace(story, **{within: changed}) if within else changed
+
+
+def calmer(story: S) -> Iterator[S]:
+    """The story with one of its readers as readers are."""
+    habits: dict[str, Habit] = story.habits
+    for side in SIDES:
+        if habits[side] != Habit():
+            yield replace(story, habits=habits | {side: Habit()})
+
+
+def smaller(story: Story) -> Iterator[Story]:
+    """Stories with something left out, more of it first."""
+    yield from left_out(story, "deeds", "blows")
+    yield from plainer(story, Weather(), "loss", "repeat", "damage", "reject", "delay", "room", within="weather")
     if story.store_failure:
         yield replace(story, store_failure=0.0)
     if story.gateways and not any("gateway" in blow.name + blow.other for blow in story.blows):
         yield replace(story, gateways=story.gateways - 1)
-    for side in SIDES:
-        if story.habits[side] != Habit():
-            yield replace(story, habits=story.habits | {side: Habit()})
+    yield from calmer(story)

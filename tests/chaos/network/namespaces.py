@@ -78,11 +78,6 @@ class NamespaceNetwork(Network):
     def abilities(self) -> frozenset[Fault]:
         return frozenset(Fault) if self._has_memory else frozenset(Fault) - {Fault.MEMORY}
 
-    @property
-    def switch_pid(self) -> int:
-        """The process that relays; its CPU time is the cost of the impairments."""
-        return self._switch.pid
-
     def address(self, source: Host, destination: Host, port: int) -> str:
         return f"{destination.address}:{port}"
 

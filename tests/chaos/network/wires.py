@@ -59,15 +59,3 @@ def receive(end: socket.socket, count: int) -> bytes:
 def numbers(end: socket.socket, count: int) -> list[int]:
     """What so many datagrams say."""
     return [int.from_bytes(end.recv(100), "big") for _ in range(count)]
-
-
-def has_nothing(end: socket.socket) -> bool:
-    """Whether nothing has come."""
-    end.setblocking(False)
-    try:
-        end.recv(1)
-    except BlockingIOError:
-        return True
-    finally:
-        end.settimeout(SECONDS)
-    return False
