@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -73,42 +71,6 @@ def test_message_that_does_not_fit_leaves_the_dialog_as_it_was(shop: Shop) -> No
 
 
 # --- many at once -------------------------------------------------------------------------------------------
-
-
-_PROCESS = """
-import sqlite3, sys, broker
-db = sqlite3.connect(sys.argv[1], timeout=0)
-print("ready", flush=True)
-sys.stdin.readline()
-for n in range(40):
-    with db:
-        broker.begin_dialog(db, from_service="Orders", to_service="Billing").send(sys.argv[2])
-"""
-
-
-def test_processes_contending_for_the_database_wait_for_each_other(shop: Shop) -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _PROCESS, str(shop.path), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in "ab"
-    ]
-    for process in processes:  # each has its connection before any begins
-        assert process.stdout is not None
-        process.stdout.readline()
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-
-    errors = [process.communicate()[1] for process in processes]
-
-    assert errors == ["", ""]
-    assert [shop.seen()["sent"].count(name) for name in (b"a", b"b")] == [40, 40]
 
 
 @pytest.mark.parametrize("options", [{"isolation_level": level} for level in LEVELS], ids=str)

@@ -194,17 +194,6 @@ def test_while_the_disk_is_full_no_message_is_blamed(shop: Shop, monkeypatch: py
     ] == with_room  # the last failure before there was room counts
 
 
-def test_batches_become_smaller_with_each_rollback_until_a_message_stands_alone(shop: Shop) -> None:
-    db = arrived(shop, *[b"%d" % n for n in range(8)])
-
-    sizes = []
-    for _ in range(6):
-        sizes.append(allowance(path_of(db), QUEUE, 8))
-        again(db, size=sizes[-1])
-
-    assert [8, 8, 8, 4, 2, 1] == sizes
-
-
 def test_batches_grow_again_when_something_else_is_handed_out(shop: Shop) -> None:
     db = arrived(shop, *[b"%d" % n for n in range(8)])
     for _ in range(5):

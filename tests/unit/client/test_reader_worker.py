@@ -14,19 +14,10 @@ import structlog
 
 from broker.client.dialog import Dialog
 from broker.client.reader_pool import Reader, reader
-from broker.client.reader_worker import (
-    ReaderConnection,
-    ReaderDatabase,
-    ReaderWorker,
-    Work,
-    is_store_failure,
-    open_connection,
-)
-from broker.errors import ConversationError, StoreUnavailableError
-from broker.protocol.frame import Envelope, encode_envelope
+from broker.client.reader_worker import ReaderConnection, ReaderDatabase, ReaderWorker, Work, open_connection
+from broker.errors import StoreUnavailableError
 from broker.store.sqlite.quarantine import Blame, failures, note_failure
 from broker.store.sqlite.reader_slots import live_slots, records
-from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.reading import Told, count
 from tests.support.shop import Shop
 
@@ -311,24 +302,6 @@ def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
     assert (0, 0) == (count(shop, "orders"), count(shop, "broker_failure"))
 
 
-def test_a_large_message_is_read_as_a_file_and_left_to_the_daemon(shop: Shop, worker: ReaderWorker) -> None:
-    arrived(shop, b"")
-    db = shop.connect(isolation_level=None)
-    db.execute("UPDATE broker_message SET message_body = NULL, body_fragments = 2")
-    pieces = [encode_envelope(Envelope(type="T")) + b"a" * LARGE_BYTES, b"end"]
-    for number, piece in enumerate(pieces):
-        db.execute("INSERT INTO broker_fragment VALUES (1, 0, ?, 0, ?)", (number, piece))
-    work = next_work(worker)
-    (message,) = work.argument()
-
-    with message.open() as body:
-        length = len(body.read())
-    work.finish()
-
-    assert LARGE_BYTES + 3 == length
-    assert (0, 1) == (count(shop, "broker_message"), count(shop, "broker_received"))
-
-
 def test_a_failure_that_cannot_be_noted_is_noted_later(
     shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,16 +345,3 @@ def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, mon
 
     assert 0 == count(shop, "broker_message")
     assert ["claim failed", "claim failed"] == told.events
-
-
-@pytest.mark.parametrize(
-    ("error", "is_trouble"),
-    [
-        (StoreUnavailableError("x", "y"), True),
-        (ConversationError(8429, "x"), False),
-        (sqlite3.IntegrityError("UNIQUE"), False),
-        (ValueError("x"), False),
-    ],
-)
-def test_whose_fault_an_error_is(error: Exception, *, is_trouble: bool) -> None:
-    assert is_trouble == is_store_failure(error)

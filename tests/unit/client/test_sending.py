@@ -105,15 +105,6 @@ def test_message_is_not_queued_before_its_dialog_began(shop: Shop, monkeypatch: 
     assert pytest.approx(began, abs=0.001) == queued
 
 
-def test_large_one_among_many_keeps_its_place(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-
-    shop.begin(db).send_many([b"a", LARGE, b"b", iter([LARGE, LARGE])])
-
-    assert [b"a", None, b"b", None] == [row[2] for row in shop.look(ROWS)]
-    assert (LARGE, LARGE * 2) == (body_of(shop, 1), body_of(shop, 3))
-
-
 @pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE"])
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("name", ["send_many", "send"])
@@ -160,16 +151,6 @@ def test_one_message_goes_to_many_dialogs(shop: Shop) -> None:
     assert [] == send([], b"nobody")
 
 
-def test_large_message_to_many_dialogs_is_read_once(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialogs = [shop.begin(db), shop.begin(db)]
-    dialogs[0].send(b"before")
-
-    assert [1, 0] == send(dialogs, io.BytesIO(LARGE))
-    assert (LARGE, LARGE) == (body_of(shop, 1), body_of(shop, 0) or LARGE)
-    assert 2 * len(LARGE) == shop.look("SELECT sum(length(body)) FROM broker_transmission_part")[0]
-
-
 @pytest.mark.parametrize("body", [b"small", LARGE])
 def test_message_that_one_dialog_cannot_send_goes_to_none(shop: Shop, body: bytes) -> None:
     db = shop.connect()
@@ -197,14 +178,20 @@ def test_dialogs_of_one_call_are_different_and_of_one_connection(shop: Shop) -> 
 
 @pytest.mark.parametrize("form", [lambda body: body, io.BytesIO, lambda body: iter([body[:5], body[5:]]), bytearray])
 def test_large_body_is_stored_in_parts(shop: Shop, form: Callable[[bytes], Any]) -> None:
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db)
+    """At its place among others, and read once for many dialogs."""
+    db = shop.connect(isolation_level=None)
+    dialog, other = shop.begin(db), shop.begin(db)
+    other.send_many([b""] * 9)
 
-        numbers = [dialog.send(form(LARGE)), dialog.send(b"behind")]
+    numbers = [dialog.send(form(LARGE)), *dialog.send_many([b"a", form(LARGE), b"b"])]
+    numbers += [*send([dialog, other], form(LARGE)), dialog.send(b"after")]
 
-    assert [0, 1] == numbers
-    assert LARGE == body_of(shop, 0)
+    assert [0, 1, 2, 3, 4, 9, 5] == numbers
+    assert [LARGE] * 4 == [body_of(shop, number) for number in (0, 2, 4, 9)]
+    assert [None, b"a", None, b"b", None, b"after"] == [
+        row[0]
+        for row in shop.look("SELECT message_body, 0 FROM broker_transmission WHERE endpoint_id = 1 ORDER BY rowid")
+    ]
 
 
 # --- what the application does while its bodies are read ------------------------------------------------------

@@ -25,6 +25,7 @@ from broker.dialog.send_queue import SILENCE
 from broker.dialog.transmitter import (
     NO_BINDING,
     NO_CERTIFICATE,
+    PUMP_BYTES,
     REMATCH_SECONDS,
     DialogTuning,
     FrameBuilder,
@@ -54,7 +55,7 @@ from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.security.seal import Mode, read_box
-from broker.security.session import CannotSealError, DialogCredentials, Opener, Secured
+from broker.security.session import CannotSealError, DialogCredentials, Opener, Sealer, Secured
 from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
 from tests.support.dialog import ALONE
 from tests.support.forwarding import outbox_context
@@ -263,14 +264,20 @@ def test_a_dialog_that_is_secured_otherwise_has_another_key_and_keys_that_are_ke
 ) -> None:
     monkeypatch.setattr(module, "SEALERS_MAX", 2)
     made = framing()
-    contacts = [initiator(FULL), initiator(Secured(Mode.FULL, "CN=billing")), initiator(FULL, b"3" * 16)]
-    again = [contacts[0], contacts[1], contacts[2], contacts[2], contacts[1], contacts[0]]
 
-    seals = [made.seal(contact, OUTSIDE, with_packet=False) for contact in (contacts[0], *again)]
+    def sealer_of(guid: bytes, principal: str = "billing") -> Sealer:
+        seal = made.seal(initiator(Secured(Mode.FULL, principal), guid * 16), OUTSIDE, with_packet=False)
+        assert seal is not None
+        return seal.sealer
 
-    first, same, other, third, third_again, other_again, evicted = [seal.sealer for seal in seals if seal is not None]
-    assert first is same is not other is not third
-    assert (third_again is third, other_again is other, evicted is first) == (True, True, False)
+    first = sealer_of(b"1")
+    assert sealer_of(b"1") is first
+    second = sealer_of(b"2")
+    assert sealer_of(b"1") is first
+    sealer_of(b"3")
+    assert sealer_of(b"1") is first, "the last used is kept"
+    assert sealer_of(b"2") is not second
+    assert sealer_of(b"1", "CN=billing") is not first
 
 
 # --- what is told anew ------------------------------------------------------------------------------------------
@@ -506,47 +513,36 @@ async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
 
 
 @virtual_time
-async def test_frames_acknowledge_what_is_stored_here() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.transmitter.on_stored(1, (3, 2))
-    stage.transmitter.on_stored(99, (1, 0))
-    stage.send(1, b"b")
-    await settle()
-
-    assert [(0, 0), (3, 2)] == [(header.ack_sequence, header.ack_fragment) for header in stage.link.headers()]
-
-
-@virtual_time
 async def test_frames_name_the_far_database_once_it_is_known() -> None:
+    """And acknowledge what is stored here."""
     stage = Stage()
     stage.send(1, b"a")
     await settle()
 
     stage.transmitter.bind(1, contact(1).bound_to(THERE))
     stage.transmitter.bind(99, contact(99).bound_to(THERE))
+    stage.transmitter.on_stored(1, (3, 2))
+    stage.transmitter.on_stored(99, (1, 0))
     stage.send(1, b"b")
     await settle()
 
     assert [NO_GUID, THERE] == [header.to_broker_instance for header in stage.link.headers()]
-
-
-# --- acknowledgements -------------------------------------------------------------------------------------------
+    assert [(0, 0), (3, 2)] == [(header.ack_sequence, header.ack_fragment) for header in stage.link.headers()]
 
 
 @virtual_time
-async def test_dialog_with_nothing_left_is_forgotten() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
+async def test_what_is_handed_over_at_once_is_bounded_however_large_the_fragments() -> None:
+    stage = Stage(fragment_size=60_000)
+
+    stage.send(1, b"x" * 3_000_000)
+    stage.send(2, b"x" * 3_000_000)
     await settle()
 
-    stage.acknowledge(1, 1)
+    assert max(stage.link.writes) < 2 * (PUMP_BYTES + 61_000)
+    assert sum(stage.link.writes) > 1_900_000
 
-    assert stage.transmitter.senders == {}
-    await asyncio.sleep(10 * FIRST_WAIT)
-    assert stage.link.places() == [(0, 0)]
+
+# --- acknowledgements -------------------------------------------------------------------------------------------
 
 
 @virtual_time
@@ -637,19 +633,6 @@ async def test_line_that_does_not_move_is_not_waited_for() -> None:
     assert resent == [0, 0, 2, 2]
 
 
-@virtual_time
-async def test_resending_stops_when_the_rows_are_gone() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.stored[1].clear()
-    await asyncio.sleep(20 * FIRST_WAIT)
-
-    assert stage.link.places() == [(0, 0)]
-    assert (stage.transmitter.senders, stage.transmitter._budget.loaded_bytes) == ({}, 0)
-
-
 @pytest.mark.parametrize("more", [[], [b"c"]], ids=["nothing more", "more"])
 @virtual_time
 async def test_time_out_while_more_is_being_loaded_starts_again_from_the_first_unacknowledged(
@@ -714,44 +697,24 @@ async def test_what_the_store_could_not_load_is_asked_for_again() -> None:
 # --- ways -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_reported", [True, False])
 @virtual_time
-async def test_dialog_without_a_route_starts_as_soon_as_one_appears() -> None:
+async def test_dialog_without_a_route_is_delayed_without_an_error_until_one_appears(*, is_reported: bool) -> None:
+    """It is matched again when paths change, and after a while."""
     stage = Stage()
     stage.reroute()
-    stage.send(1, b"a")
-    await settle()
-    assert (stage.link.frames, stage.wanted) == ([], [])
-
-    stage.reroute(str(GATEWAY))
-    stage.transmitter.on_paths_changed()
-    await settle()
-
-    assert stage.link.places() == [(0, 0)]
-
-
-@virtual_time
-async def test_dialog_without_a_route_stays_delayed_without_an_error() -> None:
-    stage = Stage()
-    stage.reroute()
-
     stage.send(1, b"a")
     await asyncio.sleep(10 * REMATCH_SECONDS)
     await settle()
-
     assert 1 in stage.transmitter.senders
-    assert stage.forwarder.dropped == Counter()
+    assert (stage.link.frames, stage.wanted, stage.forwarder.dropped) == ([], [], Counter())
     assert len(stage.transmitter._timers) == 1
 
-
-@virtual_time
-async def test_dialog_without_a_route_is_matched_again_after_a_while() -> None:
-    stage = Stage()
-    stage.reroute()
-    stage.send(1, b"a")
-    await settle()
-
     stage.reroute(str(GATEWAY))
-    await asyncio.sleep(REMATCH_SECONDS)
+    if is_reported:
+        stage.transmitter.on_paths_changed()
+    else:
+        await asyncio.sleep(REMATCH_SECONDS)
     await settle()
 
     assert stage.link.places() == [(0, 0)]
@@ -1034,32 +997,6 @@ async def test_rejection_is_remembered_until_the_next_acknowledgement() -> None:
 
 
 @virtual_time
-async def test_rejection_by_a_link_that_was_given_nothing_is_not_believed() -> None:
-    """A stranger who has learnt a conversation id could have its messages sent again and again, and its status lie."""
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.transmitter.on_rejected(rejected(1, retry_after_ms=200), Link())
-    await asyncio.sleep(0.3)
-
-    assert (stage.transmitter.senders[1].last_rejection, stage.link.places()) == ("", [(0, 0)])
-
-
-@pytest.mark.parametrize("code", [11271, 11285, 9792, 11294, 11292])
-@virtual_time
-async def test_refusal_for_good_is_never_sent_again_early(code: int) -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
-
-    stage.advise(replace(rejected(1, retry_after_ms=100), code=code))
-    await asyncio.sleep(0.9 * FIRST_WAIT)
-
-    assert stage.link.places() == [(0, 0)]
-
-
-@virtual_time
 async def test_next_hop_that_refuses_for_ever_is_asked_less_and_less() -> None:
     stage = Stage()
     stage.send(1, b"a")
@@ -1071,35 +1008,57 @@ async def test_next_hop_that_refuses_for_ever_is_asked_less_and_less() -> None:
     assert len(stage.link.frames) < 20
 
 
+@pytest.mark.parametrize(
+    ("code", "is_given", "resent"),
+    [(11289, True, [(1, 0)]), (11289, False, []), *[(code, True, []) for code in (11271, 11285, 9792, 11294, 11292)]],
+)
 @virtual_time
-async def test_only_the_refused_frame_is_sent_again() -> None:
+async def test_only_the_refused_frame_is_sent_again_early(
+    *, code: int, is_given: bool, resent: list[tuple[int, int]]
+) -> None:
+    """
+    Not when it is refused for good, nor when a link refuses it that was given nothing.
+
+    A peer that has learnt a conversation id could have its messages sent again and again, and its status lie.
+    """
     stage = Stage()
     stage.send(1, b"a", b"b", b"c")
     await settle()
 
-    stage.advise(replace(rejected(1, retry_after_ms=200), sequence=1))
-    await asyncio.sleep(0.3)
+    told = replace(rejected(1, retry_after_ms=200), code=code, sequence=1)
+    stage.transmitter.on_rejected(told, stage.link if is_given else Link())
+    await asyncio.sleep(0.9 * FIRST_WAIT)
 
-    assert stage.link.places() == [(0, 0), (1, 0), (2, 0), (1, 0)]
+    assert stage.link.places() == [(0, 0), (1, 0), (2, 0), *resent]
+    assert is_given == bool(stage.transmitter.senders[1].last_rejection)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [lambda stage: stage.transmitter.finish(1), lambda stage: stage.transmitter.close()])
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda stage: stage.acknowledge(1, 1),
+        lambda stage: stage.stored[1].clear(),
+        lambda stage: stage.transmitter.finish(1),
+        lambda stage: stage.transmitter.close(),
+    ],
+    ids=["acknowledged", "the rows are gone", "finished", "closed"],
+)
 @virtual_time
-async def test_nothing_is_sent_after_the_end(stop: Callable[[Stage], None]) -> None:
+async def test_nothing_is_sent_after_the_end(end: Callable[[Stage], None]) -> None:
     stage = Stage()
     stage.send(1, b"a")
     await settle()
 
-    stop(stage)
+    end(stage)
     stage.transmitter.on_paths_changed()
     stage.transmitter.on_capacity()
-    await asyncio.sleep(10 * FIRST_WAIT)
+    await asyncio.sleep(20 * FIRST_WAIT)
 
     assert stage.link.places() == [(0, 0)]
-    assert stage.transmitter.senders == {}
+    assert (stage.transmitter.senders, stage.transmitter._budget.loaded_bytes) == ({}, 0)
 
 
 @pytest.fixture

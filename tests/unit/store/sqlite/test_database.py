@@ -16,7 +16,7 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
-from broker.store.sqlite import database, metadata
+from broker.store.sqlite import database
 from broker.store.sqlite.database import (
     FileWatch,
     broker_instance,
@@ -206,13 +206,6 @@ def test_change_of_mode_waits_for_others(path: Path, monkeypatch: pytest.MonkeyP
     assert errors == []
 
 
-def test_change_of_mode_does_not_wait_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite3, "connect", _connection_that_fails([_busy()]))
-    monkeypatch.setattr(database, "BUSY_SECONDS", -1)
-
-    assert "keeps a write transaction open" in _refusal(path)
-
-
 def test_failure_that_waiting_does_not_cure_is_told_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = [_busy(), _busy(sqlite3.SQLITE_IOERR)]
     monkeypatch.setattr(sqlite3, "connect", _connection_that_fails(errors))
@@ -264,24 +257,6 @@ def test_watch_sees_that_others_committed_and_cannot_write(tmp_path: Path) -> No
         put_queue(watch, "Billing", is_receive_enabled=True)
     watch.close()
     db.close()
-
-
-def test_a_copy_of_the_catalog_has_what_statements_read_and_none_of_the_messages(tmp_path: Path) -> None:
-    path = tmp_path / "orders.db"
-    with closing(database.open_store(path)) as db:
-        metadata.put_queue(db, "Inbox", is_receive_enabled=True)
-        db.execute(
-            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-            " message_enqueue_time, message_body) VALUES (1, 1, 0, 't', 0.0, x'00')"
-        )
-        db.execute("BEGIN IMMEDIATE")  # whoever writes keeps nobody from it
-
-        with closing(database.copy_of_catalog(path)) as copy:
-            metadata.drop_queue(copy, "Inbox")
-            assert (len(list(metadata.routes(copy))), metadata.queues(copy)) == (1, {})
-            assert copy.execute("SELECT count(*) FROM broker_message").fetchone() == (0,)
-        db.execute("ROLLBACK")
-        assert set(metadata.queues(db)) == {"Inbox"}
 
 
 def test_a_database_knows_who_it_is_and_since_when(path: Path) -> None:

@@ -31,7 +31,6 @@ from broker.store.sqlite.side import (
     fail,
     is_begun_here,
     load_secured,
-    note_certificate,
     note_own_certificate,
     purge_tombstones,
     put_group,
@@ -116,15 +115,6 @@ def test_what_was_put_is_loaded_for_that_side_only(
     assert secured == load_secured(db, ID, is_initiator=is_initiator)
     assert load_secured(db, ID, is_initiator=not is_initiator) is None
     assert [(1.5, None)] == rows(db, "SELECT security_timestamp, far_certificate FROM broker_session_key")
-
-
-def test_the_certificate_of_the_far_side_may_be_another_later(db: sqlite3.Connection) -> None:
-    put_secured(db, ID, Secured(Mode.FULL, "CN=billing"), 1.5, is_initiator=True, certificate="ab")
-
-    note_certificate(db, ID, "cd", is_initiator=True)
-    note_certificate(db, ID, "ef", is_initiator=False)
-
-    assert ["sha256:cd"] == rows(db, "SELECT far_certificate FROM broker_session_key")
 
 
 def test_whose_certificate_the_database_has_is_written_when_it_changes(db: sqlite3.Connection) -> None:
