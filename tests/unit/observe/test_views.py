@@ -37,8 +37,6 @@ from broker.observe.views import (
     VIEW_COLUMNS,
     audit_rows,
     column_rows,
-    database_ids,
-    database_names,
     view_rows,
 )
 from broker.routing.address import NetworkAddress
@@ -113,14 +111,12 @@ def test_a_view_begins_with_the_columns_of_the_original_and_the_page_marks_the_o
     assert columns[len(expected) :] == re.findall(r"^\| \*`(\w+)`\* \|", section, flags=re.MULTILINE)
 
 
-def test_page_tells_every_state() -> None:
-    told = re.findall(r"^\| ([A-Z]{2}) \| (\w+) \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+def test_page_has_every_state_and_the_status_of_what_was_not_tried() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    states = re.findall(r"^\| ([A-Z]{2}) \| (\w+) \|", page, flags=re.MULTILINE)
 
-    assert told == [(state.value, state.name) for state in ConversationState]
-
-
-def test_page_tells_the_status_of_what_was_not_tried() -> None:
-    assert f"`{UNTRIED}`" in PAGE.read_text(encoding="utf-8")
+    assert states == [(state.value, state.name) for state in ConversationState]
+    assert f"`{UNTRIED}`" in page
 
 
 @pytest.mark.parametrize("names", [GUID_COLUMNS, INSTANT_COLUMNS])
@@ -267,14 +263,6 @@ def files(shop: Shop, tmp_path: Path) -> dict[str, Path]:
     return {"shop": shop.path, "broken": tmp_path / "text.db"}
 
 
-def test_msdb_is_first_and_has_the_number_of_the_original() -> None:
-    files = dict.fromkeys(["shop", "msdb", "billing"], Path())
-
-    assert ("msdb", "shop", "billing") == database_names(files)
-    assert {"msdb": 4, "billing": 5, "shop": 6} == database_ids(files)
-    assert {"msdb": 4, "shop": 5} == database_ids({"shop": Path()})
-
-
 def test_every_database_has_a_row_also_when_its_file_is_none(files: dict[str, Path]) -> None:
     rows = shown(DATABASES, files)
 
@@ -317,14 +305,6 @@ def _write(path: Path, first: int, last: int) -> None:
 def _targets(path: Path) -> list[int]:
     index = list(AUDIT_COLUMNS).index("target")
     return [int(str(row[index])) for row in audit_rows(path)]
-
-
-def test_rows_are_those_of_the_file_the_oldest_first(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    _write(path, 20, 23)
-    _write(tmp_path / "audit.jsonl.1", 10, 13)
-
-    assert [20, 21, 22] == _targets(path)
 
 
 @pytest.mark.parametrize(
@@ -371,27 +351,19 @@ def test_a_line_that_is_none_is_left_out(tmp_path: Path) -> None:
     assert [0, 1] == _targets(path)
 
 
-def test_without_a_file_there_are_no_rows(tmp_path: Path) -> None:
-    assert [] == audit_rows(tmp_path / "audit.jsonl")
-
-
-def test_of_many_rows_the_newest_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AUDIT_ROWS_MAX", 4)
+def test_of_many_lines_the_newest_are_shown_the_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "audit.jsonl"
-    _write(path, 0, 13)
-
-    assert [9, 10, 11, 12] == _targets(path)
-
-
-def test_of_many_bytes_the_newest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "audit.jsonl"
+    assert [] == audit_rows(path)
     _write(path, 100, 110)
+    _write(tmp_path / "audit.jsonl.1", 10, 13)
+    monkeypatch.setattr(module, "AUDIT_ROWS_MAX", 7)
+
+    assert list(range(103, 110)) == _targets(path)
     monkeypatch.setattr(module, "BYTES_MAX", path.stat().st_size // 2)
+    assert list(range(106, 110)) == _targets(path)
 
-    assert [106, 107, 108, 109] == _targets(path)
 
-
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="Is a directory"):
         audit_rows(tmp_path)
 
@@ -402,17 +374,13 @@ OF_FILE = {"sys.routes": ("name", "address")}
 OF_INSTANCE = {"sys.databases": ("name",)}
 
 
-def test_each_view_has_a_row_that_says_whether_it_is_of_the_instance() -> None:
-    rows = [dict(zip(VIEW_COLUMNS, row, strict=True)) for row in view_rows(OF_FILE, OF_INSTANCE)]
+def test_each_view_and_column_has_a_row_under_the_number_of_its_view() -> None:
+    views = [dict(zip(VIEW_COLUMNS, row, strict=True)) for row in view_rows(OF_FILE, OF_INSTANCE)]
+    columns = [dict(zip(COLUMN_COLUMNS, row, strict=True)) for row in column_rows(OF_FILE, OF_INSTANCE)]
 
     assert [("databases", -1, True), ("routes", -2, False)] == [
-        (row["name"], row["object_id"], row["is_instance"]) for row in rows
+        (row["name"], row["object_id"], row["is_instance"]) for row in views
     ]
-
-
-def test_each_column_has_a_row_in_its_place_under_the_number_of_its_view() -> None:
-    rows = [dict(zip(COLUMN_COLUMNS, row, strict=True)) for row in column_rows(OF_FILE, OF_INSTANCE)]
-
     assert [(-1, "databases", "name", 1), (-2, "routes", "name", 1), (-2, "routes", "address", 2)] == [
-        (row["object_id"], row["view_name"], row["name"], row["column_id"]) for row in rows
+        (row["object_id"], row["view_name"], row["name"], row["column_id"]) for row in columns
     ]
