@@ -21,7 +21,6 @@ from broker.errors import BadRequestError, SettingsError, UnknownNameError
 from broker.net.peer_table import DialHistory
 from broker.net.tls import identify
 from broker.observe.explain import (
-    ExplainAnswer,
     ExplainRequest,
     InstanceView,
     SendingDatabase,
@@ -84,56 +83,44 @@ def test_the_routes_of_the_database_that_is_meant_decide(names: list[str], quest
     assert f"tcp://{host}:4022" == next_hop(place(*names), **question)
 
 
-def test_a_message_from_a_database_is_not_incoming() -> None:
+@pytest.mark.parametrize("question", [{"incoming": True}, {"peer": "CN=a"}])
+def test_a_message_from_a_database_is_not_incoming(question: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError, match="leave out one of the two"):
-        next_hop(place("orders"), incoming=True, database="orders")
+        next_hop(place("orders"), database="orders", **question)
 
 
-def test_an_unknown_database_is_told_with_those_there_are() -> None:
+def test_an_unknown_database_is_refused_with_those_there_are() -> None:
     with pytest.raises(UnknownNameError, match=r"'nope' does not exist here; there are: msdb, orders") as caught:
         next_hop(place("orders"), database="nope")
 
     assert 911 == caught.value.number
 
 
-def test_the_question_is_in_the_answer() -> None:
-    told = answer(place("orders"), ExplainRequest("S", FAR, GUID, from_target=True))
+def test_the_answer_has_the_question_and_the_instance() -> None:
+    one = replace(place("orders"), problem_of=lambda address: f"{address} is down", principal="CN=one")
+    own = frozenset({NetworkAddress("b"), NetworkAddress("a")})
+    one = replace(one, surroundings=replace(one.surroundings, own=own))
 
-    explanation = told.explanation
+    found = answer(one, ExplainRequest("S", FAR, GUID, from_target=True))
+    drawn = [answer(one, ExplainRequest("S")) for _ in range(2)]
+
+    assert ("one", str(GUID), ["tcp://a:4022", "tcp://b:4022"], "CN=one") == (
+        found.instance,
+        found.broker_instance,
+        found.addresses,
+        found.principal,
+    )
+    explanation = found.explanation
     assert ("S", str(FAR), str(GUID), True) == (
         explanation.to_service,
         explanation.to_broker_instance,
         explanation.conversation_id,
         explanation.is_from_target,
     )
-    assert not told.is_conversation_drawn
     assert "orders" == explanation.passes[0].table
-
-
-def test_who_answers_says_who_it_is() -> None:
-    one = place()
-    one = replace(
-        one, surroundings=replace(one.surroundings, own=frozenset({NetworkAddress("b"), NetworkAddress("a")}))
-    )
-
-    told = answer(one, ExplainRequest("S"))
-
-    assert ("one", str(GUID), ["tcp://a:4022", "tcp://b:4022"]) == (told.instance, told.broker_instance, told.addresses)
-
-
-def test_a_conversation_is_drawn_for_who_names_none() -> None:
-    first, second = (answer(place(), ExplainRequest("S")) for _ in range(2))
-
-    assert first.is_conversation_drawn
-    assert first.explanation.conversation_id != second.explanation.conversation_id
-
-
-def test_what_is_known_against_an_address_is_told() -> None:
-    one = replace(place(), problem_of=lambda address: f"{address} is down")
-
-    [candidate] = answer(one, ExplainRequest("S")).explanation.passes[0].candidates
-
-    assert "tcp://msdb:4022 is down" == candidate.problem
+    assert "tcp://orders:4022 is down" == explanation.passes[0].candidates[0].problem
+    assert [False, True, True] == [one.is_conversation_drawn for one in (found, *drawn)]
+    assert 2 == len({one.explanation.conversation_id for one in drawn})
 
 
 # --- conversations that live here ---
@@ -153,62 +140,43 @@ def begin(path: Path) -> broker.Dialog:
         return broker.begin_dialog(db, from_service="//a", to_service="//b", broker_instance=FAR)
 
 
-def about(place: InstanceView, request: ExplainRequest) -> ExplainAnswer:
-    return answer(place, request, find_contact(place, request))
-
-
-@pytest.mark.parametrize("database", [None, "orders"])
-def test_a_conversation_that_lives_here_says_the_rest_itself(orders: Path, database: str | None) -> None:
+@pytest.mark.parametrize(
+    ("question", "instance", "host"),
+    [
+        ({}, FAR, "orders"),
+        ({"database": "orders"}, FAR, "orders"),
+        ({"incoming": True}, FAR, "msdb"),
+        ({"database": "msdb"}, FAR, "msdb"),
+        ({"broker_instance": GUID}, GUID, "orders"),
+    ],
+)
+def test_a_conversation_that_lives_here_has_the_rest_of_the_question(
+    orders: Path, question: dict[str, Any], instance: UUID, host: str
+) -> None:
     dialog = begin(orders)
     both = place("stock", "orders", files={"orders": orders})
+    request = ExplainRequest(conversation=dialog.conversation_handle, **question)
 
-    told = about(both, ExplainRequest(conversation=dialog.conversation_handle, database=database))
+    found = answer(both, request, find_contact(both, request))
 
-    explanation = told.explanation
-    assert ("//b", str(FAR), str(dialog.conversation_id)) == (
+    explanation = found.explanation
+    assert ("//b", str(instance), str(dialog.conversation_id), f"tcp://{host}:4022", False) == (
         explanation.to_service,
         explanation.to_broker_instance,
         explanation.conversation_id,
-    )
-    assert "tcp://orders:4022" == explanation.next_hop
-    assert not told.is_conversation_drawn
-
-
-@pytest.mark.parametrize("question", [{"incoming": True}, {"database": "msdb"}])
-def test_it_may_be_asked_as_if_it_came_from_outside(orders: Path, question: dict[str, Any]) -> None:
-    dialog = begin(orders)
-
-    told = about(
-        place("orders", files={"orders": orders}), ExplainRequest(conversation=dialog.conversation_id, **question)
+        explanation.next_hop,
+        found.is_conversation_drawn,
     )
 
-    assert "tcp://msdb:4022" == told.explanation.next_hop
 
-
-def test_another_broker_instance_may_be_asked_about(orders: Path) -> None:
+def test_a_conversation_that_is_not_in_the_databases_asked_about_is_8426(orders: Path) -> None:
     dialog = begin(orders)
+    both = place("stock", "orders", files={"orders": orders})
 
-    told = about(place("orders", files={"orders": orders}), ExplainRequest(None, GUID, dialog.conversation_id))
-
-    assert str(GUID) == told.explanation.to_broker_instance
-
-
-def test_a_conversation_that_is_not_here_is_8426() -> None:
-    with pytest.raises(UnknownNameError, match="no database here has the conversation") as caught:
-        find_contact(place("orders"), ExplainRequest(conversation=uuid4()))
-
-    assert 8426 == caught.value.number
-
-
-def test_a_conversation_is_looked_for_in_the_database_that_is_named(orders: Path) -> None:
-    dialog = begin(orders)
-    request = ExplainRequest(conversation=dialog.conversation_id, database="stock")
-
-    with pytest.raises(UnknownNameError):
-        find_contact(place("stock", "orders", files={"orders": orders}), request)
-
-
-def test_a_question_about_nothing_is_refused() -> None:
+    for request in (ExplainRequest(conversation=uuid4()), ExplainRequest(None, None, dialog.conversation_id, "stock")):
+        with pytest.raises(UnknownNameError, match="no database here has the conversation") as caught:
+            find_contact(both, request)
+        assert 8426 == caught.value.number
     with pytest.raises(BadRequestError, match="name the service"):
         find_contact(place("orders"), ExplainRequest())
 
@@ -223,18 +191,12 @@ async def test_a_running_instance_answers_by_what_holds_now(instance: Instance) 
     await execute(instance.catalog, parse_script(SCRIPT), database="orders")
 
     told = answer(running_place(instance), ExplainRequest("//b"))
+    arriving = answer(running_place(instance), ExplainRequest("//a", incoming=True))
 
+    assert ("orders", "AutoCreatedLocal") == (arriving.explanation.database, arriving.explanation.route)
     assert ("one", "tcp://far:4022") == (told.instance, told.explanation.next_hop)
     assert str(UUID(bytes=instance.broker_instance)) == told.broker_instance
     assert f"tcp://127.0.0.1:{instance.listeners[0].port}" in told.addresses
-
-
-async def test_what_arrives_at_a_running_instance_is_decided_by_msdb(instance: Instance) -> None:
-    await execute(instance.catalog, parse_script(SCRIPT), database="orders")
-
-    told = answer(running_place(instance), ExplainRequest("//a", incoming=True))
-
-    assert ("orders", "AutoCreatedLocal") == (told.explanation.database, told.explanation.route)
 
 
 def described(tmp_path: Path, script: str, endpoint: str = 'listen = ["127.0.0.1:4022"]') -> InstanceView:
@@ -333,7 +295,7 @@ def test_what_a_peer_may_not_bring_is_dropped_and_the_statement_named(
     assert told.passes
 
 
-def test_where_nobody_proves_who_they_are_every_peer_is_public() -> None:
+def test_without_authentication_every_peer_is_public() -> None:
     told = asked_of("CN=a", rule("SEND", "CN=a"), is_default_deny=False)
 
     assert ("public", "not permitted") == (told.peer, told.disposition)
@@ -346,16 +308,8 @@ def test_peer_is_one_principal(peer: str) -> None:
         asked_of(peer)
 
 
-def test_what_a_peer_brings_begins_in_no_database_here() -> None:
-    with pytest.raises(BadRequestError, match="leave out one of the two"):
-        answer(place("orders"), ExplainRequest("S", peer="CN=a", database="orders"))
-
-
-def test_place_tells_as_whom_it_is_known() -> None:
-    certificate = identify(make("one").der)
-
-    assert (None, "CN=one") == (principal_of(None), principal_of(certificate))
-    assert "CN=one" == answer(replace(place(), principal="CN=one"), ExplainRequest("S")).principal
+def test_principal_is_that_of_the_own_certificate() -> None:
+    assert (None, "CN=one") == (principal_of(None), principal_of(identify(make("one").der)))
 
 
 async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:

@@ -1,4 +1,4 @@
-"""The values of an answer: what is known, and what does not change on its way through JSON."""
+"""Why a conversation does not go on, as one instance answers it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from msgspec.structs import replace
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
 from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.observe.why import (
-    ClosedShown,
-    HeldShown,
     PoisonShown,
     Severity,
     SideShown,
@@ -32,27 +30,7 @@ from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Poison
 from broker.store.sqlite.schema import SCHEMA_VERSION
 from tests.support.shop import Shop
-from tests.support.why import AT, holding, place, side, told, way
-
-HELD = HeldShown(True, "S", None, "O", None, "tcp://x:1", "why", 1, 5, 0)
-
-
-@pytest.mark.parametrize(
-    ("more", "is_known"),
-    [
-        ({}, False),
-        ({"sides": [holding()]}, True),
-        ({"closed": [ClosedShown("orders", True, 3, None, None)]}, True),
-        ({"held": [HELD]}, True),
-    ],
-)
-def test_an_id_is_known_where_anything_tells_of_it(more: dict[str, Any], is_known: object) -> None:
-    assert is_known == told(place("one", 1, "x"), **more).is_known
-
-
-# --- test_why_here ---
-# What one instance knows: sides in its files, frames that wait, tombstones; and where it looked.
-
+from tests.support.why import AT, holding, place, side, way
 
 DIALOG = UUID(int=0xD1)
 MESSAGE = UUID(int=0x3E55)
@@ -155,25 +133,32 @@ def test_a_side_whose_database_is_not_at_work_has_no_way(shop: Shop) -> None:
     assert (1, []) == (len(answer.sides), answer.ways)
 
 
-def test_what_the_daemon_said_last_stays_true(shop: Shop) -> None:
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db)
-        dialog.send("x")
-    shop.change(dialog, "transmission_status", "queued for sending")
+def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    idle, ended = shop.begin(db), shop.begin(db)
+    shop.change(idle, "lifetime", 1e15)  # beyond the calendar
+    shop.change(ended, "transmission_status", "waiting for room")
+    db.execute("INSERT INTO broker_failure VALUES (?, 7, 3, 1, 2, 3, 'ValueError: x', 't')", (idle.endpoint_id,))
+    ended.send("x")
+    ended.end(error=9, description="out of stock")
 
-    assert "queued for sending" == asked(dialog.conversation_id, shop).sides[0].transmission_status
+    one, other = asked(idle.conversation_id, shop), asked(ended.conversation_handle, shop)
 
-
-def test_a_side_that_ended_with_an_error_says_which(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    dialog.send("x")
-    dialog.end(error=9, description="out of stock")
-
-    answer = asked(dialog.conversation_handle, shop)
-
-    assert (9, "out of stock") == (answer.sides[0].sent_error_code, answer.sides[0].sent_error_text)
-    assert answer.findings[0].symptom.endswith("ends the dialog with error 9: out of stock")
+    assert ("nothing waits: 0 messages acknowledged", None) == (
+        one.sides[0].transmission_status,
+        one.sides[0].lifetime,
+    )
+    side = other.sides[0]
+    assert (9, "out of stock", "waiting for room") == (
+        side.sent_error_code,
+        side.sent_error_text,
+        side.transmission_status,
+    )
+    assert other.findings[0].symptom.endswith("ends the dialog with error 9: out of stock")
+    poison = one.sides[0].poison
+    assert poison is not None
+    assert poison.quarantine_time is not None
+    assert (2.0, 3.0) == (poison.last_failure_time.timestamp(), poison.quarantine_time.timestamp())
 
 
 def test_texts_of_applications_are_left_out_where_they_are_not_to_be_shown(shop: Shop) -> None:
@@ -193,14 +178,6 @@ def test_texts_of_applications_are_left_out_where_they_are_not_to_be_shown(shop:
 
     assert (8, 9) == (answer.sides[0].error_code, answer.sides[0].sent_error_code)
     assert b"card" not in msgspec.json.encode(answer)
-
-
-def test_the_status_of_a_side_that_waits_for_nothing_is_not_blank(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-
-    status = asked(dialog.conversation_id, shop).sides[0].transmission_status
-
-    assert "nothing waits: 0 messages acknowledged" == status
 
 
 @pytest.mark.parametrize("guid", [DIALOG, MESSAGE])
@@ -242,13 +219,6 @@ def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
     assert answer.closed == msgspec.json.decode(msgspec.json.encode(answer), type=WhyAnswer).closed
 
 
-def test_a_lifetime_beyond_the_calendar_is_told(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    shop.change(dialog, "lifetime", 1e15)
-
-    assert asked(dialog.conversation_id, shop).sides[0].lifetime is None
-
-
 def test_files_alone_know_of_no_frames(shop: Shop) -> None:
     answer = asked(uuid4(), shop, None)
 
@@ -256,23 +226,7 @@ def test_files_alone_know_of_no_frames(shop: Shop) -> None:
     assert "no frames under way: no daemon runs that could hold some" == answer.looked_in[-1]
 
 
-def test_a_failure_is_told_with_its_times(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-    shop.connect(isolation_level=None).execute(
-        "INSERT INTO broker_failure VALUES (?, 7, 3, 1, 2, 3, 'ValueError: x', 't')", (dialog.endpoint_id,)
-    )
-
-    poison = asked(dialog.conversation_id, shop).sides[0].poison
-
-    assert poison is not None
-    assert (2.0, 3.0) == (
-        poison.last_failure_time.timestamp(),
-        poison.quarantine_time and poison.quarantine_time.timestamp(),
-    )
-
-
-# --- test_why_side ---
-# One side: its cause, how much it weighs, and the words that name cause and remedy.
+# --- one side: its cause, how much it weighs, and the words that name cause and remedy ---
 
 
 SPOT = Spot("orders-1", "orders", 0.0)
@@ -363,7 +317,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
 def test_what_one_side_sends(
     one: SideShown, route: ExplainAnswer | None, cause: str, severity: Severity, words: tuple[str, str]
 ) -> None:
-    """Shape: `words` are in the reason, and in the remedy."""
+    """`words` are in the reason, and in the remedy."""
     first = found(one, route)[0]
 
     assert ("orders-1", "orders", cause, severity) == (first.instance, first.database, first.cause, first.severity)
@@ -374,11 +328,15 @@ def test_what_one_side_sends(
 
 
 @pytest.mark.parametrize("route", [GOOD, NO_ROUTE, DOWN], ids=["good", "no route", "down"])
-def test_a_side_that_ended_with_an_error_says_which_while_it_is_on_its_way(route: ExplainAnswer) -> None:
-    (told,) = found(holding(2, state="DO", sent_error_code=9, sent_error_text="out of stock"), route)
+def test_the_symptom_names_both_ends_since_when_and_the_error_that_ends_the_dialog(route: ExplainAnswer) -> None:
+    (whole,) = found(holding(1200, state="DO", lifetime=None, sent_error_code=9, sent_error_text="out of stock"), route)
     (bare,) = found(holding(1, state="DO", sent_error_code=9), route)
 
-    assert told.symptom.endswith("from number 0 on; the last of them ends the dialog with error 9: out of stock")
+    assert whole.symptom == (
+        "1,200 messages from //Orders to S wait in orders, since 2026-03-01 12:00:00 UTC:"
+        " not acknowledged from number 0 on; the last of them ends the dialog with error 9: out of stock"
+    )
+    assert whole.next.endswith("the lifetime of the dialog ends at an unknown time")
     assert bare.symptom.endswith("from number 0 on; the last of them ends the dialog with error 9")
 
 
@@ -419,17 +377,6 @@ def test_what_has_come_for_one_side(
     assert (cause, severity) == (last.cause, last.severity)
     assert why in last.why
     assert remedy in last.remedy
-
-
-def test_the_symptom_of_what_waits_names_both_ends_and_since_when() -> None:
-    [one] = found(holding(1200, lifetime=None))
-
-    symptom = (
-        "1,200 messages from //Orders to S wait in orders, since 2026-03-01 12:00:00 UTC:"
-        " not acknowledged from number 0 on"
-    )
-    assert symptom == one.symptom
-    assert one.next.endswith("the lifetime of the dialog ends at an unknown time")
 
 
 def test_a_target_that_has_received_nothing_misses_no_way_back() -> None:
