@@ -37,16 +37,6 @@ def test_a_table_becomes_an_entry(tmp_path: Path) -> None:
     assert {"9744": expected} == read(tmp_path)
 
 
-def test_numbers_come_in_their_order_and_words_behind_them(tmp_path: Path) -> None:
-    for key in ("forwarded", "9744", "102", "28041"):
-        (tmp_path / f"{key}.toml").write_text(TABLE.replace("9744", key))
-
-    entries = read(tmp_path)
-
-    assert ["102", "9744", "28041", "forwarded"] == list(entries)
-    assert 0 == entries["forwarded"].number
-
-
 def test_a_number_is_in_one_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.toml").write_text(TABLE)
@@ -63,12 +53,7 @@ def test_everything_has_words() -> None:
     ]
 
     assert [] == silent
-
-
-def test_of_what_fails_a_dialog_it_is_said_who_is_told() -> None:
-    assert [] == [
-        key for key, entry in catalogue().items() if MessageChannel.DIALOG in entry.when and not entry.notified
-    ]
+    assert [] == [key for key, one in catalogue().items() if MessageChannel.DIALOG in one.when and not one.notified]
 
 
 def test_every_disposition_is_there_with_its_number_and_who_is_told() -> None:
@@ -87,6 +72,7 @@ def test_each_number_has_a_row_in_order() -> None:
 
     assert expected == [row["message_id"] for row in ROWS]
     assert sorted(expected) == expected
+    assert [] == [row["message_id"] for row in ROWS if "](" in f"{row['text']}{row['remedy']}"]
 
 
 def test_a_row_says_what_a_number_means_and_what_to_do() -> None:
@@ -109,7 +95,3 @@ def test_a_number_is_asked_for_as_a_number() -> None:
     found = views.select("SELECT message_id FROM sys.messages WHERE message_id IN (102, 9744)", database=None).rows
 
     assert [(102,), (9744,)] == found
-
-
-def test_links_of_pages_are_words() -> None:
-    assert [] == [row["message_id"] for row in ROWS if "](" in f"{row['text']}{row['remedy']}"]

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.observe.query import SystemViews
 from broker.observe.view_rows import LoopReader, _read_statuses
-from broker.observe.views import AUDIT, MEMORY_VIEWS
+from broker.observe.views import MEMORY_VIEWS
 
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
 
@@ -20,21 +19,6 @@ async def _rows(instance: Any, view: str) -> list[dict[str, Any]]:
     reader = LoopReader(instance)
     rows = await asyncio.to_thread(lambda: list(reader.by_view()[view]()))
     return [dict(zip(MEMORY_VIEWS[view], row, strict=True)) for row in rows]
-
-
-async def test_every_view_that_the_daemon_feeds_is_fed(start: Any) -> None:
-    """The views refuse to be built otherwise; the audit is the admin API's own."""
-    instance = await start("near")
-    reader = LoopReader(instance)
-    databases = {name: database.path for name, database in instance.catalog.databases.items()}
-
-    views = SystemViews(
-        databases=databases,
-        snapshots={**reader.by_view(), AUDIT: list},
-        transmission_statuses=reader.transmission_statuses,
-    )
-
-    assert views.names == ("msdb", "near")
 
 
 async def test_endpoint_is_one_row(start: Any) -> None:
@@ -92,16 +76,6 @@ async def test_stranger_that_says_nothing_is_shown(start: Any, until: Any) -> No
     assert (3, 1, None, None) == (row["state"], row["login_state"], row["peer_name"], row["login_time"])
 
 
-async def test_held_frames_are_rows(start: Any, take: Any) -> None:
-    gateway = await start("gateway", msdb=DEAD_ROUTE)
-    for sequence in range(3):
-        take(gateway, sequence_number=sequence)
-
-    rows = await _rows(gateway, "sys.dm_broker_forwarded_messages")
-
-    assert [row["message_sequence_number"] for row in rows] == [0, 1, 2]
-
-
 async def test_drops_of_the_pass_and_of_databases_are_rows_with_the_last_frame(
     start: Any, take: Any, until: Any
 ) -> None:
@@ -127,34 +101,19 @@ async def test_drops_of_the_pass_and_of_databases_are_rows_with_the_last_frame(
     )
 
 
-async def test_message_that_waits_has_its_status(start: Any, send: Any, until: Any) -> None:
-    instance = await start("near", DEAD_ROUTE)
-    handle = send(instance, "//far", messages=2)
-    await until(lambda: instance.endpoints["near"].transmitter.senders)
-
-    statuses = await asyncio.to_thread(LoopReader(instance).transmission_statuses)
-
-    assert [handle] == list(statuses)
-    assert statuses[handle].startswith("waiting for a connection to tcp://127.0.0.1:1")
-
-
-async def test_instance_that_sends_nothing_has_no_status(start: Any) -> None:
-    instance = await start("near")
-
-    assert await asyncio.to_thread(LoopReader(instance).transmission_statuses) == {}
-
-
-async def test_more_dialogs_than_one_step_asks_about(
+async def test_every_dialog_that_waits_has_its_status(
     start: Any, send: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.observe.view_rows.SENDERS_A_STEP", 2)
     instance = await start("near", DEAD_ROUTE)
-    handles = {send(instance, "//far") for _ in range(5)}
+    assert await asyncio.to_thread(LoopReader(instance).transmission_statuses) == {}
+    handles = {send(instance, "//far", messages=2) for _ in range(5)}
     await until(lambda: len(instance.endpoints["near"].transmitter.senders) == 5)
 
     statuses = await asyncio.to_thread(LoopReader(instance).transmission_statuses)
 
     assert handles == statuses.keys()
+    assert all(one.startswith("waiting for a connection to tcp://127.0.0.1:1") for one in statuses.values())
 
 
 async def test_dialog_that_ends_between_two_steps_is_left_out(start: Any, send: Any, until: Any) -> None:
