@@ -100,17 +100,6 @@ async def test_the_page_goes_on_by_itself_when_the_instance_is_back(browser: Bro
     assert loads == sum(url.endswith("/page/main.js") for url in tab.requests) == 1
 
 
-async def test_the_page_outlives_an_instance_that_leaves_in_good_order(browser: Browser, shown: Shown) -> None:
-    """It says that the connection is lost, and is live again when there is an instance again."""
-    tab = await look(browser, shown["orders"].page)
-
-    shown["orders"].stop()
-    await seen(tab, LOST)
-    start(shown["orders"])
-
-    await seen(tab, LIVE)
-
-
 async def test_a_token_opens_the_page_where_everybody_needs_one(browser: Browser, guarded: Topology) -> None:
     """The files are there for everybody and hold nothing; a wrong token is told; a right one stays in the tab alone."""
     daemon = guarded.daemons["guarded"]
