@@ -187,7 +187,7 @@ _CALLS: frozenset[type[exp.Expr]] = frozenset(
     | {exp.Datetime, exp.DenseRank, exp.Exists, exp.FirstValue, exp.GroupConcat, exp.If, exp.Lag, exp.LastValue}
     | {exp.Lead, exp.Length, exp.Lower, exp.Max, exp.Min, exp.Ntile, exp.Nullif, exp.Or, exp.PercentRank}
     | {exp.Rank, exp.Replace, exp.Round, exp.RowNumber, exp.Sign, exp.StrPosition, exp.Substring, exp.Sum}
-    | {exp.Time, exp.Trim, exp.TryCast, exp.Upper}
+    | {exp.Collate, exp.Time, exp.Trim, exp.TryCast, exp.Upper}
 )
 
 
