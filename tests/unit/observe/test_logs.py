@@ -23,7 +23,6 @@ from structlog import DropEvent
 from broker.observe import logs
 from broker.observe.logs import (
     INTERVAL,
-    LevelLogger,
     LogFormat,
     LogLevel,
     LogWriter,
@@ -252,18 +251,6 @@ def test_change_of_level_reaches_loggers_made_before(stream: io.StringIO) -> Non
     assert [(line["event"], line["peer"]) for line in _lines(stream)] == [("after", "a")]
 
 
-def test_call_below_the_level_costs_a_comparison(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filtered-out call gets no further than the level."""
-    log = _configure(stream).bind(peer="a")
-    proxied: list[str] = []
-    monkeypatch.setattr(LevelLogger, "_proxy_to_logger", lambda _, level, *__, **___: proxied.append(level))
-
-    log.debug("event", x=1)
-    log.info("event", x=1)
-
-    assert ["info"] == proxied
-
-
 def test_exception_is_logged_with_its_traceback(stream: io.StringIO) -> None:
     log = _configure(stream)
 
@@ -427,15 +414,6 @@ def test_first_is_told_at_once_and_then_one_a_minute_with_the_number_left_out(
             told.append((second, event.get("suppressed")))
 
     assert told == [(0, None), (60, 59), (120, 59), (180, 59)]
-
-
-def test_one_that_comes_seldom_is_always_told_without_a_number(repeats: RepeatFilter, clock: _Clock) -> None:
-    told = []
-    for _ in range(3):
-        told.append(_passes(repeats, peer="a"))
-        clock.now += INTERVAL
-
-    assert told == [{"level": "error", "event": "connect failed", "peer": "a"}] * 3
 
 
 @pytest.mark.parametrize(

@@ -46,58 +46,6 @@ def _route_to(instance: Any) -> str:
     return f"CREATE ROUTE r WITH SERVICE_NAME = '//{instance.name}', ADDRESS = 'tcp://127.0.0.1:{port}'"
 
 
-async def test_a_new_instance_says_who_it_is_and_has_counted_nothing(start: Any) -> None:
-    instance = await start("near", forwarding=False)
-
-    status = status_of(instance)
-
-    assert status == msgspec.convert(json.loads(msgspec.json.encode(status)), Status)
-    assert ("near", True, "asyncio", []) == (status.name, status.ready, status.loop, status.connections)
-    assert uuid.UUID(status.broker_instance).bytes == instance.broker_instance
-    assert 0 <= status.uptime_s < 60
-    forwarding = status.forwarding
-    assert (False, {"message": 0, "ack": 0, "fault": 0}, {}) == (
-        forwarding.enabled,
-        forwarding.received,
-        forwarding.dropped,
-    )
-    role = status.mirroring["near"]
-    assert ("principal", 0, "off", status.databases["near"].broker_instance) == (
-        role.role,
-        role.epoch,
-        role.source,
-        role.broker_instance,
-    )
-
-
-async def test_a_dialog_between_two_instances_is_counted_at_both(start: Any, send: Any, until: Any) -> None:
-    near = await start("near", msdb=LOCAL_ROUTE)
-    target = await start("target", _route_to(near), msdb=LOCAL_ROUTE)
-    await execute(near.catalog, parse_script(_route_to(target)), database="near")
-    send(near, "//target", messages=3)
-    await until(lambda: near.endpoints["near"].transmitter.acknowledged["//near"] == 3)
-
-    sender, receiver = status_of(near), status_of(target)
-
-    service = sender.databases["near"].services["//near"]
-    assert (3, 0, 3, 0) == (service.sent, service.resent, service.acknowledged, service.delivered)
-    assert 3 == receiver.databases["target"].services["//target"].delivered
-    assert 3 == receiver.forwarding.delivered == receiver.forwarding.received["message"]
-    assert (0, 0) == (sender.forwarding.unaccounted, receiver.forwarding.unaccounted)
-    (connection,) = sender.connections
-    assert ("target", "out", "LOGGED_IN", "flowing", "") == (
-        connection.name,
-        connection.direction,
-        connection.state,
-        connection.flow,
-        connection.flow_reason,
-    )
-    assert connection.bytes_sent > 3 * 114
-    assert "in" == receiver.connections[0].direction
-    address = sender.addresses[f"tcp://127.0.0.1:{target.listeners[0].port}"]
-    assert ("connected", "", 0, "target") == (address.health, address.problem, address.held, address.peer)
-
-
 async def test_the_first_next_hops_that_were_not_dialled_are_untried_and_the_own_address_is_not_there(
     start: Any,
 ) -> None:
@@ -105,8 +53,10 @@ async def test_the_first_next_hops_that_were_not_dialled_are_untried_and_the_own
     gateway = await start("gateway", msdb=routes)
     await execute(gateway.catalog, parse_script(_route_to(gateway)), database="msdb")
 
-    addresses = status_of(gateway).addresses
+    status = status_of(gateway)
+    addresses = status.addresses
 
+    assert status == msgspec.convert(json.loads(msgspec.json.encode(status)), Status)
     assert [(f"tcp://127.0.0.1:{1000 + number}", "untried", "", 0) for number in range(UNTRIED_MAX)] == [
         (name, one.health, one.problem, one.held) for name, one in addresses.items()
     ]

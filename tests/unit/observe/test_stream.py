@@ -33,39 +33,21 @@ from broker.observe.stream import (
     GONE_SECONDS,
     PEERS_MAX,
     ROWS_MAX,
-    SECTIONS,
     Counters,
     EventSample,
     Rates,
     StatsHistory,
     StatsStream,
-    read_counters,
     top_rows,
 )
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import AddressState, MirrorRole, OwnRoleStatus
 from broker.routing.route import MirroredPair
 from broker.store.sqlite.inspect import Backlog, LedgerBalance, QueueStock, WaitReason
-from tests.unit.observe.conftest import DEAD
 
 EVENT_MAX = 256 * 1024  # bytes of JSON, whatever there is
 HOSTILE = "<script>alert(1)</script>\r\n\u2028\u202e" + "x" * 10_000
 Event = Callable[..., dict[str, Any]]
-
-
-async def test_the_counters_and_an_event_of_an_instance_that_runs(start: Any, take: Any) -> None:
-    instance = await start("one", msdb=f"CREATE ROUTE Far WITH SERVICE_NAME = '//far', ADDRESS = '{DEAD}'")
-    take(instance, to_service="//far")
-    take(instance, to_service="//absent")
-
-    counters = read_counters(instance)
-    event = StatsStream().next(EventSample(snapshot=read_snapshot(instance, SECTIONS), counters=counters))
-
-    assert (2, 1, 1, 0) == (counters.received, counters.held, counters.dropped, counters.forwarded)
-    assert instance.forwarder.pool.used_bytes == counters.pool_bytes > 0
-    assert ("one", 1) == (event["instance"]["name"], event["totals"]["held"])
-    assert [(DEAD, 1)] == [(one["name"], one["messages"]) for one in event["waiting"]["rows"]]
-    assert ["one"] == [one["name"] for one in event["databases"]["rows"]]
 
 
 # --- the history ---

@@ -21,50 +21,6 @@ async def _rows(instance: Any, view: str) -> list[dict[str, Any]]:
     return [dict(zip(MEMORY_VIEWS[view], row, strict=True)) for row in rows]
 
 
-async def test_endpoint_is_one_row(start: Any) -> None:
-    instance = await start("near")
-    (listener,) = instance.listeners
-
-    (row,) = await _rows(instance, "sys.service_broker_endpoints")
-
-    assert {
-        "name": "near",
-        "protocol_desc": "TCP",
-        "type_desc": "SERVICE_BROKER",
-        "state_desc": "STARTED",
-        "is_message_forwarding_enabled": True,
-        "message_forwarding_size": 64,
-        "listen": f"127.0.0.1:{listener.port}",
-        "advertise": f"tcp://127.0.0.1:{listener.port}",
-        "max_hops": 16,
-        "forward_pool_bytes": 0,
-        "forward_pool_messages": 0,
-    }.items() <= row.items()
-
-
-async def test_connection_has_two_ends(start: Any, send: Any, until: Any) -> None:
-    target = await start("target")
-    route = f"CREATE ROUTE r WITH SERVICE_NAME = '//target', ADDRESS = 'tcp://127.0.0.1:{target.listeners[0].port}'"
-    near = await start("near", route)
-    send(near, "//target")
-    await until(lambda: target.forwarder.received)
-
-    (out,) = await _rows(near, "sys.dm_broker_connections")
-    (accepted,) = await _rows(target, "sys.dm_broker_connections")
-
-    expected = {"state": 4, "state_desc": "LOGGED_IN", "login_state": 12, "login_state_desc": "ONLINE"}
-    assert expected | {"peer_name": "target", "is_accept": False} == {
-        key: out[key] for key in (*expected, "peer_name", "is_accept")
-    }
-    assert expected | {"peer_name": "near", "is_accept": True} == {
-        key: accepted[key] for key in (*expected, "peer_name", "is_accept")
-    }
-    assert out["connection_id"] != accepted["connection_id"]
-    assert out["peer_instance"].bytes == target.broker_instance
-    assert out["connect_time"] <= out["login_time"] <= out["last_activity_time"]
-    assert accepted["total_fragments_received"] >= 1
-
-
 async def test_stranger_that_says_nothing_is_shown(start: Any, until: Any) -> None:
     instance = await start("near")
     _, writer = await asyncio.open_connection("127.0.0.1", instance.listeners[0].port)
