@@ -353,13 +353,8 @@ def _is_one_target(given: Given, run: DryRun, home: DryDatabase, service: str) -
 
 def _by_place(concern: Diagnostic) -> tuple[bool, str, int, int, str]:
     span = concern.span
-    return (
-        span is None,
-        span.source if span else "",
-        span.line if span else 0,
-        span.column if span else 0,
-        concern.lint,
-    )
+    place = (span.source, span.line, span.column) if span else ("", 0, 0)
+    return (span is None, *place, concern.lint)
 
 
 # --- names of next hops ---

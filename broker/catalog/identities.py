@@ -67,10 +67,8 @@ class Identities:
     """Watches the files of all databases of an instance. Loop-only; files are read in a thread."""
 
     def __init__(self, settings: Settings, use: Use) -> None:
-        self._settings = settings
         self._use = use
-        self._tried = {name: _mark(one) for name, one in settings.databases.items()}
-        self._seen = dict(self._tried)
+        self.use(settings)
         self._used = {name: _Known.of(settings, name) for name in settings.databases}
 
     def use(self, settings: Settings) -> None:
@@ -122,7 +120,7 @@ class Identities:
 
     async def _adopt(self, settings: Settings, name: str, credentials: DialogCredentials) -> None:
         await self._use(name, credentials)
-        self._used[name] = await asyncio.to_thread(_Known.with_files, settings, name, credentials)
+        self._used[name] = await asyncio.to_thread(_Known.of, settings, name, credentials)
 
     async def _narrow(self, name: str) -> None:
         """Withdraw the peers that are no longer in any file, even if some files cannot be used."""
@@ -142,17 +140,13 @@ class _Known:
     files: dict[Path, frozenset[bytes] | None]
 
     @classmethod
-    def of(cls, settings: Settings, name: str) -> _Known:
-        """Load the credentials from its files; empty ones if the files cannot be used."""
-        try:
-            credentials = credentials_of(settings, name)
-        except SettingError:
-            credentials = DialogCredentials()
-        return cls.with_files(settings, name, credentials)
-
-    @classmethod
-    def with_files(cls, settings: Settings, name: str, credentials: DialogCredentials) -> _Known:
-        """These, and where their peers are."""
+    def of(cls, settings: Settings, name: str, credentials: DialogCredentials | None = None) -> _Known:
+        """Those loaded from its files if none are given; empty ones if the files cannot be used."""
+        if credentials is None:
+            try:
+                credentials = credentials_of(settings, name)
+            except SettingError:
+                credentials = DialogCredentials()
         return cls(credentials, _files(settings, name))
 
     def narrowed(self, now: dict[Path, frozenset[bytes] | None]) -> DialogCredentials | None:

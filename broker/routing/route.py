@@ -18,11 +18,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 from uuid import UUID
 
 from msgspec import Struct
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import asdict, force_setattr, replace
 
 from broker.errors import StatementError
 from broker.protocol.layout import NAME_MAX_BYTES
@@ -37,8 +37,6 @@ PROPERTY_MAX_CHARACTERS = 256  # what the columns of sys.routes hold
 LIFETIME_RANGE = (1, 2**31 - 1)  # seconds; the column is a signed 32-bit integer, and 0 would be born expired
 WEIGHT_RANGE = (1, 1000)  # our extension; wide enough for any real ratio of machines
 DEFAULT_WEIGHT = 1
-
-_T = TypeVar("_T")
 
 # As stored: name, service name, broker instance (16 bytes), instant of expiry (UTC seconds), the two addresses, weight.
 RouteRow: TypeAlias = tuple[str, str | None, bytes | None, float | None, str, str | None, int]
@@ -132,9 +130,8 @@ class Route(Struct, frozen=True):
         )
         if service is None or instance is None or mirror is None or not isinstance(address, NetworkAddress):
             return None
-        if address == mirror:  # another program has stored it
-            return None
-        return MirroredPair(service, instance, address, mirror)
+        # equal addresses: another program has stored the row
+        return None if address == mirror else MirroredPair(service, instance, address, mirror)
 
     def is_live(self, now: datetime) -> bool:
         """Whether the route takes part in matching at this UTC instant (R1.4)."""
@@ -211,16 +208,15 @@ def alter_route(route: Route, properties: RouteProperties, *, now: datetime) -> 
     Raises:
         PropertyError: as `check_route`; it may name a property that the statement did not.
     """
-    instance = None if route.broker_instance is None else str(route.broker_instance)
-    merged = RouteProperties(
-        service_name=_either(properties.service_name, route.remote_service_name),
-        broker_instance=_either(properties.broker_instance, instance),
-        lifetime=properties.lifetime,
-        address=_either(properties.address, route.address_text),
-        mirror_address=_either(properties.mirror_address, route.mirror_address_text),
-        weight=_either(properties.weight, route.weight),
+    before = RouteProperties(
+        service_name=route.remote_service_name,
+        broker_instance=None if route.broker_instance is None else str(route.broker_instance),
+        address=route.address_text,
+        mirror_address=route.mirror_address_text,
+        weight=route.weight,
     )
-    altered = _checked(route.name, merged, now)
+    named = {name: value for name, value in asdict(properties).items() if value is not None}
+    altered = _checked(route.name, replace(before, **named), now)
     return altered if properties.lifetime is not None else replace(altered, lifetime=route.lifetime)
 
 
@@ -373,7 +369,3 @@ def _check_mirror(route: Route) -> None:
     if route.address == route.mirror_address:
         problem = f"ADDRESS and MIRROR_ADDRESS are the same, {route.address}"
         raise PropertyError(9747, problem, properties=("MIRROR_ADDRESS", "ADDRESS"))
-
-
-def _either(new: _T | None, old: _T | None) -> _T | None:
-    return old if new is None else new
