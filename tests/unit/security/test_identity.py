@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.net.tls import identify
 from broker.security.identity import (
     KnownPeers,
+    Sealing,
     Signing,
     Use,
     alternative_names,
@@ -239,6 +240,29 @@ def test_what_is_sealed_to_the_certificates_before_still_opens() -> None:
 
     assert 2 == len(own.opening)
     assert [new.certificates[1].fingerprint(SHA256())] == [one.fingerprint for one in own.signing.sealing]
+
+
+def test_a_sealing_certificate_of_another_subject_does_not_count() -> None:
+    """Its signer may be an authority for others as well."""
+    made = issue("billing")
+    signing, sealing = made.certificates
+    other = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "orders")])
+    builder = x509.CertificateBuilder().subject_name(other).issuer_name(signing.subject).serial_number(7)
+    builder = builder.public_key(x25519.X25519PrivateKey.generate().public_key())
+    foreign = builder.not_valid_before(AGES.begins).not_valid_after(AGES.ends).sign(made.keys[0], None)  # type: ignore[arg-type]
+    assert is_signed_by(foreign, signing)
+
+    [peer] = parse_peers(certificates_pem((signing, foreign, sealing)))
+
+    assert [sealing.fingerprint(SHA256())] == [one.fingerprint for one in peer.sealing]
+
+
+def test_certificates_are_valid_from_their_first_instant_on_and_not_at_their_last() -> None:
+    [signing] = parse_peers(issued("billing").certificate_pem)
+
+    dated: list[Signing | Sealing] = [signing, *signing.sealing]
+    for one in dated:
+        assert [False, True, False] == [one.is_valid_at(at) for at in (one.begins - 1, one.begins, one.ends)]
 
 
 def test_a_sealing_certificate_of_another_signer_does_not_count() -> None:
