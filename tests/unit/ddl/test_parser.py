@@ -6,50 +6,15 @@ from uuid import UUID
 
 import pytest
 
+from broker.ddl import statements as ddl
 from broker.ddl.parser import parse_script, read_script
 from broker.ddl.render import render_statement
-from broker.ddl.statements import (
-    ANY,
-    AlterDatabase,
-    AlterMessageType,
-    AlterPriority,
-    AlterQueue,
-    AlterRemoteServiceBinding,
-    AlterRoute,
-    AlterService,
-    BeginConversationTimer,
-    ContractType,
-    CreateContract,
-    CreateMessageType,
-    CreatePriority,
-    CreateQueue,
-    CreateRemoteServiceBinding,
-    CreateRoute,
-    CreateService,
-    DatabaseOption,
-    DenyPermission,
-    DropContract,
-    DropMessageType,
-    DropPriority,
-    DropQueue,
-    DropRemoteServiceBinding,
-    DropRoute,
-    DropService,
-    EndConversation,
-    GrantPermission,
-    MoveConversation,
-    PriorityProperties,
-    QueueName,
-    RevokePermission,
-    Statement,
-    UseDatabase,
-)
 from broker.errors import DdlSyntaxError
 from broker.routing.route import RouteProperties
 from broker.security.grants import Permission
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
-Q = QueueName("q")
+Q = ddl.QueueName("q")
 
 # One of each kind that the documentation of CREATE ROUTE shows.
 ROUTES = [
@@ -101,90 +66,94 @@ ROUTES = [
 def test_documented_routes_are_read(text: str, properties: RouteProperties, end: str) -> None:
     name = text.split()[2]
 
-    assert [CreateRoute(name, properties)] == parse_script(text.removesuffix(" ;") + end)
+    assert [ddl.CreateRoute(name, properties)] == parse_script(text.removesuffix(" ;") + end)
 
 
 @pytest.mark.parametrize(
     ("text", "statement"),
     [
-        ("USE orders", UseDatabase("orders")),
+        ("USE orders", ddl.UseDatabase("orders")),
         (
             "create route r authorization [the owner] with weight=3,address=N'tcp://h',lifetime=-7,service_name='s'",
-            CreateRoute("r", RouteProperties("s", None, -7, "tcp://h", None, 3), "the owner"),
+            ddl.CreateRoute("r", RouteProperties("s", None, -7, "tcp://h", None, 3), "the owner"),
         ),
-        ("CREATE ROUTE Address WITH ADDRESS = ''", CreateRoute("Address", RouteProperties(address=""))),
-        ("CREATE ROUTE \"with\" WITH ADDRESS = 'x'", CreateRoute("with", RouteProperties(address="x"))),
-        ("ALTER ROUTE r WITH LIFETIME = +5", AlterRoute("r", RouteProperties(lifetime=5))),
+        ("CREATE ROUTE Address WITH ADDRESS = ''", ddl.CreateRoute("Address", RouteProperties(address=""))),
+        ("CREATE ROUTE \"with\" WITH ADDRESS = 'x'", ddl.CreateRoute("with", RouteProperties(address="x"))),
+        ("ALTER ROUTE r WITH LIFETIME = +5", ddl.AlterRoute("r", RouteProperties(lifetime=5))),
         (
             "ALTER ROUTE r WITH SERVICE_NAME = 's' LIFETIME = 5 ADDRESS = 'a'",
-            AlterRoute("r", RouteProperties("s", None, 5, "a")),
+            ddl.AlterRoute("r", RouteProperties("s", None, 5, "a")),
         ),
         (
             "ALTER ROUTE r WITH MIRROR_ADDRESS = 'm', BROKER_INSTANCE = 'b',",
-            AlterRoute("r", RouteProperties(None, "b", None, None, "m")),
+            ddl.AlterRoute("r", RouteProperties(None, "b", None, None, "m")),
         ),
-        ("DROP ROUTE #r", DropRoute("#r")),
-        ("CREATE QUEUE q", CreateQueue(Q)),
-        ("CREATE QUEUE q WITH STATUS = ON", CreateQueue(Q, status=True)),
-        ("CREATE QUEUE dbo.[q] WITH STATUS = OFF", CreateQueue(QueueName("q", "dbo"), status=False)),
-        ("ALTER QUEUE q WITH STATUS = ON", AlterQueue(Q, status=True)),
-        ("ALTER QUEUE status WITH STATUS = off", AlterQueue(QueueName("status"), status=False)),
+        ("DROP ROUTE #r", ddl.DropRoute("#r")),
+        ("CREATE QUEUE q", ddl.CreateQueue(Q)),
+        ("CREATE QUEUE q WITH STATUS = ON", ddl.CreateQueue(Q, status=True)),
+        ("CREATE QUEUE dbo.[q] WITH STATUS = OFF", ddl.CreateQueue(ddl.QueueName("q", "dbo"), status=False)),
+        ("ALTER QUEUE q WITH STATUS = ON", ddl.AlterQueue(Q, status=True)),
+        ("ALTER QUEUE status WITH STATUS = off", ddl.AlterQueue(ddl.QueueName("status"), status=False)),
         (
             "ALTER QUEUE q WITH POISON_MESSAGE_HANDLING (STATUS = ON) STATUS = OFF",
-            AlterQueue(Q, status=False, poison_message_handling=True),
+            ddl.AlterQueue(Q, status=False, poison_message_handling=True),
         ),
         (
             "CREATE QUEUE q WITH STATUS = ON, POISON_MESSAGE_HANDLING (STATUS = OFF),",
-            CreateQueue(Q, status=True, poison_message_handling=False),
+            ddl.CreateQueue(Q, status=True, poison_message_handling=False),
         ),
-        ("DROP QUEUE dbo . q", DropQueue(QueueName("q", "dbo"))),
-        ("CREATE SERVICE [//s] ON QUEUE q", CreateService("//s", Q)),
+        ("DROP QUEUE dbo . q", ddl.DropQueue(ddl.QueueName("q", "dbo"))),
+        ("CREATE SERVICE [//s] ON QUEUE q", ddl.CreateService("//s", Q)),
         (
             "CREATE SERVICE [//s] AUTHORIZATION o ON QUEUE dbo.q ([//C], [DEFAULT])",
-            CreateService("//s", QueueName("q", "dbo"), ("//C", "DEFAULT"), "o"),
+            ddl.CreateService("//s", ddl.QueueName("q", "dbo"), ("//C", "DEFAULT"), "o"),
         ),
-        ("ALTER SERVICE s ON QUEUE q", AlterService("s", Q)),
-        ("ALTER SERVICE s ON QUEUE q (ADD CONTRACT c)", AlterService("s", Q, ("c",))),
+        ("ALTER SERVICE s ON QUEUE q", ddl.AlterService("s", Q)),
+        ("ALTER SERVICE s ON QUEUE q (ADD CONTRACT c)", ddl.AlterService("s", Q, ("c",))),
         (
             "ALTER SERVICE s (DROP CONTRACT a, ADD CONTRACT b, DROP CONTRACT c)",
-            AlterService("s", None, ("b",), ("a", "c")),
+            ddl.AlterService("s", None, ("b",), ("a", "c")),
         ),
-        ("DROP SERVICE service", DropService("service")),
-        (f"END CONVERSATION '{GUID}'", EndConversation(UUID(GUID))),
-        (f"END CONVERSATION N'{GUID.upper()}' WITH CLEANUP", EndConversation(UUID(GUID), cleanup=True)),
+        ("DROP SERVICE service", ddl.DropService("service")),
+        (f"END CONVERSATION '{GUID}'", ddl.EndConversation(UUID(GUID))),
+        (f"END CONVERSATION N'{GUID.upper()}' WITH CLEANUP", ddl.EndConversation(UUID(GUID), cleanup=True)),
         (
             f"END CONVERSATION '{GUID}' WITH ERROR = 5 DESCRIPTION = ''",
-            EndConversation(UUID(GUID), error_code=5, description=""),
+            ddl.EndConversation(UUID(GUID), error_code=5, description=""),
         ),
-        (f"MOVE CONVERSATION '{GUID}' TO '{GUID}'", MoveConversation(UUID(GUID), UUID(GUID))),
-        (f"BEGIN CONVERSATION TIMER ('{GUID}') TIMEOUT = 60", BeginConversationTimer(UUID(GUID), 60)),
-        ("CREATE MESSAGE TYPE [//t]", CreateMessageType("//t")),
-        ("create message type type authorization o validation = none", CreateMessageType("type", "NONE", "o")),
-        ("ALTER MESSAGE TYPE t VALIDATION = well_formed_xml", AlterMessageType("t", "WELL_FORMED_XML")),
-        ("DROP MESSAGE TYPE message", DropMessageType("message")),
+        (f"MOVE CONVERSATION '{GUID}' TO '{GUID}'", ddl.MoveConversation(UUID(GUID), UUID(GUID))),
+        (f"BEGIN CONVERSATION TIMER ('{GUID}') TIMEOUT = 60", ddl.BeginConversationTimer(UUID(GUID), 60)),
+        ("CREATE MESSAGE TYPE [//t]", ddl.CreateMessageType("//t")),
+        ("create message type type authorization o validation = none", ddl.CreateMessageType("type", "NONE", "o")),
+        ("ALTER MESSAGE TYPE t VALIDATION = well_formed_xml", ddl.AlterMessageType("t", "WELL_FORMED_XML")),
+        ("DROP MESSAGE TYPE message", ddl.DropMessageType("message")),
         (
             "CREATE CONTRACT [//c] (sent SENT BY ANY, [DEFAULT] SENT BY INITIATOR, target SENT BY TARGET)",
-            CreateContract(
+            ddl.CreateContract(
                 "//c",
-                (ContractType("sent", "ANY"), ContractType("DEFAULT", "INITIATOR"), ContractType("target", "TARGET")),
+                (
+                    ddl.ContractType("sent", "ANY"),
+                    ddl.ContractType("DEFAULT", "INITIATOR"),
+                    ddl.ContractType("target", "TARGET"),
+                ),
             ),
         ),
-        ("DROP CONTRACT contract", DropContract("contract")),
-        ("CREATE BROKER PRIORITY p FOR CONVERSATION", CreatePriority("p")),
+        ("DROP CONTRACT contract", ddl.DropContract("contract")),
+        ("CREATE BROKER PRIORITY p FOR CONVERSATION", ddl.CreatePriority("p")),
         (
             (
                 "CREATE BROKER PRIORITY priority FOR CONVERSATION SET (PRIORITY_LEVEL = DEFAULT, CONTRACT_NAME = ANY"
                 " REMOTE_SERVICE_NAME = N'//r' LOCAL_SERVICE_NAME = [ANY])"
             ),
-            CreatePriority("priority", PriorityProperties(ANY, "ANY", "//r", 5)),
+            ddl.CreatePriority("priority", ddl.PriorityProperties(ddl.ANY, "ANY", "//r", 5)),
         ),
         (
             "ALTER BROKER PRIORITY p FOR CONVERSATION SET (PRIORITY_LEVEL = +10)",
-            AlterPriority("p", PriorityProperties(priority_level=10)),
+            ddl.AlterPriority("p", ddl.PriorityProperties(priority_level=10)),
         ),
-        ("DROP BROKER PRIORITY broker", DropPriority("broker")),
+        ("DROP BROKER PRIORITY broker", ddl.DropPriority("broker")),
         *(
-            (f"ALTER DATABASE orders SET NEW_BROKER{end}", AlterDatabase("orders", DatabaseOption.NEW_BROKER))
+            (f"ALTER DATABASE orders SET NEW_BROKER{end}", ddl.AlterDatabase("orders", ddl.DatabaseOption.NEW_BROKER))
             for end in (
                 "",
                 " WITH ROLLBACK IMMEDIATE",
@@ -195,41 +164,44 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
         ),
         (
             "ALTER DATABASE CURRENT SET ERROR_BROKER_CONVERSATIONS",
-            AlterDatabase(None, DatabaseOption.ERROR_BROKER_CONVERSATIONS),
+            ddl.AlterDatabase(None, ddl.DatabaseOption.ERROR_BROKER_CONVERSATIONS),
         ),
         (
             "alter database Partner set partner Failover",
-            AlterDatabase("Partner", DatabaseOption.PARTNER_FAILOVER),
+            ddl.AlterDatabase("Partner", ddl.DatabaseOption.PARTNER_FAILOVER),
         ),
-        ("ALTER DATABASE [current] SET ENABLE_BROKER", AlterDatabase("current", DatabaseOption.ENABLE_BROKER)),
+        ("ALTER DATABASE [current] SET ENABLE_BROKER", ddl.AlterDatabase("current", ddl.DatabaseOption.ENABLE_BROKER)),
         (
             "GRANT SEND ON SERVICE::[//shop/Orders] TO [CN=orders]",
-            GrantPermission(Permission.SEND, "//shop/Orders", ("CN=orders",)),
+            ddl.GrantPermission(Permission.SEND, "//shop/Orders", ("CN=orders",)),
         ),
-        ("grant connect on endpoint :: gw to public", GrantPermission(Permission.CONNECT, "gw", ("public",))),
-        ("GRANT SEND ON SERVICE::s TO a, [b c], public", GrantPermission(Permission.SEND, "s", ("a", "b c", "public"))),
-        ("DENY SEND ON SERVICE::[*] TO a CASCADE", DenyPermission(Permission.SEND, "*", ("a",))),
-        ("REVOKE SEND ON SERVICE::s FROM a", RevokePermission(Permission.SEND, "s", ("a",))),
-        ("REVOKE CONNECT ON ENDPOINT::[*] TO a CASCADE", RevokePermission(Permission.CONNECT, "*", ("a",))),
-        ("GRANT SEND ON SERVICE::send TO connect", GrantPermission(Permission.SEND, "send", ("connect",))),
+        ("grant connect on endpoint :: gw to public", ddl.GrantPermission(Permission.CONNECT, "gw", ("public",))),
+        (
+            "GRANT SEND ON SERVICE::s TO a, [b c], public",
+            ddl.GrantPermission(Permission.SEND, "s", ("a", "b c", "public")),
+        ),
+        ("DENY SEND ON SERVICE::[*] TO a CASCADE", ddl.DenyPermission(Permission.SEND, "*", ("a",))),
+        ("REVOKE SEND ON SERVICE::s FROM a", ddl.RevokePermission(Permission.SEND, "s", ("a",))),
+        ("REVOKE CONNECT ON ENDPOINT::[*] TO a CASCADE", ddl.RevokePermission(Permission.CONNECT, "*", ("a",))),
+        ("GRANT SEND ON SERVICE::send TO connect", ddl.GrantPermission(Permission.SEND, "send", ("connect",))),
         (
             f"GRANT SEND ON SERVICE::[{'x' * 512}] TO [CN={'y' * 1021}]",
-            GrantPermission(Permission.SEND, "x" * 512, ("CN=" + "y" * 1021,)),
+            ddl.GrantPermission(Permission.SEND, "x" * 512, ("CN=" + "y" * 1021,)),
         ),
         (
             "CREATE REMOTE SERVICE BINDING b AUTHORIZATION dbo TO SERVICE N'//s' WITH USER = [CN=x], ANONYMOUS = ON",
-            CreateRemoteServiceBinding("b", "//s", "CN=x", anonymous=True, owner="dbo"),
+            ddl.CreateRemoteServiceBinding("b", "//s", "CN=x", anonymous=True, owner="dbo"),
         ),
         (
             "CREATE REMOTE SERVICE BINDING remote TO SERVICE '//s' WITH ANONYMOUS=OFF USER=x,",
-            CreateRemoteServiceBinding("remote", "//s", "x"),
+            ddl.CreateRemoteServiceBinding("remote", "//s", "x"),
         ),
-        ("ALTER REMOTE SERVICE BINDING b WITH USER = x", AlterRemoteServiceBinding("b", user="x")),
-        ("ALTER REMOTE SERVICE BINDING b WITH ANONYMOUS = OFF", AlterRemoteServiceBinding("b", anonymous=False)),
-        ("DROP REMOTE SERVICE BINDING b", DropRemoteServiceBinding("b")),
+        ("ALTER REMOTE SERVICE BINDING b WITH USER = x", ddl.AlterRemoteServiceBinding("b", user="x")),
+        ("ALTER REMOTE SERVICE BINDING b WITH ANONYMOUS = OFF", ddl.AlterRemoteServiceBinding("b", anonymous=False)),
+        ("DROP REMOTE SERVICE BINDING b", ddl.DropRemoteServiceBinding("b")),
     ],
 )
-def test_statement_is_read_and_written_and_read_again(text: str, statement: Statement) -> None:
+def test_statement_is_read_and_written_and_read_again(text: str, statement: ddl.Statement) -> None:
     assert [statement] == parse_script(text)
     assert [statement] == parse_script(render_statement(statement))
 
@@ -311,7 +283,11 @@ REFUSED = [
     (8169, "END CONVERSATION «'x'»", "'x' is no conversation handle: write a GUID"),
     (102, "ALTER QUEUE q WITH STATUS = ON «status» = OFF", "STATUS is given twice"),
     (8404, "CREATE SERVICE s ON QUEUE q (a, «[a]»)", "the contract 'a' is given twice; remove one"),
-    (8403, "CREATE CONTRACT c (a SENT BY ANY, «a» SENT BY TARGET)", "the message type 'a' is given twice; remove one"),
+    (
+        8403,
+        "CREATE CONTRACT c (a SENT BY ANY, «a» SENT BY TARGET)",
+        "the message type 'a' is given twice; remove one",
+    ),
     (
         8492,
         "CREATE CONTRACT «c» (a SENT BY TARGET)",
@@ -450,7 +426,7 @@ def test_every_mistake_can_be_had_in_one_reading() -> None:
     outcomes = list(read_script("DROP x; DROP ROUTE a DROP y GO\nGO\nDROP ROUTE b; DROP ROUTE 'c"))
 
     problems = [outcome.number if isinstance(outcome, DdlSyntaxError) else outcome for outcome in outcomes]
-    assert [102, DropRoute("a"), 102, DropRoute("b"), 105] == problems
+    assert [102, ddl.DropRoute("a"), 102, ddl.DropRoute("b"), 105] == problems
 
 
 @pytest.mark.parametrize("text", ["", " \n", ";", "GO", "-- nothing\n/* at all */"])
@@ -461,4 +437,6 @@ def test_script_without_statements_is_empty(text: str) -> None:
 def test_statements_need_no_mark_between_them() -> None:
     text = "GRANT SEND ON SERVICE::s TO a DENY SEND ON SERVICE::s TO b REVOKE SEND ON SERVICE::s TO c DROP ROUTE r"
 
-    assert [GrantPermission, DenyPermission, RevokePermission, DropRoute] == [type(one) for one in parse_script(text)]
+    assert [ddl.GrantPermission, ddl.DenyPermission, ddl.RevokePermission, ddl.DropRoute] == [
+        type(one) for one in parse_script(text)
+    ]
