@@ -287,7 +287,7 @@ class Catalog:
 
 
 def read_rows(db: sqlite3.Connection) -> CatalogRows:
-    """What is stored but routes."""
+    """Everything that is stored except routes."""
     return CatalogRows(metadata.queues(db), metadata.services(db), sound_permissions(db), bindings(db))
 
 

@@ -195,7 +195,7 @@ class RunningInstance(Struct, frozen=True):
 
     Attributes:
         state_dir: None when there is none.
-        ports: Where it listens.
+        ports: Addresses on which it listens.
         files: Of its databases, msdb included, as `real` spells them.
         is_unknown: Whether it was not asked, so that nothing is reported as taken by others.
     """
@@ -367,7 +367,7 @@ def out_of_reach(settings: Settings, told: Mapping[str, SettingError]) -> set[st
 
 
 def _state_problem(settings: Settings) -> tuple[str, str] | None:
-    """What is wrong with the state directory, and what to do; None when nothing is."""
+    """The problem of the state directory, and what to do; None when there is none."""
     try:
         check_mounted(path_of(settings, MSDB))
     except StoreUnavailableError as error:

@@ -38,7 +38,7 @@ _PASSING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
     | {errno.ENOENT, errno.EROFS, errno.ENOMEM, errno.ESTALE}
 )
-KEPT_MAX = 1000  # of one kind in a report: more than anybody corrects by hand, and a megabyte at most
+KEPT_MAX = 1000  # of one kind in a report: more than people correct by hand, and a megabyte at most
 SHOWN_MAX = 20  # of one kind in a table: two kinds still fit a screen that scrolls
 
 Kind: TypeAlias = tuple[str, str | None]
@@ -55,18 +55,18 @@ class Part(NamedTuple):
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Where it begins and ends, as offsets into the script."""
+        """Its first and last offset in the script."""
         return self.origin.places.get(self.name, (self.origin.start, self.origin.end))
 
 
 class Diagnostic(Struct, frozen=True):
     """
-    What is legal and probably not meant.
+    A finding: something legal and probably not meant.
 
     Attributes:
         subject: The instance and the database.
-        problem: What happens because of it.
-        hint: What to do.
+        problem: Its effect.
+        hint: A remedy.
         place: None when nothing in the configuration leads to it.
     """
 
@@ -78,17 +78,17 @@ class Diagnostic(Struct, frozen=True):
 
     @property
     def file(self) -> str | None:
-        """The file in which it stands."""
+        """The file that it is about."""
         return self.place.origin.source if isinstance(self.place, Part) else self.place.source if self.place else None
 
     @property
     def span(self) -> Span | None:
-        """Where it stands."""
+        """Line and column of it."""
         return self.place.origin.span(*self.place.bounds) if isinstance(self.place, Part) else self.place
 
     @property
     def sentence(self) -> str:
-        """What happens and what to do; prefixed with the subject when there is no place."""
+        """Effect and remedy; prefixed with the subject when there is no place."""
         text = f"{self.problem}; {self.hint}"
         return text if self.place else f"{self.subject}: {text}"
 
@@ -149,7 +149,7 @@ def first_of_each(found: Iterable[_T], kind_of: Callable[[_T], Kind], *, most: i
         most: How many of one kind are kept.
 
     Returns:
-        What is kept, and how many others there are of the kinds that have more.
+        The findings that are kept, and the number of others by kind.
     """
     seen: Counter[Kind] = Counter()
     kept = []

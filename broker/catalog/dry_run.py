@@ -53,7 +53,7 @@ from broker.security.grants import PermissionRule
 from broker.store.sqlite import metadata
 from broker.store.sqlite.database import broker_instance, copy_of_catalog, open_store
 
-MISTAKES_MAX = 1000  # of one script, which is not read any further: more than anybody corrects by hand
+MISTAKES_MAX = 1000  # of one script, which is not read any further: more than people correct by hand
 COPY_PROBLEM = "error 9772: the file has the broker instance of another database here, so it is a copy of that one's"
 COPY_HINT = "name another file; it is made when it is missing"
 

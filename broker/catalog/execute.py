@@ -95,7 +95,7 @@ async def execute(
     Args:
         catalog: Brought up to date before this returns, once it is loaded.
         statements: In order, read by another thread while the script runs; mistakes are among them, in their places.
-        database: Where it begins; USE changes it.
+        database: The current database at its beginning; USE changes it.
         is_declared: Whether this is a script of the configuration.
         progress: Follows how far it is, and may stop it.
 
@@ -155,7 +155,7 @@ class Script:
 
     Args:
         catalog: The databases, unless others are given; their mirrors and partners.
-        database: Where it begins.
+        database: The current database at its beginning.
         is_declared: Whether it is of the configuration.
         databases: Copies to carry it out on, for a preview.
         progress: Written to, and read for whether to stop.

@@ -42,7 +42,7 @@ NAMES_MAX = 200  # that are asked for
 _THREADS = 16
 UNNAMED = ""  # means a service that no route names: what routes of last resort are for
 
-# Where it is lost and why, and the route that led there.
+# The site and the table that lose a message, the reason, and the route that leads there.
 _Fault: TypeAlias = tuple[Site, bytes | None, Disposition, Site | None, bytes | None, str | None]
 
 _REMEDY = {
@@ -113,7 +113,7 @@ class Given:
         return any(known) if isinstance(route.address, NetworkAddress) else leads_out(route)
 
     def facts(self, site: Site, database: bytes | None) -> Iterator[RoutingFacts]:
-        """What is sent by the named routes of one table that lead to an instance that was given."""
+        """Messages that take the named routes of one table to an instance that was given."""
         home = self.home_of[site, database]
         named: dict[str, set[bytes]] = {}
         for route in live_routes(self.run_of[site], home):
@@ -400,7 +400,7 @@ def named_hosts(run: DryRun) -> dict[str, tuple[str, str]]:
 
 
 def _ask(hosts: Iterable[str], resolve: Resolve, seconds: float) -> dict[str, str]:
-    """What is wrong with each of them; threads that are still waiting end with the process."""
+    """The problem of each host, empty for none; threads that are still waiting end with the process."""
     asked: SimpleQueue[str] = SimpleQueue()
     answers: SimpleQueue[tuple[str, str]] = SimpleQueue()
     missing = 0

@@ -77,7 +77,7 @@ class RouteChanges(Struct):
 
 class Session(Struct):
     """
-    Where a statement runs.
+    Context in which a statement runs.
 
     Attributes:
         db: In the transaction of the script.

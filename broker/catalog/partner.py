@@ -96,7 +96,7 @@ class PartnerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         instance: Name of the instance; it also names the files and routes that the import makes.
-        addresses: Where its endpoint is reached, as routes write them.
+        addresses: Addresses of its endpoint, as routes write them.
         services: The services to which others may send.
         sends_to: Services of the other side to which it wants to send, answers included.
         database: None where dialogs are not sealed.
@@ -259,7 +259,7 @@ def _quoted_list(texts: Iterable[str]) -> str:
 
 
 def _content(file: PartnerFile, *holders: Sequence[x509.Certificate]) -> bytes:
-    """What is signed: everything in the file but the signatures, whatever its layout and line ends."""
+    """The signed bytes: everything in the file except the signatures, independent of layout and line ends."""
     certificates = [[one.fingerprint(SHA256()).hex() for one in holder] for holder in holders]
     parts = (file.version, file.instance, file.addresses, file.services, file.sends_to, certificates)
     return _LABEL + msgspec.json.encode(parts)
@@ -413,7 +413,7 @@ def place_for(settings: Settings, key: KeyPath, patterns: Iterable[str], name: s
 
 
 def _statements(database: str, partner: Partner, present: Present, *, is_sealed: bool) -> Iterator[Statement]:
-    """What is said in msdb, then what is said in the database; only what is not so already."""
+    """Statements for msdb, then for the database; none for what holds already."""
     file, prefix = partner.file, f"partner:{partner.file.instance}:"
     names = {service: f"{prefix}{service}"[:_NAME_MAX] for service in file.services}
     grants = [(MSDB, Permission.CONNECT, ANY, partner.who)]
@@ -506,7 +506,7 @@ def _refuse_namesakes(
 
     Args:
         certificates: Those of the partner, that of the signer first.
-        place: Where they will be.
+        place: The file that they will be in.
         known: Files with certificates that are trusted, and this instance's own.
         granted: Principals who have permissions, or to whom dialogs are sealed.
     """

@@ -1,5 +1,5 @@
 """
-Where a route points: a network address or one of two keywords.
+Address of a route: a network address or one of two keywords.
 
 Text comes in as people wrote it and becomes one normal form here, so that two spellings of one peer are one value.
 The form has scheme and host in lower case, the port always present, no trailing slash, IPv6 in its shortest form.

@@ -52,7 +52,7 @@ NEVER_ASKED_ABOUT = frozenset({BROKER_CONFIGURATION, SERVICE_BROKER})
 
 
 class AddressHealth(IntEnum):
-    """What is known of an address; the lower is preferred."""
+    """State of an address as far as it is known; the lower is preferred."""
 
     CONNECTED = 0
     LEAVING = 1  # still connected, to a peer that drains
@@ -73,7 +73,7 @@ HealthOf = Callable[[NetworkAddress], AddressHealth]
 
 
 Principals = Mapping[MirroredPair, NetworkAddress]
-"""Where the principal of each mirrored pair is, as far as it is known."""
+"""Address of the principal of each mirrored pair, as far as it is known."""
 
 
 NOBODY: Principals = MappingProxyType({})
@@ -163,7 +163,7 @@ class RouteChoice(Struct, frozen=True):
 
 class Decision(Struct, frozen=True):
     """
-    Where a frame goes, or why it goes nowhere.
+    The outcome for a frame: a next hop, a database, or the reason why there is neither.
 
     A conversation that begins here is delayed unless it is FORWARDED or DELIVERED; a frame from outside is dropped.
     """
@@ -459,7 +459,7 @@ def class_of(route: Route) -> RouteClass:
 
 
 def next_hop(route: Route, facts: RoutingFacts) -> NetworkAddress | None:
-    """Where a route leads: its address, or the one in the service name; None when that contains none (R3.6)."""
+    """Address that a route leads to: its own, or the one in the service name; None when that has none (R3.6)."""
     return route.address if isinstance(route.address, NetworkAddress) else transport_address(facts.to_service)
 
 

@@ -1,5 +1,5 @@
 """
-Why a frame goes where it goes: the values of an explanation, and how one is made of a decision.
+Explanation of a routing decision: its values, and how they are made of a decision.
 
 `decide` records its passes; here they are described, with the routes that each step considered and why each was not
 taken. No rule is written twice: a step that matched is the one `decide` took, and the words about a route call the
@@ -73,7 +73,7 @@ TITLES = (
 
 
 class Outcome(StrEnum):
-    """What happens to the message, in one word."""
+    """Fate of the message, in one word."""
 
     FORWARDED = "forwarded"
     DELIVERED = "delivered"
@@ -406,7 +406,7 @@ class _PassDescriber:
         return list(islice(self._table.all_routes(service), ROUTES_CONSIDERED))
 
     def _expired(self, route: Route) -> str:
-        """When a route expired; empty while it is live."""
+        """Instant at which a route expired; empty while it is live."""
         if route.lifetime is None or route.is_live(self._table.now):
             return ""
         return f"expired at {route.lifetime:%Y-%m-%d %H:%M:%S} UTC"

@@ -60,7 +60,7 @@ class Remark(Struct, frozen=True):
 
     Attributes:
         route: Its name.
-        problem: What happens because of it, `hint` what to do, both sentences without a stop.
+        problem: Its effect; `hint` the remedy; both are sentences without a stop.
     """
 
     lint: Lint

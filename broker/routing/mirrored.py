@@ -82,7 +82,7 @@ class MirrorRole(StrEnum):
 
 
 class MirrorState(Enum):
-    """What is known of the two addresses of a route."""
+    """Knowledge about the two addresses of a route."""
 
     NEVER_USED = "never used"
     ASKING_BOTH = "asking both"
@@ -164,7 +164,7 @@ class AddressState:
     Attributes:
         asked_at, answered_at: Monotonic seconds, None when it never was.
         role, epoch: As last answered.
-        problem: Why the answer no longer counts, empty when it does.
+        problem: The reason why the answer no longer counts, empty when it does.
     """
 
     asked_at: float | None = None
@@ -202,13 +202,13 @@ class MirroredRoute(Generic[Address]):
 
     @property
     def principal(self) -> Address | None:
-        """Where frames may go now; None while they must wait."""
+        """Address to which frames may be sent now; None while they must wait."""
         side = PRINCIPAL.get(self.standing)
         return None if side is None else self.addresses[side.value]
 
     @property
     def state(self) -> MirroredRouteState:
-        """What is shown of it."""
+        """State as views show it."""
         if self.standing is MirrorState.NEVER_USED:
             return MirroredRouteState.NOT_USED
         side = PRINCIPAL.get(self.standing)
@@ -226,7 +226,7 @@ class MirroredRoute(Generic[Address]):
 
     @property
     def seen(self) -> Mapping[Address, AddressState]:
-        """What is known of each address."""
+        """Last known state of each address."""
         return self._seen
 
     @property
@@ -383,7 +383,7 @@ LATE = "the answer of role_command came later than role_timeout after it was ask
 
 
 class Act(Enum):
-    """What to do now."""
+    """Action that the owner of the role takes now."""
 
     STAY = "stay"
     TAKE = "take the database over"
@@ -423,7 +423,7 @@ class OwnRole:
     Attributes:
         role: Principal or mirror.
         epoch: Of the last takeover known.
-        problem: Why it is not what it should be, or what was wrong last, empty when all is well.
+        problem: The reason why it is not what it should be, or the last error; empty when all is well.
         rests_until: An instant before which nothing is taken.
         hold: Seconds for which a word confirms a principal, from the moment at which it was asked for; may be changed.
     """
@@ -497,7 +497,7 @@ class OwnRole:
 @dataclass(frozen=True, slots=True)
 class OwnRoleStatus:
     """
-    What this instance is for one of its databases, as views and status show it.
+    Role of this instance for one of its databases, as views and status show it.
 
     Attributes:
         broker_instance: 16 bytes, None while it is not known.

@@ -50,7 +50,7 @@ _TRIES = 16  # conversation ids tried for each of them: of equal weights, one in
 _ASKS = frozenset({Disposition.ASKING_FOR_ROUTE, Disposition.PRINCIPAL_UNKNOWN})
 _TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})
 Place: TypeAlias = NetworkAddress | bytes
-"""Where a decision leads: a next hop, or a database here."""
+"""Target of a decision: a next hop, or a database here."""
 
 
 class Fate(StrEnum):
@@ -194,7 +194,7 @@ def _fate(
 
 def _places(decision: Decision, facts: RoutingFacts, hosted: Hosted) -> frozenset[Place]:
     """
-    Where a decision may lead; empty when nowhere, or to a database without the service.
+    Possible targets of a decision; empty when there is none, or when the database lacks the service.
 
     Either partner of a mirrored pair may be the principal, so a failover moves nothing.
     """
@@ -341,7 +341,7 @@ class Network:
 
         Args:
             facts: With `database`, sent from it; without, as it arrives at `start`.
-            start: Where the way begins.
+            start: The first site.
 
         Cost: each site is visited once.
         """
@@ -394,7 +394,7 @@ def _decide(facts: RoutingFacts, site: Site, before: tuple[Leg, ...]) -> tuple[D
 
 
 def _hops(decision: Decision, site: Site) -> list[tuple[NetworkAddress, Route]]:
-    """Where it may go on to; either partner of a mirrored pair may be the principal."""
+    """Next hops; either partner of a mirrored pair may be the principal."""
     if decision.candidates:
         return [(candidate.address, candidate.route) for candidate in decision.candidates]
     route = decision.route

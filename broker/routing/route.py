@@ -162,7 +162,7 @@ def route_of(row: RouteRow) -> Route:
     A route that was stored; it passed `check_route` on its way in.
 
     Raises:
-        ValueError: another hand has written an address that is none.
+        ValueError: another program has written something that is not an address.
     """
     name, service, instance, lifetime, address, mirror, weight = row
     mirror_address = None if mirror is None else _address_of(mirror)
@@ -182,7 +182,7 @@ def route_of(row: RouteRow) -> Route:
 
 
 def has_addresses(row: RouteRow) -> bool:
-    """Whether the addresses of a row that another hand may have written are some."""
+    """Whether a row, which another program may have written, has valid addresses."""
     _, _, _, _, address, mirror, _ = row
     try:
         _address_of(address)

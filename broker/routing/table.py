@@ -195,7 +195,7 @@ def build_table(routes: Iterable[Route], *, now: datetime) -> RouteTable:
 
 def table_of_rows(rows: Iterable[RouteRow], *, now: datetime) -> RouteTable:
     """
-    The table of routes as they are stored; those of one service stand together.
+    The table of routes as they are stored; those of one service are adjacent.
 
     Cost: O(number of routes), and of memory not much beyond the table itself.
     """

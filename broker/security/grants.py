@@ -1,5 +1,5 @@
 """
-Who may connect, and who may send to which service: GRANT and DENY as rules, and remote service bindings.
+Permissions to connect and to send to a service: GRANT and DENY as rules, and remote service bindings.
 
 DENY wins over GRANT, and a permission that no rule grants is denied. Where peers need not prove who they are, a kind of
 permission that no rule mentions is granted to all peers. Service names compare byte for byte; `*` in the name of a rule
@@ -77,7 +77,7 @@ class Profile:
 
     Attributes:
         rules: Those that count, of one principal or several.
-        is_open: When everything is permitted.
+        is_open: Whether everything is permitted.
     """
 
     __slots__ = ("_allowed", "_denied", "_exact", "is_open", "rules")
@@ -232,7 +232,7 @@ class RemoteServiceBinding(Struct, frozen=True):
 
     Attributes:
         remote_principal: As `broker.security.principal` reads it.
-        is_anonymous_on: When the initiator does not show who it is, so that the target takes it for `public`.
+        is_anonymous_on: Whether the initiator hides its identity, so that the target takes it for `public`.
     """
 
     name: str
