@@ -43,14 +43,17 @@ VISIT = T.StructType([T.StructField(one.name, _TYPES[one.form], nullable=True) f
 """One row per visit of a dialog frame to an instance: the journal. Null everywhere: other versions are read as well."""
 
 
+RESULTS: dict[str, T.StructType] = {}
+"""The schema of each result, by job. Filled below, then never changed, like `MEANINGS`."""
 MEANINGS: dict[str, dict[str, str]] = {}
-"""The meaning of each column of each result, in words: by result, then by column. Filled below, then never changed."""
+"""The meaning of each column of each result, in words: by result, then by column."""
 
 
 def _result(name: str, *columns: tuple[str, T.DataType, str]) -> T.StructType:
-    """The schema of a result; each column with its type and its meaning."""
+    """Return the schema of a result; each column with its type and its meaning."""
     MEANINGS[name] = {column: meaning for column, _, meaning in columns}
-    return T.StructType([T.StructField(column, form, nullable=True) for column, form, _ in columns])
+    RESULTS[name] = T.StructType([T.StructField(column, form, nullable=True) for column, form, _ in columns])
+    return RESULTS[name]
 
 
 _BINARY, _STRING, _BOOLEAN = T.BinaryType(), T.StringType(), T.BooleanType()
@@ -231,15 +234,6 @@ One row per dialog and direction, and a total whose conversation_id is null; mes
 fragment number. In every row sent + untold + invented = delivered + acknowledged + under_way + missing. The total adds
 up when no row fails and one adds up.
 """
-
-RESULTS = {
-    "paths": PATHS,
-    "dialogs": DIALOGS,
-    "routes": ROUTES,
-    "capacity": CAPACITY,
-    "reconcile": RECONCILE,
-}
-"""By job."""
 
 
 def as_result(rows: DataFrame, schema: T.StructType, columns: Mapping[str, Column] = MappingProxyType({})) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Every job on synthetic histories: what it finds is what is true of them, known from how they were made."""
+"""Synthetic histories: what the jobs find of messages is what is true of them, known from how they were made."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.pipeline import inventory
-from broker.pipeline.capacity import capacity
 from broker.pipeline.dialogs import dialogs
 from broker.pipeline.paths import paths
 from broker.pipeline.reconcile import reconcile
-from broker.pipeline.routes import routes
 from tests.support.synthetic import History, history, in_order
 
 SCENARIOS: dict[str, dict[str, Any]] = {
@@ -91,29 +89,3 @@ def test_reconcile(spark: SparkSession, made: History) -> None:
         for one in row["problems"]
         if one["problem"] == "missing"
     }
-
-
-def test_routes(spark: SparkSession, made: History) -> None:
-    key = ("instance", "route_table", "route", "window_start")
-    truth: dict[tuple[Any, ...], list[int]] = {}
-    for row in made.rows("routes"):
-        if row["outcome"] != "acknowledged":
-            sums = truth.setdefault(tuple(row[name] for name in key), [0, 0, 0])
-            dropped = row["frames"] if row["outcome"] == "dropped" else 0
-            for place, count in enumerate((row["frames"], row["bytes"], dropped)):
-                sums[place] += count
-
-    found = found_by(spark, routes, made)
-
-    assert truth == {
-        tuple(row[name] for name in key): [row[name] for name in ("frames", "bytes", "drops")] for row in found
-    }
-
-
-def test_capacity(spark: SparkSession, made: History) -> None:
-    key = ("instance", "window_start")
-    truth = made.rows("capacity", *key)
-
-    found = found_by(spark, capacity, made, *key)
-
-    assert truth == only(found, *truth[0])

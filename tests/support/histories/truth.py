@@ -7,8 +7,7 @@ history:
 - `transmissions/*.parquet`: one row per transmission of which something is journalled, with the columns of `PATHS`
   except times of links, and `last_left_at` of its last visit;
 - `flows.parquet`: one row per dialog and direction, messages only;
-- `undelivered.parquet`: the places that were sent and not delivered;
-- `routes.parquet` and `capacity.parquet`: counts and peaks.
+- `undelivered.parquet`: the places that were sent and not delivered.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import pyarrow.parquet as pq
 
 from broker.flow import NUMBER, VisitOutcome
 from tests.support.histories.flows import Flows
-from tests.support.histories.load import Load
 from tests.support.histories.rows import Rows, guids, words_of
 from tests.support.histories.sending import Sent
 from tests.support.histories.transit import NOWHERE, OUTCOMES, REASONS, Kind, Visits, chosen_of, code_of
@@ -59,7 +57,6 @@ class Truth:
         self._transmissions = directory / "transmissions"
         self._transmissions.mkdir(parents=True)
         self.flows = Flows(rows, scenario)
-        self.load = Load(directory, rows, world)
         self.latest = 0
         self.count = 0
         self._waiting: list[pa.Table] = []
@@ -72,7 +69,6 @@ class Truth:
             return
         observed = self._rows.observed(journalled.node, journalled.left)
         self.latest = max(self.latest, int(observed.max()))
-        self.load.add(journalled, sent.frames)
         on_way = np.flatnonzero(journalled.step >= 0)
         order = on_way[np.lexsort((journalled.step[on_way], journalled.transmission[on_way]))]
         known = known_in_order(chosen_of(journalled, order), self._rows)
@@ -95,7 +91,6 @@ class Truth:
             settled = _with(table, "lost_to", pc.if_else(no_more, None, given_to.cast(pa.string())))
             self._write(_with(settled, "end", words_of(_ENDS, end)))
         self.flows.write(self._directory, self.latest - GRACE)
-        self.load.write()
 
     def _is_open(self, table: pa.Table) -> Flags:
         """Which transmissions may be under way, once the latest instant is known."""

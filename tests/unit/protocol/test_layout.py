@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from broker.protocol import layout
@@ -30,17 +28,6 @@ FIELDS = {
     "to_broker_instance": (96, 16),
     "to_service_length": (112, 2),
 }
-
-
-def values(form: struct.Struct) -> dict[str, int | bytes]:
-    """A header whose every byte is its own offset, as `form` sees it."""
-    return dict(zip(FIELDS, form.unpack(bytes(range(form.size))), strict=False))
-
-
-def number(field: str) -> int:
-    """What an integer field is worth in such a header."""
-    offset, size = FIELDS[field]
-    return int.from_bytes(range(offset, offset + size), "big")
 
 
 def test_fields_cover_the_header_without_a_gap() -> None:
