@@ -20,15 +20,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.admin.auth import Caller, TokenStore, identify_chain, peer_of, role_for
+from broker.admin.auth import Caller, TokenStore, peer_of, role_for
 from broker.admin.problems import ForbiddenError
 from broker.config.admin_access import AdminRole, new_token, revoke_token
 from broker.config.values import ListenAddress
 from broker.daemon.instance import Instance, serve
 from broker.ddl import statements
-from broker.ddl.parser import parse_script, read_script
+from broker.ddl.parser import parse_script
 from broker.ddl.statements import AlterDatabase, EndConversation, Statement
-from broker.errors import DdlSyntaxError
 from tests.support.admin import SECONDS, Answer, ask, bearer, request, speak
 from tests.support.certificates import Pair, authority, make
 
@@ -57,12 +56,6 @@ def test_statements_come_through_up_to_the_first_that_takes_more() -> None:
     assert script[0] == first
     with pytest.raises(ForbiddenError, match=r"^DROP QUEUE takes the role admin"):
         next(permitted)
-
-
-def test_a_mistake_is_for_whoever_carries_the_script_out() -> None:
-    told = list(Caller("token:ci", "there", AdminRole.OPERATOR).permitted(read_script("CREATE QEUE q")))
-
-    assert [DdlSyntaxError] == [type(one) for one in told]
 
 
 SELECT = {"statement": "SELECT name FROM msdb.sys.routes"}
@@ -110,24 +103,19 @@ async def post(where: Path | ListenAddress, body: object, **more: Any) -> Answer
 # --- the socket ---
 
 
-async def test_who_runs_the_instance_is_admin_on_the_socket(base: Path) -> None:
-    async with running(base, "") as instance:
-        answer = await post(instance.settings.admin.socket, CREATE)
-
-        assert 200 == answer.status
-        assert "far" in routes(instance)
-
-
 async def test_a_token_decides_alone_wherever_it_is_shown(base: Path) -> None:
-    """So that somebody who may do everything can do with less."""
-    viewer = token(base, AdminRole.VIEWER)
-    async with running(base, "") as instance:
+    """Who runs the instance may do everything on the socket, and can do with less."""
+    viewer, admin = token(base, AdminRole.VIEWER), token(base, AdminRole.ADMIN, "lowered")
+    async with running(base, '[admin.roles]\n"token:lowered" = "viewer"') as instance:
         socket = instance.settings.admin.socket
         asked = await post(socket, SELECT, headers=bearer(viewer))
         changed = await post(socket, CREATE, headers=bearer(viewer))
+        lowered = await post(socket, CREATE, headers=bearer(admin))
+        before = routes(instance)
+        without = await post(socket, CREATE)
 
-        assert (200, 403) == (asked.status, changed.status)
-        assert "far" not in routes(instance)
+        assert [200, 403, 403, 200] == [one.status for one in (asked, changed, lowered, without)]
+        assert {"far"} == routes(instance) - before
     assert "operator" == changed.told["role"]
     assert 'token:ci has the role viewer here; [admin.roles] "token:ci" = "operator"' in changed.told["detail"]
 
@@ -161,7 +149,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be some
     [
         (f'"user:{STRANGER}" = "operator"', (4712, 4713), "operator"),
         ('"group:4713" = "viewer"', (4712, 4713), "viewer"),
-        ('"group:4712" = "viewer"', (4712, 4713), "viewer"),
         (f'"user:{STRANGER}" = "viewer"\n"group:4713" = "operator"', (4712, 4713), "operator"),
         ('"user:1" = "admin"', (4712, 4713), "none"),
         ('"group:1" = "admin"', (4712, 4713), "none"),
@@ -213,68 +200,41 @@ async def test_who_shows_nothing_on_loopback_has_the_role_of_everybody(
         assert (changed == 200) == ("far" in routes(instance))
 
 
-@pytest.mark.parametrize("name", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
-async def test_who_comes_through_a_proxy_is_not_everybody_on_loopback(base: Path, name: str) -> None:
+async def test_who_comes_through_a_proxy_is_not_everybody_on_loopback(base: Path) -> None:
     operator = token(base, AdminRole.OPERATOR)
     async with running(base, 'listen = "127.0.0.1:0"') as instance:
-        without = await post(port(instance), CREATE, headers={name: "192.0.2.1"})
-        shown = await post(port(instance), CREATE, headers={name: "192.0.2.1"} | bearer(operator))
-
-    assert (401, 200) == (without.status, shown.status)
-
-
-@pytest.mark.parametrize(
-    "shown",
-    ["Bearer  ", "Bearer xyzzy", "Basic YWRtaW46YWRtaW4=", "Digest plugh", "broker_x", "Bearer broker_" + "A" * 43],
-)
-async def test_what_is_no_token_is_refused_and_not_repeated(base: Path, shown: str) -> None:
-    token(base, AdminRole.ADMIN)
-    async with running(base, 'listen = "127.0.0.1:0"') as instance:
-        with capture_logs() as logs:
-            answer = await ask(port(instance), "GET", "/v1/status", headers={"Authorization": shown})
-
-    assert (401, 'Bearer realm="broker"') == (answer.status, answer.headers["www-authenticate"])
-    assert "made by broker token new" in answer.told["detail"]
-    assert ["admin token refused"] == [line["event"] for line in logs]
-    secret = shown.rpartition(" ")[2]
-    assert not secret or secret not in json.dumps(logs) + answer.body.decode()
+        for name in ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"):
+            without = await post(port(instance), SELECT, headers={name: "192.0.2.1"})
+            shown = await post(port(instance), SELECT, headers={name: "192.0.2.1"} | bearer(operator))
+            assert (401, 200) == (without.status, shown.status)
 
 
-async def test_a_token_counts_until_it_is_revoked(base: Path) -> None:
+async def test_what_is_no_token_is_refused_not_repeated_and_locks_nobody_out(base: Path) -> None:
+    old = token(base, AdminRole.ADMIN, "old", days=-1)
+    wrong = [
+        "Bearer  ",
+        "Bearer xyzzy",
+        "Basic YWRtaW46YWRtaW4=",
+        "Digest plugh",
+        "broker_x",
+        "Bearer broker_" + "A" * 43,
+    ]
+    wrong += [f"Bearer guess{number}" for number in range(30)]
     async with running(base, 'listen = "127.0.0.1:0"') as instance:
         late = token(base, AdminRole.VIEWER)  # made while the instance runs
-        before = await ask(port(instance), "GET", "/v1/status", headers=bearer(late))
-        revoke_token(base / "tokens", "ci")
-        after = await ask(port(instance), "GET", "/v1/status", headers=bearer(late))
-
-    assert (200, 401) == (before.status, after.status)
-
-
-async def test_a_token_that_has_expired_is_refused(base: Path) -> None:
-    old = token(base, AdminRole.VIEWER, days=-1)
-    async with running(base, 'listen = "127.0.0.1:0"') as instance:
-        answer = await ask(port(instance), "GET", "/v1/status", headers=bearer(old))
-
-    assert 401 == answer.status
-
-
-async def test_the_configuration_replaces_the_role_of_a_token(base: Path) -> None:
-    admin = token(base, AdminRole.ADMIN)
-    async with running(base, 'listen = "127.0.0.1:0"\n[admin.roles]\n"token:ci" = "viewer"') as instance:
-        answer = await post(port(instance), CREATE, headers=bearer(admin))
-
-    assert 403 == answer.status
-
-
-async def test_wrong_tokens_lock_nobody_out_and_are_logged_by_address(base: Path) -> None:
-    good = token(base, AdminRole.VIEWER)
-    async with running(base, 'listen = "127.0.0.1:0"') as instance:
         with capture_logs() as logs:
-            failed = [await ask(port(instance), "GET", "/v1/status", headers=bearer(f"guess{n}")) for n in range(30)]
-            right = await ask(port(instance), "GET", "/v1/status", headers=bearer(good))
+            shown = [{"Authorization": one} for one in wrong]
+            answers = [await ask(port(instance), "GET", "/v1/status", headers=one) for one in (*shown, bearer(old))]
+        right = await ask(port(instance), "GET", "/v1/status", headers=bearer(late))
+        revoke_token(base / "tokens", "ci")
+        revoked = await ask(port(instance), "GET", "/v1/status", headers=bearer(late))
 
-    assert ({401}, 200) == ({answer.status for answer in failed}, right.status)
-    assert {("admin token refused", "127.0.0.1")} == {(line["event"], line["origin"]) for line in logs}
+    assert {(401, 'Bearer realm="broker"')} == {(one.status, one.headers["www-authenticate"]) for one in answers}
+    assert all("made by broker token new" in one.told["detail"] for one in answers)
+    assert [("admin token refused", "127.0.0.1")] * 37 == [(line["event"], line["origin"]) for line in logs]
+    said = json.dumps(logs) + "".join(one.body.decode() for one in answers)
+    assert [] == [one for one in wrong if (secret := one.rpartition(" ")[2]) and secret in said]
+    assert (200, 401) == (right.status, revoked.status)
 
 
 # --- TLS ---
@@ -299,21 +259,16 @@ def context(base: Path, pair: Pair | None = None) -> ssl.SSLContext:
     return made
 
 
-async def test_a_certificate_has_the_role_that_is_given_to_it(base: Path, ca: Pair) -> None:
+async def test_a_certificate_has_the_role_that_is_given_to_it_and_no_other(base: Path, ca: Pair) -> None:
     roles = '[admin.roles]\n"certificate:CN=ops" = "operator"\n"certificate:ops" = "viewer"'
     async with running(base, f"{TRUST}{roles}") as instance:
-        answer = await post(port(instance), CREATE, tls=context(base, make("ops", by=ca)))
+        given = await post(port(instance), CREATE, tls=context(base, make("ops", by=ca)))
+        other = await post(port(instance), SELECT, tls=context(base, make("other", by=ca)))
 
-        assert 200 == answer.status
+        assert 200 == given.status
         assert "far" in routes(instance)
-
-
-async def test_a_certificate_gives_nothing_by_itself(base: Path, ca: Pair) -> None:
-    async with running(base, TRUST) as instance:
-        answer = await post(port(instance), SELECT, tls=context(base, make("ops", by=ca)))
-
-    assert (403, "viewer") == (answer.status, answer.told["role"])
-    assert '[admin.roles] "certificate:CN=ops" = "viewer"' in answer.told["detail"]
+    assert (403, "viewer") == (other.status, other.told["role"])
+    assert '[admin.roles] "certificate:CN=other" = "viewer"' in other.told["detail"]
 
 
 async def test_a_token_will_do_instead_of_a_certificate(base: Path, ca: Pair) -> None:
@@ -351,37 +306,28 @@ async def test_plain_text_and_old_tls_get_no_answer(base: Path, ca: Pair) -> Non
     assert b"HTTP" not in plain
 
 
-@pytest.mark.parametrize(
-    ("host", "status"), [("gateway.example:9422", 200), ("127.0.0.1", 200), ("evil.example", 403), ("example", 403)]
-)
-async def test_over_tls_the_names_of_the_certificate_are_answered(base: Path, ca: Pair, host: str, status: int) -> None:
-    headers = bearer(token(base, AdminRole.VIEWER)) | {"Host": host}
+async def test_over_tls_the_names_of_the_certificate_are_answered(base: Path, ca: Pair) -> None:
+    shown = bearer(token(base, AdminRole.VIEWER))
+    hosts = {"gateway.example:9422": 200, "127.0.0.1": 200, "evil.example": 403, "example": 403}
     async with running(base, TLS) as instance:
-        answer = await ask(port(instance), "GET", "/v1/status", headers=headers, tls=context(base))
+        answers = {
+            host: await ask(port(instance), "GET", "/v1/status", headers=shown | {"Host": host}, tls=context(base))
+            for host in hosts
+        }
 
-    assert status == answer.status
+    assert hosts == {host: answer.status for host, answer in answers.items()}
 
 
-@pytest.mark.parametrize("name", ["clerk", "admin"])
-async def test_what_the_certificate_of_a_client_has_issued_is_nobodys(base: Path, ca: Pair, name: str) -> None:
+async def test_what_the_certificate_of_a_client_has_issued_is_nobodys(base: Path, ca: Pair) -> None:
     clerk = make("clerk", is_authority=True)  # as openssl req -x509 makes it
     clerk.store(base, "clerk")
     roles = '[admin.roles]\n"certificate:CN=clerk" = "viewer"\n"certificate:CN=admin" = "admin"'
     async with running(base, f'{TRUST}peers = ["clerk.pem"]\n{roles}') as instance:
-        shown = clerk if name == "clerk" else make("admin", by=clerk)
-        answer = await post(port(instance), SELECT, tls=context(base, shown))
+        own = await post(port(instance), SELECT, tls=context(base, clerk))
+        issued = await post(port(instance), SELECT, tls=context(base, make("admin", by=clerk)))
 
-    assert (200 if name == "clerk" else 401) == answer.status
-    if name == "admin":
-        assert "(CN=admin) was issued by CN=clerk" in answer.told["detail"]
-
-
-def test_what_a_certificate_shows_is_told_as_rules_ask_for_it() -> None:
-    pair = make("ops", "ops.example")
-
-    who = identify_chain([pair.der])[0].who
-
-    assert ("CN=ops", "ops", pair.fingerprint) == (who.subject, who.common_name, who.fingerprint)
+    assert (200, 401) == (own.status, issued.status)
+    assert "(CN=admin) was issued by CN=clerk" in issued.told["detail"]
 
 
 def test_the_process_at_the_other_end_is_told_with_its_user_and_groups() -> None:
@@ -412,15 +358,9 @@ HANDLE = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 @pytest.mark.parametrize(
     ("text", "role"),
     [
-        ("CREATE ROUTE r WITH ADDRESS = 'LOCAL'", AdminRole.OPERATOR),
-        ("ALTER ROUTE r WITH ADDRESS = 'LOCAL'", AdminRole.OPERATOR),
-        ("DROP ROUTE r", AdminRole.OPERATOR),
         ("ALTER QUEUE q WITH STATUS = OFF", AdminRole.OPERATOR),
         ("DROP QUEUE q", AdminRole.ADMIN),
-        ("DROP SERVICE s", AdminRole.ADMIN),
         ("GRANT SEND ON SERVICE::s TO [CN=orders]", AdminRole.ADMIN),
-        ("REVOKE SEND ON SERVICE::s FROM [CN=orders]", AdminRole.ADMIN),
-        ("CREATE REMOTE SERVICE BINDING b TO SERVICE 's' WITH USER = [CN=x]", AdminRole.ADMIN),
         ("ALTER DATABASE d SET PARTNER FAILOVER", AdminRole.OPERATOR),
         ("ALTER DATABASE d SET ERROR_BROKER_CONVERSATIONS", AdminRole.ADMIN),
         ("ALTER DATABASE d SET NEW_BROKER", AdminRole.ADMIN),

@@ -17,23 +17,16 @@ from broker.errors import CertificateUnusableError, DaemonUnreachableError
 from tests.support.certificates import Pair, authority, make
 
 
-def test_get_gives_what_the_json_says(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/status"] = (200, {"name": "one"})
-
-    answer = AdminClient(fake_admin.path).get("/v1/status")
-
-    assert {"name": "one"} == answer
-    assert [("GET", "/v1/status", None)] == fake_admin.asked
-
-
-@pytest.mark.parametrize("database", ["orders", None])
-def test_sql_posts_the_statement_and_where_it_runs(fake_admin: Any, database: str | None) -> None:
+def test_statements_and_questions_go_to_a_socket_or_a_port(fake_admin: Any, fake_port: Any) -> None:
     fake_admin.answers["/v1/sql"] = (200, {"columns": [], "rows": [], "messages": ["done"]})
+    fake_port.answers["/v1/status"] = (200, {"name": "one"})
 
-    answer = AdminClient(fake_admin.path).sql("DROP ROUTE a", database)
+    answer = AdminClient(fake_admin.path).sql("DROP ROUTE a", "orders")
 
     assert ["done"] == answer["messages"]
-    assert [("POST", "/v1/sql", {"statement": "DROP ROUTE a", "database": database})] == fake_admin.asked
+    assert [("POST", "/v1/sql", {"statement": "DROP ROUTE a", "database": "orders"})] == fake_admin.asked
+    assert {"name": "one"} == AdminClient(f"http://127.0.0.1:{fake_port.port}").get("/v1/status")
+    assert [("GET", "/v1/status", None)] == fake_port.asked
 
 
 def test_process_behind_a_socket_is_known_and_behind_a_port_is_not(fake_admin: Any) -> None:
@@ -62,63 +55,45 @@ def test_a_refusal_is_told_in_the_daemons_words(fake_admin: Any, status: int, bo
     assert sentence == str(caught.value)
 
 
-def test_an_answer_that_is_no_json_comes_from_no_daemon(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/status"] = (200, b"<html>")
-
-    with pytest.raises(DaemonUnreachableError, match=r"no daemon answers on .*admin\.sock"):
-        AdminClient(fake_admin.path).get("/v1/status")
-
-
-@pytest.mark.parametrize("body", [b"[]", b"5", b"null", b"[" * 200_000])
-def test_an_answer_that_no_daemon_gives_is_told(fake_admin: Any, body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"<html>", r"no daemon answers on .*admin\.sock"),
+        *(
+            (body, "the answer is not what was asked for: no daemon has sent it")
+            for body in (b"[]", b"5", b"[" * 200_000)
+        ),
+        (b"[" * (3 << 20), "the answer has more than 1 MiB"),
+    ],
+    ids=["no JSON", "a list", "a number", "deep", "endless"],
+)
+def test_an_answer_that_no_daemon_gives_is_told(
+    fake_admin: Any, monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str
+) -> None:
+    monkeypatch.setattr("broker.admin.client.ANSWER_MAX_BYTES", 1 << 20)
     fake_admin.answers["/v1/status"] = (200, body)
 
-    with pytest.raises(DaemonUnreachableError, match="the answer is not what was asked for: no daemon has sent it"):
+    with pytest.raises(DaemonUnreachableError, match=problem):
         AdminClient(fake_admin.path).get("/v1/status")
 
 
-def test_an_answer_without_end_is_read_to_a_bound(fake_admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.admin.client.ANSWER_MAX_BYTES", 1 << 20)
-    fake_admin.answers["/v1/status"] = (200, b"[" * (3 << 20))
-
-    with pytest.raises(DaemonUnreachableError, match="the answer has more than 1 MiB"):
-        AdminClient(fake_admin.path).get("/v1/status")
-
-
-def test_a_missing_socket_file_is_named_with_the_reason(tmp_path: Path) -> None:
-    path = tmp_path / "none.sock"
-
-    with pytest.raises(DaemonUnreachableError) as caught:
-        AdminClient(path).get("/v1/status")
-
+def test_where_nobody_answers_is_named_with_the_reason(tmp_path: Path) -> None:
     hint = "start it, or name its configuration with -c or its socket with --socket"
-    assert f"no daemon answers on {path}: No such file or directory; {hint}" == str(caught.value)
-
-
-def test_a_socket_file_that_a_dead_daemon_left_behind_is_unreachable(tmp_path: Path) -> None:
-    path = tmp_path / "dead.sock"
+    dead, none = tmp_path / "dead.sock", tmp_path / "none.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.bind(str(path))
-
-    with pytest.raises(DaemonUnreachableError) as caught:
-        AdminClient(path).get("/v1/status")
-
-    assert caught.value.problem.startswith("Connection refused; start it")
-
-
-def test_a_port_is_asked_by_its_url(fake_port: Any) -> None:
-    fake_port.answers["/v1/status"] = (200, {"name": "one"})
-
-    assert {"name": "one"} == AdminClient(f"http://127.0.0.1:{fake_port.port}").get("/v1/status")
-
-
-def test_a_port_on_which_nobody_listens_is_named() -> None:
+        server.bind(str(dead))
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
-
-        with pytest.raises(DaemonUnreachableError, match=f"no daemon answers on {url}: Connection refused"):
-            AdminClient(url, timeout=5).get("/v1/status")
+        problems: dict[Path | str, str] = {
+            dead: f"Connection refused; {hint}",
+            none: f"No such file or directory; {hint}",
+            url: "Connection refused",
+        }
+        for where, problem in problems.items():
+            with pytest.raises(DaemonUnreachableError) as caught:
+                AdminClient(where, timeout=5).get("/v1/status")
+            assert f"no daemon answers on {where}: {problem}" == str(caught.value)
 
 
 @pytest.mark.parametrize(

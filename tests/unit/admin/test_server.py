@@ -28,7 +28,7 @@ from broker.daemon.instance import serve as instance_serve
 from broker.errors import ListenFailedError
 from broker.net.listener import bind
 from broker.observe.query import QueryResult, SystemViews
-from tests.support.admin import ask, read_answer, speak
+from tests.support.admin import ask, read_answer, request, speak
 from tests.support.certificates import authority, make
 from tests.support.loopback import until
 
@@ -127,19 +127,15 @@ async def test_a_request_under_way_is_answered_by_the_one_before() -> None:
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"GET\r\n\r\n", 400),
-        (b"GET / HTTP/9.9\r\nHost: a\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nX : a\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\n X: folded\r\n\r\n", 400),
         (b"GET /\x00 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
         (b"GET /" + b"a" * LINE_MAX_BYTES + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * (LINE_MAX_BYTES + 1) + b"\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: a\r\n" * (FIELDS_MAX + 1) + b"\r\n", 400),
@@ -249,33 +245,16 @@ def _change_observe(configuration: Path, listen: str) -> None:
     configuration.write_text(f'{text}[observe]\nlisten = "{listen}"\n')
 
 
-async def test_socket_is_for_its_owner_and_gone_at_the_end(configuration: Path) -> None:
-    async with instance_serve(configuration) as instance:
-        path = instance.settings.admin.socket
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-    assert not path.exists()
-
-
-async def test_what_is_off_is_not_there(configuration: Path) -> None:
+async def test_what_is_off_is_not_there_and_nothing_is_left_behind(configuration: Path) -> None:
+    tasks = asyncio.all_tasks()
     _change_observe(configuration, "")
 
     async with instance_serve(configuration) as instance:
-        addresses = (instance.admin.admin_address, instance.admin.observe_address)
+        path = instance.settings.admin.socket
+        assert (None, None) == (instance.admin.admin_address, instance.admin.observe_address)
+        assert 0o600 == stat.S_IMODE(path.stat().st_mode)
 
-    assert addresses == (None, None)
-
-
-async def test_nothing_is_left_behind(configuration: Path) -> None:
-    tasks = asyncio.all_tasks()
-
-    async with instance_serve(configuration) as instance:
-        port = instance.admin.observe_address
-        assert port is not None
-
-    assert tasks == asyncio.all_tasks()
-    with socket.create_server((port.host, port.port)):
-        pass
+    assert (tasks, False) == (asyncio.all_tasks(), path.exists())
 
 
 async def test_port_that_is_taken_is_told_and_nothing_stays(configuration: Path) -> None:
@@ -290,57 +269,35 @@ async def test_port_that_is_taken_is_told_and_nothing_stays(configuration: Path)
     assert not (configuration.parent / "admin.sock").exists()
 
 
+@pytest.mark.parametrize("is_endless", [False, True])
 async def test_question_under_way_does_not_hold_up_the_end(
-    configuration: Path, monkeypatch: pytest.MonkeyPatch
+    configuration: Path, monkeypatch: pytest.MonkeyPatch, *, is_endless: bool
 ) -> None:
-    """A thread that asks the loop something while the instance stops gets its answer."""
-    asked = asyncio.Event()
+    """A thread that asks the loop something while the instance stops gets its answer; an endless one is left."""
+    asked, is_over = asyncio.Event(), threading.Event()
     select = SystemViews.select
 
     def slow_select(views: SystemViews, statement: str, **more: Any) -> QueryResult:
         loop.call_soon_threadsafe(asked.set)
-        while instance.is_ready:
+        while instance.is_ready or (is_endless and not is_over.is_set()):
             time.sleep(0.001)
-        return select(views, statement, **more)
+        return QueryResult((), [], truncated=False) if is_endless else select(views, statement, **more)
 
     monkeypatch.setattr(SystemViews, "select", slow_select)
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(20):
-        async with instance_serve(configuration) as instance:
-            reader, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket))
-            body = b'{"statement": "SELECT * FROM sys.service_broker_endpoints"}'
-            head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            await asked.wait()
-        answer = await reader.read()
-        writer.close()
-
-    assert answer.startswith(b"HTTP/1.1 200 OK")
-
-
-async def test_question_that_nothing_ends_does_not_hold_up_the_end(
-    configuration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, is_over = asyncio.Event(), threading.Event()
-
-    def endless_select(_views: SystemViews, _statement: str, **_more: Any) -> QueryResult:
-        loop.call_soon_threadsafe(begun.set)
-        is_over.wait()
-        return QueryResult((), [], truncated=False)
-
-    monkeypatch.setattr(SystemViews, "select", endless_select)
-    loop = asyncio.get_running_loop()
+    statement = {"statement": "SELECT * FROM sys.service_broker_endpoints"}
     try:
         async with asyncio.timeout(20):
             async with instance_serve(configuration) as instance:
-                _, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket))
-                body = b'{"statement": "SELECT 1"}'
-                head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-                await begun.wait()
-            writer.close()
+                asking = asyncio.create_task(
+                    speak(instance.settings.admin.socket, request("POST", "/v1/sql", body=statement))
+                )
+                await asked.wait()
+            if not is_endless:
+                assert (await asking).startswith(b"HTTP/1.1 200 OK")
     finally:
         is_over.set()
+        await asyncio.gather(asking, return_exceptions=True)
 
 
 @pytest.mark.parametrize(("work", "code"), [("threading.Event().wait", 3), ("int", 0)])
@@ -363,36 +320,19 @@ leave(3)
     assert code == done.returncode, done.stderr
 
 
-def test_only_its_owner_may_use_the_file(tmp_path: Path) -> None:
-    file = SocketFile(tmp_path / "admin.sock")
-
-    mode = stat.S_IMODE((tmp_path / "admin.sock").stat().st_mode)
-
-    file.close()
-    assert mode == 0o600
-
-
-def test_somebody_can_connect_until_it_is_closed(tmp_path: Path) -> None:
+def test_file_of_a_dead_process_is_taken_over_for_the_group_that_is_named(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    file = SocketFile(path)
-
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(path))
-    file.close()
-
-    assert not path.exists()
-
-
-def test_file_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "admin.sock"
+    group = min(os.getgroups() or [os.getegid()])
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
 
-    file = SocketFile(path)
+    file = SocketFile(path, group=group)
 
+    status = path.stat()
     with socket.socket(socket.AF_UNIX) as client:
         assert 0 == client.connect_ex(str(path))
     file.close()
+    assert (0o660, group, False) == (stat.S_IMODE(status.st_mode), status.st_gid, path.exists())
 
 
 def test_file_on_which_somebody_answers_is_left_alone(tmp_path: Path) -> None:
@@ -426,7 +366,6 @@ def test_file_that_cannot_be_made_is_told(tmp_path: Path, name: str, problem: st
 
 
 def test_file_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> None:
-    """An instance that stops does not take away the socket of the one that follows it."""
     path = tmp_path / "admin.sock"
     first = SocketFile(path)
     path.rename(tmp_path / "old.sock")
@@ -436,16 +375,6 @@ def test_file_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> None:
 
     assert path.exists()
     second.close()
-
-
-def test_a_group_that_is_named_may_use_the_file_as_well(tmp_path: Path) -> None:
-    group = min(os.getgroups() or [os.getegid()])
-    file = SocketFile(tmp_path / "admin.sock", group=group)
-
-    status = (tmp_path / "admin.sock").stat()
-
-    file.close()
-    assert (0o660, group) == (stat.S_IMODE(status.st_mode), status.st_gid)
 
 
 def test_a_group_that_may_not_be_named_is_told_and_no_file_stays_open(

@@ -38,7 +38,7 @@ from broker.routing.table import RouteTable, build_table
 from tests.support.why import CONVERSATION, Instances, finding, holding, place, side, told, way
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
-TARGET, ORDERS, CONVERSATION_of_following = UUID(int=0xFA), UUID(int=0x0D), UUID(int=1)
+FAR, ORDERS, DIALOG = UUID(int=0xFA), UUID(int=0x0D), UUID(int=1)
 LOOP = "a loop, until the hops of the message are used up (11285)"
 
 
@@ -48,129 +48,84 @@ def table(to: str | None) -> RouteTable:
 
 
 class Net:
-    """Gateways on hosts of their names; `a` plans, and has a database orders."""
+    """Gateways on hosts of their names, each with one route; None leads to the services. `a` has a database orders."""
 
-    def __init__(self, routes: Mapping[str, str | None]) -> None:
+    def __init__(self, routes: Mapping[str, str | None], *, services: tuple[str, ...] = ("S", "T")) -> None:
+        self.asked: list[tuple[str, ExplainRequest]] = []
         self.asked_here: list[ExplainRequest] = []
-        self._places = {name: self._place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
+        self._services = services
+        self.places = {name: self._place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
 
     def _place(self, name: str, number: int, to: str | None) -> InstanceView:
-        known = hosted({TARGET.bytes: ["S", "T"]} if to is None else {})
+        known = hosted({FAR.bytes: self._services} if to is None else {})
         here = RoutingContext(table(to), known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table(to))
         homes = {"orders": SendingDatabase(ORDERS.bytes, table(to), None)} if name == "a" else {}  # type: ignore[arg-type]
         return InstanceView(name, UUID(int=number).bytes, here, homes)
 
     def ask_here(self, request: ExplainRequest) -> ExplainAnswer:
         self.asked_here.append(request)
-        return answer(self._places["a"], request)
+        return answer(self.places["a"], request)
 
-    def ask_next(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
-        if address.host not in self._places:
+    def ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        self.asked.append((address.host, request))
+        if address.host not in self.places:
             raise NotAskedError(address, "nobody there")
-        return answer(self._places[address.host], request)
+        return answer(self.places[address.host], request)
 
-    def follow(self, planned: str | None, *requests: ExplainRequest) -> Followed:
+    def plan(self, planned: str | None, *requests: ExplainRequest) -> Followed:
         """Follow these messages, with `a` as it is planned."""
         after = self._place("a", 1, planned)
-        return follow_plan([answer(after, request) for request in requests], self.ask_here, self.ask_next)
+        return follow_plan([answer(after, request) for request in requests], self.ask_here, self.ask)
+
+    def follow(self, first: str, **request: Any) -> TracedRoute:
+        """Follow a message from this instance."""
+        question = ExplainRequest("S", request.pop("broker_instance", None), DIALOG, **request)
+        return follow(answer(self.places[first], question), self.ask)
 
 
 def arriving(service: str = "S", **more: Any) -> ExplainRequest:
-    return ExplainRequest(service, conversation=CONVERSATION_of_following, incoming=True, **more)
+    return ExplainRequest(service, conversation=DIALOG, incoming=True, **more)
 
 
-def test_a_loop_that_appears_is_new() -> None:
-    net = Net({"a": None, "b": "a"})
+@pytest.mark.parametrize(
+    ("routes", "planned", "loop"),
+    [
+        ({"a": None, "b": "a"}, "b", RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=False)),
+        ({"a": "b", "b": "a"}, "b", RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=True)),
+        ({"a": None, "b": "c", "c": "b"}, "b", RoutingLoop("S", f"a -> b -> c -> b: {LOOP}", was_there=False)),
+    ],
+)
+def test_a_loop_is_new_or_was_there(routes: dict[str, str | None], planned: str, loop: RoutingLoop) -> None:
+    """Today's answer is asked about the same message, in the database where it begins."""
+    net = Net(routes)
+    request = arriving(broker_instance=FAR, from_target=True)
 
-    assert Followed([RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=False)], []) == net.follow("b", arriving())
+    assert Followed([loop], []) == net.plan(planned, arriving())
+    net.plan(planned, request, ExplainRequest("S", conversation=DIALOG, database="orders"))
 
-
-def test_a_loop_that_is_there_already_is_old() -> None:
-    net = Net({"a": "b", "b": "a"})
-
-    [loop] = net.follow("b", arriving()).loops
-
-    assert loop.was_there
-
-
-def test_a_loop_of_others_that_a_route_leads_into_is_new() -> None:
-    net = Net({"a": None, "b": "c", "c": "b"})
-
-    assert [RoutingLoop("S", f"a -> b -> c -> b: {LOOP}", was_there=False)] == net.follow("b", arriving()).loops
+    assert [arriving(), request] == net.asked_here[:2]
+    assert {ExplainRequest("S", conversation=DIALOG, database="orders")} >= set(net.asked_here[2:])
+    assert ("c" in routes) <= (len(net.asked_here) == 3)
 
 
 def test_what_arrives_is_no_loop_and_needs_no_second_question() -> None:
     net = Net({"a": "b", "b": None})
 
-    assert Followed([], []) == net.follow("b", arriving(), arriving("T"))
+    assert Followed([], []) == net.plan("b", arriving(), arriving("T"))
     assert [] == net.asked_here
-
-
-def test_a_way_without_end_counts_as_a_loop() -> None:
-    net = Net({"a": None} | {f"h{number}": f"h{number + 1}" for number in range(HOPS_MAX + 10)})
-
-    [loop] = net.follow("h0", arriving()).loops
-
-    assert loop.path.endswith("after 255 hops a message is dropped (11285)")
 
 
 def test_where_nobody_can_be_asked_is_said_once() -> None:
     net = Net({"a": None, "b": "beyond"})
 
-    followed = net.follow("b", arriving(), arriving("T"))
+    followed = net.plan("b", arriving(), arriving("T"))
 
     assert [] == followed.loops
     [sentence] = followed.unknown
     assert sentence.startswith("a -> b -> tcp://beyond:4022: not known from there on: nobody there")
 
 
-def test_today_is_asked_about_the_same_message() -> None:
-    net = Net({"a": None, "b": "a"})
-    request = arriving(broker_instance=TARGET, from_target=True)
-
-    net.follow("b", request)
-
-    assert [request] == net.asked_here
-
-
-def test_today_is_asked_about_the_database_where_the_message_begins() -> None:
-    net = Net({"a": None, "b": "c", "c": "b"})
-
-    net.follow("b", ExplainRequest("S", conversation=CONVERSATION_of_following, database="orders"))
-
-    assert [ExplainRequest("S", conversation=CONVERSATION_of_following, database="orders")] == net.asked_here
-
-
 # --- a message ---
-
-
-FAR = UUID(int=0xFA)
-CONVERSATION_of_through = UUID(int=1)
-
-
-class ThroughNet:
-    """Gateways on hosts of their names, each with one route; what ends in None is where the service is."""
-
-    def __init__(self, routes: Mapping[str, str | None], *, services: tuple[str, ...] = ("S",)) -> None:
-        self.asked: list[tuple[str, ExplainRequest]] = []
-        self._services = services
-        self._places = {name: self._place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
-
-    def _place(self, name: str, number: int, to: str | None) -> InstanceView:
-        table = build_table([Route("r", LOCAL if to is None else NetworkAddress(to))], now=NOW)
-        known = hosted({FAR.bytes: self._services} if to is None else {})
-        here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-        return InstanceView(name, UUID(int=number).bytes, here, {})
-
-    def ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
-        self.asked.append((address.host, request))
-        if address.host not in self._places:
-            raise NotAskedError(address, "nobody there")
-        return answer(self._places[address.host], request)
-
-    def follow(self, first: str, **request: Any) -> TracedRoute:
-        question = ExplainRequest("S", request.pop("broker_instance", None), CONVERSATION_of_through, **request)
-        return follow(answer(self._places[first], question), self.ask)
 
 
 def names(way: TracedRoute) -> list[str]:
@@ -178,32 +133,19 @@ def names(way: TracedRoute) -> list[str]:
 
 
 def test_the_way_is_followed_to_where_the_service_is() -> None:
-    way = ThroughNet({"a": "b", "b": "c", "c": None}).follow("a")
+    net = Net({"a": "b", "b": "c", "c": None})
 
-    assert (["a", "b", "c"], TraceEnd.DECIDED) == (names(way), way.end)
+    way = net.follow("a")
+    net.follow("b", broker_instance=FAR, from_target=True)
+
+    assert (["a", "b", "c"], TraceEnd.DECIDED, True) == (names(way), way.end, way.arrives)
     assert f"a -> b -> c: delivered here, to the database {FAR} by route r" == way.sentence
-    assert way.arrives
-
-
-def test_each_instance_is_asked_about_the_same_message_as_it_arrives() -> None:
-    net = ThroughNet({"a": "b", "b": None})
-
-    net.follow("a", broker_instance=FAR, from_target=True)
-
-    assert [("b", ExplainRequest("S", FAR, CONVERSATION_of_through, incoming=True, from_target=True))] == net.asked
-
-
-def test_a_loop_is_told_with_its_path_and_each_instance_once() -> None:
-    way = ThroughNet({"a": "b", "b": "c", "c": "b"}).follow("a")
-
-    assert (["a", "b", "c"], TraceEnd.LOOP) == (names(way), way.end)
-    assert "a -> b -> c -> b: a loop, until the hops of the message are used up (11285)" == way.sentence
-    assert not way.arrives
+    assert ("c", ExplainRequest("S", FAR, DIALOG, incoming=True, from_target=True)) == net.asked[-1]
 
 
 def test_coming_back_to_where_it_began_is_no_loop_yet() -> None:
     """What begins in a database is decided by that database; what comes back, by msdb."""
-    net = ThroughNet({"a": "b", "b": "a"})
+    net = Net({"a": "b", "b": "a"})
     begun = net.follow("b").hops[0]
     begins = msgspec.structs.replace(begun.explanation.passes[0], is_incoming=False)
     first = msgspec.structs.replace(begun, explanation=msgspec.structs.replace(begun.explanation, passes=(begins,)))
@@ -215,7 +157,7 @@ def test_coming_back_to_where_it_began_is_no_loop_yet() -> None:
 
 
 def test_where_nobody_can_be_asked_the_way_is_known_so_far_and_good_so_far() -> None:
-    way = ThroughNet({"a": "b", "b": "beyond"}).follow("a")
+    way = Net({"a": "b", "b": "beyond"}).follow("a")
 
     assert (["a", "b"], TraceEnd.UNKNOWN) == (names(way), way.end)
     assert way.sentence.startswith("a -> b -> tcp://beyond:4022: not known from there on: nobody there; say where")
@@ -225,7 +167,7 @@ def test_where_nobody_can_be_asked_the_way_is_known_so_far_and_good_so_far() -> 
 
 def test_a_way_that_never_ends_is_given_up() -> None:
     """Another instance each time, so no loop."""
-    net = ThroughNet({f"h{number}": f"h{number + 1}" for number in range(HOPS_MAX + 10)})
+    net = Net({f"h{number}": f"h{number + 1}" for number in range(HOPS_MAX + 10)})
 
     way = net.follow("h0")
 
@@ -236,54 +178,41 @@ def test_a_way_that_never_ends_is_given_up() -> None:
 
 
 def test_a_service_that_is_not_where_the_message_comes_to_is_no_way() -> None:
-    way = ThroughNet({"a": "b", "b": None}, services=()).follow("a", broker_instance=FAR)
+    way = Net({"a": "b", "b": None}, services=()).follow("a", broker_instance=FAR)
 
     assert "answers with the error -8490" in way.sentence
     assert not way.arrives
 
 
-def test_a_message_that_is_dropped_or_delayed_has_no_way() -> None:
-    empty = ThroughNet({"a": None}, services=("Other",))._places["a"]
-
-    assert not answer(empty, ExplainRequest("S")).explanation.has_way
-    assert answer(empty, ExplainRequest("Other")).explanation.has_way
-
-
 # --- asking ---
 
 
-def told_of_through(name: str, *addresses: str) -> dict[str, Any]:
+def told_of(name: str, *addresses: str) -> dict[str, Any]:
     """The JSON of an answer."""
-    plain: dict[str, Any] = msgspec.to_builtins(answer(ThroughNet({name: None})._places[name], ExplainRequest("S")))
+    plain: dict[str, Any] = msgspec.to_builtins(answer(Net({name: None}).places[name], ExplainRequest("S")))
     return plain | {"addresses": [*addresses]}
 
 
-def test_an_answer_is_asked_for_with_the_fields_of_the_api(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/explain"] = (200, told_of_through("b"))
+def test_an_address_is_asked_where_somebody_said_with_the_fields_of_the_api(fake_admin: Any) -> None:
+    """The place is believed: behind a balancer an instance does not know all its addresses."""
+    address = NetworkAddress("b")
+    fake_admin.answers["/v1/explain"] = (200, told_of("b"))
+    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(told(B)))
+    directory = Directory({address: fake_admin.path})
 
-    got = ask(AdminClient(fake_admin.path), ExplainRequest("S", FAR, incoming=True))
+    got = directory.explain(address, ExplainRequest("S", FAR, incoming=True))
 
-    assert "b" == got.instance
-    [(_, _, body)] = fake_admin.asked
+    assert ("b", "b") == (got.instance, directory.why(address, CONVERSATION).instance)
+    body = fake_admin.asked[0][2]
     assert {"to": "S", "broker_instance": str(FAR), "incoming": True} == {
         name: value for name, value in body.items() if value
     }
-
-
-def test_an_answer_of_another_version_is_told_as_such(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/explain"] = (200, {"name": "something else"})
-
+    for path in ("/v1/explain", f"/v1/why/{CONVERSATION}"):
+        fake_admin.answers[path] = (200, {"name": "something else"})
     with pytest.raises(DaemonUnreachableError, match=r"its answer is not understood: .*instance"):
         ask(AdminClient(fake_admin.path), ExplainRequest("S"))
-
-
-def test_an_address_is_asked_where_somebody_said(fake_admin: Any) -> None:
-    """Whoever says where to ask is believed: behind a balancer an instance does not know all its addresses."""
-    fake_admin.answers["/v1/explain"] = (200, told_of_through("b"))
-
-    got = Directory({NetworkAddress("b"): fake_admin.path}).explain(NetworkAddress("b"), ExplainRequest("S"))
-
-    assert "b" == got.instance
+    with pytest.raises(DaemonUnreachableError, match="its answer is not understood"):
+        ask_why(AdminClient(fake_admin.path), CONVERSATION)
 
 
 def test_a_refusal_and_silence_say_where_the_question_may_be_asked_instead(fake_admin: Any, tmp_path: Path) -> None:
@@ -294,8 +223,10 @@ def test_a_refusal_and_silence_say_where_the_question_may_be_asked_instead(fake_
         ("b", "admin.sock answers: only loopback; say where"),
         ("c", "no daemon answers on .*; say where to ask"),
     ):
-        with pytest.raises(NotAskedError, match=problem):
-            directory.explain(NetworkAddress(host), ExplainRequest("S"))
+        for service in ("S", "T"):
+            with pytest.raises(NotAskedError, match=problem):
+                directory.explain(NetworkAddress(host), ExplainRequest(service))
+    assert ["S"] == [body["to"] for _, _, body in fake_admin.asked], "it is not asked again"
 
 
 @pytest.mark.parametrize(("host", "url"), [("b.example", "https://b.example:9422"), ("::1", "http://[::1]:9422")])
@@ -303,9 +234,7 @@ def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_the
     monkeypatch: pytest.MonkeyPatch, host: str, url: str
 ) -> None:
     """Several instances on one host: the one on the documented port may be another."""
-    answers = {
-        "request": lambda self, *_: told_of_through("b", str(NetworkAddress(host, 1))) | {"instance": str(self.where)}
-    }
+    answers = {"request": lambda self, *_: told_of("b", str(NetworkAddress(host, 1))) | {"instance": str(self.where)}}
     monkeypatch.setattr(AdminClient, "request", answers["request"])
     directory = Directory({})
 
@@ -314,18 +243,6 @@ def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_the
     assert url == got.instance
     with pytest.raises(NotAskedError, match="does not know the address as its own; say where to ask"):
         directory.explain(NetworkAddress(host, 2), ExplainRequest("S"))
-
-
-def test_who_could_not_be_asked_is_not_asked_again(fake_admin: Any) -> None:
-    """A thousand services behind one instance that is down must not take a thousand time-outs."""
-    fake_admin.answers["/v1/explain"] = (403, {"detail": "only loopback"})
-    directory = Directory({NetworkAddress("b"): fake_admin.path})
-
-    for service in ("S", "T"):
-        with pytest.raises(NotAskedError, match="only loopback"):
-            directory.explain(NetworkAddress("b"), ExplainRequest(service))
-
-    assert ["S"] == [body["to"] for _, _, body in fake_admin.asked]
 
 
 # --- a conversation ---
@@ -459,31 +376,3 @@ def test_from_the_target_the_sender_is_found_and_its_way_followed_again() -> Non
     assert ["c", "a", "b"] == [one.instance for one in found.answers]
     assert ["a", "b"] == instances.asked
     assert "not acknowledged" == found.cause
-
-
-def test_an_answer_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AdminClient, "get", lambda *_: {"x": 1})
-
-    with pytest.raises(DaemonUnreachableError, match="its answer is not understood"):
-        ask_why(AdminClient(Path("sock")), CONVERSATION)
-
-
-def test_a_directory_asks_where_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[object, str]] = []
-
-    def get(client: AdminClient, target: str) -> Any:
-        asked.append((client.where, target))
-        return msgspec.to_builtins(told(B))
-
-    monkeypatch.setattr(AdminClient, "get", get)
-    address = NetworkAddress("b")
-
-    answer = Directory({address: Path("b.sock")}).why(address, CONVERSATION)
-
-    assert "b" == answer.instance
-    assert [(Path("b.sock"), f"/v1/why/{CONVERSATION}")] == asked
-
-
-def test_one_that_does_not_answer_is_not_asked() -> None:
-    with pytest.raises(NotAskedError, match="say where to ask"):
-        Directory({NetworkAddress("b"): Path("/nowhere/b.sock")}).why(NetworkAddress("b"), CONVERSATION)
