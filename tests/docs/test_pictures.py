@@ -47,23 +47,19 @@ def contracts() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
-def test_a_picture_is_small_stands_alone_and_tells_in_words_what_it_shows(picture: Path) -> None:
+def test_a_picture_is_small_and_whole_and_a_page_shows_it_with_words(picture: Path) -> None:
     text, root = picture.read_text(encoding="utf-8"), ET.parse(picture).getroot()
     named = {one.get("id"): one.text for one in root}
+    height = float(str(root.get("height")))
+    link = rf"!\[.+?\]\((?:docs/|\.\./)?pictures/{picture.stem}\.svg\)"
 
+    assert any(re.search(link, page.read_text("utf-8")) for page in PAGES)
     assert len(text.encode()) <= BYTES_MAX
     assert None is ELSEWHERE.search(text.replace('xmlns="http://www.w3.org/2000/svg"', ""))
     assert "@media (prefers-color-scheme: dark)" in text
     assert "img" == root.get("role")
     assert all(named[one] for one in str(root.get("aria-labelledby")).split())
     assert [f"{SVG}title", f"{SVG}desc"] == [one.tag for one in root][:2]
-
-
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
-def test_nothing_of_a_picture_lies_outside_of_it(picture: Path) -> None:
-    root = ET.parse(picture).getroot()
-    height = float(str(root.get("height")))
-
     assert f"0 0 {WIDTH} {height:.0f}" == root.get("viewBox")
     for box in root.iter(f"{SVG}rect"):
         x, y, width, tall = (float(str(box.get(name))) for name in ("x", "y", "width", "height"))
@@ -72,19 +68,6 @@ def test_nothing_of_a_picture_lies_outside_of_it(picture: Path) -> None:
     for one in root.iter(f"{SVG}text"):
         assert 0 < float(str(one.get("x"))) < WIDTH, ET.tostring(one)
         assert 0 < float(str(one.get("y"))) < height, ET.tostring(one)
-
-
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
-def test_a_picture_is_shown_by_a_page_with_words_in_its_place(picture: Path) -> None:
-    shown = [
-        found[1]
-        for page in PAGES
-        for found in re.finditer(r"!\[(.*?)\]\((?:docs/|\.\./)?pictures/([\w-]+)\.svg\)", page.read_text("utf-8"))
-        if found[2] == picture.stem
-    ]
-
-    assert shown
-    assert all(shown)
 
 
 def test_the_states_of_a_dialog_and_what_changes_them_are_those_of_the_code() -> None:

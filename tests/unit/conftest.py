@@ -43,7 +43,7 @@ class FakeAdmin:
 def fake_admin(tmp_path: Path) -> Iterator[FakeAdmin]:
     """The fake, listening on its socket."""
     fake = FakeAdmin(tmp_path / "admin.sock")
-    with socketserver.UnixStreamServer(str(fake.path), _handler(fake)) as server, _serving(server):
+    with socketserver.UnixStreamServer(str(fake.path), _handler(fake)) as server, serving(server):
         yield fake
 
 
@@ -51,7 +51,7 @@ def fake_admin(tmp_path: Path) -> Iterator[FakeAdmin]:
 def fake_port(tmp_path: Path) -> Iterator[FakeAdmin]:
     """The fake, listening on a port."""
     fake = FakeAdmin(tmp_path / "none.sock")
-    with socketserver.TCPServer(("127.0.0.1", 0), _handler(fake)) as server, _serving(server):
+    with socketserver.TCPServer(("127.0.0.1", 0), _handler(fake)) as server, serving(server):
         fake.port = server.server_address[1]
         yield fake
 
@@ -77,7 +77,8 @@ def _handler(fake: FakeAdmin) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def _serving(server: socketserver.BaseServer) -> Iterator[None]:
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    """Serve in a thread."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -19,24 +19,15 @@ from examples.demo.topology import Daemon, Topology
 def test_two_gateways_an_initiator_two_that_share_a_service_and_a_mirrored_pair(tmp_path: Path) -> None:
     net = demo_topology(tmp_path)
 
-    forwards = {
-        name: load_settings(daemon.config, environ={}).endpoint.message_forwarding
-        for name, daemon in net.daemons.items()
-    }
+    settings = {name: load_settings(daemon.config, environ={}) for name, daemon in net.daemons.items()}
 
     endpoints = [name for home in HOMES for name in home.hosts]
-    assert dict.fromkeys(GATEWAYS, True) | dict.fromkeys(endpoints, False) == forwards
+    assert dict.fromkeys(GATEWAYS, True) | dict.fromkeys(endpoints, False) == {
+        name: one.endpoint.message_forwarding for name, one in settings.items()
+    }
     assert 1 == len({home.service for home in BILLING}) < len(BILLING)
     assert [SHIPPING] == [home for home in HOMES if home.is_mirrored]
-
-
-def test_the_partners_have_one_file_and_one_identity(tmp_path: Path) -> None:
-    net = demo_topology(tmp_path)
-
-    first, second = (
-        load_settings(daemon.config, environ={}).databases[SHIPPING.database] for daemon in SHIPPING.daemons(net)
-    )
-
+    first, second = (settings[name].databases[SHIPPING.database] for name in SHIPPING.hosts)
     assert SHIPPING.path(net) == first.path == second.path
     assert first.broker_instance == second.broker_instance is not None
     assert ("lock", "lock") == (first.mirroring, second.mirroring)
@@ -102,24 +93,13 @@ def test_the_principal_is_whichever_serves() -> None:
         assert cast("Daemon", expected) is SHIPPING.principal(net)
 
 
-def test_instances_keep_a_journal_where_one_is_asked_for(tmp_path: Path) -> None:
-    net = demo_topology(tmp_path, journal=tmp_path / "journal")
+def test_instances_keep_a_journal_where_one_is_asked_for_and_have_a_page(tmp_path: Path) -> None:
+    without, net = demo_topology(tmp_path / "a"), demo_topology(tmp_path / "b", journal=tmp_path / "journal")
 
-    for daemon in net.daemons.values():
-        journal = tomllib.loads(daemon.config.read_text(encoding="utf-8"))["journal"]
-        assert (str(tmp_path / "journal"), 1.0) == (journal["directory"], journal["sample"])
-
-
-def test_without_a_journal_there_is_no_word_of_one(tmp_path: Path) -> None:
-    for daemon in demo_topology(tmp_path).daemons.values():
-        assert "journal" not in tomllib.loads(daemon.config.read_text(encoding="utf-8"))
-
-
-def test_every_instance_has_a_status_page_of_its_own(tmp_path: Path) -> None:
-    """For everybody on the machine to see, and for nobody to change anything."""
-    daemons = demo_topology(tmp_path).daemons.values()
-
-    assert len({daemon.page for daemon in daemons}) == len(daemons)
-    for daemon in daemons:
-        admin = tomllib.loads(daemon.config.read_text(encoding="utf-8"))["admin"]
+    assert len({daemon.page for daemon in net.daemons.values()}) == len(net.daemons)
+    for name, daemon in net.daemons.items():
+        written = tomllib.loads(daemon.config.read_text(encoding="utf-8"))
+        assert {"directory": str(tmp_path / "journal"), "sample": 1.0}.items() <= written["journal"].items()
+        admin = written["admin"]
         assert (daemon.page, "viewer") == (f"http://{admin['listen']}/", admin["loopback_role"])
+        assert "journal" not in tomllib.loads(without.daemons[name].config.read_text(encoding="utf-8"))

@@ -19,7 +19,6 @@ from examples.demo.journal import (
     ReportLeftOutError,
     Total,
     make_report,
-    read_total,
     total_faults,
     why_no_journal,
 )
@@ -103,12 +102,6 @@ def test_a_pipeline_that_fails_says_what_it_said(tmp_path: Path, program: Any, c
         make_report(tmp_path, tmp_path, tmp_path / "report.html", lambda _: None)
 
 
-def test_the_total_is_the_row_without_a_conversation(tmp_path: Path) -> None:
-    write_reconcile(tmp_path / "reconcile")
-
-    assert TOTAL == read_total(tmp_path / "reconcile")
-
-
 @pytest.mark.parametrize(
     ("total", "faults"),
     [
@@ -133,7 +126,3 @@ def test_what_is_missing_for_a_journal_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(journal, "find_spec", lambda name: None if name == "pyspark" else object())
 
     assert "pyspark not installed: pip install 'broker[pipeline]'" == why_no_journal()
-
-
-def test_nothing_is_missing_here() -> None:
-    assert not why_no_journal()

@@ -1,46 +1,20 @@
-"""What a topology writes before it starts anything, and waiting with a deadline."""
+"""What a topology writes before it starts anything."""
 
 from __future__ import annotations
 
-import multiprocessing
-import socket
 import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from broker.config.load import load_settings
 from examples.demo import topology
-from examples.demo.topology import BLOCK, PORTS, TimedOutError, Topology, free_port, wait_for
+from examples.demo.topology import TimedOutError, Topology
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
-
-
-def test_a_port_is_free_and_below_those_of_outgoing_connections() -> None:
-    port = free_port()
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", port))
-    assert PORTS[0] <= port < PORTS[1]
-
-
-def test_waiting_gives_the_first_true_value() -> None:
-    values = iter([0, "", "there"])
-
-    assert "there" == wait_for(lambda: next(values), seconds=20, what="a value")
-
-
-def test_waiting_looks_once_even_without_time_and_names_what_it_waited_for() -> None:
-    looks: list[None] = []
-
-    with pytest.raises(TimedOutError, match=r"^the moon: not within 0 s$"):
-        wait_for(lambda: looks.append(None), seconds=0, what="the moon")
-
-    assert looks
 
 
 def test_an_instance_has_a_directory_with_a_configuration_that_loads(tmp_path: Path) -> None:
@@ -77,23 +51,6 @@ def test_any_text_survives_the_way_through_toml(tmp_path: Path, name: str) -> No
     assert name == tomllib.loads(daemon.config.read_text(encoding="utf-8"))["instance"]["name"]
 
 
-def test_an_instance_that_was_not_started_does_not_run_and_has_no_last_words(tmp_path: Path) -> None:
-    with Topology(tmp_path) as net:
-        daemon = net.add("one")
-
-        assert (False, "no log") == (daemon.is_running, daemon.last_words())
-
-
-def test_last_words_are_the_end_of_the_log(tmp_path: Path) -> None:
-    daemon = Topology(tmp_path).add("one")
-    daemon.log.write_bytes(b"x" * 5000 + b"\xff" + b"the end")
-
-    words = daemon.last_words()
-
-    assert 2000 == len(words)
-    assert words.endswith("\N{REPLACEMENT CHARACTER}the end")
-
-
 class Slow(subprocess.Popen[bytes]):
     """Says something when it is looked at for the first time, and never serves."""
 
@@ -116,16 +73,3 @@ def test_an_instance_that_is_not_ready_in_time_is_told_with_what_it_said_meanwhi
 
         with pytest.raises(TimedOutError, match=r"^one ready: not within 0 s: the disk is slow$"):
             daemon.start()
-
-
-def test_processes_never_share_a_port() -> None:
-    """No port is bound meanwhile, so the system alone would not keep them apart."""
-    ports = [free_port() for _ in range(BLOCK - 1)]
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as other:
-        ports += other.map(_free_port, range(BLOCK - 1))
-
-    assert 2 * (BLOCK - 1) == len(set(ports))
-
-
-def _free_port(_: int) -> int:
-    return free_port()

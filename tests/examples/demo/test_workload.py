@@ -35,10 +35,6 @@ def seen(db: sqlite3.Connection, conversation: UUID, *numbers: int) -> None:
         note(db, [message(conversation, number) for number in numbers])
 
 
-def test_a_plan_counts_one_direction() -> None:
-    assert 2 * 3 * 5 == Plan("Orders", ("Billing", "Shipping"), dialogs=3, messages=5).total
-
-
 def test_nothing_is_wrong_when_every_dialog_has_every_message_in_order(db: sqlite3.Connection) -> None:
     seen(db, FIRST, 0, 1)
     seen(db, SECOND, 0)
@@ -46,6 +42,7 @@ def test_nothing_is_wrong_when_every_dialog_has_every_message_in_order(db: sqlit
     seen(db, SECOND, 1, 2)
 
     assert [] == faults(db, dialogs=2, messages=3)
+    assert ["2 dialogs seen, 3 expected"] == faults(db, dialogs=3, messages=3)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +59,6 @@ def test_what_is_wrong_is_told_with_the_dialog(db: sqlite3.Connection, numbers: 
     seen(db, FIRST, *numbers)
 
     assert [f"dialog {FIRST.hex}: {told}"] == faults(db, dialogs=1, messages=3)
-
-
-def test_a_dialog_that_nobody_saw_is_missed(db: sqlite3.Connection) -> None:
-    seen(db, FIRST, 0)
-
-    assert ["1 dialogs seen, 2 expected"] == faults(db, dialogs=2, messages=1)
 
 
 def test_what_is_noted_in_a_transaction_that_fails_was_never_seen(db: sqlite3.Connection) -> None:
@@ -91,15 +82,6 @@ def test_a_dialog_that_two_databases_share_is_whole_in_one_of_them_only(db: sqli
 
         assert [] == apart
         assert [f"dialog {FIRST.hex}: 0 lost, 1 doubled, or out of order"] == faults(db, other, dialogs=2, messages=2)
-
-
-def test_notes_outlive_the_connection(tmp_path: Path) -> None:
-    path = tmp_path / "notes.db"
-    with connection(path) as db:
-        seen(db, FIRST, 0)
-
-    with connection(path) as db:
-        assert [] == faults(db, dialogs=1, messages=1)
 
 
 def test_the_initiator_sends_its_plan_and_a_close_on_every_dialog(tmp_path: Path) -> None:

@@ -79,16 +79,6 @@ def directory(tmp_path: Path, socket: Path, requesting: Any) -> Iterator[Directo
     directory.close()
 
 
-def test_a_request_is_answered_by_a_route_and_the_end(directory: Directory, requesting: Any) -> None:
-    directory.ask()
-
-    assert 0 == directory.answerer.answer_waiting()
-
-    assert ["shop"] == [database for _, database in requesting.scripts]
-    assert [("EndDialog", b"")] == directory.answers()
-    assert (0, 1) == (directory.waiting(), directory.answerer.answered)
-
-
 @pytest.mark.parametrize(
     ("request_", "code", "why"),
     [
@@ -112,14 +102,6 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(
     assert f"<Code>{code}</Code>" in body.decode()
     assert why in body.decode()
     assert (0, 1) == (directory.waiting(), directory.answerer.refused)
-
-
-def test_both_spellings_of_the_message_type_are_taken(directory: Directory) -> None:
-    directory.ask(kind=MISSING_ROUTE.replace("http:", "https:"))
-
-    directory.answerer.answer_waiting()
-
-    assert [("EndDialog", b"")] == directory.answers()
 
 
 def test_the_first_source_that_knows_gives_the_route(tmp_path: Path, socket: Path, requesting: Any) -> None:
@@ -179,12 +161,14 @@ def test_a_dialog_that_the_asker_has_ended_is_ended(directory: Directory) -> Non
     assert [] == states(directory.db)
 
 
-def test_two_messages_of_one_dialog_are_answered_once(directory: Directory) -> None:
-    asker = directory.ask()
+@pytest.mark.parametrize("scheme", ["http:", "https:"])
+def test_a_request_is_answered_by_a_route_and_the_end_once(directory: Directory, requesting: Any, scheme: str) -> None:
+    asker = directory.ask(kind=MISSING_ROUTE.replace("http:", scheme))
     directory.arrive(asker.message(1, render_inquiry(Inquiry("Orders"))))
 
     assert 0 == directory.answerer.answer_waiting()
 
+    assert {"shop"} == {database for _, database in requesting.scripts}
     assert [("EndDialog", b"")] == directory.answers()
     assert 0 == directory.waiting()
 
@@ -199,23 +183,3 @@ def test_the_handler_stops_when_told(directory: Directory, requesting: Any, monk
     directory.answerer.run()
 
     assert 1 == directory.waiting()
-
-
-def test_a_database_that_cannot_be_read_is_tried_again(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
-    from broker.errors import StoreUnavailableError
-
-    monkeypatch.setattr(answering, "RETRY_SECONDS", 0.01)
-    problems: list[Exception | None] = [StoreUnavailableError("directory.db", "locked"), None]
-
-    def receive(*_: Any, **__: Any) -> list[Any]:
-        problem = problems.pop(0)
-        if problem is not None:
-            raise problem
-        directory.answerer.stop.set()
-        return []
-
-    monkeypatch.setattr(answering, "receive", receive)
-
-    directory.answerer.run()
-
-    assert [] == problems

@@ -35,16 +35,10 @@ def answer(shop: Path, *more: object, queue: str = "OrdersQueue") -> Any:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def test_an_empty_queue_is_answered(shop: Path, file: Path) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:5353", "[::1]:5353", "::1"])
+def test_an_empty_queue_is_answered(shop: Path, file: Path, address: str) -> None:
     assert 0 == answer(shop, "--from", file).exit_code
-    assert 0 == answer(shop, "--srv", "--nameserver", "127.0.0.1:5353").exit_code
-
-
-def test_without_anything_to_answer_from_there_is_nothing_to_do(shop: Path) -> None:
-    result = answer(shop)
-
-    assert 2 == result.exit_code
-    assert "--from FILE or --srv" in result.stderr
+    assert 0 == answer(shop, "--srv", "--nameserver", address).exit_code
 
 
 @pytest.mark.parametrize(
@@ -64,21 +58,11 @@ def test_values_that_mean_nothing_are_refused(shop: Path, file: Path, more: list
     assert more[-2] in result.stderr
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:5353", "[::1]:5353", "::1"])
-def test_name_servers_are_addresses_with_or_without_a_port(shop: Path, address: str) -> None:
-    assert 0 == answer(shop, "--srv", "--nameserver", address).exit_code
-
-
-def test_a_bad_file_is_told_with_its_place(shop: Path, file: Path) -> None:
+def test_what_is_not_there_or_is_bad_is_told(shop: Path, file: Path) -> None:
+    nothing, absent = answer(shop), answer(shop, "--from", file, queue="None")
     file.write_text("CREATE ROUTE a WITH ADDRESS = 'LOCAL';")
+    bad = answer(shop, "--from", file)
 
-    result = answer(shop, "--from", file)
-
-    assert 1 == result.exit_code
-    assert f"{file}:1:" in result.stderr
-
-
-def test_a_queue_that_is_not_there_is_not_found(shop: Path, file: Path) -> None:
-    result = answer(shop, "--from", file, queue="None")
-
-    assert 3 == result.exit_code
+    assert [2, 3, 1] == [result.exit_code for result in (nothing, absent, bad)]
+    assert "--from FILE or --srv" in nothing.stderr
+    assert f"{file}:1:" in bad.stderr

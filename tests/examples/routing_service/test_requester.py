@@ -30,31 +30,16 @@ def shop(requesting: Any, socket: Path) -> Requester:
 def test_a_requester_is_found_by_its_broker_instance(requesting: Any, socket: Path) -> None:
     requesters = Requesters([socket])
 
-    assert "shop" == requesters.find(INSTANCE).name
-    assert "msdb" == requesters.find(uuid.UUID(int=1)).name
+    assert ["shop", "msdb"] == [requesters.find(one).name for one in (INSTANCE, uuid.UUID(int=1))]
     assert 1 == requesting.questions
-
-
-def test_a_database_that_is_new_is_found(requesting: Any, socket: Path) -> None:
-    requesters = Requesters([socket])
-    requesters.find(INSTANCE)
     requesting.databases["new"] = uuid.UUID(int=7)
-
     assert "new" == requesters.find(uuid.UUID(int=7)).name
-
-
-def test_an_unknown_requester_is_refused(requesting: Any, socket: Path) -> None:
     with pytest.raises(ConversationError, match="00000009") as caught:
-        Requesters([socket]).find(uuid.UUID(int=9))
-
+        requesters.find(uuid.UUID(int=9))
     assert 9795 == caught.value.number
-
-
-def test_who_may_be_in_an_instance_that_is_silent_is_not_unknown(requesting: Any, socket: Path) -> None:
     requesting.is_up = False
-
-    with pytest.raises(DaemonUnreachableError):
-        Requesters([socket]).find(INSTANCE)
+    with pytest.raises(DaemonUnreachableError):  # it may be in there
+        requesters.find(uuid.UUID(int=9))
 
 
 def test_new_routes_are_made_in_one_script(requesting: Any, shop: Requester) -> None:
@@ -64,25 +49,23 @@ def test_new_routes_are_made_in_one_script(requesting: Any, shop: Requester) -> 
 
 
 @pytest.mark.parametrize(
-    ("service", "lifetime", "expired"),
-    [("Orders", "2026-01-01 00:00:00.000", True), ("Orders", "2999-01-01", False), ("Another", "2026-01-01", True)],
+    ("service", "lifetime", "expired", "is_replaced"),
+    [
+        ("Orders", "2026-01-01 00:00:00.000", True, True),
+        ("Orders", "2999-01-01", False, True),
+        ("Another", "2026-01-01", True, True),
+        ("Orders", None, False, False),
+    ],
 )
-def test_a_route_of_the_same_name_has_a_new_life(
-    requesting: Any, shop: Requester, service: str, lifetime: str, *, expired: bool
+def test_a_route_of_the_same_name_has_a_new_life_unless_it_has_no_end(
+    requesting: Any, shop: Requester, service: str, lifetime: str | None, *, expired: bool, is_replaced: bool
 ) -> None:
     requesting.routes = [{"name": "one", "remote_service_name": service, "lifetime": lifetime, "is_expired": expired}]
 
     shop.put_routes([route("one")])
 
-    assert [(f"DROP ROUTE [one];\n{CREATE.format('one')}", "shop")] == requesting.scripts
-
-
-def test_a_route_without_an_end_stays_as_it_is(requesting: Any, shop: Requester) -> None:
-    requesting.routes = [{"name": "one", "remote_service_name": "Orders", "lifetime": None, "is_expired": False}]
-
-    shop.put_routes([route("one")])
-
-    assert [] == requesting.scripts
+    scripts = [(f"DROP ROUTE [one];\n{CREATE.format('one')}", "shop")]
+    assert (scripts if is_replaced else []) == requesting.scripts
 
 
 def test_a_live_route_to_another_service_is_not_touched(requesting: Any, shop: Requester) -> None:
@@ -95,22 +78,19 @@ def test_a_live_route_to_another_service_is_not_touched(requesting: Any, shop: R
     assert [] == requesting.scripts
 
 
-def test_a_refusal_of_the_instance_keeps_its_number(requesting: Any, shop: Requester) -> None:
-    requesting.problem = (HTTPStatus.BAD_REQUEST, {"number": 9744, "detail": "no address"})
-
-    with pytest.raises(ConversationError, match="no address") as caught:
-        shop.put_routes([route("one")])
-
-    assert 9744 == caught.value.number
-
-
-def test_a_refusal_without_a_number_has_one(requesting: Any, shop: Requester) -> None:
-    requesting.problem = (HTTPStatus.NOT_FOUND, {})
+@pytest.mark.parametrize(
+    ("problem", "number"),
+    [((HTTPStatus.BAD_REQUEST, {"number": 9744, "detail": "no address"}), 9744), ((HTTPStatus.NOT_FOUND, {}), 9750)],
+)
+def test_a_refusal_of_the_instance_keeps_its_number(
+    requesting: Any, shop: Requester, problem: tuple[int, dict[str, Any]], number: int
+) -> None:
+    requesting.problem = problem
 
     with pytest.raises(ConversationError) as caught:
         shop.put_routes([route("one")])
 
-    assert 9750 == caught.value.number
+    assert number == caught.value.number
 
 
 def test_an_instance_in_trouble_is_asked_again_later(requesting: Any, shop: Requester) -> None:

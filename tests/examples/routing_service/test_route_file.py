@@ -28,32 +28,16 @@ def names(file: RouteFile, service: str = "Orders", instance: uuid.UUID | None =
     return [route.name for route in file.find(Inquiry(service, instance))]
 
 
-def test_all_routes_of_the_service_are_given(path: Path) -> None:
+def test_routes_of_the_service_and_broker_instance_are_given(path: Path) -> None:
     path.write_text(TWO + "GO\n" + PLAIN.replace("'Orders'", "'orders'"))
     file = RouteFile(path, lifetime=3600)
 
-    assert ["one", "other"] == names(file)
-    assert ["plain"] == names(file, "orders")
-    assert [] == names(file, "//unknown")
-
-
-def test_a_route_that_names_no_lifetime_has_the_default(path: Path) -> None:
-    path.write_text(TWO + PLAIN)
-
-    found = RouteFile(path, lifetime=3600).find(Inquiry("Orders"))
-
-    assert [3600, 3600, 60] == [route.properties.lifetime for route in found]
-
-
-def test_routes_that_do_not_serve_the_broker_instance_are_not_given(path: Path) -> None:
-    path.write_text(TWO)
-    file = RouteFile(path, lifetime=3600)
-
+    assert (["one", "other"], ["plain"], []) == (names(file), names(file, "orders"), names(file, "//unknown"))
     assert ["one", "other"] == names(file, instance=ONE)
     assert [] == names(file, instance=uuid.UUID(int=3))
-
     path.write_text(TWO + PLAIN)
     assert ["one", "other", "plain"] == names(file, instance=uuid.UUID(int=3))
+    assert [3600, 3600, 60] == [route.properties.lifetime for route in file.find(Inquiry("Orders"))]
 
 
 def test_a_file_that_has_changed_is_read_again_and_only_then(path: Path) -> None:

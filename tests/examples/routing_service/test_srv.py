@@ -65,48 +65,35 @@ def test_the_name_that_is_asked_for_is_the_host_of_the_service(
     assert asked == record_name(service, domain=domain)
 
 
-def test_a_record_becomes_a_route_that_lives_as_long(server: NameServer) -> None:
-    server.records[RECORD] = (300, ["10 5 4022 one.shop.example."])
+@pytest.mark.parametrize(("ttl", "lifetime"), [(0, 30), (300, 300), (604_800, 86_400)])
+def test_a_record_becomes_a_route_that_lives_as_long(server: NameServer, ttl: int, lifetime: int) -> None:
+    server.records[RECORD] = (ttl, ["10 5 4022 one.shop.example."])
 
-    properties = RouteProperties(service_name=NAME, lifetime=300, address="tcp://one.shop.example:4022")
+    properties = RouteProperties(service_name=NAME, lifetime=lifetime, address="tcp://one.shop.example:4022")
     assert [CreateRoute(route_name(NAME), properties)] == find(server)
     assert [RECORD] == server.asked
 
 
-def test_a_host_without_a_dot_is_completed_by_the_domain(server: NameServer) -> None:
-    server.records["_broker._tcp.shop.example.com"] = (300, ["0 0 1 a.example."])
-
-    assert 1 == len(find(server, "//shop/Orders", domain="example.com"))
-
-
-@pytest.mark.parametrize(("ttl", "lifetime"), [(0, 30), (30, 30), (86_400, 86_400), (604_800, 86_400)])
-def test_the_lifetime_stays_within_its_range(server: NameServer, ttl: int, lifetime: int) -> None:
-    server.records[RECORD] = (ttl, ["10 5 4022 one.shop.example."])
-
-    assert lifetime == find(server)[0].properties.lifetime
+def chosen(*records: SrvRecord, count: int) -> Counter[str]:
+    found = (choose_record([*records], f"//{number}") for number in range(count))
+    return Counter(record.target for record in found if record is not None)
 
 
 def test_the_lowest_priority_wins() -> None:
     records = [SrvRecord(20, 1000, 1, "far"), SrvRecord(10, 1, 2, "near"), SrvRecord(30, 0, 3, "last")]
 
-    assert {"near"} == {record.target for n in range(100) if (record := choose_record(records, f"//{n}")) is not None}
+    assert {"near": 100} == chosen(*records, count=100)
 
 
 def test_each_is_chosen_as_often_as_its_weight_says() -> None:
-    records = [SrvRecord(0, 30, 1, "heavy"), SrvRecord(0, 10, 1, "light"), SrvRecord(0, 0, 1, "never")]
+    weighted = chosen(
+        SrvRecord(0, 30, 1, "heavy"), SrvRecord(0, 10, 1, "light"), SrvRecord(0, 0, 1, "never"), count=4000
+    )
+    even = chosen(SrvRecord(0, 0, 1, "one"), SrvRecord(0, 0, 1, "other"), count=1000)
 
-    chosen = Counter(record.target for n in range(4000) if (record := choose_record(records, f"//{n}")) is not None)
-
-    assert 2850 < chosen["heavy"] < 3150
-    assert 4000 == chosen["heavy"] + chosen["light"]
-
-
-def test_weights_of_zero_share_alike() -> None:
-    records = [SrvRecord(0, 0, 1, "one"), SrvRecord(0, 0, 1, "other")]
-
-    chosen = Counter(record.target for n in range(1000) if (record := choose_record(records, f"//{n}")) is not None)
-
-    assert 400 < chosen["one"] < 600
+    assert 2850 < weighted["heavy"] < 3150
+    assert 4000 == weighted["heavy"] + weighted["light"]
+    assert 400 < even["one"] < 600
 
 
 def test_one_service_always_has_the_same_record_in_whatever_order_they_come() -> None:
@@ -116,18 +103,11 @@ def test_one_service_always_has_the_same_record_in_whatever_order_they_come() ->
 
 
 def test_a_service_that_is_not_offered_has_no_route(server: NameServer) -> None:
-    server.records[RECORD] = (300, ["0 0 0 ."])
-
-    assert "not offered" in refusal(server)
-
-
-def test_a_name_without_host_is_not_asked_for(server: NameServer) -> None:
     assert "holds no host" in refusal(server, "Orders of the shop")
     assert [] == server.asked
-
-
-def test_a_name_that_does_not_exist_is_told(server: NameServer) -> None:
     assert "does not exist" in refusal(server)
+    server.records[RECORD] = (300, ["0 0 0 ."])
+    assert "not offered" in refusal(server)
 
 
 @pytest.mark.parametrize("rcode", [dns.rcode.SERVFAIL, dns.rcode.REFUSED])

@@ -74,22 +74,13 @@ def test_a_copy_that_is_kept_passes_and_holds_what_it_held(configuration: Path, 
 
     result = run("database", "keep", "-c", configuration, "orders" if by == "name" else copied)
 
-    assert 0 == result.exit_code
-    assert 1 == len(before)
-    assert [] == problems(configuration)
+    assert (0, 1, []) == (result.exit_code, len(before), problems(configuration))
     assert "the file is a copy" in result.stdout
     assert "is the database from now on" in result.stdout
     assert "2 conversations (1 CO, 1 SO), 1 messages to send, 0 unread" in result.stdout
-    assert "unless the file was only moved" in result.stdout
-
-
-def test_keeping_what_was_never_copied_has_nothing_to_do(configuration: Path, used: Path) -> None:
-    before = content(used)
-
-    result = run("database", "keep", "-c", configuration, "orders")
-
-    assert (0, before) == (result.exit_code, content(used))
-    assert "nothing to do" in result.stdout
+    kept = content(copied)
+    again = told("keep", "-c", configuration, "orders")["texts"]
+    assert (["nothing to do: the file is the one that was last used"], kept) == (again, content(copied))
 
 
 @pytest.fixture
@@ -118,39 +109,32 @@ def test_an_older_copy_is_known_by_the_record_of_its_instance(configuration: Pat
     assert str(older.with_name("databases.json")) == values["record"]
 
 
-def test_a_file_of_which_no_record_is_known_is_told_so(used: Path) -> None:
-    """By itself it cannot tell whether it is older than what its instance has seen."""
+def test_a_file_of_which_no_record_is_known_is_told_so(configuration: Path, used: Path) -> None:
+    """By itself it cannot show whether it is older than the last state of its instance."""
     used.with_name("databases.json").unlink()
 
-    texts = told("keep", used)["texts"]
+    alone, configured = told("keep", used), told("keep", "orders", "-c", configuration)
 
-    assert "nothing to do by the file alone" == texts[0]
-    assert "only the file was checked" in texts[1]
-    assert "broker database keep NAME -c CONFIG" in texts[1]
-
-
-def test_a_copy_of_which_no_record_is_known_is_told_so(configuration: Path, copied: Path) -> None:
-    copied.with_name("databases.json").unlink()
-
-    values = told("keep", "orders", "-c", configuration)
-
-    assert None is values["record"]
-    assert "only the file was checked" in values["texts"][-1]
-    assert "-c CONFIG" not in values["texts"][-1]
+    assert (None, None) == (alone["record"], configured["record"])
+    assert "nothing to do by the file alone" == alone["texts"][0]
+    assert all("only the file was checked" in values["texts"][-1] for values in (alone, configured))
+    assert [True, False] == ["keep NAME -c CONFIG" in values["texts"][-1] for values in (alone, configured)]
 
 
 def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Path, copied: Path) -> None:
     told("keep", "-c", configuration, "orders", "--dry-run")
     told("keep", "-c", configuration, "orders")
     told("keep", "-c", configuration, "orders")  # nothing to do
-    told("error-conversations", "-c", configuration, "orders")
+    assert [2, 0] == [told("error-conversations", "-c", configuration, "orders")["ended"] for _ in range(2)]
+    with closing(sqlite3.connect(copied)) as db:
+        assert ["ER", "ER"] == rows(db, "SELECT state FROM broker_conversation")
     told("new", "-c", configuration, "orders")
 
-    keep, error, new = audit(configuration)
-    assert ["broker database keep", "broker database error-conversations", "broker database new"] == [
-        line["operation"] for line in (keep, error, new)
+    lines = audit(configuration)
+    assert ["keep", "error-conversations", "error-conversations", "new"] == [
+        line["operation"].removeprefix("broker database ") for line in lines
     ]
-    assert {(str(copied), "done")} == {(line["target"], line["outcome"]) for line in (keep, error, new)}
+    assert {(str(copied), "done")} == {(line["target"], line["outcome"]) for line in lines}
 
 
 # --- new ---
@@ -187,63 +171,29 @@ def test_an_identity_of_the_configuration_is_the_new_one(
         assert f"has broker instance {other}, it was" in result.stdout
 
 
-# --- error-conversations ---
-
-
-def test_all_open_conversations_end_with_an_error(configuration: Path, used: Path) -> None:
-    assert 2 == told("error-conversations", "-c", configuration, "orders")["ended"]
-    assert 0 == told("error-conversations", "-c", configuration, "orders")["ended"]
-
-    with closing(sqlite3.connect(used)) as db:
-        assert ["ER", "ER"] == rows(db, "SELECT state FROM broker_conversation")
-
-
 # --- what holds for all of them ---
 
 COMMANDS = ["keep", "new", "error-conversations"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_dry_run_tells_and_changes_nothing(configuration: Path, copied: Path, command: str) -> None:
+def test_what_is_tried_refused_or_cannot_be_written_down_changes_nothing(
+    configuration: Path, copied: Path, command: str
+) -> None:
     before = content(copied)
 
-    result = run("database", command, "-c", configuration, "orders", "--dry-run")
-
-    assert (0, before) == (result.exit_code, content(copied))
-    assert "would" in result.stdout
-    assert [] != problems(configuration)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_what_cannot_be_written_down_is_not_done(configuration: Path, copied: Path, command: str) -> None:
-    before = content(copied)
+    dry = run("database", command, "-c", configuration, "orders", "--dry-run")
     configuration.with_name("audit.jsonl").mkdir()
-
-    result = run("database", command, "-c", configuration, "orders")
-
-    assert (1, before) == (result.exit_code, content(copied))
-    assert "nothing is changed as long as no change can be written down" in result.stderr
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_that_a_daemon_has_is_left_alone(configuration: Path, copied: Path, command: str) -> None:
-    before = content(copied)
+    unwritten = run("database", command, "-c", configuration, "orders")
     lock = lock_store(copied)
-
-    result = run("database", command, "-c", configuration, "orders")
-
+    held = run("database", command, "-c", configuration, "orders")
     os.close(lock)
-    assert (6, before) == (result.exit_code, content(copied))
-    assert "another daemon has it open: stop it first" in result.stderr
 
-
-def test_a_lock_that_cannot_be_made_is_an_error(configuration: Path, used: Path) -> None:
-    Path(f"{used}.lock").unlink()
-    Path(f"{used}.lock").mkdir()
-
-    result = run("database", "keep", "-c", configuration, "orders")
-
-    assert (1, True) == (result.exit_code, "Is a directory" in result.stderr)
+    assert ([0, 1, 6], before) == ([done.exit_code for done in (dry, unwritten, held)], content(copied))
+    assert "would" in dry.stdout
+    assert "nothing is changed as long as no change can be written down" in unwritten.stderr
+    assert "another daemon has it open: stop it first" in held.stderr
+    assert [] != problems(configuration)
 
 
 def test_a_file_that_fails_is_told_with_what_to_do(
@@ -252,52 +202,40 @@ def test_a_file_that_fails_is_told_with_what_to_do(
     monkeypatch.setattr("broker.cli.database.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(used, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
+        busy = run("database", "keep", "-c", configuration, "orders")
+    Path(f"{used}.lock").unlink()
+    Path(f"{used}.lock").mkdir()
+    unlocked = run("database", "keep", "-c", configuration, "orders")
 
-        result = run("database", "keep", "-c", configuration, "orders")
-
-    assert 1 == result.exit_code
-    assert "another connection keeps a write transaction open: end it" in result.stderr
+    assert (1, True) == (busy.exit_code, "another connection keeps a write transaction open: end it" in busy.stderr)
+    assert (1, True) == (unlocked.exit_code, "Is a directory" in unlocked.stderr)
 
 
 # --- opening ---
 
 
-def services(db: sqlite3.Connection) -> list[Any]:
-    return db.execute("SELECT name FROM broker_service").fetchall()
+def test_a_database_is_found_by_its_name_in_the_configuration_or_by_its_file(configuration: Path, shop: Path) -> None:
+    for config, database in ((configuration, "orders"), (configuration, str(shop)), (None, str(shop))):
+        with open_database(config, database) as db:
+            assert ["Orders"] == rows(db, "SELECT name FROM broker_service")
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            db.execute("SELECT 1")
 
-
-def test_a_database_is_found_by_its_name_in_the_configuration(configuration: Path, shop: Path) -> None:
-    with open_database(configuration, "orders") as db:
-        assert [("Orders",)] == services(db)
-
-
-@pytest.mark.parametrize("configured", [True, False])
-def test_a_database_is_found_by_its_file(configuration: Path, shop: Path, *, configured: bool) -> None:
-    with open_database(configuration if configured else None, str(shop)) as db:
-        assert [("Orders",)] == services(db)
-
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        db.execute("SELECT 1")
-
-
-def test_a_name_that_the_configuration_does_not_have_is_answered_with_those_it_has(configuration: Path) -> None:
     with pytest.raises(ConversationError, match=r"the configuration has \['orders'\]"):
         open_database(configuration, "bill")
 
 
 @pytest.mark.parametrize("size", [1, 5000], ids=["in a page", "in pages of its own"])
 def test_what_the_file_refuses_is_told_with_its_name(shop: Path, size: int) -> None:
+    """SQLite says of a file that has all the pages it may have what it says of a full disk."""
+
+    def fill() -> None:
+        with open_database(None, str(shop)) as db, db:
+            db.execute("CREATE TABLE note (text)")
+            db.execute(f"PRAGMA max_page_count = {rows(db, 'PRAGMA page_count')[0] + 2}")
+            db.executemany("INSERT INTO note VALUES (?)", [("x" * size,)] * 10_000)
+
     with pytest.raises(StoreUnavailableError, match=r"orders\.db: the disk is full: free some space") as caught:
-        fill(shop, "x" * size)
+        fill()
 
     assert str(shop) == caught.value.path
-
-
-def fill(path: Path, text: str) -> None:
-    """Write until the file has all the pages that it may have: SQLite says of that what it says of a full disk."""
-    with open_database(None, str(path)) as db, db:
-        db.execute("CREATE TABLE note (text)")
-        pages = db.execute("PRAGMA page_count").fetchone()[0]
-        db.execute(f"PRAGMA max_page_count = {pages + 2}")
-        for _ in range(10_000):
-            db.execute("INSERT INTO note VALUES (?)", (text,))

@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any
 
+import pytest
+
 from tests.support.command import run
 
 SERVING = {
@@ -37,43 +39,28 @@ def test_every_change_is_told_and_the_end(fake_admin: Any) -> None:
     assert ("POST", "/v1/drain", {}) == fake_admin.asked[0]
 
 
-def test_what_was_left_behind_is_an_exit_code_of_its_own(fake_admin: Any) -> None:
+def test_what_was_not_sent_or_still_runs_has_its_exit_code(fake_admin: Any) -> None:
     last = LEAVING | HELD | {"stage": "left", "sentence": "not drained: 2 held, 1 peer left", "clean": False}
     fake_admin.answers["/v1/drain"] = (200, last)
+    left = run("drain", "--socket", fake_admin.path, "-o", "json")
+    fake_admin.answers["/v1/drain"] = fake_admin.answers["/v1/drain?since=3"] = (200, LEAVING | HELD)
+    running = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
 
-    result = run("drain", "--socket", fake_admin.path, "-o", "json")
-
-    assert (7, last) == (result.exit_code, json.loads(result.stdout))
-    assert "the instance ended with 2 held (1 without a connection), 1 peers; the senders" in result.stderr
-
-
-def test_instance_that_is_still_there_after_the_time_is_told(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/drain"] = (200, LEAVING | HELD)
-    fake_admin.answers["/v1/drain?since=3"] = (200, LEAVING | HELD)
-
-    result = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
-
-    assert (7, True) == (result.exit_code, "still there after 0.1 s; draining: 2 held" in result.stderr)
+    assert (7, last) == (left.exit_code, json.loads(left.stdout))
+    assert "the instance ended with 2 held (1 without a connection), 1 peers; the senders" in left.stderr
+    assert (7, True) == (running.exit_code, "still there after 0.1 s; draining: 2 held" in running.stderr)
 
 
-def test_process_that_has_not_ended_is_waited_for(fake_admin: Any) -> None:
-    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid()}
+@pytest.mark.parametrize("is_other", [False, True], ids=["the listener", "a process of another container"])
+def test_only_the_process_at_the_socket_is_waited_for(fake_admin: Any, *, is_other: bool) -> None:
+    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid() + is_other}
     fake_admin.answers["/v1/drain"] = (200, last)
 
     result = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
 
-    told = ["drained", f"waiting for process {os.getpid()} to end", "still there after 0.1 s; drained"]
-    assert (7, told) == (result.exit_code, result.stderr.splitlines())
-
-
-def test_process_that_is_not_the_one_behind_the_socket_is_not_waited_for(fake_admin: Any) -> None:
-    """It counts in another container, or through a tunnel."""
-    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid() + 1}
-    fake_admin.answers["/v1/drain"] = (200, last)
-
-    result = run("drain", "--socket", fake_admin.path)
-
-    assert (0, ["drained"]) == (result.exit_code, result.stderr.splitlines())
+    waited = [f"waiting for process {os.getpid()} to end", "still there after 0.1 s; drained"]
+    told = ["drained", *([] if is_other else waited)]
+    assert (0 if is_other else 7, told) == (result.exit_code, result.stderr.splitlines())
 
 
 def test_dry_run_begins_nothing(fake_admin: Any) -> None:

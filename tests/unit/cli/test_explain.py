@@ -56,20 +56,16 @@ def explain_by(fake_admin: Any, *arguments: object, told: dict[str, Any] | None 
 @pytest.mark.parametrize(
     ("arguments", "question"),
     [
-        (["--to", "S"], {"to": "S"}),
-        (["--to", "S", "--incoming", "--from-target"], {"to": "S", "incoming": True, "from_target": True}),
-        (["--to", "S", "-d", "orders"], {"to": "S", "database": "orders"}),
-        (["--conversation", str(GUID)], {"conversation": str(GUID)}),
-        (
-            ["--to", "S", "--broker-instance", "{00000000-0000-0000-0000-00000000000A}"],
-            {"to": "S", "broker_instance": str(UUID(int=10))},
-        ),
+        ("--to S --incoming --from-target", {"to": "S", "incoming": True, "from_target": True}),
+        ("--to S -d orders", {"to": "S", "database": "orders"}),
+        (f"--conversation {GUID}", {"conversation": str(GUID)}),
+        (f"--to S --broker-instance {{{GUID}}}", {"to": "S", "broker_instance": str(GUID)}),
     ],
 )
 def test_the_running_instance_is_asked_what_the_options_say(
-    fake_admin: Any, arguments: list[str], question: dict[str, Any]
+    fake_admin: Any, arguments: str, question: dict[str, Any]
 ) -> None:
-    result = explain_by(fake_admin, *arguments)
+    result = explain_by(fake_admin, *arguments.split())
 
     assert 0 == result.exit_code
     [(method, path, body)] = fake_admin.asked
@@ -77,24 +73,15 @@ def test_the_running_instance_is_asked_what_the_options_say(
     assert question == {name: value for name, value in body.items() if value}
 
 
-def test_the_answer_is_read_from_the_question_to_the_last_line(fake_admin: Any) -> None:
+def test_the_answer_is_a_page_or_the_json_of_the_api(fake_admin: Any) -> None:
     lines = explain_by(fake_admin, "--to", "S").stdout.splitlines()
+    answer = json.loads(explain_by(fake_admin, "--to", "S", "-o", "json").stdout)
 
-    assert "one: to S, from outside" == lines[0]
-    assert "forwarded to tcp://far:4022 by route to" == lines[-1]
+    assert ("one: to S, from outside", "forwarded to tcp://far:4022 by route to") == (lines[0], lines[-1])
     assert 80 >= max(map(len, lines))
-
-
-def test_json_is_the_answer_of_the_api(fake_admin: Any) -> None:
-    result = explain_by(fake_admin, "--to", "S", "-o", "json")
-
-    assert json.loads(json.dumps(plain(FAR))) == json.loads(result.stdout)
-    assert result.stdout.startswith('{\n  "instance": "one",')
-
-
-@pytest.mark.parametrize("output", ["table", "json"])
-def test_no_way_is_3(fake_admin: Any, output: str) -> None:
-    assert 3 == explain_by(fake_admin, "--to", "S", "-o", output, told=plain(LOST)).exit_code
+    assert json.loads(json.dumps(plain(FAR))) == answer
+    for output in ("table", "json"):
+        assert 3 == explain_by(fake_admin, "--to", "S", "-o", output, told=plain(LOST)).exit_code
 
 
 # --- offline ---
@@ -114,59 +101,35 @@ def described(configuration: Path) -> Path:
     return configuration
 
 
-def test_a_running_instance_answers_for_its_configuration(described: Path, fake_admin: Any) -> None:
+def test_a_running_instance_answers_for_its_configuration_unless_offline(described: Path, fake_admin: Any) -> None:
     """Its routes are those that count: the files may have changed since, or by hand the routes."""
     fake_admin.answers["/v1/explain"] = (200, plain(LOST))
 
-    result = run("explain", "-c", described, "--to", "//b")
+    offline = run("explain", "-c", described, "--to", "//b", "--offline")
+    assert (0, []) == (offline.exit_code, fake_admin.asked)
+    asked = run("explain", "-c", described, "--to", "//b")
 
-    assert (3, 1) == (result.exit_code, len(fake_admin.asked))
-    assert "read from" not in result.stdout
-
-
-@pytest.mark.parametrize("output", ["table", "json"])
-def test_where_no_daemon_answers_the_configuration_is_read_and_that_is_said(described: Path, output: str) -> None:
-    result = run("explain", "-c", described, "--to", "//b", "-o", output)
-
-    told = result.stdout if output == "table" else result.stderr
-    assert 0 == result.exit_code
-    assert f"no daemon answers, so read from {described}" in " ".join(told.split())
+    assert (3, 1, False) == (asked.exit_code, len(fake_admin.asked), "read from" in asked.stdout)
+    assert f"read from {described}; no daemon was asked" in " ".join(offline.stdout.split())
+    assert "forwarded to tcp://far:4022 by route far" == offline.stdout.splitlines()[-1]
 
 
-def test_a_socket_that_is_named_is_asked_and_no_configuration(described: Path, tmp_path: Path) -> None:
-    result = run("explain", "-c", described, "--socket", tmp_path / "none.sock", "--to", "//b")
+def test_where_no_daemon_answers_the_configuration_is_read_and_that_is_said(described: Path) -> None:
+    def explained(*words: object) -> Any:
+        return run("explain", "-c", described, *words)
 
-    assert (4, "") == (result.exit_code, result.stdout)
-
-
-def test_offline_a_configuration_is_read_and_nobody_asked(described: Path, fake_admin: Any) -> None:
-    result = run("explain", "-c", described, "--to", "//b", "--offline")
-
-    assert 0 == result.exit_code
-    assert f"read from {described}; no daemon was asked" in " ".join(result.stdout.split())
-    assert "forwarded to tcp://far:4022 by route far" == result.stdout.splitlines()[-1]
-    assert [] == fake_admin.asked
-
-
-def test_a_configuration_answers_in_json_as_the_instance_would(described: Path) -> None:
-    result = run("explain", "-c", described, "--to", "//a", "--incoming", "-o", "json")
-
-    told = msgspec.json.decode(result.stdout, type=ExplainAnswer)
-    assert ("delivered", "orders") == (told.explanation.outcome, told.explanation.database)
-
-
-def test_a_conversation_that_a_configurations_databases_do_not_have_is_3(described: Path) -> None:
-    result = run("explain", "-c", described, "--conversation", GUID)
-
-    assert (3, True) == (result.exit_code, "no database here has the conversation" in result.stderr)
-
-
-def test_mistakes_in_its_scripts_are_told_and_1(described: Path) -> None:
+    page, document = explained("--to", "//b"), explained("--to", "//a", "--incoming", "-o", "json")
+    unknown, named = explained("--conversation", GUID), explained("--socket", described.with_name("none"), "--to", "b")
     (described.parent / "orders.sql").write_text("CREATE ROUTE r WITH ADDRESS = 'nowhere';")
+    mistaken = explained("--to", "//b")
 
-    result = run("explain", "-c", described, "--to", "//b")
-
-    assert (1, True) == (result.exit_code, "orders.sql:1:" in result.stderr)
+    for told in (page.stdout, document.stderr):
+        assert f"no daemon answers, so read from {described}" in " ".join(told.split())
+    answered = msgspec.json.decode(document.stdout, type=ExplainAnswer)
+    assert ("delivered", "orders") == (answered.explanation.outcome, answered.explanation.database)
+    assert [0, 0, 3, 4, 1] == [done.exit_code for done in (page, document, unknown, named, mistaken)]
+    assert "no database here has the conversation" in unknown.stderr
+    assert "orders.sql:1:" in mistaken.stderr
 
 
 # --- from instance to instance ---
@@ -185,21 +148,16 @@ def test_through_goes_on_where_somebody_said_and_ends_with_the_whole_way(fake_ad
     assert [("S", True)] == [(body["to"], body["incoming"]) for _, _, body in fake_port.asked]
 
 
-def test_through_tells_a_loop(fake_admin: Any) -> None:
-    result = explain_by(fake_admin, "--to", "S", "--through", "--admin", f"tcp://far:4022={fake_admin.path}")
+def test_through_ends_well_where_knowledge_ends_and_badly_in_a_loop(fake_admin: Any, tmp_path: Path) -> None:
+    def through(where: Path) -> Any:
+        return explain_by(fake_admin, "--to", "S", "--through", "--admin", f"tcp://far={where}", "-o", "json")
 
-    assert 3 == result.exit_code
-    assert "one -> one: a loop" in result.stdout.splitlines()[-2] + result.stdout.splitlines()[-1]
+    unknown, loop = through(tmp_path / "none.sock"), through(fake_admin.path)
 
-
-def test_through_ends_well_where_knowledge_ends(fake_admin: Any, tmp_path: Path) -> None:
-    result = explain_by(
-        fake_admin, "--to", "S", "--through", "--admin", f"tcp://far={tmp_path / 'none.sock'}", "-o", "json"
-    )
-
-    way = json.loads(result.stdout)
-    assert (0, "unknown", ["one"]) == (result.exit_code, way["end"], [hop["instance"] for hop in way["hops"]])
+    way = json.loads(unknown.stdout)
+    assert (0, "unknown", ["one"]) == (unknown.exit_code, way["end"], [hop["instance"] for hop in way["hops"]])
     assert way["sentence"].startswith("one -> tcp://far:4022: not known from there on: no daemon answers on")
+    assert (3, True) == (loop.exit_code, json.loads(loop.stdout)["sentence"].startswith("one -> one: a loop"))
 
 
 # --- usage ---
@@ -208,18 +166,17 @@ def test_through_ends_well_where_knowledge_ends(fake_admin: Any, tmp_path: Path)
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
-        ["--to", "S", "-d", "orders", "--incoming"],
-        ["--to", "S", "-c", "broker.toml", "--offline", "--socket", "admin.sock"],
-        ["--to", "S", "-c", "broker.toml", "--offline", "--through"],
-        ["--to", "S", "--admin", "tcp://far=admin.sock"],
-        ["--to", "S", "--conversation", "x"],
-        ["--to", "S", "--broker-instance", "x"],
+        "",
+        "--to S -d orders --incoming",
+        "--to S -c broker.toml --offline --socket admin.sock",
+        "--to S -c broker.toml --offline --through",
+        "--to S --admin tcp://far=admin.sock",
+        "--to S --conversation x",
+        "--to S --broker-instance x",
     ],
-    ids=" ".join,
 )
-def test_a_question_that_makes_no_sense_is_wrong_usage(arguments: list[str]) -> None:
-    result = run("explain", *arguments)
+def test_a_question_that_makes_no_sense_is_wrong_usage(arguments: str) -> None:
+    result = run("explain", *arguments.split())
 
     assert (2, "") == (result.exit_code, result.stdout)
 
@@ -289,10 +246,12 @@ def test_a_route_by_name_is_read_from_the_question_to_the_answer() -> None:
     assert BY_NAME == read(tell([Route("to", FAR_HOST, "Billing"), Route("one", NEAR, "Billing", ONE)]))
 
 
-def test_the_draw_is_a_table_with_the_winner_first() -> None:
-    routes = [Route("one", FAR_HOST, "Billing", ONE, weight=3), Route("two", NEAR, "Billing", TWO)]
+def fragments(routes: Iterable[Route], width: int = 100, **facts: Any) -> str:
+    return read(tell(routes, **facts), width=width)
 
-    text = read(tell(routes))
+
+def test_the_draw_is_a_table_with_the_winner_first() -> None:
+    text = fragments([Route("one", FAR_HOST, "Billing", ONE, weight=3), Route("two", NEAR, "Billing", TWO)], 80)
 
     head, first, second = text.partition("score  ")[2].splitlines()[:3]
     assert "weight  broker instance" == head
@@ -301,87 +260,64 @@ def test_the_draw_is_a_table_with_the_winner_first() -> None:
     assert "weight 3" in text
 
 
-def test_candidates_have_a_number_their_health_and_what_is_known_against_them() -> None:
-    text = read(tell([Route("one", NEAR, "Billing"), Route("two", FAR_HOST, "Billing")]), width=100)
-
-    assert "  1. tcp://far.example:4022, by route two, score" in text
-    assert ", untried\n" in text
-    assert "  2. tcp://near.example:4022, by route one, score" in text
-    assert ", suppressed: Connection refused\n" in text
-
-
-def test_the_second_pass_has_a_heading_of_its_own() -> None:
-    text = read(tell([Route("me", ME, "Billing")], msdb=[Route("far", FAR_HOST)]))
-
-    assert "\nMatching again, as if it had come from outside: msdb\n" in text
-    assert "this instance" in text
-
-
-def test_nothing_matched_is_no_success_and_hints_come_before_the_answer() -> None:
-    text = read(tell([Route("to", FAR_HOST, "billing")]))
-
-    assert "  ! 7 nothing matched: no step found a route\n" in text
-    hint, create, *_ = text.partition("hint: ")[2].split("hint: ")
-    assert "orders has a route to 'billing': names compare byte for byte\n" == hint
-    assert "\ndelayed: no route (9798); matched again after 10 s and whenever routes or\n  services change\n" in create
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            fragments([Route("one", NEAR, "Billing"), Route("two", FAR_HOST, "Billing")]),
+            [
+                "  1. tcp://far.example:4022, by route two, score",
+                ", untried\n",
+                "  2. tcp://near.example:4022, by route one, score",
+                ", suppressed: Connection refused\n",
+            ],
+        ),
+        (
+            fragments([Route("me", ME, "Billing")], msdb=[Route("far", FAR_HOST)]),
+            ["\nMatching again, as if it had come from outside: msdb\n"],
+        ),
+        (
+            fragments([Route("to", FAR_HOST, "billing")]),
+            [
+                "  ! 7 nothing matched: no step found a route\n",
+                "\nhint: orders has a route to 'billing': names compare byte for byte\nhint: ",
+                "\ndelayed: no route (9798); matched again after 10 s and whenever routes or services change\n",
+            ],
+        ),
+        (
+            fragments([Route(f"r{number:03}", NetworkAddress(f"h{number}"), "Billing") for number in range(53)]),
+            ["      and 3 more\n", "\n  and 3 more\n"],
+        ),
+    ],
+    ids=["candidates", "second pass", "nothing", "cut"],
+)
+def test_a_page_shows(text: str, shown: list[str]) -> None:
+    assert [] == [fragment for fragment in shown if fragment not in text]
 
 
 @pytest.mark.parametrize(
-    ("routes", "drawn", "remark"),
-    [
-        ([Route("a", FAR_HOST, "Billing")], True, " (drawn; same for others)"),
-        ([Route("a", FAR_HOST, "Billing")], False, ""),
-        ([Route("a", FAR_HOST, "Billing"), Route("b", NEAR, "Billing")], True, " (drawn; others may differ)"),
-        ([Route("a", FAR_HOST, "Billing"), Route("b", NEAR, "Billing")], False, " (others may differ)"),
-    ],
+    ("routes", "remarks"),
+    [("a", ["", " (drawn; same for others)"]), ("ab", [" (others may differ)", " (drawn; others may differ)"])],
 )
-def test_whether_the_conversation_counts_is_told(routes: list[Route], drawn: bool, remark: str) -> None:  # noqa: FBT001
-    assert f"  conversation {CONVERSATION}{remark}\n" in read(tell(routes), drawn=drawn)
+def test_whether_the_conversation_counts_is_told(routes: str, remarks: list[str]) -> None:
+    told = tell([Route(name, FAR_HOST if name == "a" else NEAR, "Billing") for name in routes])
 
+    pages = [read(told, drawn=drawn) for drawn in (False, True)]
 
-def test_what_was_not_listed_is_counted() -> None:
-    whole = tell([Route(f"r{number:03}", NetworkAddress(f"h{number}"), "Billing") for number in range(53)])
-
-    text = read(whole)
-
-    assert 2 == text.count("      and 3 more\n")
-    assert 1 == text.count("\n  and 3 more\n")
-
-
-GUIDS = [UUID(int=0xABCDEFABCDEFABCDEFABCDEFABCDEF00 + number) for number in range(9)]
-
-
-def long_names() -> Explanation:
-    """Everything as long as it can be."""
-    routes = [Route(f"{number} {'long ' * 9}name", FAR_HOST, "Billing", guid) for number, guid in enumerate(GUIDS)]
-    return tell([*routes, Route("local", LOCAL), Route("last resort", FAR_HOST)])
-
-
-def test_no_guid_is_ever_broken() -> None:
-    """Whatever the width of the terminal, narrower than a GUID included."""
-    explanation = long_names()
-
-    def whole(width: int) -> list[int]:
-        text = read(explanation, width=width)
-        return [text.count(str(guid)) for guid in (CONVERSATION, *GUIDS)]
-
-    expected = whole(100)
-    assert [] == [width for width in range(20, 100, 3) if whole(width) != expected]
+    assert all(f"  conversation {CONVERSATION}{r}\n" in page for page, r in zip(pages, remarks, strict=True))
 
 
 def test_permissions_of_a_peer_stand_before_the_routes_and_the_missing_statement_in_the_answer() -> None:
     told = tell([Route("r", FAR_HOST)], msdb=[Route("r", FAR_HOST)], database=None)
-    grants = Grants(
-        [PermissionRule(Permission.CONNECT, "*", parse_principal("public"), PermissionState.GRANT)],
-        is_default_deny=True,
-    )
+    connect = PermissionRule(Permission.CONNECT, "*", parse_principal("public"), PermissionState.GRANT)
 
-    text = read(with_permissions(told, who_is("CN=a"), grants), width=100)
+    text = read(with_permissions(told, who_is("CN=a"), Grants([connect], is_default_deny=True)), width=100)
 
-    lines = text.splitlines()
-    first = lines.index("Permissions of CN=a")
-    assert "  ✓ CONNECT: GRANT CONNECT ON ENDPOINT::[Broker] TO [public]" == lines[first + 1]
-    assert "  · SEND: no GRANT SEND ON SERVICE::[Billing] TO [CN=a] or public" == lines[first + 2]
-    assert "  With these permissions, the routes would decide as follows." == lines[first + 3]
-    assert first < lines.index("Matching, by the routes of msdb")
+    assert (
+        "\nPermissions of CN=a\n"
+        "  ✓ CONNECT: GRANT CONNECT ON ENDPOINT::[Broker] TO [public]\n"
+        "  · SEND: no GRANT SEND ON SERVICE::[Billing] TO [CN=a] or public\n"
+        "  With these permissions, the routes would decide as follows.\n\n"
+        "Matching, by the routes of msdb\n"
+    ) in text
     assert "dropped: not permitted (11215): no GRANT SEND ON SERVICE::[Billing] TO [CN=a] or public;" in text

@@ -10,7 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from broker.cli import main
-from broker.cli.names import FRESH_SECONDS, Names, completions
+from broker.cli.names import Names, completions
 from broker.errors import DaemonUnreachableError
 
 COLUMNS = [("sys", "routes", "name"), ("sys", "routes", "address"), ("sys", "services", "service_id")]
@@ -64,6 +64,7 @@ def names(daemon: Daemon) -> Names:
         ("SELECT * FROM sys.routes WHERE ", "na", ["name"]),
         ("SELECT * FROM sys.routes r WHERE ", "r.ad", ["r.address"]),
         ("SELECT * FROM sys.services WHERE ", "ad", ["address"]),
+        ("SELECT * FROM sys.services WHERE ", "serv", ["service_id", "service", "service_name"]),
         ("DROP ROUTE ", "", ["Far", "[my route]"]),
         ("ALTER ROUTE ", "my", ["[my route]"]),
         ("CREATE SERVICE s ON QUEUE ", "O", ["OrdersQueue"]),
@@ -79,26 +80,11 @@ def test_what_fits_is_offered(names: Names, before: str, word: str, expected: li
     assert expected == completions(names, before, word)
 
 
-def test_columns_of_the_views_that_are_named_come_first(names: Names) -> None:
-    assert ["service_id"] == completions(names, "SELECT * FROM sys.services WHERE ", "serv")[:1]
-
-
-def test_a_name_that_a_terminal_would_obey_is_not_offered(names: Names) -> None:
-    assert [] == [name for name in names.of("service") if "\x1b" in name]
-
-
 def test_names_are_asked_again_when_they_are_old_or_something_was_changed(names: Names, daemon: Daemon) -> None:
-    names.of("route")
-    names.of("route")
-    assert 1 == len(daemon.asked)
-
-    daemon.now += FRESH_SECONDS
-    names.of("route")
-    assert 2 == len(daemon.asked)
-
-    names.forget()
-    names.of("route")
-    assert 3 == len(daemon.asked)
+    for asked, happens in enumerate((lambda: None, lambda: setattr(daemon, "now", 2000.0), names.forget), 1):
+        happens()
+        assert [] == [name for name in (*names.of("service"), *names.of("service")) if not name.isprintable()]
+        assert asked == len(daemon.asked)
 
 
 def test_a_daemon_that_does_not_answer_leaves_the_keywords() -> None:
@@ -129,29 +115,20 @@ def test_services_of_the_instance_are_offered_where_a_service_is_named(fake_admi
     assert any("remote_service_name" in body["statement"] for _, _, body in fake_admin.asked)
 
 
-@pytest.mark.parametrize("command", ["sql", "explain"])
-def test_databases_of_the_instance_are_offered_where_one_is_named(fake_admin: Any, command: str) -> None:
+def test_databases_of_the_instance_are_offered_where_one_is_named(configuration: Path, fake_admin: Any) -> None:
     fake_admin.answers["/v1/sql"] = rows("msdb", "orders")
 
-    assert ["orders"] == offered(command, "--socket", fake_admin.path, "--database", "or")
+    for command in (["sql", "-c", configuration], ["explain", "--socket", fake_admin.path]):
+        assert ["orders"] == offered(*command, "--database", "or")
 
 
-def test_the_instance_is_found_through_its_configuration(configuration: Path, fake_admin: Any) -> None:
-    fake_admin.answers["/v1/sql"] = rows("orders")
-
-    assert ["orders"] == offered("sql", "-c", configuration, "-d", "")
-
-
-@pytest.mark.parametrize("answer", [(500, {}), (200, b"no JSON")], ids=str)
-def test_an_instance_that_cannot_answer_offers_nothing(fake_admin: Any, answer: tuple[int, Any]) -> None:
-    fake_admin.answers["/v1/sql"] = answer
-
-    assert [] == offered("sql", "--socket", fake_admin.path, "-d", "")
-
-
-def test_no_instance_offers_nothing(tmp_path: Path) -> None:
+def test_an_instance_that_cannot_answer_offers_nothing(fake_admin: Any, tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text("[instance", encoding="utf-8")
 
+    answers: list[tuple[int, Any]] = [(500, {}), (200, b"no JSON")]
+    for answer in answers:
+        fake_admin.answers["/v1/sql"] = answer
+        assert [] == offered("sql", "--socket", fake_admin.path, "-d", "")
     assert [] == offered("sql", "--socket", tmp_path / "none.sock", "-d", "")
     assert [] == offered("sql", "-c", broken, "-d", "")

@@ -54,13 +54,9 @@ def test_json_is_the_value_indented_in_ascii(capsys: pytest.CaptureFixture[str])
     show_json({"name": "é"})
 
     assert '{\n  "name": "\\u00e9"\n}\n' == capsys.readouterr().out
-
-
-@pytest.mark.parametrize("rows", [ROWS, []], ids=["rows", "no rows"])
-def test_rows_as_json_are_a_list_of_objects(capsys: pytest.CaptureFixture[str], rows: list[dict[str, Any]]) -> None:
-    show_rows(rows, "json", ["name", "mirror_address"])
-
-    assert rows == json.loads(capsys.readouterr().out)
+    for rows in (ROWS, []):
+        show_rows(rows, "json", ["name", "mirror_address"])
+        assert rows == json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("name", ["a.pem", 'a "b".pem', "a\\b.pem", "größe.pem", "a\nb.pem"])
@@ -71,14 +67,6 @@ def test_a_path_is_quoted_as_toml_reads_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 # --- tables ---
-
-
-def test_rows_as_a_table_have_their_keys_above_them(capsys: pytest.CaptureFixture[str]) -> None:
-    show_rows(ROWS, "table")
-    show_rows([], "table", ["weight"])
-
-    text = capsys.readouterr().out
-    assert [] == [word for word in ("name", "mirror_address", "NULL", "tcp://m:4022", "weight") if word not in text]
 
 
 def test_a_table_lines_up_whatever_columns_a_character_takes() -> None:
@@ -95,19 +83,13 @@ def test_a_table_lines_up_whatever_columns_a_character_takes() -> None:
     ] == lines
 
 
-def test_a_table_without_columns_says_that_there_is_nothing() -> None:
-    assert ["Peers", "no rows"] == drawn([], [], title="Peers")
-
-
-def test_the_widest_column_gives_way_and_is_folded_between_words() -> None:
+def test_a_wide_column_is_folded_between_words_and_what_has_no_room_becomes_blocks() -> None:
     lines = drawn(["handle", "why"], [[GUID, "no route leads to the service, and none of last resort is there"]])
 
     assert 80 >= max(map(len, lines))
     assert [GUID in line for line in lines[3:-1]] == [True, False]
-
-
-def test_a_table_for_which_there_is_no_room_becomes_blocks() -> None:
     assert ["-- 1 of 1", f"one  {GUID}", f"東   {GUID}"] == drawn(["one", "東"], [[GUID, GUID]], width=40)
+    assert ["Peers", "no rows"] == drawn([], [], title="Peers")
 
 
 def test_a_table_lines_up_in_any_encoding() -> None:
@@ -142,12 +124,6 @@ def test_a_value_is_shown_as_it_is_and_a_terminal_obeys_nothing(row: dict[str, A
 # --- prose ---
 
 
-def test_lines_go_to_standard_output_eighty_columns_wide(capsys: pytest.CaptureFixture[str]) -> None:
-    print_lines([TextLine("word " * 30)])
-
-    assert ["word " * 15 + "word", "  " + "word " * 13 + "word"] == capsys.readouterr().out.splitlines()
-
-
 @pytest.mark.parametrize(
     ("line", "width", "expected"),
     [
@@ -165,39 +141,20 @@ def test_a_line_is_wrapped_between_words(line: TextLine, width: int, expected: l
     assert PROSE_COLUMNS_MAX >= max(map(len, expected))
 
 
-def test_prose_is_as_wide_as_what_it_is_printed_on() -> None:
-    file = io.StringIO()
+def test_a_terminal_shows_styles_unless_turned_off_and_a_file_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(file: io.StringIO, term: str, no_color: str = "") -> str:
+        monkeypatch.setenv("TERM", term)
+        monkeypatch.setenv("NO_COLOR", no_color)
+        Terminal(file).line("bad news", "red")
+        Terminal(file).line("news")
+        return file.getvalue()
 
-    Terminal(file, elsewhere=12).prose("some words and more")
-
-    assert "some words\nand more\n" == file.getvalue()
-
-
-def test_a_terminal_shows_styles_and_a_file_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    terminal, file = _Tty(), io.StringIO()
-
-    for one in (terminal, file):
-        Terminal(one).line("bad news", "bold red")
-        Terminal(one).line("news")
-
-    assert "\x1b[1;31mbad news\x1b[0m\nnews\n" == terminal.getvalue()
-    assert "bad news\nnews\n" == file.getvalue()
+    assert "\x1b[31mbad news\x1b[0m\nnews\n" == shown(_Tty(), "xterm")
+    assert {"bad news\nnews\n"} == {shown(_Tty(), "xterm", "1"), shown(_Tty(), "dumb"), shown(io.StringIO(), "xterm")}
 
 
-@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_colour_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
-    terminal = _Tty()
-
-    Terminal(terminal).line("bad news", "red")
-
-    assert "bad news\n" == terminal.getvalue()
-
-
-def test_the_width_is_that_of_the_terminal_else_the_one_that_is_set_else_the_usual(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_width_is_that_of_the_terminal_or_the_one_that_is_set_or_the_usual(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     ours, theirs = pty.openpty()
@@ -205,11 +162,12 @@ def test_the_width_is_that_of_the_terminal_else_the_one_that_is_set_else_the_usu
         asked = Terminal(terminal).width
         os.close(ours)
     unknown = Terminal(_Tty()).width
+    print_lines([TextLine("word " * 30)])
     monkeypatch.setenv("COLUMNS", "132")
 
     assert (80, 80, 132) == (asked, unknown, Terminal(_Tty()).width)
+    assert ["word " * 15 + "word", "  " + "word " * 13 + "word"] == capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize(("text", "shown"), [("✓ done", "* done"), ("é", "\\xe9"), ("plain", "plain")])
-def test_what_the_encoding_lacks_is_written_out(text: str, shown: str) -> None:
-    assert shown == encodable(text, "ascii")
+def test_what_the_encoding_lacks_is_written_out() -> None:
+    assert ["* done", "\\xe9", "plain"] == [encodable(text, "ascii") for text in ("✓ done", "é", "plain")]

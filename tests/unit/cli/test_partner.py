@@ -52,17 +52,19 @@ def test_file_is_printed_and_its_fingerprint_beside_it(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "code", "problem"),
     [
-        (("export", "--to", "x"), "Missing option '--service'"),
-        (("export", "--service", "x"), "Missing option '--to'"),
-        (("export", "--service", "x", "--to", "y", "-d", "other"), "name the --database of the services: orders"),
+        ("export --to x", 2, "Missing option '--service'"),
+        ("export --service x --to y -d other", 2, "name the --database of the services: orders"),
+        ("export --service //shop/Order --to x", 1, "orders has no service //shop/Order; it has: //shop/Orders"),
+        (f"export --service {ORDERS} --to x --address LOCAL", 1, "no other machine could dial LOCAL"),
+        ("import -", 1, "the file is of version None"),
     ],
 )
-def test_wrong_usage_is_2(config: Path, arguments: tuple[str, ...], problem: str) -> None:
-    result = run("partner", *arguments, "-c", config)
+def test_what_is_refused(config: Path, arguments: str, code: int, problem: str) -> None:
+    result = run("partner", *arguments.split(), "-c", config, stdin="colour = 1")
 
-    assert 2 == result.exit_code
+    assert code == result.exit_code
     assert problem in " ".join(result.stderr.split())
 
 
@@ -71,27 +73,6 @@ def test_address_has_to_be_known(tmp_path: Path, fake_admin: Any) -> None:
 
     assert 2 == result.exit_code
     assert "give --address tcp://HOST:PORT, or set endpoint.advertise" in " ".join(result.stderr.split())
-
-
-def test_service_that_is_not_there_is_told_with_those_that_are(config: Path) -> None:
-    result = run("partner", "export", "--service", "//shop/Order", "--to", BILLING, "-c", config)
-
-    assert 1 == result.exit_code
-    assert "the database orders has no service //shop/Order; it has: //shop/Orders" in result.stderr
-
-
-def test_address_that_nobody_could_dial_is_refused(config: Path) -> None:
-    result = run(*EXPORT, "--address", "LOCAL", "-c", config)
-
-    assert 1 == result.exit_code
-    assert "no other machine could dial LOCAL" in result.stderr
-
-
-def test_file_that_is_none_is_1(config: Path) -> None:
-    result = run("partner", "import", "-", "-c", config, stdin="colour = 1")
-
-    assert 1 == result.exit_code
-    assert "the file is of version None" in result.stderr
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -40,19 +41,19 @@ def prompt(fake_admin: Any, history: History) -> Prompt:
     return Prompt(AdminClient(fake_admin.path), database=None, output="csv", history=history)
 
 
-class Keys:
-    """Somebody who types these lines; an exception is one who presses Ctrl-C. Shape: `prompts` that were shown."""
+def typing(prompt: Prompt, *lines: str | type[BaseException]) -> list[str]:
+    """Run the prompt for somebody who types these lines, an exception for Ctrl-C; the prompts that were shown."""
+    left, prompts = iter(lines), []
 
-    def __init__(self, *lines: str | type[BaseException]) -> None:
-        self._lines: Iterator[str | type[BaseException]] = iter(lines)
-        self.prompts: list[str] = []
-
-    def read(self, prompt: str) -> str:
-        self.prompts.append(prompt)
-        line = next(self._lines, EOFError)
+    def read(shown: str) -> str:
+        prompts.append(shown)
+        line = next(left, EOFError)
         if isinstance(line, str):
             return line
         raise line
+
+    prompt.run(read)
+    return prompts
 
 
 def statements(fake_admin: Any) -> list[str]:
@@ -61,73 +62,51 @@ def statements(fake_admin: Any) -> list[str]:
 
 @pytest.mark.parametrize("last", [(), ("exit",), ("QUIT;",), ("\\q",)], ids=["end of input", "exit", "quit", "q"])
 def test_statements_end_with_a_semicolon_or_with_go(prompt: Prompt, fake_admin: Any, last: tuple[str, ...]) -> None:
-    keys = Keys("", "SELECT", "1;", "SELECT 2", "", "go", "GO", "-- nothing", ";", *last)
-
-    prompt.run(keys.read)
+    prompts = typing(prompt, "", "SELECT", "1;", "SELECT 2", "", "go", "GO", "-- nothing", ";", *last)
 
     assert ["SELECT\n1;", "SELECT 2"] == statements(fake_admin)
     first, more = "broker> ", "    -> "
-    assert [first, first, more, first, more, more, first, first, more] == keys.prompts[:9]
+    assert [first, first, more, first, more, more, first, first, more] == prompts[:9]
 
 
-def test_an_empty_line_ends_nothing_and_says_how_it_would_end(
+def test_an_empty_line_ends_nothing_and_says_once_how_it_would_end(
     prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prompt.run(Keys("SELECT 1", "", "", "").read)
-
-    assert [] == statements(fake_admin)
-    assert 1 == capsys.readouterr().err.count("end the statement with ; or with a line GO")
-
-
-def test_lines_inside_a_text_belong_to_it(prompt: Prompt, fake_admin: Any) -> None:
-    prompt.run(Keys("SELECT 'a;", "", "GO", "exit", "b';").read)
+    typing(prompt, "SELECT 1", "", "", "", KeyboardInterrupt, "SELECT 'a;", "", "GO", "exit", "b';")
 
     assert ["SELECT 'a;\n\nGO\nexit\nb';"] == statements(fake_admin)
-
-
-def test_ctrl_c_forgets_what_is_typed_and_stays(prompt: Prompt, fake_admin: Any) -> None:
-    prompt.run(Keys("SELECT", KeyboardInterrupt, "SELECT 2;").read)
-
-    assert ["SELECT 2;"] == statements(fake_admin)
+    assert 1 == capsys.readouterr().err.count("end the statement with ; or with a line GO")
 
 
 def test_ctrl_c_while_a_statement_runs_stops_waiting_and_stays(
     prompt: Prompt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    monkeypatch.setattr(AdminClient, "sql", mock.Mock(side_effect=KeyboardInterrupt))
 
-    monkeypatch.setattr(prompt, "_client", type("Client", (), {"sql": staticmethod(interrupted)})())
-
-    prompt.run(Keys("SELECT 1;", "\\p").read)
+    typing(prompt, "SELECT 1;", "\\p")
 
     assert "no longer waiting: a SELECT is stopped" in capsys.readouterr().err
 
 
 def test_a_mistake_neither_ends_the_session_nor_stays_in_it(
-    prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]
+    prompt: Prompt, fake_admin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = "Msg 102, Level 16, -:1:1\nincorrect syntax near 'SELCT'\nSELCT;\n^^^^^"
     fake_admin.answers["/v1/sql"] = (400, {"number": 102, "detail": problem})
 
-    prompt.run(Keys("SELCT;", "SELECT 1;").read)
+    typing(prompt, "SELCT;", "SELECT", "1;", "CREATE LOGIN x WITH PASSWORD = 'y';", " SELECT 2;")
 
-    assert ["SELCT;", "SELECT 1;"] == statements(fake_admin)
-    assert 2 == capsys.readouterr().err.count(problem)
-
-
-def test_what_is_typed_is_kept_unless_it_may_hold_a_secret(prompt: Prompt, history: History, tmp_path: Path) -> None:
-    prompt.run(Keys("SELECT", "1;", "CREATE LOGIN x WITH PASSWORD = 'y';", " SELECT 2;", "SELCT;").read)
-
-    assert ["SELECT\n1;", "SELCT;"] == History(tmp_path / "history").statements
+    assert ["SELCT;", "SELECT\n1;"] == statements(fake_admin)[:2]
+    assert 4 == capsys.readouterr().err.count(problem)
+    assert ["SELCT;", "SELECT\n1;"] == History(tmp_path / "history").statements, "others may hold a secret"
 
 
 def test_use_changes_the_database_once_the_daemon_knows_it(
     prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prompt.run(Keys("USE [orders];", "SELECT 1;").read)
+    typing(prompt, "USE [orders];", "SELECT 1;")
     fake_admin.answers["/v1/sql"] = (404, {"number": 911, "detail": "database 'nowhere' does not exist"})
-    prompt.run(Keys("use nowhere", "go").read)
+    typing(prompt, "use nowhere", "go")
 
     assert ["orders", "orders", "nowhere"] == [body["database"] for _, _, body in fake_admin.asked]
     assert "orders" == prompt.database
@@ -136,56 +115,39 @@ def test_use_changes_the_database_once_the_daemon_knows_it(
     assert "database 'nowhere' does not exist" in captured
 
 
-def test_o_chooses_how_answers_are_shown(prompt: Prompt, capsys: pytest.CaptureFixture[str]) -> None:
-    prompt.run(Keys("SELECT 1;", "\\o jsonl", "SELECT 1;", "\\o yaml", "SELECT 1;").read)
+def test_commands_of_the_prompt(prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    typing(prompt, "SELECT 1;", "\\o jsonl", "SELECT", "\\p", "\\r", "SELECT 2;", "\\o yaml", "\\?", "\\wrong")
 
     captured = capsys.readouterr()
-    assert 'name\r\na\r\n{"name": "a"}\n{"name": "a"}\n' == captured.out
-    assert "\\o takes one of table, json, jsonl, csv; it is jsonl" in captured.err
+    assert (["SELECT 1;", "SELECT 2;"], 'name\r\na\r\n{"name": "a"}\n') == (statements(fake_admin), captured.out)
+    told = [
+        "SELECT\n",
+        "\\o takes one of table, json, jsonl, csv; it is jsonl",
+        "\\d NAME            the columns of a view or queue",
+        "there is no \\wrong; \\? lists all",
+    ]
+    assert [] == [text for text in told if text not in captured.err]
 
 
-def test_d_with_a_name_asks_for_its_columns(
+def test_d_asks_for_views_or_for_the_columns_of_a_view_or_queue(
     prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prompt.run(Keys("\\d sys.[Rou'tes];").read)
-
-    assert "WHERE view_name = 'rou''tes'" in statements(fake_admin)[0]
-    assert "name\r\na\r\n" == capsys.readouterr().out
-
-
-def test_d_of_a_queue_shows_what_a_select_of_it_would_have(
-    prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+    typing(prompt, "\\d", "\\d sys.[Rou'tes];")
     fake_admin.answers["/v1/sql"] = (200, {"columns": ["column_id", "column_name"], "rows": [], "messages": []})
+    typing(prompt, "\\d BillingQueue")
 
-    prompt.run(Keys("\\d BillingQueue").read)
-
-    assert "SELECT TOP 0 * FROM BillingQueue" == statements(fake_admin)[1]
-    assert "column_id,column_name\r\n1,column_id\r\n2,column_name\r\n" == capsys.readouterr().out
-
-
-def test_r_forgets_and_p_shows_what_is_typed(
-    prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prompt.run(Keys("SELECT", "\\p", "\\r", "SELECT 2;").read)
-
-    assert "SELECT\n" in capsys.readouterr().err
-    assert ["SELECT 2;"] == statements(fake_admin)
+    views, columns, _, queue = statements(fake_admin)
+    assert ("sys.system_views" in views, "WHERE view_name = 'rou''tes'" in columns) == (True, True)
+    assert "SELECT TOP 0 * FROM BillingQueue" == queue
+    columns_of_queue = "column_id,column_name\r\n1,column_id\r\n2,column_name\r\n"
+    assert "name\r\na\r\n" * 2 + columns_of_queue == capsys.readouterr().out
 
 
-def test_the_prompt_helps(prompt: Prompt, fake_admin: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    prompt.run(Keys("\\?", "\\wrong").read)
-
-    captured = capsys.readouterr().err
-    assert "\\d NAME            the columns of a view or queue" in captured
-    assert "there is no \\wrong; \\? lists all" in captured
-    assert [] == statements(fake_admin)
-
-
-def test_words_are_completed_over_the_lines_of_a_statement(prompt: Prompt, fake_admin: Any) -> None:
+def test_words_are_completed(prompt: Prompt, fake_admin: Any) -> None:
     fake_admin.answers["/v1/sql"] = (200, {"columns": ["name"], "rows": [["Far"]], "messages": []})
-    prompt.enter("ALTER")
 
+    assert ["json", "jsonl"] == prompt.words("\\o ", "j")
+    prompt.enter("ALTER")
     assert ["Far"] == prompt.words("ROUTE ", "f")
 
 
@@ -193,19 +155,9 @@ def test_answers_alone_go_to_a_file(
     fake_admin: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Standard input is a terminal, standard output is not."""
-
-    class Terminal:
-        def __init__(self) -> None:
-            self._lines = iter(["SELECT 1;\n"])
-
-        def isatty(self) -> bool:
-            return True
-
-        def readline(self) -> str:
-            return next(self._lines, "")
-
     fake_admin.answers["/v1/sql"] = (200, ROWS)
-    monkeypatch.setattr(sys, "stdin", Terminal())
+    stdin = mock.Mock(isatty=lambda: True, readline=mock.Mock(side_effect=["SELECT 1;\n", ""]))
+    monkeypatch.setattr(sys, "stdin", stdin)
     monkeypatch.setenv("BROKER_SQL_HISTORY", str(tmp_path / "history"))
 
     with pytest.raises(SystemExit) as done:
@@ -219,32 +171,26 @@ def test_answers_alone_go_to_a_file(
 # --- history ---
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
-@pytest.mark.parametrize(
-    ("environ", "path"),
-    [
-        ({}, Path("/home/a/.local/state/broker/sql_history")),
+def test_the_file_is_where_the_environment_says() -> None:
+    usual = Path("/home/a/.local/state/broker/sql_history")
+    for environ, path in (
+        ({}, usual),
         ({"XDG_STATE_HOME": "/state"}, Path("/state/broker/sql_history")),
-        ({"XDG_STATE_HOME": "relative"}, Path("/home/a/.local/state/broker/sql_history")),
+        ({"XDG_STATE_HOME": "relative"}, usual),
         ({"BROKER_SQL_HISTORY": "/tmp/own"}, Path("/tmp/own")),
         ({"BROKER_SQL_HISTORY": ""}, None),
-    ],
-)
-def test_the_file_is_where_the_environment_says(environ: dict[str, str], path: Path | None) -> None:
-    assert path == history_path(environ, Path("/home/a"))
+    ):
+        assert path == history_path(environ, Path("/home/a")), environ
 
 
 def test_statements_are_there_in_the_next_session_with_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "history"
 
-    History(path).add("SELECT 1\nFROM x;")
-    History(path).add("SELECT 'ü';")
+    for statement in ("SELECT 1\nFROM x;", "SELECT 'ü';", "x" * (STATEMENT_MAX + 1)):
+        History(path).add(statement)
 
     assert ["SELECT 1\nFROM x;", "SELECT 'ü';"] == History(path).statements
-    assert (0o600, 0o700) == (mode(path), mode(path.parent))
+    assert [0o600, 0o700] == [stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent)]
 
 
 def test_the_newest_alone_are_kept(tmp_path: Path) -> None:
@@ -256,15 +202,7 @@ def test_the_newest_alone_are_kept(tmp_path: Path) -> None:
     assert [f"SELECT {number};" for number in range(2 * KEPT, 3 * KEPT)] == history.statements
     assert KEPT == len(path.read_text(encoding="utf-8").splitlines())
     assert [path] == list(tmp_path.iterdir())
-    assert 0o600 == mode(path)
-
-
-def test_a_long_statement_is_not_kept(tmp_path: Path) -> None:
-    history = History(tmp_path / "history")
-
-    history.add("x" * (STATEMENT_MAX + 1))
-
-    assert [] == History(tmp_path / "history").statements
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -282,75 +220,29 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 # --- what is typed ---
 
 
-@pytest.mark.parametrize("line", ["GO", "go", "  Go ; "])
-def test_a_line_with_go_ends_what_was_typed(line: str) -> None:
-    assert is_go(line)
-
-
-@pytest.mark.parametrize("line", ["GOAL", "SELECT 1 GO", ""])
-def test_other_lines_do_not(line: str) -> None:
-    assert not is_go(line)
-
-
 @pytest.mark.parametrize(
-    "text",
-    ["SELECT 1;", "SELECT 1 ; ", "SELECT ';';", "SELECT [a;b];", "SELECT 1; -- ; so", "SELECT 1 /* ; */;", "a\n;"],
-)
-def test_a_semicolon_at_the_end_makes_it_whole(text: str) -> None:
-    assert is_whole(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["SELECT 1", "SELECT ';", "SELECT 1; -- '\nFROM x", "SELECT [a;", "SELECT 1 /* ;", "SELECT 'it''s;", "-- a;"],
-)
-def test_a_semicolon_in_a_text_a_name_or_a_comment_does_not(text: str) -> None:
-    assert not is_whole(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
+    ("rule", "so", "not_so"),
     [
-        ("SELECT 'a", True),
-        ("SELECT [a", True),
-        ("/* a", True),
-        ('SELECT "a', True),
-        ("SELECT 'a''b'", False),
-        ("-- it's", False),
+        (is_go, ["GO", "go", "  Go ; "], ["GOAL", "SELECT 1 GO", ""]),
+        (
+            is_whole,
+            ["SELECT 1 ; ", "SELECT ';';", "SELECT [a;b];", "SELECT 1; -- ; so", "SELECT 1 /* ; */;", "a\n;"],
+            ["SELECT 1", "SELECT ';", "SELECT 1; -- '\nFROM x", "SELECT [a;", "SELECT 1 /* ;", "'it''s;", "-- a;"],
+        ),
+        (is_open, ["SELECT 'a", "SELECT [a", "/* a", 'SELECT "a'], ["SELECT 'a''b'", "-- it's"]),
+        (is_blank, [" ;\n", "-- a\n/* b\n */;"], ["SELECT"]),
+        (
+            is_secret,
+            ["x PASSWORD = 'x';", "with private key (file = 'x')", " SELECT 1;", "'brk_token_1'"],
+            ["SELECT name FROM sys.routes;"],
+        ),
     ],
 )
-def test_what_is_not_closed_goes_on_in_the_next_line(text: str, *, expected: bool) -> None:
-    assert expected is is_open(text)
+def test_rules_about_statements(rule: Callable[[str], bool], so: list[str], not_so: list[str]) -> None:
+    assert (so, []) == ([text for text in so if rule(text)], [text for text in not_so if rule(text)])
 
 
-@pytest.mark.parametrize(("text", "expected"), [(" ;\n", True), ("-- a\n/* b\n */;", True), ("SELECT", False)])
-def test_blanks_and_comments_are_no_statement(text: str, *, expected: bool) -> None:
-    assert expected is is_blank(text)
+def test_a_use_alone_names_a_database() -> None:
+    texts = ["USE orders;", "use [my orders]", "USE [a]]b];", "USE a; SELECT 1", "USED"]
 
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("CREATE LOGIN a WITH PASSWORD = 'x';", True),
-        ("create certificate a with private key (file = 'x')", True),
-        (" SELECT 1;", True),
-        ("SELECT 'brk_token_1'", True),
-        ("SELECT name FROM sys.routes;", False),
-    ],
-)
-def test_what_may_hold_a_secret_is_known(text: str, *, expected: bool) -> None:
-    assert expected is is_secret(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "database"),
-    [
-        ("USE orders;", "orders"),
-        ("use [my orders]", "my orders"),
-        ("USE [a]]b];", "a]b"),
-        ("USE a; SELECT 1", None),
-        ("USED", None),
-    ],
-)
-def test_a_use_alone_names_a_database(text: str, database: str | None) -> None:
-    assert database == used_database(text)
+    assert ["orders", "my orders", "a]b", None, None] == [used_database(text) for text in texts]

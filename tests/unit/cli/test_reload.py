@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.command import run
 
 ANSWER: dict[str, Any] = {
@@ -13,63 +15,40 @@ ANSWER: dict[str, Any] = {
     "settings": [
         {"key": "endpoint.max_hops", "effect": "live", "before": "16", "after": "3", "place": "a.toml:2:3"},
         {"key": "instance.name", "effect": "restart", "before": '"a"', "after": '"b"', "place": ""},
+        {"key": "databases.y", "effect": "restart", "before": "", "after": "a new database", "place": ""},
+        {"key": "databases.x", "effect": "restart", "before": "a database", "after": "", "place": ""},
     ],
+    "warnings": ["a.toml:3:1: endpoint.encryption: is not safe"],
     "databases": ["msdb"],
     "messages": ["route a created"],
     "connections": 2,
-    "waiting": ["instance.name"],
+    "waiting": ["instance.name", "databases.y", "databases.x"],
 }
-NOTHING = ANSWER | {"changed": False, "settings": [], "databases": [], "messages": [], "connections": 0, "waiting": []}
 
 
-def test_each_setting_has_a_line_that_says_what_became_of_it(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/reload"] = (200, ANSWER)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_each_setting_has_a_line_that_says_what_became_of_it(fake_admin: Any, *, dry_run: bool) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"dry_run": dry_run})
 
-    result = run("reload", "--socket", fake_admin.path)
+    result = run("reload", *(["--dry-run"] if dry_run else []), "--socket", fake_admin.path)
 
-    assert [
-        "1 setting changed, 1 waits for a restart, scripts of msdb executed",
+    expected = [
+        "1 setting changed, 3 wait for a restart, scripts of msdb executed",
         "  endpoint.max_hops: 16 -> 3, in force  (a.toml:2:3)",
         '  instance.name: "a" -> "b", waits for a restart',
-        "  route a created",
-        "2 connections go on with what they had; new ones have the new settings",
-        "restart the instance for: instance.name",
-    ] == result.stdout.splitlines()
-    assert (0, [("POST", "/v1/reload", {"dry_run": False})]) == (result.exit_code, fake_admin.asked)
-
-
-def test_a_database_that_comes_or_goes_has_no_second_value(fake_admin: Any) -> None:
-    come = {"key": "databases.y", "effect": "restart", "before": "", "after": "a new database", "place": ""}
-    gone = {"key": "databases.x", "effect": "restart", "before": "a database", "after": "", "place": ""}
-    fake_admin.answers["/v1/reload"] = (200, NOTHING | {"changed": True, "settings": [come, gone]})
-
-    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
-
-    assert [
         "  databases.y: a new database, waits for a restart",
         "  databases.x: a database, removed, waits for a restart",
-    ] == lines[1:]
-
-
-def test_what_is_unwise_about_the_new_settings_is_told(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"warnings": ["a.toml:3:1: endpoint.encryption: is unwise"]})
-
-    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
-
-    assert "  warning: a.toml:3:1: endpoint.encryption: is unwise" == lines[3]
-
-
-def test_a_dry_run_says_would(fake_admin: Any) -> None:
-    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"dry_run": True})
-
-    result = run("reload", "--dry-run", "--socket", fake_admin.path)
-
-    assert [
-        "1 setting would be changed, 1 would wait for a restart, scripts of msdb would be executed",
-        "  endpoint.max_hops: 16 -> 3, would be in force  (a.toml:2:3)",
-        '  instance.name: "a" -> "b", would wait for a restart',
-    ] == result.stdout.splitlines()[:3]
-    assert [("POST", "/v1/reload", {"dry_run": True})] == fake_admin.asked
+        "  warning: a.toml:3:1: endpoint.encryption: is not safe",
+        "  route a created",
+        "2 connections go on with what they had; new ones have the new settings",
+        "restart the instance for: instance.name, databases.y, databases.x",
+    ]
+    if dry_run:
+        expected[0] = "1 setting would be changed, 3 would wait for a restart, scripts of msdb would be executed"
+        expected[1:5] = [line.replace("in force", "would be in force") for line in expected[1:5]]
+        expected[1:5] = [line.replace("waits", "would wait") for line in expected[1:5]]
+    assert expected == result.stdout.splitlines()
+    assert (0, [("POST", "/v1/reload", {"dry_run": dry_run})]) == (result.exit_code, fake_admin.asked)
 
 
 def test_a_wrong_configuration_is_told_whole_with_exit_code_2(fake_admin: Any) -> None:

@@ -76,12 +76,17 @@ def wait_for(shop: Path, query: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("name", ["billing_app", "billing_app:app", "billing_app:handle"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_readers_of_a_module_run_until_a_signal(shop: Path, application: Path, name: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("billing_app", signal.SIGTERM), ("billing_app:app", signal.SIGINT), ("billing_app:handle", 15)],
+)
+def test_readers_of_a_module_run_until_a_signal(
+    shop: Path, application: Path, configuration: Path, name: str, number: int
+) -> None:
     arrive(shop, b"one")
+    databases = ("-c", configuration) if name == "billing_app:handle" else ("-d", f"orders={shop}")
 
-    with running(application, "-d", f"orders={shop}", name) as process:
+    with running(application, *databases, name) as process:
         wait_for(shop, "SELECT count(*) FROM done")
         process.send_signal(number)
         code = process.wait(SECONDS)
@@ -92,42 +97,23 @@ def test_readers_of_a_module_run_until_a_signal(shop: Path, application: Path, n
     assert {"event": "reader started", "queue": "OrdersQueue", "database": "orders"}.items() <= lines[0].items()
 
 
-def test_databases_are_those_of_the_configuration(shop: Path, application: Path, configuration: Path) -> None:
-    arrive(shop, b"one")
-
-    with running(application, "-c", configuration, "billing_app") as process:
-        wait_for(shop, "SELECT count(*) FROM done")
-        process.terminate()
-
-        assert 0 == process.wait(SECONDS)
-
-
-def test_what_takes_too_long_is_cut_off_with_1(shop: Path, application: Path) -> None:
+@pytest.mark.parametrize(("grace", "code"), [("0.1", 1), ("3600", 128 + signal.SIGTERM)])
+def test_what_takes_too_long_is_cut_off_or_ended_by_a_second_signal(
+    shop: Path, application: Path, grace: str, code: int
+) -> None:
     arrive(shop, b"slow")
 
-    with running(application, "-d", shop, "--grace", "0.1", "billing_app") as process:
-        wait_for(shop, "SELECT count(*) FROM broker_group_lock")
-        process.terminate()
-        code = process.wait(SECONDS)
-
-    assert 1 == code
-    with closing(sqlite3.connect(shop)) as db:
-        assert [(b"slow",)] == db.execute("SELECT message_body FROM broker_message").fetchall()
-
-
-def test_a_second_signal_ends_at_once(shop: Path, application: Path) -> None:
-    arrive(shop, b"slow")
-
-    with running(application, "-d", shop, "billing_app") as process:
+    with running(application, "-d", shop, "--grace", grace, "billing_app") as process:
         wait_for(shop, "SELECT count(*) FROM broker_group_lock")
         process.terminate()
         deadline = time.monotonic() + SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
+        while code != 1 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
             process.terminate()
-        code = process.wait(SECONDS)
+        assert code == process.wait(SECONDS)
 
-    assert 128 + signal.SIGTERM == code
+    with closing(sqlite3.connect(shop)) as db:
+        assert [(b"slow",)] == db.execute("SELECT message_body FROM broker_message").fetchall()
 
 
 @pytest.mark.parametrize(
