@@ -4,70 +4,58 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
-from broker.protocol.frame import Envelope, encode_envelope
+from broker.client.dialog import Dialog
 from tests.support.command import run
 from tests.support.shop import Shop
 
 # --- send and receive ---
 
 
-def send(shop: Path, *more: object, stdin: str | bytes | None = None) -> Result:
-    return run("send", "-d", shop, "--from", "Orders", "--to", "//far/Billing", *more, stdin=stdin)
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Shop]:
+    store = Shop(tmp_path / "shop.db")
+    yield store
+    store.close()
 
 
-def receive(shop: Path, *more: object) -> Result:
-    return run("receive", "-d", shop, "--queue", "OrdersQueue", *more)
+def send(store: Shop, *more: object, stdin: str | bytes | None = None) -> Result:
+    return run("send", "-d", store.path, "--from", "Orders", "--to", "//far/Billing", *more, stdin=stdin)
 
 
-def look(shop: Path, query: str, *values: object) -> list[Any]:
-    with closing(sqlite3.connect(shop)) as db:
-        return db.execute(query, values).fetchall()
+def receive(store: Shop, *more: object) -> Result:
+    return run("receive", "-d", store.path, "--queue", "OrdersQueue", *more)
 
 
-def sent(shop: Path) -> list[bytes]:
-    return [row[0] for row in look(shop, "SELECT message_body FROM broker_transmission ORDER BY transmission_id")]
+def arrive(store: Shop, *bodies: bytes, large: bytes = b"") -> Dialog:
+    """Messages for Orders on one dialog, the last one large."""
+    dialog = store.begin(store.connect(isolation_level=None))
+    dialog.send(b"hello")
+    store.arrive(dialog, *bodies, type_name="T")
+    if large:
+        store.arrive_large(dialog, large, number=len(bodies))
+    return dialog
 
 
-def arrive(shop: Path, *bodies: bytes, large: Sequence[bytes] = ()) -> str:
-    """Messages for Orders on one dialog, the last one large and in fragments; its handle."""
-    handle = send(shop, "hello").stdout.strip()
-    with closing(sqlite3.connect(shop)) as db, db:
-        query = "SELECT endpoint_id FROM broker_conversation WHERE conversation_handle = ?"
-        (endpoint,) = db.execute(query, (uuid.UUID(handle).bytes,)).fetchone()
-        for number, body in enumerate([*bodies, *([None] if large else [])]):
-            db.execute(
-                "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-                " message_enqueue_time, message_body, body_fragments)"
-                " SELECT queue_id, ?, ?, 'T', 0, ?, ? FROM broker_queue LIMIT 1",
-                (endpoint, number, body, len(large) if body is None else 0),
-            )
-        for number, piece in enumerate(large):
-            db.execute("INSERT INTO broker_fragment VALUES (?, 0, ?, 0, ?)", (endpoint, number, piece))
-    return handle
-
-
-@pytest.mark.parametrize(("option", "security"), [(["--encryption"], [("NONE",)]), (["--no-encryption"], []), ([], [])])
-def test_send_commits_one_message_and_prints_the_handle(shop: Path, option: list[str], security: list[Any]) -> None:
-    result = send(shop, "--contract", "C", "--type", "T", "--lifetime", "60", *option, '{"order": 7}')
+@pytest.mark.parametrize(("option", "security"), [(["--encryption"], ["NONE"]), (["--no-encryption"], []), ([], [])])
+def test_send_commits_one_message_and_prints_the_handle(store: Shop, option: list[str], security: list[Any]) -> None:
+    result = send(store, "--contract", "C", "--type", "T", "--lifetime", "60", *option, '{"order": 7}')
 
     handle = uuid.UUID(result.stdout.strip())
-    assert (0, [b'{"order": 7}']) == (result.exit_code, sent(shop))
-    assert [(handle.bytes, "//far/Billing", "C")] == look(
-        shop, "SELECT conversation_handle, far_service, contract FROM broker_conversation"
+    assert (0, [b'{"order": 7}']) == (result.exit_code, store.seen()["sent"])
+    assert [(handle.bytes, "//far/Billing", "C")] == store.look(
+        "SELECT conversation_handle, far_service, contract FROM broker_conversation"
     )
-    assert security == look(shop, "SELECT security FROM broker_session_key")
+    assert security == store.look("SELECT security FROM broker_session_key")
 
 
 @pytest.mark.parametrize(
@@ -79,103 +67,101 @@ def test_send_commits_one_message_and_prints_the_handle(shop: Path, option: list
     ],
 )
 def test_send_takes_bodies_from_standard_input_and_ends_when_asked(
-    shop: Path, arguments: list[str], stdin: bytes, bodies: list[bytes]
+    store: Shop, arguments: list[str], stdin: bytes, bodies: list[bytes]
 ) -> None:
-    result = send(shop, *arguments, stdin=stdin)
+    result = send(store, *arguments, stdin=stdin)
 
-    assert (1, bodies) == (len(result.stdout.splitlines()), sent(shop))
-    assert [("DO" if "--end" in arguments else "CO",)] == look(shop, "SELECT state FROM broker_conversation")
+    assert (1, bodies) == (len(result.stdout.splitlines()), store.seen()["sent"])
+    assert ["DO" if "--end" in arguments else "CO"] == store.look("SELECT state FROM broker_conversation")
 
 
-def test_receive_prints_json_and_takes_what_it_printed(shop: Path) -> None:
-    handle = arrive(shop, b"one", "zwei \N{SNOWMAN}".encode(), b"\xff")
+def test_receive_prints_json_and_takes_what_it_printed(store: Shop) -> None:
+    handle = arrive(store, b"one", "zwei \N{SNOWMAN}".encode(), b"\xff")
 
-    rows = json.loads(receive(shop, "--end", "-o", "json").stdout)
+    rows = json.loads(receive(store, "--end", "-o", "json").stdout)
 
     assert {
-        "conversation_handle": handle,
+        "conversation_handle": str(handle.conversation_handle),
         "message_sequence_number": 0,
         "service_name": "Orders",
         "message_type_name": "T",
         "message_body": "one",
     } == rows[0]
     assert ["one", "zwei \N{SNOWMAN}", "\\xff"] == [row["message_body"] for row in rows]
-    assert [] == look(shop, "SELECT * FROM broker_message")
-    assert [("DO",)] == look(shop, "SELECT state FROM broker_conversation")
+    assert [] == store.look("SELECT * FROM broker_message")
+    assert ["DO"] == store.look("SELECT state FROM broker_conversation")
 
 
-def test_receive_of_nothing_is_7_and_prints_nothing(shop: Path) -> None:
-    result = receive(shop, "-o", "json")
+def test_receive_of_nothing_is_7_and_prints_nothing(store: Shop) -> None:
+    result = receive(store, "-o", "json")
 
     assert (7, "") == (result.exit_code, result.stdout)
     assert "nothing in OrdersQueue; with --wait SECONDS, wait for it\n" == result.stderr
 
 
 @pytest.mark.parametrize("problem", ["Broken pipe", "No space left on device"])
-def test_messages_that_could_not_be_printed_stay_in_the_queue(shop: Path, problem: str) -> None:
-    arrive(shop, b"one", b"two")
+def test_messages_that_could_not_be_printed_stay_in_the_queue(store: Shop, problem: str) -> None:
+    arrive(store, b"one", b"two")
     reader, pipe = os.pipe()
     os.close(reader)  # it has gone
-    command = [sys.executable, "-m", "broker", "receive", "-d", str(shop), "--queue", "OrdersQueue"]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "broker", "receive", "-d", str(store.path), "--queue", "OrdersQueue"]
 
     with os.fdopen(pipe, "wb") as closed, Path("/dev/full").open("wb") as full:
         output = closed if problem == "Broken pipe" else full
-        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, env=environ, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
 
     assert (1, problem != "Broken pipe") == (done.returncode, problem in done.stderr)
-    assert [(b"one",), (b"two",)] == look(shop, "SELECT message_body FROM broker_message ORDER BY queuing_order")
+    assert [b"one", b"two"] == store.look("SELECT message_body FROM broker_message ORDER BY queuing_order")
 
 
 # --- large bodies, groups ---
 
 LARGE = bytes(range(256)) * 5000  # above 1 MiB
-PIECES = [encode_envelope(Envelope(type="T")) + LARGE[:700_000], LARGE[700_000:]]
 
 
 @pytest.mark.parametrize("body", [b"small", LARGE])
-def test_send_takes_the_body_from_a_file(shop: Path, tmp_path: Path, body: bytes) -> None:
+def test_send_takes_the_body_from_a_file(store: Shop, tmp_path: Path, body: bytes) -> None:
     path = tmp_path / "body"
     path.write_bytes(body)
 
-    results = [send(shop, "--file", path), send(shop, "--file", "-", stdin=body), send(shop, stdin=body)]
+    results = [send(store, "--file", path), send(store, "--file", "-", stdin=body), send(store, stdin=body)]
 
     assert [0, 0, 0] == [result.exit_code for result in results]
-    parts = look(shop, "SELECT body FROM broker_transmission_part ORDER BY transmission_id, part_number")
-    assert body * 3 == b"".join(row[0] for row in parts) or [body] * 3 == sent(shop)
+    parts = store.look("SELECT body FROM broker_transmission_part ORDER BY transmission_id, part_number")
+    assert body * 3 == b"".join(parts) or [body] * 3 == store.seen()["sent"]
 
 
 @pytest.mark.parametrize(
     "arguments", [["--lines", "x"], ["--lines", "--file", "-"], ["--file", "-", "x"], ["--file", "/no/such/file"]]
 )
-def test_body_of_send_is_one_thing(shop: Path, arguments: list[str]) -> None:
-    assert 2 == send(shop, *arguments).exit_code
-    assert [] == sent(shop)
+def test_body_of_send_is_one_thing(store: Shop, arguments: list[str]) -> None:
+    assert 2 == send(store, *arguments).exit_code
+    assert [] == store.seen()["sent"]
 
 
-def test_receive_takes_from_one_conversation_or_group(shop: Path) -> None:
-    one, two = arrive(shop, b"one"), arrive(shop, b"two")
-    query = "SELECT conversation_group_id FROM broker_conversation WHERE conversation_handle = ?"
-    [(group,)] = look(shop, query, uuid.UUID(one).bytes)
+def test_receive_takes_from_one_conversation_or_group(store: Shop) -> None:
+    one, two = arrive(store, b"one"), arrive(store, b"two")
 
-    first = json.loads(receive(shop, "--conversation", two, "-o", "json").stdout)
-    second = json.loads(receive(shop, "--group", uuid.UUID(bytes=group), "-o", "json").stdout)
+    first = json.loads(receive(store, "--conversation", two.conversation_handle, "-o", "json").stdout)
+    second = json.loads(receive(store, "--group", one.conversation_group_id, "-o", "json").stdout)
 
     assert (["two"], ["one"]) == tuple([row["message_body"] for row in rows] for rows in (first, second))
-    assert 3 == receive(shop, "--conversation", uuid.uuid4()).exit_code
+    assert 3 == receive(store, "--conversation", uuid.uuid4()).exit_code
 
 
-def test_large_bodies_are_saved_as_files_and_never_printed(shop: Path, tmp_path: Path) -> None:
-    handle = arrive(shop, large=PIECES)
-    arrive(shop, b"small")
+def test_large_bodies_are_saved_as_files_and_never_printed(store: Shop, tmp_path: Path) -> None:
+    handle = arrive(store, large=LARGE).conversation_handle
+    arrive(store, b"small")
 
-    refused = receive(shop)
-    rows = json.loads(receive(shop, "--save", tmp_path, "-o", "json").stdout)
+    refused = receive(store)
+    rows = json.loads(receive(store, "--save", tmp_path, "-o", "json").stdout)
 
     assert (6, "") == (refused.exit_code, refused.stdout)
     assert f"message 0 of {handle} has {len(LARGE)} bytes: take it with --save DIRECTORY; all stay" in refused.stderr
     assert str(tmp_path / f"{handle}-0") == rows[0]["message_body"]
     assert [LARGE, b"small"] == [Path(row["message_body"]).read_bytes() for row in rows]
-    assert [] == look(shop, "SELECT * FROM broker_message")
+    assert [] == store.look("SELECT * FROM broker_message")
 
 
 @pytest.mark.parametrize(
@@ -190,21 +176,14 @@ def test_large_bodies_are_saved_as_files_and_never_printed(shop: Path, tmp_path:
     ],
 )
 def test_what_send_and_receive_refuse(
-    shop: Path, configuration: Path, arguments: str, code: int, sentence: str
+    store: Shop, configuration: Path, arguments: str, code: int, sentence: str
 ) -> None:
-    words = arguments.replace("SHOP", str(shop)).replace("CONFIG", str(configuration)).split()
+    words = arguments.replace("SHOP", str(store.path)).replace("CONFIG", str(configuration)).split()
 
     result = run(*words)
 
     assert (code, "") == (result.exit_code, result.stdout)
     assert sentence in result.stderr
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Shop]:
-    store = Shop(tmp_path / "shop.db")
-    yield store
-    store.close()
 
 
 def crowd(store: Shop) -> None:

@@ -184,14 +184,18 @@ def test_all_means_all_in_quarantine_and_not_what_is_tried_again(shop: Path, db:
     assert "no dialog is in quarantine\n" == nothing
 
 
-def test_several_are_settled_or_none(shop: Path, db: sqlite3.Connection) -> None:
+def test_several_are_settled_or_none(shop: Path, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = failed(db, b"one")
     before = snapshot(db)
 
-    result = run("quarantine", "skip", "-d", shop, "--yes", handle, uuid.uuid4())
+    unknown = run("quarantine", "skip", "-d", shop, "--yes", handle, uuid.uuid4())
 
-    assert 3 == result.exit_code
-    assert before == snapshot(db)
+    assert (3, before) == (unknown.exit_code, snapshot(db))
+    change = "UPDATE broker_failure SET failures = failures + 1"
+    monkeypatch.setattr("broker.cli.quarantine.confirm", lambda _: db.execute(change))
+    changed = run("quarantine", "skip", "-d", shop, handle)
+    assert (3, [(b"one", 4)]) == (changed.exit_code, bodies(db))
+    assert "has changed since it was read; nothing was done" in changed.stderr
 
 
 @pytest.mark.parametrize(
