@@ -30,7 +30,7 @@ def machine() -> dict[str, str]:
         "python": platform.python_version(),
         "uvloop": _version("uvloop"),
         "sqlite": sqlite3.sqlite_version,
-        "broker": _version("broker"),
+        "broker": _version("service-broker"),
     }
 
 

@@ -94,7 +94,7 @@ class Instance:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.name = settings.instance.name
-        self.software = f"broker {version('broker')}"
+        self.software = f"broker {version('service-broker')}"
         self.started_at = time.time()
         self.is_ready = False
         self.stopping = asyncio.Event()

@@ -316,11 +316,11 @@ class Tracing:
         self.offered = self.refused = self.failures = 0
         attributes = {
             "service.name": "broker",
-            "service.version": version("broker"),
+            "service.version": version("service-broker"),
             "service.instance.id": instance,
         }
         resource = Resource(attributes).merge(OTELResourceDetector().detect())  # the environment has precedence
-        self._spans = Spans(resource, InstrumentationScope("broker", version("broker")))
+        self._spans = Spans(resource, InstrumentationScope("broker", version("service-broker")))
         self._most = int(os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE) or QUEUE_MAX)
         self._exporter = _Counted(exporter or OTLPSpanExporter())
         self._processor = BatchSpanProcessor(self._exporter, max_queue_size=self._most)

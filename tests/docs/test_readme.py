@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
@@ -53,10 +54,14 @@ def test_its_configuration_is_a_good_one(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_its_commands_are_targets_that_make_has() -> None:
     makefile = (DOCS.parent / "Makefile").read_text(encoding="utf-8")
-    commands = [line.split()[1] for block in blocks(TEXT) if block.language == "sh" for line in block.text.splitlines()]
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    commands = [line for block in blocks(TEXT) if block.language == "sh" for line in block.text.splitlines()]
+    targets = [line.split()[1] for line in commands if line.startswith("make ")]
+    extras = [line.partition("[")[2].partition("]")[0].split(",") for line in commands if line.startswith("pip ")]
 
-    assert ["demo", "test"] == commands
-    assert all(re.search(f"^{target}:", makefile, re.MULTILINE) for target in commands)
+    assert ["demo", "test"] == targets
+    assert all(re.search(f"^{target}:", makefile, re.MULTILINE) for target in targets)
+    assert set(project["optional-dependencies"]) == {extra for one in extras for extra in one if extra}
 
 
 def test_its_links_lead_somewhere() -> None:

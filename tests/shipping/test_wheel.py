@@ -99,9 +99,9 @@ def version() -> str:
 def test_their_names_tell_where_they_run(made: Made) -> None:
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
-    assert f"broker-{version()}.tar.gz" == made.sdist.name
-    assert f"broker-{version()}-py3-none-any.whl" == made.pure.name
-    assert re.fullmatch(rf"broker-{re.escape(version())}-{tag}-{tag}-manylinux[\w.]+\.whl", made.compiled.name)
+    assert f"service_broker-{version()}.tar.gz" == made.sdist.name
+    assert f"service_broker-{version()}-py3-none-any.whl" == made.pure.name
+    assert re.fullmatch(rf"service_broker-{re.escape(version())}-{tag}-{tag}-manylinux[\w.]+\.whl", made.compiled.name)
 
 
 def test_only_one_has_the_compiled_kernel(made: Made) -> None:

@@ -120,7 +120,7 @@ def facts(directory: Path, files: Mapping[str, Any] | None = None) -> InputFacts
             summary,
             flows=", ".join(run_record["flows"]),
             troubles=inventory.sentences(summary)[1:],
-            version=version("broker"),
+            version=version("service-broker"),
             period=_period(run_record),
         )
 

@@ -125,4 +125,4 @@ def test_the_ledger_is_one_line() -> None:
 def test_what_is_missing_for_a_journal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "find_spec", lambda name: None if name == "pyspark" else object())
 
-    assert "pyspark not installed: pip install 'broker[pipeline]'" == why_no_journal()
+    assert "pyspark not installed: pip install 'service-broker[pipeline]'" == why_no_journal()

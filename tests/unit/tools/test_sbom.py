@@ -52,7 +52,7 @@ def test_every_package_is_needed_by_another_or_by_broker(bill: tuple[str, dict[s
     needed = {below for one in document["dependencies"] for below in one.get("dependsOn", ())}
 
     assert {one["bom-ref"] for one in document["components"]} == needed
-    assert "broker" == document["metadata"]["component"]["name"]
+    assert "service-broker" == document["metadata"]["component"]["name"]
 
 
 def test_bill_is_the_same_whenever_it_is_made(bill: tuple[str, dict[str, Any]]) -> None:
