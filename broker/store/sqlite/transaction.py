@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from broker.errors import DemotedError
+from broker.store.sqlite.write_lock import WriteLockWaits
 
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
 LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock, at most
@@ -39,6 +40,7 @@ class DaemonConnection(sqlite3.Connection):
 
     epoch: int | None = None  # in which it may write; None = in any
     is_confirmed: Callable[[], bool] | None = None  # whether it may write now; None = always
+    lock_waits: WriteLockWaits | None = None  # what its waits for the write lock are noted in
 
 
 @contextmanager
@@ -50,7 +52,7 @@ def writing(db: sqlite3.Connection) -> Iterator[None]:
         sqlite3.OperationalError: others had the file for as long as the connection's own time-out.
         DemotedError: another daemon is the principal by now.
     """
-    take_write_lock(db)
+    take_write_lock(db, waits=db.lock_waits if isinstance(db, DaemonConnection) else None)
     try:
         check_epoch(db)
         yield
@@ -133,7 +135,7 @@ def epoch(db: sqlite3.Connection) -> int:
     return found
 
 
-def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0) -> None:
+def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0, waits: WriteLockWaits | None = None) -> None:
     """
     BEGIN IMMEDIATE, with many short attempts.
 
@@ -144,6 +146,7 @@ def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0) -> None:
     Args:
         db: A connection without a transaction; its own time-out says how long to wait, and is as it was afterwards.
         least: Seconds to wait at least.
+        waits: Notes how long this took.
 
     Raises:
         sqlite3.OperationalError: others had the file for so long.
@@ -159,11 +162,15 @@ def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0) -> None:
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() >= deadline:
                     raise
+                if waits is not None:
+                    waits.go_on()
                 time.sleep(pause)
                 pause = min(LOCK_PAUSE, 2 * pause)
             else:
                 return
     finally:
+        if waits is not None:
+            waits.end()
         db.execute(f"PRAGMA busy_timeout = {patience}")
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import structlog
+
 from broker.conversation.window import FIRST_BYTES
 from broker.errors import StoreUnavailableError
 from broker.security.session import DialogCredentials
@@ -25,6 +27,7 @@ from broker.store.sqlite.outbound import find_pending, load_fragments, save_stat
 from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, sentence, writing
 from broker.store.sqlite.verify import FrameVerifier
+from broker.store.sqlite.write_lock import LockWait, WriteLockWaits
 
 FOUND_LOADED = 1000  # dialogs at most that are loaded in the batch that finds them: the others ask for it
 CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
@@ -32,6 +35,8 @@ _PROBE = (  # needs more pages than may be free in the file
     "INSERT INTO broker_fragment VALUES (-1, 0, 0, 0, zeroblob(65536))",
     "DELETE FROM broker_fragment WHERE endpoint_id = -1",
 )
+
+log = structlog.get_logger(__name__)
 
 
 class SqliteStore(Store):
@@ -46,6 +51,7 @@ class SqliteStore(Store):
         broker_instance: 16 bytes.
         epoch: The epoch in which it was taken over.
         connection: The one that writes.
+        lock_waits: How long it waits for the write transactions of others; may be read from any thread.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class SqliteStore(Store):
         self._cursor = 0  # transmission_id up to which pending dialogs were found
         self._verifier = FrameVerifier(credentials or DialogCredentials())
         self._maintenance = Maintenance()
+        self.lock_waits = connection.lock_waits = WriteLockWaits(lambda: str(path), self._report_wait)
 
     def write_in_writer(self, batch: WriteBatch) -> WriteResult:
         """
@@ -190,6 +197,15 @@ class SqliteStore(Store):
                 self._maintenance.forget()
             raise
         result.commit_seconds = time.perf_counter() - began
+
+    def _report_wait(self, wait: LockWait) -> None:
+        pid, process = wait.holder or (None, None)
+        about = {"path": str(self.path), "seconds": round(wait.seconds, 3), "pid": pid, "process": process}
+        if wait.is_over:
+            log.info("write lock taken", **about)
+            return
+        hint = "another connection keeps a write transaction open: end it; nothing is stored or acknowledged before"
+        log.warning("write lock held", **about, number=wait.number, hint=hint)
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -88,7 +88,10 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
 
     result = run("pipeline", "paths", "--flows", str(tmp_path), "--out", str(tmp_path))
 
-    assert (1, "the pipeline needs pyspark: pip install 'service-broker[pipeline]'\n") == (result.exit_code, result.stderr)
+    assert (1, "the pipeline needs pyspark: pip install 'service-broker[pipeline]'\n") == (
+        result.exit_code,
+        result.stderr,
+    )
 
 
 # --- jobs ---

@@ -16,17 +16,9 @@ import pytest
 
 from broker.client import transaction as module
 from broker.client.receiving import receive
-from broker.client.transaction import (
-    commit,
-    holder_of,
-    is_always_open,
-    is_autocommit,
-    look,
-    transaction,
-    unavailable,
-    whole,
-)
+from broker.client.transaction import commit, is_always_open, is_autocommit, look, transaction, unavailable, whole
 from broker.errors import StoreBusyError, StoreUnavailableError
+from broker.store.sqlite import write_lock
 from broker.store.sqlite.transaction import LOCK_PAUSE, LOCK_PAUSE_FIRST, ask
 from tests.support.asleep import sleep_by
 
@@ -71,41 +63,14 @@ def test_process_that_writes_is_named(shop: Shop, holder: int) -> None:
     assert "has a write transaction open: end that, keep transactions short" in error.problem
 
 
-def test_lock_of_this_process_is_seen_and_not_ended_by_the_look(shop: Shop) -> None:
-    db, other = shop.connect(isolation_level=None), shop.connect(isolation_level=None, timeout=0)
-    db.execute("BEGIN IMMEDIATE")
-
-    assert os.getpid() == holder_of(str(shop.path))
-    with pytest.raises(sqlite3.OperationalError):
-        other.execute("BEGIN IMMEDIATE")
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 120 120", 77),
-        ("1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 0 EOF", 77),
-        ("1: POSIX  ADVISORY  WRITE 0 fe:00:{inode} 120 120", None),  # of another container
-        ("1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 121 121", None),
-        ("1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 100 110", None),
-        ("1: POSIX  ADVISORY  READ 77 fe:00:{inode} 120 120", None),
-        ("1: FLOCK  ADVISORY  WRITE 77 fe:00:{inode} 0 EOF", None),
-        ("1: -> POSIX  ADVISORY  WRITE 77 fe:00:{inode} 120 120", None),  # waits for it
-        ("1: POSIX  ADVISORY  WRITE 77 fe:00:9{inode} 120 120", None),
-        ("", None),
-    ],
-)
-def test_table_of_locks_is_read(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: int | None
+def test_machine_without_a_table_of_locks_says_that_it_cannot_tell(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = shop.connect()
-    db.execute("SELECT * FROM orders").fetchall()
-    inode = Path(f"{shop.path}-shm").stat().st_ino
-    table = tmp_path / "locks"
-    table.write_text(line.format(inode=inode) + "\n")
-    monkeypatch.setattr(module, "_LOCKS", table)
+    monkeypatch.setattr(write_lock, "_LOCKS", tmp_path / "missing")
 
-    assert expected == holder_of(str(shop.path))
+    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY_RECOVERY), 1.0)
+
+    assert "which process has a write transaction open cannot be seen here" in error.problem
 
 
 @pytest.mark.parametrize(

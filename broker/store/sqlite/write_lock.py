@@ -1,0 +1,140 @@
+"""
+The write lock of a database: which process has it, and how long another one waits for it.
+
+SQLite locks one byte of the shared-memory file for as long as a transaction writes. Linux lists such locks with their
+process, so the file does not have to be opened: to open and close it would end the locks of the reading process.
+
+Sources: SQLite documentation, "WAL-mode File Format", section 2.3, "WAL Locks"; proc_locks(5).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+NOTICE_SECONDS = 2.0  # a wait that takes longer is reported
+RECENT_SECONDS = 600.0  # waits that ended within are counted as recurring
+_LOCKS = Path("/proc/locks")
+_PROCESSES = Path("/proc")
+_WRITE_LOCK_AT = 120  # byte of the shared-memory file; WAL_WRITE_LOCK
+_FIELDS = 8  # number, kind, mode, access, process, file, first byte, last byte
+
+
+class LockHolder(NamedTuple):
+    """A process that has the write lock of a database; `name` is empty when it cannot be read."""
+
+    pid: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid}{f' ({self.name})' if self.name else ''}"
+
+
+class LockWait(NamedTuple):
+    """
+    A wait for the write lock that took longer than `NOTICE_SECONDS`.
+
+    Attributes:
+        began: UTC seconds since 1970.
+        seconds: How long it has taken so far, or took.
+        holder: The process that had the lock after `NOTICE_SECONDS`; None when it could not be seen.
+        number: How many long waits there were within `RECENT_SECONDS`, this one included.
+        is_over: Whether the lock was taken, or is not asked for any longer.
+    """
+
+    began: float
+    seconds: float
+    holder: LockHolder | None
+    number: int = 1
+    is_over: bool = False
+
+
+class WriteLockWaits:
+    """
+    The waits of one connection for the write lock. One thread writes it; all others may read it.
+
+    Args:
+        path: Returns the file of the database.
+        notice: Called with each long wait when it has taken `NOTICE_SECONDS`, and when it is over.
+    """
+
+    def __init__(self, path: Callable[[], str], notice: Callable[[LockWait], None]) -> None:
+        self._path = path
+        self._notice = notice
+        self._total = 0.0  # seconds, of waits that are over
+        self._since: float | None = None  # monotonic
+        self._long: LockWait | None = None
+        self._recent: deque[LockWait] = deque(maxlen=100)
+
+    def go_on(self) -> None:
+        """The lock was asked for, and another connection has it."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        elif self._long is None and now - self._since >= NOTICE_SECONDS:
+            seconds, utc = now - self._since, time.time()
+            count = 1 + len(self.recent(utc))
+            self._long = LockWait(utc - seconds, seconds, holder_of(self._path()), count)
+            self._notice(self._long)
+
+    def end(self) -> None:
+        """The lock was taken, or is not asked for any longer."""
+        if self._since is None:
+            return
+        seconds = time.monotonic() - self._since
+        self._total += seconds
+        self._since = None
+        if self._long is not None:
+            ended, self._long = self._long._replace(seconds=seconds, is_over=True), None
+            self._recent.append(ended)
+            self._notice(ended)
+
+    @property
+    def seconds(self) -> float:
+        """How long the connection has waited in all, the present wait included."""
+        since = self._since
+        return self._total + (0.0 if since is None else time.monotonic() - since)
+
+    @property
+    def present(self) -> LockWait | None:
+        """The wait that goes on, once it is long."""
+        since, wait = self._since, self._long
+        return None if wait is None or since is None else wait._replace(seconds=time.monotonic() - since)
+
+    def recent(self, now: float) -> list[LockWait]:
+        """The long waits that ended within `RECENT_SECONDS` before `now` (UTC seconds), oldest first."""
+        return [wait for wait in tuple(self._recent) if wait.began + wait.seconds > now - RECENT_SECONDS]
+
+
+def holder_of(path: str) -> LockHolder | None:
+    """
+    The process that has the write lock of this database now; None when there is none, or it cannot be seen.
+
+    A container shows its own processes only.
+    """
+    try:
+        inode = os.stat(f"{path}-shm").st_ino  # noqa: PTH116 - a name next to the file, not below it
+        lines = _LOCKS.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in lines:
+        fields = line.split()
+        if len(fields) != _FIELDS or (fields[1], fields[3]) != ("POSIX", "WRITE"):
+            continue  # among them those that wait, which have a "->" in front
+        _, _, _, _, pid, file, first, last = fields
+        is_there = file.rpartition(":")[2] == str(inode)
+        if is_there and int(first) <= _WRITE_LOCK_AT and (last == "EOF" or int(last) >= _WRITE_LOCK_AT):
+            return LockHolder(int(pid), _name(int(pid))) if int(pid) > 0 else None
+    return None
+
+
+def _name(pid: int) -> str:
+    """Of a program, without its arguments: those may contain secrets."""
+    try:
+        return (_PROCESSES / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
