@@ -54,6 +54,7 @@ from broker.store.sqlite.file_identity import (
     lost_sentence,
     note_start,
     note_stop,
+    replaced_at,
 )
 from broker.store.sqlite.role_file import check_remains, check_writable, may_make
 from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
@@ -61,8 +62,11 @@ from broker.store.sqlite.transaction import DaemonConnection, damage, sentence
 
 SLACK_SECONDS = 300.0  # machines that share a directory differ by less
 LOST_HINT = (
-    "put the file or a backup back, or mount its disk. Otherwise the next start makes a new, empty database, or refuses"
-    " it where broker_instance is that of the lost one"
+    "put the file or a backup back, or mount its disk, then start again; to go on with a new, empty database: broker"
+    " database create {}"
+)
+CREATED_HINT = (
+    "put the file or a backup back before anything uses the new, empty one; to accept it: broker database keep {}"
 )
 STOP_IT = "stop the other instance, or give this one a separate state directory and files"
 FREE_SPACE = "free space there, or name a directory on another disk"
@@ -120,6 +124,8 @@ def take(
         taken.callback(os.close, lock_store(path))
         check_remains(path, reported_epoch=reported_epoch)
         is_new = may_make(path, reported_epoch=reported_epoch)
+        if not may_create(settings, name):
+            _check_not_lost(settings, name, path)
         db = taken.enter_context(closing(open_store(path, broker_instance=configured, may_make=is_new)))
         try:
             sighting = sighted(settings, name, db, reported_epoch=reported_epoch)
@@ -134,7 +140,7 @@ def take(
         except OSError as error:
             raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
         if sighting.lost:
-            hint = "put the file or a backup back before the new, empty one is used, and see docs/databases.md"
+            hint = CREATED_HINT.format(name)
             log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
         kept = taken.pop_all()
     stack.callback(_give_back, kept, path, state_dir, db.epoch)
@@ -156,6 +162,33 @@ def is_elsewhere(settings: Settings, name: str) -> bool:
     """True if a daemon has a mirrored database, so that no other process may open its file, not even to read."""
     is_mirrored = name != MSDB and settings.databases[name].mirroring != "off"
     return is_mirrored and is_locked(path_of(settings, name))
+
+
+def _check_not_lost(settings: Settings, name: str, path: Path) -> None:
+    problem = ""
+    with suppress(sqlite3.Error, OSError):  # opening it reports these
+        problem = lost_problem(settings, name)
+    if problem:
+        raise StoreUnavailableError(str(path), f"{problem}: {LOST_HINT.format(name)}")
+
+
+def may_create(settings: Settings, name: str) -> bool:
+    """Whether an empty database is made where this instance had one that is gone."""
+    return name != MSDB and settings.databases[name].create
+
+
+def lost_problem(settings: Settings, name: str) -> str:
+    """
+    A sentence about the database that this instance had in a file and that is gone; empty when there was none.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read.
+        sqlite3.Error, OSError: the file cannot be read.
+    """
+    path = path_of(settings, name)
+    what = _emptiness(path)
+    problem = lost_sentence(instances_at(path, settings.instance.state_dir)) if what else ""
+    return problem and f"the file is {what}: {problem}"
 
 
 def key_of(name: str) -> KeyPath:
@@ -262,6 +295,10 @@ def file_errors(
             if is_locked(path) and not owner.has_file(path):
                 raise StoreUnavailableError(str(path), HELD)  # noqa: TRY301 - reported below as the others
             check_remains(path)
+            is_moved = name != MSDB and settings.databases[name].mirroring == "command"
+            problem = "" if is_moved or may_create(settings, name) else lost_problem(settings, name)
+            if problem:
+                errors.append(settings.error(key_of(name), f"{path}: {problem}", LOST_HINT.format(name)))
             if not path.is_file() or not path.stat().st_size:
                 continue
             check_links(path)
@@ -279,7 +316,7 @@ def file_errors(
 
 
 def file_warnings(settings: Settings) -> list[SettingError]:
-    """Files in which this instance had a database that is not there, and a start would make a new one."""
+    """Databases that were made in place of a lost one, or would be by a start."""
     warnings: list[SettingError] = []
     for name in (MSDB, *settings.databases):
         # A database that a command moves about with its disk is missing wherever the disk is not.
@@ -288,10 +325,10 @@ def file_warnings(settings: Settings) -> list[SettingError]:
         path = path_of(settings, name)
         with suppress(sqlite3.Error, OSError, StoreUnavailableError):  # `file_errors` reports it
             check_remains(path)
-            what = _emptiness(path)
-            problem = lost_sentence(instances_at(path, settings.instance.state_dir)) if what else ""
+            problem = lost_problem(settings, name) if may_create(settings, name) else ""
+            problem = problem or replaced_at(path, settings.instance.state_dir)
             if problem:
-                warnings.append(settings.error(key_of(name), f"{path}: the file is {what}: {problem}", LOST_HINT))
+                warnings.append(settings.error(key_of(name), f"{path}: {problem}", CREATED_HINT.format(name)))
     return warnings
 
 

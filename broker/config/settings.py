@@ -189,13 +189,17 @@ class DatabaseSettings(Section, frozen=True):
     """`[databases.NAME]`: a database hosted here."""
 
     path: Annotated[StatePath, about(
-        "The SQLite file, shared with the application, created if missing. A relative path is relative to "
+        "The SQLite file, shared with the application, created at the first start. A relative path is relative to "
         "`instance.state_dir`.",
         why="There is no default.", reload=Reload.RESTART)]
     broker_instance: Annotated[DatabaseGuid, about(
         "GUID that addresses this database. Left out: made once and kept in the file.",
         why="Two databases with one GUID cannot both be here; a made one is unique.", reload=Reload.RESTART,
         default="made once")] = None
+    create: Annotated[bool, about(
+        "Make a new, empty database where this instance had one whose file is gone.",
+        why="A file that is gone is more often a disk that is not mounted; `broker database create` makes a new one "
+        "once.", reload=Reload.RESTART)] = False
     scripts: Annotated[tuple[Pattern, ...], about(
         "Scripts that create the queues, services and routes of this database; paths or patterns as in `routes.files`.",
         why="An application may create everything itself.")] = ()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -51,11 +51,20 @@ _KEEP = "UPDATE broker_database SET starts = max(starts, ?), epoch = max(epoch, 
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The record that an instance keeps of a database: its starts and stops, path and epoch when last seen."""
+    """
+    The record that an instance keeps of a database.
+
+    Attributes:
+        starts: Its starts and stops when last seen.
+        path: Its file then.
+        epoch: Its epoch then.
+        replaced: The broker instances of the lost databases in whose file it was made, empty once that was accepted.
+    """
 
     starts: int
     path: str
     epoch: int = 0
+    replaced: str = ""
 
 
 class Sighting(NamedTuple):
@@ -135,6 +144,39 @@ def instances_at(path: Path, state_dir: Path) -> tuple[str, ...]:
         StoreUnavailableError: the record in the state directory cannot be read.
     """
     return _by_path(_read(state_dir), path)
+
+
+def replaced_at(path: Path, state_dir: Path) -> str:
+    """
+    A sentence about the lost databases in whose place the database in this file was made; empty when there are none,
+    or the new one was accepted.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read.
+    """
+    known = [one for one in _read(state_dir).values() if one.path == str(path.absolute()) and one.replaced]
+    return lost_sentence(known[0].replaced.split(", ")) if known else ""
+
+
+def accept_replacement(path: Path, state_dir: Path) -> bool:
+    """
+    Accept that the database in this file was made in place of a lost one; True if that was still open. A daemon may
+    have the file.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read or written.
+    """
+    return _change(path, state_dir, lambda seen: msgspec.structs.replace(seen, replaced=""))
+
+
+def forget_lost(path: Path, state_dir: Path) -> bool:
+    """
+    Forget the databases that this instance had in this file, so that an empty one may be made; True if there were any.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read or written.
+    """
+    return _change(path, state_dir, lambda _seen: None)
 
 
 def compare_file(db: sqlite3.Connection, path: Path, state_dir: Path, *, reported_epoch: int = 0) -> Sighting:
@@ -245,6 +287,22 @@ def _write(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
     """Note the count of one database; the record is replaced as a whole, and on the disk before this returns."""
     starts, epoch = db.execute("SELECT starts, epoch FROM broker_database").fetchone()
     with changing(state_dir / RECORD):
-        seen = _read(state_dir)
-        seen[_key(db)] = Seen(starts, str(path.absolute()), epoch)
+        seen, key = _read(state_dir), _key(db)
+        before = seen.get(key)
+        lost = _by_path(seen, path) if before is None and starts == 1 else ()
+        replaced = ", ".join(lost) if before is None else before.replaced
+        seen[key] = Seen(starts, str(path.absolute()), epoch, replaced)
         write_record(state_dir / RECORD, msgspec.to_builtins(seen))
+
+
+def _change(path: Path, state_dir: Path, change: Callable[[Seen], Seen | None]) -> bool:
+    """Change, or remove, the records of the databases last seen in this file; True if that made a difference."""
+    if not (state_dir / RECORD).exists():
+        return False
+    with changing(state_dir / RECORD):
+        seen = _read(state_dir)
+        after = {key: change(one) if one.path == str(path.absolute()) else one for key, one in seen.items()}
+        kept = {key: one for key, one in after.items() if one is not None}
+        if kept != seen:
+            write_record(state_dir / RECORD, msgspec.to_builtins(kept))
+        return kept != seen

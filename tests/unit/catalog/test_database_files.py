@@ -40,7 +40,7 @@ from broker.config.values import parse_listen
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store.sqlite.administration import new_broker
 from broker.store.sqlite.database import broker_instance, lock_path, lock_store, open_store
-from broker.store.sqlite.file_identity import RECORD
+from broker.store.sqlite.file_identity import RECORD, accept_replacement, forget_lost
 from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_principal
 from broker.store.sqlite.schema import SCHEMA_VERSION
 from broker.store.sqlite.transaction import writing
@@ -161,7 +161,8 @@ def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Pa
     path_of(settings, "orders").write_bytes(b"")
     for log in ("-wal", "-shm"):
         Path(f"{path_of(settings, 'orders')}{log}").unlink(missing_ok=True)
-    assert [] == file_errors(settings)
+    (error,) = file_errors(settings)
+    assert "the file is empty: this instance had a database in this file" in error.problem
 
 
 def changed(name: str, sql: str) -> Callable[[Settings], None]:
@@ -290,13 +291,9 @@ def warned(settings: Settings) -> tuple[list[tuple[str, str]], list[dict[str, An
     return before, [dict(line) for line in lines if line["event"] == "database made anew"]
 
 
-@pytest.mark.parametrize("what", ["missing", "empty", "without tables of the broker"])
-def test_a_database_that_is_lost_is_told_before_and_when_a_new_one_takes_its_place(
-    settings: Settings, what: str
-) -> None:
-    """Once: the next start finds the file that was made."""
-    at_first = warned(settings)
-    path = path_of(settings, "orders")
+def lose(settings: Settings, what: str) -> str:
+    """Take the database out of its file; returns the sentence about it."""
+    path = used(settings)
     with closing(sqlite3.connect(path)) as db:
         lost = uuid.UUID(bytes=db.execute("SELECT broker_instance FROM broker_database").fetchone()[0])
     remove(path)
@@ -305,15 +302,50 @@ def test_a_database_that_is_lost_is_told_before_and_when_a_new_one_takes_its_pla
     elif what != "missing":
         with closing(sqlite3.connect(path)) as db:
             db.execute("CREATE TABLE own (id INTEGER)")
+    return f"this instance had a database in this file, of broker instance {lost}, which is no longer in it"
+
+
+LOSSES = pytest.mark.parametrize("what", ["missing", "empty", "without tables of the broker"])
+
+
+@LOSSES
+def test_a_database_that_is_lost_is_not_replaced_in_silence(settings: Settings, what: str) -> None:
+    problem = lose(settings, what)
+    path = path_of(settings, "orders")
+    before = path.exists() and path.read_bytes()
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        used(settings)
+    (error,) = file_errors(settings)
+
+    assert f"the file is {what}: {problem}: put the file or a backup back" in caught.value.problem
+    assert caught.value.problem.endswith("broker database create orders")
+    assert ("databases.orders.path", f"{path}: the file is {what}: {problem}") == (error.key, error.problem)
+    assert [] == file_warnings(settings)
+    assert before == (path.exists() and path.read_bytes())
+    assert forget_lost(path, settings.instance.state_dir)
+    assert ([], []) == warned(settings)
+
+
+@LOSSES
+def test_a_database_made_in_place_of_a_lost_one_is_reported_until_it_is_accepted(
+    load: Callable[..., Settings], what: str
+) -> None:
+    settings = load(f"{TEXT}create = true\n")
+    problem = lose(settings, what)
+    path, state_dir = path_of(settings, "orders"), settings.instance.state_dir
+    told = ("databases.orders.path", f"{path}: {problem}")
 
     before, [line] = warned(settings)
 
-    assert ([], []) == at_first
-    problem = f"this instance had a database in this file, of broker instance {lost}, which is no longer in it"
     assert [("databases.orders.path", f"{path}: the file is {what}: {problem}")] == before
     assert (problem, "warning") == (line["problem"], line["log_level"])
     assert ("orders", str(path)) == (line["database"], line["path"])
     assert "put the file or a backup back" in line["hint"]
+    assert [] == file_errors(settings)
+    assert ([told], []) == warned(settings)
+    assert ([told], []) == warned(settings)
+    assert [True, False] == [accept_replacement(path, state_dir) for _ in range(2)]
     assert ([], []) == warned(settings)
 
 
@@ -327,7 +359,7 @@ def test_a_database_that_is_new_by_command_is_not_lost(settings: Settings, tmp_p
 
 
 def test_a_database_that_is_refused_is_not_told_as_made_anew(load: Callable[..., Settings]) -> None:
-    settings = load(f'{TEXT}broker_instance = "11111111-1111-4111-8111-111111111111"\n')
+    settings = load(f'{TEXT}create = true\nbroker_instance = "11111111-1111-4111-8111-111111111111"\n')
     remove(used(settings))
 
     with structlog.testing.capture_logs() as lines, pytest.raises(SettingError, match="or the file was made again"):
@@ -338,7 +370,7 @@ def test_a_database_that_is_refused_is_not_told_as_made_anew(load: Callable[...,
 
 def test_what_is_refused_or_elsewhere_is_no_warning(load: Callable[..., Settings]) -> None:
     """A log without its file keeps the instance from starting; a command's mirror may have no disk."""
-    settings = load(TEXT)
+    settings = load(f"{TEXT}create = true\n")
     remove(used(settings))
     at_first = len(file_warnings(settings))
     log = Path(f"{path_of(settings, 'orders')}-wal")
@@ -366,7 +398,7 @@ def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
         take(settings, "orders", stack, least_epoch=0, reported_epoch=told)
 
     assert before == files(tmp_path)
-    assert (not told) == bool(file_errors(settings))
+    assert file_errors(settings)
     role_path(path).unlink(missing_ok=True)
     (settings.instance.state_dir / RECORD).unlink()
     assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
