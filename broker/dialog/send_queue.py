@@ -61,7 +61,8 @@ class Sender:
     outlet: object = None  # the link that was given its frames in flight
     next_hop: Destination | None = None  # the address of `outlet`, None inside this instance
     acked_at: float = -NEVER  # when one of its round trips was measured last
-    last_rejection: str = ""  # why the next hop refused its last frame
+    last_rejection: str = ""  # why the next hop refused a frame; empty once that frame is sent again
+    rejected_at: float = 0.0  # when it did
     seal_error: str = ""  # why its frames cannot be sealed
 
     @property

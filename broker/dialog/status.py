@@ -90,9 +90,12 @@ class TransmissionStatus:
             status, used = "queued for sending", self._budget.loaded_bytes
             if not outbound.loaded and used * 2 > LOADED_MAX_BYTES:
                 status = f"waiting for memory: {used} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
-        if outbound.round_trip.attempts:
-            status += f", attempt {outbound.round_trip.attempts + 1}"
-        return f"{status}; {REFUSED}{sender.last_rejection}" if sender.last_rejection else status
+        attempt = outbound.round_trip.attempts + 1
+        if attempt > 1:
+            status += f", attempt {attempt}"
+        if not sender.last_rejection:
+            return status
+        return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {REFUSED}{sender.last_rejection}"
 
     def _path_problem(self, sender: Sender, decision: Decision) -> str | None:
         """Return why a frame with this decision cannot be sent now, as a sentence; None when it can."""

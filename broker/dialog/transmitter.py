@@ -247,6 +247,7 @@ class Transmitter:
             sender = self._by_conversation.get((rejected.conversation, is_initiator))
             if sender is not None and link in (sender.outlet, self):
                 sender.last_rejection = f"{rejected.reason.strip() or 'no reason given'} ({rejected.code})"
+                sender.rejected_at = self._loop.time()
                 if rejected.retry_after_ms and rejected.code not in FINAL:
                     place = (rejected.sequence, rejected.fragment)
                     sender.outbound.refuse(place, self._loop.time(), rejected.retry_after_ms / 1000)
@@ -367,6 +368,8 @@ class Transmitter:
             piece = Fragment(fragment.place, fragment.flags, builder.body(fragment), stored)
             frame = builder.message(contact, piece, seal if seal is None or not is_resend else seal.again)
             frames.append((entry, frame))
+            if is_resend:
+                sender.last_rejection = ""
             if is_followed or fragment.trace_parent:
                 self._journal.on_sent(sender.endpoint_id, frame, fragment, is_resend=is_resend)
             length = len(frame)

@@ -180,6 +180,19 @@ def test_a_route_that_is_asked_for_is_told_with_whom() -> None:
     )
 
 
+def test_a_refusal_is_reported_with_its_attempt_and_instant() -> None:
+    dialog = sent()
+    dialog.outbound.round_trip.attempts = 2
+    dialog.last_rejection, dialog.rejected_at = "pool limit exceeded (11289)", 60.0
+
+    status = Here().connect().render(dialog, forwarded())
+
+    assert (
+        ", attempt 3; attempt 3, at 2025-06-15 15:07:40 UTC, refused by the next hop: pool limit exceeded (11289)"
+        in status
+    )
+
+
 # --- telling ---
 
 LATER = 1.0 + WRITE_SECONDS

@@ -978,8 +978,9 @@ async def test_waiting_dialog_has_a_status_for_the_file_and_a_done_one_has_none(
 # --- advice -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("end", ["acknowledged", "sent again"])
 @virtual_time
-async def test_rejection_is_remembered_until_the_next_acknowledgement() -> None:
+async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowledged(end: str) -> None:
     """Also of a frame that was dropped in this instance."""
     stage = Stage()
     stage.send(1, b"a", b"b")
@@ -987,13 +988,16 @@ async def test_rejection_is_remembered_until_the_next_acknowledgement() -> None:
     sender = stage.transmitter.senders[1]
 
     stage.advise(rejected(1))
-    told = [sender.last_rejection]
-    stage.acknowledge(1, 1)
-    told.append(sender.last_rejection)
+    reported = [sender.last_rejection]
+    if end == "acknowledged":
+        stage.acknowledge(1, 1)
+    else:
+        await asyncio.sleep(1.1 * FIRST_WAIT)
+    reported.append(sender.last_rejection)
     stage.transmitter.reject(stage.link.frames[1], Disposition.POOL_LIMIT)
-    told.append(sender.last_rejection)
+    reported.append(sender.last_rejection)
 
-    assert ["pool limit exceeded (11289)", "", "pool limit exceeded (11289)"] == told
+    assert ["pool limit exceeded (11289)", "", "pool limit exceeded (11289)"] == reported
 
 
 @virtual_time
