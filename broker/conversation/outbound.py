@@ -219,6 +219,15 @@ class Outbound:
         fragment.retry_at = min(fragment.retry_at, now + max(floor, wait))
         self.loss_check_at = min(self.loss_check_at, fragment.retry_at)
 
+    def bring_forward(self, place: Place, at: float) -> None:
+        """The fragment may be accepted now: send it again at `at`, without regard to earlier refusals."""
+        fragment = next((one for one in self._passed if one.place == place), None)
+        if fragment is not None and fragment.stage is FragmentStage.OUT:
+            fragment.retry_at = min(fragment.retry_at, at)
+            self.loss_check_at = min(self.loss_check_at, at)
+        elif self.resend_at != NEVER:
+            self.resend_at = min(self.resend_at, at)
+
     # --- time-outs and broken paths ---
 
     def rewind(self) -> None:

@@ -45,6 +45,7 @@ PUMP_BYTES = 256 * 1024  # passed to the forwarder in one iteration of the loop,
 REMATCH_SECONDS = 10.0  # after which a delayed dialog is matched again without any change of routes
 DECISIONS_MAX = 100_000  # cached routing decisions, one a dialog
 SEALERS_MAX = 16_384  # dialogs whose keys are kept, some 50 MB; one above it makes a new key with its next frame
+RETRY_MIN = 0.1  # seconds until a frame is sent again that a next hop would accept now
 NO_BINDING, NO_CERTIFICATE = -9727, -9731  # the original's numbers
 FINAL = frozenset(  # why the next hop refused a frame that it will refuse again, whatever it says of retrying
     disposition.number
@@ -242,15 +243,24 @@ class Transmitter:
             self._forget(sender)
 
     def on_rejected(self, rejected: Rejected, link: object) -> None:
-        """A next hop refused a frame: remember why, and send it again early if it says so and was given the frame."""
+        """
+        A next hop that was given a frame refused it: remember why, and send it again early if it says so.
+
+        Without a number (`code` 0) the next hop would accept now what it refused before.
+        """
         for is_initiator in (True, False):
             sender = self._by_conversation.get((rejected.conversation, is_initiator))
             if sender is not None and link in (sender.outlet, self):
+                place, now = (rejected.sequence, rejected.fragment), self._loop.time()
+                if not rejected.code and rejected.retry_after_ms:
+                    sender.last_rejection = ""
+                    sender.outbound.bring_forward(place, now + max(RETRY_MIN, rejected.retry_after_ms / 1000))
+                    self._arm(sender)
+                    continue
                 sender.last_rejection = f"{rejected.reason.strip() or 'no reason given'} ({rejected.code})"
-                sender.rejected_at = self._loop.time()
+                sender.rejected_at = now
                 if rejected.retry_after_ms and rejected.code not in FINAL:
-                    place = (rejected.sequence, rejected.fragment)
-                    sender.outbound.refuse(place, self._loop.time(), rejected.retry_after_ms / 1000)
+                    sender.outbound.refuse(place, now, rejected.retry_after_ms / 1000)
                     self._arm(sender)
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:

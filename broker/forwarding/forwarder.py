@@ -238,6 +238,10 @@ class Forwarder:
         is_shared = any(sink is not outbox and not isinstance(sink, DropSink) for sink in self._touched)
         self._on_waiting(outbox, origin, is_shared)
 
+    def would_accept(self, frame: Buffer, profile: Profile) -> bool:
+        """Whether a frame like this one, of which the header is enough, would be delivered or forwarded now."""
+        return not isinstance(self._kernels.of(profile).entry_of(frame).sink, DropSink)
+
     # --- what it decides by ---
 
     @property

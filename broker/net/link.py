@@ -24,7 +24,7 @@ from msgspec import structs
 
 from broker.errors import FrameMalformedError, PeerError
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, rejected
+from broker.forwarding.entry import Buffer, conversation_of, rejected
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.latency import SHARED_FRAMES
 from broker.forwarding.pool import READ_BYTES
@@ -32,7 +32,7 @@ from broker.net.quotas import EVERYTHING, Meter, Permit, host_of
 from broker.net.transport import Transport
 from broker.protocol.decoder import check_frame, maybe_length
 from broker.protocol.frame import decode_link, encode_link
-from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS, TO_SERVICE_AT
+from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS, HEAD_MAX_BYTES, TO_SERVICE_AT
 from broker.protocol.link_state import PEER_NAME_MAX, Agreement, Event, LinkStateMachine, Online, Reply
 from broker.ratelimit import TokenBucket
 
@@ -41,6 +41,14 @@ SMALL_READ_BYTES = 32 * 1024  # one read after a link brought more work than one
 CONTROL_MAX_BYTES = 64 * 1024  # control frames waiting for a stalled peer; above it all but the last one are shed
 LINGER_SECONDS = 1.0  # for the peer to read our last frame before the socket is closed
 LINGER_BYTES = 1024 * 1024  # that are read and discarded in that time
+CURABLE = frozenset(  # refusals that end when routes, permissions, links or roles change here
+    {Disposition.NOT_PERMITTED, Disposition.NO_ROUTE, Disposition.FORWARDING_DISABLED, Disposition.ROUTE_INVALID}
+    | {Disposition.SERVICE_NOT_HERE, Disposition.INSTANCE_NOT_HERE, Disposition.PRINCIPAL_UNKNOWN}
+    | {Disposition.DATABASE_IS_MIRROR}
+)
+REFUSED_MAX = 128  # conversations of a link whose refusals are remembered, some 50 KiB
+RETRY_MS = 100  # after which the peer may send again what would be accepted now
+ACCEPTED_NOW = "accepted now"
 REJECTS_PER_SECOND = 100  # advice is optional: enough for an operator and a retrying sender, too few to be a flood
 ACTIVE_SECONDS = 2.0  # within which a dialog frame has to have moved for a link to be flowing: two ticks
 BLOCKED_SECONDS = 1.0  # in which the socket accepts nothing: for less, that is how a full one works
@@ -299,6 +307,8 @@ class Link:
         self._unsent = memoryview(b"")  # the rest of a cut frame
         self._control = bytearray()  # control frames that wait
         self._is_corked = False  # replies to one read leave in one write
+        self._refused: dict[bytes, bytes] = {}  # head of the last frame of a conversation that was refused
+        self._refused_by: tuple[int, Permit] = (0, EVERYTHING)  # what the refusals were decided by
         self._rejects = TokenBucket(REJECTS_PER_SECOND, REJECTS_PER_SECOND, self.opened_at)
         self._end_timer: asyncio.TimerHandle | None = None
         self._lingered = 0  # bytes discarded
@@ -372,10 +382,28 @@ class Link:
             self._flush_control()
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        """Advise the peer with REJECTED, within a rate."""
+        """Advise the peer with REJECTED, within a rate; a frame that may be accepted later is remembered."""
         self.frames_rejected += 1
+        if disposition in CURABLE:
+            self._refused.pop(conversation_of(frame), None)
+            self._refused[conversation_of(frame)] = bytes(frame[:HEAD_MAX_BYTES])
+            self._refused_by = (self._forwarder.generation, self.permit)
+            if len(self._refused) > REFUSED_MAX:
+                del self._refused[next(iter(self._refused))]
         if self._rejects.allow(self._loop.time()):
             self.send_control(render_rejected(frame, disposition, self.permit))
+
+    def _invite_refused(self) -> None:
+        """When decisions may have changed, ask the peer to send again now what would be accepted."""
+        decided_by = (self._forwarder.generation, self.permit)
+        if not self._refused or decided_by == self._refused_by:
+            return
+        self._refused_by = decided_by
+        for conversation, frame in list(self._refused.items()):
+            if self._forwarder.would_accept(frame, self.permit.profile):
+                del self._refused[conversation]
+                invitation = structs.replace(rejected(frame, Disposition.NOT_PERMITTED), code=0, reason=ACCEPTED_NOW)
+                self.send_control(encode_link(structs.replace(invitation, retry_after_ms=RETRY_MS)))
 
     # --- reading pauses, time passes ---
 
@@ -414,6 +442,7 @@ class Link:
             if self._output is OutputState.OPEN and self._input not in _INPUT_OVER and self.state not in _IS_LOST:
                 for frame in self.connection.tick(now):
                     self.send_control(frame)
+                self._invite_refused()
         except PeerError as error:
             self.fail(error)
 

@@ -27,6 +27,7 @@ from broker.dialog.transmitter import (
     NO_CERTIFICATE,
     PUMP_BYTES,
     REMATCH_SECONDS,
+    RETRY_MIN,
     DialogTuning,
     FrameBuilder,
     Transmitter,
@@ -470,9 +471,11 @@ async def settle() -> None:
     await asyncio.sleep(0.001)
 
 
-def rejected(endpoint_id: int, retry_after_ms: int = 0) -> Rejected:
+def rejected(
+    endpoint_id: int, retry_after_ms: int = 0, code: int = 11289, reason: str = "pool limit exceeded"
+) -> Rejected:
     conversation = contact(endpoint_id).conversation_id
-    return Rejected(conversation=conversation, code=11289, reason="pool limit exceeded", retry_after_ms=retry_after_ms)
+    return Rejected(conversation=conversation, code=code, reason=reason, retry_after_ms=retry_after_ms)
 
 
 # --- sending ----------------------------------------------------------------------------------------------------
@@ -998,6 +1001,28 @@ async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowle
     reported.append(sender.last_rejection)
 
     assert ["pool limit exceeded (11289)", "", "pool limit exceeded (11289)"] == reported
+
+
+@pytest.mark.parametrize("is_unloaded", [False, True])
+@virtual_time
+async def test_what_the_next_hop_would_accept_now_is_sent_again_at_once(*, is_unloaded: bool) -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+    await asyncio.sleep(1.1 * FIRST_WAIT)  # the next pause is twice as long
+    sender = stage.transmitter.senders[1]
+    stage.advise(rejected(1))
+    if is_unloaded:
+        sender.outbound.unload_until_resend()
+    before, resend_at = len(stage.link.places()), sender.outbound.resend_at
+
+    stage.advise(rejected(1, code=0, reason="accepted now", retry_after_ms=100))
+    assert ("", asyncio.get_running_loop().time() + RETRY_MIN) == (sender.last_rejection, sender.outbound.timer_at)
+    if not is_unloaded:
+        await asyncio.sleep(1.1 * RETRY_MIN)
+
+    assert resend_at > asyncio.get_running_loop().time()
+    assert before + (not is_unloaded) == len(stage.link.places())
 
 
 @virtual_time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from broker.net.link import (
     CONTROL_MAX_BYTES,
     LINGER_BYTES,
     LINGER_SECONDS,
+    REFUSED_MAX,
     REJECTS_PER_SECOND,
     SMALL_READ_BYTES,
     ActivityState,
@@ -41,9 +43,12 @@ from broker.protocol.frame import (
     encode_link,
 )
 from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
+from broker.routing.decide import hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
 from broker.security.grants import Grants
 from broker.security.principal import who_is
-from tests.support.link import HANDSHAKE, HELLO, OWN, PEER, PING, LinkEnds, message
+from tests.support.link import FAR, HANDSHAKE, HELLO, HERE, OWN, PEER, PING, ROUTES, LinkEnds, message
 from tests.support.played import PlayedLoop
 
 # --- advice ---
@@ -75,6 +80,47 @@ def test_who_lacks_a_permission_is_told_which() -> None:
         rejected.reason,
     )
     assert "CN=a may not send: no GRANT SEND ON SERVICE::[t] TO [CN=a] or public" == permissions.last_refusal
+
+
+async def test_a_peer_is_asked_to_send_again_what_would_be_accepted_now(loop: PlayedLoop) -> None:
+    ends = LinkEnds(loop)
+    permissions = Permissions()
+    permissions.grants = Grants(is_default_deny=True)
+    who = who_is("CN=a")
+
+    def tick() -> list[tuple[int, int, int]]:
+        """What is said of refused frames: conversation, number and pause."""
+        ends.sock.written = b""
+        ends.link.tick(loop.time())
+        return [(one.conversation[0], one.code, one.retry_after_ms) for one in ends.said() if isinstance(one, Rejected)]
+
+    ends.go_online()
+    ends.link.permit = Permit(who, permissions.grants.profile(who), permissions)
+    ends.sock.feed(message(conversation_id=b"1" * 16) + message(conversation_id=b"2" * 16, to_service="//new"))
+    assert [11215, 11215] == [one.code for one in ends.said() if isinstance(one, Rejected)]
+    assert [] == tick()
+
+    ends.link.permit = Permit(who, Grants().profile(who), permissions)
+    assert ([(ord("1"), 0, 100)], []) == (tick(), tick())
+    table = build_table((*ROUTES, Route("New", FAR, remote_service_name="//new")), now=datetime.now(UTC))
+    ends.forwarder.set_routing(table=table, hosted=hosted({HERE: ["//here"]}), is_forwarding=True)
+    assert ([(ord("2"), 0, 100)], []) == (tick(), tick())
+
+
+async def test_refusals_that_no_change_here_ends_are_not_remembered_and_the_others_are_bounded(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(SPENT)
+    for number in range(2 * REFUSED_MAX):
+        ends.sock.feed(message(conversation_id=number.to_bytes(16), to_service="//new"))
+        await asyncio.sleep(0)
+    ends.sock.written = b""
+
+    table = build_table((Route("New", FAR, remote_service_name="//new"),), now=datetime.now(UTC))
+    ends.forwarder.set_routing(table=table, hosted=hosted({HERE: ["//here"]}), is_forwarding=True)
+    ends.link.tick(ends.loop.time())
+
+    invited = [int.from_bytes(one.conversation) for one in ends.said() if isinstance(one, Rejected)]
+    assert list(range(REFUSED_MAX, 2 * REFUSED_MAX)) == invited
 
 
 # --- activity ---
