@@ -330,6 +330,15 @@ class Transmitter:
                 self._schedule(sender)
         self._waiting.clear()
 
+    def retry(self, endpoint_id: int | None = None) -> int:
+        """Send what is not acknowledged again now: of one dialog or of all; how many dialogs that are."""
+        chosen = [one for one in self.senders.values() if endpoint_id in (None, one.endpoint_id)]
+        for sender in chosen:
+            self._decisions.pop(sender.endpoint_id, None)
+            sender.outbound.rewind()
+            self._schedule(sender)
+        return len(chosen)
+
     # --- sending ---
 
     @property

@@ -22,6 +22,7 @@ import heapq
 import os
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -73,6 +74,7 @@ class Dialer:
         self._slots = {queue: asyncio.Semaphore(most) for queue, most in DIALS_MAX.items()}
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskGroup()
+        self._hurry = asyncio.Event()  # set, and replaced, when back-offs end early
         self._tables: tuple[RouteTable, ...] = ()
         self._named: Mapping[NetworkAddress, None] | None = {}  # None until it is asked for after a change of routes
 
@@ -87,6 +89,14 @@ class Dialer:
         history.is_dialling = True
         history.queue = queue
         self._tasks.spawn(self._dial(address, history, queue), f"dial {address}")
+
+    def retry_now(self) -> None:
+        """End the back-off of every address that has failed; those that frames wait for are dialled at once."""
+        now = self._loop.time()
+        for history in self._table.histories.values():
+            history.suppressed_until = min(history.suppressed_until, now)
+        self._hurry.set()
+        self._hurry = asyncio.Event()
 
     def verify(self, addresses: Iterable[NetworkAddress]) -> None:
         """Dial those that routes name and that so far only an announcement serves, to see who answers there."""
@@ -150,7 +160,8 @@ class Dialer:
     async def _dial(self, address: NetworkAddress, history: DialHistory, queue: DialQueue) -> None:
         wait = history.suppressed_until - self._loop.time()
         if wait > 0:
-            await asyncio.sleep(wait)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), wait)
         async with self._slots[queue]:
             if history.queue is not queue:
                 return  # it has gone over to another one

@@ -1025,6 +1025,28 @@ async def test_what_the_next_hop_would_accept_now_is_sent_again_at_once(*, is_un
     assert before + (not is_unloaded) == len(stage.link.places())
 
 
+@pytest.mark.parametrize("is_unloaded", [False, True])
+@pytest.mark.parametrize(("endpoint_id", "count"), [(1, 1), (None, 2), (3, 0)])
+@virtual_time
+async def test_what_is_not_acknowledged_is_sent_again_when_a_retry_is_asked_for(
+    *, is_unloaded: bool, endpoint_id: int | None, count: int
+) -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    stage.send(2, b"b")
+    await settle()
+    if is_unloaded:
+        for sender in stage.transmitter.senders.values():
+            sender.outbound.unload_until_resend()
+            sender.has_more = True
+    before = len(stage.link.places())
+
+    assert count == stage.transmitter.retry(endpoint_id)
+    await settle()
+
+    assert before + count == len(stage.link.places())
+
+
 @virtual_time
 async def test_next_hop_that_refuses_for_ever_is_asked_less_and_less() -> None:
     stage = Stage()

@@ -275,6 +275,22 @@ async def test_failed_address_that_nobody_needs_is_dialled_again_and_its_failure
     assert [address] == town.opened
 
 
+async def test_a_back_off_ends_when_a_retry_is_asked_for(town: Town) -> None:
+    """Both for an address that frames wait for and for one that is dialled without traffic."""
+    wanted, idle = hosts("named", 2)
+    name(town, wanted, idle)
+    fail(town, wanted, idle)
+    town.dialling.request(wanted)
+    await town.settle()
+    assert [] == town.begun
+
+    town.dialling.retry_now()
+    town.dialling.dial_due(asyncio.get_running_loop().time(), ())
+    await town.settle()
+
+    assert {wanted, idle} == set(town.begun)
+
+
 @pytest.mark.usefixtures("in_step")
 async def test_few_are_dialled_again_at_one_look_and_those_first_that_rested_longest(town: Town) -> None:
     crowd = hosts("named", IDLE_DIALS_MAX + 3)
