@@ -64,6 +64,7 @@ class Sender:
     last_rejection: str = ""  # why the next hop refused a frame; empty once that frame is sent again
     rejected_at: float = 0.0  # when it did
     seal_error: str = ""  # why its frames cannot be sealed
+    blocked_since: float = NEVER  # since when its path accepts no frames; NEVER while it does
 
     @property
     def is_unloaded(self) -> bool:

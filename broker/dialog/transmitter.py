@@ -16,7 +16,7 @@ import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from itertools import count
+from itertools import count, islice
 
 from msgspec.structs import replace
 
@@ -45,6 +45,7 @@ PUMP_BYTES = 256 * 1024  # passed to the forwarder in one iteration of the loop,
 REMATCH_SECONDS = 10.0  # after which a delayed dialog is matched again without any change of routes
 DECISIONS_MAX = 100_000  # cached routing decisions, one a dialog
 SEALERS_MAX = 16_384  # dialogs whose keys are kept, some 50 MB; one above it makes a new key with its next frame
+BLOCKED_MAX = 1_000  # dialogs that are counted for one snapshot: some milliseconds
 RETRY_MIN = 0.1  # seconds until a frame is sent again that a next hop would accept now
 NO_BINDING, NO_CERTIFICATE = -9727, -9731  # the original's numbers
 FINAL = frozenset(  # why the next hop refused a frame that it will refuse again, whatever it says of retrying
@@ -290,6 +291,21 @@ class Transmitter:
         decision = self._decisions.get(sender.endpoint_id) if self._generation == self._forwarder.generation else None
         return self._status.render(sender, decision or self.decide(sender.contact))
 
+    def blocked(self) -> dict[str, tuple[int, float]]:
+        """
+        The dialogs whose next hop accepts nothing, of the first `BLOCKED_MAX` that wait: by its address, or by the
+        disposition where there is none, how many they are and since when the first of them waits (monotonic seconds).
+        """
+        found: dict[str, tuple[int, float]] = {}
+        for endpoint_id in islice(self._waiting, BLOCKED_MAX):
+            sender = self.senders[endpoint_id]
+            decision = self._decisions.get(endpoint_id) or self.decide(sender.contact)
+            is_forwarded = decision.disposition is Disposition.FORWARDED
+            where = str(decision.candidates[0].address) if is_forwarded else decision.disposition.value
+            dialogs, since = found.get(where, (0, NEVER))
+            found[where] = dialogs + 1, min(since, sender.blocked_since)
+        return found
+
     def due_statuses(self) -> dict[int, str | None]:
         """Transmission statuses to write with the next batch, by endpoint_id; None removes one."""
         return self._status_writer.due(self._loop.time())
@@ -377,8 +393,10 @@ class Transmitter:
         entry, seal = self._open_path(sender)
         if entry is None:
             self._waiting[sender.endpoint_id] = None
+            sender.blocked_since = min(sender.blocked_since, now)
             return 0
         self._waiting.pop(sender.endpoint_id, None)
+        sender.blocked_since = NEVER
         outbound, contact, stored, builder = sender.outbound, sender.contact, sender.stored, self.frames
         is_followed = self._journal.follows(contact.conversation_id)
         size = sent = resent = 0

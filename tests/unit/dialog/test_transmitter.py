@@ -755,6 +755,27 @@ async def test_link_is_asked_for_when_there_is_none_and_used_when_it_comes() -> 
 
 
 @virtual_time
+async def test_dialogs_whose_next_hop_accepts_nothing_are_counted_with_their_age() -> None:
+    stage = Stage()
+    stage.forwarder.table.outbox(GATEWAY).outlet = None
+    now = asyncio.get_running_loop().time
+    began = now()
+    stage.send(1, b"a")
+    await asyncio.sleep(5)
+    stage.send(2, b"b")
+    stage.transmitter.on_capacity()
+    await settle()
+    blocked = stage.transmitter.blocked()
+
+    stage.connect(GATEWAY)
+    stage.transmitter.on_paths_changed()
+    await settle()
+
+    assert {str(GATEWAY): (2, began)} == blocked
+    assert {} == stage.transmitter.blocked()
+
+
+@virtual_time
 async def test_full_link_makes_messages_wait_in_the_store() -> None:
     stage = Stage()
     stage.link.is_open = False
